@@ -1,0 +1,71 @@
+"""The fast Hadamard transform against the dense product, same input, same run: `python benchmarks/hadamard.py`.
+
+Prints milliseconds (best of several), their ratio, and the largest difference; `--json` prints the rows for machines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+
+import torch
+
+from common.hadamard import hadamard_matrix, hadamard_transform
+
+WIDTHS = (256, 4096, 5120)
+
+
+def seconds(work: Callable[[], object], repeats: int, device: str) -> float:
+    """The best wall time of `repeats` runs, after one to warm up."""
+    best = float("inf")
+    for repeat in range(repeats + 1):
+        start = time.perf_counter()
+        work()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        if repeat:
+            best = min(best, time.perf_counter() - start)
+    return best
+
+
+def measure(width: int, rows: int, repeats: int, device: str) -> dict:
+    """One row: dense and fast milliseconds for `x` [rows, width], float32."""
+    x = torch.randn(rows, width, device=device, generator=torch.Generator(device).manual_seed(0))
+    matrix = hadamard_matrix(width).to(x)
+    dense = seconds(lambda: x @ matrix, repeats, device)
+    fast = seconds(lambda: hadamard_transform(x), repeats, device)
+    return {
+        "C": width,
+        "rows": rows,
+        "dense_ms": round(1e3 * dense, 3),
+        "fast_ms": round(1e3 * fast, 3),
+        "speedup": round(dense / fast, 2),
+        "largest_difference": float((x @ matrix - hadamard_transform(x)).abs().max()),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=2048, help="tokens to transform")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    rows = [measure(width, arguments.rows, arguments.repeats, arguments.device) for width in WIDTHS]
+    if arguments.json:
+        print(json.dumps(rows, indent=1))
+        return
+    print(f"{'C':>6} {'dense ms':>10} {'fast ms':>10} {'speed-up':>9} {'difference':>11}")
+    for row in rows:
+        print(
+            f"{row['C']:>6} {row['dense_ms']:>10.2f} {row['fast_ms']:>10.2f} {row['speedup']:>8.1f}x "
+            f"{row['largest_difference']:>11.1e}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""Saving and loading pruned, patched models.
+
+A saved model is a plain `save_pretrained` directory (any Hugging Face tool reads it) with the tokenizer. If the model
+carries patches (`common.hooks.attach_patch`), two files lie beside it:
+
+    patches.json         {"format": 1, "patches": [{"kind", "position", "options", "tensors": {name: shape}}, ...]}
+    patches.safetensors  "<index in the list>.<name>" -> tensor, in the patch's own dtype
+
+Such a directory loaded by plain Hugging Face code is the pruned model without its patches; `load` restores both.
+
+Patches are not submodules of the model (why: `common.hooks`), so its own state dict needs no filtering. `common` knows no
+method: a method's package registers how to rebuild its patch with `register_patch(kind, loader)` when it is imported.
+Only safetensors are read; nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import transformers
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from common.decoder import SUPPORTED
+from common.errors import UserError
+from common.hooks import attach_patch, patches
+
+FORMAT = 1
+PATCHES_JSON, PATCHES_TENSORS = "patches.json", "patches.safetensors"
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json")
+
+PatchLoader = Callable[[dict[str, Tensor], dict], nn.Module]
+_LOADERS: dict[str, PatchLoader] = {}
+
+
+def register_patch(kind: str, loader: PatchLoader) -> None:
+    """Make patches of `kind` loadable: `loader(tensors, options)` rebuilds the module from its state dict and options.
+
+    options: the JSON-able mapping in the module's attribute `options` when it was saved, {} if it has none.
+    """
+    _LOADERS[kind] = loader
+
+
+def save(model: nn.Module, tokenizer, path: str | os.PathLike) -> Path:
+    """Write model, patches and tokenizer (None: no tokenizer) to the directory `path`, all or nothing.
+
+    An earlier checkpoint at `path` is replaced; any other file or non-empty directory there is left alone and refused.
+    """
+    path = Path(path)
+    if path.exists() and not _replaceable(path):
+        raise UserError(f"cannot save to {path}: it exists and is no checkpoint; choose another path")
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        model.save_pretrained(temporary)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(temporary)
+        _write_patches(model, temporary)
+        _replace(temporary, path)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"cannot save to {path}: {_reason(error)}; nothing was changed there") from error
+    finally:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+    return path
+
+
+def load(
+    path: str | os.PathLike,
+    *,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | str | None = None,
+    trust_remote_code: bool = False,
+) -> tuple[nn.Module, object]:
+    """Load `(model.eval(), tokenizer)` from a directory; tokenizer is None when it holds none.
+
+    device: 'auto' spreads the model over what there is. dtype None: as saved. trust_remote_code runs Python files from the
+    directory. Raises UserError when the directory is no checkpoint, is incomplete, has only pickled weights, an unsupported
+    architecture, or patches of an unregistered kind.
+    """
+    path = Path(path)
+    _check_directory(path, trust_remote_code)
+    described = _read_patches(path)  # before the weights: a missing registration should not cost minutes
+    placement = {"device_map": "auto"} if str(device) == "auto" else {}
+    try:
+        model, report = transformers.AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype=dtype or "auto",
+            use_safetensors=True,
+            local_files_only=True,
+            output_loading_info=True,
+            trust_remote_code=trust_remote_code,
+            **placement,
+        )
+        tokenizer = _load_tokenizer(path, trust_remote_code)
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
+        raise UserError(f"cannot load {path}: {_reason(error)}") from error
+    broken = sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])})
+    if broken:
+        raise UserError(
+            f"cannot load {path}: {len(broken)} tensors are missing or misshapen ({', '.join(broken[:3])}, ...); "
+            "the checkpoint is incomplete, save or download it again"
+        )
+    if not placement:
+        model.to(device)
+    for entry, tensors in described:
+        attach_patch(model, entry["position"], _LOADERS[entry["kind"]](tensors, entry["options"]), entry["kind"])
+    return model.eval(), tokenizer
+
+
+def _write_patches(model: nn.Module, directory: Path) -> None:
+    tensors, entries = {}, []
+    for index, patch in enumerate(patches(model)):
+        state = {name: value.detach().cpu().contiguous() for name, value in patch.module.state_dict().items()}
+        tensors.update({f"{index}.{name}": value.clone() for name, value in state.items()})
+        entries.append(
+            {
+                "kind": patch.kind,
+                "position": patch.position,
+                "options": dict(getattr(patch.module, "options", {})),
+                "tensors": {name: list(value.shape) for name, value in state.items()},
+            }
+        )
+    if entries:
+        save_file(tensors, directory / PATCHES_TENSORS)
+        (directory / PATCHES_JSON).write_text(json.dumps({"format": FORMAT, "patches": entries}, indent=1) + "\n")
+
+
+def _read_patches(directory: Path) -> list[tuple[dict, dict[str, Tensor]]]:
+    """[(entry of patches.json, its tensors)], empty when the directory has no patches."""
+    description = directory / PATCHES_JSON
+    if not description.exists():
+        if (directory / PATCHES_TENSORS).exists():
+            raise UserError(f"cannot load {directory}: {PATCHES_TENSORS} is there but {PATCHES_JSON} is missing")
+        return []
+    try:
+        content = json.loads(description.read_text())
+        if content["format"] != FORMAT:
+            raise UserError(f"cannot load {description}: format {content['format']!r}, this version reads {FORMAT}")
+        stored = load_file(directory / PATCHES_TENSORS)
+        described = [
+            (entry, {name: stored[f"{index}.{name}"] for name in entry["tensors"]})
+            for index, entry in enumerate(content["patches"])
+        ]
+        kinds = {entry["kind"] for entry, _ in described}
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise UserError(f"cannot load the patches in {directory}: {_reason(error)}; save the model again") from error
+    for kind in sorted(kinds - _LOADERS.keys()):
+        raise UserError(
+            f"cannot load {directory}: it has a patch of kind {kind!r}, which nothing imported so far can rebuild; "
+            f"import the paper's package first (`import papers.{kind.split('.')[0].split('-')[0]}`)"
+        )
+    return described
+
+
+def _check_directory(path: Path, trust_remote_code: bool) -> None:
+    """Refuse what is no loadable checkpoint, before anything large is read."""
+    if not path.is_dir():
+        raise UserError(f"cannot load {path}: no such directory")
+    if not (path / "config.json").is_file():
+        raise UserError(f"cannot load {path}: it has no config.json, so it is no model checkpoint")
+    try:
+        model_type = json.loads((path / "config.json").read_text()).get("model_type")
+    except (OSError, ValueError, AttributeError) as error:
+        raise UserError(f"cannot load {path}: config.json cannot be read ({_reason(error)})") from error
+    if model_type not in SUPPORTED and not trust_remote_code:
+        raise UserError(
+            f"cannot load {path}: architecture {model_type!r} is not supported; supported: {', '.join(sorted(SUPPORTED))}"
+        )
+    weights = [file for file in path.glob("*.safetensors") if file.name != PATCHES_TENSORS]
+    if not weights:
+        raise UserError(
+            f"cannot load {path}: it has no safetensors weights, and pickled ones are never loaded; "
+            "convert them first with save_pretrained"
+        )
+
+
+def _load_tokenizer(path: Path, trust_remote_code: bool):
+    if not any((path / name).exists() for name in _TOKENIZER_FILES):
+        return None
+    return transformers.AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=trust_remote_code)
+
+
+def _replaceable(path: Path) -> bool:
+    """Whether `save` may put a checkpoint here: an empty directory or an earlier checkpoint."""
+    return path.is_dir() and ((path / "config.json").exists() or not any(path.iterdir()))
+
+
+def _replace(temporary: Path, path: Path) -> None:
+    """Move the finished directory into place; an earlier one goes away only once the new one stands."""
+    temporary.chmod(0o755)  # mkdtemp makes it private
+    if not path.exists():
+        temporary.rename(path)
+        return
+    aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
+    path.rename(aside / "old")
+    try:
+        temporary.rename(path)
+    except OSError:
+        (aside / "old").rename(path)
+        raise
+    finally:
+        if path.exists():
+            shutil.rmtree(aside, ignore_errors=True)
+
+
+def _reason(error: BaseException) -> str:
+    """The first line of an error's text, or its type when it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,260 @@
+"""One view of any supported Hugging Face causal language model; the only module that knows architectures.
+
+Layers are 0-based. `X[l]` is the residual stream entering layer `l`, `[batch, tokens, channels]`; `X[N]` is the output of
+the last layer *before* the final norm. Layers are called as modules, so hooks on them (patches included) take effect:
+`run` returns `X[stop]` as layer `stop - 1` left it, and a patch that sits at `stop` acts once layer `stop` is called. A
+patch at `N` sits on the final norm and acts in `logits`.
+
+`run` shares masks and rotary embeddings between calls on the same batch shape, is differentiable, and may start anywhere:
+`decoder.run(decoder.run(x, 0, k), k, N)` is `decoder.run(x, 0, N)` to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
+
+from common.errors import UserError, UserValueError
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+_MASKS = {FULL: create_causal_mask, SLIDING: create_sliding_window_causal_mask}
+_KEPT_CONTEXTS = 4  # batch shapes whose masks are remembered; more would hold memory for nothing
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What differs between model types. Paths are relative to a decoder layer.
+
+    writers: modules whose parameters write into the residual stream.
+    offset_gain: the writers are norms that multiply by `1 + weight`, so scaling by `a` means `w <- a(1 + w) - 1`.
+    per_layer: config attributes that hold one entry per layer.
+    """
+
+    writers: tuple[str, ...]
+    offset_gain: bool = False
+    per_layer: tuple[str, ...] = ()
+
+
+_PLAIN = ("self_attn.o_proj", "mlp.down_proj")
+
+SUPPORTED: dict[str, Architecture] = {
+    "llama": Architecture(_PLAIN),
+    "mistral": Architecture(_PLAIN),
+    "qwen2": Architecture(_PLAIN, per_layer=("layer_types",)),
+    "qwen3": Architecture(_PLAIN, per_layer=("layer_types",)),
+    # Gemma 2 normalises what o_proj and down_proj produce, so only the gains of the post-norms reach the stream.
+    "gemma2": Architecture(
+        ("post_attention_layernorm", "post_feedforward_layernorm"), offset_gain=True, per_layer=("layer_types",)
+    ),
+    # `mlp.experts.down_proj` is one 3-D parameter [experts, channels, features] of the module `mlp.experts`.
+    "mixtral": Architecture(("self_attn.o_proj", "mlp.experts:down_proj")),
+}
+
+
+@dataclass(frozen=True)
+class ResidualWriter:
+    """One parameter that writes into the residual stream.
+
+    name: path of the parameter, relative to the layer; module, parameter: where it is; offset_gain: see `Architecture`.
+    """
+
+    name: str
+    module: nn.Module
+    parameter: str
+    offset_gain: bool = False
+
+    @property
+    def tensor(self) -> nn.Parameter:
+        return getattr(self.module, self.parameter)
+
+    @torch.no_grad()
+    def scale_(self, factor: float) -> None:
+        """Make this writer's contribution `factor` times as large, in place; computed in float32, rounded once."""
+        wide = self.tensor.to(torch.promote_types(self.tensor.dtype, torch.float32))
+        scaled = factor * (1 + wide) - 1 if self.offset_gain else factor * wide
+        self.tensor.copy_(scaled)
+
+
+@dataclass(frozen=True)
+class _Context:
+    """What every layer needs besides the stream, for one batch shape and one padding mask."""
+
+    key: tuple
+    padding: Tensor | None
+    positions: Tensor
+    rotary: tuple[Tensor, Tensor]
+    masks: dict[str, Tensor | None]
+
+
+def architecture_of(model: nn.Module) -> Architecture:
+    """The entry for the model's type. An unknown type is refused by name, with the list of known ones."""
+    model_type = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
+    if model_type not in SUPPORTED:
+        raise UserError(f"architecture {model_type!r} is not supported; supported: {', '.join(sorted(SUPPORTED))}")
+    return SUPPORTED[model_type]
+
+
+def layer_list(model: nn.Module) -> nn.ModuleList:
+    """The model's decoder layers (the live list)."""
+    architecture_of(model)
+    return model.model.layers
+
+
+def boundary_module(model: nn.Module, position: int) -> nn.Module:
+    """The module that receives `X[position]`: layer `position`, or the final norm for `position == N`."""
+    layers = layer_list(model)
+    if not 0 <= position <= len(layers):
+        raise UserValueError(f"no boundary X[{position}]: the model has {len(layers)} layers, so 0..{len(layers)}")
+    return layers[position] if position < len(layers) else model.model.norm
+
+
+class Decoder:
+    """A model seen as embedding, decoder layers and head. It holds no weights and follows later surgery.
+
+    executions counts layer calls made through `run` (one per layer and batch).
+    """
+
+    def __init__(self, model: nn.Module):
+        self.spec = architecture_of(model)
+        self.model = model
+        self.architecture: str = model.config.model_type
+        self.executions = 0
+        self._contexts: list[_Context] = []
+
+    @property
+    def config(self):
+        return self.model.config
+
+    @property
+    def layers(self) -> nn.ModuleList:
+        return self.model.model.layers
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.layers)
+
+    @property
+    def hidden_size(self) -> int:
+        return self.config.hidden_size
+
+    @property
+    def embed(self) -> nn.Module:
+        return self.model.model.embed_tokens
+
+    @property
+    def norm(self) -> nn.Module:
+        return self.model.model.norm
+
+    @property
+    def lm_head(self) -> nn.Module:
+        return self.model.lm_head
+
+    @property
+    def tied(self) -> bool:
+        """Whether head and embedding are one tensor."""
+        return self.lm_head.weight is self.embed.weight
+
+    @property
+    def device(self) -> torch.device:
+        return self.embed.weight.device
+
+    def embed_tokens(self, ids: Tensor) -> Tensor:
+        """`ids` [batch, tokens] -> `X[0]` [batch, tokens, channels] (Gemma 2: already times sqrt(channels))."""
+        return self.embed(ids.to(self.device))
+
+    def layer_type(self, layer: int) -> str:
+        """Which mask layer `layer` uses: 'full_attention' or 'sliding_attention'."""
+        if "layer_types" in self.spec.per_layer:
+            return self.config.layer_types[layer]
+        return SLIDING if getattr(self.config, "sliding_window", None) is not None else FULL
+
+    def run(
+        self,
+        hidden: Tensor,
+        start: int = 0,
+        stop: int | None = None,
+        attention_mask: Tensor | None = None,
+        layers: Sequence[int] | None = None,
+    ) -> Tensor:
+        """Run layers `[start, stop)` on `hidden` = `X[start]` and return `X[stop]`, both [batch, tokens, channels].
+
+        attention_mask [batch, tokens], 1 for tokens and 0 for padding. With `layers` exactly those layers run, in that
+        order, in place of the range: a pruned model is tried without a copy.
+        """
+        stop = self.num_layers if stop is None else stop
+        order = list(range(start, stop)) if layers is None else list(layers)
+        if any(not 0 <= layer < self.num_layers for layer in order) or (layers is None and start > stop):
+            raise UserValueError(f"cannot run layers {order or [start, stop]}: the model has 0..{self.num_layers - 1}")
+        context = self._context(hidden, attention_mask)
+        for layer in order:
+            hidden = self.layers[layer](
+                hidden,
+                attention_mask=self._mask(context, hidden, self.layer_type(layer)),
+                position_ids=context.positions,
+                position_embeddings=context.rotary,
+                past_key_values=None,
+            )
+            self.executions += 1
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """`X[N]` [batch, tokens, channels] -> logits [batch, tokens, vocabulary]: final norm, head, soft cap if any."""
+        logits = self.lm_head(self.norm(hidden))
+        cap = getattr(self.config, "final_logit_softcapping", None)
+        return logits if cap is None else torch.tanh(logits / cap) * cap
+
+    def residual_writers(self, layer: int) -> list[ResidualWriter]:
+        """Every parameter (weights, then their biases) with which layer `layer` writes into the residual stream."""
+        writers = []
+        for path in self.spec.writers:
+            module_path, _, parameter = path.partition(":")
+            module = self.layers[layer].get_submodule(module_path)
+            for name in (parameter,) if parameter else ("weight", "bias"):
+                if getattr(module, name, None) is not None:
+                    writers.append(ResidualWriter(f"{module_path}.{name}", module, name, self.spec.offset_gain))
+        return writers
+
+    def embedding_writer(self) -> ResidualWriter:
+        """The token embedding as a writer. When `tied`, untie first: scaling it would scale the logits too."""
+        return ResidualWriter("embed_tokens.weight", self.embed, "weight")
+
+    def _context(self, hidden: Tensor, padding: Tensor | None) -> _Context:
+        """Positions, rotary embedding and masks for this batch shape and padding, built once and then shared."""
+        key = (
+            *hidden.shape[:2],
+            hidden.dtype,
+            hidden.device,
+            self.config._attn_implementation,
+            # tensors made in inference mode cannot take part in a later backward pass
+            torch.is_inference_mode_enabled(),
+        )
+        for context in self._contexts:
+            if context.key == key and _same(context.padding, padding):
+                return context
+        positions = torch.arange(hidden.shape[1], device=hidden.device).unsqueeze(0)
+        rotary = self.model.model.rotary_emb(hidden, positions)
+        kept = None if padding is None else padding.detach().to(hidden.device).clone()
+        context = _Context(key, kept, positions, rotary, {})
+        self._contexts = [context, *self._contexts[: _KEPT_CONTEXTS - 1]]
+        return context
+
+    def _mask(self, context: _Context, hidden: Tensor, kind: str) -> Tensor | None:
+        if kind not in context.masks:
+            context.masks[kind] = _MASKS[kind](
+                config=self.config,
+                inputs_embeds=hidden,
+                attention_mask=context.padding,
+                past_key_values=None,
+                position_ids=context.positions,
+            )
+        return context.masks[kind]
+
+
+def _same(a: Tensor | None, b: Tensor | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return a.shape == b.shape and torch.equal(a, b.to(a.device, a.dtype))

@@ -1,0 +1,210 @@
+"""Hadamard matrices of order 2^k * m, constructed, and the fast transform they give.
+
+`hadamard_matrix(n)` is orthonormal: entries +-1/sqrt(n), `H @ H.T = I`. For n = 2^k it is the Sylvester matrix
+(symmetric). Otherwise
+
+    H(2^k * m) = Had_m (kron) H(2^k)
+
+with the smallest m that a Paley construction reaches (Paley 1933): type I for q + 1 with a prime power q = 3 mod 4, type
+II for 2(q + 1) with a prime power q = 1 mod 4; where none does, a Kronecker product of two orders that can be built.
+
+Deviation: LinearPatch's official code multiplies by (Had_m)^T (kron) H(2^k), with Had_m from a table of literal matrices.
+All Hadamard matrices of one order serve the method alike, but rotated scales and patches of the two are not
+interchangeable when n is not a power of two. (Its paper writes the Kronecker factors in the other order.)
+
+The transform never builds H(n): it splits H = A (kron) B with both factors of order about sqrt(n), so a row x, seen as a
+matrix X [a, b], becomes A^T X B: two small matrix products.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache, reduce
+
+import torch
+from torch import Tensor
+
+from common.errors import UserValueError
+
+
+def hadamard_matrix(n: int) -> Tensor:
+    """The orthonormal Hadamard matrix [n, n], float64. ValueError (a UserError too) names an order it cannot build."""
+    odd_core, power = _split(n)
+    return torch.kron(_core(odd_core), _sylvester(power)).double() / math.sqrt(n)
+
+
+def hadamard_transform(x: Tensor, transpose: bool = False) -> Tensor:
+    """`x @ H`, or `x @ H.T` (its inverse) with `transpose`; `x` [..., n] of any float dtype, H = `hadamard_matrix(n)`.
+
+    Differentiable. Half precisions are computed in float32 and rounded once (the official code multiplies in fp16).
+    """
+    n = x.shape[-1]
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    left, right = _factors(n, dtype, x.device)  # H = left.T (kron) right
+    if transpose:
+        left, right = left.T, right.T
+    with torch.autocast(x.device.type, enabled=False):
+        rows = x.to(dtype).reshape(-1, len(left), len(right))  # [rows, a, b]
+        return (left @ (rows @ right)).reshape(x.shape).to(x.dtype)
+
+
+@lru_cache(maxsize=64)
+def _factors(n: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(A^T, B), normalised, with `hadamard_matrix(n) = A (kron) B` and orders as equal as the construction allows."""
+    core, power = _split(n)
+    splits = [2**k for k in range(power.bit_length())]
+    right_order = min(splits, key=lambda order: core * (power // order) + order)
+    with torch.inference_mode(False):  # the cached factors must stay usable in later backward passes
+        left = torch.kron(_core(core), _sylvester(power // right_order))
+        right = _sylvester(right_order)
+        return tuple(
+            (signs.double() / math.sqrt(len(signs))).to(device, dtype).contiguous() for signs in (left.T, right)
+        )
+
+
+@lru_cache(maxsize=512)
+def _split(n: int) -> tuple[int, int]:
+    """n = m * 2^k as (m, 2^k), m the smallest buildable order with the odd part of n; 1 for powers of two."""
+    if n < 1 or n != int(n):
+        raise UserValueError(f"no Hadamard matrix of order {n}: the order must be a positive integer")
+    odd = n
+    while odd % 2 == 0:
+        odd //= 2
+    if odd == 1:
+        return 1, n
+    core = 4 * odd
+    while core <= n and n % core == 0:
+        if _is_core(core):
+            return core, n // core
+        core *= 2
+    raise UserValueError(
+        f"cannot build a Hadamard matrix of order {n}: no Sylvester, Paley or Kronecker construction reaches it "
+        "(orders 2^k * m do, with m = 1, 12, 20, 28, 36, 44, 52, 60, ...); use the unrotated variant"
+    )
+
+
+def _is_core(order: int) -> bool:
+    return _paley_field(order) is not None or _kronecker_pair(order) is not None
+
+
+def _core(order: int) -> Tensor:
+    """A +-1 Hadamard matrix of an order accepted by `_is_core`, or 1."""
+    if order == 1:
+        return torch.ones(1, 1, dtype=torch.int8)
+    paley = _paley_field(order)
+    if paley is not None:
+        q, prime, degree = paley
+        return (_paley_one if q % 4 == 3 else _paley_two)(_jacobsthal(prime, degree))
+    return reduce(torch.kron, map(_core, _kronecker_pair(order)))
+
+
+@lru_cache(maxsize=512)
+def _paley_field(order: int) -> tuple[int, int, int] | None:
+    """(q, prime, degree) of the field GF(q) whose Paley construction has this order; type I first; None if there is none."""
+    for q, residue in ((order - 1, 3), (order // 2 - 1, 1)):
+        if order % 4 == 0 and q % 4 == residue and _prime_power(q):
+            return (q, *_prime_power(q))
+    return None
+
+
+@lru_cache(maxsize=512)
+def _kronecker_pair(order: int) -> tuple[int, int] | None:
+    """Two smaller orders, neither a power of two, whose Kronecker product has this order; None if there are none."""
+    for first in range(12, math.isqrt(order) + 1, 4):
+        if order % first == 0 and all(_is_core(part) for part in (first, order // first)):
+            return first, order // first
+    return None
+
+
+def _sylvester(order: int) -> Tensor:
+    """The +-1 Sylvester matrix of a power of two: entry (i, j) is (-1)^popcount(i & j)."""
+    matrix = torch.ones(1, 1, dtype=torch.int8)
+    two = torch.tensor([[1, 1], [1, -1]], dtype=torch.int8)
+    while len(matrix) < order:
+        matrix = torch.kron(two, matrix)
+    return matrix
+
+
+def _paley_one(jacobsthal: Tensor) -> Tensor:
+    """Order q + 1 from the Jacobsthal matrix Q, q = 3 mod 4: I + S with the skew S = [[0, 1], [-1, Q]]."""
+    bordered = _bordered(jacobsthal, -1)
+    return bordered + torch.eye(len(bordered), dtype=torch.int8)
+
+
+def _paley_two(jacobsthal: Tensor) -> Tensor:
+    """Order 2(q + 1), q = 1 mod 4: with the symmetric C = [[0, 1], [1, Q]], every entry becomes a 2x2 block."""
+    bordered = _bordered(jacobsthal, 1)
+    off_diagonal = torch.tensor([[1, 1], [1, -1]], dtype=torch.int8)
+    diagonal = torch.tensor([[1, -1], [-1, -1]], dtype=torch.int8)
+    return torch.kron(bordered, off_diagonal) + torch.kron(torch.eye(len(bordered), dtype=torch.int8), diagonal)
+
+
+def _bordered(jacobsthal: Tensor, below: int) -> Tensor:
+    """[[0, 1], [below, Q]]."""
+    q = len(jacobsthal)
+    matrix = torch.zeros(q + 1, q + 1, dtype=torch.int8)
+    matrix[0, 1:] = 1
+    matrix[1:, 0] = below
+    matrix[1:, 1:] = jacobsthal
+    return matrix
+
+
+def _jacobsthal(prime: int, degree: int) -> Tensor:
+    """Q[a, b] = chi(a - b) over GF(prime^degree): 1 for non-zero squares, -1 for non-squares, 0 for zero."""
+    # An element is its tuple of coefficients, lowest degree first; its number reads them as digits in base `prime`.
+    q = prime**degree
+    elements = [_digits(number, prime, degree) for number in range(q)]
+    modulus = _irreducible(prime, degree)
+    character = torch.full((q,), -1, dtype=torch.int8)
+    for element in elements:
+        square = _remainder(_product(element, element, prime), modulus, prime)
+        character[sum(c * prime**i for i, c in enumerate(square))] = 1
+    character[0] = 0
+    table = torch.tensor(elements)  # [q, degree]
+    difference = (table[:, None] - table[None]) % prime  # [q, q, degree]
+    return character[(difference * prime ** torch.arange(degree)).sum(-1)]
+
+
+def _digits(number: int, prime: int, count: int) -> list[int]:
+    return [number // prime**i % prime for i in range(count)]
+
+
+def _product(a: list[int], b: list[int], prime: int) -> list[int]:
+    """The product of two polynomials over GF(prime)."""
+    result = [0] * (len(a) + len(b) - 1)
+    for i, x in enumerate(a):
+        for j, y in enumerate(b):
+            result[i + j] = (result[i + j] + x * y) % prime
+    return result
+
+
+def _remainder(a: list[int], monic: list[int], prime: int) -> list[int]:
+    """`a` modulo the monic polynomial, as exactly deg(monic) coefficients."""
+    a, degree = list(a), len(monic) - 1
+    for top in range(len(a) - 1, degree - 1, -1):
+        factor = a[top]
+        for i, c in enumerate(monic):
+            a[top - degree + i] = (a[top - degree + i] - factor * c) % prime
+    return (a + [0] * degree)[:degree]
+
+
+def _irreducible(prime: int, degree: int) -> list[int]:
+    """A monic irreducible polynomial of this degree over GF(prime): the first that no smaller monic one divides."""
+    smaller = [[*_digits(number, prime, d), 1] for d in range(1, degree // 2 + 1) for number in range(prime**d)]
+    for number in range(prime**degree):
+        candidate = [*_digits(number, prime, degree), 1]
+        if all(any(_remainder(candidate, divisor, prime)) for divisor in smaller):
+            return candidate
+    raise AssertionError("irreducible polynomials of every degree exist")
+
+
+def _prime_power(q: int) -> tuple[int, int] | None:
+    """(p, k) with q = p^k and p prime, or None."""
+    if q < 2:
+        return None
+    prime = next((p for p in range(2, math.isqrt(q) + 1) if q % p == 0), q)
+    degree = 0
+    while q % prime == 0:
+        q //= prime
+        degree += 1
+    return (prime, degree) if q == 1 else None

@@ -1,0 +1,141 @@
+"""Reading and changing the residual stream at layer boundaries.
+
+A boundary `l` is the input of layer `l`, `X[l]` [batch, tokens, channels]; boundary `N` is the input of the final norm.
+
+Temporary: `capture` streams `X[l]` to a callback, `scale_stream` multiplies it. Both see what the layer really receives:
+patches act first.
+
+Lasting: a *patch* is any module `[batch, tokens, channels] -> same` that a method inserts at a boundary. It is held by a
+forward pre-hook on the module that receives the boundary, and not registered as a submodule. So the model's own
+`state_dict`, parameter count and `save_pretrained` stay exactly those of the plain architecture (`common.checkpoint` writes
+patches beside it), the patch keeps its own dtype when the model is cast, cached generation works because the layer is still
+the same layer, `copy.deepcopy` copies it, and it travels with its layer when others are removed. The price:
+`model.parameters()` does not list it (use `patch_parameters`), and it follows the model to another device on its next call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from common.decoder import boundary_module, layer_list
+from common.errors import UserError
+
+
+@contextmanager
+def capture(model: nn.Module, layers: Iterable[int], callback: Callable[[int, Tensor], None]) -> Iterator[None]:
+    """While open, every forward pass calls `callback(l, X[l])` for each `l` in `layers` (0..N), in order of execution.
+
+    The tensor is the live one: reduce or copy it inside the callback and do not change it. `X[N]` arrives when the final
+    norm is called (`Decoder.run` alone returns it instead).
+    """
+
+    def watch(boundary: int):
+        def hook(_module, args):
+            callback(boundary, args[0])
+
+        return hook
+
+    with ExitStack() as stack:
+        for boundary in layers:
+            stack.enter_context(_handle(boundary_module(model, boundary).register_forward_pre_hook(watch(boundary))))
+        yield
+
+
+@contextmanager
+def scale_stream(model: nn.Module, layer: int, factor: float | Tensor) -> Iterator[None]:
+    """While open, layer `layer` receives `factor * X[layer]`; `factor` is a number or a tensor [channels]."""
+
+    def hook(_module, args):
+        scale = factor.to(args[0]) if isinstance(factor, Tensor) else factor
+        return (args[0] * scale, *args[1:])
+
+    with _handle(boundary_module(model, layer).register_forward_pre_hook(hook)):
+        yield
+
+
+@contextmanager
+def _handle(handle) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+class PatchHook:
+    """The pre-hook that applies a patch; its identity as a class is how patches are found again."""
+
+    def __init__(self, module: nn.Module, kind: str):
+        self.module = module
+        self.kind = kind
+
+    def __call__(self, _receiver: nn.Module, args: tuple):
+        hidden = args[0]
+        held = next(self.module.parameters(), None)
+        if held is not None and held.device != hidden.device:
+            with torch.inference_mode(False):  # else the moved parameters could never be trained again
+                self.module.to(hidden.device)
+        return (self.module(hidden).to(hidden.dtype), *args[1:])
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A patch found on a model: it acts on `X[position]`, where positions count the model's present layers."""
+
+    position: int
+    kind: str
+    module: nn.Module
+
+
+def attach_patch(model: nn.Module, position: int, module: nn.Module, kind: str | None = None) -> Patch:
+    """Insert `module` at boundary `position` (0..N of the present model); several at one boundary act in order.
+
+    kind: the name its loader is registered under in `common.checkpoint`; default `module.kind`.
+    """
+    kind = kind or getattr(module, "kind", None)
+    if not isinstance(kind, str):
+        raise UserError(f"cannot attach {type(module).__name__}: it has no kind; pass kind= or give the class one")
+    receiver = boundary_module(model, position)
+    held = next(receiver.parameters(), None)
+    module.to(held.device if held is not None else None)
+    receiver.register_forward_pre_hook(PatchHook(module, kind))
+    return Patch(position, kind, module)
+
+
+def patches(model: nn.Module) -> list[Patch]:
+    """Every patch on the model, in order of execution."""
+    found = []
+    for position in range(len(layer_list(model)) + 1):
+        for hook in patch_hooks(boundary_module(model, position)):
+            found.append(Patch(position, hook.kind, hook.module))
+    return found
+
+
+def patch_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters of all patches (they are not among `model.parameters()`)."""
+    return [parameter for patch in patches(model) for parameter in patch.module.parameters()]
+
+
+def detach_patches(model: nn.Module) -> list[Patch]:
+    """Take all patches off the model and return them, in order of execution."""
+    found = patches(model)
+    for position in range(len(layer_list(model)) + 1):
+        take_patch_hooks(boundary_module(model, position))
+    return found
+
+
+def patch_hooks(receiver: nn.Module) -> list[PatchHook]:
+    """The patch hooks on one module, in order of execution."""
+    return [hook for hook in receiver._forward_pre_hooks.values() if isinstance(hook, PatchHook)]
+
+
+def take_patch_hooks(receiver: nn.Module) -> list[PatchHook]:
+    """Remove the patch hooks of one module and return them, in order of execution."""
+    taken = patch_hooks(receiver)
+    for key in [key for key, hook in receiver._forward_pre_hooks.items() if isinstance(hook, PatchHook)]:
+        del receiver._forward_pre_hooks[key]
+    return taken

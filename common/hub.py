@@ -1,0 +1,115 @@
+"""Fetching models from the Hugging Face hub without its habit of retrying for a minute when there is no network.
+
+A local mirror comes first: with the environment variable LAYERLAB_HUB=/dir, 'org/name' is looked up as
+/dir/models/org/name (models) or /dir/datasets/org/name (datasets). Then the hub's own cache. Then the network, and only
+after a probe that takes at most `PROBE_SECONDS`. Whatever fails becomes one line that says what to do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import huggingface_hub
+from huggingface_hub import constants
+from huggingface_hub.utils import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError, get_session
+
+from common.errors import UserError
+
+PROBE_SECONDS = 3.0
+MIRROR_VARIABLE = "LAYERLAB_HUB"
+REMEDY = "`python -m reproductions fetch` on a machine with network, or use the stand-in"
+_IGNORED = ["original/*", "consolidated*", "*.bin", "*.pth", "*.pt", "*.gguf", "*.onnx", "*.msgpack", "*.h5"]
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
+
+
+def mirror(kind: str, hub_id: str) -> Path | None:
+    """The local copy of `hub_id` in the mirror, if there is one; kind: 'models' or 'datasets'."""
+    root = os.environ.get(MIRROR_VARIABLE)
+    if not root:
+        return None
+    path = Path(root).expanduser() / kind / hub_id
+    return path if path.is_dir() else None
+
+
+def offline() -> bool:
+    """Whether the user has switched the hub off (HF_HUB_OFFLINE), also after the client was imported."""
+    return constants.HF_HUB_OFFLINE or os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
+
+
+def unreachable_because(timeout: float = PROBE_SECONDS) -> str | None:
+    """Why the hub cannot be used, or None when it answers. Takes at most `timeout` seconds, name resolution included."""
+    if offline():
+        return "HF_HUB_OFFLINE is set"
+    outcome: list[str | None] = []
+    # The client's timeout does not cover a hanging name server, so the probe gets a thread that may be left behind.
+    probe = threading.Thread(target=lambda: outcome.append(_probe(timeout)), daemon=True)
+    probe.start()
+    probe.join(timeout)
+    return outcome[0] if outcome else f"{constants.ENDPOINT} did not answer within {timeout:g} s"
+
+
+def _probe(timeout: float) -> str | None:
+    try:
+        status = get_session().head(constants.ENDPOINT, timeout=timeout).status_code
+    except Exception as error:  # noqa: BLE001 - whatever goes wrong here means one thing: not reachable
+        return f"{constants.ENDPOINT} cannot be reached ({type(error).__name__})"
+    return None if status < 400 else f"{constants.ENDPOINT} answered {status}"
+
+
+def require_hub(what: str) -> None:
+    """Raise the UserError for `what`, which has to come from the hub, unless the hub answers."""
+    reason = unreachable_because()
+    if reason:
+        raise UserError(f"could not fetch {what}: {reason}; {REMEDY}")
+
+
+def snapshot(hub_id: str, revision: str | None = None, *, code: bool = False) -> Path:
+    """The directory with config, tokenizer and safetensors weights of a model: mirror, cache, or download.
+
+    code: also fetch Python files. Raises UserError when it cannot be had, naming the reason and the remedy.
+    """
+    path = mirror("models", hub_id) or cached(hub_id, revision)
+    if path:
+        return path
+    require_hub(hub_id)
+    try:
+        files = [item.rfilename for item in huggingface_hub.HfApi().model_info(hub_id, revision=revision).siblings]
+        if not any(name.endswith(".safetensors") and "/" not in name for name in files):
+            raise UserError(
+                f"could not fetch {hub_id}: it has no safetensors weights, and pickled ones are never loaded"
+            )
+        ignored = _IGNORED if code else [*_IGNORED, "*.py"]
+        return Path(huggingface_hub.snapshot_download(hub_id, revision=revision, ignore_patterns=ignored))
+    except UserError:
+        raise
+    except GatedRepoError as error:
+        raise UserError(
+            f"could not fetch {hub_id}: access is gated; accept its licence at https://huggingface.co/{hub_id}, "
+            "then `hf auth login` (or set HF_TOKEN)"
+        ) from error
+    except RevisionNotFoundError as error:
+        raise UserError(f"could not fetch {hub_id}: it has no revision {revision!r}") from error
+    except RepositoryNotFoundError as error:
+        raise UserError(
+            f"could not fetch {hub_id}: the hub has no such model, or it is private; if private, `hf auth login` first"
+        ) from error
+    except Exception as error:  # OSError, httpx2.HTTPError (no OSError), a full disk: the client has no common base
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"could not fetch {hub_id}: {reason}; {REMEDY}") from error
+
+
+def cached(hub_id: str, revision: str | None = None) -> Path | None:
+    """The hub cache's snapshot of a model if it is complete (config, tokenizer, every weight file), else None."""
+    try:
+        path = Path(huggingface_hub.snapshot_download(hub_id, revision=revision, local_files_only=True))
+        index = path / "model.safetensors.index.json"
+        weights = {"model.safetensors"}
+        if index.exists():
+            weights = set(json.loads(index.read_text())["weight_map"].values())
+    except (OSError, ValueError, KeyError):
+        return None
+    complete = all((path / name).exists() for name in ("config.json", *weights))
+    return path if complete and any((path / name).exists() for name in _TOKENIZERS) else None

@@ -1,0 +1,288 @@
+"""The models the four papers use, and how to load one by its short name.
+
+`facts` are enough to build the model's config without network (`model_config`), so parameter counts and pruning ratios need
+no weights. `params` and `layer_params` are the papers' counts (design notes: recomputed); the tests rebuild each model on the
+meta device and compare. revision None: unpinned; whoever measures records the revision it resolved to (`model.source`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig
+
+from common import checkpoint, hub
+from common.errors import UserError, unknown
+
+STANDIN = "standin"
+STANDIN_WEIGHTS = Path(__file__).parent / "standin" / "weights"
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """One registry entry.
+
+    profile: 'standin' or 'paper'. facts: see `_facts`. trust_remote_code: the repository needs its own Python code, which
+    runs only when the caller asks for it. note: what to know before comparing numbers.
+    """
+
+    name: str
+    hub_id: str
+    revision: str | None = None
+    gated: bool = False
+    profile: str = "paper"
+    facts: dict = field(default_factory=dict)
+    trust_remote_code: bool = False
+    note: str = ""
+
+
+def _facts(
+    model_type: str,
+    layers: int,
+    hidden: int,
+    intermediate: int,
+    heads: tuple[int, int],
+    vocab: int,
+    params: int,
+    layer_params: int,
+    *,
+    context: int,
+    eps: float,
+    rope_theta: float = 10_000.0,
+    head_dim: int | None = None,
+    tied: bool = False,
+    experts: int | None = None,
+    rope: dict | None = None,
+) -> dict:
+    """heads: (query, key/value). context: longest input in tokens. experts: per layer, two of which are active."""
+    return {
+        "model_type": model_type,
+        "layers": layers,
+        "hidden": hidden,
+        "intermediate": intermediate,
+        "heads": heads[0],
+        "kv_heads": heads[1],
+        "head_dim": head_dim or hidden // heads[0],
+        "vocab": vocab,
+        "params": params,
+        "layer_params": layer_params,
+        "context": context,
+        "eps": eps,
+        "rope_theta": rope_theta,
+        "rope": rope or {},
+        "tied": tied,
+        "experts": experts,
+    }
+
+
+_ROPE_31 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+_LLAMA_2_7B = _facts(
+    "llama", 32, 4096, 11008, (32, 32), 32000, 6_738_415_616, 202_383_360, context=4096, eps=1e-5
+)  # fmt: skip
+_LLAMA_2_13B = _facts(
+    "llama", 40, 5120, 13824, (40, 40), 32000, 13_015_864_320, 317_204_480, context=4096, eps=1e-5
+)  # fmt: skip
+_LLAMA_3_8B = _facts(
+    "llama", 32, 4096, 14336, (32, 8), 128256, 8_030_261_248, 218_112_000, context=8192, eps=1e-5, rope_theta=5e5
+)
+_LLAMA_31_8B = {**_LLAMA_3_8B, "context": 131072, "rope": _ROPE_31}
+_LLAMA_3_70B = _facts(
+    "llama", 80, 8192, 28672, (64, 8), 128256, 70_553_706_496, 855_654_400, context=8192, eps=1e-5, rope_theta=5e5
+)
+_QWEN_15_7B = _facts(
+    "qwen2", 32, 4096, 11008, (32, 32), 151936, 7_721_324_544, 202_395_648, context=32768, eps=1e-6, rope_theta=1e6
+)
+_CODEQWEN_15_7B = _facts(
+    "qwen2", 32, 4096, 13440, (32, 4), 92416, 7_250_284_544, 202_912_768, context=65536, eps=1e-5, rope_theta=1e6
+)
+_QWEN_25_MATH_7B = _facts(
+    "qwen2", 28, 3584, 18944, (28, 4), 152064, 7_615_616_512, 233_057_792, context=131072, eps=1e-6
+)
+_QWEN_3_8B = _facts(
+    "qwen3", 36, 4096, 12288, (32, 8), 151936, 8_190_735_360, 192_946_432, context=40960, eps=1e-6, rope_theta=1e6,
+    head_dim=128,
+)  # fmt: skip
+_BAICHUAN_2_7B = _facts(
+    "baichuan", 32, 4096, 11008, (32, 32), 125696, 7_505_973_248, 202_383_360, context=4096, eps=1e-6
+)
+_BAICHUAN_2_13B = _facts(
+    "baichuan", 40, 5120, 13696, (40, 40), 125696, 13_896_668_160, 315_238_400, context=4096, eps=1e-6
+)
+_GEMMA_2_2B = _facts(
+    "gemma2", 26, 2304, 9216, (8, 4), 256000, 2_614_341_888, 77_865_984, context=8192, eps=1e-6, head_dim=256, tied=True
+)
+_TINYLLAMA = _facts(
+    "llama", 22, 2048, 5632, (32, 4), 32000, 1_100_048_384, 44_044_288, context=2048, eps=1e-5
+)  # fmt: skip
+_MIXTRAL = _facts(
+    "mixtral", 32, 4096, 14336, (32, 8), 32000, 46_702_792_704, 1_451_270_144, context=32768, eps=1e-5,
+    rope_theta=1e6, experts=8,
+)  # fmt: skip
+
+_AS_LLAMA_3 = "LinearPatch links 'LLaMA-3-8B' to Llama-3.1-8B, but its perplexities are those of Meta-Llama-3-8B"
+_BAICHUAN = "needs remote code (fused W_pack, normalised head) and is published without safetensors; not supported"
+
+_ENTRIES = [
+    ModelSpec(
+        STANDIN,
+        "",
+        None,
+        False,
+        "standin",
+        {"model_type": "llama"},
+        note="embedded; trained from scratch for this work",
+    ),
+    ModelSpec("llama-2-7b", "meta-llama/Llama-2-7b-hf", gated=True, facts=_LLAMA_2_7B),
+    ModelSpec("llama-2-13b", "meta-llama/Llama-2-13b-hf", gated=True, facts=_LLAMA_2_13B),
+    ModelSpec("vicuna-7b-v1.5", "lmsys/vicuna-7b-v1.5", facts=_LLAMA_2_7B),
+    ModelSpec("llama-3-8b", "meta-llama/Meta-Llama-3-8B", gated=True, facts=_LLAMA_3_8B, note=_AS_LLAMA_3),
+    ModelSpec("llama-3-70b", "meta-llama/Meta-Llama-3-70B", gated=True, facts=_LLAMA_3_70B),
+    ModelSpec("llama-3.1-8b", "meta-llama/Llama-3.1-8B", gated=True, facts=_LLAMA_31_8B),
+    ModelSpec("llama-3.1-8b-instruct", "meta-llama/Llama-3.1-8B-Instruct", gated=True, facts=_LLAMA_31_8B),
+    ModelSpec("qwen1.5-7b", "Qwen/Qwen1.5-7B", facts=_QWEN_15_7B),
+    ModelSpec("codeqwen1.5-7b-chat", "Qwen/CodeQwen1.5-7B-Chat", facts=_CODEQWEN_15_7B),
+    ModelSpec(
+        "qwen3-8b", "Qwen/Qwen3-8B", facts=_QWEN_3_8B, note="the hybrid model; dense scores fit it, not Qwen3-8B-Base"
+    ),
+    ModelSpec(
+        "baichuan2-7b", "baichuan-inc/Baichuan2-7B-Base", facts=_BAICHUAN_2_7B, trust_remote_code=True, note=_BAICHUAN
+    ),
+    ModelSpec(
+        "baichuan2-13b",
+        "baichuan-inc/Baichuan2-13B-Base",
+        facts=_BAICHUAN_2_13B,
+        trust_remote_code=True,
+        note=_BAICHUAN + "; ALiBi positions",
+    ),
+    ModelSpec("gemma-2-2b-it", "google/gemma-2-2b-it", gated=True, facts=_GEMMA_2_2B),
+    ModelSpec(
+        "tinyllama-1.1b",
+        "TinyLlama/TinyLlama-1.1B-intermediate-step-1431k-3T",
+        facts=_TINYLLAMA,
+        note="the paper does not say which checkpoint",
+    ),
+    ModelSpec("mixtral-8x7b", "mistralai/Mixtral-8x7B-v0.1", facts=_MIXTRAL),
+    ModelSpec("deepseek-r1-distill-qwen-7b", "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", facts=_QWEN_25_MATH_7B),
+    ModelSpec("deepseek-r1-distill-llama-8b", "deepseek-ai/DeepSeek-R1-Distill-Llama-8B", facts=_LLAMA_31_8B),
+]
+REGISTRY: dict[str, ModelSpec] = {spec.name: spec for spec in _ENTRIES}
+
+
+def get(name: str) -> ModelSpec:
+    """The entry with this short name or hub id; UserError with the nearest names when there is none."""
+    by_hub_id = {spec.hub_id: spec for spec in REGISTRY.values() if spec.hub_id}
+    spec = REGISTRY.get(name) or by_hub_id.get(name)
+    if spec is None:
+        raise unknown("model", name, [*REGISTRY, *by_hub_id] if "/" in name else REGISTRY)
+    return spec
+
+
+def model_config(spec: ModelSpec | str):
+    """The transformers config of a registry entry, from its facts alone (the stand-in: from its own config.json).
+
+    Baichuan is not in transformers: its config is the Llama of the same shape and parameter count.
+    """
+    spec = get(spec) if isinstance(spec, str) else spec
+    if spec.profile == STANDIN:
+        _require_standin()
+        return AutoConfig.from_pretrained(STANDIN_WEIGHTS, local_files_only=True)
+    facts = spec.facts
+    extra = {"num_local_experts": facts["experts"]} if facts["experts"] else {}
+    if facts["model_type"] != "qwen2":  # which derives it
+        extra["head_dim"] = facts["head_dim"]
+    return AutoConfig.for_model(
+        "llama" if facts["model_type"] == "baichuan" else facts["model_type"],
+        num_hidden_layers=facts["layers"],
+        hidden_size=facts["hidden"],
+        intermediate_size=facts["intermediate"],
+        num_attention_heads=facts["heads"],
+        num_key_value_heads=facts["kv_heads"],
+        vocab_size=facts["vocab"],
+        max_position_embeddings=facts["context"],
+        rms_norm_eps=facts["eps"],
+        rope_parameters={"rope_type": "default", "rope_theta": facts["rope_theta"], **facts["rope"]},
+        tie_word_embeddings=facts["tied"],
+        **extra,
+    )
+
+
+def resolve(name_or_path: str, revision: str | None = None, *, code: bool = False) -> Path:
+    """The directory that holds the checkpoint: the stand-in's, a local one, or what the hub (mirror, cache) gives.
+
+    A registered name wins over a directory of the same name; write `./name` for the directory. Fetches if it has to.
+    """
+    name = str(name_or_path)
+    known = name in REGISTRY or any(name == spec.hub_id for spec in REGISTRY.values())
+    if not known:
+        path = Path(name).expanduser()
+        if path.is_dir():
+            return path
+        if name.startswith((".", "/", "~")):
+            raise UserError(f"cannot load {name}: no such directory")
+    spec = get(name)
+    if spec.profile == STANDIN:
+        _require_standin()
+        return STANDIN_WEIGHTS
+    return hub.snapshot(spec.hub_id, revision or spec.revision, code=code)
+
+
+def load(
+    name_or_path: str | Path,
+    *,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | str | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+):
+    """Load `(model.eval(), tokenizer)` by registry name, hub id of a registered model, or directory.
+
+    device: as for `torch`, or 'auto'. dtype (a torch dtype or its name) None: float32 on a CPU, else as saved. revision
+    overrides the pinned one. Only safetensors are read; remote code runs only with trust_remote_code. `model.source` says
+    where it came from: {"name", "path", "revision"} (revision: the hub commit, None for a directory or the mirror).
+    """
+    device, dtype = _checked_device(device), _checked_dtype(dtype)
+    path = resolve(str(name_or_path), revision, code=trust_remote_code)
+    if dtype is None and str(device) == "cpu":
+        dtype = torch.float32
+    model, tokenizer = checkpoint.load(path, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
+    if tokenizer is None:
+        raise UserError(f"cannot load {path}: it has no tokenizer; save one with it (tokenizer.save_pretrained)")
+    in_cache = path.parent.name == "snapshots"  # the hub cache names its directories by commit
+    model.source = {"name": str(name_or_path), "path": str(path), "revision": path.name if in_cache else None}
+    return model, tokenizer
+
+
+def _require_standin() -> None:
+    if not (STANDIN_WEIGHTS / "config.json").is_file():
+        raise UserError(
+            f"the stand-in's weights are not in {STANDIN_WEIGHTS}; restore them from git, "
+            "or train them with `python -m common.standin.train`"
+        )
+
+
+def _checked_device(device: str | torch.device) -> str | torch.device:
+    if str(device) == "auto":
+        return "auto"
+    try:
+        device = torch.device(device)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise UserError(f"device {str(device)!r} cannot be used here; try 'cpu'") from error
+    return device
+
+
+def _checked_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
+    if dtype is None or isinstance(dtype, torch.dtype):
+        return dtype
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if dtype not in known:
+        raise unknown("dtype", dtype, known)
+    return known[dtype]

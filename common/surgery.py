@@ -1,0 +1,83 @@
+"""Removing decoder layers in place, so that what is left is a plain, consistent Hugging Face model.
+
+Four things must change together (leaving one out fails silently, e.g. wrong cached decoding or random layers after a
+reload): the list of layers, every `layer_idx`, `num_hidden_layers`, and the config lists with one entry per layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from common.decoder import architecture_of, boundary_module, layer_list
+from common.errors import UserValueError
+from common.hooks import take_patch_hooks
+
+
+def remove_layers(model: nn.Module, indices: Iterable[int]) -> None:
+    """Remove the decoder layers at `indices` (0-based, present positions), in place.
+
+    The model generates with a cache, saves and reloads as usual afterwards. Each remaining layer keeps its attention type.
+    A patch keeps its place in the stream: one that sat before a removed layer now acts before the next remaining layer.
+    Raises UserError (a ValueError) for a count outside 1..N-2, and for repeated or non-existing indices.
+    """
+    spec = architecture_of(model)
+    layers = layer_list(model)
+    removed = _validated(indices, len(layers))
+    kept = [index for index in range(len(layers)) if index not in removed]
+    _move_patches(model, removed, kept)
+    model.model.layers = nn.ModuleList([layers[index] for index in kept])
+    for position, layer in enumerate(model.model.layers):
+        for module in layer.modules():
+            if hasattr(module, "layer_idx"):
+                module.layer_idx = position
+    _slice_config(model.config, spec.per_layer, kept)
+
+
+def untie_embeddings(model: nn.Module) -> None:
+    """Give the head its own copy of the embedding, in place; nothing happens when they are already apart.
+
+    Both the parameter and the config flag change: with the flag alone the head is not saved and reloads at random, with
+    the parameter alone the next `tie_weights()` undoes it.
+    """
+    head, embedding = model.lm_head, model.model.embed_tokens
+    if head.weight is embedding.weight:
+        head.weight = nn.Parameter(embedding.weight.detach().clone(), requires_grad=embedding.weight.requires_grad)
+    model.config.tie_word_embeddings = False
+
+
+def _validated(indices: Iterable[int], count: int) -> set[int]:
+    """`indices` as a set, checked against a model of `count` layers."""
+    indices = [index.item() if isinstance(index, torch.Tensor) else int(index) for index in indices]
+    if not 1 <= len(indices) <= count - 2:
+        raise UserValueError(f"cannot remove {len(indices)} of {count} layers; remove 1 to {count - 2}")
+    outside = sorted(index for index in indices if not 0 <= index < count)
+    if outside:
+        raise UserValueError(f"cannot remove layers {outside}: the model has layers 0 to {count - 1}")
+    repeated = sorted({index for index in indices if indices.count(index) > 1})
+    if repeated:
+        raise UserValueError(f"cannot remove layers {repeated} more than once; list each index once")
+    return set(indices)
+
+
+def _move_patches(model: nn.Module, removed: set[int], kept: list[int]) -> None:
+    """Hand the patches of removed layers to the next remaining module, ahead of the patches it already has."""
+    total = len(removed) + len(kept)
+    for index in sorted(removed, reverse=True):
+        target = boundary_module(model, min((k for k in kept if k > index), default=total))
+        for hook in reversed(take_patch_hooks(boundary_module(model, index))):
+            target.register_forward_pre_hook(hook, prepend=True)
+
+
+def _slice_config(config, per_layer: tuple[str, ...], kept: list[int]) -> None:
+    """Bring the config in line with the layers `kept` (previous positions)."""
+    for name in per_layer:
+        values = getattr(config, name, None)
+        if values is not None:
+            setattr(config, name, [values[index] for index in kept])
+    threshold = getattr(config, "max_window_layers", None)
+    if threshold is not None:  # Qwen: layers from here on slide; the scalar form of `layer_types`
+        config.max_window_layers = sum(index < threshold for index in kept)
+    config.num_hidden_layers = len(kept)

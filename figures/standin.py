@@ -1,0 +1,76 @@
+"""The pictures of the stand-in's model card, from the files beside its weights: ``python -m figures.standin``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from figures.style import BLUE, GREEN, GREY, ORANGE, VERMILION, plt, save
+
+WEIGHTS = Path(__file__).resolve().parents[1] / "common" / "standin" / "weights"
+
+
+def training_curve(log: list[dict]) -> plt.Figure:
+    """Training and held-out loss against tokens."""
+    figure, axes = plt.subplots(figsize=(4.2, 2.8))
+    tokens = [line["tokens"] / 1e6 for line in log]
+    axes.plot(tokens, [line["train"] for line in log], color=GREY, lw=1, label="training text")
+    axes.plot(tokens, [line["valid"] for line in log], color=BLUE, lw=1.8, label="held-out text")
+    axes.set(xlabel="tokens seen (millions)", ylabel="loss (nats per token)", ylim=(None, min(7.0, log[0]["valid"] + 0.5)))
+    axes.legend()
+    return figure
+
+
+def pruning_curve(rows: list[dict], dense: float) -> plt.Figure:
+    """Perplexity against the number of removed layers, for two ways to choose the window."""
+    figure, axes = plt.subplots(figsize=(4.2, 2.8))
+    removed = [0, *(row["removed"] for row in rows)]
+    series = (("perplexity", "highest cosine", VERMILION, "o-"), ("best_perplexity", "lowest loss", BLUE, "s--"))
+    for key, label, colour, mark in series:
+        axes.plot(removed, [dense, *(row[key] for row in rows)], mark, color=colour, ms=4, label=label)
+    axes.set(xlabel="layers removed (one window)", ylabel="held-out perplexity", yscale="log")
+    axes.legend(title="window chosen by")
+    return figure
+
+
+def alpha_sweeps(sweeps: list[dict]) -> plt.Figure:
+    """Perplexity against the factor at the cut; what magnitude matching predicts is a dotted line."""
+    figure, axes = plt.subplots(figsize=(4.2, 2.8))
+    for sweep, colour in zip(sweeps, (BLUE, ORANGE, GREEN), strict=False):
+        points = sweep["sweep"]
+        label = f"without [{sweep['window'][0]}, {sweep['window'][1]})"
+        axes.plot([p["alpha"] for p in points], [p["perplexity"] for p in points], color=colour, label=label)
+        axes.axvline(sweep["predicted"], color=colour, ls=":")
+        best = min(points, key=lambda p: p["perplexity"])
+        axes.plot(best["alpha"], best["perplexity"], "o", color=colour, ms=5)
+    axes.set(xlabel="factor at the cut (dotted: ratio of magnitudes)", ylabel="held-out perplexity")
+    axes.legend()
+    return figure
+
+
+def magnitudes(rows: list[dict]) -> plt.Figure:
+    """Mean magnitude at every layer boundary, and how far the largest token stands out."""
+    figure, axes = plt.subplots(figsize=(4.2, 2.8))
+    axes.plot([row["mean"] for row in rows], "o-", color=BLUE, ms=4, label="mean |X|")
+    axes.set(xlabel="layer boundary", ylabel="mean |X|", yscale="log")
+    other = axes.twinx()
+    other.plot([row["peak"] for row in rows], "s--", color=ORANGE, ms=4, label="largest / median token norm")
+    other.set_ylabel("largest / median token norm")
+    other.grid(False)
+    lines = axes.get_lines() + other.get_lines()
+    axes.legend(lines, [line.get_label() for line in lines], loc="upper left")
+    return figure
+
+
+def main() -> None:
+    """Draw the four pictures."""
+    facts = json.loads((WEIGHTS / "facts.json").read_text())
+    log = [json.loads(line) for line in (WEIGHTS / "training-log.jsonl").read_text().splitlines()]
+    save(training_curve(log), "standin-training")
+    save(pruning_curve(facts["pruning_curve"], facts["dense_perplexity"]), "standin-pruning-curve")
+    save(alpha_sweeps(facts["alpha_sweeps"]), "standin-alpha-sweeps")
+    save(magnitudes(facts["magnitudes"]), "standin-magnitudes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""Pruned, patched models survive save and load to the last bit; everything broken is refused with one clear line."""
+
+import json
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from common import checkpoint
+from common.errors import UserError
+from common.hooks import attach_patch, detach_patches, patches
+from common.surgery import remove_layers
+
+
+@pytest.fixture(autouse=True)
+def loader(make_patch, monkeypatch):
+    """The loader of the test patch, registered for one test."""
+    monkeypatch.setattr(checkpoint, "_LOADERS", dict(checkpoint._LOADERS))
+
+    def rebuild(tensors, options):
+        patch = make_patch(0.0, options["width"])
+        patch.load_state_dict(tensors)
+        return patch
+
+    checkpoint.register_patch("test.shift", rebuild)
+
+
+@torch.no_grad()
+def test_pruned_and_patched_round_trip(tiny, ids, tiny_tokenizer, make_patch, greedy, tmp_path):
+    remove_layers(tiny, [1, 2])
+    attach_patch(tiny, 1, make_patch(0.4))
+    attach_patch(tiny, 4, make_patch(-0.1))
+    expected = tiny(ids, use_cache=False).logits
+    state = {name: value.clone() for name, value in tiny.state_dict().items()}
+
+    checkpoint.save(tiny, tiny_tokenizer, tmp_path / "model")
+    loaded, tokenizer = checkpoint.load(tmp_path / "model")
+
+    assert not loaded.training
+    assert torch.equal(loaded(ids, use_cache=False).logits, expected)
+    assert loaded.state_dict().keys() == state.keys()
+    assert all(torch.equal(loaded.state_dict()[name], value) for name, value in state.items())
+    assert [(patch.position, patch.kind) for patch in patches(loaded)] == [(1, "test.shift"), (4, "test.shift")]
+    assert torch.equal(greedy(loaded, ids, use_cache=True), greedy(tiny, ids, use_cache=False))
+    assert tokenizer("a model")["input_ids"] == tiny_tokenizer("a model")["input_ids"]
+
+    plain, report = AutoModelForCausalLM.from_pretrained(tmp_path / "model", output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]  # plain Hugging Face code: the pruned model without its patches
+    detach_patches(tiny)
+    assert torch.equal(plain.eval()(ids, use_cache=False).logits, tiny(ids, use_cache=False).logits)
+
+
+def test_dtypes_are_kept(tiny_llama, make_patch, tmp_path):
+    tiny_llama.to(torch.bfloat16)
+    attach_patch(tiny_llama, 2, make_patch(0.4))
+    checkpoint.save(tiny_llama, None, tmp_path / "model")
+    loaded, tokenizer = checkpoint.load(tmp_path / "model")
+    assert (loaded.dtype, patches(loaded)[0].module.gain.dtype, tokenizer) == (torch.bfloat16, torch.float32, None)
+    assert checkpoint.load(tmp_path / "model", dtype=torch.float32)[0].dtype == torch.float32
+    # not the logits: `.to(bfloat16)` also rounded the rotary frequencies of the model in memory
+    state = loaded.state_dict()
+    assert all(torch.equal(state[name], value) for name, value in tiny_llama.state_dict().items())
+
+
+def test_saving_again_replaces_patches_too(tiny_llama, make_patch, tmp_path):
+    attach_patch(tiny_llama, 2, make_patch(0.4))
+    checkpoint.save(tiny_llama, None, tmp_path / "model")
+    detach_patches(tiny_llama)
+    checkpoint.save(tiny_llama, None, tmp_path / "model")
+    assert patches(checkpoint.load(tmp_path / "model")[0]) == []
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_failed_save_leaves_the_earlier_checkpoint(tiny_llama, ids, tmp_path, monkeypatch):
+    checkpoint.save(tiny_llama, None, tmp_path / "model")
+    expected = tiny_llama(ids).logits
+
+    def full_disk(*_args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "_write_patches", full_disk)
+    with pytest.raises(UserError, match="No space left on device; nothing was changed"):
+        checkpoint.save(tiny_llama, None, tmp_path / "model")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
+    assert torch.equal(checkpoint.load(tmp_path / "model")[0](ids).logits, expected)
+
+
+def test_save_never_overwrites_other_things(tiny_llama, tmp_path):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.txt").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    for name in ("notes", "file"):
+        with pytest.raises(UserError, match="is no checkpoint; choose another path"):
+            checkpoint.save(tiny_llama, None, tmp_path / name)
+    with pytest.raises(UserError, match="cannot save to"):
+        checkpoint.save(tiny_llama, None, tmp_path / "file" / "below")
+    assert (tmp_path / "notes" / "a.txt").read_text() == (tmp_path / "file").read_text() == "mine"
+
+
+def test_an_unregistered_patch_says_what_to_import(tiny_llama, make_patch, tmp_path):
+    attach_patch(tiny_llama, 2, make_patch(0.4), kind="somepaper")
+    checkpoint.save(tiny_llama, None, tmp_path / "model")
+    with pytest.raises(UserError, match=r"kind 'somepaper'.*import papers\.somepaper"):
+        checkpoint.load(tmp_path / "model")
+    assert not any(name.startswith("papers") for name in vars(checkpoint)), "common knows no paper"
+
+
+def edit_json(path, change):
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def drop_tensor(directory):
+    tensors = load_file(directory / "model.safetensors")
+    tensors.pop("model.layers.3.mlp.down_proj.weight")
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+
+
+BROKEN = {
+    "missing tensor": (drop_tensor, "1 tensors are missing or misshapen"),
+    "stale layer count": (
+        lambda d: edit_json(d / "config.json", lambda c: c.update(num_hidden_layers=8)),
+        "tensors are missing",
+    ),
+    "wrong shapes": (lambda d: edit_json(d / "config.json", lambda c: c.update(vocab_size=500)), "cannot load"),
+    "truncated weights": (lambda d: (d / "model.safetensors").write_bytes(b"\x10\x00"), "cannot load"),
+    "no config": (lambda d: (d / "config.json").unlink(), "has no config.json"),
+    "corrupt config": (lambda d: (d / "config.json").write_text("{"), "config.json cannot be read"),
+    "unsupported": (
+        lambda d: edit_json(d / "config.json", lambda c: c.update(model_type="opt")),
+        "architecture 'opt' is not supported; supported: gemma2",
+    ),
+    "pickled weights": (
+        lambda d: (d / "model.safetensors").rename(d / "pytorch_model.bin"),
+        "no safetensors weights, and pickled ones are never loaded",
+    ),
+    "corrupt patches": (lambda d: (d / "patches.json").write_text("{"), "cannot load the patches"),
+    "newer patches": (
+        lambda d: edit_json(d / "patches.json", lambda c: c.update(format=9)),
+        "format 9, this version reads 1",
+    ),
+    "no patch tensors": (lambda d: (d / "patches.safetensors").unlink(), "cannot load the patches"),
+    "no patch description": (lambda d: (d / "patches.json").unlink(), "patches.json is missing"),
+    "no directory": (lambda d: d.rename(d.parent / "elsewhere"), "no such directory"),
+}
+
+
+@pytest.mark.parametrize("damage", BROKEN)
+def test_broken_checkpoints_are_refused_in_one_line(tiny_llama, make_patch, tmp_path, damage):
+    attach_patch(tiny_llama, 2, make_patch(0.4))
+    directory = checkpoint.save(tiny_llama, None, tmp_path / "model")
+    change, message = BROKEN[damage]
+    change(directory)
+    with pytest.raises(UserError, match=message) as caught:
+        checkpoint.load(directory)
+    assert "\n" not in str(caught.value)
+
+
+def test_remote_code_does_not_run_unasked(write_checkpoint, tmp_path):
+    directory = write_checkpoint(tmp_path / "model")
+    (directory / "evil.py").write_text("raise SystemExit('remote code ran')\n")
+    edit_json(
+        directory / "config.json",
+        lambda c: c.update(auto_map={"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M"}, model_type="evil"),
+    )
+    with pytest.raises(UserError, match="'evil' is not supported"):
+        checkpoint.load(directory)
+    edit_json(directory / "config.json", lambda c: c.update(model_type="llama"))
+    checkpoint.load(directory)  # a supported type uses the library's own code
+    assert "evil" not in sys.modules

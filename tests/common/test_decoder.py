@@ -1,0 +1,168 @@
+"""`Decoder` against Hugging Face's own forward pass, on every supported architecture."""
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+import common.decoder
+from common.decoder import SUPPORTED, Decoder
+from common.errors import UserError
+from common.hooks import scale_stream
+from common.surgery import remove_layers, untie_embeddings
+
+
+def hf_logits(model, ids, attention_mask=None):
+    with torch.no_grad():
+        return model(ids, attention_mask=attention_mask, use_cache=False).logits
+
+
+def padding(kind, ids):
+    mask = torch.ones_like(ids)
+    if kind == "left":
+        mask[0, :5] = 0
+    if kind == "right":
+        mask[1, -7:] = 0
+    return None if kind == "none" else mask
+
+
+@pytest.mark.parametrize("side", ["none", "left", "right"])
+@torch.no_grad()
+def test_logits_are_those_of_hugging_face(tiny, ids, side):
+    mask = padding(side, ids)
+    decoder = Decoder(tiny)
+    logits = decoder.logits(decoder.run(decoder.embed_tokens(ids), 0, decoder.num_layers, mask))
+    assert torch.equal(logits, hf_logits(tiny, ids, mask))
+
+
+@torch.no_grad()
+def test_eager_attention_and_bfloat16(tiny, ids):
+    tiny.set_attn_implementation("eager")
+    tiny.to(torch.bfloat16)
+    decoder = Decoder(tiny)
+    assert torch.equal(decoder.logits(decoder.run(decoder.embed_tokens(ids))), hf_logits(tiny, ids))
+
+
+@torch.no_grad()
+def test_any_suffix_continues_from_hidden_states(tiny, ids):
+    """X[l] is Hugging Face's hidden_states[l] for l < N, and running on from it gives the same logits."""
+    states = tiny(ids, output_hidden_states=True, use_cache=False).hidden_states
+    decoder = Decoder(tiny)
+    for cut in range(decoder.num_layers):
+        assert torch.equal(decoder.run(decoder.embed_tokens(ids), 0, cut), states[cut])
+        assert torch.equal(decoder.logits(decoder.run(states[cut], cut)), hf_logits(tiny, ids))
+
+
+@pytest.mark.parametrize("kept", [[0, 1, 4, 5], [1, 2, 4], [0, 3]])
+@torch.no_grad()
+def test_a_subset_of_layers_is_the_pruned_model(tiny, ids, kept):
+    decoder = Decoder(tiny)
+    hidden = decoder.run(decoder.embed_tokens(ids), layers=kept)
+    logits = decoder.logits(hidden)
+    remove_layers(tiny, [layer for layer in range(6) if layer not in kept])
+    assert torch.equal(logits, hf_logits(tiny, ids))
+    assert torch.equal(decoder.logits(decoder.run(decoder.embed_tokens(ids))), logits)  # the view follows surgery
+
+
+@torch.no_grad()
+def test_executions_count_layer_calls(tiny_llama, ids):
+    calls = []
+    for layer in tiny_llama.model.layers:
+        layer.register_forward_pre_hook(lambda *_: calls.append(1))
+    decoder = Decoder(tiny_llama)
+    hidden = decoder.run(decoder.embed_tokens(ids), 0, 4)
+    decoder.run(hidden, 4, 6)
+    decoder.run(hidden, layers=[5])
+    assert decoder.executions == len(calls) == 7
+
+
+def test_masks_and_rotary_embedding_are_built_once_per_shape_and_padding(make_tiny, ids, monkeypatch):
+    built = []
+    for kind, make in dict(common.decoder._MASKS).items():
+        monkeypatch.setitem(common.decoder._MASKS, kind, lambda k=kind, m=make, **kw: built.append(k) or m(**kw))
+    model = make_tiny("gemma2")
+    rotations = []
+    model.model.rotary_emb.register_forward_pre_hook(lambda *_: rotations.append(1))
+    decoder = Decoder(model)
+    mask = padding("left", ids)
+    with torch.no_grad():
+        hidden = decoder.embed_tokens(ids)
+        for _ in range(3):
+            decoder.run(hidden, 0, 6, mask)
+            decoder.run(hidden, 2, 5, mask.clone())
+        assert (len(built), len(rotations)) == (2, 1)
+        mask[0, :6] = 0  # the same tensor, changed in place, is another mask
+        changed = decoder.run(hidden, 0, 6, mask)
+        assert len(built) == 4
+        assert torch.equal(decoder.logits(changed), hf_logits(model, ids, mask))
+
+
+def test_differentiable(tiny, ids):
+    decoder = Decoder(tiny)
+    tiny.zero_grad()
+    tiny(ids, use_cache=False).logits.square().mean().backward()
+    expected = {name: p.grad.clone() for name, p in tiny.named_parameters() if p.grad is not None}
+    tiny.zero_grad()
+    decoder.logits(decoder.run(decoder.embed_tokens(ids))).square().mean().backward()
+    for name, parameter in tiny.named_parameters():
+        if name in expected:
+            torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-4, atol=1e-6)
+
+
+def test_trainable_after_inference_mode(tiny_llama, ids):
+    decoder = Decoder(tiny_llama)
+    with torch.inference_mode():
+        decoder.run(decoder.embed_tokens(ids), attention_mask=padding("left", ids))
+    decoder.run(decoder.embed_tokens(ids), attention_mask=padding("left", ids)).sum().backward()
+    assert tiny_llama.model.layers[0].mlp.down_proj.weight.grad is not None
+
+
+@pytest.mark.parametrize("boundary", [1, 3, 6])
+@torch.no_grad()
+def test_residual_writers_are_all_there_is(tiny, ids, boundary):
+    """Scaling every writer before a boundary is scaling the stream there: exact for a power of two and eps = 0."""
+    untie_embeddings(tiny)
+    for module in tiny.modules():
+        for name in ("variance_epsilon", "eps"):
+            if "Norm" in type(module).__name__ and hasattr(module, name):
+                setattr(module, name, 0.0)
+    with scale_stream(tiny, boundary, 2.0):
+        expected = hf_logits(tiny, ids)
+    decoder = Decoder(tiny)
+    decoder.embedding_writer().scale_(2.0)
+    for layer in range(boundary):
+        for writer in decoder.residual_writers(layer):
+            writer.scale_(2.0)
+    torch.testing.assert_close(hf_logits(tiny, ids), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_residual_writers_include_biases():
+    config = AutoConfig.for_model(
+        "llama", hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, vocab_size=50,
+        attention_bias=True, mlp_bias=True,
+    )  # fmt: skip
+    names = [writer.name for writer in Decoder(AutoModelForCausalLM.from_config(config)).residual_writers(1)]
+    assert names == ["self_attn.o_proj.weight", "self_attn.o_proj.bias", "mlp.down_proj.weight", "mlp.down_proj.bias"]
+
+
+def test_view(make_tiny):
+    decoder = Decoder(make_tiny("gemma2"))
+    assert (decoder.architecture, decoder.num_layers, decoder.hidden_size, decoder.tied) == ("gemma2", 6, 64, True)
+    assert [decoder.layer_type(i) for i in range(2)] == ["sliding_attention", "full_attention"]
+    untie_embeddings(decoder.model)
+    assert not decoder.tied
+    assert Decoder(make_tiny("mistral")).layer_type(3) == "sliding_attention"
+    assert Decoder(make_tiny("mixtral")).layer_type(3) == "full_attention"
+
+
+def test_unsupported_architecture_is_named():
+    config = AutoConfig.for_model("gpt2", n_embd=8, n_layer=2, n_head=2, vocab_size=10)
+    with pytest.raises(UserError, match="'gpt2' is not supported; supported: gemma2, llama") as caught:
+        Decoder(AutoModelForCausalLM.from_config(config))
+    assert all(name in str(caught.value) for name in SUPPORTED)
+
+
+@pytest.mark.parametrize(("start", "stop", "layers"), [(0, 7, None), (4, 2, None), (0, None, [6]), (-1, 3, None)])
+def test_layers_outside_the_model_are_refused(tiny_llama, ids, start, stop, layers):
+    decoder = Decoder(tiny_llama)
+    with pytest.raises(UserError, match="cannot run layers"):
+        decoder.run(decoder.embed_tokens(ids), start, stop, layers=layers)

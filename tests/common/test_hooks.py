@@ -1,0 +1,128 @@
+"""Capture against `hidden_states`; scaling and patches against running the two halves by hand."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from common.decoder import Decoder
+from common.errors import UserError
+from common.hooks import attach_patch, capture, detach_patches, patch_parameters, patches, scale_stream
+
+
+@torch.no_grad()
+def test_capture_streams_hidden_states(tiny, ids):
+    seen = {}
+    with capture(tiny, range(7), lambda layer, hidden: seen.__setitem__(layer, hidden.clone())):
+        states = tiny(ids, output_hidden_states=True, use_cache=False).hidden_states
+    assert list(seen) == list(range(7))
+    for layer in range(6):
+        assert torch.equal(seen[layer], states[layer])
+    assert torch.equal(tiny.model.norm(seen[6]), states[6])  # Hugging Face's last one is after the final norm
+    seen.clear()
+    tiny(ids)
+    assert not seen
+
+
+@torch.no_grad()
+def test_hooks_go_away_on_errors(tiny_llama, ids):
+    before = tiny_llama(ids).logits
+
+    def fail(_layer, _hidden):
+        raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"), capture(tiny_llama, [2], fail):
+        tiny_llama(ids)
+    with pytest.raises(RuntimeError, match="stop"), scale_stream(tiny_llama, 3, 2.0):
+        raise RuntimeError("stop")
+    assert torch.equal(tiny_llama(ids).logits, before)
+
+
+@pytest.mark.parametrize("boundary", [0, 2, 6])
+@torch.no_grad()
+def test_scale_and_patch_act_at_their_boundary(tiny, ids, boundary, make_patch):
+    decoder = Decoder(tiny)
+    hidden = decoder.run(decoder.embed_tokens(ids), 0, boundary)
+    scaled = decoder.logits(decoder.run(hidden * 1.5, boundary))
+    patch = make_patch(0.3)
+    patched = decoder.logits(decoder.run(patch(hidden), boundary))
+    with scale_stream(tiny, boundary, 1.5):
+        assert torch.equal(tiny(ids, use_cache=False).logits, scaled)
+    with scale_stream(tiny, boundary, torch.full((64,), 1.5)):
+        assert torch.equal(tiny(ids, use_cache=False).logits, scaled)
+    attach_patch(tiny, boundary, patch)
+    assert torch.equal(tiny(ids, use_cache=False).logits, patched)
+    assert torch.equal(decoder.logits(decoder.run(decoder.embed_tokens(ids))), patched)
+
+
+@torch.no_grad()
+def test_cached_generation_with_a_patch(tiny, ids, make_patch, greedy):
+    plain = greedy(tiny, ids, use_cache=False)
+    attach_patch(tiny, 3, make_patch(1.0))
+    attach_patch(tiny, 6, make_patch(0.5))
+    cached = greedy(tiny, ids, use_cache=True)
+    assert torch.equal(cached, greedy(tiny, ids, use_cache=False))
+    assert not torch.equal(cached, plain)
+
+
+def test_a_patch_is_no_part_of_the_plain_model(tiny_llama, ids, make_patch):
+    keys, count = list(tiny_llama.state_dict()), tiny_llama.num_parameters()
+    patch = make_patch(0.1)
+    attach_patch(tiny_llama, 2, patch)
+    assert (list(tiny_llama.state_dict()), tiny_llama.num_parameters()) == (keys, count)
+    assert patch_parameters(tiny_llama) == list(patch.parameters())
+    tiny_llama.to(torch.bfloat16)
+    assert patch.gain.dtype == torch.float32  # keeps its own precision
+    assert tiny_llama(ids).logits.dtype == torch.bfloat16
+
+
+def test_only_the_patch_trains(tiny_llama, ids, make_patch):
+    tiny_llama.requires_grad_(False)
+    patch = make_patch(0.1)
+    attach_patch(tiny_llama, 2, patch)
+    tiny_llama(ids).logits.square().mean().backward()
+    assert patch.gain.grad is not None
+    assert patch.gain.grad.abs().sum() > 0
+    assert all(parameter.grad is None for parameter in tiny_llama.parameters())
+
+
+@torch.no_grad()
+def test_patches_at_one_boundary_act_in_order_and_come_off(tiny_llama, ids, make_patch):
+    before = tiny_llama(ids).logits
+    first, second = make_patch(0.1), make_patch(-0.4)
+    attach_patch(tiny_llama, 4, first)
+    attach_patch(tiny_llama, 4, second, kind="other")
+    attach_patch(tiny_llama, 1, make_patch(0.0))
+    assert [(patch.position, patch.kind) for patch in patches(tiny_llama)] == [
+        (1, "test.shift"), (4, "test.shift"), (4, "other"),
+    ]  # fmt: skip
+    assert len(detach_patches(tiny_llama)) == 3
+    assert patches(tiny_llama) == []
+    assert torch.equal(tiny_llama(ids).logits, before)
+    decoder = Decoder(tiny_llama)
+    hidden = decoder.run(decoder.embed_tokens(ids), 0, 4)
+    attach_patch(tiny_llama, 4, first)
+    attach_patch(tiny_llama, 4, second)
+    expected = decoder.run(hidden, 4)
+    detach_patches(tiny_llama)
+    assert torch.equal(decoder.run(second(first(hidden)), 4), expected)
+
+
+@torch.no_grad()
+def test_a_deep_copy_has_its_own_patch(tiny_llama, ids, make_patch):
+    attach_patch(tiny_llama, 3, make_patch(0.2))
+    before = tiny_llama(ids).logits
+    clone = copy.deepcopy(tiny_llama)
+    assert torch.equal(clone(ids).logits, before)
+    patches(clone)[0].module.shift.add_(5.0)
+    assert not torch.equal(clone(ids).logits, before)
+    assert torch.equal(tiny_llama(ids).logits, before)
+
+
+def test_bad_positions_and_kinds_are_refused(tiny_llama, make_patch):
+    for position in (-1, 7):
+        with pytest.raises(UserError, match=f"no boundary X\\[{position}\\].*0..6"):
+            attach_patch(tiny_llama, position, make_patch(0.0))
+    with pytest.raises(UserError, match="has no kind"):
+        attach_patch(tiny_llama, 1, nn.Identity())

@@ -1,0 +1,201 @@
+"""The registry's facts against built models; loading from names, directories, a mirror, a cache, and from nowhere."""
+
+import time
+from types import SimpleNamespace
+
+import httpx2
+import huggingface_hub
+import pytest
+import torch
+from huggingface_hub import constants
+from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+from transformers import AutoModelForCausalLM
+
+from common import hub, models
+from common.decoder import SUPPORTED
+from common.errors import UserError
+
+PAPER = [name for name, spec in models.REGISTRY.items() if spec.profile == "paper"]
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch, tmp_path):
+    """An empty cache, no mirror, and a hub that refuses connections at once."""
+    monkeypatch.delenv("LAYERLAB_HUB", raising=False)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_parameter_counts(name):
+    """Every count of the papers, rebuilt from the facts without weights (Baichuan as the Llama of its shape)."""
+    spec = models.get(name)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(models.model_config(spec))
+    assert sum(parameter.numel() for parameter in model.parameters()) == spec.facts["params"]
+    layers = model.model.layers
+    assert len(layers) == spec.facts["layers"]
+    assert {sum(p.numel() for p in layer.parameters()) for layer in layers} == {spec.facts["layer_params"]}
+
+
+@pytest.mark.parametrize("name", ["baichuan2-7b", "baichuan2-13b"])
+def test_baichuan_count_by_formula(name):
+    """W_pack [3C, C] and o_proj, three MLP matrices, two norms per layer; embedding, head and final norm besides."""
+    facts = models.get(name).facts
+    c, f = facts["hidden"], facts["intermediate"]
+    per_layer = 4 * c * c + 3 * c * f + 2 * c
+    assert per_layer == facts["layer_params"]
+    assert facts["layers"] * per_layer + 2 * facts["vocab"] * c + c == facts["params"]
+
+
+@pytest.mark.parametrize(
+    ("name", "removed", "ratio"),
+    [("llama-2-7b", 7, 21.02), ("llama-2-7b", 9, 27.03), ("qwen3-8b", 5, 11.78), ("qwen3-8b", 7, 16.49)],
+)
+def test_ratios_printed_in_the_papers(name, removed, ratio):
+    facts = models.get(name).facts
+    assert round(100 * removed * facts["layer_params"] / facts["params"], 2) == ratio
+
+
+def test_registry_is_consistent():
+    for name, spec in models.REGISTRY.items():
+        assert (spec.name, spec.profile in ("standin", "paper")) == (name, True)
+        assert spec.facts["model_type"] in {*SUPPORTED, "baichuan"}
+        assert spec.gated == spec.hub_id.startswith(("meta-llama/", "google/"))
+    config = models.model_config("llama-3.1-8b")
+    assert config.rope_parameters["rope_type"] == "llama3"
+    assert models.get("Qwen/Qwen3-8B").name == "qwen3-8b"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"), [("llama2-7b", "llama-2-7b"), ("qwen3", "qwen3-8b"), ("Qwen/Qwen3-8b", "Qwen/Qwen3-8B")]
+)
+def test_unknown_names_are_answered_with_near_ones(wrong, right):
+    with pytest.raises(UserError, match="unknown model") as caught:
+        models.load(wrong)
+    assert f"did you mean {right!r}" in str(caught.value)
+
+
+def test_nothing_near_lists_all():
+    with pytest.raises(UserError, match="known: baichuan2-13b, .*standin"):
+        models.get("zzzzzz")
+
+
+def test_directory(write_checkpoint, tmp_path, ids):
+    path = write_checkpoint(tmp_path / "tiny", "gemma2")
+    model, tokenizer = models.load(path)
+    assert model(ids).logits.shape == (2, 24, 320)
+    assert tokenizer.decode(tokenizer("a stream")["input_ids"]) == "a stream"
+    assert model.source == {"name": str(path), "path": str(path), "revision": None}
+
+
+def test_dtype_on_a_cpu_is_float32_unless_asked(write_checkpoint, make_tiny, tmp_path):
+    path = write_checkpoint(tmp_path / "tiny", model=make_tiny().to(torch.bfloat16))
+    assert models.load(path)[0].dtype == torch.float32
+    assert models.load(path, dtype="bfloat16")[0].dtype == torch.bfloat16
+    with pytest.raises(UserError, match="unknown dtype 'floot16'; did you mean 'float16'"):
+        models.load(path, dtype="floot16")
+
+
+def test_bad_directories_and_devices(write_checkpoint, make_tiny, tmp_path):
+    with pytest.raises(UserError, match="no such directory"):
+        models.load(tmp_path / "nowhere")
+    make_tiny().save_pretrained(tmp_path / "bare")
+    with pytest.raises(UserError, match="has no tokenizer"):
+        models.load(tmp_path / "bare")
+    with pytest.raises(UserError, match="device 'qpu' cannot be used here"):
+        models.load(write_checkpoint(tmp_path / "tiny"), device="qpu")
+
+
+def test_mirror_comes_first(write_checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setenv("LAYERLAB_HUB", str(tmp_path / "hub"))
+    path = write_checkpoint(tmp_path / "hub" / "models" / "meta-llama" / "Llama-2-7b-hf")
+    model, _ = models.load("llama-2-7b")
+    assert model.source == {"name": "llama-2-7b", "path": str(path), "revision": None}
+    assert models.load("meta-llama/Llama-2-7b-hf")[0].config.num_hidden_layers == 6
+    with pytest.raises(UserError, match="could not fetch meta-llama/Llama-2-13b-hf"):
+        models.load("llama-2-13b")
+
+
+def test_cached_models_need_no_network(write_checkpoint, tmp_path):
+    repository = tmp_path / "cache" / "models--Qwen--Qwen3-8B"
+    path = write_checkpoint(repository / "snapshots" / "0123abcd", "qwen3")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0123abcd")
+    model, _ = models.load("qwen3-8b")
+    assert model.source["revision"] == "0123abcd"
+    (path / "model.safetensors").unlink()  # an interrupted download is not taken for a model
+    with pytest.raises(UserError, match="could not fetch Qwen/Qwen3-8B"):
+        models.load("qwen3-8b")
+
+
+def refused_within(seconds, name="llama-2-7b"):
+    start = time.monotonic()
+    with pytest.raises(UserError) as caught:
+        models.load(name)
+    assert time.monotonic() - start < seconds
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_no_hub_is_one_line_at_once():
+    message = refused_within(5)
+    assert message.startswith("could not fetch meta-llama/Llama-2-7b-hf: http://127.0.0.1:9 cannot be reached")
+    assert message.endswith("`python -m reproductions fetch` on a machine with network, or use the stand-in")
+
+
+def test_a_hanging_name_server_does_not_hang_us(monkeypatch):
+    monkeypatch.setattr(hub, "_probe", lambda _timeout: time.sleep(20))
+    assert "did not answer within 3 s" in refused_within(5)
+
+
+def test_offline_switch(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert "HF_HUB_OFFLINE is set" in refused_within(1)
+
+
+def hub_answers(monkeypatch, answer):
+    """A hub that is reachable, and whose model_info does `answer`."""
+    monkeypatch.setattr(hub, "_probe", lambda _timeout: None)
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_a, **_k: answer())
+
+
+def http_error(kind, status):
+    def answer():
+        raise kind("long\nexplanation", response=httpx2.Response(status, request=httpx2.Request("GET", "http://x")))
+
+    return answer
+
+
+def test_gated_private_and_broken(monkeypatch):
+    hub_answers(monkeypatch, http_error(GatedRepoError, 403))
+    message = refused_within(5)
+    assert "accept its licence at https://huggingface.co/meta-llama/Llama-2-7b-hf" in message
+    assert "hf auth login" in message
+    hub_answers(monkeypatch, http_error(RepositoryNotFoundError, 401))
+    assert "no such model, or it is private" in refused_within(5)
+
+    def interrupted():
+        raise httpx2.ConnectError("connection reset")  # no OSError
+
+    hub_answers(monkeypatch, interrupted)
+    assert "connection reset; `python -m reproductions fetch`" in refused_within(5)
+
+
+def test_only_safetensors_are_fetched(monkeypatch):
+    files = [SimpleNamespace(rfilename=name) for name in ("config.json", "pytorch_model.bin")]
+    hub_answers(monkeypatch, lambda: SimpleNamespace(siblings=files))
+    assert "no safetensors weights, and pickled ones are never loaded" in refused_within(5, "baichuan2-7b")
+
+
+def test_standin_is_embedded():
+    if not (models.STANDIN_WEIGHTS / "config.json").exists():
+        with pytest.raises(UserError, match=r"common\.standin\.train"):
+            models.load("standin")
+        pytest.skip("the stand-in is not trained in this checkout")
+    model, tokenizer = models.load("standin")
+    assert model.config.num_hidden_layers == models.model_config("standin").num_hidden_layers >= 16
+    assert len(tokenizer) <= model.config.vocab_size

@@ -1,0 +1,134 @@
+"""Pruned models against an independent forward pass, cached generation, and save-and-reload, on every architecture."""
+
+import json
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from common.decoder import Decoder
+from common.errors import UserError
+from common.hooks import attach_patch, patches
+from common.surgery import remove_layers, untie_embeddings
+
+REMOVALS = {"middle": [2, 3], "first": [0], "first two": [0, 1], "odd": [1, 3, 5], "last": [5], "most": [0, 2, 3, 5]}
+
+
+def naive_logits(model, ids, kept):
+    """The model with only `kept` layers run, by skipping the others from outside: no surgery involved."""
+    handles = []
+    for index, layer in enumerate(model.model.layers):
+        if index not in kept:
+            handles.append(layer.register_forward_hook(lambda _module, args, _output: args[0]))
+    with torch.no_grad():
+        logits = model(ids, use_cache=False).logits
+    for handle in handles:
+        handle.remove()
+    return logits
+
+
+@pytest.mark.parametrize("removed", REMOVALS.values(), ids=REMOVALS.keys())
+@torch.no_grad()
+def test_pruned_model(tiny, ids, removed, tmp_path, greedy):
+    kept = [layer for layer in range(6) if layer not in removed]
+    expected = naive_logits(tiny, ids, kept)
+    types = [Decoder(tiny).layer_type(layer) for layer in kept]
+
+    remove_layers(tiny, removed)
+
+    assert torch.equal(tiny(ids, use_cache=False).logits, expected)
+    assert torch.allclose(tiny(ids).logits, expected, atol=1e-5)  # with the default cache
+    assert [Decoder(tiny).layer_type(layer) for layer in range(len(kept))] == types
+    assert torch.equal(greedy(tiny, ids, use_cache=True), greedy(tiny, ids, use_cache=False))
+
+    tiny.save_pretrained(tmp_path)
+    reloaded, report = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not report["missing_keys"]
+    assert torch.equal(reloaded.eval()(ids, use_cache=False).logits, expected)
+
+
+@torch.no_grad()
+def test_step_by_step_decoding_with_a_cache(tiny, ids):
+    """What `generate` might paper over: tokens fed one by one, after layer 0 (which carries the positions) is gone."""
+    remove_layers(tiny, [0, 3])
+    expected = tiny(ids, use_cache=False).logits
+    cache, steps = None, []
+    for position in range(ids.shape[1]):
+        output = tiny(ids[:, position : position + 1], past_key_values=cache, use_cache=True)
+        cache = output.past_key_values
+        steps.append(output.logits)
+    torch.testing.assert_close(torch.cat(steps, dim=1), expected, rtol=1e-3, atol=1e-3)
+
+
+@torch.no_grad()
+def test_repeated_removal_counts_present_positions(tiny, ids):
+    expected = naive_logits(tiny, ids, [0, 3, 5])
+    for index in (1, 1, 2):  # layers 1, 2 and 4 of the original model
+        remove_layers(tiny, [index])
+    assert torch.equal(tiny(ids, use_cache=False).logits, expected)
+
+
+def test_window_threshold_follows_the_layers(make_tiny, tmp_path):
+    """Without `layer_types` in config.json the scalar must give the same types (transformers recomputes them)."""
+    model = make_tiny("qwen3-sliding")
+    remove_layers(model, [1, 4])
+    types = list(model.config.layer_types)
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["layer_types"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert AutoModelForCausalLM.from_pretrained(tmp_path).config.layer_types == types
+
+
+@pytest.mark.parametrize(
+    ("indices", "message"),
+    [
+        ([], "cannot remove 0 of 6 layers; remove 1 to 4"),
+        ([0, 1, 2, 3, 4], "cannot remove 5 of 6 layers; remove 1 to 4"),
+        ([6], r"cannot remove layers \[6\]: the model has layers 0 to 5"),
+        ([-1, 2], r"cannot remove layers \[-1\]"),
+        ([2, 2], r"cannot remove layers \[2\] more than once"),
+    ],
+)
+def test_bad_removals_change_nothing(tiny_llama, ids, indices, message):
+    before = tiny_llama(ids).logits
+    for error in (UserError, ValueError):
+        with pytest.raises(error, match=message):
+            remove_layers(tiny_llama, indices)
+    assert torch.equal(tiny_llama(ids).logits, before)
+
+
+@pytest.mark.parametrize("removed", [[0, 1], [4], [2], [1, 2, 3], [2, 5], [3, 4, 5]])
+@torch.no_grad()
+def test_patches_keep_their_place_in_the_stream(tiny_llama, ids, removed, make_patch, greedy):
+    boundaries = {1: make_patch(0.3), 2: make_patch(-0.2), 4: make_patch(0.7), 6: make_patch(0.1)}
+    decoder = Decoder(tiny_llama)
+    hidden = decoder.embed_tokens(ids)
+    for boundary in range(7):
+        if boundary in boundaries:
+            hidden = boundaries[boundary](hidden)
+        if boundary < 6 and boundary not in removed:
+            hidden = decoder.run(hidden, boundary, boundary + 1)
+    expected = decoder.logits(hidden)
+    for boundary, patch in boundaries.items():
+        attach_patch(tiny_llama, boundary, patch)
+    remove_layers(tiny_llama, removed)
+    assert [patch.module for patch in patches(tiny_llama)] == list(boundaries.values())
+    assert torch.equal(tiny_llama(ids, use_cache=False).logits, expected)
+    assert torch.equal(greedy(tiny_llama, ids, use_cache=True), greedy(tiny_llama, ids, use_cache=False))
+
+
+@torch.no_grad()
+def test_untied_head_survives_scaling_retying_and_reload(make_tiny, ids, tmp_path):
+    model = make_tiny("gemma2")
+    before = model(ids).logits
+    untie_embeddings(model)
+    untie_embeddings(model)  # harmless when repeated
+    head = model.lm_head.weight
+    assert torch.equal(model(ids).logits, before)
+    model.model.embed_tokens.weight.mul_(3.0)
+    model.tie_weights()
+    assert model.lm_head.weight is head
+    scaled = model(ids).logits
+    model.save_pretrained(tmp_path)
+    assert torch.equal(AutoModelForCausalLM.from_pretrained(tmp_path).eval()(ids).logits, scaled)

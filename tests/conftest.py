@@ -1,0 +1,164 @@
+"""Shared fixtures: one tiny random model per architecture, and the same written out as a hub-format checkpoint.
+
+Built once per session; tests get copies they may change. Weights have a large spread and the norms are jittered, so that a
+wrong mask, a wrong position or a forgotten norm changes logits visibly.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+HIDDEN, LAYERS, VOCAB = 64, 6, 320
+_SIZES = {
+    "vocab_size": VOCAB,
+    "hidden_size": HIDDEN,
+    "intermediate_size": 96,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": HIDDEN // 4,
+    "max_position_embeddings": 4096,
+    "initializer_range": 0.2,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+ARCHITECTURES: dict[str, dict] = {
+    "llama": {"model_type": "llama"},
+    "mistral": {"model_type": "mistral", "sliding_window": 8},
+    "qwen2": {"model_type": "qwen2"},
+    "qwen3": {"model_type": "qwen3"},
+    "qwen3-sliding": {"model_type": "qwen3", "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 2},
+    "gemma2": {"model_type": "gemma2", "sliding_window": 8, "query_pre_attn_scalar": 16},
+    "mixtral": {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
+}
+
+
+@cache
+def _tiny_model(name: str):
+    settings = {**_SIZES, **ARCHITECTURES[name]}
+    if settings["model_type"] == "qwen2":
+        settings.pop("head_dim")
+    torch.manual_seed(1234)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**settings)).eval()
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            if "norm" in parameter_name:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    return model
+
+
+@cache
+def _tiny_tokenizer() -> PreTrainedTokenizerFast:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB,
+        special_tokens=["<pad>", "<s>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(["the layers of a model are removed and the stream is scaled"] * 4, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>", model_max_length=4096
+    )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quiet_and_single_threaded():
+    """One thread, so that results and timings do not depend on the machine; no transformers chatter."""
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+
+
+@pytest.fixture(params=sorted(ARCHITECTURES))
+def architecture(request) -> str:
+    """The name of each tiny model in turn."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def make_tiny() -> Callable:
+    """`make_tiny(name)` -> a fresh copy of the tiny model of that architecture (see `ARCHITECTURES`), in eval mode."""
+    return lambda name="llama": copy.deepcopy(_tiny_model(name))
+
+
+@pytest.fixture
+def tiny(architecture, make_tiny):
+    """A fresh tiny model, once per architecture."""
+    return make_tiny(architecture)
+
+
+@pytest.fixture
+def tiny_llama(make_tiny):
+    """A fresh tiny Llama model."""
+    return make_tiny("llama")
+
+
+@pytest.fixture(scope="session")
+def tiny_tokenizer() -> PreTrainedTokenizerFast:
+    """A byte-level tokenizer with at most as many tokens as the tiny models; it adds no special tokens by itself."""
+    return _tiny_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def write_checkpoint(make_tiny, tiny_tokenizer) -> Callable[..., Path]:
+    """`write_checkpoint(path, name="llama", model=None)`: a tiny model and tokenizer as they would lie on the hub."""
+
+    def write(path, name: str = "llama", model=None) -> Path:
+        path = Path(path)
+        (model if model is not None else make_tiny(name)).save_pretrained(path)
+        tiny_tokenizer.save_pretrained(path)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def ids() -> torch.Tensor:
+    """Two random token sequences [2, 24], longer than every sliding window of the tiny models."""
+    return torch.randint(3, VOCAB, (2, 24), generator=torch.Generator().manual_seed(7))
+
+
+class Shift(nn.Module):
+    """A patch that is easy to recognise, in float32: x * gain + shift."""
+
+    kind = "test.shift"
+
+    def __init__(self, shift: float, width: int = HIDDEN):
+        super().__init__()
+        self.options = {"width": width}
+        self.gain = nn.Parameter(torch.linspace(0.5, 1.5, width))
+        self.shift = nn.Parameter(torch.full((width,), shift))
+
+    def forward(self, hidden):
+        return hidden.float() * self.gain + self.shift
+
+
+@pytest.fixture(scope="session")
+def make_patch() -> Callable[[float], nn.Module]:
+    """`make_patch(shift)` -> a small trainable patch of kind 'test.shift' with options {"width": 64}."""
+    return Shift
+
+
+@pytest.fixture(scope="session")
+def greedy() -> Callable:
+    """`greedy(model, ids, use_cache)` -> `ids` continued by eight greedy tokens."""
+
+    def generate(model, ids, use_cache):
+        model.generation_config.eos_token_id = None  # random models stop at random
+        return model.generate(ids, max_new_tokens=8, do_sample=False, use_cache=use_cache, pad_token_id=0)
+
+    return generate
