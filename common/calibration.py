@@ -1,0 +1,288 @@
+"""Calibration tokens, and every statistic the methods need from them, in one pass.
+
+`collect` runs each calibration batch through the layers once and accumulates, on the fly, cosines between layer inputs
+and mean magnitudes per channel, plain and Hadamard-rotated. From these follow BI, block cosines and LinearPatch's scales
+for every window afterwards. Hidden states are kept only while a pair that needs them is open, so memory does not grow
+with the number of samples.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from common.decoder import Decoder
+from common.errors import UserError, UserValueError, unknown
+from common.hadamard import hadamard_transform
+
+COSINES = ("token", "channel", "flat-batch", "flat-sentence")
+ESTIMATORS = ("ratio-of-means", "pooled-l1", "elementwise")
+# name -> (share of the tokens that crops start in, default seed)
+SAMPLERS = {"linearpatch-train": (0.9, 2), "prunecomp-train": (0.9, 0)}
+
+
+def sample_crops(ids: Tensor, *, length: int, count: int, sampler: str, seed: int | None = None) -> Tensor:
+    """Random crops of a token stream ``[T]`` as ``[count, length]``.
+
+    Both samplers draw starts with Python's ``random`` uniformly from 0..floor(0.9 T) - length - 1, ends included, one
+    after the other, so the first 128 of 5,000 crops are the first 128 drawn. They differ in the seed: 2 for
+    LinearPatch's official code, 0 for Prune&Comp's.
+
+    Raises:
+        UserError: unknown sampler, or a text shorter than one crop.
+    """
+    if sampler not in SAMPLERS:
+        raise unknown("sampler", sampler, SAMPLERS)
+    share, default_seed = SAMPLERS[sampler]
+    last = int(len(ids) * share) - length - 1
+    if last < 0:
+        raise UserValueError(
+            f"the calibration text has {len(ids)} tokens, too few for crops of {length} from its first {share:.0%}; "
+            "use a longer text or a smaller length"
+        )
+    generator = random.Random(default_seed if seed is None else seed)
+    starts = [generator.randint(0, last) for _ in range(count)]
+    return torch.stack([ids[start : start + length] for start in starts])
+
+
+def sample_lines(tokenizer, texts: Sequence[str], *, length: int, count: int = 128, seed: int = 0) -> Tensor:
+    """SLEB's calibration: ``count`` shuffled lines joined by blank lines, cut into windows ``[n, length]``.
+
+    In its code the lines are rows of WikiText-2, many of them empty, so 128 lines give only four or five windows of 2048.
+
+    Raises:
+        UserError: the joined lines do not fill one window.
+    """
+    lines = list(texts)
+    random.Random(seed).shuffle(lines)
+    ids = tokenizer("\n\n".join(lines[:count]), return_tensors="pt", verbose=False).input_ids[0]
+    if len(ids) < length:
+        raise UserError(
+            f"{min(count, len(lines))} calibration lines have {len(ids)} tokens, less than one window of {length}; "
+            "use more lines or a smaller length"
+        )
+    return ids[: len(ids) // length * length].view(-1, length)
+
+
+@dataclass
+class _Cosine:
+    """Running sums of one pair of boundaries: token and channel cosines, flat dot products and norms."""
+
+    token: float = 0.0
+    tokens: int = 0
+    channel: float = 0.0
+    sentence: float = 0.0
+    dot: float = 0.0
+    first: float = 0.0
+    second: float = 0.0
+
+
+@dataclass
+class Statistics:
+    """What one pass over the calibration set found. Boundaries are 0..N, and N + 1 for the state after the final norm.
+
+    samples, tokens: size of the set. magnitude sums are float64 [N + 1, channels]; ratio sums are float64
+    [N + 1 - d, channels] for every distance d up to ``span``: enough for the scales of any run of up to ``span`` layers.
+    """
+
+    layers: int
+    span: int
+    samples: int = 0
+    tokens: int = 0
+    cosines: dict[tuple[int, int], _Cosine] = field(default_factory=dict)
+    magnitudes: dict[bool, Tensor] = field(default_factory=dict)
+    ratios: dict[tuple[bool, int], Tensor] = field(default_factory=dict)
+    elementwise: dict[tuple[bool, int, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    def cosine(self, kind: str, a: int, b: int) -> float:
+        """Mean cosine between ``X[a]`` and ``X[b]``; higher means that the layers between change less.
+
+        token: along channels, per token, mean over tokens (ShortGPT's BI, LLM-Streamline, Prune&Comp Eqs. 4-5).
+        channel: along tokens, per channel, mean over channels and samples (LinearPatch's official code).
+        flat-batch: one cosine of the whole calibration set (Reassessing's official code).
+        flat-sentence: one cosine per sample, mean over samples (LaCo's official code, there on two models' outputs).
+        """
+        if kind not in COSINES:
+            raise unknown("cosine", kind, COSINES)
+        if (a, b) not in self.cosines:
+            raise UserValueError(f"no cosine of X[{a}] and X[{b}] was collected; name the pair in collect(pairs=...)")
+        sums = self.cosines[a, b]
+        if kind == "token":
+            return sums.token / sums.tokens
+        if kind == "flat-batch":
+            return sums.dot / (sums.first * sums.second) ** 0.5
+        return (sums.channel if kind == "channel" else sums.sentence) / self.samples
+
+    def magnitude(self, boundary: int, rotated: bool = False) -> Tensor:
+        """Mean ``|X[boundary]|`` (or of ``X H``) over all tokens, float64 [channels]."""
+        self._require_rotated(rotated)
+        return self.magnitudes[rotated][boundary] / self.tokens
+
+    def ratio(self, a: int, b: int, estimator: str = "ratio-of-means", rotated: bool = False) -> Tensor:
+        """How much larger ``X[b]`` is than ``X[a]``, per (rotated) channel, float64 [channels].
+
+        ratio-of-means: per sample, mean over tokens of |X[b]| over that of |X[a]|; then mean over samples.
+        pooled-l1: the same ratio of the whole set's sums. elementwise: mean of |X[b]| / |X[a]| over tokens and samples,
+        entries with a zero denominator left out; only for pairs named in ``collect(elementwise=...)``.
+        """
+        if estimator not in ESTIMATORS:
+            raise unknown("estimator", estimator, ESTIMATORS)
+        self._require_rotated(rotated)
+        if estimator == "elementwise":
+            if (rotated, a, b) not in self.elementwise:
+                raise UserValueError(f"no element-wise ratio of ({a}, {b}) was collected; name it in collect()")
+            total, count = self.elementwise[rotated, a, b]
+            return total / count.clamp_min(1)
+        if not 0 <= a < b <= self.layers:
+            raise UserValueError(f"no ratio from X[{a}] to X[{b}]: the model has boundaries 0..{self.layers}")
+        if estimator == "pooled-l1":
+            return self.magnitudes[rotated][b] / self.magnitudes[rotated][a].clamp_min(torch.finfo().tiny)
+        if b - a > self.span:
+            raise UserValueError(f"ratios were collected for up to {self.span} layers, not {b - a}; raise span")
+        return self.ratios[rotated, b - a][a] / self.samples
+
+    def _require_rotated(self, rotated: bool) -> None:
+        if rotated not in self.magnitudes:
+            raise UserValueError("rotated magnitudes were not collected; call collect(rotate=True)")
+
+
+def default_pairs(layers: int, span: int) -> list[tuple[int, int]]:
+    """The pairs for BI (every layer) and for every window of ``span`` layers."""
+    return sorted({(a, a + d) for d in {1, span} for a in range(layers - d + 1)})
+
+
+@torch.no_grad()
+def collect(
+    decoder: Decoder,
+    ids: Tensor,
+    *,
+    span: int = 1,
+    pairs: Iterable[tuple[int, int]] | None = None,
+    kinds: Sequence[str] = ("token",),
+    rotate: bool = True,
+    elementwise: Iterable[tuple[int, int]] = (),
+    batch_size: int = 8,
+    progress: bool = False,
+) -> Statistics:
+    """Statistics of a model on calibration tokens ``[samples, tokens]``, in exactly N layer executions per batch.
+
+    Args:
+        span: the largest number of layers a window or run may have; ratios are kept for all distances up to it.
+        pairs: boundaries whose cosines are wanted; by default every layer's and every window's of ``span`` layers.
+            N + 1 as second boundary is the state after the final norm.
+        kinds: which cosines; ``channel`` costs a second reduction per pair.
+        rotate: also take magnitudes of ``X H`` (one fast transform per boundary).
+        elementwise: pairs for Eq. 4 of LinearPatch taken literally, plain and rotated.
+        batch_size: samples a batch; hidden states of at most the open pairs' boundaries of one batch are held.
+
+    Raises:
+        UserError: an unknown cosine, an impossible pair, or no tokens.
+    """
+    layers = decoder.num_layers
+    pairs = default_pairs(layers, span) if pairs is None else list(pairs)
+    elementwise = list(elementwise)
+    if ids.ndim != 2 or not ids.numel():
+        raise UserValueError(f"calibration tokens must be [samples, tokens], not {list(ids.shape)}")
+    if not 1 <= span <= layers:
+        raise UserValueError(f"span must be in 1..{layers}, not {span}")
+    for a, b in [*pairs, *elementwise]:
+        if not 0 <= a < b <= layers + 1:
+            raise UserValueError(f"no pair ({a}, {b}): boundaries are 0..{layers}, and {layers + 1} after the final norm")
+    if wrong := set(kinds) - set(COSINES):
+        raise unknown("cosine", wrong.pop(), COSINES)
+    statistics = Statistics(layers, span)
+    pass_ = _Pass(decoder, statistics, pairs, kinds, [False, True] if rotate else [False], elementwise)
+    shown = progress and sys.stderr.isatty()
+    for batch in tqdm(ids.split(batch_size), desc="calibration", unit="batch", disable=not shown):
+        pass_.batch(batch)
+    return statistics
+
+
+class _Pass:
+    """One pass: what is wanted of each boundary, and the states of the batch at hand that are still needed."""
+
+    def __init__(self, decoder, statistics, pairs, kinds, bases, elementwise):
+        self.decoder, self.statistics, self.kinds, self.bases = decoder, statistics, kinds, bases
+        self.ending: dict[int, list[int]] = {}  # second boundary -> first boundaries of its cosine pairs
+        self.named: dict[int, list[int]] = {}  # the same for element-wise ratios
+        self.last_use: dict[int, int] = {}
+        for table, wanted in ((self.ending, pairs), (self.named, elementwise)):
+            for a, b in dict.fromkeys(wanted):
+                table.setdefault(b, []).append(a)
+                self.last_use[a] = max(b, self.last_use.get(a, 0))
+        self.states: dict[int, tuple[Tensor, Tensor, Tensor | None]] = {}
+
+    def batch(self, ids: Tensor) -> None:
+        decoder, layers = self.decoder, self.statistics.layers
+        hidden = decoder.embed_tokens(ids)
+        means = {rotated: [] for rotated in self.bases}
+        for boundary in range(layers + 1):
+            if boundary:
+                hidden = decoder.run(hidden, boundary - 1, boundary)
+            wide = hidden.float()
+            for rotated in self.bases:
+                seen = hadamard_transform(wide) if rotated else wide
+                means[rotated].append(seen.abs().mean(1))  # [batch, channels]
+            self._meet(boundary, wide)
+        if self.last_use and max(self.last_use.values()) > layers:
+            self._meet(layers + 1, decoder.norm(hidden).float())
+        self.states.clear()
+        for rotated in self.bases:
+            self._add_magnitudes(rotated, torch.stack(means[rotated]).double(), ids.shape[1])
+        self.statistics.samples += ids.shape[0]
+        self.statistics.tokens += ids.numel()
+
+    def _meet(self, boundary: int, state: Tensor) -> None:
+        """Close the pairs that end here, drop what nothing needs any more, keep this state if a later pair does."""
+        ends, named = self.ending.get(boundary, []), self.named.get(boundary, [])
+        needed = self.last_use.get(boundary, -1) > boundary
+        if ends or needed:
+            token_norm = torch.linalg.vector_norm(state, dim=-1)  # [batch, tokens]
+            channel_norm = torch.linalg.vector_norm(state, dim=1) if "channel" in self.kinds else None
+            here = (state, token_norm, channel_norm)
+            for a in ends:
+                self._add_cosine(a, boundary, self.states[a], here)
+        for a in named:
+            self._add_elementwise(a, boundary, self.states[a][0], state)
+        for a in [a for a in self.states if self.last_use[a] <= boundary]:
+            del self.states[a]
+        if needed:
+            self.states[boundary] = here
+
+    def _add_cosine(self, a: int, b: int, first: tuple, second: tuple) -> None:
+        sums = self.statistics.cosines.setdefault((a, b), _Cosine())
+        eps = torch.finfo(torch.float32).tiny
+        dots = torch.linalg.vecdot(first[0], second[0])  # [batch, tokens]
+        sums.token += (dots / (first[1] * second[1]).clamp_min(eps)).double().sum().item()
+        sums.tokens += dots.numel()
+        dot, one, two = (value.double().sum(1) for value in (dots, first[1] ** 2, second[1] ** 2))  # [batch]
+        sums.dot, sums.first, sums.second = (
+            total + value.sum().item() for total, value in ((sums.dot, dot), (sums.first, one), (sums.second, two))
+        )
+        sums.sentence += (dot / (one * two).sqrt().clamp_min(eps)).sum().item()
+        if first[2] is not None:
+            dots = torch.linalg.vecdot(first[0], second[0], dim=1)  # [batch, channels]
+            sums.channel += (dots / (first[2] * second[2]).clamp_min(eps)).double().mean(1).sum().item()
+
+    def _add_elementwise(self, a: int, b: int, first: Tensor, second: Tensor) -> None:
+        for rotated in self.bases:
+            one, two = (hadamard_transform(x) if rotated else x for x in (first, second))
+            valid = one != 0
+            ratio = torch.where(valid, two.abs() / one.abs(), 0.0).double().sum((0, 1))
+            total, count = self.statistics.elementwise.get((rotated, a, b), (0.0, 0.0))
+            self.statistics.elementwise[rotated, a, b] = (total + ratio, count + valid.double().sum((0, 1)))
+
+    def _add_magnitudes(self, rotated: bool, means: Tensor, tokens: int) -> None:
+        """``means`` [N + 1, batch, channels]: mean magnitudes of each sample at every boundary."""
+        statistics = self.statistics
+        statistics.magnitudes[rotated] = statistics.magnitudes.get(rotated, 0.0) + means.sum(1) * tokens
+        safe = means.clamp_min(torch.finfo(torch.float32).tiny)
+        for distance in range(1, statistics.span + 1):
+            ratio = (means[distance:] / safe[:-distance]).sum(1)
+            statistics.ratios[rotated, distance] = statistics.ratios.get((rotated, distance), 0.0) + ratio

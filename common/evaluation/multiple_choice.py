@@ -1,0 +1,254 @@
+"""lm-eval's Hugging Face model, scoring each item's shared text once instead of once per choice.
+
+lm-eval asks for log p(choice | context), one request per choice, and its `HFLM` runs context and choice through the model
+for each. Here the requests that begin alike become one prefix tree: every distinct prefix is one token of one packed
+sequence, placed at its depth (`position_ids`) and attending to its ancestors alone (a four-dimensional mask). Causal
+attention makes a token's output a function of its prefix, so the log-likelihoods are `HFLM`'s up to rounding, at the cost
+of the distinct prefixes only: four choices share their context, items of one few-shot prompt share the prompt, choices of
+one token cost nothing, and contexts that differ at the end (WinoGrande) share their beginning.
+
+Deviations from `HFLM`: log-probabilities are formed in float32 (or `softmax_dtype`) whatever the model's dtype; responses
+are never cached, as lm-eval's cache key ignores changed weights.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+import torch
+from lm_eval.models.huggingface import HFLM
+from torch import Tensor
+from tqdm import tqdm
+
+from common.decoder import FULL, SLIDING, Decoder
+from common.errors import UserError
+
+log = logging.getLogger(__name__)
+
+# A request joins the tree of its neighbour when they share at least this part of it: below, a longer packed sequence
+# (whose attention is quadratic in its length) costs more than the few shared tokens save.
+MIN_SHARED = 0.2
+# Longest tree, in tokens, that still takes on another request. Its mask has the square of this many entries.
+MAX_TREE = 1024
+# Tokens of one forward pass, padding included: bounds the logits at this many times the vocabulary.
+MAX_TOKENS = 4096
+# Rows of logits turned into log-probabilities at a time.
+ROWS = 512
+_MASKED_ATTENTION = {"sdpa", "eager"}
+
+Request = tuple[tuple[str, str], list[int], list[int]]
+
+
+@dataclass
+class Tree:
+    """Requests packed into one sequence.
+
+    tokens, depths: one entry per node, in the order they are fed; parents come first.
+    paths: request index -> its nodes from the root on, as many as its input has tokens.
+    """
+
+    tokens: list[int]
+    depths: list[int]
+    paths: dict[int, list[int]]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def attach(self, request: int, sequence: Sequence[int], stem: Sequence[int]) -> list[int]:
+        """Add a request whose input is `sequence`; `stem` are the nodes of the beginning it shares. Returns its path."""
+        fresh = range(len(self.tokens), len(self.tokens) + len(sequence) - len(stem))
+        self.tokens.extend(sequence[len(stem) :])
+        self.depths.extend(range(len(stem), len(sequence)))
+        self.paths[request] = [*stem, *fresh]
+        return self.paths[request]
+
+    def ancestry(self) -> Tensor:
+        """[nodes, nodes] bool: row `i` marks the ancestors of node `i` and itself."""
+        allowed = torch.eye(len(self), dtype=torch.bool)
+        done: set[int] = set()
+        for path in self.paths.values():
+            nodes = torch.tensor(path)
+            fresh = [depth for depth, node in enumerate(path) if node not in done]
+            done.update(path)
+            if fresh:
+                # the new nodes of a path are its end, so their rows are the last ones of a triangle
+                triangle = torch.ones(len(fresh), len(path), dtype=torch.bool).tril(len(path) - len(fresh))
+                allowed[nodes[fresh[0] :, None], nodes] = triangle
+        return allowed
+
+
+def grow(sequences: Sequence[Sequence[int]], *, min_shared: float = MIN_SHARED, max_tree: int = MAX_TREE) -> list[Tree]:
+    """Pack token sequences into prefix trees, the longest tree first.
+
+    Sorted lexicographically, the longest prefix a sequence shares with any earlier one is the one it shares with its
+    neighbour, so one pass over neighbours builds the trees.
+    """
+    order = sorted(range(len(sequences)), key=lambda index: sequences[index])
+    trees: list[Tree] = []
+    before: Sequence[int] = ()
+    path: list[int] = []
+    for index in order:
+        sequence = sequences[index]
+        shared = _common_prefix(before, sequence)
+        fits = trees and len(trees[-1]) + len(sequence) - shared <= max_tree
+        if not (fits and shared >= max(1, min_shared * len(sequence))) and shared < len(sequence):
+            trees.append(Tree([], [], {}))
+            shared = 0
+        path = trees[-1].attach(index, sequence, path[:shared])
+        before = sequence
+    return sorted(trees, key=len, reverse=True)
+
+
+def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
+
+
+class SharedContextLM(HFLM):
+    """An lm-eval model around a model object: `SharedContextLM(model, tokenizer)`; plain, pruned or patched alike.
+
+    batch_size: the most trees (usually: items) in one forward pass; `MAX_TOKENS` bounds it as well. min_shared: see
+    `MIN_SHARED`. `forward_tokens` and `padded_tokens` count what went through the model: distinct prefixes, and all
+    positions with the padding. Attention implementations that take no mask of one's own (flash attention) fall back to
+    `HFLM`'s way. Raises UserError for an architecture `common.decoder` does not know.
+    """
+
+    def __init__(self, model, tokenizer, *, batch_size: int = 16, min_shared: float = MIN_SHARED, **options):
+        self.decoder = Decoder(model)
+        with _quiet():  # it warns that a model object makes it ignore its options about loading one
+            super().__init__(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=batch_size, **options)
+        self.min_shared = min_shared
+        self.forward_tokens = 0
+        self.padded_tokens = 0
+
+    def loglikelihood(self, requests, disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """As in lm-eval: (log-likelihood, whether greedy decoding would say it) of each request's continuation."""
+        return super().loglikelihood(requests, disable_tqdm=disable_tqdm or _silent())
+
+    def _loglikelihood_tokens(
+        self, requests: list[Request], disable_tqdm: bool = False, override_bs: int | None = None
+    ) -> list[tuple[float, bool]]:
+        implementation = self.decoder.config._attn_implementation
+        if implementation not in _MASKED_ATTENTION:
+            log.warning("attention %r takes no custom mask: contexts are not shared", implementation)
+            return super()._loglikelihood_tokens(requests, disable_tqdm or _silent(), override_bs)
+        trees = grow([self._input(request) for request in requests], min_shared=self.min_shared)
+        answers: list[tuple[float, bool] | None] = [None] * len(requests)
+        with tqdm(total=len(requests), desc="scoring choices", disable=disable_tqdm or _silent()) as bar:
+            for batch in self._batches(trees):
+                for index, answer in self._score(batch, requests):
+                    answers[index] = answer
+                bar.update(sum(len(tree.paths) for tree in batch))
+        return answers
+
+    def _input(self, request: Request) -> list[int]:
+        """What the model reads: context and continuation without its last token, cut from the left as `HFLM` does."""
+        (context, continuation), context_ids, continuation_ids = request if request[0] else (("", ""), *request[1:])
+        if not context_ids or not continuation_ids:
+            raise UserError(f"cannot score {continuation!r} after {context!r}: one of them has no tokens")
+        if len(continuation_ids) > self.max_length:
+            raise UserError(
+                f"cannot score a continuation of {len(continuation_ids)} tokens: the model reads {self.max_length}"
+            )
+        return [*context_ids, *continuation_ids][-(self.max_length + 1) :][:-1]
+
+    def _batches(self, trees: list[Tree]) -> Iterator[list[Tree]]:
+        """Trees of similar length together; the longest first, so that running out of memory happens at once."""
+        start = 0
+        while start < len(trees):
+            count = max(1, min(int(self.batch_size), MAX_TOKENS // len(trees[start])))
+            yield trees[start : start + count]
+            start += count
+
+    @torch.inference_mode()
+    def _score(self, batch: list[Tree], requests: list[Request]) -> list[tuple[int, tuple[float, bool]]]:
+        spans = []  # (request, row, the nodes whose logits predict the continuation)
+        for row, tree in enumerate(batch):
+            spans += [(index, row, path[-len(requests[index][2]) :]) for index, path in tree.paths.items()]
+        needed = sorted({node for _, _, nodes in spans for node in nodes})
+        logits = self._logits(batch, torch.tensor(needed))  # [trees, needed, vocabulary]
+        column = {node: position for position, node in enumerate(needed)}
+        rows = torch.tensor([row for _, row, nodes in spans for _ in nodes])
+        columns = torch.tensor([column[node] for _, _, nodes in spans for node in nodes])
+        targets = torch.tensor([token for index, _, _ in spans for token in requests[index][2]])
+        likely, greedy = self._look_up(logits, rows, columns, targets)
+        sizes = [len(nodes) for _, _, nodes in spans]
+        parts = zip(spans, likely.split(sizes), greedy.split(sizes), strict=True)
+        return [(index, (float(ll.sum()), bool(best.all()))) for (index, _, _), ll, best in parts]
+
+    def _look_up(self, logits: Tensor, rows: Tensor, columns: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probability of each target and whether it is the likeliest token, on the CPU; never all rows at once."""
+        likely, greedy = [], []
+        for part in torch.arange(len(targets)).split(ROWS):
+            chosen = logits[rows[part].to(logits.device), columns[part].to(logits.device)]  # [rows, vocabulary]
+            token = targets[part].to(logits.device)
+            scores = chosen.log_softmax(-1, dtype=self.softmax_dtype or torch.float32)
+            likely.append(scores.gather(1, token[:, None]).squeeze(1).cpu())
+            greedy.append((chosen.argmax(-1) == token).cpu())
+        return torch.cat(likely), torch.cat(greedy)
+
+    def _logits(self, batch: list[Tree], needed: Tensor) -> Tensor:
+        """Run trees, padded on the right; the logits at the needed positions [trees, needed, vocabulary]."""
+        length = len(batch[0])
+        ids = torch.zeros(len(batch), length, dtype=torch.long)
+        depths = torch.zeros_like(ids)
+        allowed = torch.eye(length, dtype=torch.bool).repeat(len(batch), 1, 1)  # padding sees itself, or it is NaN
+        for row, tree in enumerate(batch):
+            ids[row, : len(tree)] = torch.tensor(tree.tokens)
+            depths[row, : len(tree)] = torch.tensor(tree.depths)
+            allowed[row, : len(tree), : len(tree)] = tree.ancestry()
+        self.forward_tokens += sum(map(len, batch))
+        self.padded_tokens += ids.numel()
+        with torch.autocast(
+            self.device.type, dtype=self.mixed_precision_dtype, enabled=self.mixed_precision_dtype is not None
+        ):
+            return self.model(
+                input_ids=ids.to(self.device),
+                attention_mask=self._masks(allowed.unsqueeze(1), depths),
+                position_ids=depths.to(self.device),
+                use_cache=False,
+                logits_to_keep=needed.to(self.device),
+            ).logits
+
+    def _masks(self, allowed: Tensor, depths: Tensor) -> Tensor | dict[str, Tensor]:
+        """The mask [trees, 1, nodes, nodes] in the form the model wants: one, or one per kind of layer."""
+        kinds = {self.decoder.layer_type(layer) for layer in range(self.decoder.num_layers)}
+        masks = {}
+        for kind in kinds | {FULL}:
+            mask = allowed
+            if kind == SLIDING:
+                # a sliding window sees `sliding_window` positions, its own included; an ancestor is that far up
+                distance = depths[:, None, :, None] - depths[:, None, None, :]
+                mask = allowed & (distance < self.decoder.config.sliding_window)
+            masks[kind] = self._mask_tensor(mask)
+        if "layer_types" in self.decoder.spec.per_layer:
+            return masks
+        (kind,) = kinds
+        return masks[kind]
+
+    def _mask_tensor(self, allowed: Tensor) -> Tensor:
+        allowed = allowed.to(self.device)
+        if self.decoder.config._attn_implementation == "sdpa":
+            return allowed
+        dtype = self.decoder.embed.weight.dtype  # the eager implementation adds the mask to the scores
+        return torch.zeros_like(allowed, dtype=dtype).masked_fill_(~allowed, torch.finfo(dtype).min)
+
+
+def _silent() -> bool:
+    return not sys.stderr.isatty()
+
+
+class _quiet:
+    """Keeps lm-eval's model log at errors while its constructor runs."""
+
+    logger = logging.getLogger("lm_eval.models.huggingface")
+
+    def __enter__(self) -> None:
+        self.level = self.logger.level
+        self.logger.setLevel(logging.ERROR)
+
+    def __exit__(self, *_) -> None:
+        self.logger.setLevel(self.level)

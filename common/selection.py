@@ -1,0 +1,84 @@
+"""From scores to the layers that go. Indices are original and 0-based, in order of removal; windows are half-open."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection
+
+from torch import Tensor
+from tqdm import tqdm
+
+from common.calibration import Statistics
+from common.decoder import Decoder
+from common.errors import UserValueError
+from common.importance import losses_without_each, window_scores
+
+
+def check_count(count: int, layers: int) -> None:
+    """Refuse a number of layers to remove outside 1..N-2."""
+    if not 1 <= count <= layers - 2:
+        raise UserValueError(f"cannot remove {count} of {layers} layers; choose 1..{layers - 2}")
+
+
+def one_shot(scores: Tensor, count: int, protect: Collection[int] = ()) -> list[int]:
+    """The ``count`` lowest-scoring layers, lowest first; ties go to the earlier layer. Protected layers stay."""
+    check_count(count, len(scores))
+    order = [layer for layer in scores.argsort(stable=True).tolist() if layer not in set(protect)]
+    if count > len(order):
+        raise UserValueError(f"cannot remove {count} layers: only {len(order)} of {len(scores)} are not protected")
+    return order[:count]
+
+
+def best_window(
+    statistics: Statistics, count: int, kind: str = "token", *, exclude_ends: bool = True
+) -> tuple[int, int]:
+    """The window ``[start, stop)`` of ``count`` layers that changes the stream least; ties go to the earliest.
+
+    LinearPatch Eq. 2 takes the argmax over all starts (``exclude_ends=False``); its official code looks at starts
+    1..N-count-1, so that neither the first nor the last layer goes (``exclude_ends=True``).
+    """
+    check_count(count, statistics.layers)
+    scores = window_scores(statistics, count, kind)
+    first, last = (1, len(scores) - 1) if exclude_ends else (0, len(scores))
+    if first >= last:
+        raise UserValueError(f"no window of {count} layers leaves the first and last of {statistics.layers} in place")
+    start = first + int(scores[first:last].argmin())
+    return start, start + count
+
+
+def streamline_window(statistics: Statistics, count: int) -> tuple[int, int]:
+    """LLM-Streamline's window: token cosine, all starts 0..N-count; the last compares with the state after the final norm.
+
+    Needs the pair ``(N - count, N + 1)`` in the statistics.
+    """
+    check_count(count, statistics.layers)
+    scores = window_scores(statistics, count, "token")
+    scores[-1] = 1 - statistics.cosine("token", statistics.layers - count, statistics.layers + 1)
+    start = int(scores.argmin())
+    return start, start + count
+
+
+def sleb(decoder: Decoder, ids: Tensor, count: int, *, batch_size: int = 8, progress: bool = False) -> list[int]:
+    """SLEB: drop, one at a time, the layer without which the loss on ``[samples, tokens]`` ids is lowest.
+
+    First and last layer of the current model are protected, as in the official code. Trials reuse the shared prefix.
+    """
+    check_count(count, decoder.num_layers)
+    alive, removed = list(range(decoder.num_layers)), []
+    for _ in tqdm(range(count), desc="SLEB", unit="layer", disable=not (progress and sys.stderr.isatty())):
+        candidates = alive[1:-1]
+        losses = losses_without_each(decoder, ids, alive, candidates, batch_size=batch_size, progress=progress)
+        removed.append(candidates[int(losses.argmin())])
+        alive.remove(removed[-1])
+    return removed
+
+
+def runs(removed: Collection[int]) -> list[tuple[int, int]]:
+    """Removed layers as maximal half-open runs, from the front."""
+    found: list[list[int]] = []
+    for layer in sorted(removed):
+        if found and found[-1][1] == layer:
+            found[-1][1] += 1
+        else:
+            found.append([layer, layer + 1])
+    return [(start, stop) for start, stop in found]

@@ -1,0 +1,114 @@
+"""Scores and selections against naive loops on models that really lose the layers."""
+
+import copy
+import math
+
+import pytest
+import torch
+
+from common import importance, selection
+from common.calibration import collect
+from common.decoder import Decoder
+from common.errors import UserError
+from common.surgery import remove_layers
+
+
+@pytest.fixture
+def crops():
+    return torch.randint(3, 320, (5, 18), generator=torch.Generator().manual_seed(6))
+
+
+@torch.no_grad()
+def naive_loss(model, ids) -> float:
+    return sum(model(input_ids=row[None], labels=row[None], use_cache=False).loss.item() for row in ids) / len(ids)
+
+
+def without(model, layers):
+    model = copy.deepcopy(model)
+    remove_layers(model, layers)
+    return model
+
+
+def test_perplexity_importance_is_the_loss_without_each_layer(tiny, crops):
+    scores = importance.perplexity_importance(Decoder(tiny), crops, batch_size=2)
+    expected = [naive_loss(without(tiny, [layer]), crops) for layer in range(6)]
+    torch.testing.assert_close(scores, torch.tensor(expected, dtype=torch.float64), rtol=1e-5, atol=1e-5)
+
+
+def test_sleb_makes_the_choices_of_the_naive_loop(tiny, crops):
+    removed, alive = [], list(range(6))
+    for _ in range(3):
+        trials = {c: naive_loss(without(tiny, [*removed, c]), crops) for c in alive[1:-1]}
+        removed.append(min(trials, key=trials.get))
+        alive.remove(removed[-1])
+    assert selection.sleb(Decoder(tiny), crops, 3, batch_size=2) == removed
+
+
+def test_sleb_layer_executions_are_the_stated_ones(tiny_llama, crops):
+    decoder = Decoder(tiny_llama)
+    selection.sleb(decoder, crops, 2, batch_size=5)
+    assert decoder.executions == sum((m - 2) + (m - 2) * (m - 1) // 2 for m in (6, 5))
+
+
+def test_block_influence_is_shortgpts_formula(tiny_llama, crops):
+    decoder = Decoder(tiny_llama)
+    with torch.no_grad():
+        states = tiny_llama(input_ids=crops, output_hidden_states=True, use_cache=False).hidden_states
+    scores = importance.block_influence(collect(decoder, crops))
+    for layer in range(5):  # the last layer's output is not among Hugging Face's states
+        x, y = states[layer], states[layer + 1]
+        cosine = (x * y).sum(-1) / (x.norm(dim=-1) * y.norm(dim=-1))
+        assert scores[layer].item() == pytest.approx(1 - cosine.mean().item(), abs=1e-5)
+
+
+def test_best_window_is_the_argmax_and_code_leaves_the_ends(tiny_llama, crops):
+    statistics = collect(Decoder(tiny_llama), crops, span=2)
+    cosines = [statistics.cosine("token", s, s + 2) for s in range(5)]
+    best = max(range(5), key=cosines.__getitem__)
+    assert selection.best_window(statistics, 2, exclude_ends=False) == (best, best + 2)
+    inner = max(range(1, 4), key=cosines.__getitem__)
+    assert selection.best_window(statistics, 2, exclude_ends=True) == (inner, inner + 2)
+
+
+def test_streamline_compares_its_last_window_after_the_norm(tiny_llama, crops):
+    pairs = [*((s, s + 2) for s in range(5)), (4, 7)]
+    statistics = collect(Decoder(tiny_llama), crops, span=2, pairs=pairs)
+    cosines = [statistics.cosine("token", s, s + 2) for s in range(4)] + [statistics.cosine("token", 4, 7)]
+    best = max(range(5), key=cosines.__getitem__)
+    assert selection.streamline_window(statistics, 2) == (best, best + 2)
+
+
+def test_one_shot_takes_the_lowest_unprotected_and_earlier_on_ties():
+    scores = torch.tensor([0.1, 0.3, 0.2, 0.2, 0.9, 0.0], dtype=torch.float64)
+    assert selection.one_shot(scores, 3) == [5, 0, 2]
+    assert selection.one_shot(scores, 3, protect=(5, 0)) == [2, 3, 1]
+
+
+def test_simple_orders():
+    assert selection.one_shot(importance.reverse_order(8), 3) == [7, 6, 5]
+    first = selection.one_shot(importance.random_order(8, 1), 6)
+    assert first == selection.one_shot(importance.random_order(8, 1), 6)
+    assert len(set(first)) == 6
+    assert any(first != selection.one_shot(importance.random_order(8, s), 6) for s in range(2, 6))
+
+
+@pytest.mark.parametrize("count", [0, -1, 5, 6])
+def test_counts_outside_one_to_n_minus_two_are_refused(count):
+    with pytest.raises(UserError, match=rf"cannot remove {count} of 6 layers; choose 1\.\.4"):
+        selection.one_shot(torch.zeros(6), count)
+
+
+def test_more_removals_than_unprotected_layers_are_refused():
+    with pytest.raises(UserError, match="only 2 of 6 are not protected"):
+        selection.one_shot(torch.zeros(6), 3, protect=(0, 1, 4, 5))
+
+
+def test_runs_are_maximal_and_half_open():
+    assert selection.runs([7, 3, 4, 9, 8]) == [(3, 5), (7, 10)]
+    assert selection.runs([]) == []
+
+
+def test_losses_are_natural_logarithms(tiny_llama, crops):
+    flat = torch.zeros(5, 18, 64)
+    uniform = importance.next_token_loss(Decoder(tiny_llama), flat, crops)
+    assert uniform.tolist() == pytest.approx([math.log(320)] * 5, rel=1e-5)

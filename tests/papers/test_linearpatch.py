@@ -1,0 +1,126 @@
+"""LinearPatch against its own algebra: three naive products, eigenvalues, unit scales, save and reload."""
+
+import copy
+
+import pytest
+import torch
+
+from common import checkpoint
+from common.calibration import collect
+from common.decoder import Decoder
+from common.errors import UserError
+from common.hadamard import hadamard_matrix
+from common.hooks import patches, scale_stream
+from common.surgery import remove_layers
+from papers import linearpatch
+
+
+@pytest.fixture
+def crops():
+    return torch.randint(3, 320, (4, 20), generator=torch.Generator().manual_seed(7))
+
+
+def logits(model, ids):
+    with torch.no_grad():
+        return model(input_ids=ids, use_cache=False).logits
+
+
+@pytest.fixture
+def scales():
+    return torch.rand(64, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) + 0.5
+
+
+def test_the_matrix_is_symmetric_with_the_scales_as_eigenvalues(scales):
+    matrix = linearpatch.LinearPatch(scales).matrix().double()
+    torch.testing.assert_close(matrix, matrix.T)
+    torch.testing.assert_close(torch.linalg.eigvalsh(matrix), scales.sort().values, rtol=1e-5, atol=1e-6)
+
+
+def test_both_kinds_are_the_naive_products(scales):
+    x = torch.randn(2, 5, 64, generator=torch.Generator().manual_seed(2))
+    rotation = hadamard_matrix(64)
+    naive = ((x.double() @ rotation) * scales) @ rotation.T
+    torch.testing.assert_close(linearpatch.LinearPatch(scales)(x), naive.float(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(linearpatch.LinearPatch(scales, "diagonal")(x), (x * scales).float())
+    assert linearpatch.LinearPatch(scales)(x.bfloat16()).dtype == torch.bfloat16
+
+
+def test_unit_scales_leave_logits_unchanged(tiny, crops):
+    before = logits(tiny, crops)
+    linearpatch.insert_patch(tiny, 3, linearpatch.LinearPatch(torch.ones(64)))
+    torch.testing.assert_close(logits(tiny, crops), before, rtol=1e-3, atol=1e-3)
+
+
+def test_a_diagonal_patch_is_a_scaled_stream(tiny, crops, scales):
+    with scale_stream(tiny, 2, scales.float()):
+        expected = logits(tiny, crops)
+    linearpatch.insert_patch(tiny, 2, linearpatch.LinearPatch(scales, "diagonal"))
+    torch.testing.assert_close(logits(tiny, crops), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_prune_is_selection_scales_removal_and_patch_by_hand(tiny, crops):
+    by_hand = copy.deepcopy(tiny)
+    states = []
+    decoder = Decoder(by_hand)
+    with torch.no_grad():
+        states.append(decoder.embed_tokens(crops))
+        for layer in range(6):
+            states.append(decoder.run(states[-1], layer, layer + 1))
+    cosines = [torch.cosine_similarity(states[s], states[s + 2], dim=-1).mean() for s in range(5)]
+    start = int(torch.stack(cosines).argmax())
+    rotation = hadamard_matrix(64).float()
+    means = [(states[b] @ rotation).abs().mean(1) for b in (start, start + 2)]
+    d = (means[1] / means[0]).mean(0)
+    remove_layers(by_hand, [start, start + 1])
+    receiver = by_hand.model.layers[start] if start < 4 else by_hand.model.norm
+    receiver.register_forward_pre_hook(lambda m, a: (((a[0] @ rotation) * d) @ rotation.T, *a[1:]))
+
+    report = linearpatch.prune(tiny, crops, 2, batch_size=3)
+    assert report["removed"] == [start, start + 1]
+    torch.testing.assert_close(logits(tiny, crops), logits(by_hand, crops), rtol=1e-3, atol=1e-3)
+
+
+def test_several_runs_get_one_patch_each_at_their_cut(tiny_llama, crops):
+    statistics = collect(Decoder(tiny_llama), crops, span=2)
+    wanted = {run: statistics.ratio(*run, rotated=True).float() for run in ((1, 2), (3, 5))}
+    linearpatch.patch_cuts(tiny_llama, statistics, [4, 1, 3])
+    found = patches(tiny_llama)
+    assert [p.position for p in found] == [1, 2]
+    for patch, d in zip(found, wanted.values(), strict=True):
+        torch.testing.assert_close(torch.linalg.eigvalsh(patch.module.weight), d.sort().values, rtol=1e-3, atol=1e-4)
+
+
+def test_a_patched_model_reloads_and_generates_with_and_without_cache(tiny, crops, tiny_tokenizer, tmp_path):
+    linearpatch.prune(tiny, crops, 2, fidelity="code")
+    checkpoint.save(tiny, tiny_tokenizer, tmp_path / "pruned")
+    again, _ = checkpoint.load(tmp_path / "pruned")
+    assert torch.equal(logits(again, crops), logits(tiny, crops))
+    options = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0}
+    cached = again.generate(crops[:1], use_cache=True, **options)
+    assert cached.equal(again.generate(crops[:1], use_cache=False, **options))
+
+
+def test_code_fidelity_spares_the_first_and_last_layer_and_uses_the_channel_cosine(tiny_llama, crops):
+    statistics = collect(Decoder(tiny_llama), crops, span=2, kinds=("token", "channel"))
+    cosines = {s: statistics.cosine("channel", s, s + 2) for s in (1, 2, 3)}
+    start = max(cosines, key=cosines.get)
+    assert linearpatch.prune(tiny_llama, crops, 2, fidelity="code")["removed"] == [start, start + 1]
+
+
+def test_variant_s_removes_the_lowest_block_influence(tiny_llama, crops):
+    statistics = collect(Decoder(tiny_llama), crops)
+    order = sorted(range(6), key=lambda layer: -statistics.cosine("token", layer, layer + 1))
+    assert linearpatch.prune(tiny_llama, crops, 3, variant="S", estimator="elementwise")["removed"] == order[:3]
+
+
+def test_bad_input_is_named(tiny_llama, crops, scales):
+    with pytest.raises(UserError, match="a patch of 32 channels does not fit a model of 64"):
+        linearpatch.insert_patch(tiny_llama, 1, linearpatch.LinearPatch(torch.ones(32)))
+    with pytest.raises(UserError, match="choose 1..4"):
+        linearpatch.prune(tiny_llama, crops, 5)
+    with pytest.raises(UserError, match="unknown patch kind"):
+        linearpatch.LinearPatch(scales, "hadamar")
+    with pytest.raises(UserError, match="no boundary"):
+        linearpatch.insert_patch(tiny_llama, 9, linearpatch.LinearPatch(scales))
+    with pytest.raises(UserError, match="finite"):
+        linearpatch.LinearPatch(torch.tensor([1.0, float("nan")]))
