@@ -1,78 +1,140 @@
 """From a recipe to a prepared model, and from a prepared model to the values of one benchmark.
 
-The only module of the command line that loads models. It knows how to carry out what a recipe says (which layers go, what
-repairs the cut); what a table wants measured is declared in the papers' modules beside this one.
+The only module of the command line that loads models. It carries out what a recipe says: which layers go, and what repairs
+the cut. What a table wants measured is declared in the papers' modules beside this one.
 """
 
 from __future__ import annotations
 
-import hashlib
-import logging
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from common import calibration, corpora, hub, importance, models, selection
+from common import calibration, corpora, hooks, importance, models, selection
 from common.decoder import Decoder
-from common.errors import UserError, unknown
-from common.evaluation import harness, perplexity, suites
+from common.errors import unknown
+from common.evaluation import harness
 from common.results import Recipe
 from common.standin import corpus as standin_corpus
+from common.standin import tasks as standin_tasks
 from common.surgery import remove_layers
 from papers import linearpatch
-
-log = logging.getLogger(__name__)
 
 
 @dataclass
 class Prepared:
-    """A model as a recipe describes it, ready to be measured, and what was found out on the way."""
+    """A model as a recipe describes it, and what was found out on the way.
+
+    parameters: of the model before anything was removed.
+    """
 
     model: torch.nn.Module
     tokenizer: object
     recipe: Recipe
+    parameters: int
     details: dict = field(default_factory=dict)
+    provenance: dict = field(default_factory=dict)
 
 
-def calibration_windows(recipe: Recipe, tokenizer) -> Tensor:
-    """The token ids ``[samples, tokens]`` a recipe's calibration entry names: corpus, sampler, count, length, seed."""
-    wanted = dict(recipe.calibration)
-    ids = corpora.joined_ids(tokenizer, wanted.pop("corpus"))
-    return calibration.sample_crops(ids, **wanted)
+@lru_cache(maxsize=2)
+def _ids(tokenizer, corpus: str) -> Tensor:
+    return corpora.joined_ids(tokenizer, corpus)
 
 
-def perplexity_windows(recipe: Recipe, tokenizer) -> Tensor:
-    """SLEB's calibration: shuffled lines joined and cut into windows, ``[n, tokens]``."""
+def calibration_windows(calibration_entry: dict, tokenizer) -> Tensor:
+    """Token ids ``[samples, tokens]`` of a recipe's calibration entry: corpus, sampler, length, count, seed."""
+    wanted = dict(calibration_entry)
+    return calibration.sample_crops(_ids(tokenizer, wanted.pop("corpus")), **wanted)
+
+
+def _sleb(recipe: Recipe, decoder: Decoder, tokenizer, progress: bool):
     wanted = dict(recipe.selection["calibration"])
-    texts = corpora.texts(wanted.pop("corpus"))
-    return calibration.sample_lines(tokenizer, texts, **wanted)
+    windows = calibration.sample_lines(tokenizer, corpora.texts(wanted.pop("corpus")), **wanted)
+    return selection.sleb(decoder, windows, recipe.selection["count"], progress=progress), None
+
+
+def _by_statistics(recipe: Recipe, decoder: Decoder, tokenizer, progress: bool):
+    choice = recipe.selection
+    selection.check_count(choice["count"], decoder.num_layers)
+    statistics = calibration.collect(
+        decoder,
+        calibration_windows(recipe.calibration, tokenizer),
+        span=choice["count"],
+        kinds=(choice["cosine"],),
+        rotate=recipe.repair is not None,
+        batch_size=8 if decoder.device.type == "cpu" else 1,
+        progress=progress,
+    )
+    if choice["method"] == "bi":
+        scores = importance.block_influence(statistics, choice["cosine"])
+        return selection.one_shot(scores, choice["count"]), statistics
+    window = selection.best_window(statistics, choice["count"], choice["cosine"], exclude_ends=choice["exclude_ends"])
+    return list(range(*window)), statistics
+
+
+SELECTIONS = {"sleb": _sleb, "bi": _by_statistics, "window": _by_statistics}
 
 
 def prepare(recipe: Recipe, *, device: str = "cpu", dtype: str | None = None, progress: bool = False) -> Prepared:
     """Load the recipe's model, choose and remove layers, and repair the cut.
 
     Raises:
-        UserError: an unknown model, selection or repair, or whatever loading and pruning refuse.
+        UserError: an unknown model, selection or repair, or whatever loading, calibration and pruning refuse.
     """
+    torch.set_flush_denormal(True)
     model, tokenizer = models.load(recipe.model, device=device, dtype=dtype)
-    prepared = Prepared(model, tokenizer, recipe)
+    dtype_used = str(next(model.parameters()).dtype).removeprefix("torch.")
+    prepared = Prepared(model, tokenizer, recipe, sum(p.numel() for p in model.parameters()))
+    prepared.provenance = {"model": model.source | {"dtype": dtype_used, "weights": recipe.weights}}
+    if recipe.profile == "standin":
+        prepared.provenance["corpus"] = {split: standin_corpus.digest(split) for split in ("train", "test")}
     if recipe.selection is None:
         return prepared
-    decoder = Decoder(model)
-    layers = decoder.num_layers
     method = recipe.selection["method"]
     if method not in SELECTIONS:
         raise unknown("selection", method, SELECTIONS)
+    decoder = Decoder(model)
+    layers = decoder.num_layers
     removed, statistics = SELECTIONS[method](recipe, decoder, tokenizer, progress)
-    prepared.details |= {"removed": list(map(int, removed)), "layers": layers, "executions": decoder.executions}
+    prepared.details = {"removed": list(map(int, removed)), "layers": layers, "layer_executions": decoder.executions}
     if recipe.repair is None:
         remove_layers(model, removed)
     elif recipe.repair["method"] == "linearpatch":
         options = {name: value for name, value in recipe.repair.items() if name != "method"}
-        patches = linearpatch.patch_cuts(model, statistics, removed, **options)
-        prepared.details["patches"] = patches
+        prepared.details["patches"] = linearpatch.patch_cuts(model, statistics, removed, **options)
     else:
         raise unknown("repair", recipe.repair["method"], ["linearpatch"])
     return prepared
+
+
+def _parameters(prepared: Prepared) -> tuple[dict, dict, dict]:
+    """Removed parameters less the patches', over the dense model's (the papers' Ratio, as a share)."""
+    left = sum(p.numel() for p in prepared.model.parameters())
+    patch = sum(p.numel() for p in hooks.patch_parameters(prepared.model))
+    values = {"dense": prepared.parameters, "left": left, "patch": patch}
+    return values | {"ratio": (prepared.parameters - left - patch) / prepared.parameters}, {}, {}
+
+
+def benchmark(prepared: Prepared, name: str) -> tuple[dict, dict, dict]:
+    """Values, standard errors and details of one benchmark: ``parameters``, or an lm-eval task.
+
+    Stand-in tasks are named ``task@version``; every other name is lm-eval's own.
+    """
+    if name == "parameters":
+        return _parameters(prepared)
+    task, _, version = name.partition("@")
+    configs = {task: standin_tasks.task_config(task)} if version else None
+    found = harness.evaluate(
+        prepared.model,
+        prepared.tokenizer,
+        [task],
+        configs=configs,
+        limit=prepared.recipe.limit,
+        batch_size=8 if prepared.model.device.type == "cpu" else 16,
+    )
+    scores = found.scores[task]
+    values = {key: scores[key] for key in ("acc", "acc_norm") if key in scores}
+    stderr = {key: scores[f"{key}_stderr"] for key in values}
+    return values, stderr, {"items": scores["n"], "lm_eval": found.raw}

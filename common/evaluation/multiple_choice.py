@@ -116,7 +116,7 @@ class SharedContextLM(HFLM):
     `HFLM`'s way. Raises UserError for an architecture `common.decoder` does not know.
     """
 
-    def __init__(self, model, tokenizer, *, batch_size: int = 16, min_shared: float = MIN_SHARED, **options):
+    def __init__(self, model, tokenizer, *, batch_size: int = 8, min_shared: float = MIN_SHARED, **options):
         self.decoder = Decoder(model)
         with _quiet():  # it warns that a model object makes it ignore its options about loading one
             super().__init__(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=batch_size, **options)

@@ -248,18 +248,23 @@ def split_documents(split: str, domain: str | None = None) -> list[Document]:
     return [d for d in documents() if d.split == split and domain in (None, d.domain)]
 
 
-def domain_text(domain: str, split: str = "test", limit: int | None = 400_000) -> str:
-    """Held-out text of one domain, documents joined by a blank line, at most about ``limit`` characters.
+def domain_documents(domain: str, split: str = "test", limit: int | None = 400_000) -> list[Document]:
+    """Documents of one domain and split, at most about ``limit`` characters of them.
 
-    Documents are taken in the order of a hash of their text, so a cut-off text mixes all packages of its domain.
+    They come in the order of a hash of their text, so a cut-off selection mixes all packages of its domain.
     """
     chosen, size = [], 0
     for document in sorted(split_documents(split, domain), key=lambda d: hashlib.sha256(d.text.encode()).digest()):
-        chosen.append(document.passage)
+        chosen.append(document)
         size += len(document.passage) + 2
         if limit is not None and size >= limit:
             break
-    return "\n\n".join(chosen)
+    return chosen
+
+
+def domain_text(domain: str, split: str = "test", limit: int | None = 400_000) -> str:
+    """The passages of ``domain_documents``, joined by a blank line."""
+    return "\n\n".join(document.passage for document in domain_documents(domain, split, limit))
 
 
 def digest(split: str) -> str:

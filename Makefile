@@ -1,0 +1,63 @@
+# Thin: targets only call `python -m reproductions`, which lists, measures and shows.
+PROFILE ?= standin
+PYTHON ?= python3.11
+VENV := .venv
+RUN := $(VENV)/bin/python
+STAMP := $(VENV)/.stamp
+
+NARROW := --profile $(PROFILE) $(foreach m,$(MODEL),--model $(m)) $(if $(ROW),--row '$(ROW)') $(if $(LIMIT),--limit $(LIMIT))
+MEASURE := $(if $(DEVICE),--device $(DEVICE)) $(if $(DTYPE),--dtype $(DTYPE)) $(if $(FORCE),--force)
+FORMAT ?= terminal
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test lint benchmarks readme clean
+
+help: $(STAMP)  ## this list
+	@echo "Tables and figures (TARGET runs and shows; TARGET-render only shows; TARGET-fetch downloads what it needs):"
+	@$(RUN) -m reproductions list | sed 's/^/  /'
+	@echo "Also:"
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1  \2/p' Makefile
+	@echo "Options: PROFILE=paper MODEL=llama-2-7b ROW='LinearPatch*' LIMIT=20 DEVICE=cuda DTYPE=bfloat16 FORCE=1 FORMAT=md"
+
+setup: $(STAMP)  ## build .venv from requirements.lock
+
+# The stamp comes last, so that an environment whose installation was cut off is repaired by the next call.
+$(STAMP): requirements.lock pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) not found; install Python 3.11 or set PYTHON=" >&2; exit 2; }
+	@test -x $(VENV)/bin/pip || $(PYTHON) -m venv --clear $(VENV)
+	@echo "setting up $(VENV) (some minutes the first time)" >&2
+	@# torch on its own first: a wheel that is already on the machine is taken as it is.
+	$(VENV)/bin/pip install -q --disable-pip-version-check "$$(grep '^torch==' requirements.lock)"
+	$(VENV)/bin/pip install -q --disable-pip-version-check -r requirements.lock
+	$(VENV)/bin/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+test: $(STAMP)  ## run the tests
+	HF_HUB_OFFLINE=1 $(RUN) -m pytest
+
+lint: $(STAMP)  ## ruff
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+
+benchmarks: $(STAMP)  ## speed and memory against stated baselines
+	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(RUN) $$file || exit 1; done
+
+readme: $(STAMP)  ## write the tables of README.md from the published records
+	$(RUN) -m reproductions.readme
+
+clean:  ## remove caches (records and .venv stay)
+	rm -rf .cache .pytest_cache .ruff_cache
+
+table%-render figure%-render: $(STAMP)
+	@$(RUN) -m reproductions show $(@:-render=) $(NARROW) --format $(FORMAT)
+
+table%-fetch figure%-fetch: $(STAMP)
+	@$(RUN) -m reproductions fetch $(@:-fetch=) --profile paper $(foreach m,$(MODEL),--model $(m))
+
+# A failed cell must not hide the table: show what there is, then fail.
+table%: $(STAMP)
+	@status=0; $(RUN) -m reproductions run $@ $(NARROW) $(MEASURE) || status=$$?; \
+	test $$status -ge 2 || $(RUN) -m reproductions show $@ $(NARROW) --format $(FORMAT) || status=$$?; exit $$status
+
+figure%: $(STAMP)
+	@$(RUN) -m reproductions run $@ $(NARROW) $(MEASURE) && $(RUN) -m reproductions show $@ $(NARROW)

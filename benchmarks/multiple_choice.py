@@ -1,0 +1,143 @@
+"""Multiple-choice scoring with shared contexts against lm-eval's own HFLM: `python benchmarks/multiple_choice.py`.
+
+Same items, same model, same run. Prints items per second, their ratio, tokens through the model and the largest
+difference of a log-likelihood; `--json` prints the rows for machines. The model is the stand-in when its weights are there
+(or `--model`), else a random Llama of 16 layers x 192; the items have four choices and a context of about 59 tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import random
+import time
+
+import torch
+from lm_eval.models.huggingface import HFLM
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from common import models
+from common.errors import UserError
+from common.evaluation.multiple_choice import SharedContextLM
+
+CONTEXT, SPREAD, CHOICE, CHOICES = 59, 25, (4, 20), 4
+
+
+def build_model(name: str | None):
+    """The named model, else the stand-in, else a random one of a similar shape; and what it is called."""
+    try:
+        return models.load(name or models.STANDIN)[0], name or models.STANDIN
+    except UserError:
+        if name:
+            raise
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=4096,
+        hidden_size=192,
+        intermediate_size=512,
+        num_hidden_layers=16,
+        num_attention_heads=6,
+        max_position_embeddings=1024,
+    )
+    return LlamaForCausalLM(config).eval(), "random Llama 16 x 192"
+
+
+def build_items(vocabulary: int, count: int) -> list[tuple[tuple[str, str], list[int], list[int]]]:
+    """Tokenised requests, four to an item; contexts of 59 +- 25 tokens, choices of 4 to 20."""
+    rng = random.Random(0)
+    found = []
+    for item in range(count):
+        context = [rng.randrange(3, vocabulary) for _ in range(rng.randint(CONTEXT - SPREAD, CONTEXT + SPREAD))]
+        for choice in range(CHOICES):
+            tokens = [rng.randrange(3, vocabulary) for _ in range(rng.randint(*CHOICE))]
+            found.append(((str(item), str(choice)), context, tokens))
+    return found
+
+
+class Counter:
+    """Counts the positions a model runs, padding included."""
+
+    def __init__(self, model):
+        self.tokens = 0
+        self.handle = model.model.embed_tokens.register_forward_pre_hook(self._count)
+
+    def _count(self, module, args) -> None:
+        self.tokens += args[0].numel()
+
+
+def measure(lm, items, repeats: int) -> tuple[dict, list]:
+    """Items per second (best of `repeats`), positions through the model, and the answers."""
+    counter = Counter(lm.model)
+    best = float("inf")
+    for _ in range(repeats):
+        counter.tokens = 0
+        start = time.perf_counter()
+        answers = lm._loglikelihood_tokens(items, disable_tqdm=True)
+        best = min(best, time.perf_counter() - start)
+    counter.handle.remove()
+    row = {
+        "items_per_s": round(len(items) / CHOICES / best, 2),
+        "seconds": round(best, 3),
+        "positions": counter.tokens,
+    }
+    return row, answers
+
+
+def compare(model, items, batch_size: int, hflm_batch_size: int, repeats: int) -> dict:
+    """Both scorers on the same items."""
+    # the scorers get token ids; the tokenizer is only asked for its special tokens
+    tokenizer = tokenizer_stub()
+    shared = SharedContextLM(model, tokenizer, batch_size=batch_size)
+    theirs = HFLM(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=hflm_batch_size)
+    ours_row, ours = measure(shared, items, repeats)
+    their_row, their = measure(theirs, items, repeats)
+    return {
+        "hflm": their_row,
+        "shared": {**ours_row, "distinct_prefixes": shared.forward_tokens // repeats},
+        "speedup": round(ours_row["items_per_s"] / their_row["items_per_s"], 2),
+        "fewer_positions": round(their_row["positions"] / ours_row["positions"], 2),
+        "largest_difference": max(abs(a[0] - b[0]) for a, b in zip(ours, their, strict=True)),
+        "greedy_equal": [a[1] for a in ours] == [b[1] for b in their],
+    }
+
+
+def tokenizer_stub():
+    """A tokenizer with the two special tokens lm-eval asks for."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = Tokenizer(WordLevel({"<pad>": 0, "<s>": 1, "</s>": 2}, unk_token="</s>"))
+    return PreTrainedTokenizerFast(tokenizer_object=vocabulary, pad_token="<pad>", bos_token="<s>", eos_token="</s>")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--items", type=int, default=100)
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--batch-size", type=int, default=8, help="items in one forward pass, shared contexts")
+    parser.add_argument("--hflm-batch-size", type=int, default=16, help="requests in one forward pass, lm-eval's HFLM")
+    parser.add_argument("--model", help="a registered model or a checkpoint; default: the stand-in")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    model, name = build_model(arguments.model)
+    items = build_items(model.config.vocab_size, arguments.items)
+    found = compare(model, items, arguments.batch_size, arguments.hflm_batch_size, arguments.repeats)
+    if arguments.json:
+        print(json.dumps({"model": name, "items": arguments.items, "threads": arguments.threads, **found}, indent=1))
+        return
+    print(f"{name}: {arguments.items} items of {CHOICES} choices, {arguments.threads} thread(s)")
+    for label, row in (("lm-eval HFLM", found["hflm"]), ("shared context", found["shared"])):
+        print(f"{label:>15} {row['items_per_s']:>8.1f} items/s {row['positions']:>9} positions")
+    print(
+        f"{'':>15} {found['speedup']:>8.2f} x       {found['fewer_positions']:>9.2f} x fewer, "
+        f"largest difference {found['largest_difference']:.1e}"
+    )
+
+
+if __name__ == "__main__":
+    main()

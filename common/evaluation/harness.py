@@ -1,0 +1,202 @@
+"""Multiple-choice tasks through lm-eval: its tasks, prompts and metrics, on a model object, offline where possible.
+
+Stand-in tasks come from `common.standin.tasks`; all other names are lm-eval's own, read from its YAML files untouched but
+for `dataset_path`, which points into the local mirror where that has the dataset (`common.hub`: LAYERLAB_HUB).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from common import corpora, hub
+from common.errors import UserError, unknown
+from common.evaluation.multiple_choice import SharedContextLM
+
+log = logging.getLogger(__name__)
+
+FEWSHOT_SEED = 1234
+METRICS = ("acc", "acc_norm")
+# The folder of lm-eval's task library that holds a task. Reading these alone takes milliseconds; the whole library, with
+# its fourteen thousand names, takes ten seconds and is the way to every other task.
+_FOLDERS = {
+    "arc_challenge": "arc",
+    "arc_easy": "arc",
+    "boolq": "super_glue",
+    "copa": "super_glue",
+    "hellaswag": "hellaswag",
+    "openbookqa": "openbookqa",
+    "piqa": "piqa",
+    "race": "race",
+    "winogrande": "winogrande",
+    "wsc273": "wsc273",
+}
+
+
+def evaluate(
+    model,
+    tokenizer,
+    tasks: Sequence[str | Mapping],
+    *,
+    limit: int | None = None,
+    batch_size: int = 8,
+    num_fewshot: int = 0,
+    lm=None,
+) -> dict[str, dict]:
+    """Score a model on tasks, given by name or as lm-eval task configurations.
+
+    limit: the first so many items of each task. batch_size: items in one forward pass. lm: the lm-eval model to use in
+    place of `SharedContextLM(model, tokenizer)`.
+
+    Returns {task: {'acc', 'acc_stderr', 'acc_norm', 'acc_norm_stderr', 'n'}} as fractions, None where a task does not have
+    the metric or one item leaves no standard error, and under 'raw' lm-eval's own result, made of JSON types and
+    otherwise untouched.
+
+    Raises:
+        UserError: an unknown task, a limit below 1, a dataset that cannot be had.
+    """
+    import lm_eval
+
+    if limit is not None and limit < 1:
+        raise UserError(f"a limit of {limit} items measures nothing; use 1 or more")
+    with _lm_eval_quiet():
+        loaded = load_tasks(tasks)
+        for task in loaded.values():
+            # As lm-eval's command line: a task that fixes its number of shots at 0 keeps it.
+            if task.get_config("num_fewshot") != 0:
+                task.set_config(key="num_fewshot", value=num_fewshot)
+            task.set_fewshot_seed(seed=FEWSHOT_SEED)
+        lm = lm or SharedContextLM(model, tokenizer, batch_size=batch_size)
+        found = lm_eval.evaluate(
+            lm=lm,
+            task_dict={"tasks": loaded, "groups": {}, "group_map": {}},
+            limit=limit,
+            log_samples=False,
+            bootstrap_iters=0 if limit == 1 else 100,  # accuracies have closed forms; 0 turns standard errors off
+        )
+    raw = _jsonable(found)
+    return {**{name: _scores(raw, name) for name in loaded}, "raw": raw}
+
+
+def load_tasks(tasks: Sequence[str | Mapping]) -> dict:
+    """lm-eval task objects by name, in the order asked for, with their datasets loaded."""
+    standin = _standin_configs(tasks)
+    library = [task for task in tasks if isinstance(task, str) and task not in standin]
+    hub_tasks = _load_library(library) if library else {}
+    loaded = {}
+    for task in tasks:
+        if isinstance(task, str) and task in hub_tasks:
+            loaded[task] = hub_tasks[task]
+        else:
+            config = standin[task] if isinstance(task, str) else dict(task)
+            loaded |= _manager().load([config])["tasks"]
+    return loaded
+
+
+def datasets_of(tasks: Sequence[str]) -> dict[str, str]:
+    """The hub dataset each of lm-eval's tasks reads: {task: 'org/name'}, without loading any."""
+    manager = _library_manager(tasks)
+    return {task: _yaml(manager, task).get("dataset_path", "") for task in tasks}
+
+
+def _standin_configs(tasks: Sequence[str | Mapping]) -> dict[str, dict]:
+    if not any(isinstance(task, str) and task not in _FOLDERS for task in tasks):
+        return {}
+    from common.standin import tasks as standin
+
+    return {name: standin.task_config(name) for name in tasks if isinstance(name, str) and name in standin.TASKS}
+
+
+def _manager(**options):
+    from lm_eval.tasks import TaskManager
+
+    return TaskManager(include_defaults=False, **options)
+
+
+def _library_manager(tasks: Sequence[str]):
+    """A task manager that knows lm-eval's own `tasks`; UserError with the nearest names for one it does not have."""
+    import lm_eval.tasks
+
+    library = Path(lm_eval.tasks.__file__).parent
+    if all(task in _FOLDERS for task in tasks):
+        return _manager(include_path=[str(library / folder) for folder in sorted({_FOLDERS[task] for task in tasks})])
+    log.info("reading lm-eval's whole task library")
+    manager = lm_eval.tasks.TaskManager()
+    missing = [task for task in tasks if task not in manager.all_subtasks]
+    if missing:
+        from common.standin import tasks as standin
+
+        raise unknown("task", missing[0], [*manager.all_subtasks, *standin.TASKS])
+    return manager
+
+
+def _yaml(manager, task: str) -> dict:
+    """A task's configuration as its YAML file says, includes resolved, functions left alone."""
+    from lm_eval.tasks._yaml_loader import load_yaml
+
+    return load_yaml(manager.task_index[task].yaml_path, resolve_func=False, recursive=True)
+
+
+def _load_library(tasks: Sequence[str]) -> dict:
+    manager = _library_manager(tasks)
+    loaded = {}
+    configs = {task: _yaml(manager, task) for task in tasks}
+    hub_ids = [config["dataset_path"] for config in configs.values() if "dataset_path" in config]
+    with corpora.silenced(), corpora.reachable_or_cached(*hub_ids) as blocked:
+        for task, config in configs.items():
+            hub_id = config.get("dataset_path", task)
+            # an inline group is lm-eval's own way to take a task from its library with changes
+            group = {"group": "_", "task": [{"task": task, **_mirrored(hub_id, config.get("dataset_name"))}]}
+            try:
+                loaded[task] = manager.load([group])["tasks"][task]
+            except Exception as error:  # ConnectionError, httpx2.HTTPError, FileNotFoundError: no common base
+                raise corpora.unavailable(hub_id, error, blocked) from error
+    return loaded
+
+
+def _mirrored(hub_id: str, config: str | None) -> dict[str, str | None]:
+    """The changes to a task that make it read its dataset from the local mirror; none when that does not have it."""
+    folder = hub.mirror("datasets", hub_id)
+    if folder is None:
+        return {}
+    path, name = corpora.mirrored_config(folder, config)
+    return {"dataset_path": path, "dataset_name": name}
+
+
+def _scores(raw: Mapping, task: str) -> dict[str, float | int | None]:
+    """A task's accuracies, standard errors and number of items, from lm-eval's result."""
+    values = raw["results"][task]
+    found: dict[str, float | int | None] = {}
+    for metric in METRICS:
+        for key in (metric, f"{metric}_stderr"):
+            value = values.get(f"{key},none")
+            # lm-eval writes 'N/A' where it has no standard error; n = 1 leaves none either
+            found[key] = float(value) if isinstance(value, int | float) and value == value else None
+    return {**found, "n": int(raw["n-samples"][task]["effective"])}
+
+
+def _jsonable(result: Mapping) -> dict:
+    from lm_eval.utils import handle_non_serializable
+
+    return json.loads(json.dumps(result, default=handle_non_serializable))
+
+
+@contextmanager
+def _lm_eval_quiet() -> Iterator[None]:
+    """lm-eval's warnings about its own options, and its bars when nobody is watching, stay out of the log."""
+    logger = logging.getLogger("lm_eval")
+    level, bars = logger.level, os.environ.get("TQDM_DISABLE")
+    logger.setLevel(logging.ERROR)
+    if not sys.stderr.isatty():
+        os.environ["TQDM_DISABLE"] = "1"
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        if bars is None:
+            os.environ.pop("TQDM_DISABLE", None)

@@ -1,0 +1,206 @@
+"""Perplexity in the way of GPTQ, which the papers use: one long token sequence, cut into windows, each read alone.
+
+    windows x_1 .. x_n of L tokens (the rest is dropped);  nll_i = mean over t = 2..L of -log p(x_i[t] | x_i[1..t-1])
+    perplexity = exp(mean over i of nll_i)
+
+This is perplexity per token. lm-eval's `word_perplexity` is another quantity (8.7 where this is 5.5), as is a perplexity
+over overlapping windows. No token is put before a window. Log-probabilities are formed in float32 whatever the model's
+dtype.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from tqdm import tqdm
+
+from common import corpora
+from common.errors import UserError, UserValueError
+
+# Tokens in one forward pass (one window if it is longer): bounds the logits that exist at a time.
+MAX_TOKENS = 2048
+# Positions whose logits are turned into float32 at a time.
+ROWS = 512
+
+
+def cut(tokens: Tensor, window: int) -> Tensor:
+    """`tokens` [T] or [1, T] -> non-overlapping windows [T // window, window]; the tail is dropped.
+
+    Raises UserValueError for a window without a prediction, and for a text shorter than one window.
+    """
+    if window < 2:
+        raise UserValueError(f"a window of {window} token(s) predicts nothing; use 2 or more")
+    if tokens.ndim == 2 and len(tokens) == 1:
+        tokens = tokens[0]
+    if tokens.ndim != 1:
+        raise UserValueError(f"expected one sequence of tokens, [T] or [1, T], but got shape {list(tokens.shape)}")
+    if len(tokens) < window:
+        raise UserValueError(f"the text is too short: {len(tokens)} tokens do not fill one window of {window}")
+    return tokens[: len(tokens) // window * window].view(-1, window)
+
+
+@torch.inference_mode()
+def token_nlls(model, windows: Tensor, *, progress: str | None = None, max_tokens: int = MAX_TOKENS) -> Tensor:
+    """Negative log-likelihoods of each window's tokens but its first, in nats: [windows, L] -> [windows, L - 1] float32.
+
+    progress: a label for the progress bar (silent when not on a terminal). Logits of one batch exist at a time.
+    """
+    device = model.get_input_embeddings().weight.device
+    batches = windows.split(max(1, max_tokens // windows.shape[1]))
+    silent = progress is None or not sys.stderr.isatty()
+    found = []
+    for batch in tqdm(batches, desc=progress, disable=silent):
+        batch = batch.to(device)
+        logits = model(batch, use_cache=False).logits[:, :-1].flatten(0, 1)  # [batch * (L - 1), vocabulary]
+        pairs = zip(logits.split(ROWS), batch[:, 1:].flatten().to(logits.device).split(ROWS), strict=True)
+        nlls = torch.cat([F.cross_entropy(part.float(), target, reduction="none") for part, target in pairs])
+        found.append(nlls.view(len(batch), -1).cpu())
+    return torch.cat(found)
+
+
+def summarise(nlls: Tensor) -> dict[str, float | int | None]:
+    """Perplexity of `nlls` [windows, L - 1] with its standard error, and the mean they come from.
+
+    Windows are taken as independent draws: the standard error of the mean NLL is that of the window means, and the delta
+    method carries it over, se(ppl) = ppl * se(nll). One window gives none.
+    """
+    means = nlls.double().mean(dim=1)
+    mean = float(means.mean())
+    spread = float(means.std() / math.sqrt(len(means))) if len(means) > 1 else None
+    value = math.exp(mean) if mean < 700 else math.inf  # beyond, exp overflows
+    return {
+        "perplexity": value,
+        "stderr": None if spread is None else value * spread,
+        "nll": mean,
+        "nll_stderr": spread,
+        "windows": len(means),
+        "predictions": nlls.numel(),
+    }
+
+
+def perplexity(model, tokens: Tensor, window: int) -> float:
+    """Perplexity of `tokens` [T] or [1, T] in non-overlapping windows; see the module's text for the definition.
+
+    Raises UserValueError (a ValueError) for a window below 2 and a text shorter than one window.
+    """
+    return summarise(token_nlls(model, cut(tokens, window)))["perplexity"]
+
+
+def joined_windows(protocol: Protocol, tokenizer) -> Tensor:
+    """The corpus joined, tokenised once and cut: [windows, L]."""
+    return cut(corpora.joined_ids(tokenizer, protocol.source), protocol.window)
+
+
+def c4_crops(protocol: Protocol, tokenizer, count: int = 256, seed: int = 0) -> Tensor:
+    """`count` random crops [count, L], each from a random document of more than L tokens; documents may repeat.
+
+    Source: GPTQ's C4 validation set. Python's `random`, one document drawn, drawn again while it is too short, then one
+    offset; each document is tokenised by itself.
+    """
+    documents = corpora.texts(protocol.source)
+    rng = random.Random(seed)
+    length, crops = protocol.window, []
+    encoded: dict[int, Tensor] = {}
+    short: set[int] = set()
+    while len(crops) < count:
+        index = rng.randint(0, len(documents) - 1)
+        if index not in encoded and index not in short:
+            ids = corpora.encode(tokenizer, documents[index])
+            if len(ids) > length:
+                encoded[index] = ids
+            else:
+                short.add(index)
+        if index in encoded:
+            start = rng.randint(0, len(encoded[index]) - length - 1)
+            crops.append(encoded[index][start : start + length])
+        elif len(short) == len(documents):
+            raise UserValueError(f"{protocol.corpus}: none of its {len(documents)} documents exceeds {length} tokens")
+    return torch.stack(crops)
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A way to measure perplexity, by name; results of different versions are not comparable.
+
+    join: what stands between documents. window: tokens L. dtype: what the source ran the model in (the model given is
+    measured as it is; a result says in which dtype). label: the column of the papers' tables.
+    """
+
+    name: str
+    label: str
+    corpus: str
+    window: int
+    version: int = 1
+    join: str = "\n\n"
+    dtype: str = "float16"
+    notes: str = ""
+    windows: Callable[[Protocol, object], Tensor] = joined_windows
+
+    @property
+    def source(self) -> corpora.Corpus:
+        """The corpus, joined as this protocol says."""
+        return replace(corpora.get(self.corpus), join=self.join)
+
+    def measured(self, model, tokenizer, *, limit: int | None = None, progress: bool = True) -> dict:
+        """Perplexity of a model with its standard error, token counts, corpus digest and this protocol's identity.
+
+        limit: the first so many windows only. Raises UserError when the corpus cannot be had or is too short.
+        """
+        if limit is not None and limit < 1:
+            raise UserError(f"a limit of {limit} windows measures nothing; use 1 or more")
+        windows = self.windows(self, tokenizer)[:limit]
+        nlls = token_nlls(model, windows, progress=self.name if progress else None)
+        return {
+            **summarise(nlls),
+            "tokens": windows.numel(),
+            "window": self.window,
+            "protocol": self.name,
+            "version": self.version,
+            "corpus": self.corpus,
+            "corpus_sha256": corpora.digest(self.source),
+            "tokens_sha256": hashlib.sha256(windows.contiguous().numpy().tobytes()).hexdigest(),
+            "dtype": str(model.get_input_embeddings().weight.dtype).removeprefix("torch."),
+            "limit": limit,
+        }
+
+
+_LINEARPATCH = "LinearPatch, section 4.1 and official code; the dense rows of Prune&Comp are the same"
+
+
+def _standin(domain: str, label: str) -> Protocol:
+    notes = "held-out docstrings; the window is the length the stand-in was trained on"
+    return Protocol(f"standin-{domain}", label, domain, 256, dtype="float32", notes=notes)
+
+
+PROTOCOLS: dict[str, Protocol] = {
+    protocol.name: protocol
+    for protocol in (
+        Protocol("linearpatch-wikitext2", "WIKI-2", "wikitext2-test", 2048, notes=_LINEARPATCH),
+        Protocol(
+            "linearpatch-c4",
+            "C4",
+            "c4-validation",
+            2048,
+            notes=f"{_LINEARPATCH}: 256 crops of long documents of shard 0 of 8, seed 0",
+            windows=c4_crops,
+        ),
+        Protocol(
+            "linearpatch-ptb",
+            "PTB",
+            "ptb-validation",
+            2048,
+            notes=f"{_LINEARPATCH}: the validation split, not test",
+        ),
+        _standin("standard-library", "StdLib"),
+        _standin("numerical", "Numeric"),
+        _standin("learning", "Learning"),
+    )
+}

@@ -1,0 +1,212 @@
+"""The record of one measurement: what was measured, its values, and where they come from.
+
+One JSON file per (recipe, benchmark), written atomically and never edited:
+``<folder>/<profile>/<model>/<recipe hash>/<benchmark>.json``. A user's own records are preferred to published ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+from common.errors import UserError
+
+log = logging.getLogger(__name__)
+
+SCHEMA = 1
+ROOT = Path(__file__).resolve().parents[1]
+PUBLISHED = ROOT / "reproductions" / "results"
+PACKAGES = ("torch", "transformers", "datasets", "lm-eval", "tokenizers", "numpy", "scipy")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model comes about: which one, which layers go and how they are chosen, what repairs the cut, what trains it.
+
+    weights: digest or pinned revision of the weights. Mappings must be JSON-able. limit: the number of items a task is cut
+    to, None for all; a quick look is another recipe, so it never passes for the whole measurement.
+    """
+
+    model: str
+    profile: str
+    weights: str | None = None
+    selection: Mapping | None = None
+    repair: Mapping | None = None
+    training: Mapping | None = None
+    calibration: Mapping | None = None
+    fidelity: str = "paper"
+    limit: int | None = None
+
+    def canonical_json(self) -> str:
+        """One spelling per recipe: sorted keys, no spaces."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+
+    @property
+    def hash(self) -> str:
+        """Sixteen hexadecimal digits of the canonical JSON's SHA-256."""
+        return hashlib.sha256(self.canonical_json().encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Record:
+    """One measurement. status: ``ok`` or ``failed`` (then ``reason`` says why). origin: ``yours`` or ``published``."""
+
+    recipe: dict
+    recipe_hash: str
+    benchmark: str
+    status: str
+    values: dict = field(default_factory=dict)
+    stderr: dict = field(default_factory=dict)
+    details: dict = field(default_factory=dict)
+    provenance: dict = field(default_factory=dict)
+    reason: str | None = None
+    schema: int = SCHEMA
+    origin: str = field(default="yours", compare=False)
+
+    def to_json(self) -> str:
+        """The file's content; where it was read from is not part of it."""
+        content = {key: value for key, value in asdict(self).items() if key != "origin"}
+        return json.dumps(content, indent=1, sort_keys=True) + "\n"
+
+
+def user_folder() -> Path:
+    """Where a user's own records go: ``$LAYERLAB_RESULTS``, or ``results`` in the repository."""
+    return Path(os.environ.get("LAYERLAB_RESULTS") or ROOT / "results")
+
+
+class Store:
+    """Records on disk: the user's own, and the published ones behind them."""
+
+    def __init__(self, user: Path | None = None, published: Path | None = PUBLISHED) -> None:
+        self.user = user or user_folder()
+        self.published = published
+
+    def path(self, recipe: Recipe, benchmark: str, folder: Path | None = None) -> Path:
+        """The file of one measurement."""
+        return (folder or self.user) / recipe.profile / recipe.model / recipe.hash / f"{benchmark}.json"
+
+    def get(self, recipe: Recipe, benchmark: str) -> Record | None:
+        """The user's record of a measurement, else the published one, else None.
+
+        A damaged or older-format file of the user's is set aside under another name with a warning and then missing; a
+        published one is only warned of.
+        """
+        own = self._read(self.path(recipe, benchmark), "yours")
+        if own is not None or self.published is None:
+            return own
+        return self._read(self.path(recipe, benchmark, self.published), "published")
+
+    def put(self, record: Record, recipe: Recipe) -> Path:
+        """Write a record; the file is whole or not there at all.
+
+        Raises:
+            UserError: the folder cannot be written; earlier records are untouched.
+        """
+        path = self.path(recipe, record.benchmark)
+        temporary = None
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as out:
+                temporary = Path(out.name)
+                out.write(record.to_json())
+                out.flush()
+                os.fsync(out.fileno())
+            os.replace(temporary, path)
+        except OSError as error:
+            if temporary is not None:
+                temporary.unlink(missing_ok=True)
+            raise UserError(
+                f"cannot write the record {path}: {error.strerror}; free space there or name another folder in "
+                "LAYERLAB_RESULTS; records written so far are kept"
+            ) from error
+        return path
+
+    def check_writable(self) -> None:
+        """Fail before anything is measured when records could not be kept.
+
+        Raises:
+            UserError: the folder cannot be written.
+        """
+        try:
+            self.user.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.user) as probe:
+                probe.write(b"0" * 4096)
+        except OSError as error:
+            raise UserError(
+                f"cannot write records to {self.user}: {error.strerror}; name another folder in LAYERLAB_RESULTS"
+            ) from error
+
+    def _read(self, path: Path, origin: str) -> Record | None:
+        if not path.exists():
+            return None
+        try:
+            content = json.loads(path.read_text())
+            schema = content["schema"]
+            if schema == SCHEMA:
+                return Record(**content, origin=origin)
+            problem = f"schema-{schema}"
+        except OSError as error:
+            raise UserError(f"cannot read the record {path}: {error.strerror}; check its permissions") from error
+        except (ValueError, KeyError, TypeError):
+            problem = "corrupt"
+        if origin == "published":
+            log.warning("published record %s is unreadable (%s) and is ignored", path, problem)
+            return None
+        aside = path.with_suffix(f".{problem}.set-aside")
+        number = 1
+        while aside.exists():
+            number += 1
+            aside = path.with_suffix(f".{problem}-{number}.set-aside")
+        try:
+            path.rename(aside)
+            log.warning("record %s is unreadable (%s); set aside as %s", path, problem, aside.name)
+        except OSError:
+            log.warning("record %s is unreadable (%s) and could not be moved; it is ignored", path, problem)
+        return None
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(("git", "-C", str(ROOT), *arguments), capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def environment() -> dict:
+    """Versions, machine and code state: the part of a record's provenance that does not depend on the measurement."""
+    status = _git("status", "--porcelain")
+    return {
+        "packages": {name: metadata.version(name) for name in PACKAGES},
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "cpus": os.cpu_count(),
+        "commit": _git("rev-parse", "HEAD"),
+        "dirty": None if status is None else bool(status),
+    }
+
+
+def now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def peak_memory_bytes() -> int | None:
+    """The most memory the process has held so far; None where the system does not tell."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,178 @@
+"""Render the JSON form of a table for the terminal, Markdown, CSV or LaTeX. Renders only; every number comes with it.
+
+The form is that of ``show --format json``: target, profile, title, rows of cells (reported, reproduced, stderr, status),
+claims. Rows of the profile that was run come first; with the stand-in, the paper's models stand in a table of their own.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+from common.errors import unknown
+
+FORMATS = ("terminal", "md", "csv", "latex", "json")
+MARKS = {True: "yes", False: "no", None: "not measured"}
+
+
+def render(table: dict, form: str = "terminal") -> str:
+    """One of the FORMATS, ending in a line break.
+
+    Raises:
+        UserError: an unknown format.
+    """
+    makers = {"terminal": _terminal, "md": _markdown, "csv": _csv, "latex": _latex, "json": _json}
+    if form not in makers:
+        raise unknown("format", form, FORMATS)
+    return makers[form](table)
+
+
+def _json(table: dict) -> str:
+    return json.dumps(table, indent=1, allow_nan=False) + "\n"
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}"
+
+
+def _measured_cell(cell: dict, with_error: bool) -> str:
+    if cell["reproduced"] is None:
+        return {"not run": "·", "none": ""}.get(cell["status"], "x")
+    error = f"±{cell['stderr']:.1f}" if with_error and cell["stderr"] else ""
+    return _number(cell["reproduced"]) + error
+
+
+def _compared_cell(cell: dict) -> str:
+    reported = "" if cell["reported"] is None else _number(cell["reported"])
+    if cell["reproduced"] is None:
+        return reported
+    difference = "" if cell["reported"] is None else f" ({cell['reproduced'] - cell['reported']:+.2f})"
+    return f"{reported} | {_number(cell['reproduced'])}{difference}".lstrip(" |")
+
+
+def _parts(table: dict) -> list[tuple[str, list[dict], callable]]:
+    """(heading, rows, cell text) of each table to print."""
+    own = [row for row in table["rows"] if row["profile"] == table["profile"]]
+    if table["profile"] == "paper":
+        return [("Reported | reproduced (difference)", own, _compared_cell)]
+    reported = [row for row in table["rows"] if row["profile"] == "paper"]
+    last = [column for column in table["columns"] if column in ("AVG", "RP")]
+
+    def measured(cell: dict) -> str:
+        return _measured_cell(cell, cell["column"] in last)
+
+    def printed(cell: dict) -> str:
+        return "" if cell["reported"] is None else _number(cell["reported"])
+
+    return [
+        (f"Measured on the stand-in ({table['origin']} records)", own, measured),
+        ("Reported by the paper on its own models; none of these was run here", reported, printed),
+    ]
+
+
+def _grid(rows: list[dict], columns: list[str], text) -> list[list[str]]:
+    lines = []
+    for row in rows:
+        cells = [text({**row["cells"][c], "column": c}) if c in row["cells"] else "" for c in columns]
+        note = row["status"] if row["status"] != "measured" and not any(cells[1:]) else ""
+        lines.append([row["model"], row["sparsity"], row["method"] + (f" ({note})" if note else ""), *cells])
+    return lines
+
+
+def _columns(rows: list[dict]) -> list[str]:
+    return list(rows[0]["cells"]) if rows else []
+
+
+def _statuses(table: dict) -> list[str]:
+    """One line per cell that failed, so that no reason is hidden behind a mark."""
+    lines = []
+    for row in table["rows"]:
+        failed = {name: c["status"] for name, c in row["cells"].items() if c["status"].startswith("failed")}
+        for status in dict.fromkeys(failed.values()):
+            names = ", ".join(name for name, value in failed.items() if value == status)
+            lines.append(f"{row['model']} {row['sparsity']} {row['method']}, {names}: {status}")
+    return lines
+
+
+def _claims(table: dict) -> list[list[str]]:
+    return [[c["text"], MARKS[c["reported"]], c.get("note") or MARKS[c["reproduced"]]] for c in table["claims"]]
+
+
+def _aligned(header: list[str], lines: list[list[str]], left: int) -> str:
+    widths = [max(len(line[i]) for line in [header, *lines]) for i in range(len(header))]
+    pad = [str.ljust if i < left else str.rjust for i in range(len(header))]
+    rule = "  ".join("-" * w for w in widths)
+    text = ["  ".join(p(cell, w) for p, cell, w in zip(pad, line, widths, strict=True)).rstrip() for line in [header, *lines]]
+    return "\n".join([text[0], rule, *text[1:]])
+
+
+def _notes(table: dict) -> list[str]:
+    lines = [table["note"]] if table.get("note") else []
+    marks = {c["status"] for row in table["rows"] if row["profile"] == table["profile"] for c in row["cells"].values()}
+    if "not run" in marks and table["profile"] == "standin":
+        lines.append("·: not run.")
+    return lines
+
+
+def _terminal(table: dict) -> str:
+    blocks = [table["title"]]
+    for heading, rows, text in _parts(table):
+        columns = _columns(rows)
+        blocks.append(f"{heading}\n\n" + _aligned(["Model", "n/N", "Method", *columns], _grid(rows, columns, text), 3))
+    blocks += _notes(table)
+    if table["claims"]:
+        header = ["The paper's claims", "in its numbers", f"here ({table['profile']})"]
+        blocks.append(_aligned(header, _claims(table), 3))
+    return "\n\n".join(blocks + _statuses(table)) + "\n"
+
+
+def _pipes(header: list[str], lines: list[list[str]], left: int) -> str:
+    rule = ["---"] * left + ["---:"] * (len(header) - left)
+    escaped = [[cell.replace("|", "\\|") for cell in line] for line in [header, rule, *lines]]
+    return "\n".join("| " + " | ".join(line) + " |" for line in escaped)
+
+
+def _markdown(table: dict) -> str:
+    blocks = [f"**{table['title']}**"]
+    for heading, rows, text in _parts(table):
+        columns = _columns(rows)
+        blocks += [f"{heading}:", _pipes(["Model", "n/N", "Method", *columns], _grid(rows, columns, text), 3)]
+    blocks += _notes(table)
+    if table["claims"]:
+        header = ["The paper's claims", "in its numbers", f"here ({table['profile']})"]
+        blocks.append(_pipes(header, _claims(table), 3))
+    return "\n\n".join(blocks + _statuses(table)) + "\n"
+
+
+def _csv(table: dict) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["model", "sparsity", "method", "column", "reported", "reproduced", "stderr", "status"])
+    for row in table["rows"]:
+        for column, cell in row["cells"].items():
+            values = [cell["reported"], cell["reproduced"], cell["stderr"], cell["status"]]
+            writer.writerow([row["model"], row["sparsity"], row["method"], column, *values])
+    return out.getvalue()
+
+
+def _latex(table: dict) -> str:
+    def safe(text: str) -> str:
+        for character in "\\&%$#_{}":
+            text = text.replace(character, "\\" + character if character != "\\" else r"\textbackslash ")
+        return text.replace("±", r"$\pm$").replace("·", r"$\cdot$")
+
+    blocks = []
+    for heading, rows, text in _parts(table):
+        columns = _columns(rows)
+        lines = [["Model", "$n/N$", "Method", *map(safe, columns)]]
+        lines += [[safe(cell) for cell in line] for line in _grid(rows, columns, text)]
+        body = [" & ".join(line) + r" \\" for line in lines]
+        body.insert(1, r"\midrule")
+        blocks.append(
+            "\n".join(
+                [rf"% {table['title']}. {heading}", rf"\begin{{tabular}}{{lll{'r' * len(columns)}}}", r"\toprule"]
+                + [*body, r"\bottomrule", r"\end{tabular}"]
+            )
+        )
+    return "\n\n".join(blocks) + "\n"

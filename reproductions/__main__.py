@@ -1,0 +1,144 @@
+"""Command line: ``python -m reproductions {list,run,show,fetch}``.
+
+Results go to standard output and files, progress and messages to standard error. Exit status: 0 all well, 1 a cell
+failed (the others are measured and kept), 2 a request that cannot be met, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+
+from common.errors import UserError
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line's parser."""
+    top = argparse.ArgumentParser(prog="python -m reproductions", description="Run and show the papers' tables.")
+    top.add_argument("--verbose", action="store_true", help="log details and tracebacks to standard error")
+    commands = top.add_subparsers(dest="command", required=True, metavar="{list,run,show,fetch}")
+
+    listing = commands.add_parser("list", help="every target with its title")
+    listing.add_argument("--json", action="store_true", help="as JSON")
+
+    run = commands.add_parser("run", help="measure what a target still lacks, one record per cell")
+    run.add_argument("targets", nargs="+", metavar="TARGET", help="as `list` prints them, e.g. table1-linearpatch")
+    _narrowing(run)
+    run.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, or auto to spread a model (default: cpu)")
+    run.add_argument("--dtype", help="float32, bfloat16 or float16 (default: float32 on a CPU, else as saved)")
+    run.add_argument("--force", action="store_true", help="measure again what has a record; the record is replaced")
+
+    show = commands.add_parser("show", help="print a table from records; measures nothing")
+    show.add_argument("target", metavar="TARGET")
+    _narrowing(show)
+    show.add_argument("--format", default="terminal", help="terminal, md, csv, latex or json (default: terminal)")
+
+    fetch = commands.add_parser("fetch", help="download every model and dataset a target needs, then run offline")
+    fetch.add_argument("target", metavar="TARGET")
+    _narrowing(fetch, profile="paper")
+    return top
+
+
+def _narrowing(command: argparse.ArgumentParser, profile: str = "standin") -> None:
+    command.add_argument("--profile", default=profile, help=f"standin or paper (default: {profile})")
+    command.add_argument("--model", action="append", default=[], metavar="NAME", help="only this model; repeatable")
+    command.add_argument("--row", metavar="PATTERN", help="only rows whose method fits, e.g. 'LinearPatch*'")
+    command.add_argument("--limit", type=int, metavar="N", help="a quick look: only N items of each task")
+
+
+def _check(options: argparse.Namespace) -> None:
+    from common.errors import unknown
+    from reproductions.registry import PROFILES
+
+    if options.profile not in PROFILES:
+        raise unknown("profile", options.profile, PROFILES)
+    if options.limit is not None and options.limit < 2:
+        raise UserError(f"--limit {options.limit} leaves no standard error; use at least 2")
+
+
+def _list(options: argparse.Namespace) -> int:
+    from reproductions.registry import targets
+
+    found = {name: table.title for name, table in targets().items()}
+    if options.json:
+        print(json.dumps([{"target": name, "title": title} for name, title in found.items()], indent=1))
+    else:
+        width = max(map(len, found))
+        print("\n".join(f"{name:<{width}}  {title}" for name, title in found.items()))
+    return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    from common.results import Store
+    from reproductions import registry, runner
+
+    _check(options)
+    tables = [registry.get(target) for target in options.targets]
+    if options.profile == "standin":
+        os.environ["HF_HUB_OFFLINE"] = "1"  # nothing of the stand-in comes from the hub: ask no network
+    store = Store()
+    chosen = {"models": options.model, "pattern": options.row, "limit": options.limit}
+    if not runner.missing(tables, store, options.profile, force=options.force, **chosen):
+        print("every cell has a record; nothing to measure", file=sys.stderr)
+        return 0
+    from reproductions import measure  # loads torch and transformers: only when there is something to measure
+
+    options_of_run = {"device": options.device, "dtype": options.dtype, "force": options.force}
+    failed = runner.run(tables, store, options.profile, measure, **chosen, **options_of_run)
+    if failed:
+        print(f"{failed} cells failed; their reasons are recorded and the next run tries them again", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    from common import tables
+    from common.results import Store
+    from reproductions import registry, show
+
+    _check(options)
+    if options.format not in tables.FORMATS:
+        tables.render({}, options.format)  # raises, naming the formats
+    table = registry.get(options.target)
+    chosen = {"models": options.model, "pattern": options.row, "limit": options.limit}
+    print(tables.render(show.build(table, Store(), options.profile, **chosen), options.format), end="")
+    return 0
+
+
+def _fetch(options: argparse.Namespace) -> int:
+    from reproductions import fetch, registry
+
+    _check(options)
+    table = registry.get(options.target)
+    for what in fetch.fetch(table, options.profile, models=options.model, pattern=options.row):
+        print(what)
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    options = parser().parse_args(arguments)
+    level = logging.DEBUG if options.verbose else logging.WARNING
+    logging.basicConfig(level=level, format="%(levelname)s: %(message)s", stream=sys.stderr)
+    for noisy in ("httpx", "urllib3", "filelock", "lm_eval", "datasets", "transformers"):
+        logging.getLogger(noisy).setLevel(logging.ERROR)
+    commands = {"list": _list, "run": _run, "show": _show, "fetch": _fetch}
+    try:
+        return commands[options.command](options)
+    except UserError as error:
+        if options.verbose:
+            logging.exception("refused")
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; finished measurements are kept, run the same command to go on", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

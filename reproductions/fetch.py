@@ -1,0 +1,40 @@
+"""Download what a target needs from the hub, so that it can run where there is no network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tqdm import tqdm
+
+from common import corpora, models
+from common.evaluation import harness
+from reproductions.registry import Table
+from reproductions.runner import choose_rows
+
+
+def fetch(table: Table, profile: str, *, models: Sequence[str] = (), pattern: str | None = None) -> Iterator[str]:
+    """Fetch every model, corpus and task of the chosen rows, one after the other; yields a line for each.
+
+    Raises:
+        UserError: something could not be fetched; what came before is kept and not fetched again.
+    """
+    rows = [row for row in choose_rows(table, profile, models, pattern, None) if row.recipe]
+    if profile == "standin":
+        yield "the stand-in profile needs nothing from the hub"
+        return
+    jobs = [("model", name) for name in dict.fromkeys(row.model for row in rows)]
+    jobs += [("corpus", name) for name in dict.fromkeys(_corpora(rows))]
+    tasks = (column.benchmark for column in table.columns(profile))
+    jobs += [("task", name) for name in tasks if name and name != "parameters"]
+    for kind, name in tqdm(jobs, desc="fetching", disable=None):
+        _FETCH[kind](name)
+        yield f"{kind} {name}: here"
+
+
+def _corpora(rows) -> Iterator[str]:
+    for row in rows:
+        entries = (row.recipe.calibration, (row.recipe.selection or {}).get("calibration"))
+        yield from (entry["corpus"] for entry in entries if entry)
+
+
+_FETCH = {"model": models.resolve, "corpus": corpora.texts, "task": harness.fetch}

@@ -1,0 +1,142 @@
+"""Measure what a target still lacks: each cell once, each record written as soon as it is known."""
+
+from __future__ import annotations
+
+import fnmatch
+import logging
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from tqdm import tqdm
+
+from common import results
+from common.errors import UserError, unknown
+from common.results import Recipe, Record, Store
+from reproductions.registry import Row, Table
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Work:
+    """One recipe and the benchmarks that are missing for it."""
+
+    recipe: Recipe
+    title: str
+    benchmarks: list[str] = field(default_factory=list)
+
+
+def choose_rows(table: Table, profile: str, models: Sequence[str], pattern: str | None, limit: int | None) -> list[Row]:
+    """The rows of a table that a command names.
+
+    Raises:
+        UserError: a model that the table does not have, or a pattern that fits no row.
+    """
+    rows = table.rows(profile, limit)
+    known = {row.model for row in rows}
+    for model in models:
+        if model not in known:
+            raise unknown(f"model in the {profile} profile of {table.target}", model, known)
+    rows = [row for row in rows if not models or row.model in models]
+    if pattern is None:
+        return rows
+    # Brackets stand in row names (LinearPatch[L]), so only * and ? are wild.
+    plain = pattern.lower().replace("[", "[[]")
+    chosen = [row for row in rows if fnmatch.fnmatchcase(row.method.lower(), plain)]
+    if not chosen:
+        raise unknown("row", pattern, {row.method for row in rows})
+    return chosen
+
+
+def missing(tables: Sequence[Table], store: Store, profile: str, *, force: bool = False, **chosen) -> list[Work]:
+    """What has to be measured, grouped by recipe. Failed records are tried again; ``force`` measures everything anew."""
+    work: dict[str, Work] = {}
+    for table in tables:
+        benchmarks = [column.benchmark for column in table.columns(profile) if column.benchmark]
+        for row in choose_rows(table, profile, **chosen):
+            if row.recipe is None:
+                continue
+            for benchmark in benchmarks:
+                record = None if force else store.get(row.recipe, benchmark)
+                if record is not None and record.status == "ok":
+                    continue
+                title = f"{row.label} {row.sparsity} {row.method}"
+                entry = work.setdefault(row.recipe.hash, Work(row.recipe, title))
+                if benchmark not in entry.benchmarks:
+                    entry.benchmarks.append(benchmark)
+    return list(work.values())
+
+
+def describe(error: BaseException) -> str:
+    """One line that says why a cell failed and, where there is one, the remedy."""
+    first = (str(error).strip().splitlines() or [""])[0]
+    if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
+        return "out of memory; use a larger device, --dtype bfloat16 or --device auto"
+    return first if isinstance(error, UserError) else f"{type(error).__name__}: {first}"
+
+
+def run(
+    tables: Sequence[Table],
+    store: Store,
+    profile: str,
+    measure,
+    *,
+    models: Sequence[str] = (),
+    pattern: str | None = None,
+    limit: int | None = None,
+    device: str = "cpu",
+    dtype: str | None = None,
+    force: bool = False,
+) -> int:
+    """Measure every missing cell; returns the number of failed ones.
+
+    ``measure`` offers ``prepare(recipe, device=, dtype=, progress=)`` and ``benchmark(prepared, name)`` returning values,
+    standard errors and details. A cell that fails is recorded with its reason and does not stop the others.
+    """
+    store.check_writable()
+    work = missing(tables, store, profile, force=force, models=models, pattern=pattern, limit=limit)
+    shared = results.environment() | {"device": device, "dtype": dtype}
+    failed = 0
+    with tqdm(total=sum(len(w.benchmarks) for w in work), unit="cell", disable=not sys.stderr.isatty()) as bar:
+        for entry in work:
+            bar.set_description(entry.title)
+            started = time.perf_counter()
+            prepared, problem = _attempt(lambda e=entry: measure.prepare(e.recipe, device=device, dtype=dtype, progress=True))
+            preparing = time.perf_counter() - started
+            for benchmark in entry.benchmarks:
+                started = time.perf_counter()
+                outcome = None
+                if prepared is not None:
+                    outcome, problem = _attempt(lambda b=benchmark, p=prepared: measure.benchmark(p, b))
+                provenance = shared | {"seconds": time.perf_counter() - started, "preparing_seconds": preparing}
+                provenance |= {"peak_memory_bytes": results.peak_memory_bytes(), "measured_at": results.now()}
+                record = _record(entry.recipe, benchmark, prepared, outcome, problem, provenance)
+                store.put(record, entry.recipe)
+                if outcome is None:
+                    failed += 1
+                    log.error("%s, %s: %s", entry.title, benchmark, problem)
+                bar.update()
+    return failed
+
+
+def _attempt(action: Callable) -> tuple[object | None, str | None]:
+    try:
+        return action(), None
+    except Exception as error:  # whatever stops one cell must not stop the others
+        if not isinstance(error, UserError):
+            log.debug("cell failed", exc_info=True)
+        return None, describe(error)
+
+
+def _record(recipe: Recipe, benchmark: str, prepared, outcome, problem: str | None, provenance: dict) -> Record:
+    base = {"recipe": recipe.__dict__ | {}, "recipe_hash": recipe.hash, "benchmark": benchmark}
+    if prepared is not None:
+        provenance = provenance | prepared.provenance
+    if outcome is None:
+        return Record(**base, status="failed", reason=problem, provenance=provenance)
+    values, stderr, details = outcome
+    return Record(
+        **base, status="ok", values=values, stderr=stderr, details=prepared.details | details, provenance=provenance
+    )

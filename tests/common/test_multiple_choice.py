@@ -1,0 +1,147 @@
+"""The shared-context scorer against lm-eval's own HFLM, on every architecture."""
+
+import random
+
+import pytest
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.models.huggingface import HFLM
+
+from common.errors import UserError
+from common.evaluation import multiple_choice
+from common.evaluation.multiple_choice import SharedContextLM, grow
+
+WORDS = ["the", "layers", "of", "a", "model", "are", "removed", "and", "stream", "is", "scaled", "zebra", "quick"]
+
+
+def text(rng: random.Random, words: int) -> str:
+    return " ".join(rng.choice(WORDS) for _ in range(words))
+
+
+def requests(seed: int = 0, items: int = 6) -> list[Instance]:
+    """Four choices on one context; contexts that differ, same ending; one-token choices; no context; trailing space."""
+    rng = random.Random(seed)
+    pairs: list[tuple[str, str]] = []
+    for item in range(items):
+        context = text(rng, rng.randrange(4, 16)) + (" " if item == 1 else "")
+        pairs += [(context, " " + text(rng, rng.randrange(1, 6))) for _ in range(4)]
+        stem = text(rng, 8)
+        pairs += [(f"{stem} {option} is", " scaled by one") for option in ("model", "stream")]
+    pairs += [("the answer is", choice) for choice in ("a", "b", "c", "d")]
+    pairs += [("", "the stream is scaled"), ("", "the stream is removed"), ("the answer is", "a")]
+    return [
+        Instance(request_type="loglikelihood", doc={}, arguments=pair, idx=index) for index, pair in enumerate(pairs)
+    ]
+
+
+def reference(model, tokenizer, wanted, **options):
+    lm = HFLM(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=4, **options)
+    return lm.loglikelihood(wanted, disable_tqdm=True)
+
+
+def compare(ours, theirs):
+    assert len(ours) == len(theirs)
+    for (ours_ll, ours_greedy), (their_ll, their_greedy) in zip(ours, theirs, strict=True):
+        assert ours_ll == pytest.approx(their_ll, abs=1e-4)
+        assert ours_greedy is their_greedy
+
+
+@pytest.mark.parametrize("attention", ["default", "eager"])
+def test_same_log_likelihoods_as_hflm(tiny, tiny_tokenizer, attention):
+    if attention == "eager":
+        tiny.set_attn_implementation("eager")
+    lm = SharedContextLM(tiny, tiny_tokenizer, batch_size=3)
+    compare(lm.loglikelihood(requests()), reference(tiny, tiny_tokenizer, requests()))
+    assert lm.forward_tokens <= lm.padded_tokens
+
+
+def test_greedy_continuations_are_recognised(tiny, tiny_tokenizer):
+    context = "the layers of a model"
+    ids = torch.tensor([tiny_tokenizer.encode(context)])
+    with torch.inference_mode():
+        for _ in range(3):
+            ids = torch.cat([ids, tiny(ids).logits[:, -1:].argmax(-1)], dim=1)
+    lm = SharedContextLM(tiny, tiny_tokenizer)
+    prompt, said = ids[0, :-3].tolist(), ids[0, -3:].tolist()
+    other = [*said[:2], (said[2] + 1) % 300]
+    answers = lm._loglikelihood_tokens([(("c", "a"), prompt, said), (("c", "b"), prompt, other)], disable_tqdm=True)
+    assert [greedy for _, greedy in answers] == [True, False]
+
+
+def test_left_truncation_is_that_of_hflm(tiny, tiny_tokenizer):
+    lm = SharedContextLM(tiny, tiny_tokenizer, max_length=32)
+    compare(lm.loglikelihood(requests(3)), reference(tiny, tiny_tokenizer, requests(3), max_length=32))
+
+
+def test_rolling_log_likelihood_is_that_of_hflm(tiny_llama, tiny_tokenizer):
+    wanted = [Instance("loglikelihood_rolling", {}, (text(random.Random(i), 30),), i) for i in range(2)]
+    ours = SharedContextLM(tiny_llama, tiny_tokenizer, max_length=16).loglikelihood_rolling(wanted, disable_tqdm=True)
+    theirs = HFLM(pretrained=tiny_llama, tokenizer=tiny_tokenizer, backend="causal", max_length=16, batch_size=2)
+    assert ours == pytest.approx(theirs.loglikelihood_rolling(wanted, disable_tqdm=True), abs=1e-3)
+
+
+def test_answers_follow_changed_weights(tiny_llama, tiny_tokenizer):
+    lm = SharedContextLM(tiny_llama, tiny_tokenizer)
+    before = lm.loglikelihood(requests())
+    with torch.no_grad():
+        tiny_llama.lm_head.weight.mul_(0.5)
+    after = lm.loglikelihood(requests())
+    assert before != after
+    compare(after, reference(tiny_llama, tiny_tokenizer, requests()))
+
+
+def test_every_distinct_prefix_is_run_once(tiny_llama, tiny_tokenizer):
+    context = list(range(10, 30))
+    choices = [[40, 41, 42], [40, 41, 43], [50], [51]]
+    lm = SharedContextLM(tiny_llama, tiny_tokenizer)
+    lm._loglikelihood_tokens([(("c", str(c)), context, c) for c in choices], disable_tqdm=True)
+    # the context, then 40 and 41; last tokens are only predicted
+    assert lm.forward_tokens == lm.padded_tokens == 22
+
+
+def test_trees_are_the_sets_of_distinct_prefixes():
+    rng = random.Random(5)
+    sequences = [[rng.randrange(3) for _ in range(rng.randrange(1, 9))] for _ in range(60)]
+    (tree,) = grow(sequences, min_shared=0, max_tree=10_000)[:1] or [None]
+    for tree in grow(sequences, min_shared=0, max_tree=10_000):
+        prefixes = {tuple(sequences[index][: end + 1]) for index in tree.paths for end in range(len(sequences[index]))}
+        assert len(tree) == len(prefixes)
+        allowed = tree.ancestry()
+        for index, path in tree.paths.items():
+            assert [tree.tokens[node] for node in path] == sequences[index]
+            assert [tree.depths[node] for node in path] == list(range(len(path)))
+            for depth, node in enumerate(path):
+                assert set(allowed[node].nonzero().flatten().tolist()) == set(path[: depth + 1])
+
+
+def test_a_tree_stops_growing():
+    sequences = [[1, 2, 3, 4, first, 9] for first in range(10)]
+    assert [len(tree) for tree in grow(sequences, max_tree=8)] == [8] * 5
+    assert len(grow(sequences)) == 1
+
+
+def test_unrelated_requests_are_not_packed_together():
+    assert len(grow([[1, *range(10, 30)], [1, *range(40, 60)]])) == 2
+
+
+def test_flash_attention_goes_hflms_way(tiny_llama, tiny_tokenizer, monkeypatch):
+    lm = SharedContextLM(tiny_llama, tiny_tokenizer)
+    expected = lm.loglikelihood(requests())
+    monkeypatch.setattr(multiple_choice, "_MASKED_ATTENTION", set())
+    lm.forward_tokens = 0
+    compare(lm.loglikelihood(requests()), expected)
+    assert lm.forward_tokens == 0
+
+
+def test_what_cannot_be_scored_is_named(tiny_llama, tiny_tokenizer):
+    lm = SharedContextLM(tiny_llama, tiny_tokenizer, max_length=4)
+    with pytest.raises(UserError, match="no tokens"):
+        lm._loglikelihood_tokens([(("a", ""), [5], [])], disable_tqdm=True)
+    with pytest.raises(UserError, match="continuation of 5 tokens: the model reads 4"):
+        lm._loglikelihood_tokens([(("a", "b"), [5], [6] * 5)], disable_tqdm=True)
+
+
+def test_unknown_architecture_is_refused(tiny_llama, tiny_tokenizer):
+    tiny_llama.config.model_type = "mamba"
+    with pytest.raises(UserError, match="'mamba' is not supported; supported: gemma2"):
+        SharedContextLM(tiny_llama, tiny_tokenizer)

@@ -1,0 +1,157 @@
+"""Perplexity against naive loops and closed forms, and the named protocols."""
+
+import math
+import random
+from importlib import import_module
+
+import pytest
+import torch
+import transformers
+
+from common import corpora
+from common.errors import UserError
+from common.evaluation import PROTOCOLS, Protocol, perplexity, summarise, token_nlls
+from common.evaluation.perplexity import c4_crops, cut
+
+
+def naive(model, tokens, window):
+    means = []
+    for start in range(0, len(tokens) - window + 1, window):
+        ids = tokens[start : start + window]
+        total = 0.0
+        for end in range(1, window):  # every prediction from its own prefix
+            logits = model(ids[None, :end]).logits[0, -1]
+            total -= float(logits.double().log_softmax(-1)[ids[end]])
+        means.append(total / (window - 1))
+    return math.exp(sum(means) / len(means)), means
+
+
+@pytest.fixture
+def tokens():
+    return torch.randint(3, 320, (45,), generator=torch.Generator().manual_seed(3))
+
+
+@torch.no_grad()
+def test_perplexity_is_that_of_a_naive_loop(tiny, tokens):
+    expected, means = naive(tiny, tokens, 12)
+    assert len(means) == 3  # the tail of nine is dropped
+    assert perplexity(tiny, tokens, 12) == pytest.approx(expected, rel=1e-4)
+    assert perplexity(tiny, tokens[None], 12) == pytest.approx(expected, rel=1e-4)
+
+
+@torch.no_grad()
+def test_perplexity_agrees_with_the_loss_of_transformers(tiny_llama, tokens):
+    loss = tiny_llama(tokens[None], labels=tokens[None]).loss
+    assert perplexity(tiny_llama, tokens, len(tokens)) == pytest.approx(float(loss.exp()), rel=1e-5)
+
+
+def test_a_uniform_model_has_the_size_of_its_vocabulary_as_perplexity(tiny_llama, tokens):
+    with torch.no_grad():
+        tiny_llama.lm_head.weight.zero_()
+    assert perplexity(tiny_llama, tokens, 16) == pytest.approx(tiny_llama.config.vocab_size, rel=1e-5)
+
+
+def test_batching_and_chunking_change_nothing(tiny_llama, tokens, monkeypatch):
+    together = token_nlls(tiny_llama, cut(tokens, 9))
+    monkeypatch.setattr(import_module("common.evaluation.perplexity"), "ROWS", 5)
+    alone = token_nlls(tiny_llama, cut(tokens, 9), max_tokens=1)
+    assert together.shape == (5, 8)
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
+
+
+def test_standard_error_is_the_delta_method():
+    nlls = torch.tensor([[1.0, 3.0], [2.0, 4.0], [0.0, 2.0]])  # window means 2, 3, 1: deviation 1
+    found = summarise(nlls)
+    assert found["perplexity"] == pytest.approx(math.exp(2))
+    assert found["stderr"] == pytest.approx(math.exp(2) / math.sqrt(3))
+    assert (found["windows"], found["predictions"]) == (3, 6)
+
+
+def test_standard_error_is_the_spread_of_repeated_measurements():
+    generator = torch.Generator().manual_seed(0)
+    draws = [summarise(2 + 0.3 * torch.randn(40, 10, generator=generator)) for _ in range(300)]
+    spread = torch.tensor([draw["perplexity"] for draw in draws]).std()
+    assert float(spread) == pytest.approx(sum(draw["stderr"] for draw in draws) / len(draws), rel=0.15)
+
+
+def test_one_window_has_no_standard_error_and_overflow_is_infinite():
+    assert summarise(torch.ones(1, 4))["stderr"] is None
+    assert summarise(torch.full((2, 4), 1e4))["perplexity"] == math.inf
+
+
+@pytest.mark.parametrize(
+    ("shape", "window", "message"),
+    [
+        ((20,), 1, "predicts nothing"),
+        ((20,), 21, "20 tokens do not fill one window of 21"),
+        ((2, 9), 4, "one sequence"),
+    ],
+)
+def test_unusable_input_is_refused(tiny_llama, shape, window, message):
+    with pytest.raises(UserError, match=message) as caught:
+        perplexity(tiny_llama, torch.zeros(shape, dtype=torch.long), window)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_half_precision_logits_are_summed_in_float32(tiny_llama, tokens):
+    expected = perplexity(tiny_llama, tokens, 12)
+    assert perplexity(tiny_llama.bfloat16(), tokens, 12) == pytest.approx(expected, rel=0.1)
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """A protocol over a small corpus of 40 documents."""
+    rng = random.Random(0)
+    corpus = corpora.Corpus("short", "nobody/short")
+    documents = tuple(" ".join(rng.choice(["layer", "stream", "model"]) for _ in range(i)) for i in range(40))
+    monkeypatch.setitem(corpora.CORPORA, "short", corpus)
+    monkeypatch.setattr(corpora, "_texts", lambda _: documents)
+    return Protocol("short", "S", "short", 16)
+
+
+def test_a_protocol_measures_and_says_what_it_measured(short, tiny_llama, tiny_tokenizer):
+    found = short.measured(tiny_llama, tiny_tokenizer)
+    ids = tiny_tokenizer("\n\n".join(corpora.texts("short")))["input_ids"]
+    assert found["perplexity"] == pytest.approx(perplexity(tiny_llama, torch.tensor(ids), 16))
+    assert found["tokens"] == len(ids) // 16 * 16
+    assert found["corpus_sha256"] == corpora.digest("short")
+    assert (found["protocol"], found["version"], found["dtype"]) == ("short", 1, "float32")
+    assert short.measured(tiny_llama, tiny_tokenizer, limit=2)["windows"] == 2
+    with pytest.raises(UserError, match="measures nothing"):
+        short.measured(tiny_llama, tiny_tokenizer, limit=0)
+
+
+def test_c4_crops_follow_the_published_loop(short, tiny_tokenizer):
+    documents = corpora.texts("short")
+    random.seed(0)
+    expected = []
+    for _ in range(12):
+        while True:
+            ids = tiny_tokenizer(documents[random.randint(0, len(documents) - 1)])["input_ids"]
+            if len(ids) > 16:
+                break
+        start = random.randint(0, len(ids) - 16 - 1)
+        expected.append(ids[start : start + 16])
+    assert c4_crops(short, tiny_tokenizer, count=12).tolist() == expected
+
+
+def test_c4_crops_refuse_a_corpus_of_short_documents(short, tiny_tokenizer):
+    with pytest.raises(UserError, match="none of its 40 documents exceeds 2048 tokens"):
+        c4_crops(Protocol("p", "P", "short", 2048), tiny_tokenizer)
+
+
+def test_the_papers_protocols_are_the_documented_ones():
+    assert {p.name: (p.corpus, p.window, p.join) for p in PROTOCOLS.values() if p.name.startswith("linearpatch")} == {
+        "linearpatch-wikitext2": ("wikitext2-test", 2048, "\n\n"),
+        "linearpatch-c4": ("c4-validation", 2048, "\n\n"),
+        "linearpatch-ptb": ("ptb-validation", 2048, "\n\n"),
+    }
+    assert corpora.get("c4-validation").data_file == "en/c4-validation.00000-of-00008.json.gz"
+    assert all(protocol.corpus in corpora.CORPORA for protocol in PROTOCOLS.values())
+
+
+@pytest.mark.parametrize("name", [name for name in PROTOCOLS if name.startswith("standin")])
+def test_standin_domains_are_measured_in_windows_of_256(name, make_tiny, tiny_tokenizer):
+    transformers.logging.set_verbosity_error()
+    found = PROTOCOLS[name].measured(make_tiny("llama"), tiny_tokenizer, limit=2)
+    assert found["tokens"] == 512
