@@ -1,8 +1,9 @@
 """Multiple-choice scoring with shared contexts against lm-eval's own HFLM: `python benchmarks/multiple_choice.py`.
 
 Same items, same model, same run. Prints items per second, their ratio, tokens through the model and the largest
-difference of a log-likelihood; `--json` prints the rows for machines. The model is the stand-in when its weights are there
-(or `--model`), else a random Llama of 16 layers x 192; the items have four choices and a context of about 59 tokens.
+difference of a log-likelihood; `--json` prints the rows for machines. The model is the stand-in when its weights are
+there (or `--model`), else a random Llama of 16 layers x 192; the items have four choices and a context of about 59
+tokens.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--batch-size", type=int, default=8, help="items in one forward pass, shared contexts")
+    parser.add_argument("--batch-size", type=int, default=16, help="most items in one pass, shared contexts")
     parser.add_argument("--hflm-batch-size", type=int, default=16, help="requests in one forward pass, lm-eval's HFLM")
     parser.add_argument("--model", help="a registered model or a checkpoint; default: the stand-in")
     parser.add_argument("--json", action="store_true")

@@ -193,7 +193,9 @@ def collect(
         raise UserValueError(f"span must be in 1..{layers}, not {span}")
     for a, b in [*pairs, *elementwise]:
         if not 0 <= a < b <= layers + 1:
-            raise UserValueError(f"no pair ({a}, {b}): boundaries are 0..{layers}, and {layers + 1} after the final norm")
+            raise UserValueError(
+                f"no pair ({a}, {b}): boundaries are 0..{layers}, and {layers + 1} after the final norm"
+            )
     if wrong := set(kinds) - set(COSINES):
         raise unknown("cosine", wrong.pop(), COSINES)
     statistics = Statistics(layers, span)

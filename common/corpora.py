@@ -1,8 +1,8 @@
 """Named text corpora: where their documents come from, how they are joined, how they become token ids.
 
 Hub corpora are looked up in the local mirror first (`common.hub`: LAYERLAB_HUB=/dir, folder /dir/datasets/org/name with
-the hub's own files, or any parquet, JSON or JSON-lines files per split), then on the hub, then, when it cannot be reached,
-in what an earlier run left in the cache. The stand-in's corpora need neither.
+the hub's own files, or any parquet, JSON or JSON-lines files per split), then on the hub, then, when it cannot be
+reached, in what an earlier run left in the cache. The stand-in's corpora need neither.
 
 Splits are part of a corpus's name ('wikitext2-train'): a protocol that says 'wikitext2' leaves out what matters.
 """
@@ -235,5 +235,6 @@ def unavailable(hub_id: str, error: Exception, blocked: str | None = None) -> Us
     """The one-line error for a dataset that could not be loaded; blocked: why the hub cannot be used, if it cannot."""
     if isinstance(error, UserError):
         return error
-    reason = blocked or next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+    first_line = next(iter(str(error).strip().splitlines()), "")
+    reason = blocked or f"{type(error).__name__}: {first_line}".removesuffix(": ")
     return UserError(f"could not fetch dataset {hub_id}: {reason}; {hub.REMEDY}")

@@ -57,7 +57,9 @@ def losses_without_each(
     totals = torch.zeros(len(candidates), dtype=torch.float64)
     places = {layer: place for place, layer in enumerate(alive)}
     last = max((places[c] for c in candidates), default=0)
-    batches = tqdm(ids.split(batch_size), desc="trial losses", leave=False, disable=not (progress and sys.stderr.isatty()))
+    batches = tqdm(
+        ids.split(batch_size), desc="trial losses", leave=False, disable=not (progress and sys.stderr.isatty())
+    )
     for batch in batches:
         inputs = [decoder.embed_tokens(batch)]
         for layer in alive[:last]:

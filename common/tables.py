@@ -103,7 +103,10 @@ def _aligned(header: list[str], lines: list[list[str]], left: int) -> str:
     widths = [max(len(line[i]) for line in [header, *lines]) for i in range(len(header))]
     pad = [str.ljust if i < left else str.rjust for i in range(len(header))]
     rule = "  ".join("-" * w for w in widths)
-    text = ["  ".join(p(cell, w) for p, cell, w in zip(pad, line, widths, strict=True)).rstrip() for line in [header, *lines]]
+    text = [
+        "  ".join(p(cell, w) for p, cell, w in zip(pad, line, widths, strict=True)).rstrip()
+        for line in [header, *lines]
+    ]
     return "\n".join([text[0], rule, *text[1:]])
 
 

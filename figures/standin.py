@@ -16,7 +16,9 @@ def training_curve(log: list[dict]) -> plt.Figure:
     tokens = [line["tokens"] / 1e6 for line in log]
     axes.plot(tokens, [line["train"] for line in log], color=GREY, lw=1, label="training text")
     axes.plot(tokens, [line["valid"] for line in log], color=BLUE, lw=1.8, label="held-out text")
-    axes.set(xlabel="tokens seen (millions)", ylabel="loss (nats per token)", ylim=(None, min(7.0, log[0]["valid"] + 0.5)))
+    axes.set(
+        xlabel="tokens seen (millions)", ylabel="loss (nats per token)", ylim=(None, min(7.0, log[0]["valid"] + 0.5))
+    )
     axes.legend()
     return figure
 

@@ -37,4 +37,4 @@ def _corpora(rows) -> Iterator[str]:
         yield from (entry["corpus"] for entry in entries if entry)
 
 
-_FETCH = {"model": models.resolve, "corpus": corpora.texts, "task": harness.fetch}
+_FETCH = {"model": models.resolve, "corpus": corpora.texts, "task": lambda name: harness.load_tasks([name])}

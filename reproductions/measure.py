@@ -6,10 +6,12 @@ the cut. What a table wants measured is declared in the papers' modules beside t
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 import torch
+import transformers
 from torch import Tensor
 
 from common import calibration, corpora, hooks, importance, models, selection
@@ -18,7 +20,6 @@ from common.errors import unknown
 from common.evaluation import harness
 from common.results import Recipe
 from common.standin import corpus as standin_corpus
-from common.standin import tasks as standin_tasks
 from common.surgery import remove_layers
 from papers import linearpatch
 
@@ -51,22 +52,20 @@ def calibration_windows(calibration_entry: dict, tokenizer) -> Tensor:
 
 def _sleb(recipe: Recipe, decoder: Decoder, tokenizer, progress: bool):
     wanted = dict(recipe.selection["calibration"])
-    windows = calibration.sample_lines(tokenizer, corpora.texts(wanted.pop("corpus")), **wanted)
-    return selection.sleb(decoder, windows, recipe.selection["count"], progress=progress), None
+    count = recipe.selection["count"]
+    selection.check_count(count, decoder.num_layers)
+    key = (recipe.model, recipe.weights, json.dumps(wanted, sort_keys=True), str(decoder.embed.weight.dtype))
+    # The search is greedy: the first layers of a longer removal are those of a shorter one.
+    if len(_SLEB_ORDERS.get(key, [])) < count:
+        windows = calibration.sample_lines(tokenizer, corpora.texts(wanted.pop("corpus")), **wanted)
+        _SLEB_ORDERS[key] = selection.sleb(decoder, windows, count, progress=progress)
+    return _SLEB_ORDERS[key][:count], None
 
 
 def _by_statistics(recipe: Recipe, decoder: Decoder, tokenizer, progress: bool):
     choice = recipe.selection
     selection.check_count(choice["count"], decoder.num_layers)
-    statistics = calibration.collect(
-        decoder,
-        calibration_windows(recipe.calibration, tokenizer),
-        span=choice["count"],
-        kinds=(choice["cosine"],),
-        rotate=recipe.repair is not None,
-        batch_size=8 if decoder.device.type == "cpu" else 1,
-        progress=progress,
-    )
+    statistics = _statistics(recipe, decoder, tokenizer, progress)
     if choice["method"] == "bi":
         scores = importance.block_influence(statistics, choice["cosine"])
         return selection.one_shot(scores, choice["count"]), statistics
@@ -74,6 +73,26 @@ def _by_statistics(recipe: Recipe, decoder: Decoder, tokenizer, progress: bool):
     return list(range(*window)), statistics
 
 
+def _statistics(recipe: Recipe, decoder: Decoder, tokenizer, progress: bool) -> calibration.Statistics:
+    """The calibration pass, shared by recipes that differ only in how they use it (the last one is kept)."""
+    choice = recipe.selection
+    facts = {"calibration": recipe.calibration, "span": choice["count"], "cosine": choice["cosine"]}
+    key = (recipe.model, recipe.weights, json.dumps(facts, sort_keys=True), str(decoder.embed.weight.dtype))
+    if key not in _STATISTICS:
+        _STATISTICS.clear()
+        _STATISTICS[key] = calibration.collect(
+            decoder,
+            calibration_windows(recipe.calibration, tokenizer),
+            span=choice["count"],
+            kinds=(choice["cosine"],),
+            batch_size=8 if decoder.device.type == "cpu" else 1,
+            progress=progress,
+        )
+    return _STATISTICS[key]
+
+
+_STATISTICS: dict[tuple, calibration.Statistics] = {}
+_SLEB_ORDERS: dict[tuple, list[int]] = {}
 SELECTIONS = {"sleb": _sleb, "bi": _by_statistics, "window": _by_statistics}
 
 
@@ -83,7 +102,9 @@ def prepare(recipe: Recipe, *, device: str = "cpu", dtype: str | None = None, pr
     Raises:
         UserError: an unknown model, selection or repair, or whatever loading, calibration and pruning refuse.
     """
-    torch.set_flush_denormal(True)
+    torch.set_flush_denormal(True)  # a trained model's tiny numbers would slow a CPU down several times
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
     model, tokenizer = models.load(recipe.model, device=device, dtype=dtype)
     dtype_used = str(next(model.parameters()).dtype).removeprefix("torch.")
     prepared = Prepared(model, tokenizer, recipe, sum(p.numel() for p in model.parameters()))
@@ -124,17 +145,11 @@ def benchmark(prepared: Prepared, name: str) -> tuple[dict, dict, dict]:
     """
     if name == "parameters":
         return _parameters(prepared)
-    task, _, version = name.partition("@")
-    configs = {task: standin_tasks.task_config(task)} if version else None
-    found = harness.evaluate(
-        prepared.model,
-        prepared.tokenizer,
-        [task],
-        configs=configs,
-        limit=prepared.recipe.limit,
-        batch_size=8 if prepared.model.device.type == "cpu" else 16,
-    )
-    scores = found.scores[task]
-    values = {key: scores[key] for key in ("acc", "acc_norm") if key in scores}
-    stderr = {key: scores[f"{key}_stderr"] for key in values}
-    return values, stderr, {"items": scores["n"], "lm_eval": found.raw}
+    task = name.partition("@")[0]
+    batch_size = 16 if prepared.model.device.type == "cpu" else 64
+    options = {"limit": prepared.recipe.limit, "batch_size": batch_size}
+    found = harness.evaluate(prepared.model, prepared.tokenizer, [task], **options)
+    scores = found[task]
+    values = {metric: scores[metric] for metric in harness.METRICS if scores[metric] is not None}
+    stderr = {metric: scores[f"{metric}_stderr"] for metric in values}
+    return values, stderr, {"items": scores["n"], "lm_eval": found["raw"]}

@@ -103,7 +103,9 @@ def run(
         for entry in work:
             bar.set_description(entry.title)
             started = time.perf_counter()
-            prepared, problem = _attempt(lambda e=entry: measure.prepare(e.recipe, device=device, dtype=dtype, progress=True))
+            prepared, problem = _attempt(
+                lambda e=entry: measure.prepare(e.recipe, device=device, dtype=dtype, progress=True)
+            )
             preparing = time.perf_counter() - started
             for benchmark in entry.benchmarks:
                 started = time.perf_counter()

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from common.evaluation.scores import Score, average, retained_performance
+from common.evaluation import scores as scoring
 from common.results import Store
 from reproductions.registry import Column, Row, Table, reported_numbers
 from reproductions.runner import choose_rows
 
 # Acceptance: counts to the printed digit, accuracies within two standard errors.
 EXACT = 0.01
+
+
+@dataclass(frozen=True)
+class Score:
+    """A reproduced number as it is shown, with its standard error if it has one."""
+
+    value: float
+    stderr: float | None
 
 
 def build(
@@ -74,18 +83,35 @@ def _derive(rows: list[tuple[Row, str, dict]], columns: list[Column]) -> None:
     accuracies = [c.label for c in columns if c.benchmark and c.compare == "accuracy"]
     dense = {row.model: scores for row, _, scores in rows if row.dense}
     for row, _, scores in rows:
-        own = [scores.get(name) for name in accuracies]
-        reference = [dense.get(row.model, {}).get(name) for name in accuracies]
         for column in columns:
-            needed = own + reference if column.derived == "retained" else own
             if column.derived is None:
                 continue
-            if not all(isinstance(score, Score) for score in needed):
-                scores[column.label] = next((s for s in needed if isinstance(s, str)), "not run")
+            reference = dense.get(row.model, {}) if column.derived == "retained" else scores
+            needed = [side.get(name, row.status) for side in (scores, reference) for name in accuracies]
+            if reasons := [score for score in needed if isinstance(score, str)]:
+                scores[column.label] = reasons[0]
             elif column.derived == "average":
-                scores[column.label] = average(own)
+                scores[column.label] = _average(scores, accuracies)
             else:
-                scores[column.label] = retained_performance(own, reference, same=row.dense)
+                scores[column.label] = _retained(scores, reference, accuracies, row.dense)
+
+
+def _split(scores: dict[str, Score], names: list[str]) -> tuple[dict, dict]:
+    return {name: scores[name].value for name in names}, {name: scores[name].stderr for name in names}
+
+
+def _average(scores: dict[str, Score], names: list[str]) -> Score:
+    cells, errors = _split(scores, names)
+    return Score(scoring.average(cells), scoring.average_stderr(errors))
+
+
+def _retained(scores: dict[str, Score], dense: dict[str, Score], names: list[str], is_dense: bool) -> Score:
+    cells, errors = _split(scores, names)
+    reference, reference_errors = _split(dense, names)
+    value = scoring.retained_performance(cells, reference)
+    # The dense model's ratio to itself is 1 by definition.
+    error = None if is_dense else scoring.retained_performance_stderr(cells, reference, errors, reference_errors)
+    return Score(value, error)
 
 
 def _cell(row: Row, column: Column, scores: dict, reported: dict) -> dict:

@@ -1,17 +1,18 @@
 """Multiple-choice tasks through lm-eval: its tasks, prompts and metrics, on a model object, offline where possible.
 
-Stand-in tasks come from `common.standin.tasks`; all other names are lm-eval's own, read from its YAML files untouched but
-for `dataset_path`, which points into the local mirror where that has the dataset (`common.hub`: LAYERLAB_HUB).
+Stand-in tasks come from `common.standin.tasks`; all other names are lm-eval's own, read from its YAML files untouched
+but for `dataset_path`, which points into the local mirror where that has the dataset (`common.hub`: LAYERLAB_HUB).
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from common import corpora, hub
@@ -22,8 +23,8 @@ log = logging.getLogger(__name__)
 
 FEWSHOT_SEED = 1234
 METRICS = ("acc", "acc_norm")
-# The folder of lm-eval's task library that holds a task. Reading these alone takes milliseconds; the whole library, with
-# its fourteen thousand names, takes ten seconds and is the way to every other task.
+# The folder of lm-eval's task library that holds a task. Reading these alone takes milliseconds; the whole library,
+# with its fourteen thousand names, takes ten seconds and is the way to every other task.
 _FOLDERS = {
     "arc_challenge": "arc",
     "arc_easy": "arc",
@@ -44,17 +45,17 @@ def evaluate(
     tasks: Sequence[str | Mapping],
     *,
     limit: int | None = None,
-    batch_size: int = 8,
+    batch_size: int = 16,
     num_fewshot: int = 0,
     lm=None,
 ) -> dict[str, dict]:
     """Score a model on tasks, given by name or as lm-eval task configurations.
 
-    limit: the first so many items of each task. batch_size: items in one forward pass. lm: the lm-eval model to use in
-    place of `SharedContextLM(model, tokenizer)`.
+    limit: the first so many items of each task. batch_size: the most items in one forward pass. lm: the lm-eval model
+    to use in place of `SharedContextLM(model, tokenizer)`.
 
-    Returns {task: {'acc', 'acc_stderr', 'acc_norm', 'acc_norm_stderr', 'n'}} as fractions, None where a task does not have
-    the metric or one item leaves no standard error, and under 'raw' lm-eval's own result, made of JSON types and
+    Returns {task: {'acc', 'acc_stderr', 'acc_norm', 'acc_norm_stderr', 'n'}} as fractions, None where a task does not
+    have the metric or one item leaves no standard error, and under 'raw' lm-eval's own result, made of JSON types and
     otherwise untouched.
 
     Raises:
@@ -176,7 +177,7 @@ def _scores(raw: Mapping, task: str) -> dict[str, float | int | None]:
         for key in (metric, f"{metric}_stderr"):
             value = values.get(f"{key},none")
             # lm-eval writes 'N/A' where it has no standard error; n = 1 leaves none either
-            found[key] = float(value) if isinstance(value, int | float) and value == value else None
+            found[key] = float(value) if isinstance(value, int | float) and not math.isnan(value) else None
     return {**found, "n": int(raw["n-samples"][task]["effective"])}
 
 
@@ -188,15 +189,16 @@ def _jsonable(result: Mapping) -> dict:
 
 @contextmanager
 def _lm_eval_quiet() -> Iterator[None]:
-    """lm-eval's warnings about its own options, and its bars when nobody is watching, stay out of the log."""
+    """Keep lm-eval's remarks on its own options out of the log, and its bar when nobody is watching."""
+    import lm_eval.api.task
+
     logger = logging.getLogger("lm_eval")
-    level, bars = logger.level, os.environ.get("TQDM_DISABLE")
+    level, bar = logger.level, lm_eval.api.task.tqdm
     logger.setLevel(logging.ERROR)
-    if not sys.stderr.isatty():
-        os.environ["TQDM_DISABLE"] = "1"
+    if not sys.stderr.isatty():  # building requests shows a bar that no option turns off
+        lm_eval.api.task.tqdm = partial(bar, disable=True)
     try:
         yield
     finally:
         logger.setLevel(level)
-        if bars is None:
-            os.environ.pop("TQDM_DISABLE", None)
+        lm_eval.api.task.tqdm = bar

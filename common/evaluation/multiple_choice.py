@@ -1,14 +1,14 @@
 """lm-eval's Hugging Face model, scoring each item's shared text once instead of once per choice.
 
-lm-eval asks for log p(choice | context), one request per choice, and its `HFLM` runs context and choice through the model
-for each. Here the requests that begin alike become one prefix tree: every distinct prefix is one token of one packed
-sequence, placed at its depth (`position_ids`) and attending to its ancestors alone (a four-dimensional mask). Causal
-attention makes a token's output a function of its prefix, so the log-likelihoods are `HFLM`'s up to rounding, at the cost
-of the distinct prefixes only: four choices share their context, items of one few-shot prompt share the prompt, choices of
-one token cost nothing, and contexts that differ at the end (WinoGrande) share their beginning.
+lm-eval asks for log p(choice | context), one request per choice, and its `HFLM` runs context and choice through the
+model for each. Here the requests that begin alike become one prefix tree: every distinct prefix is one token of one
+packed sequence, placed at its depth (`position_ids`) and attending to its ancestors alone (a four-dimensional mask).
+Causal attention makes a token's output a function of its prefix, so the log-likelihoods are `HFLM`'s up to rounding, at
+the cost of the distinct prefixes only: four choices share their context, items of one few-shot prompt share the prompt,
+choices of one token cost nothing, and contexts that differ at the end (WinoGrande) share their beginning.
 
-Deviations from `HFLM`: log-probabilities are formed in float32 (or `softmax_dtype`) whatever the model's dtype; responses
-are never cached, as lm-eval's cache key ignores changed weights.
+Deviations from `HFLM`: log-probabilities are formed in float32 (or `softmax_dtype`) whatever the model's dtype;
+responses are never cached, as lm-eval's cache key ignores changed weights.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ log = logging.getLogger(__name__)
 MIN_SHARED = 0.2
 # Longest tree, in tokens, that still takes on another request. Its mask has the square of this many entries.
 MAX_TREE = 1024
-# Tokens of one forward pass, padding included: bounds the logits at this many times the vocabulary.
-MAX_TOKENS = 4096
+# Tokens of one forward pass, padding included: bounds the logits at this many times the vocabulary. On a CPU small
+# passes are faster: activations stay in its cache, and less is padded.
+MAX_TOKENS = {"cpu": 768, "other": 4096}
 # Rows of logits turned into log-probabilities at a time.
 ROWS = 512
 _MASKED_ATTENTION = {"sdpa", "eager"}
@@ -59,7 +60,7 @@ class Tree:
         return len(self.tokens)
 
     def attach(self, request: int, sequence: Sequence[int], stem: Sequence[int]) -> list[int]:
-        """Add a request whose input is `sequence`; `stem` are the nodes of the beginning it shares. Returns its path."""
+        """Add a request whose input is `sequence` and begins along the nodes `stem`; returns its path."""
         fresh = range(len(self.tokens), len(self.tokens) + len(sequence) - len(stem))
         self.tokens.extend(sequence[len(stem) :])
         self.depths.extend(range(len(stem), len(sequence)))
@@ -116,7 +117,7 @@ class SharedContextLM(HFLM):
     `HFLM`'s way. Raises UserError for an architecture `common.decoder` does not know.
     """
 
-    def __init__(self, model, tokenizer, *, batch_size: int = 8, min_shared: float = MIN_SHARED, **options):
+    def __init__(self, model, tokenizer, *, batch_size: int = 16, min_shared: float = MIN_SHARED, **options):
         self.decoder = Decoder(model)
         with _quiet():  # it warns that a model object makes it ignore its options about loading one
             super().__init__(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=batch_size, **options)
@@ -158,8 +159,9 @@ class SharedContextLM(HFLM):
     def _batches(self, trees: list[Tree]) -> Iterator[list[Tree]]:
         """Trees of similar length together; the longest first, so that running out of memory happens at once."""
         start = 0
+        budget = MAX_TOKENS.get(self.device.type, MAX_TOKENS["other"])
         while start < len(trees):
-            count = max(1, min(int(self.batch_size), MAX_TOKENS // len(trees[start])))
+            count = max(1, min(int(self.batch_size), budget // len(trees[start])))
             yield trees[start : start + count]
             start += count
 

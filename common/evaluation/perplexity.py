@@ -3,9 +3,9 @@
     windows x_1 .. x_n of L tokens (the rest is dropped);  nll_i = mean over t = 2..L of -log p(x_i[t] | x_i[1..t-1])
     perplexity = exp(mean over i of nll_i)
 
-This is perplexity per token. lm-eval's `word_perplexity` is another quantity (8.7 where this is 5.5), as is a perplexity
-over overlapping windows. No token is put before a window. Log-probabilities are formed in float32 whatever the model's
-dtype.
+This is perplexity per token. lm-eval's `word_perplexity` is another quantity (8.7 where this is 5.5), as is a
+perplexity over overlapping windows. No token is put before a window. Log-probabilities are formed in float32 whatever
+the model's dtype.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ def cut(tokens: Tensor, window: int) -> Tensor:
 
 @torch.inference_mode()
 def token_nlls(model, windows: Tensor, *, progress: str | None = None, max_tokens: int = MAX_TOKENS) -> Tensor:
-    """Negative log-likelihoods of each window's tokens but its first, in nats: [windows, L] -> [windows, L - 1] float32.
+    """Negative log-likelihoods, in nats, of each window's tokens but its first.
+
+    [windows, L] -> [windows, L - 1] float32.
 
     progress: a label for the progress bar (silent when not on a terminal). Logits of one batch exist at a time.
     """
@@ -69,8 +71,8 @@ def token_nlls(model, windows: Tensor, *, progress: str | None = None, max_token
 def summarise(nlls: Tensor) -> dict[str, float | int | None]:
     """Perplexity of `nlls` [windows, L - 1] with its standard error, and the mean they come from.
 
-    Windows are taken as independent draws: the standard error of the mean NLL is that of the window means, and the delta
-    method carries it over, se(ppl) = ppl * se(nll). One window gives none.
+    Windows are taken as independent draws: the standard error of the mean NLL is that of the window means, and the
+    delta method carries it over, se(ppl) = ppl * se(nll). One window gives none.
     """
     means = nlls.double().mean(dim=1)
     mean = float(means.mean())

@@ -34,9 +34,9 @@ class Suite:
         return [column.label for column in self.columns]
 
 
-# LinearPatch's text does not say which accuracy it reports. Its dense LLaMA-2-7B row does: 46.25, 74.58, 75.97 and 79.11
-# are the length-normalised values of these four tasks (plain ARC-e is 76.35, plain PIQA 78.07). WSC is wsc273 (80.59 is
-# 220 of 273), Race-h is lm-eval's `race`, which holds the high-school part alone.
+# LinearPatch's text does not say which accuracy it reports. Its dense LLaMA-2-7B row does: 46.25, 74.58, 75.97 and
+# 79.11 are the length-normalised values of these four tasks (plain ARC-e is 76.35, plain PIQA 78.07). WSC is wsc273
+# (80.59 is 220 of 273), Race-h is lm-eval's `race`, which holds the high-school part alone.
 LINEARPATCH_QA = Suite(
     "linearpatch-qa",
     (

@@ -116,7 +116,11 @@ def measure() -> dict:
     facts["pruning_curve"] = pruning_curve(decoder, calibration, text)
     cuts = [row for row in facts["pruning_curve"] if row["removed"] in (3, 4, 5)]
     facts["alpha_sweeps"] = [
-        {"window": row["window"], "predicted": row["predicted_alpha"], "sweep": alpha_sweep(decoder, text, row["window"])}
+        {
+            "window": row["window"],
+            "predicted": row["predicted_alpha"],
+            "sweep": alpha_sweep(decoder, text, row["window"]),
+        }
         for row in tqdm(cuts, desc="alpha sweeps", disable=not sys.stderr.isatty())
     ]
     return facts

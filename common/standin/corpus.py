@@ -167,7 +167,9 @@ def _extract() -> list[Document]:
     jobs = _source_files()
     with ProcessPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
         stream = pool.map(_documents_of_file, jobs, chunksize=32)
-        files = list(tqdm(stream, total=len(jobs), desc="reading docstrings", unit="file", disable=not sys.stderr.isatty()))
+        files = list(
+            tqdm(stream, total=len(jobs), desc="reading docstrings", unit="file", disable=not sys.stderr.isatty())
+        )
     return without_duplicates(document for file in files for document in file)
 
 

@@ -25,7 +25,15 @@ CONTEXT_WORDS = 40
 CHOICE_WORDS = 14
 SECTIONS = ("Parameters", "Returns", "Notes", "Examples", "See Also", "References", "Raises")
 # One form is right in its sentence; the other is the choice beside it.
-FORMS = (("is", "are"), ("has", "have"), ("a", "an"), ("this", "these"), ("was", "were"), ("does", "do"), ("that", "those"))
+FORMS = (
+    ("is", "are"),
+    ("has", "have"),
+    ("a", "an"),
+    ("this", "these"),
+    ("was", "were"),
+    ("does", "do"),
+    ("that", "those"),
+)
 OTHER_FORM = {**dict(FORMS), **{b: a for a, b in FORMS}}
 
 NUMPY_PARAMETER = re.compile(r"^(?P<name>\w+) ?: (?P<type>\S[^\n]*)\n(?P<text>(?:[ ]{2,}\S[^\n]*\n?)+)", re.M)

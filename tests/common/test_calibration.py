@@ -34,7 +34,9 @@ def naive_cosine(kind, x, y):
         return torch.stack([torch.nn.functional.cosine_similarity(a, b, dim=0).mean() for a, b in zip(x, y)]).mean()
     if kind == "flat-batch":
         return torch.nn.functional.cosine_similarity(x.flatten(), y.flatten(), dim=0)
-    return torch.stack([torch.nn.functional.cosine_similarity(a.flatten(), b.flatten(), dim=0) for a, b in zip(x, y)]).mean()
+    return torch.stack(
+        [torch.nn.functional.cosine_similarity(a.flatten(), b.flatten(), dim=0) for a, b in zip(x, y)]
+    ).mean()
 
 
 def test_cosines_are_those_of_stored_states(tiny, crops):

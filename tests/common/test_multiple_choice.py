@@ -10,6 +10,8 @@ from lm_eval.models.huggingface import HFLM
 from common.errors import UserError
 from common.evaluation import multiple_choice
 from common.evaluation.multiple_choice import SharedContextLM, grow
+from common.hooks import attach_patch
+from common.surgery import remove_layers
 
 WORDS = ["the", "layers", "of", "a", "model", "are", "removed", "and", "stream", "is", "scaled", "zebra", "quick"]
 
@@ -53,6 +55,16 @@ def test_same_log_likelihoods_as_hflm(tiny, tiny_tokenizer, attention):
     lm = SharedContextLM(tiny, tiny_tokenizer, batch_size=3)
     compare(lm.loglikelihood(requests()), reference(tiny, tiny_tokenizer, requests()))
     assert lm.forward_tokens <= lm.padded_tokens
+
+
+@pytest.mark.parametrize("position", [3, 4])
+def test_pruned_and_patched_models_score_as_with_hflm(tiny, tiny_tokenizer, make_patch, position):
+    remove_layers(tiny, [2, 3])
+    attach_patch(tiny, position, make_patch(0.5))
+    compare(
+        SharedContextLM(tiny, tiny_tokenizer).loglikelihood(requests(1)),
+        reference(tiny, tiny_tokenizer, requests(1)),
+    )
 
 
 def test_greedy_continuations_are_recognised(tiny, tiny_tokenizer):
@@ -102,7 +114,6 @@ def test_every_distinct_prefix_is_run_once(tiny_llama, tiny_tokenizer):
 def test_trees_are_the_sets_of_distinct_prefixes():
     rng = random.Random(5)
     sequences = [[rng.randrange(3) for _ in range(rng.randrange(1, 9))] for _ in range(60)]
-    (tree,) = grow(sequences, min_shared=0, max_tree=10_000)[:1] or [None]
     for tree in grow(sequences, min_shared=0, max_tree=10_000):
         prefixes = {tuple(sequences[index][: end + 1]) for index in tree.paths for end in range(len(sequences[index]))}
         assert len(tree) == len(prefixes)

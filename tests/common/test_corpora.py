@@ -1,0 +1,152 @@
+"""Corpora from a local mirror in the hub's layout, from loose files, and the errors without a hub."""
+
+import gzip
+import json
+import time
+
+import datasets
+import pytest
+import torch
+
+from common import corpora, hub
+from common.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def fresh(tmp_path, monkeypatch):
+    """No corpus is remembered between tests, and the cache of `datasets` is a new one."""
+    corpora._texts.cache_clear()
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    yield
+    corpora._texts.cache_clear()
+
+
+@pytest.fixture
+def mirror(tmp_path, monkeypatch):
+    """An empty mirror; `mirror("org/name")` makes a dataset's folder in it."""
+    monkeypatch.setenv("LAYERLAB_HUB", str(tmp_path / "hub"))
+
+    def folder(hub_id: str):
+        path = tmp_path / "hub" / "datasets" / hub_id
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    return folder
+
+
+@pytest.fixture
+def no_hub(monkeypatch):
+    """A machine without network, whatever this one has."""
+    monkeypatch.delenv("LAYERLAB_HUB", raising=False)
+    monkeypatch.setattr(hub, "unreachable_because", lambda *_: "the hub cannot be reached")
+
+
+def rows(column: str, *texts: str) -> datasets.Dataset:
+    return datasets.Dataset.from_list([{column: text} for text in texts])
+
+
+def test_wikitext_in_the_hubs_layout(mirror):
+    folder = mirror("Salesforce/wikitext") / "wikitext-2-raw-v1"
+    folder.mkdir()
+    for split in ("train", "validation", "test"):
+        rows("text", "", f" = {split} = ", "words").to_parquet(folder / f"{split}-00000-of-00001.parquet")
+    assert corpora.texts("wikitext2-test") == ["", " = test = ", "words"]
+    assert corpora.joined_text("wikitext2-train") == "\n\n = train = \n\nwords"
+
+
+def test_a_dataset_card_names_the_config(mirror):
+    folder = mirror("Salesforce/wikitext")
+    (folder / "a").mkdir()
+    rows("text", "right").to_parquet(folder / "a" / "test-0.parquet")
+    rows("text", "wrong").to_parquet(folder / "other-test.parquet")
+    card = "---\nconfigs:\n- config_name: wikitext-2-raw-v1\n  data_files:\n  - split: test\n    path: a/test-*\n---\n"
+    (folder / "README.md").write_text(card)
+    assert corpora.texts("wikitext2-test") == ["right"]
+
+
+def test_loose_files_named_after_splits(mirror):
+    folder = mirror("Salesforce/wikitext")
+    (folder / "train.jsonl").write_text(json.dumps({"text": "first"}) + "\n" + json.dumps({"text": "second"}) + "\n")
+    (folder / "test.jsonl").write_text(json.dumps({"text": "held out"}) + "\n")
+    assert corpora.texts("wikitext2-train") == ["first", "second"]
+    assert corpora.texts("wikitext2-test") == ["held out"]
+
+
+def test_c4_reads_its_first_shard_alone(mirror):
+    folder = mirror("allenai/c4") / "en"
+    folder.mkdir()
+    for shard in (0, 1):
+        with gzip.open(folder / f"c4-validation.0000{shard}-of-00008.json.gz", "wt") as out:
+            out.write(json.dumps({"text": f"shard {shard}", "timestamp": "t", "url": "u"}) + "\n")
+    assert corpora.texts("c4-validation") == ["shard 0"]
+
+
+def test_ptb_is_read_from_the_parquet_conversion(mirror):
+    folder = mirror("ptb-text-only/ptb_text_only") / "penn_treebank" / "validation"
+    folder.mkdir(parents=True)
+    rows("sentence", "no it was n't black monday").to_parquet(folder / "0000.parquet")
+    assert corpora.texts("ptb-validation") == ["no it was n't black monday"]
+    assert corpora.get("ptb-validation").revision == "refs/convert/parquet"
+
+
+def test_a_wrong_column_is_named(mirror):
+    rows("content", "x").to_parquet(mirror("Salesforce/wikitext") / "test.parquet")
+    with pytest.raises(UserError, match="no column 'text'; it has content"):
+        corpora.texts("wikitext2-test")
+
+
+def test_a_missing_split_is_one_line(mirror):
+    rows("text", "x").to_parquet(mirror("Salesforce/wikitext") / "test.parquet")
+    with pytest.raises(UserError, match="could not fetch dataset Salesforce/wikitext") as caught:
+        corpora.texts("wikitext2-train")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["wikitext2-test", "ptb-validation", "c4-validation"])
+def test_without_a_hub_the_error_is_quick_and_one_line(no_hub, name):
+    start = time.perf_counter()
+    with pytest.raises(UserError, match="could not fetch dataset .*: the hub cannot be reached; .*stand-in") as caught:
+        corpora.texts(name)
+    assert time.perf_counter() - start < 5
+    assert "\n" not in str(caught.value)
+
+
+def test_the_offline_switch_is_put_back(no_hub):
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
+    with pytest.raises(UserError):
+        corpora.texts("wikitext2-test")
+    assert before == (constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE)
+
+
+def test_nothing_is_probed_when_the_mirror_has_it(mirror, monkeypatch):
+    rows("text", "x").to_parquet(mirror("Salesforce/wikitext") / "test.parquet")
+    monkeypatch.setattr(hub, "unreachable_because", lambda *_: pytest.fail("the hub was probed"))
+    assert corpora.texts("wikitext2-test") == ["x"]
+
+
+def test_unknown_corpora_are_named():
+    with pytest.raises(UserError, match="unknown corpus 'wikitext2'; did you mean 'wikitext2-"):
+        corpora.texts("wikitext2")
+
+
+def test_joined_ids_are_tokenised_once_and_without_warning(mirror, tiny_tokenizer, caplog, capfd):
+    rows("text", "the layers", "", "a model " * 3000).to_parquet(mirror("Salesforce/wikitext") / "test.parquet")
+    ids = corpora.joined_ids(tiny_tokenizer, "wikitext2-test")
+    assert ids.dtype == torch.long and ids.ndim == 1 and len(ids) > tiny_tokenizer.model_max_length
+    assert tiny_tokenizer.decode(ids) == "the layers\n\n\n\n" + "a model " * 3000
+    assert "longer than" not in caplog.text + capfd.readouterr().err
+
+
+def test_standin_corpora_need_no_hub(no_hub):
+    assert len(corpora.texts("standin-train")) > len(corpora.texts("standin-test")) > 100
+    assert len(corpora.joined_text("numerical")) > 10_000
+
+
+def test_a_digest_names_the_joined_text(mirror):
+    rows("text", "a", "b").to_parquet(mirror("Salesforce/wikitext") / "test.parquet")
+    # sha256 of "a\n\nb"
+    import hashlib
+
+    assert corpora.digest("wikitext2-test") == hashlib.sha256(b"a\n\nb").hexdigest()
