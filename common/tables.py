@@ -75,7 +75,8 @@ def _grid(rows: list[dict], columns: list[str], text) -> list[list[str]]:
     lines = []
     for row in rows:
         cells = [text({**row["cells"][c], "column": c}) if c in row["cells"] else "" for c in columns]
-        note = row["status"] if row["status"] != "measured" and not any(cells[1:]) else ""
+        empty = all(c["reproduced"] is None and c["reported"] is None for c in row["cells"].values())
+        note = row["status"] if empty and not row["status"].startswith("failed") else ""
         lines.append([row["model"], row["sparsity"], row["method"] + (f" ({note})" if note else ""), *cells])
     return lines
 

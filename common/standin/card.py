@@ -26,10 +26,11 @@ from common.standin.train import WEIGHTS
 LICENCES = {
     "PSF-2.0": ("python",),
     "BSD-3-Clause": (
-        "numpy scipy pandas scikit-learn sympy mpmath networkx torch joblib fsspec Jinja2 babel ipython prompt_toolkit"
-    ).split(),
-    "Apache-2.0": "transformers datasets peft accelerate evaluate huggingface_hub nltk tornado".split(),
-    "MIT": "lm-eval pydantic narwhals fonttools more-itertools".split(),
+        *("numpy", "scipy", "pandas", "scikit-learn", "sympy", "mpmath", "networkx", "torch"),
+        *("joblib", "fsspec", "Jinja2", "babel", "ipython", "prompt_toolkit"),
+    ),
+    "Apache-2.0": ["transformers", "datasets", "peft", "accelerate", "evaluate", "huggingface_hub", "nltk", "tornado"],
+    "MIT": ["lm-eval", "pydantic", "narwhals", "fonttools", "more-itertools"],
     "MIT-CMU": ("pillow",),
     "MPL-2.0": ("hypothesis",),
     "Matplotlib licence (PSF-based)": ("matplotlib",),

@@ -1,0 +1,98 @@
+"""Rendering: every format holds the same numbers, and no measured number passes for a reported one."""
+
+import csv
+import io
+import json
+
+import pytest
+
+from common import tables
+from common.errors import UserError
+
+
+def cell(reported=None, reproduced=None, stderr=None, status="measured"):
+    return {"reported": reported, "reproduced": reproduced, "stderr": stderr, "status": status}
+
+
+def row(model, profile, method, cells, status="measured"):
+    line = {"model": model, "sparsity": "4/16", "method": method}
+    return line | {"profile": profile, "status": status, "cells": cells}
+
+
+@pytest.fixture
+def standin():
+    measured = {"Task": cell(reproduced=41.25, stderr=3.0), "RP": cell(reproduced=88.5, stderr=2.5)}
+    waiting = {"Task": cell(status="not implemented"), "RP": cell(status="not implemented")}
+    failed = {"Task": cell(status="failed: out of memory"), "RP": cell(status="failed: out of memory")}
+    printed = {"Task": cell(reported=77.77, status="not run"), "RP": cell(reported=66.66, status="not run")}
+    rows = [
+        row("stand-in", "standin", "Dense", measured),
+        row("stand-in", "standin", "LLM-Pruner", waiting, "not implemented"),
+        row("stand-in", "standin", "SLEB", failed, "failed: out of memory"),
+        row("LLaMA-2-7B", "paper", "Dense", printed, "not run"),
+    ]
+    claims = [{"text": "a & b", "reported": True, "reproduced": None}, {"text": "c", "reported": False, "reproduced": True}]
+    return {
+        "target": "t",
+        "profile": "standin",
+        "title": "A title",
+        "origin": "published",
+        "columns": ["Task", "RP"],
+        "note": "A note.",
+        "rows": rows,
+        "claims": claims,
+    }
+
+
+def test_the_stand_in_and_the_paper_never_share_a_table(standin):
+    for form in ("terminal", "md", "latex"):
+        text = tables.render(standin, form)
+        for line in text.splitlines():
+            assert not ("41.25" in line and "77.77" in line)
+        assert text.index("41.25") < text.index("Reported by the paper") < text.index("77.77")
+
+
+def test_what_was_not_measured_says_so(standin):
+    text = tables.render(standin)
+    assert "LLM-Pruner (not implemented)" in text
+    assert "failed: out of memory" in text
+    assert "published records" in text
+    assert "88.50±2.5" in text and "41.25±" not in text
+
+
+def test_csv_and_json_hold_every_cell(standin):
+    lines = list(csv.DictReader(io.StringIO(tables.render(standin, "csv"))))
+    assert len(lines) == 8
+    assert lines[0] == {
+        "model": "stand-in",
+        "sparsity": "4/16",
+        "method": "Dense",
+        "column": "Task",
+        "reported": "",
+        "reproduced": "41.25",
+        "stderr": "3.0",
+        "status": "measured",
+    }
+    assert json.loads(tables.render(standin, "json")) == standin
+
+
+def test_the_paper_profile_shows_both_and_the_difference(standin):
+    standin["profile"] = "paper"
+    standin["rows"] = [row("LLaMA-2-7B", "paper", "Dense", {"Task": cell(77.77, 77.5, 1.0, "match"), "RP": cell(66.66)})]
+    text = tables.render(standin)
+    assert "77.77 | 77.50 (-0.27)" in text
+    assert "66.66" in text
+
+
+def test_latex_and_markdown_escape_what_would_break_them(standin):
+    standin["rows"][0]["method"] = "A_b & 50%"
+    assert r"A\_b \& 50\%" in tables.render(standin, "latex")
+    standin["profile"] = "paper"
+    standin["rows"] = [row("M", "paper", "x", {"Task": cell(1.0, 2.0), "RP": cell(1.0)})]
+    markdown = [line for line in tables.render(standin, "md").splitlines() if line.startswith("| M ")]
+    assert markdown[0].replace("\\|", "").count("|") == 6
+
+
+def test_an_unknown_format_is_named(standin):
+    with pytest.raises(UserError, match="unknown format 'latx'; did you mean 'latex'"):
+        tables.render(standin, "latx")

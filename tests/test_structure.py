@@ -1,0 +1,75 @@
+"""The shape of the repository: import direction, one environment in two files, a Makefile that knows its targets."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from reproductions import registry
+
+ROOT = Path(__file__).resolve().parents[1]
+# A package may import those before it (figures reads files only).
+ALLOWED = {
+    "common": {"common"},
+    "papers": {"common", "papers"},
+    "reproductions": {"common", "papers", "reproductions"},
+    "figures": {"figures"},
+}
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_imports_go_one_way(package):
+    files = list((ROOT / package).rglob("*.py"))
+    assert files
+    for path in files:
+        ours = {name for name in imports(path) if name.split(".")[0] in ALLOWED}
+        assert {name.split(".")[0] for name in ours} <= ALLOWED[package], path
+        if package == "papers":
+            own = ".".join(path.relative_to(ROOT).parts[:2]).removesuffix(".py")
+            others = {name for name in ours if name.startswith("papers.") and not name.startswith(own)}
+            assert not others, f"{path} imports another paper: {others}"
+
+
+def pins(text: str) -> set[str]:
+    return set(re.findall(r"^\s*(?:- )?([A-Za-z0-9_.-]+==[^\s#]+)", text, re.M))
+
+
+def test_conda_and_pip_users_get_the_same_versions():
+    lock, conda = (pins((ROOT / name).read_text()) for name in ("requirements.lock", "environment.yml"))
+    assert len(lock) > 50
+    assert lock == conda
+
+
+def test_the_lock_has_what_the_project_asks_for():
+    lock = {line.split("==")[0].lower().replace("_", "-"): line for line in pins((ROOT / "requirements.lock").read_text())}
+    project = (ROOT / "pyproject.toml").read_text().split("[project.optional-dependencies]")[0]
+    wanted = re.findall(r'^    "([A-Za-z0-9_-]+)((?:==[0-9.]+)?)",$', project, re.M)
+    assert len(wanted) > 10
+    for name, version in wanted:
+        pinned = lock[name.lower().replace("_", "-")]
+        assert not version or pinned.split("==")[1] == version.removeprefix("=="), pinned
+
+
+def test_every_target_has_a_makefile_rule():
+    makefile = (ROOT / "Makefile").read_text()
+    assert registry.targets()
+    for target in registry.targets():
+        assert re.match(r"(table|figure)", target) and re.search(rf"^{re.match('table|figure', target)[0]}%:", makefile, re.M)
+
+
+def test_nothing_in_the_repository_names_a_machine_path():
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("*/**/*.py"), ROOT / "Makefile"]:
+        if ".venv" not in path.parts:
+            assert "/" + "work/" not in path.read_text(), path
