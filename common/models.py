@@ -15,9 +15,9 @@ from transformers import AutoConfig
 
 from common import checkpoint, hub
 from common.errors import UserError, unknown
+from common.standin import WEIGHTS as STANDIN_WEIGHTS
 
 STANDIN = "standin"
-STANDIN_WEIGHTS = Path(__file__).parent / "standin" / "weights"
 
 
 @dataclass(frozen=True)

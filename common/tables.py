@@ -38,7 +38,7 @@ def _number(value: float) -> str:
 
 def _measured_cell(cell: dict, with_error: bool) -> str:
     if cell["reproduced"] is None:
-        return {"not run": "·", "none": ""}.get(cell["status"], "x")
+        return {"not run": "·", "none": "", "not implemented": ""}.get(cell["status"], "x")
     error = f"±{cell['stderr']:.1f}" if with_error and cell["stderr"] else ""
     return _number(cell["reproduced"]) + error
 
@@ -65,10 +65,16 @@ def _parts(table: dict) -> list[tuple[str, list[dict], callable]]:
     def printed(cell: dict) -> str:
         return "" if cell["reported"] is None else _number(cell["reported"])
 
-    return [
-        (f"Measured on the stand-in ({table['origin']} records)", own, measured),
+    parts = [
+        (f"Measured on the stand-in ({_whose(table['origin'])})", own, measured),
         ("Reported by the paper on its own models; none of these was run here", reported, printed),
     ]
+    return [part for part in parts if part[1]]
+
+
+def _whose(origin: str) -> str:
+    names = {"no": "no records", "yours": "your own records", "published": "published records"}
+    return names.get(origin, "published records, your own where you have them")
 
 
 def _grid(rows: list[dict], columns: list[str], text) -> list[list[str]]:

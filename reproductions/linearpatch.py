@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 from functools import lru_cache
 
-from common.evaluation import suites
-from common.models import REGISTRY, STANDIN_WEIGHTS
 from common.results import Recipe
+from common.standin import WEIGHTS
 from common.standin.tasks import VERSION as STANDIN_VERSION
 from reproductions.registry import Claim, Column, Lookup, Row, Table
 
@@ -43,11 +42,13 @@ PATCH = {"method": "linearpatch", "kind": "hadamard", "estimator": "ratio-of-mea
 @lru_cache(maxsize=1)
 def standin_digest() -> str:
     """SHA-256 of the stand-in's weights, first sixteen digits: other weights are another model."""
-    return hashlib.sha256((STANDIN_WEIGHTS / "model.safetensors").read_bytes()).hexdigest()[:16]
+    return hashlib.sha256((WEIGHTS / "model.safetensors").read_bytes()).hexdigest()[:16]
 
 
 def _recipe(model: str, profile: str, limit: int | None, **fields) -> Recipe:
-    weights = standin_digest() if profile == "standin" else REGISTRY[model].revision
+    from common import models  # loads torch: listing the targets should not
+
+    weights = standin_digest() if profile == "standin" else models.get(model).revision
     return Recipe(model=model, profile=profile, weights=weights, limit=limit, **fields)
 
 
@@ -79,6 +80,8 @@ def table1_rows(profile: str, limit: int | None = None) -> list[Row]:
 
 def qa_columns(profile: str) -> list[Column]:
     """Ratio, the nine tasks, AVG and RP."""
+    from common.evaluation import suites  # as above
+
     suite = suites.get("standin-qa" if profile == "standin" else "linearpatch-qa")
     # A stand-in task is ours and may change: its version is part of the benchmark's name.
     version = f"@{STANDIN_VERSION}" if profile == "standin" else ""

@@ -108,7 +108,9 @@ def prepare(recipe: Recipe, *, device: str = "cpu", dtype: str | None = None, pr
     model, tokenizer = models.load(recipe.model, device=device, dtype=dtype)
     dtype_used = str(next(model.parameters()).dtype).removeprefix("torch.")
     prepared = Prepared(model, tokenizer, recipe, sum(p.numel() for p in model.parameters()))
-    prepared.provenance = {"model": model.source | {"dtype": dtype_used, "weights": recipe.weights}}
+    # Where the files lie on this machine says nothing to anyone else.
+    source = {"name": model.source["name"], "revision": model.source["revision"], "weights": recipe.weights}
+    prepared.provenance = {"model": source | {"dtype": dtype_used}}
     if recipe.profile == "standin":
         prepared.provenance["corpus"] = {split: standin_corpus.digest(split) for split in ("train", "test")}
     if recipe.selection is None:

@@ -53,7 +53,9 @@ def test_conda_and_pip_users_get_the_same_versions():
 
 
 def test_the_lock_has_what_the_project_asks_for():
-    lock = {line.split("==")[0].lower().replace("_", "-"): line for line in pins((ROOT / "requirements.lock").read_text())}
+    lock = {
+        line.split("==")[0].lower().replace("_", "-"): line for line in pins((ROOT / "requirements.lock").read_text())
+    }
     project = (ROOT / "pyproject.toml").read_text().split("[project.optional-dependencies]")[0]
     wanted = re.findall(r'^    "([A-Za-z0-9_-]+)((?:==[0-9.]+)?)",$', project, re.M)
     assert len(wanted) > 10
@@ -66,7 +68,9 @@ def test_every_target_has_a_makefile_rule():
     makefile = (ROOT / "Makefile").read_text()
     assert registry.targets()
     for target in registry.targets():
-        assert re.match(r"(table|figure)", target) and re.search(rf"^{re.match('table|figure', target)[0]}%:", makefile, re.M)
+        assert re.match(r"(table|figure)", target) and re.search(
+            rf"^{re.match('table|figure', target)[0]}%:", makefile, re.M
+        )
 
 
 def test_nothing_in_the_repository_names_a_machine_path():

@@ -3,3 +3,7 @@
 The stand-in is a small language model of the LLaMA architecture, trained from scratch by ``common.standin.train`` on the
 docstrings of the pinned packages. It is no paper's model and is never shown as one.
 """
+
+from pathlib import Path
+
+WEIGHTS = Path(__file__).parent / "weights"

@@ -20,8 +20,7 @@ from common.calibration import collect
 from common.decoder import Decoder
 from common.hooks import capture, scale_stream
 from common.selection import best_window
-from common.standin import corpus, tasks
-from common.standin.train import WEIGHTS
+from common.standin import WEIGHTS, corpus, tasks
 
 LICENCES = {
     "PSF-2.0": ("python",),

@@ -12,12 +12,14 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-
-import datasets
+from typing import TYPE_CHECKING
 
 from common.errors import unknown
 from common.standin import corpus
 from common.standin.corpus import Document
+
+if TYPE_CHECKING:
+    import datasets
 
 VERSION = 1
 ITEMS = 240
@@ -295,6 +297,8 @@ def build(name: str, count: int = ITEMS) -> datasets.Dataset:
     """
     if name not in TASKS:
         raise unknown("stand-in task", name, TASKS)
+    import datasets  # slow to import, and the names of the tasks are needed without it
+
     rows = []
     for item, answer, choices in items(name):
         rows.append({"question": item.question, "choices": choices, "answer": answer})

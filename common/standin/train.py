@@ -26,10 +26,9 @@ from tqdm import tqdm
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from common.errors import UserError
-from common.standin import corpus
+from common.standin import WEIGHTS, corpus
 
 log = logging.getLogger("standin.train")
-WEIGHTS = Path(__file__).parent / "weights"
 END = "<|endoftext|>"
 
 

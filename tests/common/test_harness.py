@@ -5,91 +5,12 @@ import time
 
 import datasets
 import pytest
+from hub_mirror import QUESTIONS, TASKS
 from lm_eval.models.huggingface import HFLM
 
 from common import hub
 from common.errors import UserError
 from common.evaluation import harness, suites
-
-QUESTIONS = 4
-STORY = "The trophy does not fit in the suitcase because it is too big."
-
-
-def _arc(i):
-    choices = {"text": ["a layer", "a model", "the stream", "one"], "label": ["A", "B", "C", "D"]}
-    return {"id": str(i), "question": f"what is removed {i}", "choices": choices, "answerKey": "ABCD"[i % 4]}
-
-
-def _race(i):
-    problem = {"question": "It is _ .", "options": ["a", "the model", "layers", "one"], "answer": "ABCD"[i % 4]}
-    return {"article": f"the model {i}", "problems": str([{**problem, "question": "What is it?"}, problem])}
-
-
-def _winograd(i):
-    return {
-        "text": STORY,
-        "pronoun": "it",
-        "pronoun_loc": STORY.index(" it ") + 1,
-        "quote": "it is too big",
-        "quote_loc": STORY.index("it is too"),
-        "options": ["the trophy", "the suitcase"],
-        "label": i % 2,
-        "source": "tiny",
-    }
-
-
-def _hellaswag(i):
-    texts = {"activity_label": "Pruning", "ctx_a": "A model is cut.", "ctx_b": "the stream", "split": "val"}
-    endings = ["is scaled.", "is removed [step] now.", "ends.", "is a layer of models."]
-    return {"ind": i, **texts, "ctx": "c", "endings": endings, "label": str(i % 4), "source_id": "s", "split_type": "s"}
-
-
-def _winogrande(i):
-    options = {"option1": "model", "option2": "layer", "answer": str(i % 2 + 1)}
-    return {"sentence": "the stream left the layer as the _ was scaled", **options}
-
-
-def _copa(i):
-    choices = {"choice1": "The model was cut.", "choice2": "A layer was added.", "question": ["cause", "effect"][i % 2]}
-    return {"premise": "The stream is small.", **choices, "idx": i, "label": i % 2}
-
-
-# dataset, config, split, row maker: the columns and splits of the hub's own repositories.
-TASKS = {
-    "arc_challenge": ("allenai/ai2_arc", "ARC-Challenge", "test", _arc),
-    "arc_easy": ("allenai/ai2_arc", "ARC-Easy", "test", _arc),
-    "hellaswag": ("Rowan/hellaswag", "", "validation", _hellaswag),
-    "piqa": (
-        "baber/piqa",
-        "",
-        "validation",
-        lambda i: {"goal": f"cut {i}", "sol1": "remove layers", "sol2": "a", "label": i % 2},
-    ),
-    "boolq": (
-        "aps/super_glue",
-        "boolq",
-        "validation",
-        lambda i: {"question": "is it one", "passage": "the model is one", "idx": i, "label": i % 2},
-    ),
-    "copa": ("aps/super_glue", "copa", "validation", _copa),
-    "winogrande": ("allenai/winogrande", "winogrande_xl", "validation", _winogrande),
-    "wsc273": ("lighteval/winograd_wsc", "wsc273", "test", _winograd),
-    "race": ("EleutherAI/race", "high", "test", _race),
-}
-
-
-@pytest.fixture
-def mirror(tmp_path, monkeypatch):
-    """The nine tasks' datasets with `QUESTIONS` rows in every split, in the hub's layout; the hub must not be asked."""
-    for hub_id, config, split, make in TASKS.values():
-        folder = tmp_path / "hub" / "datasets" / hub_id / (config or "data")
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in {"train", split}:
-            rows = datasets.Dataset.from_list([make(i) for i in range(QUESTIONS)])
-            rows.to_parquet(folder / f"{name}-00000-of-00001.parquet")
-    monkeypatch.setenv("LAYERLAB_HUB", str(tmp_path / "hub"))
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr(hub, "unreachable_because", lambda *_: pytest.fail("the hub was probed"))
 
 
 def test_the_papers_suite_runs_from_a_mirror_as_with_hflm(mirror, tiny_llama, tiny_tokenizer):

@@ -31,7 +31,10 @@ def standin():
         row("stand-in", "standin", "SLEB", failed, "failed: out of memory"),
         row("LLaMA-2-7B", "paper", "Dense", printed, "not run"),
     ]
-    claims = [{"text": "a & b", "reported": True, "reproduced": None}, {"text": "c", "reported": False, "reproduced": True}]
+    claims = [
+        {"text": "a & b", "reported": True, "reproduced": None},
+        {"text": "c", "reported": False, "reproduced": True},
+    ]
     return {
         "target": "t",
         "profile": "standin",
@@ -78,7 +81,9 @@ def test_csv_and_json_hold_every_cell(standin):
 
 def test_the_paper_profile_shows_both_and_the_difference(standin):
     standin["profile"] = "paper"
-    standin["rows"] = [row("LLaMA-2-7B", "paper", "Dense", {"Task": cell(77.77, 77.5, 1.0, "match"), "RP": cell(66.66)})]
+    standin["rows"] = [
+        row("LLaMA-2-7B", "paper", "Dense", {"Task": cell(77.77, 77.5, 1.0, "match"), "RP": cell(66.66)})
+    ]
     text = tables.render(standin)
     assert "77.77 | 77.50 (-0.27)" in text
     assert "66.66" in text

@@ -1,0 +1,102 @@
+"""Calibration for LinearPatch (selection and scales) against a bare forward pass and against two naive passes.
+
+    python benchmarks/calibration.py [--samples 32] [--tokens 256] [--repeats 3]
+
+Wall time is the median over interleaved repeats; layer executions are counted, not estimated. The naive way runs the
+model once for the cosines and once for the scales and keeps all hidden states of both passes, as the official code does
+per sample; here for the whole set, so that memory shows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+
+import torch
+
+from common import models
+from common.calibration import collect
+from common.decoder import Decoder
+from common.hadamard import hadamard_matrix
+
+COUNT = 4
+
+
+def bare(decoder: Decoder, ids: torch.Tensor) -> None:
+    """One forward pass through the layers."""
+    for batch in ids.split(8):
+        decoder.run(decoder.embed_tokens(batch))
+
+
+def naive(decoder: Decoder, ids: torch.Tensor) -> None:
+    """One pass for the cosines, one for the rotated magnitudes, hidden states kept, the rotation a dense product."""
+    rotation = hadamard_matrix(decoder.hidden_size).float()
+    for statistic in ("cosine", "scales"):
+        states = []
+        for batch in ids.split(8):
+            hidden = [decoder.embed_tokens(batch)]
+            for layer in range(decoder.num_layers):
+                hidden.append(decoder.run(hidden[-1], layer, layer + 1))
+            states.append(torch.stack(hidden))
+        states = torch.cat(states, 1)  # [N + 1, samples, tokens, channels]
+        if statistic == "cosine":
+            torch.cosine_similarity(states[:-COUNT], states[COUNT:], dim=-1).mean((1, 2))
+        else:
+            (states @ rotation).abs().mean(2)
+
+
+def one_pass(decoder: Decoder, ids: torch.Tensor) -> None:
+    """Everything LinearPatch needs."""
+    collect(decoder, ids, span=COUNT, batch_size=8)
+
+
+def timed(action, *arguments) -> float:
+    """Seconds of one call."""
+    started = time.perf_counter()
+    with torch.no_grad():
+        action(*arguments)
+    return time.perf_counter() - started
+
+
+def held_bytes(decoder: Decoder, ids: torch.Tensor) -> int:
+    """Bytes of the accumulators after a pass: they must not depend on the number of samples."""
+    found = collect(decoder, ids, span=COUNT, batch_size=8)
+    return sum(t.numel() * t.element_size() for t in [*found.magnitudes.values(), *found.ratios.values()])
+
+
+def main() -> None:
+    """Print the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--samples", type=int, default=32)
+    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--repeats", type=int, default=3)
+    chosen = parser.parse_args()
+    torch.set_flush_denormal(True)
+    model, _ = models.load("standin")
+    decoder = Decoder(model)
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(1, model.config.vocab_size, (chosen.samples, chosen.tokens), generator=generator)
+    ways = {"bare": bare, "one pass": one_pass, "naive": naive}
+    times = {name: [] for name in ways}
+    executions = {}
+    for _ in range(chosen.repeats + 1):  # the first round warms up
+        for name, way in ways.items():
+            before = decoder.executions
+            times[name].append(timed(way, decoder, ids))
+            executions[name] = decoder.executions - before
+    median = {name: statistics.median(values[1:]) for name, values in times.items()}
+    batches = -(-chosen.samples // 8)
+    print(f"{chosen.samples} x {chosen.tokens} tokens, {torch.get_num_threads()} threads")
+    for name in ways:
+        per_batch = executions[name] / batches
+        print(
+            f"{name:9} {median[name]:7.2f} s  {median[name] / median['bare']:5.2f} x bare"
+            f"  {per_batch:.0f} layer executions a batch (N = {decoder.num_layers})"
+        )
+    few, many = held_bytes(decoder, ids[:8]), held_bytes(decoder, ids)
+    print(f"statistics hold {few} bytes after 8 samples, {many} after {chosen.samples}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""SLEB's greedy search with prefix reuse against the naive loop: layer executions, wall time, identical choices.
+
+python benchmarks/search.py [--samples 8] [--tokens 128] [--remove 4]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import torch
+
+from common import models
+from common.decoder import Decoder
+from common.importance import next_token_loss
+from common.selection import sleb
+
+
+@torch.no_grad()
+def naive(decoder: Decoder, ids: torch.Tensor, count: int) -> list[int]:
+    """Every trial runs the whole remaining model."""
+    alive, removed = list(range(decoder.num_layers)), []
+    for _ in range(count):
+        losses = {}
+        for candidate in alive[1:-1]:
+            kept = [layer for layer in alive if layer != candidate]
+            hidden = decoder.run(decoder.embed_tokens(ids), layers=kept)
+            losses[candidate] = next_token_loss(decoder, hidden, ids).mean().item()
+        removed.append(min(losses, key=losses.get))
+        alive.remove(removed[-1])
+    return removed
+
+
+def main() -> None:
+    """Print counts, ratio and choices."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--samples", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--remove", type=int, default=4)
+    chosen = parser.parse_args()
+    torch.set_flush_denormal(True)
+    model, _ = models.load("standin")
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(1, model.config.vocab_size, (chosen.samples, chosen.tokens), generator=generator)
+    found = {}
+    for name, way in (("naive", naive), ("prefix reuse", sleb)):
+        decoder = Decoder(model)
+        started = time.perf_counter()
+        order = way(decoder, ids, chosen.remove)
+        found[name] = (decoder.executions, time.perf_counter() - started, order)
+    for name, (executions, seconds, order) in found.items():
+        share = executions / found["naive"][0]
+        print(f"{name:13} {executions:6} layer executions ({share:.2f} of naive)  {seconds:6.1f} s  removes {order}")
+    layers = model.config.num_hidden_layers
+    least = sum((m - 2) + (m - 2) * (m - 1) // 2 for m in range(layers, layers - chosen.remove, -1))
+    print(f"stated for prefix reuse: {least}; same choices: {found['naive'][2] == found['prefix reuse'][2]}")
+
+
+if __name__ == "__main__":
+    main()

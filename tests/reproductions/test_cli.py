@@ -1,0 +1,144 @@
+"""The command line as a user meets it, and the runner: nothing measured twice, one failure stops nothing."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import pytest
+
+from common.results import Store
+from reproductions import linearpatch, registry, runner
+from reproductions.__main__ import main
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["show", "table1-linearpach"], "unknown target 'table1-linearpach'; did you mean 'table1-linearpatch'?"),
+        (["show", "table1-linearpatch", "--profile", "papr"], "unknown profile 'papr'; did you mean 'paper'?"),
+        (["show", "table1-linearpatch", "--format", "markdwn"], "unknown format 'markdwn'"),
+        (["run", "table1-linearpatch", "--row", "ShortGTP"], "unknown row 'ShortGTP'; did you mean 'ShortGPT'?"),
+        (
+            ["run", "table1-linearpatch", "--profile", "paper", "--model", "llama2-7b"],
+            "did you mean 'llama-2-7b'",
+        ),
+        (["run", "table1-linearpatch", "--limit", "1"], "--limit 1 leaves no standard error"),
+    ],
+)
+def test_bad_input_is_one_line_that_names_it(arguments, message, capsys):
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.startswith("error: ") and error.count("\n") == 1
+
+
+def test_list_names_every_target(capsys):
+    assert main(["list", "--json"]) == 0
+    listed = {entry["target"]: entry["title"] for entry in json.loads(capsys.readouterr().out)}
+    assert listed == {name: table.title for name, table in registry.targets().items()}
+
+
+def test_listing_and_showing_load_no_model_library():
+    code = (
+        "import sys; from reproductions.__main__ import main; main(['list']);"
+        "sys.exit(any(m in sys.modules for m in ('lm_eval', 'datasets')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
+class FakeMeasure:
+    """Counts what it is asked; one benchmark can be made to fail."""
+
+    def __init__(self, failing=()):
+        self.failing, self.prepared, self.measured = set(failing), [], []
+
+    def prepare(self, recipe, **options):
+        self.prepared.append(recipe.hash)
+        found = runner.Work(recipe, "")
+        found.details, found.provenance = {}, {}
+        return found
+
+    def benchmark(self, prepared, name):
+        self.measured.append((prepared.recipe.hash, name))
+        if name in self.failing:
+            raise MemoryError
+        return {"acc": 0.5, "acc_norm": 0.5, "ratio": 0.2}, {"acc": 0.01, "acc_norm": 0.01}, {}
+
+
+@pytest.fixture
+def table(monkeypatch):
+    monkeypatch.setattr(linearpatch, "standin_digest", lambda: "digest")
+    return registry.get("table1-linearpatch")
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path, None)
+
+
+def test_each_cell_is_measured_once_and_each_model_prepared_once(table, store):
+    first, second = FakeMeasure(), FakeMeasure()
+    assert runner.run([table, table], store, "standin", first) == 0
+    assert len(first.prepared) == len(set(first.prepared)) == 11
+    assert len(first.measured) == len(set(first.measured)) == 11 * 10
+    assert runner.run([table], store, "standin", second) == 0
+    assert second.prepared == []
+    assert runner.run([table], store, "standin", second, force=True, pattern="sleb") == 0
+    assert len(second.prepared) == 2
+
+
+def test_a_failed_cell_is_recorded_and_tried_again(table, store):
+    failing = FakeMeasure(["docstring_word@1"])
+    assert runner.run([table], store, "standin", failing, pattern="Dense") == 1
+    recipe = table.rows("standin", None)[0].recipe
+    record = store.get(recipe, "docstring_word@1")
+    assert record.status == "failed" and record.reason.startswith("out of memory; use")
+    again = FakeMeasure()
+    assert runner.run([table], store, "standin", again, pattern="Dense") == 0
+    assert again.measured == [(recipe.hash, "docstring_word@1")]
+
+
+def test_an_interrupted_run_goes_on_where_it_was(table, store):
+    class Stops(FakeMeasure):
+        def benchmark(self, prepared, name):
+            if len(self.measured) == 7:
+                raise KeyboardInterrupt
+            return super().benchmark(prepared, name)
+
+    stops, rest = Stops(), FakeMeasure()
+    with pytest.raises(KeyboardInterrupt):
+        runner.run([table], store, "standin", stops)
+    assert runner.run([table], store, "standin", rest) == 0
+    assert not set(stops.measured) & set(rest.measured)
+    assert len(stops.measured) + len(rest.measured) == 110
+
+
+def test_a_quick_look_never_passes_for_the_whole_measurement(table, store):
+    runner.run([table], store, "standin", FakeMeasure(), limit=20)
+    whole = table.rows("standin", None)[0].recipe
+    assert store.get(whole, "parameters") is None
+    assert store.get(dataclasses.replace(whole, limit=20), "parameters").recipe["limit"] == 20
+
+
+def test_show_holds_the_stable_form(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("LAYERLAB_RESULTS", str(tmp_path))
+    assert main(["show", "table1-linearpatch", "--format", "json"]) == 0
+    table = json.loads(capsys.readouterr().out)
+    assert set(table) >= {"target", "profile", "title", "rows", "claims"}
+    for row in table["rows"]:
+        assert set(row) >= {"model", "sparsity", "method", "cells"}
+        for cell in row["cells"].values():
+            assert set(cell) >= {"reported", "reproduced", "stderr", "status"}
+            if row["model"] == "stand-in":
+                assert cell["reported"] is None
+            else:
+                assert cell["reproduced"] is None
+    assert all(set(c) >= {"text", "reported", "reproduced"} for c in table["claims"])
+
+
+def test_a_folder_that_cannot_hold_records_is_refused_before_measuring(monkeypatch, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LAYERLAB_RESULTS", str(tmp_path / "file"))
+    assert main(["run", "table1-linearpatch", "--limit", "2"]) == 2
+    assert "cannot write records to" in capsys.readouterr().err
