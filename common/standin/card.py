@@ -75,7 +75,7 @@ def pruning_curve(decoder: Decoder, calibration: Tensor, windows: Tensor) -> lis
     """For 1..N/2 removed layers: the window of highest cosine and the one of lowest loss, with their perplexities."""
     n_layers = decoder.num_layers
     pairs = [(s, s + n) for n in range(1, n_layers // 2 + 1) for s in range(n_layers - n + 1)]
-    statistics = collect(decoder, calibration, pairs=pairs, rotate=False)
+    statistics = collect(decoder, calibration, span=n_layers // 2, pairs=pairs, rotate=False)
     rows = []
     for count in tqdm(range(1, n_layers // 2 + 1), desc="pruning curve", disable=not sys.stderr.isatty()):
         start, stop = best_window(statistics, count, "token", exclude_ends=False)
