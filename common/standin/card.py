@@ -34,8 +34,9 @@ LICENCES = {
     "MPL-2.0": ("hypothesis",),
     "Matplotlib licence (PSF-based)": ("matplotlib",),
 }
-WINDOW, SAMPLES = 256, 64
-ALPHAS = [round(0.8 + 0.05 * i, 2) for i in range(21)]
+WINDOW, SAMPLES = 256, 24
+LARGEST = 6  # removed layers, at most
+ALPHAS = [round(0.8 + 0.1 * i, 1) for i in range(11)]
 
 
 def domain_windows(tokenizer, domain: str, split: str = "test", count: int | None = None) -> Tensor:
@@ -72,15 +73,15 @@ def magnitudes(decoder: Decoder, windows: Tensor) -> list[dict[str, float]]:
 
 
 def pruning_curve(decoder: Decoder, calibration: Tensor, windows: Tensor) -> list[dict]:
-    """For 1..N/2 removed layers: the window of highest cosine and the one of lowest loss, with their perplexities."""
+    """For 1..LARGEST removed layers: the window of highest cosine and the one of lowest loss, with their perplexities."""
     n_layers = decoder.num_layers
-    pairs = [(s, s + n) for n in range(1, n_layers // 2 + 1) for s in range(n_layers - n + 1)]
-    statistics = collect(decoder, calibration, span=n_layers // 2, pairs=pairs, rotate=False)
+    pairs = [(s, s + n) for n in range(1, LARGEST + 1) for s in range(n_layers - n + 1)]
+    statistics = collect(decoder, calibration, span=LARGEST, pairs=pairs, rotate=False)
     rows = []
-    for count in tqdm(range(1, n_layers // 2 + 1), desc="pruning curve", disable=not sys.stderr.isatty()):
+    for count in tqdm(range(1, LARGEST + 1), desc="pruning curve", disable=not sys.stderr.isatty()):
         start, stop = best_window(statistics, count, "token", exclude_ends=False)
         keep = {s: [i for i in range(n_layers) if not s <= i < s + count] for s in range(n_layers - count + 1)}
-        trials = {s: math.exp(loss(decoder, windows[:16], layers)) for s, layers in keep.items()}
+        trials = {s: math.exp(loss(decoder, windows[:12], layers)) for s, layers in keep.items()}
         best = min(trials, key=trials.get)
         row = {"removed": count, "window": [start, stop], "cosine": statistics.cosine("token", start, stop)}
         row |= {"perplexity": math.exp(loss(decoder, windows, keep[start])), "best_window": [best, best + count]}
@@ -186,7 +187,7 @@ SHA-256 of the splits:
 
 ## Removing layers
 
-By highest token cosine on training text, and the best window there is (by loss on the first 16 held-out windows);
+By highest token cosine on training text, and the best window there is (by loss on the first 12 held-out windows);
 perplexity on {SAMPLES // 2} held-out windows of each domain.
 
 {_table(["Removed", "Window by cosine", "Cosine", "Perplexity", "Best window", "Perplexity"], curve)}
