@@ -108,7 +108,7 @@ def measure() -> dict:
     decoder = Decoder(model)
     facts: dict = {"parameters": sum(p.numel() for p in model.parameters()), "domains": {}}
     for domain in corpus.DOMAINS:
-        windows = domain_windows(tokenizer, domain)
+        windows = domain_windows(tokenizer, domain, count=128)
         facts["domains"][domain] = {"loss": loss(decoder, windows), "tokens": windows.numel()}
     text = torch.cat([domain_windows(tokenizer, d, count=SAMPLES // 2) for d in corpus.DOMAINS])
     calibration = torch.cat([domain_windows(tokenizer, d, "train", SAMPLES // 2) for d in corpus.DOMAINS])
