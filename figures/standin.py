@@ -30,7 +30,7 @@ def pruning_curve(rows: list[dict], dense: float) -> plt.Figure:
     series = (("perplexity", "highest cosine", VERMILION, "o-"), ("best_perplexity", "lowest loss", BLUE, "s--"))
     for key, label, colour, mark in series:
         axes.plot(removed, [dense, *(row[key] for row in rows)], mark, color=colour, ms=4, label=label)
-    axes.set(xlabel="layers removed (one window)", ylabel="held-out perplexity", yscale="log")
+    axes.set(xlabel="layers removed (one window)", ylabel="held-out perplexity")
     axes.legend(title="window chosen by")
     return figure
 
@@ -46,7 +46,7 @@ def alpha_sweeps(sweeps: list[dict]) -> plt.Figure:
         best = min(points, key=lambda p: p["perplexity"])
         axes.plot(best["alpha"], best["perplexity"], "o", color=colour, ms=5)
     axes.set(xlabel="factor at the cut (dotted: ratio of magnitudes)", ylabel="held-out perplexity")
-    axes.legend()
+    axes.legend(loc="upper left")
     return figure
 
 
@@ -60,7 +60,8 @@ def magnitudes(rows: list[dict]) -> plt.Figure:
     other.set_ylabel("largest / median token norm")
     other.grid(False)
     lines = axes.get_lines() + other.get_lines()
-    axes.legend(lines, [line.get_label() for line in lines], loc="upper left")
+    axes.legend(lines, [line.get_label() for line in lines], loc="center right")
+    axes.xaxis.get_major_locator().set_params(integer=True)
     return figure
 
 

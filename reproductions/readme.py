@@ -17,7 +17,7 @@ def overview(store: Store) -> str:
         standin = show.build(table, store, "standin")["rows"]
         own = [c for row in standin if row["profile"] == "standin" for c in row["cells"].values()]
         paper = [c for row in show.build(table, store, "paper")["rows"] for c in row["cells"].values()]
-        reported = sum(c["reported"] is not None for c in paper)
+        reported = len(set(map(id, registry.reported_numbers(table.paper, table.number).values())))
         on_paper = sum(c["reproduced"] is not None for c in paper)
         waiting = sum(c["reproduced"] is None and c["status"] != "none" for c in paper)
         measured = sum(c["reproduced"] is not None for c in own)

@@ -110,8 +110,9 @@ def reported_numbers(paper: str, number: str) -> dict[tuple[str, str, str, str],
     found = {}
     with path.open(newline="", encoding="utf-8") as lines:
         for line in csv.DictReader(lines):
+            number = Reported(float(line["value"]), line["flag"])
             for variant in line["variant"].split("/"):
                 method = f"{line['method']}[{variant}]" if variant else line["method"]
                 key = (line["model"], line["sparsity"], method, line["column"])
-                found[key] = Reported(float(line["value"]), line["flag"])
+                found[key] = number
     return found
