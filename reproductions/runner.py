@@ -99,6 +99,7 @@ def run(
     work = missing(tables, store, profile, force=force, models=models, pattern=pattern, limit=limit)
     shared = results.environment() | {"device": device, "dtype": dtype}
     failed = 0
+    told: set[str] = set()  # one reason can stop every cell of a model: say it once
     with tqdm(total=sum(len(w.benchmarks) for w in work), unit="cell", disable=not sys.stderr.isatty()) as bar:
         for entry in work:
             bar.set_description(entry.title)
@@ -118,7 +119,9 @@ def run(
                 store.put(record, entry.recipe)
                 if outcome is None:
                     failed += 1
-                    log.error("%s, %s: %s", entry.title, benchmark, problem)
+                    if problem not in told:
+                        log.error("%s, %s: %s", entry.title, benchmark, problem)
+                    told.add(problem)
                 bar.update()
     return failed
 

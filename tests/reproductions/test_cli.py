@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from common.errors import UserError
 from common.results import Store
 from reproductions import linearpatch, registry, runner
 from reproductions.__main__ import main
@@ -97,6 +98,17 @@ def test_a_failed_cell_is_recorded_and_tried_again(table, store):
     again = FakeMeasure()
     assert runner.run([table], store, "standin", again, pattern="Dense") == 0
     assert again.measured == [(recipe.hash, "docstring_word@1")]
+
+
+def test_one_reason_for_many_cells_is_said_once(table, store, caplog):
+    class Unreachable(FakeMeasure):
+        def prepare(self, recipe, **options):
+            raise UserError("could not fetch it: no network")
+
+    assert runner.run([table], store, "standin", Unreachable()) == 110
+    assert caplog.text.count("no network") == 1
+    record = store.get(table.rows("standin", None)[0].recipe, "parameters")
+    assert record.reason == "could not fetch it: no network"
 
 
 def test_an_interrupted_run_goes_on_where_it_was(table, store):
