@@ -163,6 +163,7 @@ no number measured on it says what a paper's model would score.
 {setting["feed_forward"]}, vocabulary {setting["vocabulary"]} (byte-level BPE), untied head |
 | training | {training["tokens"] / 1e6:.1f} M tokens, {setting["window"]}-token windows, batch {setting["batch"]}, AdamW, \
 peak rate {setting["learning_rate"]}, weight decay {setting["weight_decay"]}, seed {setting["seed"]} |
+| schedule | {_schedule(log)} |
 | time | {training["seconds"] / 3600:.2f} hours on 2 CPU cores, bfloat16 autocast, torch {training["torch"]} |
 | held-out loss at the end | {log[-1]["valid"]:.3f} nats per token (validation split) |
 | stored as | bfloat16 safetensors |
@@ -210,6 +211,16 @@ mean magnitudes across the cut, which is what magnitude-matching repairs use.
 English docstrings only; a few hundred tokens of context; knows no facts. Small models have fewer redundant layers than
 the papers' models, so pruning hurts more here. Held-out tasks: {", ".join(f"`{name}`" for name in tasks.TASKS)}.
 """
+
+
+def _schedule(log: list[dict]) -> str:
+    """The learning rate in words; a run that was taken up again after its rate had come down says so."""
+    restarts = [a["tokens"] for a, b in zip(log, log[1:], strict=False) if b["rate"] > 10 * a["rate"]]
+    words = "warm-up, flat, linear decay to zero"
+    if restarts:
+        words += "; taken up again at the full rate after a first decay at "
+        words += " and ".join(f"{tokens / 1e6:.1f} M tokens" for tokens in restarts)
+    return words
 
 
 def main() -> None:
