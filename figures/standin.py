@@ -40,13 +40,13 @@ def alpha_sweeps(sweeps: list[dict]) -> plt.Figure:
     figure, axes = plt.subplots(figsize=(4.2, 2.8))
     for sweep, colour in zip(sweeps, (BLUE, ORANGE, GREEN), strict=False):
         points = sweep["sweep"]
-        label = f"without [{sweep['window'][0]}, {sweep['window'][1]})"
+        label = f"[{sweep['window'][0]}, {sweep['window'][1]})"
         axes.plot([p["alpha"] for p in points], [p["perplexity"] for p in points], color=colour, label=label)
         axes.axvline(sweep["predicted"], color=colour, ls=":")
         best = min(points, key=lambda p: p["perplexity"])
         axes.plot(best["alpha"], best["perplexity"], "o", color=colour, ms=5)
     axes.set(xlabel="factor at the cut (dotted: ratio of magnitudes)", ylabel="held-out perplexity")
-    axes.legend(loc="upper left")
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, title="window removed")  # above: no corner is free
     return figure
 
 
@@ -60,7 +60,7 @@ def magnitudes(rows: list[dict]) -> plt.Figure:
     other.set_ylabel("largest / median token norm")
     other.grid(False)
     lines = axes.get_lines() + other.get_lines()
-    axes.legend(lines, [line.get_label() for line in lines], loc="center right")
+    axes.legend(lines, [line.get_label() for line in lines], loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
     axes.xaxis.get_major_locator().set_params(integer=True)
     return figure
 
