@@ -24,6 +24,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     likeness = {other: difflib.SequenceMatcher(None, str(name).lower(), other.lower()).ratio() for other in known}
     best = max(likeness.values(), default=0.0)
     near = [other for other in known if likeness[other] >= max(0.55, best - 0.05)]
+    near = sorted(near, key=lambda other: -likeness[other])[:3]
     if near:
         return UserError(f"unknown {kind} {name!r}; did you mean {' or '.join(map(repr, near))}?")
     return UserError(f"unknown {kind} {name!r}; known: {', '.join(known) if known else 'none'}")

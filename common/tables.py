@@ -32,8 +32,8 @@ def _json(table: dict) -> str:
     return json.dumps(table, indent=1, allow_nan=False) + "\n"
 
 
-def _number(value: float) -> str:
-    return f"{value:.2f}"
+def _number(value: float, digits: int | None = None) -> str:
+    return f"{value:.{2 if digits is None else digits}f}"
 
 
 def _measured_cell(cell: dict, with_error: bool) -> str:
@@ -43,12 +43,23 @@ def _measured_cell(cell: dict, with_error: bool) -> str:
     return _number(cell["reproduced"]) + error
 
 
+def _printed_cell(cell: dict) -> str:
+    if cell["reported"] is None:
+        return cell.get("printed", "")
+    return _number(cell["reported"], cell.get("digits")) + ("*" if cell.get("flag") or cell.get("audit") else "")
+
+
 def _compared_cell(cell: dict) -> str:
-    reported = "" if cell["reported"] is None else _number(cell["reported"])
     if cell["reproduced"] is None:
-        return reported
-    difference = "" if cell["reported"] is None else f" ({cell['reproduced'] - cell['reported']:+.2f})"
-    return f"{reported} | {_number(cell['reproduced'])}{difference}".lstrip(" |")
+        return _printed_cell(cell)
+    digits = cell.get("digits")
+    difference = ""
+    if cell["reported"] is not None:
+        difference = f" ({cell['reproduced'] - cell['reported']:+.{2 if digits is None else digits}f})"
+        if cell["status"] != "match":
+            difference += " differs" + (f": {cell['explanation']}" if cell.get("explanation") else "")
+    error = f"±{_number(cell['stderr'], digits)}" if cell["stderr"] else ""
+    return f"{_printed_cell(cell)} | {_number(cell['reproduced'], digits)}{error}{difference}".lstrip(" |")
 
 
 def _parts(table: dict) -> list[tuple[str, list[dict], callable]]:
@@ -62,12 +73,12 @@ def _parts(table: dict) -> list[tuple[str, list[dict], callable]]:
     def measured(cell: dict) -> str:
         return _measured_cell(cell, cell["column"] in last)
 
-    def printed(cell: dict) -> str:
-        return "" if cell["reported"] is None else _number(cell["reported"])
-
+    heading = "Reported by the paper on its own models; none of these was run here"
+    if any(cell["reproduced"] is not None for row in reported for cell in row["cells"].values()):
+        heading += ". What needs no weights: reported | from the model's shape (difference)"
     parts = [
         (f"Measured on the stand-in ({_whose(table['origin'])})", own, measured),
-        ("Reported by the paper on its own models; none of these was run here", reported, printed),
+        (heading, reported, _compared_cell),
     ]
     return [part for part in parts if part[1]]
 
@@ -83,12 +94,13 @@ def _grid(rows: list[dict], columns: list[str], text) -> list[list[str]]:
         cells = [text({**row["cells"][c], "column": c}) if c in row["cells"] else "" for c in columns]
         empty = all(c["reproduced"] is None and c["reported"] is None for c in row["cells"].values())
         note = row["status"] if empty and not row["status"].startswith("failed") else ""
+        note = row.get("gate", note)
         lines.append([row["model"], row["sparsity"], row["method"] + (f" ({note})" if note else ""), *cells])
     return lines
 
 
 def _columns(rows: list[dict]) -> list[str]:
-    return list(rows[0]["cells"]) if rows else []
+    return list(dict.fromkeys(column for row in rows for column in row["cells"]))
 
 
 def _statuses(table: dict) -> list[str]:
@@ -122,6 +134,20 @@ def _notes(table: dict) -> list[str]:
     marks = {c["status"] for row in table["rows"] if row["profile"] == table["profile"] for c in row["cells"].values()}
     if "not run" in marks and table["profile"] == "standin":
         lines.append("·: not run.")
+    printed = [cell for row in table["rows"] if row["profile"] == "paper" for cell in row["cells"].values()]
+    if any(cell["reproduced"] is not None for cell in printed):
+        lines += [table["tolerance"]] if table.get("tolerance") else []
+        counts = {mark: sum(cell["status"] == mark for cell in printed) for mark in ("match", "differs")}
+        lines.append(f"Compared with the paper: {counts['match']} cells match, {counts['differs']} differ.")
+        if any(cell.get("explanation") == "cut off" for cell in printed):
+            lines.append("cut off: the paper prints the first digits of the number, not its rounding.")
+    if any("gate" in row for row in table["rows"]):
+        lines.append(table["gate"])
+    entries = dict.fromkeys(entry for cell in printed for entry in cell.get("audit", ()))
+    if entries:
+        lines.append("*: see papers/AUDIT.md: " + ", ".join(entries) + ".")
+    elif any(cell.get("flag") for cell in printed):
+        lines.append("*: flagged in papers/<paper>/reported.")
     return lines
 
 

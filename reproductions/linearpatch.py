@@ -8,6 +8,7 @@ from functools import lru_cache
 from common.results import Recipe
 from common.standin import WEIGHTS
 from common.standin.tasks import VERSION as STANDIN_VERSION
+from reproductions import declare, reported, shapes
 from reproductions.registry import Claim, Column, Lookup, Row, Table
 
 # As printed in the paper: label, layers, numbers of layers removed.
@@ -36,6 +37,10 @@ SLEB_LINES = {
     "standin": {"corpus": "standin-calibration", "length": 256, "count": 48, "seed": 0},
 }
 
+# Section 3.4 and Table 7: the teacher's 100 largest logits per token.
+TOP_K = 100
+
+RATIO = Column("Ratio", "parameters", "ratio", scale=100, compare="exact", weight_free=True)
 PATCH = {"method": "linearpatch", "kind": "hadamard", "estimator": "ratio-of-means"}
 
 
@@ -50,6 +55,30 @@ def _recipe(model: str, profile: str, limit: int | None, **fields) -> Recipe:
 
     weights = standin_digest() if profile == "standin" else models.get(model).revision
     return Recipe(model=model, profile=profile, weights=weights, limit=limit, **fields)
+
+
+def _shape(model: str, method: str, count: int) -> Recipe | None:
+    """The recipe over the model's shape that a row's Ratio follows from."""
+    if method == "LLM-Pruner":
+        return None  # removes parts of layers, by a flag that the paper does not give
+    repair = None
+    if method.startswith("LinearPatch"):
+        repair = {"method": "linearpatch"}
+    elif method.startswith("LLM-Streamline(FFN)"):
+        repair = {"method": "streamline-ffn"}
+    return shapes.recipe(model, count, repair)
+
+
+def _printed_shape(model: str, number: reported.Number) -> Recipe | None:
+    count = declare.removed_layers(number)
+    return _shape(model, number.method, count) if count else None
+
+
+def _ingredient_shape(model: str, number: reported.Number) -> Recipe | None:
+    """Table 6 and 7: the inserted network alone; nothing is removed."""
+    if number.method == "LinearPatch":
+        return shapes.recipe(model, 0, {"method": "linearpatch", "top_k": TOP_K})
+    return shapes.recipe(model, 0, {"method": "streamline-ffn"})
 
 
 def table1_rows(profile: str, limit: int | None = None) -> list[Row]:
@@ -74,7 +103,9 @@ def table1_rows(profile: str, limit: int | None = None) -> list[Row]:
             sparsity = f"{count}/{layers}"
             rows.append(Row(model, label, sparsity, "LLM-Pruner", None, "not implemented"))
             for method, fields in made.items():
-                rows.append(Row(model, label, sparsity, method, _recipe(model, profile, limit, **fields)))
+                shape = _shape(model, method, count) if profile == "paper" else None
+                recipe = _recipe(model, profile, limit, **fields)
+                rows.append(Row(model, label, sparsity, method, recipe, shapes=shape))
     return rows
 
 
@@ -86,7 +117,7 @@ def qa_columns(profile: str) -> list[Column]:
     # A stand-in task is ours and may change: its version is part of the benchmark's name.
     version = f"@{STANDIN_VERSION}" if profile == "standin" else ""
     return [
-        Column("Ratio", "parameters", "ratio", scale=100, compare="exact"),
+        RATIO,
         *(Column(task.label, task.task + version, task.metric, scale=100) for task in suite.columns),
         Column("AVG", derived="average"),
         Column("RP", derived="retained"),
@@ -112,6 +143,38 @@ def _four_percent(cell: Lookup, settings: list[tuple[str, str]]) -> bool | None:
     ours, best = (cell("LLaMA-3-8B", "5/32", m, "RP") for m in ("LinearPatch[L]", "LLM-Streamline(None)"))
     return None if ours is None or best is None else ours - best >= 3.95
 
+
+def _declared(number: str, title: str, weight_free=(RATIO,), shape=_printed_shape, note: str = "") -> Table:
+    """A table whose reported side and weight-free cells are here, and whose measurements are not."""
+
+    def rows(profile: str, limit: int | None) -> list[Row]:
+        # What the stand-in would need for it is not implemented.
+        if profile == "standin":
+            return []
+        return declare.rows("linearpatch", number, shape=shape, statuses={"LLM-Pruner": "not implemented"})
+
+    return Table(
+        target=f"table{number}-linearpatch",
+        paper="linearpatch",
+        number=number,
+        title=f"LinearPatch, Table {number}: {title}",
+        rows=rows,
+        columns=lambda profile: declare.columns("linearpatch", number, weight_free),
+        note=note,
+    )
+
+
+_RATIO_NOTE = "Ratio counts removed parameters less those of what is put in their place."
+_REMOVED_NOTE = "Windows are half-open: [start, end)."
+_STORED = [
+    Column("stored input per token", "storage", "input", compare="exact", weight_free=True),
+    Column("stored target per token", "storage", "target", compare="exact", weight_free=True),
+    Column("target with indices (ours)", "storage", "target_with_indices", compare="exact", weight_free=True),
+]
+_STORED_NOTE = (
+    "Numbers per training token. Top-K logits need their K indices too: 2 x 4096 numbers against 1 + 2 x 100 is the "
+    "factor of 40 in Appendix A; without the indices it would be 81."
+)
 
 TABLES = [
     Table(
@@ -144,4 +207,23 @@ TABLES = [
         ),
         note="Ratio counts removed parameters less the patch. RP is the mean over tasks of the ratio to the dense model.",
     ),
+    _declared("2", "question answering against LLM-Streamline with training", note=_RATIO_NOTE),
+    _declared("3", "perplexity against LLM-Streamline with training", note=_RATIO_NOTE),
+    _declared("4", "what is trained, towards what, by which loss", note=_RATIO_NOTE),
+    _declared("5", "the ingredients of LinearPatch", ()),
+    _declared(
+        "6",
+        "size and time of what is inserted",
+        [Column("Parameters (M)", "parameters", "patch_millions", compare="exact", weight_free=True)],
+        _ingredient_shape,
+        "Seconds depend on the GPU; they were not measured here.",
+    ),
+    _declared("7", "offline storage for distillation", _STORED, _ingredient_shape, _STORED_NOTE),
+    _declared("9", "pruning settings", note=_REMOVED_NOTE),
+    _declared("10", "number of calibration samples", ()),
+    _declared("11", "perplexity, training-free methods", note=_RATIO_NOTE),
+    _declared("12", "MMLU, training-free methods", note=_RATIO_NOTE),
+    _declared("13", "perplexity of Baichuan2-7B", note=_RATIO_NOTE),
+    _declared("14", "question answering with Baichuan2-7B", note=_RATIO_NOTE),
+    _declared("15", "MMLU with Baichuan2-7B", note=_RATIO_NOTE),
 ]

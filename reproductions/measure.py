@@ -22,6 +22,7 @@ from common.results import Recipe
 from common.standin import corpus as standin_corpus
 from common.surgery import remove_layers
 from papers import linearpatch
+from reproductions import shapes
 
 
 @dataclass
@@ -97,11 +98,13 @@ SELECTIONS = {"sleb": _sleb, "bi": _by_statistics, "window": _by_statistics}
 
 
 def prepare(recipe: Recipe, *, device: str = "cpu", dtype: str | None = None, progress: bool = False) -> Prepared:
-    """Load the recipe's model, choose and remove layers, and repair the cut.
+    """Load the recipe's model, choose and remove layers, and repair the cut (a shape recipe: build the shape alone).
 
     Raises:
         UserError: an unknown model, selection or repair, or whatever loading, calibration and pruning refuse.
     """
+    if recipe.weights == shapes.WEIGHTS:
+        return shapes.prepare(recipe)
     torch.set_flush_denormal(True)  # a trained model's tiny numbers would slow a CPU down several times
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
@@ -145,6 +148,8 @@ def benchmark(prepared: Prepared, name: str) -> tuple[dict, dict, dict]:
 
     Stand-in tasks are named ``task@version``; every other name is lm-eval's own.
     """
+    if isinstance(prepared, shapes.Prepared):
+        return shapes.benchmark(prepared, name)
     if name == "parameters":
         return _parameters(prepared)
     task = name.partition("@")[0]

@@ -6,22 +6,33 @@ import re
 
 from common import tables
 from common.results import PUBLISHED, ROOT, Store
-from reproductions import registry, show
+from reproductions import registry, reported, show
 
 
 def overview(store: Store) -> str:
-    """The table of tables: for each target, how many cells are reported, measured on the stand-in, on the paper's models."""
-    lines = ["| Target | Title | Reported | Measured on the stand-in | On the paper's models | Not run |"]
-    lines.append("| --- | --- | ---: | ---: | ---: | ---: |")
+    """The table of tables: how many cells are reported, weight-free, measured on the stand-in and on the paper's models.
+
+    Weight-free cells are given as matching / differing.
+    """
+    lines = ["| Target | Title | Reported | Weight-free | On the stand-in | On the paper's models | Not run |"]
+    lines.append("| --- | --- | ---: | ---: | ---: | ---: | ---: |")
     for name, table in registry.targets().items():
         standin = show.build(table, store, "standin")["rows"]
         own = [c for row in standin if row["profile"] == "standin" for c in row["cells"].values()]
-        paper = [c for row in show.build(table, store, "paper")["rows"] for c in row["cells"].values()]
-        reported = len(set(map(id, registry.reported_numbers(table.paper, table.number).values())))
-        on_paper = sum(c["reproduced"] is not None for c in paper)
-        waiting = sum(c["reproduced"] is None and c["status"] != "none" for c in paper)
-        measured = sum(c["reproduced"] is not None for c in own)
-        lines.append(f"| `{name}` | {table.title} | {reported} | {measured} | {on_paper} | {waiting} |")
+        rows = show.build(table, store, "paper")["rows"]
+        free = {column.label for column in table.columns("paper") if column.weight_free}
+        paper = [(label in free, cell) for row in rows for label, cell in row["cells"].items()]
+        shaped = [cell["status"] for weight_free, cell in paper if weight_free and cell["reproduced"] is not None]
+        weighed = sum(cell["reproduced"] is not None for weight_free, cell in paper if not weight_free)
+        waiting = sum(cell["reproduced"] is None and cell["status"] != "none" for _, cell in paper)
+        counts = (
+            len(reported.numbers(table.paper, table.number)),
+            f"{shaped.count('match')} / {shaped.count('differs')}" if shaped else "",
+            sum(c["reproduced"] is not None for c in own),
+            weighed,
+            waiting,
+        )
+        lines.append(f"| `{name}` | {table.title} | " + " | ".join(map(str, counts)) + " |")
     return "\n".join(lines)
 
 

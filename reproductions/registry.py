@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 from common.errors import unknown
 from common.results import Recipe
@@ -26,7 +24,9 @@ class Column:
 
     benchmark, key: the record's benchmark and value. derived: ``average`` or ``retained`` (over the accuracy columns)
     in their place. scale: what a value is multiplied by to be shown (accuracies are stored as shares). compare: how a
-    reproduced number is held against a reported one: ``accuracy`` within two standard errors, ``exact`` to 0.01.
+    reproduced number is held against a reported one: ``accuracy`` within two standard errors, ``perplexity`` within 1 %,
+    ``exact`` to the printed digits. weight_free: the number follows from the model's shape (see Row.shapes). None of
+    benchmark and derived: the column is declared, and its cells say so.
     """
 
     label: str
@@ -35,11 +35,15 @@ class Column:
     derived: str | None = None
     scale: float = 1.0
     compare: str = "accuracy"
+    weight_free: bool = False
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row: what it is called, and the recipe behind it (None: ``status`` says why there is none)."""
+    """A row: what it is called, and the recipe behind it (None: ``status`` says why there is none).
+
+    shapes: the recipe over the model's shape alone, for the weight-free columns.
+    """
 
     model: str  # registry name
     label: str  # as the table prints it
@@ -48,6 +52,7 @@ class Row:
     recipe: Recipe | None
     status: str = "not run"
     dense: bool = False
+    shapes: Recipe | None = None
 
 
 @dataclass(frozen=True)
@@ -94,25 +99,3 @@ def get(target: str) -> Table:
     if target not in targets():
         raise unknown("target", target, targets())
     return targets()[target]
-
-
-@dataclass(frozen=True)
-class Reported:
-    """One number as the paper prints it; ``flag`` holds doubts."""
-
-    value: float
-    flag: str
-
-
-def reported_numbers(paper: str, number: str) -> dict[tuple[str, str, str, str], Reported]:
-    """(model, sparsity, method, column) -> number. A row that is printed for several variants (``S/L``) serves each."""
-    path = Path(__file__).resolve().parents[1] / "papers" / paper / "reported" / f"table{number}.csv"
-    found = {}
-    with path.open(newline="", encoding="utf-8") as lines:
-        for line in csv.DictReader(lines):
-            number = Reported(float(line["value"]), line["flag"])
-            for variant in line["variant"].split("/"):
-                method = f"{line['method']}[{variant}]" if variant else line["method"]
-                key = (line["model"], line["sparsity"], method, line["column"])
-                found[key] = number
-    return found

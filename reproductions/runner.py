@@ -6,7 +6,7 @@ import fnmatch
 import logging
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tqdm import tqdm
@@ -39,33 +39,51 @@ def choose_rows(table: Table, profile: str, models: Sequence[str], pattern: str 
     for model in models:
         if model not in known:
             raise unknown(f"model in the {profile} profile of {table.target}", model, known)
-    rows = [row for row in rows if not models or row.model in models]
-    if pattern is None:
-        return rows
-    # Brackets stand in row names (LinearPatch[L]), so only * and ? are wild.
-    plain = pattern.lower().replace("[", "[[]")
-    chosen = [row for row in rows if fnmatch.fnmatchcase(row.method.lower(), plain)]
-    if not chosen:
+    chosen = [row for row in rows if _fits(row, models, pattern)]
+    if pattern is not None and not chosen:
         raise unknown("row", pattern, {row.method for row in rows})
     return chosen
 
 
-def missing(tables: Sequence[Table], store: Store, profile: str, *, force: bool = False, **chosen) -> list[Work]:
-    """What has to be measured, grouped by recipe. Failed records are tried again; ``force`` measures everything anew."""
+def _fits(row: Row, models: Sequence[str], pattern: str | None) -> bool:
+    if models and row.model not in models:
+        return False
+    # Brackets stand in row names (LinearPatch[L]), so only * and ? are wild.
+    return pattern is None or fnmatch.fnmatchcase(row.method.lower(), pattern.lower().replace("[", "[[]"))
+
+
+def missing(
+    tables: Sequence[Table],
+    store: Store,
+    profile: str,
+    *,
+    models: Sequence[str] = (),
+    pattern: str | None = None,
+    limit: int | None = None,
+    force: bool = False,
+) -> list[Work]:
+    """What has to be measured, grouped by recipe. Failed records are tried again; ``force`` measures everything anew.
+
+    Cells of the paper's models that need no weights are part of either profile.
+    """
     work: dict[str, Work] = {}
-    for table in tables:
-        benchmarks = [column.benchmark for column in table.columns(profile) if column.benchmark]
-        for row in choose_rows(table, profile, **chosen):
-            if row.recipe is None:
+
+    def want(recipe: Recipe, row: Row, benchmarks: Iterable[str]) -> None:
+        for benchmark in benchmarks:
+            record = None if force else store.get(recipe, benchmark)
+            if record is not None and record.status == "ok":
                 continue
-            for benchmark in benchmarks:
-                record = None if force else store.get(row.recipe, benchmark)
-                if record is not None and record.status == "ok":
-                    continue
-                title = f"{row.label} {row.sparsity} {row.method}"
-                entry = work.setdefault(row.recipe.hash, Work(row.recipe, title))
-                if benchmark not in entry.benchmarks:
-                    entry.benchmarks.append(benchmark)
+            entry = work.setdefault(recipe.hash, Work(recipe, f"{row.label} {row.sparsity} {row.method}"))
+            if benchmark not in entry.benchmarks:
+                entry.benchmarks.append(benchmark)
+
+    for table in tables:
+        for row in choose_rows(table, profile, models, pattern, limit):
+            if row.recipe is not None:
+                want(row.recipe, row, [c.benchmark for c in table.columns(profile) if c.benchmark])
+        for row in table.rows("paper", None):
+            if row.shapes is not None and _fits(row, models, pattern):
+                want(row.shapes, row, [c.benchmark for c in table.columns("paper") if c.weight_free])
     return list(work.values())
 
 

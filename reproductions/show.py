@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from common.evaluation import scores as scoring
 from common.results import Store
-from reproductions.registry import Column, Row, Table, reported_numbers
+from reproductions import reported
+from reproductions.registry import Column, Row, Table
 from reproductions.runner import choose_rows
 
-# Acceptance: counts to the printed digit, accuracies within two standard errors.
-EXACT = 0.01
+TOLERANCE = (
+    "A reproduced number matches a reported one when they differ by at most two standard errors (accuracies), 1 % "
+    "(perplexities), or nothing in the printed digits (counts and ratios)."
+)
+PERPLEXITY = 0.01
+GATE = (
+    "The dense model is the gate: where it does not match, no row below it can be compared yet. Usual causes: perplexity "
+    "per word instead of per token, another window length or BOS, acc for acc_norm, another checkpoint or revision."
+)
 
 
 @dataclass(frozen=True)
@@ -32,21 +41,25 @@ def build(
     limit: int | None = None,
 ) -> dict:
     """The JSON form of a table (README: how reported and reproduced are compared)."""
-    reported = reported_numbers(table.paper, table.number)
+    printed = reported.cells(table.paper, table.number)
     rows, origins = [], set()
     for row in choose_rows(table, profile, models=models, pattern=pattern, limit=limit):
         rows.append((row, profile, _measured(row, table.columns(profile), store, origins)))
     _derive(rows, table.columns(profile))
     if profile != "paper":
-        rows += [(row, "paper", {}) for row in table.rows("paper", None)]
+        # Of the paper's models only what needs no weights belongs beside the stand-in's numbers.
+        weight_free = [column for column in table.columns("paper") if column.weight_free]
+        rows += [(row, "paper", _measured(row, weight_free, store, set())) for row in table.rows("paper", None)]
     lines = []
     for row, of_profile, scores in rows:
         columns = table.columns(of_profile)
-        cells = {c.label: _cell(row, c, scores, reported if of_profile == "paper" else {}) for c in columns}
+        cells = {c.label: _cell(row, c, scores, printed if of_profile == "paper" else {}) for c in columns}
+        cells = {label: cell for label, cell in cells.items() if cell["status"] != "absent"}
         statuses = {cell["status"] for cell in cells.values() if cell["reproduced"] is None} - {"none"}
         status = "measured" if not statuses else min(statuses, key=len)
-        line = {"model": row.label, "sparsity": row.sparsity, "method": row.method}
+        line = {"model": row.label, "sparsity": row.sparsity, "method": row.method, "dense": row.dense}
         lines.append(line | {"profile": of_profile, "status": status, "cells": cells})
+    _gate(lines, {column.label for column in table.columns("paper") if not column.weight_free})
     return {
         "target": table.target,
         "profile": profile,
@@ -54,9 +67,25 @@ def build(
         "origin": " and ".join(sorted(origins)) or "no",
         "columns": [column.label for column in table.columns(profile)],
         "note": table.note,
+        "tolerance": TOLERANCE,
+        "gate": GATE,
         "rows": lines,
-        "claims": _claims(table, lines, reported, profile),
+        "claims": _claims(table, lines, printed, profile),
     }
+
+
+def _gate(lines: list[dict], labels: set[str]) -> None:
+    """Mark the rows of the paper's models whose dense row does not match the reported one."""
+    for dense in lines:
+        if dense["profile"] != "paper" or not dense["dense"]:
+            continue
+        differing = [k for k, cell in dense["cells"].items() if k in labels and cell["status"] == "differs"]
+        if not differing:
+            continue
+        for line in lines:
+            same = line["profile"] == "paper" and line["model"] == dense["model"] and not line["dense"]
+            if same and any(c["reproduced"] is not None for k, c in line["cells"].items() if k in labels):
+                line["gate"] = f"not comparable yet: the dense model differs in {', '.join(differing)}"
 
 
 def _measured(row: Row, columns: list[Column], store: Store, origins: set[str]) -> dict[str, Score | str]:
@@ -66,6 +95,8 @@ def _measured(row: Row, columns: list[Column], store: Store, origins: set[str]) 
         if column.benchmark is None:
             continue
         record = store.get(row.recipe, column.benchmark) if row.recipe else None
+        if record is None and column.weight_free and row.shapes:
+            record = store.get(row.shapes, column.benchmark)
         if record is None:
             found[column.label] = row.status
         elif record.status != "ok":
@@ -114,27 +145,50 @@ def _retained(scores: dict[str, Score], dense: dict[str, Score], names: list[str
     return Score(value, error)
 
 
-def _cell(row: Row, column: Column, scores: dict, reported: dict) -> dict:
-    printed = reported.get((row.label, row.sparsity, row.method, column.label))
+def _cell(row: Row, column: Column, scores: dict, printed: dict) -> dict:
+    number = printed.get((row.label, row.sparsity, row.method, column.label))
     score = scores.get(column.label, row.status)
-    cell = {"reported": printed.value if printed else None, "reproduced": None, "stderr": None, "status": score}
-    if row.dense and column.label == "Ratio":
-        return cell | {"status": "none"}
-    if isinstance(score, Score):
+    # NaN is what a paper may print and JSON cannot hold.
+    value = number.value if number and math.isfinite(number.value) else None
+    cell = {"reported": value, "reproduced": None, "stderr": None, "status": score}
+    if number:
+        cell |= {"digits": len(number.text.partition(".")[2])}
+        cell |= {"printed": number.text} if value is None else {}
+        cell |= {"flag": number.flag} if number.flag else {}
+    if row.dense and column.label == "Ratio" and number is None:
+        cell["status"] = "none"  # nothing is removed, nothing is printed
+    elif isinstance(score, Score):
         cell |= {"reproduced": score.value, "stderr": score.stderr, "status": "measured"}
-        if printed:
-            allowed = EXACT if column.compare == "exact" or not score.stderr else 2 * score.stderr
-            cell["status"] = "match" if abs(score.value - printed.value) <= allowed else "differs"
-    if printed and printed.flag:
-        cell["flag"] = printed.flag
+        if value is not None:
+            cell["status"] = "match" if _matches(column, score, number) else "differs"
+            if cell["status"] == "differs" and column.compare == "exact":
+                cell |= {"explanation": "cut off"} if _cut_off(score, number) else {}
+    elif printed and number is None and column.weight_free and row.shapes is None:
+        cell["status"] = "none"  # the paper leaves the cell empty, and nothing is to be measured
+    elif printed and number is None and column.benchmark is None and column.derived is None:
+        cell["status"] = "absent"
     return cell
 
 
-def _claims(table: Table, lines: list[dict], reported: dict, profile: str) -> list[dict]:
+def _matches(column: Column, score: Score, number: reported.Number) -> bool:
+    difference = abs(score.value - number.value)
+    if column.compare == "perplexity":
+        return difference <= PERPLEXITY * number.value
+    if column.compare == "exact" or not score.stderr:
+        return difference <= number.half_unit * (1 + 1e-9)
+    return difference <= 2 * score.stderr
+
+
+def _cut_off(score: Score, number: reported.Number) -> bool:
+    """Whether the printed digits are the first ones of the reproduced number, not its rounding."""
+    return 0 <= score.value - number.value < 2 * number.half_unit
+
+
+def _claims(table: Table, lines: list[dict], numbers: dict, profile: str) -> list[dict]:
     here = {(r["model"], r["sparsity"], r["method"]): r["cells"] for r in lines if r["profile"] == profile}
 
     def printed(model: str, sparsity: str, method: str, column: str) -> float | None:
-        number = reported.get((model, sparsity, method, column))
+        number = numbers.get((model, sparsity, method, column))
         return number.value if number else None
 
     def measured(model: str, sparsity: str, method: str, column: str) -> float | None:
@@ -146,7 +200,7 @@ def _claims(table: Table, lines: list[dict], reported: dict, profile: str) -> li
     found = []
     for claim in table.claims:
         skipped = claim.only_reported and profile != "paper"
-        result = {"text": claim.text, "reported": claim.check(printed, settings(reported))}
+        result = {"text": claim.text, "reported": claim.check(printed, settings(numbers))}
         result["reproduced"] = None if skipped else claim.check(measured, settings(here))
         found.append(result)
     return found

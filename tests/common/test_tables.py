@@ -85,7 +85,7 @@ def test_the_paper_profile_shows_both_and_the_difference(standin):
         row("LLaMA-2-7B", "paper", "Dense", {"Task": cell(77.77, 77.5, 1.0, "match"), "RP": cell(66.66)})
     ]
     text = tables.render(standin)
-    assert "77.77 | 77.50 (-0.27)" in text
+    assert "77.77 | 77.50±1.00 (-0.27)" in text
     assert "66.66" in text
 
 

@@ -1,0 +1,139 @@
+"""Cells that need no weights: recipes over a model's shape, carried out on the meta device (no hub, no data, seconds).
+
+A shape recipe says how many layers go, what is put in their place and what is trained; which layers they are does not
+matter, because all layers of these models have one shape.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from torch import nn
+
+from common import shapes
+from common.errors import unknown
+from common.results import Recipe
+
+WEIGHTS = "shape only"
+# Reassessing, Section 3.3 and its official code: rank 8 on every matrix of a layer.
+LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+MACS_TOKENS = 64  # Reassessing, "Statistics": a sentence of 64 tokens
+
+
+def recipe(model: str, removed: int, repair: dict | None = None, training: dict | None = None) -> Recipe:
+    """The shape recipe of a row.
+
+    repair: None, or a method: ``linearpatch`` (a C x C matrix) or ``streamline-ffn`` (three C x F matrices), with
+    ``top_k`` where its teacher's logits are stored. training: None,
+    ``{"method": "lora", "rank": r}`` or ``{"method": "partial", "last": k}`` (head, final norm and the last k layers).
+    """
+    return Recipe(
+        model=model,
+        profile="paper",
+        weights=WEIGHTS,
+        selection={"method": "any", "count": removed} if removed else None,
+        repair=repair,
+        training=training,
+    )
+
+
+@dataclass
+class Prepared:
+    """A model without numbers, as a shape recipe describes it."""
+
+    model: nn.Module
+    recipe: Recipe
+    details: dict = field(default_factory=dict)
+    provenance: dict = field(default_factory=dict)
+
+
+@lru_cache(maxsize=1)
+def _dense_parameters(name: str) -> int:
+    return shapes.parameters(shapes.skeleton(name))
+
+
+def prepare(wanted: Recipe) -> Prepared:
+    """Build the recipe's model on the meta device."""
+    model = shapes.skeleton(wanted.model, (wanted.selection or {}).get("count", 0))
+    return Prepared(model, wanted, {"layers": model.config.num_hidden_layers}, {"model": {"name": wanted.model}})
+
+
+def _added(prepared: Prepared) -> int:
+    """Parameters of what stands in for the removed layers."""
+    repair = (prepared.recipe.repair or {"method": None})["method"]
+    width, inner = prepared.model.config.hidden_size, prepared.model.config.intermediate_size
+    known = {None: 0, "linearpatch": width * width, "streamline-ffn": 3 * width * inner}
+    if repair not in known:
+        raise unknown("repair", repair, filter(None, known))
+    return known[repair]
+
+
+def _parameters(prepared: Prepared) -> dict:
+    dense, left = _dense_parameters(prepared.recipe.model), shapes.parameters(prepared.model)
+    added = _added(prepared)
+    layers = prepared.model.config.num_hidden_layers
+    removed = (prepared.recipe.selection or {}).get("count", 0)
+    return {
+        "dense": dense,
+        "left": left,
+        "patch": added,
+        "patch_millions": added / 1e6,
+        "ratio": (dense - left - added) / dense,
+        # What a paper prints when it divides layers by layers: embedding and head are forgotten.
+        "layer_fraction": removed / (layers + removed),
+        "layers": layers,
+    }
+
+
+def _memory(prepared: Prepared) -> dict:
+    return {
+        "fp16_mib": shapes.memory_mib(prepared.model, 16),
+        # Linear layers inside the decoder layers at 4 bits, without scales or zero points: no 4-bit model is smaller.
+        "gptq4_mib": shapes.memory_mib(prepared.model, 4, quantized=(nn.Linear,)),
+    }
+
+
+def _macs(prepared: Prepared) -> dict:
+    return {"tokens": MACS_TOKENS, "multiply_adds": shapes.multiply_adds(prepared.model, MACS_TOKENS)}
+
+
+def _storage(prepared: Prepared) -> dict:
+    """Numbers stored per training token for offline distillation: the student's input, and what it is to reproduce.
+
+    LLM-Streamline stores hidden states on both sides of the cut; LinearPatch a token id and the teacher's top-K logits,
+    which are of no use without their K indices.
+    """
+    repair = prepared.recipe.repair
+    if "top_k" in repair:
+        return {"input": 1, "target": repair["top_k"], "target_with_indices": 2 * repair["top_k"]}
+    width = prepared.model.config.hidden_size
+    return {"input": width, "target": width, "target_with_indices": width}
+
+
+def _trainable(prepared: Prepared) -> dict:
+    model, training = prepared.model, prepared.recipe.training
+    if training["method"] == "lora":
+        import peft  # slow to load, and needed for these rows only
+
+        config = peft.LoraConfig(r=training["rank"], target_modules=list(LORA_TARGETS))
+        model = peft.get_peft_model(model, config)
+        return {"parameters": shapes.parameters(model, trainable=True)}
+    if training["method"] != "partial":
+        raise unknown("training", training["method"], ["lora", "partial"])
+    model.requires_grad_(False)
+    last = training["last"]
+    trained = [model.lm_head, model.model.norm, *(model.model.layers[-last:] if last else [])]
+    for module in trained:
+        module.requires_grad_(True)
+    return {"parameters": shapes.parameters(model, trainable=True)}
+
+
+BENCHMARKS = {"parameters": _parameters, "memory": _memory, "macs": _macs, "storage": _storage, "trainable": _trainable}
+
+
+def benchmark(prepared: Prepared, name: str) -> tuple[dict, dict, dict]:
+    """Values of one shape benchmark: ``parameters``, ``memory``, ``macs`` or ``trainable``; no errors, no details."""
+    if name not in BENCHMARKS:
+        raise unknown("shape benchmark", name, BENCHMARKS)
+    return BENCHMARKS[name](prepared), {}, {}
