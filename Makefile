@@ -10,7 +10,7 @@ MEASURE := $(if $(DEVICE),--device $(DEVICE)) $(if $(DTYPE),--dtype $(DTYPE)) $(
 FORMAT ?= terminal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint benchmarks readme clean
+.PHONY: help setup test lint benchmarks readme audit clean
 
 help: $(STAMP)  ## this list
 	@echo "Tables and figures (TARGET runs and shows; TARGET-render only shows; TARGET-fetch downloads what it needs):"
@@ -44,6 +44,10 @@ benchmarks: $(STAMP)  ## speed and memory against stated baselines
 
 readme: $(STAMP)  ## write the tables of README.md from the published records
 	$(RUN) -m reproductions.readme
+
+audit: $(STAMP)  ## check the papers' own arithmetic; also writes papers/AUDIT.md
+	@$(RUN) -m reproductions audit
+	@$(RUN) -m reproductions.audit.report
 
 clean:  ## remove caches (records and .venv stay)
 	rm -rf .cache .pytest_cache .ruff_cache

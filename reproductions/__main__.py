@@ -1,4 +1,4 @@
-"""Command line: ``python -m reproductions {list,run,show,fetch}``.
+"""Command line: ``python -m reproductions {list,run,show,fetch,audit}``.
 
 Results go to standard output and files, progress and messages to standard error. Exit status: 0 all well, 1 a cell
 failed (the others are measured and kept), 2 a request that cannot be met, 130 interrupted.
@@ -19,7 +19,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line's parser."""
     top = argparse.ArgumentParser(prog="python -m reproductions", description="Run and show the papers' tables.")
     top.add_argument("--verbose", action="store_true", help="log details and tracebacks to standard error")
-    commands = top.add_subparsers(dest="command", required=True, metavar="{list,run,show,fetch}")
+    commands = top.add_subparsers(dest="command", required=True, metavar="{list,run,show,fetch,audit}")
 
     listing = commands.add_parser("list", help="every target with its title")
     listing.add_argument("--json", action="store_true", help="as JSON")
@@ -39,6 +39,9 @@ def parser() -> argparse.ArgumentParser:
     fetch = commands.add_parser("fetch", help="download every model and dataset a target needs, then run offline")
     fetch.add_argument("target", metavar="TARGET")
     _narrowing(fetch, profile="paper")
+
+    audit = commands.add_parser("audit", help="check the papers' own arithmetic")
+    audit.add_argument("--json", action="store_true", help="as JSON")
     return top
 
 
@@ -117,6 +120,14 @@ def _fetch(options: argparse.Namespace) -> int:
     return 0
 
 
+def _audit(options: argparse.Namespace) -> int:
+    from reproductions import audit
+    from reproductions.audit import report
+
+    print((report.as_json if options.json else report.as_text)(audit.findings()), end="")
+    return 0
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     options = parser().parse_args(arguments)
@@ -124,7 +135,7 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(level=level, format="%(levelname)s: %(message)s", stream=sys.stderr)
     for noisy in ("httpx", "urllib3", "filelock", "lm_eval", "datasets", "transformers"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
-    commands = {"list": _list, "run": _run, "show": _show, "fetch": _fetch}
+    commands = {"list": _list, "run": _run, "show": _show, "fetch": _fetch, "audit": _audit}
     try:
         return commands[options.command](options)
     except UserError as error:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from common.evaluation import scores as scoring
 from common.results import Store
-from reproductions import reported
+from reproductions import audit, reported
 from reproductions.registry import Column, Row, Table
 from reproductions.runner import choose_rows
 
@@ -59,6 +59,7 @@ def build(
         status = "measured" if not statuses else min(statuses, key=len)
         line = {"model": row.label, "sparsity": row.sparsity, "method": row.method, "dense": row.dense}
         lines.append(line | {"profile": of_profile, "status": status, "cells": cells})
+    _mark(table, lines)
     _gate(lines, {column.label for column in table.columns("paper") if not column.weight_free})
     return {
         "target": table.target,
@@ -72,6 +73,16 @@ def build(
         "rows": lines,
         "claims": _claims(table, lines, printed, profile),
     }
+
+
+def _mark(table: Table, lines: list[dict]) -> None:
+    """Name the audit's findings at the printed numbers they are about."""
+    found = audit.by_cell()
+    for line in lines:
+        for column, cell in line["cells"].items() if line["profile"] == "paper" else ():
+            key = (table.paper, table.number, line["model"], line["sparsity"], line["method"], column)
+            if key in found:
+                cell["audit"] = list(found[key])
 
 
 def _gate(lines: list[dict], labels: set[str]) -> None:

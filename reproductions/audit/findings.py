@@ -1,0 +1,88 @@
+"""What the audit finds, and how a recomputed number is held against a printed one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+
+from reproductions.reported import Number, row_names
+
+SLIP = "paper's slip"
+EXTRACTION = "text extraction"
+DEFINITION = "definition differs"
+UNRESOLVED = "unresolved"
+VERDICTS = (SLIP, EXTRACTION, DEFINITION, UNRESOLVED)
+
+PAPER_NAMES = {
+    "linearpatch": "LinearPatch",
+    "prunecomp": "Prune&Comp",
+    "laco": "LaCo",
+    "reassessing": "Reassessing Layer Pruning",
+}
+PREFIXES = {"linearpatch": "LP", "prunecomp": "PC", "laco": "LC", "reassessing": "RE"}
+
+# (paper, table, model, sparsity, row name, column)
+Cell = tuple[str, str, str, str, str, str]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One disagreement. ``kind`` is the check that found it, ``meaning`` what it is to someone who cites the number.
+
+    cells: the printed numbers concerned; tables mark them.
+    """
+
+    paper: str
+    kind: str
+    where: str
+    printed: str
+    recomputed: str
+    arithmetic: str
+    verdict: str
+    meaning: str = ""
+    cells: tuple[Cell, ...] = ()
+    name: str = ""
+
+    def as_dict(self) -> dict:
+        """JSON-able."""
+        return asdict(self)
+
+
+def cells_of(numbers: Iterable[Number]) -> tuple[Cell, ...]:
+    """The table cells that show these numbers."""
+    return tuple((n.paper, n.table, n.model, n.sparsity, name, n.column) for n in numbers for _, name in row_names(n))
+
+
+def place(number: Number, column: str | None = None) -> str:
+    """Where a number stands, in words."""
+    _, name = next(row_names(number))
+    words = " ".join(filter(None, (number.model, number.sparsity, name)))
+    heading = {"text": "text", "summarytext": "summary, text"}.get(number.table)
+    heading = heading or number.table.replace("summary", "summary, table ") if "summary" in number.table else heading
+    return f"{heading or 'Table ' + number.table}, {words}, {column or number.column}".replace(", ,", ",")
+
+
+def group(numbers: Iterable[Number]) -> dict[tuple, dict[str, Number]]:
+    """(model, sparsity, method, variant) -> column -> number, in printed order."""
+    rows: dict[tuple, dict[str, Number]] = {}
+    for number in numbers:
+        rows.setdefault(number.row, {})[number.column] = number
+    return rows
+
+
+def mean_slack(inputs: Sequence[Number]) -> float:
+    """How far rounding of the inputs can move their mean."""
+    return sum(n.half_unit for n in inputs) / len(inputs)
+
+
+def agrees(printed: Number, recomputed: float, slack: float) -> bool:
+    """Whether rounding (of the printed number, and ``slack`` of what it was computed from) explains the difference."""
+    if math.isnan(printed.value) or math.isnan(recomputed):
+        return math.isnan(printed.value) and math.isnan(recomputed)
+    return abs(printed.value - recomputed) <= (printed.half_unit + slack) * (1 + 1e-6)
+
+
+def shown(value: float, like: Number, extra: int = 0) -> str:
+    """A recomputed number with the printed one's digits."""
+    return f"{value:.{len(like.text.partition('.')[2]) + extra}f}"
