@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from common.results import Recipe
 from reproductions import reported
-from reproductions.registry import Column, Row
+from reproductions.registry import Column, Row, Table
 
 # What a paper calls a model -> the registry's name.
 MODELS = {
@@ -75,4 +75,40 @@ def columns(paper: str, table: str, weight_free: Iterable[Column] = ()) -> list[
     labels = reported.columns(paper, table)
     return [given.get(label) or Column(label) for label in labels] + [
         c for c in given.values() if c.label not in labels
+    ]
+
+
+def table(
+    paper: str,
+    number: str,
+    title: str,
+    *,
+    weight_free: Iterable[Column] = (),
+    shape: Shape | None = None,
+    statuses: Mapping[str, str] | None = None,
+    note: str = "",
+) -> Table:
+    """A table whose reported side and weight-free cells are here, and whose measurements are not yet."""
+    free = tuple(weight_free)
+
+    def made(profile: str, limit: int | None) -> list[Row]:
+        # What the stand-in would need for it is not implemented.
+        return [] if profile == "standin" else rows(paper, number, shape=shape, statuses=statuses)
+
+    name = number if not number.startswith("A") or len(number) == 1 else f"{number} (appendix {number[1:]})"
+    return Table(
+        target=f"table{number}-{paper}",
+        paper=paper,
+        number=number,
+        title=f"{title_of(paper)}, Table {name}: {title}",
+        rows=made,
+        columns=lambda profile: columns(paper, number, free),
+        note=note,
+    )
+
+
+def title_of(paper: str) -> str:
+    """How a paper is called in titles."""
+    return {"linearpatch": "LinearPatch", "prunecomp": "Prune&Comp", "laco": "LaCo", "reassessing": "Reassessing"}[
+        paper
     ]

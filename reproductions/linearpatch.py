@@ -145,22 +145,9 @@ def _four_percent(cell: Lookup, settings: list[tuple[str, str]]) -> bool | None:
 
 
 def _declared(number: str, title: str, weight_free=(RATIO,), shape=_printed_shape, note: str = "") -> Table:
-    """A table whose reported side and weight-free cells are here, and whose measurements are not."""
-
-    def rows(profile: str, limit: int | None) -> list[Row]:
-        # What the stand-in would need for it is not implemented.
-        if profile == "standin":
-            return []
-        return declare.rows("linearpatch", number, shape=shape, statuses={"LLM-Pruner": "not implemented"})
-
-    return Table(
-        target=f"table{number}-linearpatch",
-        paper="linearpatch",
-        number=number,
-        title=f"LinearPatch, Table {number}: {title}",
-        rows=rows,
-        columns=lambda profile: declare.columns("linearpatch", number, weight_free),
-        note=note,
+    statuses = {"LLM-Pruner": "not implemented"}
+    return declare.table(
+        "linearpatch", number, title, weight_free=weight_free, shape=shape, statuses=statuses, note=note
     )
 
 

@@ -12,7 +12,7 @@ from common.results import Recipe
 
 PROFILES = ("standin", "paper")
 PAPERS = ("linearpatch", "prunecomp", "laco", "reassessing")
-MODULES = ("reproductions.linearpatch",)
+MODULES = tuple(f"reproductions.{paper}" for paper in PAPERS)
 
 # A claim looks cells up by (model label, sparsity, method, column) and gets None where there is no number.
 Lookup = Callable[[str, str, str, str], float | None]
