@@ -46,7 +46,12 @@ def _measured_cell(cell: dict, with_error: bool) -> str:
 def _printed_cell(cell: dict) -> str:
     if cell["reported"] is None:
         return cell.get("printed", "")
-    return _number(cell["reported"], cell.get("digits")) + ("*" if cell.get("flag") or cell.get("audit") else "")
+    return _number(cell["reported"], cell.get("digits")) + ("*" if _doubted(cell) else "")
+
+
+def _doubted(cell: dict) -> bool:
+    """Whether a printed number carries a doubt about its value (not merely a label that had to be resolved)."""
+    return bool(cell.get("audit")) or bool(cell.get("flag")) and not cell["flag"].startswith("label resolved")
 
 
 def _compared_cell(cell: dict) -> str:
@@ -138,7 +143,8 @@ def _notes(table: dict) -> list[str]:
     if any(cell["reproduced"] is not None for cell in printed):
         lines += [table["tolerance"]] if table.get("tolerance") else []
         counts = {mark: sum(cell["status"] == mark for cell in printed) for mark in ("match", "differs")}
-        lines.append(f"Compared with the paper: {counts['match']} cells match, {counts['differs']} differ.")
+        if any(counts.values()):
+            lines.append(f"Compared with the paper: {counts['match']} cells match, {counts['differs']} differ.")
         if any(cell.get("explanation") == "cut off" for cell in printed):
             lines.append("cut off: the paper prints the first digits of the number, not its rounding.")
     if any("gate" in row for row in table["rows"]):
@@ -146,7 +152,7 @@ def _notes(table: dict) -> list[str]:
     entries = dict.fromkeys(entry for cell in printed for entry in cell.get("audit", ()))
     if entries:
         lines.append("*: see papers/AUDIT.md: " + ", ".join(entries) + ".")
-    elif any(cell.get("flag") for cell in printed):
+    elif any(map(_doubted, printed)):
         lines.append("*: flagged in papers/<paper>/reported.")
     return lines
 

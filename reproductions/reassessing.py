@@ -89,8 +89,8 @@ TABLES = [
         "statistics of the pruned model",
         weight_free=[Column("parameters B", **PARAMETERS), MACS],
         shape=_pruned,
-        note="MACs for 64 tokens: weight matrices once per token (head included), two per element of each norm; attention's own "
-        "products are left out.",
+        note="MACs for 64 tokens: weight matrices once per token (head included), two per element of each norm; the products "
+        "inside attention are left out.",
     ),
     _declared("E", "number of last layers trained"),
     _declared("F", "full fine-tuning"),
