@@ -12,7 +12,7 @@ from reproductions import registry, reported, show
 def overview(store: Store) -> str:
     """The table of tables: how many cells are reported, weight-free, measured on the stand-in and on the paper's models.
 
-    Weight-free cells are given as matching / differing.
+    Weight-free cells are given as matching / differing, and those of ours that the paper has no number for.
     """
     lines = ["| Target | Title | Reported | Weight-free | On the stand-in | On the paper's models | Not run |"]
     lines.append("| --- | --- | ---: | ---: | ---: | ---: | ---: |")
@@ -27,13 +27,20 @@ def overview(store: Store) -> str:
         waiting = sum(cell["reproduced"] is None and cell["status"] != "none" for _, cell in paper)
         counts = (
             len(reported.numbers(table.paper, table.number)),
-            f"{shaped.count('match')} / {shaped.count('differs')}" if shaped else "",
+            _weight_free(shaped),
             sum(c["reproduced"] is not None for c in own),
             weighed,
             waiting,
         )
         lines.append(f"| `{name}` | {table.title} | " + " | ".join(map(str, counts)) + " |")
     return "\n".join(lines)
+
+
+def _weight_free(statuses: list[str]) -> str:
+    """Matching / differing cells, and those that stand beside no printed number."""
+    ours = statuses.count("measured")
+    compared = f"{statuses.count('match')} / {statuses.count('differs')}" if len(statuses) > ours else ""
+    return " + ".join(filter(None, (compared, f"{ours} ours" if ours else "")))
 
 
 def render(text: str) -> str:
