@@ -37,6 +37,8 @@ def _number(value: float, digits: int | None = None) -> str:
 
 
 def _measured_cell(cell: dict, with_error: bool) -> str:
+    if cell["reproduced"] is None and "text" in cell:
+        return cell["text"]
     if cell["reproduced"] is None:
         return {"not run": "·", "none": "", "not implemented": ""}.get(cell["status"], "x")
     error = f"±{cell['stderr']:.1f}" if with_error and cell["stderr"] else ""
@@ -56,7 +58,7 @@ def _doubted(cell: dict) -> bool:
 
 def _compared_cell(cell: dict) -> str:
     if cell["reproduced"] is None:
-        return _printed_cell(cell)
+        return " | ".join(filter(None, (_printed_cell(cell), cell.get("text"))))
     digits = cell.get("digits")
     difference = ""
     if cell["reported"] is not None:
@@ -97,7 +99,9 @@ def _grid(rows: list[dict], columns: list[str], text) -> list[list[str]]:
     lines = []
     for row in rows:
         cells = [text({**row["cells"][c], "column": c}) if c in row["cells"] else "" for c in columns]
-        empty = all(c["reproduced"] is None and c["reported"] is None for c in row["cells"].values())
+        empty = all(
+            c["reproduced"] is None and c["reported"] is None and "text" not in c for c in row["cells"].values()
+        )
         note = row["status"] if empty and not row["status"].startswith("failed") else ""
         note = row.get("gate", note)
         lines.append([row["model"], row["sparsity"], row["method"] + (f" ({note})" if note else ""), *cells])
@@ -193,7 +197,7 @@ def _csv(table: dict) -> str:
     writer.writerow(["model", "sparsity", "method", "column", "reported", "reproduced", "stderr", "status"])
     for row in table["rows"]:
         for column, cell in row["cells"].items():
-            values = [cell["reported"], cell["reproduced"], cell["stderr"], cell["status"]]
+            values = [cell["reported"], cell.get("text", cell["reproduced"]), cell["stderr"], cell["status"]]
             writer.writerow([row["model"], row["sparsity"], row["method"], column, *values])
     return out.getvalue()
 

@@ -31,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--dtype", help="float32, bfloat16 or float16 (default: float32 on a CPU, else as saved)")
     run.add_argument("--force", action="store_true", help="measure again what has a record; the record is replaced")
 
-    show = commands.add_parser("show", help="print a table from records; measures nothing")
+    show = commands.add_parser("show", help="print a table, or draw a figure, from records; measures nothing")
     show.add_argument("target", metavar="TARGET")
     _narrowing(show)
     show.add_argument("--format", default="terminal", help="terminal, md, csv, latex or json (default: terminal)")
@@ -107,6 +107,9 @@ def _show(options: argparse.Namespace) -> int:
     table = registry.get(options.target)
     chosen = {"models": options.model, "pattern": options.row, "limit": options.limit}
     print(tables.render(show.build(table, Store(), options.profile, **chosen), options.format), end="")
+    if table.draw:
+        paths = show.drawn(table, Store(), options.profile, **chosen)
+        print("\n".join(map(str, paths)) or "nothing measured yet: no picture", file=sys.stderr)
     return 0
 
 

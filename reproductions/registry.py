@@ -25,8 +25,9 @@ class Column:
     benchmark, key: the record's benchmark and value. derived: ``average`` or ``retained`` (over the accuracy columns)
     in their place. scale: what a value is multiplied by to be shown (accuracies are stored as shares). compare: how a
     reproduced number is held against a reported one: ``accuracy`` within two standard errors, ``perplexity`` within 1 %,
-    ``exact`` to the printed digits. weight_free: the number follows from the model's shape (see Row.shapes). None of
-    benchmark and derived: the column is declared, and its cells say so.
+    ``exact`` to the printed digits. weight_free: the number follows from the model's shape (see Row.shapes). text: the cell
+    is the record's detail of that key, not a number. None of benchmark and derived: the column is declared, and its cells
+    say so.
     """
 
     label: str
@@ -36,6 +37,7 @@ class Column:
     scale: float = 1.0
     compare: str = "accuracy"
     weight_free: bool = False
+    text: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,10 @@ class Claim:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a paper. ``reported`` is the number of the table in the paper's CSV files."""
+    """A table or figure of a paper. ``number``: of the table in the paper's CSV files, where it prints numbers.
+
+    draw: ``module:function`` that draws a figure from its records, see `reproductions.show.drawn`.
+    """
 
     target: str
     paper: str
@@ -79,6 +84,7 @@ class Table:
     columns: Callable[[str], list[Column]]
     claims: tuple[Claim, ...] = ()
     note: str = ""
+    draw: str | None = None
 
 
 @lru_cache(maxsize=1)

@@ -50,8 +50,11 @@ class Number:
 
 @cache
 def numbers(paper: str, table: str) -> tuple[Number, ...]:
-    """Every number of a table, in printed order."""
-    with (PAPERS_FOLDER / paper / "reported" / f"table{table}.csv").open(newline="", encoding="utf-8") as lines:
+    """Every number of a table, in printed order; none for what the paper prints no numbers for (figures, our tables)."""
+    path = PAPERS_FOLDER / paper / "reported" / f"table{table}.csv"
+    if not path.exists():
+        return ()
+    with path.open(newline="", encoding="utf-8") as lines:
         return tuple(
             Number(
                 paper,

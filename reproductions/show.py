@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from common.evaluation import scores as scoring
-from common.results import Store
+from common.results import Record, Store
 from reproductions import audit, reported
 from reproductions.registry import Column, Row, Table
 from reproductions.runner import choose_rows
@@ -29,6 +31,13 @@ class Score:
 
     value: float
     stderr: float | None
+
+
+@dataclass(frozen=True)
+class Text:
+    """A reproduced cell that is no number, such as a list of layers."""
+
+    text: str
 
 
 def build(
@@ -55,7 +64,8 @@ def build(
         columns = table.columns(of_profile)
         cells = {c.label: _cell(row, c, scores, printed if of_profile == "paper" else {}) for c in columns}
         cells = {label: cell for label, cell in cells.items() if cell["status"] != "absent"}
-        statuses = {cell["status"] for cell in cells.values() if cell["reproduced"] is None} - {"none"}
+        lacking = [cell for cell in cells.values() if cell["reproduced"] is None and "text" not in cell]
+        statuses = {cell["status"] for cell in lacking} - {"none"}
         status = "measured" if not statuses else min(statuses, key=len)
         line = {"model": row.label, "sparsity": row.sparsity, "method": row.method, "dense": row.dense}
         lines.append(line | {"profile": of_profile, "status": status, "cells": cells})
@@ -99,9 +109,9 @@ def _gate(lines: list[dict], labels: set[str]) -> None:
                 line["gate"] = f"not comparable yet: the dense model differs in {', '.join(differing)}"
 
 
-def _measured(row: Row, columns: list[Column], store: Store, origins: set[str]) -> dict[str, Score | str]:
+def _measured(row: Row, columns: list[Column], store: Store, origins: set[str]) -> dict[str, Score | Text | str]:
     """Column -> score from a record, or the reason why there is none."""
-    found: dict[str, Score | str] = {}
+    found: dict[str, Score | Text | str] = {}
     for column in columns:
         if column.benchmark is None:
             continue
@@ -114,10 +124,50 @@ def _measured(row: Row, columns: list[Column], store: Store, origins: set[str]) 
             found[column.label] = f"failed: {record.reason}"
         else:
             origins.add(record.origin)
-            error = record.stderr.get(column.key)
-            value = record.values[column.key] * column.scale
-            found[column.label] = Score(value, None if error is None else error * column.scale)
+            found[column.label] = _read(record, column)
     return found
+
+
+def _read(record: Record, column: Column) -> Score | Text | str:
+    """What a record says of a column; a value it does not hold is explained by its details' status (``diverged``)."""
+    if column.text:
+        content = record.details.get(column.key)
+        return Text(" ".join(map(str, content)) if isinstance(content, list) else str(content))
+    if column.key not in record.values:
+        return str(record.details.get("status", "no value"))
+    error = record.stderr.get(column.key)
+    return Score(record.values[column.key] * column.scale, None if error is None else error * column.scale)
+
+
+def drawn(
+    table: Table,
+    store: Store,
+    profile: str,
+    *,
+    models: Sequence[str] = (),
+    pattern: str | None = None,
+    limit: int | None = None,
+) -> list[Path]:
+    """Draw a figure from its records; returns the files (SVG and PNG), none where nothing has been measured.
+
+    The drawing function gets one entry per row that has records: model, sparsity, method, and the records by benchmark,
+    as they are on disk.
+    """
+    from figures import style
+
+    entries = []
+    benchmarks = dict.fromkeys(column.benchmark for column in table.columns(profile) if column.benchmark)
+    for row in choose_rows(table, profile, models=models, pattern=pattern, limit=limit):
+        found = {name: store.get(row.recipe, name) for name in benchmarks} if row.recipe else {}
+        records = {name: asdict(record) for name, record in found.items() if record and record.status == "ok"}
+        if records:
+            line = {"model": row.label, "sparsity": row.sparsity, "method": row.method, "dense": row.dense}
+            entries.append(line | {"records": records})
+    if not entries:
+        return []
+    module, _, function = table.draw.partition(":")
+    figure = getattr(importlib.import_module(module), function)(entries, profile)
+    return style.save(figure, table.target + ("" if profile == "standin" else f"-{profile}"))
 
 
 def _derive(rows: list[tuple[Row, str, dict]], columns: list[Column]) -> None:
@@ -166,7 +216,9 @@ def _cell(row: Row, column: Column, scores: dict, printed: dict) -> dict:
         cell |= {"digits": len(number.text.partition(".")[2])}
         cell |= {"printed": number.text} if value is None else {}
         cell |= {"flag": number.flag} if number.flag else {}
-    if row.dense and column.label == "Ratio" and number is None:
+    if isinstance(score, Text):
+        cell |= {"text": score.text, "status": "measured"}
+    elif row.dense and column.label == "Ratio" and number is None:
         cell["status"] = "none"  # nothing is removed, nothing is printed
     elif isinstance(score, Score):
         cell |= {"reproduced": score.value, "stderr": score.stderr, "status": "measured"}

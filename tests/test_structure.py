@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ALLOWED = {
     "common": {"common"},
     "papers": {"common", "papers"},
-    "reproductions": {"common", "papers", "reproductions"},
+    "reproductions": {"common", "papers", "reproductions", "figures"},
     "figures": {"figures"},
 }
 

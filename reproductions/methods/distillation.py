@@ -1,0 +1,1 @@
+"""LinearPatch's distillation and LLM-Streamline in recipes."""

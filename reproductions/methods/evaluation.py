@@ -1,0 +1,1 @@
+"""Benchmarks beyond lm-eval's tasks and perplexity."""

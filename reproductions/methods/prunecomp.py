@@ -1,0 +1,1 @@
+"""Prune&Comp in recipes."""

@@ -1,0 +1,91 @@
+"""What several papers use: ways to choose layers, and the measurements every table may ask for."""
+
+from __future__ import annotations
+
+import json
+import math
+
+from common import calibration, corpora, hooks, importance, selection
+from common.errors import unknown
+from common.evaluation import harness
+from common.evaluation.perplexity import PROTOCOLS
+from reproductions.prepared import Prepared
+
+_SLEB_ORDERS: dict[tuple, list[int]] = {}
+
+
+def _sleb(prepared: Prepared, progress: bool) -> list[int]:
+    recipe, decoder = prepared.recipe, prepared.decoder
+    wanted = dict(recipe.selection["calibration"])
+    count = recipe.selection["count"]
+    selection.check_count(count, decoder.num_layers)
+    key = (recipe.model, recipe.weights, json.dumps(wanted, sort_keys=True), str(decoder.embed.weight.dtype))
+    # The search is greedy: the first layers of a longer removal are those of a shorter one.
+    if len(_SLEB_ORDERS.get(key, [])) < count:
+        windows = calibration.sample_lines(prepared.tokenizer, corpora.texts(wanted.pop("corpus")), **wanted)
+        _SLEB_ORDERS[key] = selection.sleb(decoder, windows, count, progress=progress)
+    return _SLEB_ORDERS[key][:count]
+
+
+def _block_influence(prepared: Prepared, progress: bool) -> list[int]:
+    choice = prepared.recipe.selection
+    selection.check_count(choice["count"], prepared.decoder.num_layers)
+    statistics = prepared.statistics(choice["count"], (choice["cosine"],), progress=progress)
+    return selection.one_shot(importance.block_influence(statistics, choice["cosine"]), choice["count"])
+
+
+def _window(prepared: Prepared, progress: bool) -> list[int]:
+    choice = prepared.recipe.selection
+    selection.check_count(choice["count"], prepared.decoder.num_layers)
+    statistics = prepared.statistics(choice["count"], (choice["cosine"],), progress=progress)
+    options = {"exclude_ends": choice["exclude_ends"]}
+    return list(range(*selection.best_window(statistics, choice["count"], choice["cosine"], **options)))
+
+
+def _given(prepared: Prepared, progress: bool) -> list[int]:
+    """Layers named in the recipe, for instance those a paper prints."""
+    return list(prepared.recipe.selection["layers"])
+
+
+SELECTIONS = {"sleb": _sleb, "bi": _block_influence, "window": _window, "given": _given}
+
+
+def _parameters(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
+    """Removed parameters less the patches', over the dense model's (the papers' Ratio, as a share)."""
+    left = sum(p.numel() for p in prepared.model.parameters())
+    patch = sum(p.numel() for p in hooks.patch_parameters(prepared.model))
+    values = {"dense": prepared.parameters, "left": left, "patch": patch}
+    return values | {"ratio": (prepared.parameters - left - patch) / prepared.parameters}, {}, {}
+
+
+def _perplexity(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
+    """Perplexity by the named protocol, and the mean loss it comes from (nats per token)."""
+    if argument not in PROTOCOLS:
+        raise unknown("perplexity protocol", argument, PROTOCOLS)
+    found = PROTOCOLS[argument].measured(prepared.model, prepared.tokenizer, limit=prepared.recipe.limit)
+    values = {"nll": found.pop("nll")}
+    stderr = {"nll": found.pop("nll_stderr"), "perplexity": found.pop("stderr")}
+    perplexity = found.pop("perplexity")
+    if math.isfinite(perplexity):
+        values["perplexity"] = perplexity
+    return values, {key: error for key, error in stderr.items() if key in values and error is not None}, found
+
+
+def _removed(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
+    """Which layers went, in order of removal; the list is in every record's details."""
+    return {"count": len(prepared.details.get("removed", []))}, {}, {}
+
+
+def task(prepared: Prepared, name: str) -> tuple[dict, dict, dict]:
+    """Accuracies of one lm-eval task. Stand-in tasks are named ``task@version``; other names are lm-eval's own."""
+    name = name.partition("@")[0]
+    batch_size = 16 if prepared.model.device.type == "cpu" else 64
+    options = {"limit": prepared.recipe.limit, "batch_size": batch_size}
+    found = harness.evaluate(prepared.model, prepared.tokenizer, [name], **options)
+    scores = found[name]
+    values = {metric: scores[metric] for metric in harness.METRICS if scores[metric] is not None}
+    stderr = {metric: scores[f"{metric}_stderr"] for metric in values}
+    return values, stderr, {"items": scores["n"], "lm_eval": found["raw"]}
+
+
+BENCHMARKS = {"parameters": _parameters, "perplexity": _perplexity, "removed": _removed}

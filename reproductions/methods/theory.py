@@ -1,0 +1,1 @@
+"""The theory of Reassessing as benchmarks."""

@@ -1,0 +1,85 @@
+"""A model on its way from a recipe to its measurements, and what the methods of a recipe share."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from common import calibration, corpora
+from common.decoder import Decoder
+from common.results import ROOT, Recipe
+
+_STATISTICS: dict[str, calibration.Statistics] = {}
+
+
+@lru_cache(maxsize=2)
+def _ids(tokenizer, corpus: str) -> Tensor:
+    return corpora.joined_ids(tokenizer, corpus)
+
+
+def calibration_windows(calibration_entry: dict, tokenizer) -> Tensor:
+    """Token ids ``[samples, tokens]`` of a recipe's calibration entry: corpus, sampler, length, count, seed."""
+    wanted = dict(calibration_entry)
+    return calibration.sample_crops(_ids(tokenizer, wanted.pop("corpus")), **wanted)
+
+
+def work_folder() -> Path:
+    """Where long work keeps its checkpoints: ``$LAYERLAB_WORK``, or ``.cache/work`` in the repository."""
+    return Path(os.environ.get("LAYERLAB_WORK") or ROOT / ".cache" / "work")
+
+
+@dataclass
+class Prepared:
+    """A model as a recipe describes it, and what was found out on the way.
+
+    parameters: of the model before anything was removed. details and provenance go into every record of the recipe.
+    """
+
+    model: torch.nn.Module
+    tokenizer: object
+    recipe: Recipe
+    parameters: int
+    details: dict = field(default_factory=dict)
+    provenance: dict = field(default_factory=dict)
+
+    @cached_property
+    def decoder(self) -> Decoder:
+        """A view of the model; it follows surgery and counts layer executions."""
+        return Decoder(self.model)
+
+    @property
+    def batch_size(self) -> int:
+        """Calibration samples in a batch: a CPU likes several short ones, a GPU's memory one long one."""
+        return 8 if self.model.device.type == "cpu" else 1
+
+    @property
+    def folder(self) -> Path:
+        """Where this recipe's long work keeps its checkpoints (made on first use); the same recipe finds them again."""
+        path = work_folder() / self.recipe.model / self.recipe.hash
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def windows(self) -> Tensor:
+        """The recipe's calibration tokens ``[samples, tokens]``."""
+        return calibration_windows(self.recipe.calibration, self.tokenizer)
+
+    def statistics(self, span: int, kinds: Sequence[str] = ("token",), **options) -> calibration.Statistics:
+        """The calibration pass over the dense model, shared by recipes that use it differently (the last one is kept).
+
+        options: of `calibration.collect`. Call it before anything is removed.
+        """
+        facts = [self.recipe.model, self.recipe.weights, self.recipe.calibration, span, list(kinds), options]
+        key = json.dumps([*facts, str(self.model.dtype)], sort_keys=True)
+        if key not in _STATISTICS:
+            _STATISTICS.clear()
+            _STATISTICS[key] = calibration.collect(
+                self.decoder, self.windows(), span=span, kinds=tuple(kinds), batch_size=self.batch_size, **options
+            )
+        return _STATISTICS[key]

@@ -1,0 +1,103 @@
+"""Recipes carried out: each step found by name and done in order, on a small model in place of the stand-in."""
+
+import pytest
+
+from common import models
+from common.errors import UserError
+from common.results import Recipe, Store
+from reproductions import measure, methods, registry, show
+from reproductions.prepared import Prepared
+from reproductions.registry import Column, Row, Table
+
+
+@pytest.fixture
+def small(monkeypatch, tiny_llama, tiny_tokenizer):
+    tiny_llama.source = {"name": "small", "revision": None}
+    monkeypatch.setattr(models, "load", lambda *a, **k: (tiny_llama, tiny_tokenizer))
+    return tiny_llama
+
+
+def recipe(**fields) -> Recipe:
+    return Recipe(model="small", profile="paper", weights="none", **fields)
+
+
+def test_every_name_is_known_once():
+    for kind in methods.KINDS:
+        assert all(callable(entry) for entry in methods.known(kind).values())
+    assert {"sleb", "bi", "window", "given"} <= methods.known("SELECTIONS").keys()
+    assert not methods.known("SELECTIONS").keys() & methods.known("PRUNERS").keys()
+
+
+def test_steps_come_in_order_and_their_findings_reach_the_record(small, monkeypatch):
+    seen = []
+
+    def repair(prepared, removed, progress):
+        seen.append(("repair", removed, len(prepared.decoder.layers)))
+        measure.remove_layers(prepared.model, removed)
+
+    def train(prepared, progress):
+        seen.append(("train", len(prepared.decoder.layers)))
+        prepared.details["steps"] = 3
+
+    monkeypatch.setitem(methods.known("REPAIRS"), "mend", repair)
+    monkeypatch.setitem(methods.known("TRAININGS"), "study", train)
+    layers = len(small.model.layers)
+    wanted = recipe(
+        selection={"method": "given", "layers": [2, 1]}, repair={"method": "mend"}, training={"method": "study"}
+    )
+    prepared = measure.prepare(wanted)
+    assert seen == [("repair", [2, 1], layers), ("train", layers - 2)]
+    assert prepared.details["removed"] == [2, 1] and prepared.details["steps"] == 3
+    assert measure.benchmark(prepared, "removed") == ({"count": 2}, {}, {})
+
+
+@pytest.mark.parametrize("step", ["selection", "repair", "training"])
+def test_an_unknown_step_is_named(small, step):
+    fields = {"selection": {"method": "given", "layers": [1]}} | {step: {"method": "lineapatch", "layers": [1]}}
+    with pytest.raises(UserError, match=f"unknown {step} 'lineapatch'"):
+        measure.prepare(recipe(**fields))
+
+
+def test_long_work_keeps_one_folder_per_recipe(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path))
+    one, other = recipe(), recipe(fidelity="code")
+    folders = {Prepared(None, None, r, 0).folder for r in (one, one, other)}
+    assert len(folders) == 2 and all(folder.is_dir() and folder.is_relative_to(tmp_path) for folder in folders)
+
+
+def test_text_cells_and_pictures_come_from_records(small, tmp_path, monkeypatch):
+    import matplotlib.pyplot as plt
+
+    from figures import style
+
+    drawn = []
+
+    def draw(entries, profile):
+        drawn.append((entries, profile))
+        return plt.figure()
+
+    monkeypatch.setattr(style, "draw_for_test", draw, raising=False)
+    wanted = recipe(selection={"method": "given", "layers": [2, 1]})
+    table = Table(
+        target="figure9-test",
+        paper="linearpatch",
+        number="figure 9",
+        title="",
+        rows=lambda profile, limit: [Row("small", "small", "2/4", "given", wanted)],
+        columns=lambda profile: [Column("layers", "removed", "removed", text=True), Column("n", "removed", "count")],
+        draw="figures.style:draw_for_test",
+    )
+    from reproductions import runner
+
+    store = Store(tmp_path, None)
+    assert show.drawn(table, store, "paper") == []
+    assert runner.run([table], store, "paper", measure) == 0
+    row = show.build(table, store, "paper")["rows"][0]
+    assert row["cells"]["layers"] | {"text": "2 1", "status": "measured"} == row["cells"]["layers"]
+    assert row["cells"]["n"]["reproduced"] == 2 and row["status"] == "measured"
+    monkeypatch.setattr(style, "RENDERED", tmp_path)
+    monkeypatch.setattr(style.save, "__defaults__", (tmp_path,))
+    paths = show.drawn(table, store, "paper")
+    assert [path.name for path in paths] == ["figure9-test-paper.svg", "figure9-test-paper.png"]
+    assert drawn[0][0][0]["records"]["removed"]["details"]["removed"] == [2, 1]
+    assert registry.get("table1-linearpatch").draw is None
