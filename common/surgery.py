@@ -6,14 +6,14 @@ reload): the list of layers, every `layer_idx`, `num_hidden_layers`, and the con
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import nn
 
 from common.decoder import architecture_of, boundary_module, layer_list
 from common.errors import UserValueError
-from common.hooks import take_patch_hooks
+from common.hooks import attach_patch, take_patch_hooks
 
 
 def remove_layers(model: nn.Module, indices: Iterable[int]) -> None:
@@ -34,6 +34,21 @@ def remove_layers(model: nn.Module, indices: Iterable[int]) -> None:
             if hasattr(module, "layer_idx"):
                 module.layer_idx = position
     _slice_config(model.config, spec.per_layer, kept)
+
+
+def replace_runs(model: nn.Module, modules: Mapping[tuple[int, int], nn.Module], kind: str) -> list[int]:
+    """Remove the layers of every run ``[start, stop)`` and let its module act where they were, in place.
+
+    kind: of the patches that the modules become (see `common.hooks.attach_patch`). Returns their positions in the pruned
+    model, in the order of ``modules``. Raises UserError as `remove_layers` does.
+    """
+    runs = sorted(modules)
+    remove_layers(model, [layer for run in runs for layer in range(*run)])
+    gone, positions = 0, {}
+    for start, stop in runs:
+        positions[start, stop] = attach_patch(model, start - gone, modules[start, stop], kind).position
+        gone += stop - start
+    return [positions[run] for run in modules]
 
 
 def untie_embeddings(model: nn.Module) -> None:

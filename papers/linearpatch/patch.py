@@ -18,7 +18,7 @@ from common.errors import UserError, UserValueError, unknown
 from common.hadamard import hadamard_matrix
 from common.hooks import Patch, attach_patch
 from common.selection import runs
-from common.surgery import remove_layers
+from common.surgery import replace_runs
 
 KINDS = ("hadamard", "diagonal")
 
@@ -100,6 +100,29 @@ def insert_patch(model: nn.Module, position: int, patch: LinearPatch) -> Patch:
     return attach_patch(model, position, patch, "linearpatch")
 
 
+def cut_patches(
+    statistics: Statistics,
+    removed: Collection[int],
+    *,
+    kind: str = "hadamard",
+    estimator: str = "ratio-of-means",
+) -> dict[tuple[int, int], LinearPatch]:
+    """One patch per maximal run of removed layers, with the dense model's scales: {(start, stop): patch}.
+
+    The paper patches one contiguous cut. For several runs its procedure is unpublished; this is our reading.
+
+    Raises:
+        UserError: scales that are not finite, or what `channel_scales` refuses.
+    """
+    found = {}
+    for start, stop in runs(removed):
+        d = channel_scales(statistics, start, stop, rotated=kind == "hadamard", estimator=estimator)
+        if not torch.isfinite(d).all():
+            raise UserError(f"the scales across layers [{start}, {stop}) are not finite; use another estimator or text")
+        found[start, stop] = LinearPatch(d, kind)
+    return found
+
+
 def patch_cuts(
     model: nn.Module,
     statistics: Statistics,
@@ -108,25 +131,14 @@ def patch_cuts(
     kind: str = "hadamard",
     estimator: str = "ratio-of-means",
 ) -> list[dict]:
-    """Remove layers and put one patch at the end of each maximal removed run, in place.
+    """Remove layers and put one patch at the end of each maximal removed run (`cut_patches`), in place.
 
-    The paper patches one contiguous cut. For several runs its procedure is unpublished; one patch per run, each with
-    the dense model's scales, is our reading. Returns a summary per patch: run, position in the pruned model, and the
-    mean, least and largest scale.
+    Returns a summary per patch: run, position in the pruned model, and the mean, least and largest scale.
     """
-    scales = {
-        (start, stop): channel_scales(statistics, start, stop, rotated=kind == "hadamard", estimator=estimator)
-        for start, stop in runs(removed)
-    }
-    for (start, stop), d in scales.items():
-        if not torch.isfinite(d).all():
-            raise UserError(f"the scales across layers [{start}, {stop}) are not finite; use another estimator or text")
-    remove_layers(model, removed)
-    gone, summaries = 0, []
-    for (start, stop), d in scales.items():
-        position = start - gone
-        insert_patch(model, position, LinearPatch(d, kind))
-        gone += stop - start
+    made = cut_patches(statistics, removed, kind=kind, estimator=estimator)
+    summaries = []
+    for (start, stop), position in zip(made, replace_runs(model, made, "linearpatch")):
+        d = channel_scales(statistics, start, stop, rotated=kind == "hadamard", estimator=estimator)
         summary = {"mean": d.mean().item(), "min": d.min().item(), "max": d.max().item()}
         summaries.append({"run": [start, stop], "position": position, "scales": summary})
     return summaries
