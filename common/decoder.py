@@ -71,12 +71,15 @@ class ResidualWriter:
     def tensor(self) -> nn.Parameter:
         return getattr(self.module, self.parameter)
 
+    def scaled(self, values: Tensor, factor: float) -> Tensor:
+        """`values` of this parameter changed so that its contribution is `factor` times as large."""
+        return factor * (1 + values) - 1 if self.offset_gain else factor * values
+
     @torch.no_grad()
     def scale_(self, factor: float) -> None:
         """Make this writer's contribution `factor` times as large, in place; computed in float32, rounded once."""
         wide = self.tensor.to(torch.promote_types(self.tensor.dtype, torch.float32))
-        scaled = factor * (1 + wide) - 1 if self.offset_gain else factor * wide
-        self.tensor.copy_(scaled)
+        self.tensor.copy_(self.scaled(wide, factor))
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from common.calibration import Statistics
 from common.decoder import Decoder
+from common.errors import UserValueError, unknown
+
+ABSOLUTES = ("after-sum", "elementwise")
 
 
 def block_influence(statistics: Statistics, kind: str = "token") -> Tensor:
@@ -88,3 +93,159 @@ def random_order(layers: int, seed: int) -> Tensor:
     scores = torch.empty(layers, dtype=torch.float64)
     scores[order] = torch.arange(layers, dtype=torch.float64)
     return scores
+
+
+def protect(layers: int, first: int = 4, last: int = 2) -> tuple[int, ...]:
+    """The positions that the "+" of Taylor+ and Mag+ keeps: the first four and the last two (Shortened LLaMA)."""
+    return tuple(position for position in range(layers) if position < first or position >= layers - last)
+
+
+def scored_weights(layer: nn.Module, norms: bool = True) -> dict[str, nn.Parameter]:
+    """The parameters that Taylor and magnitude sum over: every weight of the layer, without biases.
+
+    norms: with the gains of its norms, as in both official codes. A Mixtral layer counts its router and all experts.
+    """
+    named = {name: p for name, p in layer.named_parameters() if not name.rpartition(".")[2].endswith("bias")}
+    return {name: p for name, p in named.items() if norms or p.ndim > 1}
+
+
+@torch.no_grad()
+def magnitude(
+    decoder: Decoder,
+    power: int = 1,
+    *,
+    norms: bool = True,
+    root: bool = False,
+    layers: Sequence[int] | None = None,
+    factors: Mapping[int, float] | None = None,
+) -> Tensor:
+    """Sum of ``|w| ** power`` over a layer's weights, [N] (Prune&Comp Eq. 8; Reassessing's Magnitude-l1 and -l2).
+
+    Args:
+        power: 1 or 2. Reassessing's paper writes norms, its code sums squares and takes no root.
+        norms: count the gains of the norms.
+        root: take the root of each matrix's sum before adding: the sum of l_p norms as written there.
+        layers: only these, in this order.
+        factors: layer -> what its residual writers would be multiplied by (Prune&Comp's fusion), before it is done.
+    """
+    if power not in (1, 2):
+        raise UserValueError(f"magnitudes are sums of |w|^1 or |w|^2, not of power {power}")
+    scores = []
+    for layer in range(decoder.num_layers) if layers is None else layers:
+        factor = (factors or {}).get(layer, 1.0)
+        writers = {id(w.tensor): w for w in decoder.residual_writers(layer)} if factor != 1.0 else {}
+        score = 0.0
+        for weight in scored_weights(decoder.layers[layer], norms).values():
+            wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
+            if id(weight) in writers:
+                wide = writers[id(weight)].scaled(wide, factor)
+            total = wide.abs().pow(power).sum(dtype=torch.float64).item()
+            score += total ** (1 / power) if root else total
+        scores.append(score)
+    return torch.tensor(scores, dtype=torch.float64)
+
+
+def taylor(
+    decoder: Decoder,
+    ids: Tensor,
+    *,
+    absolute: str = "after-sum",
+    norms: bool = True,
+    micro_batch: int = 1,
+    layers: Sequence[int] | None = None,
+    inputs: Sequence[Sequence[Tensor]] | None = None,
+    progress: bool = False,
+) -> Tensor:
+    """First-order loss change when a layer's weights vanish: the sum over weights of ``|w g|``, [N] (Prune&Comp Eq. 7).
+
+    g is the gradient of the mean next-token loss over ``ids`` [samples, tokens].
+
+    Args:
+        absolute: ``after-sum`` adds the signed ``w g`` of all micro-batches per weight and takes the absolute value then
+            (Shortened LLaMA's and Prune&Comp's code); the micro-batch does not change the result. ``elementwise`` takes
+            it in every micro-batch. With one micro-batch both are Reassessing's code: |w g| of a single backward pass.
+        norms: count the gains of the norms.
+        micro_batch: samples that go through a layer together.
+        layers: score only these layers, in this order, of the model that consists of them alone.
+        inputs: what each of ``layers`` and the final norm receive, per micro-batch, if known: ``inputs[batch][place]``
+            [samples, tokens, channels]. Saves the forward pass; states come out scaled as they went in.
+
+    The loss gradient goes back through one layer at a time for the whole set, so one layer's gradients exist at a time
+    instead of a second copy of the model, and that layer alone is widened to float32 (half precision would lose
+    gradients). Held meanwhile, in host memory: every layer's input on ``ids``. Layer executions: 2 per layer and
+    micro-batch, one forward and one with gradients (1 with ``inputs``).
+
+    Raises:
+        UserError: no tokens, fewer than two per sample, or an unknown ``absolute``.
+    """
+    if absolute not in ABSOLUTES:
+        raise unknown("way to take absolute values", absolute, ABSOLUTES)
+    if ids.ndim != 2 or len(ids) == 0 or ids.shape[1] < 2:
+        raise UserValueError(f"Taylor needs tokens [samples, 2 or more], not {list(ids.shape)}")
+    layers = list(range(decoder.num_layers)) if layers is None else list(layers)
+    batches = ids.split(micro_batch)
+    if inputs is None:
+        inputs = [list(layer_inputs(decoder, batch, layers)) for batch in batches]
+    gradients = [_loss_gradient(decoder, states[-1], batch, len(ids)) for states, batch in zip(inputs, batches)]
+    scores = torch.zeros(len(layers), dtype=torch.float64)
+    shown = progress and sys.stderr.isatty()
+    for place in tqdm(reversed(range(len(layers))), desc="Taylor", total=len(layers), unit="layer", disable=not shown):
+        layer = layers[place]
+        with _wide(decoder.layers[layer]):
+            weights = list(scored_weights(decoder.layers[layer], norms).values())
+            total: list[Tensor] | None = None
+            for index, states in enumerate(inputs):
+                entering = states[place].to(decoder.device).float().requires_grad_()
+                with torch.enable_grad():
+                    leaving = decoder.run(entering, layers=[layer])
+                upstream = gradients[index].to(decoder.device)
+                # an expert that no token chose has no gradient
+                found = torch.autograd.grad(leaving, [entering, *weights], upstream, allow_unused=True)
+                gradients[index] = found[0].to(gradients[index].device)
+                if absolute == "elementwise":
+                    scores[place] += _saliency(weights, found[1:])
+                elif total is None:
+                    total = list(found[1:])
+                else:
+                    total = [a if b is None else b if a is None else a.add_(b) for a, b in zip(total, found[1:])]
+            if total is not None:
+                scores[place] = _saliency(weights, total)
+    return scores
+
+
+@torch.no_grad()
+def layer_inputs(decoder: Decoder, ids: Tensor, layers: Sequence[int]) -> Iterator[Tensor]:
+    """What each of ``layers`` receives when the model consists of them alone, then ``X[N]``, one after the other."""
+    hidden = decoder.embed_tokens(ids)
+    for layer in layers:
+        yield hidden.cpu()
+        hidden = decoder.run(hidden, layers=[layer])
+    yield hidden.cpu()
+
+
+def _loss_gradient(decoder: Decoder, state: Tensor, ids: Tensor, samples: int) -> Tensor:
+    """Gradient of ``sum of these samples' losses / samples`` with respect to ``X[N]``, float32, in host memory."""
+    hidden = state.to(decoder.device).float().requires_grad_()
+    with _wide(decoder.norm, decoder.lm_head), torch.enable_grad():
+        loss = next_token_loss(decoder, hidden, ids).sum() / samples
+    return torch.autograd.grad(loss, hidden)[0].cpu()
+
+
+def _saliency(weights: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> float:
+    pairs = [(w.detach(), g) for w, g in zip(weights, gradients, strict=True) if g is not None]
+    return sum((w * g).abs().sum(dtype=torch.float64).item() for w, g in pairs)
+
+
+@contextmanager
+def _wide(*modules: nn.Module) -> Iterator[None]:
+    """While open, the modules' parameters are in float32 and can be differentiated; afterwards they are as they were."""
+    held = [(p, p.data, p.requires_grad) for module in modules for p in module.parameters()]
+    try:
+        for parameter, data, _ in held:
+            parameter.data = data.float()
+            parameter.requires_grad_(True)
+        yield
+    finally:
+        for parameter, data, required in held:
+            parameter.data = data
+            parameter.requires_grad_(required)

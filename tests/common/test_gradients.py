@@ -1,0 +1,134 @@
+"""Taylor and magnitude against one naive backward pass of the whole model and a plain sum over its state dict."""
+
+import pytest
+import torch
+
+from common import importance
+from common.decoder import Decoder
+from common.errors import UserError
+from common.surgery import remove_layers
+
+
+@pytest.fixture
+def crops():
+    return torch.randint(3, 320, (5, 18), generator=torch.Generator().manual_seed(6))
+
+
+def counted(layer, norms=True):
+    """Every weight of a layer by name, as its checkpoint has them."""
+    return {n: p for n, p in layer.named_parameters() if not n.endswith("bias") and (norms or "norm" not in n)}
+
+
+def naive_taylor(model, batches, absolute, norms=True):
+    """Whole-model backward passes that keep every gradient; [N]."""
+    samples = sum(len(batch) for batch in batches)
+    totals = [0.0] * len(model.model.layers)
+    for batch in batches:
+        loss = model(input_ids=batch, labels=batch, use_cache=False).loss * len(batch) / samples
+        loss.backward()
+        if absolute == "elementwise":
+            for i, layer in enumerate(model.model.layers):
+                grads = [(p * p.grad).abs().sum().item() for p in counted(layer, norms).values() if p.grad is not None]
+                totals[i] += sum(grads)
+            model.zero_grad()
+    if absolute == "after-sum":
+        for i, layer in enumerate(model.model.layers):
+            totals[i] = sum(
+                (p * p.grad).abs().sum().item() for p in counted(layer, norms).values() if p.grad is not None
+            )
+    return torch.tensor(totals, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("absolute", ["after-sum", "elementwise"])
+def test_taylor_is_the_naive_backward_pass(tiny, crops, absolute):
+    expected = naive_taylor(tiny, crops.split(2), absolute)
+    tiny.zero_grad()
+    before = {name: p.detach().clone() for name, p in tiny.named_parameters()}
+    scores = importance.taylor(Decoder(tiny), crops, absolute=absolute, micro_batch=2)
+    torch.testing.assert_close(scores, expected, rtol=2e-3, atol=1e-5)
+    assert all(p.grad is None and p.requires_grad and torch.equal(p, before[n]) for n, p in tiny.named_parameters())
+
+
+def test_after_sum_does_not_depend_on_the_micro_batch_and_is_one_backward_pass(tiny_llama, crops):
+    decoder = Decoder(tiny_llama)
+    ones, all_at_once, at_once_elementwise = (
+        importance.taylor(decoder, crops, micro_batch=1),
+        importance.taylor(decoder, crops, micro_batch=5),
+        importance.taylor(decoder, crops, micro_batch=5, absolute="elementwise"),
+    )
+    torch.testing.assert_close(ones, all_at_once, rtol=1e-4, atol=0)
+    assert torch.equal(all_at_once, at_once_elementwise)
+    assert (importance.taylor(decoder, crops, absolute="elementwise") > ones).all()  # signs cancel in the sum
+
+
+def test_taylor_without_norms_and_of_a_model_with_layers_left_out(tiny_llama, crops):
+    decoder = Decoder(tiny_llama)
+    without = importance.taylor(decoder, crops, norms=False)
+    torch.testing.assert_close(without, naive_taylor(tiny_llama, [crops], "after-sum", norms=False), rtol=1e-3, atol=0)
+    tiny_llama.zero_grad()
+    kept = importance.taylor(decoder, crops, layers=[0, 1, 3, 5])
+    remove_layers(tiny_llama, [2, 4])
+    torch.testing.assert_close(kept, naive_taylor(tiny_llama, [crops], "after-sum"), rtol=1e-3, atol=0)
+
+
+def test_taylor_of_a_frozen_half_precision_model_is_that_of_its_widened_copy(make_tiny, crops):
+    half = make_tiny("llama").bfloat16().requires_grad_(False)
+    wide = make_tiny("llama").bfloat16().float()
+    states = [list(importance.layer_inputs(Decoder(wide), crops, range(6)))]
+    options = {"micro_batch": 5, "inputs": states}
+    scores = importance.taylor(Decoder(half), crops, **options)
+    torch.testing.assert_close(scores, naive_taylor(wide, [crops], "after-sum"), rtol=1e-3, atol=0)
+    assert {p.dtype for p in half.parameters()} == {torch.bfloat16}
+    assert not any(p.requires_grad for p in half.parameters())
+
+
+def test_taylor_layer_executions_are_the_stated_ones(tiny_llama, crops):
+    decoder = Decoder(tiny_llama)
+    importance.taylor(decoder, crops, micro_batch=2)
+    assert decoder.executions == 2 * 6 * 3
+    decoder.executions = 0
+    known = [list(importance.layer_inputs(decoder, batch, range(6))) for batch in crops.split(2)]
+    decoder.executions = 0
+    importance.taylor(decoder, crops, micro_batch=2, inputs=known)
+    assert decoder.executions == 6 * 3
+
+
+def test_magnitude_is_a_plain_sum_over_the_state_dict(tiny):
+    decoder = Decoder(tiny)
+    every = [list(counted(layer).values()) for layer in tiny.model.layers]
+    l1 = torch.tensor([sum(w.abs().sum().item() for w in weights) for weights in every], dtype=torch.float64)
+    l2 = torch.tensor([sum((w**2).sum().item() for w in weights) for weights in every], dtype=torch.float64)
+    rooted = torch.tensor([sum(w.norm().item() for w in weights) for weights in every], dtype=torch.float64)
+    torch.testing.assert_close(importance.magnitude(decoder), l1, rtol=1e-5, atol=0)
+    torch.testing.assert_close(importance.magnitude(decoder, 2), l2, rtol=1e-5, atol=0)
+    torch.testing.assert_close(importance.magnitude(decoder, 2, root=True), rooted, rtol=1e-5, atol=0)
+    assert (importance.magnitude(decoder, norms=False) < l1).all()
+
+
+def test_magnitude_with_factors_is_that_of_the_scaled_weights(tiny):
+    decoder = Decoder(tiny)
+    expected = importance.magnitude(decoder, layers=[1, 3], factors={1: 1.5, 2: 7.0})
+    for writer in decoder.residual_writers(1):
+        writer.scale_(1.5)
+    torch.testing.assert_close(expected, importance.magnitude(decoder)[[1, 3]], rtol=1e-6, atol=0)
+
+
+def test_biases_are_not_counted(make_tiny):
+    model = make_tiny("qwen2")
+    before = importance.magnitude(Decoder(model))
+    with torch.no_grad():
+        model.model.layers[2].self_attn.q_proj.bias.fill_(9.0)
+    assert torch.equal(importance.magnitude(Decoder(model)), before)
+
+
+def test_the_plus_keeps_the_first_four_and_the_last_two():
+    assert importance.protect(10) == (0, 1, 2, 3, 8, 9)
+
+
+def test_bad_input_is_named(tiny_llama, crops):
+    with pytest.raises(UserError, match="did you mean 'after-sum'"):
+        importance.taylor(Decoder(tiny_llama), crops, absolute="after_sum")
+    with pytest.raises(UserError, match="2 or more"):
+        importance.taylor(Decoder(tiny_llama), crops[:, :1])
+    with pytest.raises(UserError, match="power 3"):
+        importance.magnitude(Decoder(tiny_llama), 3)
