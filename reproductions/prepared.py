@@ -16,6 +16,7 @@ from common import calibration, corpora
 from common.decoder import Decoder
 from common.results import ROOT, Recipe
 
+_KEPT = 4  # calibration passes remembered; a table's recipes differ in little else than how they use one
 _STATISTICS: dict[str, calibration.Statistics] = {}
 
 
@@ -71,14 +72,15 @@ class Prepared:
         return calibration_windows(self.recipe.calibration, self.tokenizer)
 
     def statistics(self, span: int, kinds: Sequence[str] = ("token",), **options) -> calibration.Statistics:
-        """The calibration pass over the dense model, shared by recipes that use it differently (the last one is kept).
+        """The calibration pass over the dense model, shared by recipes that use it differently.
 
         options: of `calibration.collect`. Call it before anything is removed.
         """
         facts = [self.recipe.model, self.recipe.weights, self.recipe.calibration, span, list(kinds), options]
         key = json.dumps([*facts, str(self.model.dtype)], sort_keys=True)
         if key not in _STATISTICS:
-            _STATISTICS.clear()
+            while len(_STATISTICS) >= _KEPT:
+                _STATISTICS.pop(next(iter(_STATISTICS)))
             _STATISTICS[key] = calibration.collect(
                 self.decoder, self.windows(), span=span, kinds=tuple(kinds), batch_size=self.batch_size, **options
             )
