@@ -10,13 +10,15 @@ MEASURE := $(if $(DEVICE),--device $(DEVICE)) $(if $(DTYPE),--dtype $(DTYPE)) $(
 FORMAT ?= terminal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint benchmarks readme audit clean
+PAPERS := linearpatch prunecomp laco reassessing
+.PHONY: help setup test lint benchmarks readme audit clean $(PAPERS)
 
 help: $(STAMP)  ## this list
 	@echo "Tables and figures (TARGET runs and shows; TARGET-render only shows; TARGET-fetch downloads what it needs):"
 	@$(RUN) -m reproductions list | sed 's/^/  /'
 	@echo "Also:"
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1  \2/p' Makefile
+	@echo "  $(PAPERS)  every table and figure of one paper, in one run"
 	@echo "Options: PROFILE=paper MODEL=llama-2-7b ROW='LinearPatch*' LIMIT=20 DEVICE=cuda DTYPE=bfloat16 FORCE=1 FORMAT=md"
 
 setup: $(STAMP)  ## build .venv from requirements.lock
@@ -48,6 +50,13 @@ readme: $(STAMP)  ## write the tables of README.md from the published records
 audit: $(STAMP)  ## check the papers' own arithmetic; also writes papers/AUDIT.md
 	@$(RUN) -m reproductions audit
 	@$(RUN) -m reproductions.audit.report
+
+# One process for a whole paper: recipes that several tables share are prepared once.
+$(PAPERS): $(STAMP)
+	@targets=$$($(RUN) -m reproductions list | sed -n 's/^\([a-zA-Z0-9]*-$@\) .*/\1/p'); status=0; \
+	$(RUN) -m reproductions run $$targets $(NARROW) $(MEASURE) || status=$$?; test $$status -ge 2 && exit $$status; \
+	for target in $$targets; do $(RUN) -m reproductions show $$target $(NARROW) --format $(FORMAT) || status=$$?; echo; done; \
+	exit $$status
 
 clean:  ## remove caches (records and .venv stay)
 	rm -rf .cache .pytest_cache .ruff_cache
