@@ -11,7 +11,7 @@ patch at `N` sits on the final norm and acts in `logits`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -182,11 +182,13 @@ class Decoder:
         stop: int | None = None,
         attention_mask: Tensor | None = None,
         layers: Sequence[int] | None = None,
+        gains: Mapping[int, float] | None = None,
     ) -> Tensor:
         """Run layers `[start, stop)` on `hidden` = `X[start]` and return `X[stop]`, both [batch, tokens, channels].
 
         attention_mask [batch, tokens], 1 for tokens and 0 for padding. With `layers` exactly those layers run, in that
-        order, in place of the range: a pruned model is tried without a copy.
+        order, in place of the range: a pruned model is tried without a copy. `gains[l]` multiplies the stream on its way
+        into layer `l`.
         """
         stop = self.num_layers if stop is None else stop
         order = list(range(start, stop)) if layers is None else list(layers)
@@ -194,6 +196,8 @@ class Decoder:
             raise UserValueError(f"cannot run layers {order or [start, stop]}: the model has 0..{self.num_layers - 1}")
         context = self._context(hidden, attention_mask)
         for layer in order:
+            if gains and layer in gains:
+                hidden = hidden * gains[layer]
             hidden = self.layers[layer](
                 hidden,
                 attention_mask=self._mask(context, hidden, self.layer_type(layer)),

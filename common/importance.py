@@ -50,30 +50,49 @@ def losses_without_each(
     candidates: list[int],
     *,
     batch_size: int = 8,
+    gains: Mapping[int, float] | None = None,
+    inputs: Sequence[Sequence[Tensor]] | None = None,
     progress: bool = False,
 ) -> Tensor:
     """Mean loss over ``[samples, tokens]`` ids of the model ``alive`` without each of ``candidates``, float64.
 
     Candidates share their first layers with the whole model: each batch runs ``alive`` once, and a candidate continues
-    from the stored input of the layer it drops. With m layers alive and the candidates between first and last that is
+    from the input of the layer it drops. With m layers alive and the candidates between first and last that is
     (m - 2) + (m - 2)(m - 1)/2 layer executions a batch, against (m - 2)(m - 1) when each trial runs the whole model.
-    One batch's layer inputs are held at a time.
+
+    Args:
+        gains: factors on the stream on its way into a layer (`Decoder.run`); a candidate's stays when the candidate goes.
+        inputs: what each layer of ``alive`` receives, per batch, if known: ``inputs[batch][place]``, gains included.
     """
-    totals = torch.zeros(len(candidates), dtype=torch.float64)
-    places = {layer: place for place, layer in enumerate(alive)}
-    last = max((places[c] for c in candidates), default=0)
+    totals = dict.fromkeys(candidates, 0.0)
+    last = max((alive.index(c) for c in candidates), default=-1)
     batches = tqdm(
         ids.split(batch_size), desc="trial losses", leave=False, disable=not (progress and sys.stderr.isatty())
     )
-    for batch in batches:
-        inputs = [decoder.embed_tokens(batch)]
-        for layer in alive[:last]:
-            inputs.append(decoder.run(inputs[-1], layers=[layer]))
-        for index, candidate in enumerate(candidates):
-            place = places[candidate]
-            hidden = decoder.run(inputs[place], layers=alive[place + 1 :])
-            totals[index] += next_token_loss(decoder, hidden, batch).sum().item()
-    return totals / len(ids)
+    for number, batch in enumerate(batches):
+        entering = layer_inputs(decoder, batch, alive, gains) if inputs is None else inputs[number]
+        for place, hidden in zip(range(last + 1), entering):
+            if alive[place] in totals:
+                leaving = decoder.run(hidden.to(decoder.device), layers=alive[place + 1 :], gains=gains)
+                totals[alive[place]] += next_token_loss(decoder, leaving, batch).sum().item()
+    return torch.tensor(list(totals.values()), dtype=torch.float64) / len(ids)
+
+
+@torch.no_grad()
+def layer_inputs(
+    decoder: Decoder, ids: Tensor, layers: Sequence[int], gains: Mapping[int, float] | None = None
+) -> Iterator[Tensor]:
+    """What each of ``layers`` receives, gains included, in the model of them alone, then ``X[N]``; one at a time.
+
+    ``ids`` [batch, tokens] -> states [batch, tokens, channels]. A layer runs when the state after it is asked for.
+    """
+    hidden = decoder.embed_tokens(ids)
+    for layer in layers:
+        if gains and layer in gains:
+            hidden = hidden * gains[layer]
+        yield hidden
+        hidden = decoder.run(hidden, layers=[layer])
+    yield hidden
 
 
 def perplexity_importance(decoder: Decoder, ids: Tensor, *, batch_size: int = 8, progress: bool = False) -> Tensor:
@@ -153,6 +172,7 @@ def taylor(
     norms: bool = True,
     micro_batch: int = 1,
     layers: Sequence[int] | None = None,
+    gains: Mapping[int, float] | None = None,
     inputs: Sequence[Sequence[Tensor]] | None = None,
     progress: bool = False,
 ) -> Tensor:
@@ -167,8 +187,9 @@ def taylor(
         norms: count the gains of the norms.
         micro_batch: samples that go through a layer together.
         layers: score only these layers, in this order, of the model that consists of them alone.
-        inputs: what each of ``layers`` and the final norm receive, per micro-batch, if known: ``inputs[batch][place]``
-            [samples, tokens, channels]. Saves the forward pass; states come out scaled as they went in.
+        gains: factors on the stream on its way into a layer (`Decoder.run`).
+        inputs: what each of ``layers``, gains included, and the final norm receive, per micro-batch, if known:
+            ``inputs[batch][place]`` [samples, tokens, channels]. Saves the forward pass.
 
     The loss gradient goes back through one layer at a time for the whole set, so one layer's gradients exist at a time
     instead of a second copy of the model, and that layer alone is widened to float32 (half precision would lose
@@ -185,7 +206,7 @@ def taylor(
     layers = list(range(decoder.num_layers)) if layers is None else list(layers)
     batches = ids.split(micro_batch)
     if inputs is None:
-        inputs = [list(layer_inputs(decoder, batch, layers)) for batch in batches]
+        inputs = [[state.cpu() for state in layer_inputs(decoder, batch, layers, gains)] for batch in batches]
     gradients = [_loss_gradient(decoder, states[-1], batch, len(ids)) for states, batch in zip(inputs, batches)]
     scores = torch.zeros(len(layers), dtype=torch.float64)
     shown = progress and sys.stderr.isatty()
@@ -201,7 +222,7 @@ def taylor(
                 upstream = gradients[index].to(decoder.device)
                 # an expert that no token chose has no gradient
                 found = torch.autograd.grad(leaving, [entering, *weights], upstream, allow_unused=True)
-                gradients[index] = found[0].to(gradients[index].device)
+                gradients[index] = (found[0] * (gains or {}).get(layer, 1.0)).cpu()
                 if absolute == "elementwise":
                     scores[place] += _saliency(weights, found[1:])
                 elif total is None:
@@ -211,16 +232,6 @@ def taylor(
             if total is not None:
                 scores[place] = _saliency(weights, total)
     return scores
-
-
-@torch.no_grad()
-def layer_inputs(decoder: Decoder, ids: Tensor, layers: Sequence[int]) -> Iterator[Tensor]:
-    """What each of ``layers`` receives when the model consists of them alone, then ``X[N]``, one after the other."""
-    hidden = decoder.embed_tokens(ids)
-    for layer in layers:
-        yield hidden.cpu()
-        hidden = decoder.run(hidden, layers=[layer])
-    yield hidden.cpu()
 
 
 def _loss_gradient(decoder: Decoder, state: Tensor, ids: Tensor, samples: int) -> Tensor:

@@ -1,11 +1,14 @@
 """Taylor and magnitude against one naive backward pass of the whole model and a plain sum over its state dict."""
 
+import copy
+
 import pytest
 import torch
 
 from common import importance
 from common.decoder import Decoder
 from common.errors import UserError
+from common.hooks import scale_stream
 from common.surgery import remove_layers
 
 
@@ -91,6 +94,25 @@ def test_taylor_layer_executions_are_the_stated_ones(tiny_llama, crops):
     decoder.executions = 0
     importance.taylor(decoder, crops, micro_batch=2, inputs=known)
     assert decoder.executions == 6 * 3
+
+
+def test_gains_are_factors_on_the_stream(tiny, crops):
+    decoder, gains = Decoder(tiny), {2: 1.5, 5: 0.5}
+    with scale_stream(tiny, 2, 1.5), scale_stream(tiny, 5, 0.5):
+        expected = naive_taylor(tiny, [crops], "after-sum")
+        with torch.no_grad():
+            losses = [naive_loss_without(tiny, layer, crops) for layer in (1, 3)]
+    tiny.zero_grad()
+    found = importance.taylor(decoder, crops, micro_batch=2, gains=gains)
+    torch.testing.assert_close(found, expected, rtol=2e-3, atol=1e-5)
+    trials = importance.losses_without_each(decoder, crops, list(range(6)), [1, 3], gains=gains)
+    torch.testing.assert_close(trials, torch.tensor(losses, dtype=torch.float64), rtol=1e-5, atol=1e-5)
+
+
+def naive_loss_without(model, layer, crops) -> float:
+    model = copy.deepcopy(model)  # the hooks of `scale_stream` come along
+    remove_layers(model, [layer])
+    return model(input_ids=crops, labels=crops, use_cache=False).loss.item()
 
 
 def test_magnitude_is_a_plain_sum_over_the_state_dict(tiny):
