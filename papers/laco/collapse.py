@@ -1,0 +1,292 @@
+"""Layer Collapse: which layers merge (LaCo, section 2.2, Algorithm 1), and the search for a wanted number of layers.
+
+Algorithm 1 counts layers from 1 and so do `l`, `L`, `H` here; layer `l` is `model.model.layers[l - 1]`, mapped once.
+
+What the search costs. The pointer only ever falls, by I or by 1, so the layers up to `l` are untouched whenever `l` is
+tried: one pass over the original model gives its outputs *and* every layer input the search will ever start from. An
+attempt runs the merged layer and what follows it, nothing else. It holds the model and one layer's weights more; a
+rejected merge hands the layer its own tensors back. The notebooks copy the whole model for every attempt and run both
+models from the embedding (`benchmarks/laco.py` compares).
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from common.decoder import Decoder
+from common.errors import UserValueError, unknown
+from common.surgery import remove_layers
+from papers.laco.merge import RULES, Merge, check_unpatched
+from papers.laco.outputs import DEFAULT_COSINE, output_similarity, tokenise
+
+LEAST_LAYERS = 2  # what `common.surgery` leaves at least
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One turn of Algorithm 1's loop.
+
+    l: the pointer, 1-based. K: layers merged into it. similarity: s, None when it is not a number or the merge would
+    leave fewer than two layers. layers: how many the model has afterwards.
+    """
+
+    l: int
+    K: int
+    similarity: float | None
+    accepted: bool
+    layers: int
+
+
+@dataclass(frozen=True)
+class Collapse:
+    """What a collapse did. removed: 0-based original indices in order of removal. threshold: the T it ran with.
+
+    layer_executions: layer calls per sentence, summed over sentences, the original's pass included.
+    """
+
+    removed: list[int]
+    trace: list[Attempt]
+    threshold: float
+    layers: int
+    layer_executions: int
+
+    def as_dict(self) -> dict:
+        """Plain JSON types, for a record."""
+        return asdict(self)
+
+
+def pointer(layers: int, C: int, L: int, H: int, I: int) -> Generator[tuple[int, int], bool, None]:
+    """Algorithm 1 without a model, lines 8-22: yields (l, K), 1-based, and is sent whether the merge was accepted.
+
+    Line 16's reset cannot happen: a merge leaves at least l layers. It is kept as written. (The text under it, "l falls
+    below the total layer count", has the comparison backwards.)
+    """
+    l, count = H - C, layers
+    while l >= L:
+        K = min(C - 1, count - l)
+        accepted = yield l, K
+        if accepted:
+            count -= K
+            l -= I
+            if l > count:
+                l = count - C
+        else:
+            l -= 1
+
+
+class _Search:
+    """The model as a sequence of accepted merges, undone and redone at will; the layers themselves stay in place.
+
+    state: accepted (l, K), in order. undoable: keep the former weights of accepted merges, one layer each.
+    """
+
+    def __init__(self, model: nn.Module, ids, merge: str, norms: str | None, cosine: str, undoable: bool) -> None:
+        check_unpatched(model)
+        self.decoder, self.merge, self.norms, self.cosine, self.undoable = (
+            Decoder(model),
+            merge,
+            norms,
+            cosine,
+            undoable,
+        )
+        self.layers = self.decoder.num_layers
+        self.state: tuple[tuple[int, int], ...] = ()
+        self.order = list(range(self.layers))
+        self._merges: list[Merge] = []
+        self._known: dict[tuple, float] = {}
+        self.inputs = []  # [sentence][layer] -> X[layer]
+        self.outputs = []
+        for sentence in ids:
+            states = [self.decoder.embed_tokens(sentence)]
+            for layer in range(self.layers):
+                states.append(self.decoder.run(states[-1], layer, layer + 1))
+            self.outputs.append(self.decoder.norm(states.pop())[0])
+            self.inputs.append(states)
+
+    def similarity(self, state: tuple, l: int, K: int) -> float:
+        """s of line 11 for merging K layers into layer l after the accepted merges `state`; each is computed once."""
+        if (state, l) not in self._known:
+            self.go(state)
+            trial = self._merged(l, K)
+            try:
+                order = [l - 1, *self.order[l + K :]]
+                runs = (self.decoder.run(states[l - 1], layers=order) for states in self.inputs)
+                outputs = [self.decoder.norm(hidden)[0] for hidden in runs]
+                self._known[state, l] = output_similarity(outputs, self.outputs, self.cosine)
+            finally:
+                trial.undo()
+        return self._known[state, l]
+
+    def go(self, state: tuple) -> None:
+        """Bring the weights to the accepted merges `state`, keeping what it shares with the present ones."""
+        shared = 0
+        while shared < min(len(state), len(self.state)) and state[shared] == self.state[shared]:
+            shared += 1
+        if shared < len(self.state):
+            for merge in reversed(self._merges[shared:]):
+                merge.undo()
+            del self._merges[shared:]
+            self.order = list(range(self.layers))
+            for l, K in state[:shared]:
+                del self.order[l : l + K]
+        for l, K in state[shared:]:
+            self._merges.append(self._merged(l, K))
+            if not self.undoable:
+                self._merges[-1].keep()
+            del self.order[l : l + K]
+        self.state = state
+
+    def finish(self) -> list[int]:
+        """Drop the merged layers; the dropped ones in order of removal."""
+        order, removed = list(range(self.layers)), []
+        for l, K in self.state:
+            removed += order[l : l + K]
+            del order[l : l + K]
+        if removed:
+            remove_layers(self.decoder.model, removed)
+        return removed
+
+    def _merged(self, l: int, K: int) -> Merge:
+        group = [self.decoder.layers[index] for index in self.order[l - 1 : l + K]]
+        return Merge(group, self.merge, self.norms)
+
+
+def _walk(search: _Search, moves: Generator, T: float, shown: Callable[[Attempt], None]) -> tuple[tuple, list[Attempt]]:
+    """One run of Algorithm 1's loop: the accepted merges, and every attempt."""
+    state, trace, count = (), [], search.layers
+    try:
+        l, K = next(moves)
+        while True:
+            s = search.similarity(state, l, K) if count - K >= LEAST_LAYERS else math.nan
+            accepted = s > T
+            if accepted:
+                state, count = (*state, (l, K)), count - K
+            trace.append(Attempt(l, K, s if math.isfinite(s) else None, accepted, count))
+            shown(trace[-1])
+            l, K = moves.send(accepted)
+    except StopIteration:
+        return state, trace
+
+
+def check_settings(layers: int, C: int, L: int, H: int, I: int, T: float) -> None:
+    """Refuse settings with which Algorithm 1 could not run, or would do nothing whatever the model.
+
+    Raises:
+        UserError: C outside 2..layers, a range outside 1..layers or without room for C layers, I below 1, or T outside
+        -1..1.
+    """
+    if not 2 <= C <= layers:
+        raise UserValueError(f"cannot merge C = {C} layers at a time: the model has {layers}; use 2 to {layers - 1}")
+    if not 1 <= L <= H <= layers:
+        raise UserValueError(f"the range of layers [{L}, {H}] is empty or outside 1..{layers}; L and H count from 1")
+    if H - C < L:
+        raise UserValueError(f"the range of layers [{L}, {H}] is empty for C = {C}: l starts at H - C = {H - C} < L")
+    if I < 1:
+        raise UserValueError(f"the interval I = {I} must be at least 1, or the pointer never moves on")
+    if not -1 <= T <= 1:
+        raise UserValueError(f"the threshold T = {T} is no cosine; use a number from -1 to 1")
+
+
+def _prepared(model, tokenizer, sentences, C, L, H, I, T, merge, norms, cosine, undoable):
+    if merge not in RULES:
+        raise unknown("merge", merge, RULES)
+    layers = Decoder(model).num_layers
+    H = layers if H is None else H
+    check_settings(layers, C, L, H, I, T)
+    search = _Search(model, tokenise(tokenizer, sentences), merge, norms, cosine, undoable)
+    return search, lambda: pointer(layers, C, L, H, I)
+
+
+@torch.no_grad()
+def collapse(
+    model: nn.Module,
+    tokenizer,
+    sentences: Sequence[str],
+    *,
+    C: int,
+    T: float,
+    I: int = 2,
+    L: int = 1,
+    H: int | None = None,
+    merge: str = "paper",
+    norms: str | None = None,
+    cosine: str = DEFAULT_COSINE,
+    progress: bool = False,
+) -> Collapse:
+    """Algorithm 1 on `model`, in place.
+
+    Args:
+        sentences: D, the calibration sentences (the paper: ten from Wikipedia).
+        C: layers combined in each merge. T: least similarity, -1..1. I: least interval between two merges.
+        L, H: the range of layers considered, 1-based; H None: all layers.
+        merge, norms: what becomes of the weights, see `papers.laco.merge`. cosine: see `output_similarity`.
+
+    Deviation: a merge that would leave a single layer is not tried (`common.surgery` keeps two).
+    The notebooks fix I = 1 and thresholds that belong to no row of the paper's tables.
+
+    Raises:
+        UserError: impossible settings, a sentence without tokens, layers of different shapes, unknown names.
+    """
+    search, moves = _prepared(model, tokenizer, sentences, C, L, H, I, T, merge, norms, cosine, undoable=False)
+    with tqdm(desc="collapse", unit="attempt", disable=not (progress and sys.stderr.isatty())) as bar:
+        state, trace = _walk(search, moves(), T, lambda attempt: bar.update())
+    search.go(state)
+    return Collapse(search.finish(), trace, T, search.decoder.num_layers, search.decoder.executions)
+
+
+@torch.no_grad()
+def collapse_to(
+    model: nn.Module,
+    tokenizer,
+    sentences: Sequence[str],
+    layers: int,
+    *,
+    C: int,
+    I: int = 2,
+    L: int = 1,
+    H: int | None = None,
+    merge: str = "paper",
+    norms: str | None = None,
+    cosine: str = DEFAULT_COSINE,
+    progress: bool = False,
+) -> Collapse:
+    """Collapse `model` to exactly `layers` layers, in place: ours, the paper names its absence as LaCo's limitation.
+
+    T decides everything, and only finitely many values of T matter: lowering it changes nothing until it passes the
+    highest similarity that was rejected. From T = 1 downwards every distinct run is walked once (attempts that two runs
+    share are computed once) until one leaves `layers`; that is the run of the highest T that does. The number of layers
+    is not monotone in T, so a bisection could miss it. Besides the model, one layer's weights per merge are held.
+
+    Raises:
+        UserError: as `collapse`; no threshold leaves `layers` layers (those that can be had are named; the model is
+        left as it was).
+    """
+    search, moves = _prepared(model, tokenizer, sentences, C, L, H, I, 1.0, merge, norms, cosine, undoable=True)
+    T, reached = 1.0, {}
+    with tqdm(desc="thresholds", unit="run", disable=not (progress and sys.stderr.isatty())) as bar:
+        while True:
+            state, trace = _walk(search, moves(), T, lambda attempt: None)
+            bar.update()
+            count = trace[-1].layers
+            reached.setdefault(count, T)
+            if count == layers:
+                break
+            rejected = [
+                attempt.similarity for attempt in trace if not attempt.accepted and attempt.similarity is not None
+            ]
+            if not rejected:
+                search.go(())
+                raise UserValueError(
+                    f"no threshold leaves {layers} layers with C = {C}, I = {I}; "
+                    f"there are thresholds for {', '.join(map(str, sorted(reached)))}"
+                )
+            T = math.nextafter(max(rejected), -2.0)  # line 13 asks for s > T
+    search.go(state)
+    return Collapse(search.finish(), trace, T, search.decoder.num_layers, search.decoder.executions)

@@ -1,0 +1,147 @@
+"""RDSC layer merge: what becomes of the weights when layers l+1 .. l+m collapse into layer l (LaCo, section 2.1, Eq. 1).
+
+    paper:  theta*_l = theta_l + sum_{k=1..m} (theta_{l+k} - theta_l)
+    code:   theta*_l = theta_{l+m}, under layer l's own norms
+
+The official notebooks mean Eq. 1 but add each difference to the *current* value, `base += theta_{l+k} - base`, so every
+step overwrites the one before and the sum telescopes to the last layer. The two agree for m = 1 only. `code` is that
+result without the rounding of the detour.
+
+What counts as theta (the paper says "all parameters", the notebooks list seven matrices of LLaMA and Baichuan 2):
+
+    weights of attention and MLP     merged, in both; a fused W_pack is one matrix (both rules act on each number alone)
+    their biases (Qwen's QKV)        merged, in both: a bias belongs to its matrix
+    QK-norms (Qwen3)                 merged, in both: they scale what q_proj and k_proj produce
+    experts and router (Mixtral)     merged, in both: expert e with expert e, although layers number experts freely
+    norms of the residual stream     `paper` merges them ("all parameters"), `code` keeps layer l's; `norms=` chooses
+    Gemma's gains, stored as w of 1 + w    as they are: Eq. 1 gives the same for w as for 1 + w
+    attention type, rotary settings  layer l's
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from common.decoder import layer_list
+from common.errors import UserError, UserValueError, unknown
+from common.hooks import patches
+from common.surgery import remove_layers
+
+
+def _equation_1(thetas: Sequence[Tensor]) -> Tensor:
+    """Eq. 1 on one parameter of the layers l .. l+m; summed in at least float32 and rounded once."""
+    wide = torch.promote_types(thetas[0].dtype, torch.float32)
+    base = thetas[0].to(wide)
+    total = base.clone()
+    for theta in thetas[1:]:
+        total += theta.to(wide) - base
+    return total.to(thetas[0].dtype)
+
+
+def _last(thetas: Sequence[Tensor]) -> Tensor:
+    """What the notebooks' loop leaves: the last layer's values (the tensor itself, not a copy)."""
+    return thetas[-1]
+
+
+RULES = {"paper": _equation_1, "code": _last}
+MERGES = tuple(RULES)
+NORMS = {"paper": "merge", "code": "first"}  # what each does with the norms of the residual stream
+
+
+def is_stream_norm(name: str) -> bool:
+    """Whether a layer's parameter belongs to a norm of the residual stream.
+
+    In every supported architecture these are the layer's only children without children; QK-norms lie in `self_attn`.
+    """
+    return name.count(".") == 1
+
+
+@torch.no_grad()
+def merged(layers: Sequence[nn.Module], merge: str = "paper", norms: str | None = None) -> dict[str, Tensor]:
+    """theta*_l of layer l = `layers[0]` and its followers `layers[1:]`: parameter name -> new value.
+
+    norms: `merge` them like everything else or keep the `first` layer's; None: as `merge` says (module docstring).
+    Parameters that stay are left out. Tensors may be shared with the followers, which are dropped afterwards.
+
+    Raises:
+        UserError: unknown merge or norms, or layers whose parameters differ in name or shape.
+    """
+    if merge not in RULES:
+        raise unknown("merge", merge, RULES)
+    norms = NORMS[merge] if norms is None else norms
+    if norms not in NORMS.values():
+        raise unknown("policy for norms", norms, NORMS.values())
+    states = [{name: parameter.data for name, parameter in layer.named_parameters()} for layer in layers]
+    _check_alike(states)
+    return {
+        name: RULES[merge]([state[name] for state in states])
+        for name in states[0]
+        if norms == "merge" or not is_stream_norm(name)
+    }
+
+
+def _check_alike(states: Sequence[dict[str, Tensor]]) -> None:
+    shapes = [{name: list(tensor.shape) for name, tensor in state.items()} for state in states]
+    for other in shapes[1:]:
+        for name in sorted(shapes[0].keys() | other.keys()):
+            if (one := shapes[0].get(name)) != (two := other.get(name)):
+                raise UserValueError(
+                    f"cannot merge layers of different shapes: {name} is {one} in one and {two} in another; "
+                    "LaCo needs layers of one shape"
+                )
+
+
+class Merge:
+    """Layer `layers[0]` carrying theta*_l from now on; `undo` gives its own tensors back, the very same storage.
+
+    Held besides the model: one layer's weights (of `code` nothing, its tensors are the last follower's).
+    """
+
+    def __init__(self, layers: Sequence[nn.Module], merge: str = "paper", norms: str | None = None) -> None:
+        values = merged(layers, merge, norms)
+        self._own = {name: layers[0].get_parameter(name).data for name in values}
+        self._layer = layers[0]
+        self._assign(values)
+
+    def undo(self) -> None:
+        """Take the merge back."""
+        self._assign(self._own)
+
+    def keep(self) -> None:
+        """Let go of the layer's former weights; `undo` does nothing from now on."""
+        self._own = {}
+
+    def _assign(self, values: dict[str, Tensor]) -> None:
+        for name, value in values.items():
+            self._layer.get_parameter(name).data = value
+
+
+def merge_layers(model: nn.Module, layer: int, followers: int, merge: str = "paper", norms: str | None = None) -> None:
+    """Collapse the `followers` layers after `layer` into it and drop them, in place (section 2.1).
+
+    layer: l, 0-based, in the present model. followers: m >= 1. merge, norms: see the module's docstring. The model
+    generates, saves and reloads as usual afterwards, with m layers fewer.
+
+    Raises:
+        UserError: no such layers, layers of different shapes, a model with patches, or an unknown merge.
+    """
+    check_unpatched(model)
+    layers = layer_list(model)
+    if followers < 1 or layer < 0 or layer + followers >= len(layers):
+        raise UserValueError(
+            f"cannot merge {followers} layers into layer {layer} of {len(layers)}; "
+            f"layer + followers must be at most {len(layers) - 1}, followers at least 1"
+        )
+    if followers > len(layers) - 2:
+        raise UserValueError(f"merging {followers + 1} of {len(layers)} layers leaves fewer than two; merge fewer")
+    Merge(layers[layer : layer + followers + 1], merge, norms).keep()
+    remove_layers(model, range(layer + 1, layer + followers + 1))
+
+
+def check_unpatched(model: nn.Module) -> None:
+    """LaCo merges plain layers: a patch between two of them would have no place in the merged one."""
+    if found := patches(model):
+        raise UserError(f"cannot collapse a model with a {found[0].kind} patch; collapse first and patch afterwards")

@@ -1,0 +1,60 @@
+"""Calibration sentences (LaCo, section 3.4): ten from English Wikipedia for LLaMA 2, five English and five Chinese ones
+for Baichuan 2, "randomly selected".
+
+Which ones is not published. The official notebooks hold two to five literal fragments, cut in mid-word; `QUOTED` are two
+of them, kept as evidence and not used. Ours are whole sentences drawn with a seed.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator, Sequence
+
+from common import corpora
+from common.errors import UserError
+
+QUOTED = ("Mouron () is a commune in the Arde", "Torreorgaz is a municipality in the")  # the LLaMA-2-13B notebook's
+_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])|(?<=[。！？])")
+_CJK = re.compile(r"[\u4e00-\u9fff]")
+
+
+def plain_sentences(document: str) -> list[str]:
+    """The plain sentences of a document: 8 to 30 words, or 15 to 80 Chinese characters; no code, no headings."""
+    paragraphs = [" ".join(p.split()) for p in document.split("\n\n") if ">>>" not in p and "---" not in p]
+    return [s.strip() for p in paragraphs for s in _END.split(p) if _is_plain(s.strip())]
+
+
+def _is_plain(sentence: str) -> bool:
+    if _CJK.search(sentence):
+        return 15 <= len(sentence) <= 80 and sentence.endswith("。")
+    return 8 <= len(sentence.split()) <= 30 and sentence[0].isupper() and sentence.endswith(".")
+
+
+def draw(documents: Sequence[str], count: int, seed: int) -> list[str]:
+    """`count` sentences, at most one of a document, in the order drawn.
+
+    Raises:
+        UserError: fewer documents have a plain sentence.
+    """
+    found = list(_drawn(documents, count, random.Random(seed)))
+    if len(found) < count:
+        raise UserError(f"only {len(found)} of {count} calibration sentences were found; use a larger corpus")
+    return found
+
+
+def _drawn(documents: Sequence[str], count: int, rng: random.Random) -> Iterator[str]:
+    for index in rng.sample(range(len(documents)), len(documents)):
+        if not count:
+            return
+        if candidates := plain_sentences(documents[index]):
+            count -= 1
+            yield rng.choice(candidates)
+
+
+def calibration_sentences(corpus: str | Sequence[str], count: int = 10, seed: int = 0) -> list[str]:
+    """`count` sentences of a named corpus, or equally many of each of several."""
+    names = [corpus] if isinstance(corpus, str) else list(corpus)
+    if count % len(names):
+        raise UserError(f"{count} sentences cannot be split evenly over {', '.join(names)}; change the count")
+    return [sentence for name in names for sentence in draw(corpora.texts(name), count // len(names), seed)]

@@ -1,0 +1,396 @@
+"""LaCo against plain arithmetic, the notebooks' way (copies and full forwards), and Algorithm 1 transcribed."""
+
+import copy
+
+import pytest
+import torch
+from conftest import ARCHITECTURES
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from common import checkpoint
+from common.decoder import Decoder
+from common.errors import UserError
+from papers.laco import collapse, collapse_to, merge_layers, output_similarity
+from papers.laco.collapse import pointer
+from papers.laco.merge import Merge, is_stream_norm, merged
+from papers.laco.sentences import draw, plain_sentences
+from reproductions import reported
+
+SENTENCES = ["the layers of a model", "are removed and the stream is scaled", "a model"]
+
+
+def weights(model) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def layer_weights(before: dict, layer: int) -> dict[str, torch.Tensor]:
+    start = f"model.layers.{layer}."
+    return {name.removeprefix(start): tensor for name, tensor in before.items() if name.startswith(start)}
+
+
+# The merge
+
+
+def test_paper_merge_is_equation_1_on_every_parameter(tiny):
+    before = weights(tiny)
+    merge_layers(tiny, 1, 3)
+    after = layer_weights(weights(tiny), 1)
+    base, *followers = (layer_weights(before, layer) for layer in (1, 2, 3, 4))
+    for name, tensor in after.items():
+        expected = base[name] + sum(follower[name] - base[name] for follower in followers)
+        torch.testing.assert_close(tensor, expected, rtol=1e-5, atol=1e-5)
+    assert len(after) == len(base)
+
+
+def test_code_merge_is_what_the_notebooks_loop_leaves(tiny):
+    before = weights(tiny)
+    merge_layers(tiny, 1, 3, merge="code")
+    after = layer_weights(weights(tiny), 1)
+    base, *followers = (layer_weights(before, layer) for layer in (1, 2, 3, 4))
+    for name, tensor in after.items():
+        expected = base[name].clone()
+        if not is_stream_norm(name):
+            for follower in followers:
+                expected += follower[name] - expected  # the notebooks' in-place loop
+        torch.testing.assert_close(tensor, expected, rtol=1e-5, atol=1e-5)
+        kept = base if is_stream_norm(name) else followers[-1]
+        assert torch.equal(tensor, kept[name])
+
+
+def test_stream_norms_are_the_layers_own_norms():
+    found = {"llama": 2, "mistral": 2, "qwen2": 2, "qwen3": 2, "qwen3-sliding": 2, "gemma2": 4, "mixtral": 2}
+    from conftest import _tiny_model
+
+    for name in ARCHITECTURES:
+        layer = _tiny_model(name).model.layers[0]
+        norms = [parameter for parameter, _ in layer.named_parameters() if is_stream_norm(parameter)]
+        assert len(norms) == found[name] and all("layernorm" in parameter for parameter in norms)
+
+
+def test_the_merges_agree_for_one_follower_only(make_tiny):
+    for followers, same in ((1, True), (2, False)):
+        models = [make_tiny(), make_tiny()]
+        for model, merge in zip(models, ("paper", "code")):
+            merge_layers(model, 2, followers, merge, norms="merge")
+        projections = [model.model.layers[2].mlp.up_proj.weight for model in models]
+        assert torch.allclose(*projections, atol=1e-6) is same
+
+
+def test_a_fused_matrix_merges_as_its_parts(make_tiny):
+    """Baichuan's W_pack is q, k and v on top of each other."""
+    layers = make_tiny().model.layers[:3]
+    parts = [[getattr(layer.self_attn, name).weight for name in ("q_proj", "k_proj", "v_proj")] for layer in layers]
+    fused = []
+    for part in parts:
+        layer = nn.Module()
+        layer.self_attn = nn.Module()
+        layer.self_attn.W_pack = nn.Linear(64, sum(len(p) for p in part), bias=False)
+        layer.self_attn.W_pack.weight.data = torch.cat(list(part)).detach()
+        fused.append(layer)
+    for merge in ("paper", "code"):
+        apart = merged(layers, merge)
+        expected = torch.cat([apart[f"self_attn.{name}.weight"] for name in ("q_proj", "k_proj", "v_proj")])
+        assert torch.equal(merged(fused, merge)["self_attn.W_pack.weight"], expected)
+
+
+def test_half_precision_is_rounded_once(make_tiny):
+    model = make_tiny().to(torch.bfloat16)
+    tensors = [layer.mlp.up_proj.weight.double() for layer in model.model.layers[:4]]
+    merge_layers(model, 0, 3)
+    exact = sum(tensors[1:]) - 2 * tensors[0]
+    torch.testing.assert_close(model.model.layers[0].mlp.up_proj.weight, exact.to(torch.bfloat16), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("merge", ["paper", "code"])
+def test_undo_gives_the_very_weights_back(tiny, merge):
+    before = weights(tiny)
+    storage = [parameter.data_ptr() for parameter in tiny.parameters()]
+    held = Merge(tiny.model.layers[1:4], merge)
+    assert any(not torch.equal(tensor, before[name]) for name, tensor in tiny.state_dict().items())
+    held.undo()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in tiny.state_dict().items())
+    assert storage == [parameter.data_ptr() for parameter in tiny.parameters()]
+
+
+@pytest.mark.parametrize("merge", ["paper", "code"])
+def test_a_merged_model_generates_and_reloads(tiny, tiny_tokenizer, greedy, ids, merge, tmp_path):
+    merge_layers(tiny, 1, 2, merge)
+    assert tiny.config.num_hidden_layers == len(tiny.model.layers) == 4
+    assert torch.equal(greedy(tiny, ids, True), greedy(tiny, ids, False))
+    checkpoint.save(tiny, tiny_tokenizer, tmp_path / "merged")
+    again, _ = checkpoint.load(tmp_path / "merged")
+    assert torch.equal(again(ids).logits, tiny(ids).logits)
+
+
+@pytest.mark.parametrize("layer, followers", [(-1, 1), (0, 0), (4, 2), (6, 1), (0, 5)])
+def test_impossible_merges_are_refused(tiny_llama, layer, followers):
+    with pytest.raises(UserError, match="cannot merge|fewer than two"):
+        merge_layers(tiny_llama, layer, followers)
+
+
+def test_layers_of_different_shapes_are_refused(tiny_llama, tiny_tokenizer):
+    tiny_llama.model.layers[4].mlp.up_proj.weight.data = torch.zeros(32, 64)
+    before = weights(tiny_llama)
+    with pytest.raises(UserError, match=r"different shapes: mlp.up_proj.weight is \[96, 64\] in one and \[32, 64\]"):
+        merge_layers(tiny_llama, 2, 2)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in tiny_llama.state_dict().items())
+    assert len(tiny_llama.model.layers) == 6
+
+
+def test_unknown_names_are_refused(tiny_llama, tiny_tokenizer):
+    with pytest.raises(UserError, match="unknown merge 'papr'; did you mean 'paper'"):
+        merge_layers(tiny_llama, 0, 1, "papr")
+    with pytest.raises(UserError, match="unknown policy for norms"):
+        merge_layers(tiny_llama, 0, 1, norms="last")
+    with pytest.raises(UserError, match="unknown cosine"):
+        output_similarity([torch.ones(2, 3)], [torch.ones(2, 3)], "flat")
+
+
+# Output similarity
+
+
+def test_cosines_against_plain_loops():
+    generator = torch.Generator().manual_seed(0)
+    ours = [torch.randn(t, 4, generator=generator) for t in (3, 5)]
+    theirs = [torch.randn(t, 4, generator=generator) for t in (3, 5)]
+
+    def cosine(a, b):
+        return float(a @ b / (a.norm() * b.norm()))
+
+    pairs = list(zip(ours, theirs))
+    expected = {
+        "flat-sentence": sum(cosine(a.flatten(), b.flatten()) for a, b in pairs) / 2,
+        "token": sum(cosine(x, y) for a, b in pairs for x, y in zip(a, b)) / 8,
+        "channel": sum(cosine(a[:, c], b[:, c]) for a, b in pairs for c in range(4)) / 8,
+        "flat-batch": cosine(torch.cat(ours).flatten(), torch.cat(theirs).flatten()),
+    }
+    for kind, value in expected.items():
+        assert output_similarity(ours, theirs, kind) == pytest.approx(value, abs=1e-6)
+
+
+# Algorithm 1
+
+
+def transcription(layers, C, L, H, I, accept):
+    """Algorithm 1 as printed, on a fake sequence of verdicts: every (l, K, accepted)."""
+    count, turns = layers, []
+    l = H - C
+    while l >= L:
+        K = min(C - 1, count - l)
+        accepted = accept[len(turns) % len(accept)]
+        turns.append((l, K, accepted))
+        if accepted:
+            count = count - K
+            l = l - I
+            if l > count:
+                l = count - C
+        else:
+            l = l - 1
+    return turns, count
+
+
+@given(
+    layers=st.integers(3, 48),
+    C=st.integers(2, 12),
+    L=st.integers(1, 8),
+    H=st.integers(1, 48),
+    I=st.integers(1, 6),
+    accept=st.lists(st.booleans(), min_size=1, max_size=60),
+)
+@settings(max_examples=300, deadline=None)
+def test_the_pointer_moves_as_algorithm_1_says(layers, C, L, H, I, accept):
+    H = min(H, layers)
+    expected, count = transcription(layers, C, L, H, I, accept)
+    moves, turns = pointer(layers, C, L, H, I), []
+    try:
+        l, K = next(moves)
+        while True:
+            accepted = accept[len(turns) % len(accept)]
+            turns.append((l, K, accepted))
+            l, K = moves.send(accepted)
+    except StopIteration:
+        pass
+    assert turns == expected
+    # What the search relies on: the pointer only falls, so nothing below it has changed, and K is never 0.
+    assert all(a[0] > b[0] for a, b in zip(turns, turns[1:])) and all(K >= 1 for _, K, _ in turns)
+    assert layers - sum(K for _, K, accepted in turns if accepted) == count
+
+
+def reachable(layers, C, L, H, I):
+    """Every number of layers some sequence of verdicts leaves, and those left by merges of C - 1 layers alone."""
+    found, full, seen = set(), set(), set()
+    stack = [(H - C, layers, True)]
+    while stack:
+        l, count, whole = stack.pop()
+        if (l, count, whole) in seen:
+            continue
+        seen.add((l, count, whole))
+        if l < L:
+            found.add(count)
+            if whole:
+                full.add(count)
+            continue
+        K = min(C - 1, count - l)
+        stack += [(l - 1, count, whole), (l - I, count - K, whole and K == C - 1)]
+    return found, full
+
+
+def settings_of(table):
+    rows = {}
+    for number in reported.numbers("laco", table):
+        rows.setdefault((number.model, number.sparsity), {})[number.column] = number.value
+    return rows
+
+
+def test_the_printed_layer_counts_follow_from_merges_of_c_minus_1_layers():
+    """Tables 5 and 6: every count is N less a multiple of C - 1, but for 20 of 40 (3 * 6 + 2) and the doubtful 22."""
+    left = {model: {"LLaMA-2-7B": 23, "LLaMA-2-13B": 30, "Baichuan2-7B": 23, "Baichuan2-13B": 30}[model]
+            for model, _ in settings_of("5")}  # fmt: skip
+    rows = [(model, row, left[model]) for (model, _), row in settings_of("5").items()]
+    rows += [(model, row, int(row["layers"])) for (model, _), row in settings_of("6").items()]
+    odd = set()
+    for model, row, count in rows:
+        C, L, H, I = (int(row[name]) for name in "CLHI")
+        found, full = reachable(H, C, L, H, I)
+        assert count in found
+        assert all((H - other) % (C - 1) == 0 for other in full)
+        if count not in full:
+            odd.add((model, count))
+    assert odd == {("LLaMA-2-7B", 22), ("LLaMA-2-13B", 20)}
+
+
+def notebooks_way(model, tokenizer, sentences, C, L, H, I, T, merge):
+    """Algorithm 1 with a copy of the model for every attempt and full forward passes, by Hugging Face alone."""
+
+    def states(net):
+        ids = [torch.tensor([tokenizer(sentence)["input_ids"]]) for sentence in sentences]
+        return [net(i, output_hidden_states=True).hidden_states[-1].flatten() for i in ids]
+
+    current, trace, l = model, [], H - C
+    while l >= L:
+        K = min(C - 1, len(current.model.layers) - l)
+        trial = copy.deepcopy(current)
+        merge_layers(trial, l - 1, K, merge)
+        pairs = zip(states(trial), states(model))
+        s = sum(float(torch.cosine_similarity(a, b, dim=0)) for a, b in pairs) / len(sentences)
+        trace.append((l, K, s, s > T))
+        if s > T:
+            current, l = trial, l - I
+        else:
+            l = l - 1
+    return current, trace
+
+
+@pytest.mark.parametrize("merge, T", [("paper", 0.05), ("code", 0.3)])
+@torch.no_grad()
+def test_collapse_makes_the_choices_of_copies_and_full_forwards(tiny, tiny_tokenizer, ids, merge, T):
+    setting = {"C": 3, "L": 2, "H": 6, "I": 1, "T": T}
+    original = copy.deepcopy(tiny)
+    found = collapse(tiny, tiny_tokenizer, SENTENCES, **setting, merge=merge)
+    expected, trace = notebooks_way(original, tiny_tokenizer, SENTENCES, **setting, merge=merge)
+    ours = [(a.l, a.K, a.similarity, a.accepted) for a in found.trace]
+    assert [(a[0], a[1], a[3]) for a in ours] == [(a[0], a[1], a[3]) for a in trace]
+    assert [a[2] for a in ours] == pytest.approx([a[2] for a in trace], abs=1e-5)
+    torch.testing.assert_close(tiny(ids).logits, expected(ids).logits)
+    assert found.layers == tiny.config.num_hidden_layers == 6 - len(found.removed)
+
+
+def test_collapse_runs_only_the_suffix(tiny_llama, tiny_tokenizer):
+    found = collapse(tiny_llama, tiny_tokenizer, SENTENCES, C=3, T=0.2, I=1, merge="code")
+    count, executions = 6, 6
+    for attempt in found.trace:
+        executions += count - (attempt.l - 1) - attempt.K if attempt.similarity is not None else 0
+        count = attempt.layers
+    assert found.layer_executions == len(SENTENCES) * executions
+    assert found.removed
+
+
+def test_a_collapse_that_accepts_nothing_changes_nothing(tiny, tiny_tokenizer):
+    before = weights(tiny)
+    found = collapse(tiny, tiny_tokenizer, SENTENCES, C=3, T=1.0, I=1)
+    assert found.removed == [] and found.layers == 6
+    assert not any(attempt.accepted for attempt in found.trace)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in tiny.state_dict().items())
+
+
+def test_removed_layers_are_original_indices_in_order_of_removal(tiny_llama, tiny_tokenizer):
+    found = collapse(tiny_llama, tiny_tokenizer, SENTENCES, C=3, L=2, T=-1.0, I=1)
+    # l = 3 takes layers 3 and 4 (0-based); l = 2 then finds 2 and 5 behind it, and may take both
+    assert [(a.l, a.K, a.accepted) for a in found.trace] == [(3, 2, True), (2, 2, True)]
+    assert found.removed == [3, 4, 2, 5]
+
+
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        ({"C": 7}, "C = 7 layers at a time: the model has 6"),
+        ({"C": 1}, "C = 1 layers"),
+        ({"C": 6}, "is empty for C = 6"),
+        ({"L": 5, "H": 4}, r"\[5, 4\] is empty"),
+        ({"H": 7}, "outside 1..6"),
+        ({"L": 0}, "outside 1..6"),
+        ({"T": 1.5}, "T = 1.5 is no cosine"),
+        ({"T": float("nan")}, "is no cosine"),
+        ({"I": 0}, "I = 0"),
+        ({"sentences": []}, "no calibration sentences"),
+        ({"sentences": ["the model", ""]}, r"sentence 2 \(''\) has no tokens"),
+        ({"merge": "coed"}, "unknown merge"),
+    ],
+)
+def test_bad_settings_are_refused_in_one_line(tiny_llama, tiny_tokenizer, changed, message):
+    setting = {"C": 3, "T": 0.5, "sentences": SENTENCES, **changed}
+    with pytest.raises(UserError, match=message):
+        collapse(tiny_llama, tiny_tokenizer, **setting)
+    assert len(tiny_llama.model.layers) == 6
+
+
+def test_a_patched_model_is_refused(tiny_llama, tiny_tokenizer, make_patch):
+    from common.hooks import attach_patch
+
+    attach_patch(tiny_llama, 3, make_patch(0.1))
+    with pytest.raises(UserError, match="test.shift patch"):
+        collapse(tiny_llama, tiny_tokenizer, SENTENCES, C=3, T=0.5)
+
+
+# A wanted number of layers
+
+
+@pytest.mark.parametrize("merge", ["paper", "code"])
+def test_the_found_threshold_is_the_highest_that_leaves_so_many_layers(make_tiny, tiny_tokenizer, merge):
+    setting = {"C": 2, "I": 1, "merge": merge}
+    model = make_tiny()
+    found = collapse_to(model, tiny_tokenizer, SENTENCES, 4, **setting)
+    assert found.layers == model.config.num_hidden_layers == 4
+    again = make_tiny()
+    direct = collapse(again, tiny_tokenizer, SENTENCES, T=found.threshold, **setting)
+    assert direct.removed == found.removed and direct.trace == found.trace
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters()))
+    for T in torch.linspace(found.threshold + 1e-6, 1, 12).tolist():
+        assert collapse(make_tiny(), tiny_tokenizer, SENTENCES, T=T, **setting).layers != 4
+
+
+def test_an_unreachable_number_of_layers_leaves_the_model_as_it_was(tiny_llama, tiny_tokenizer):
+    before = weights(tiny_llama)
+    with pytest.raises(UserError, match="no threshold leaves 5 layers .* thresholds for .*6"):
+        collapse_to(tiny_llama, tiny_tokenizer, SENTENCES, 5, C=4, I=2, L=2)
+    assert Decoder(tiny_llama).num_layers == 6
+    assert all(torch.equal(tensor, before[name]) for name, tensor in tiny_llama.state_dict().items())
+
+
+# Calibration sentences
+
+
+def test_sentences_are_plain_whole_and_drawn_by_seed():
+    documents = [
+        "Heading\n-------\n\nThis is the first plain sentence of the document, it has words enough. Too short.",
+        ">>> code = 1\n\nAnother plain sentence stands here and it ends with a full stop as well.",
+        "北京是中华人民共和国的首都和直辖市，也是全国的政治中心。短句。",
+    ]
+    assert plain_sentences(documents[0]) == ["This is the first plain sentence of the document, it has words enough."]
+    assert plain_sentences(documents[2]) == ["北京是中华人民共和国的首都和直辖市，也是全国的政治中心。"]
+    assert draw(documents, 3, 1) == draw(documents, 3, 1)
+    assert sorted(draw(documents, 3, 0)) == sorted(s for d in documents for s in plain_sentences(d))
+    with pytest.raises(UserError, match="only 3 of 4"):
+        draw(documents, 4, 0)
