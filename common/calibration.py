@@ -1,9 +1,10 @@
 """Calibration tokens, and every statistic the methods need from them, in one pass.
 
 `collect` runs each calibration batch through the layers once and accumulates, on the fly, cosines between layer inputs
-and mean magnitudes per channel, plain and Hadamard-rotated. From these follow BI, block cosines and LinearPatch's scales
-for every window afterwards. Hidden states are kept only while a pair that needs them is open, so memory does not grow
-with the number of samples.
+and mean magnitudes per channel, plain and Hadamard-rotated, and for the pairs of boundaries that are named also second
+moments and statistics of element-wise ratios. From these follow BI, block cosines and LinearPatch's scales for every
+window afterwards (`common.statistics`). Hidden states are kept only while a pair that needs them is open, so memory does
+not grow with the number of samples.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -20,9 +20,9 @@ from tqdm import tqdm
 from common.decoder import Decoder
 from common.errors import UserError, UserValueError, unknown
 from common.hadamard import hadamard_transform
+from common.moments import Moments
+from common.statistics import COSINES, Cosine, Statistics
 
-COSINES = ("token", "channel", "flat-batch", "flat-sentence")
-ESTIMATORS = ("ratio-of-means", "pooled-l1", "elementwise")
 # name -> (share of the tokens that crops start in, default seed)
 SAMPLERS = {"linearpatch-train": (0.9, 2), "prunecomp-train": (0.9, 0)}
 
@@ -70,88 +70,6 @@ def sample_lines(tokenizer, texts: Sequence[str], *, length: int, count: int = 1
     return ids[: len(ids) // length * length].view(-1, length)
 
 
-@dataclass
-class _Cosine:
-    """Running sums of one pair of boundaries: token and channel cosines, flat dot products and norms."""
-
-    token: float = 0.0
-    tokens: int = 0
-    channel: float = 0.0
-    sentence: float = 0.0
-    dot: float = 0.0
-    first: float = 0.0
-    second: float = 0.0
-
-
-@dataclass
-class Statistics:
-    """What one pass over the calibration set found. Boundaries are 0..N, and N + 1 for the state after the final norm.
-
-    samples, tokens: size of the set. magnitude sums are float64 [N + 1, channels]; ratio sums are float64
-    [N + 1 - d, channels] for every distance d up to ``span``: enough for the scales of any run of up to ``span`` layers.
-    """
-
-    layers: int
-    span: int
-    samples: int = 0
-    tokens: int = 0
-    cosines: dict[tuple[int, int], _Cosine] = field(default_factory=dict)
-    magnitudes: dict[bool, Tensor] = field(default_factory=dict)
-    ratios: dict[tuple[bool, int], Tensor] = field(default_factory=dict)
-    elementwise: dict[tuple[bool, int, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
-
-    def cosine(self, kind: str, a: int, b: int) -> float:
-        """Mean cosine between ``X[a]`` and ``X[b]``; higher means that the layers between change less.
-
-        token: along channels, per token, mean over tokens (ShortGPT's BI, LLM-Streamline, Prune&Comp Eqs. 4-5).
-        channel: along tokens, per channel, mean over channels and samples (LinearPatch's official code).
-        flat-batch: one cosine of the whole calibration set (Reassessing's official code).
-        flat-sentence: one cosine per sample, mean over samples (LaCo's official code, there on two models' outputs).
-        """
-        if kind not in COSINES:
-            raise unknown("cosine", kind, COSINES)
-        if (a, b) not in self.cosines:
-            raise UserValueError(f"no cosine of X[{a}] and X[{b}] was collected; name the pair in collect(pairs=...)")
-        sums = self.cosines[a, b]
-        if kind == "token":
-            return sums.token / sums.tokens
-        if kind == "flat-batch":
-            return sums.dot / (sums.first * sums.second) ** 0.5
-        return (sums.channel if kind == "channel" else sums.sentence) / self.samples
-
-    def magnitude(self, boundary: int, rotated: bool = False) -> Tensor:
-        """Mean ``|X[boundary]|`` (or of ``X H``) over all tokens, float64 [channels]."""
-        self._require_rotated(rotated)
-        return self.magnitudes[rotated][boundary] / self.tokens
-
-    def ratio(self, a: int, b: int, estimator: str = "ratio-of-means", rotated: bool = False) -> Tensor:
-        """How much larger ``X[b]`` is than ``X[a]``, per (rotated) channel, float64 [channels].
-
-        ratio-of-means: per sample, mean over tokens of |X[b]| over that of |X[a]|; then mean over samples.
-        pooled-l1: the same ratio of the whole set's sums. elementwise: mean of |X[b]| / |X[a]| over tokens and samples,
-        entries with a zero denominator left out; only for pairs named in ``collect(elementwise=...)``.
-        """
-        if estimator not in ESTIMATORS:
-            raise unknown("estimator", estimator, ESTIMATORS)
-        self._require_rotated(rotated)
-        if estimator == "elementwise":
-            if (rotated, a, b) not in self.elementwise:
-                raise UserValueError(f"no element-wise ratio of ({a}, {b}) was collected; name it in collect()")
-            total, count = self.elementwise[rotated, a, b]
-            return total / count.clamp_min(1)
-        if not 0 <= a < b <= self.layers:
-            raise UserValueError(f"no ratio from X[{a}] to X[{b}]: the model has boundaries 0..{self.layers}")
-        if estimator == "pooled-l1":
-            return self.magnitudes[rotated][b] / self.magnitudes[rotated][a].clamp_min(torch.finfo().tiny)
-        if b - a > self.span:
-            raise UserValueError(f"ratios were collected for up to {self.span} layers, not {b - a}; raise span")
-        return self.ratios[rotated, b - a][a] / self.samples
-
-    def _require_rotated(self, rotated: bool) -> None:
-        if rotated not in self.magnitudes:
-            raise UserValueError("rotated magnitudes were not collected; call collect(rotate=True)")
-
-
 def default_pairs(layers: int, span: int) -> list[tuple[int, int]]:
     """The pairs for BI (every layer) and for every window of ``span`` layers."""
     return sorted({(a, a + d) for d in {1, span} for a in range(layers - d + 1)})
@@ -167,6 +85,8 @@ def collect(
     kinds: Sequence[str] = ("token",),
     rotate: bool = True,
     elementwise: Iterable[tuple[int, int]] = (),
+    moments: Iterable[tuple[int, int]] = (),
+    matrices: Iterable[tuple[int, int]] = (),
     batch_size: int = 8,
     progress: bool = False,
 ) -> Statistics:
@@ -178,7 +98,9 @@ def collect(
             N + 1 as second boundary is the state after the final norm.
         kinds: which cosines; ``channel`` costs a second reduction per pair.
         rotate: also take magnitudes of ``X H`` (one fast transform per boundary).
-        elementwise: pairs for Eq. 4 of LinearPatch taken literally, plain and rotated.
+        elementwise: pairs for Eqs. 4 and 5 of LinearPatch taken literally, plain and rotated.
+        moments: pairs for least-squares factors. matrices: pairs for the least-squares matrix too, which takes
+            2 x 8 C^2 bytes a pair (C = 4096: 268 MB), so name few.
         batch_size: samples a batch; hidden states of at most the open pairs' boundaries of one batch are held.
 
     Raises:
@@ -186,12 +108,13 @@ def collect(
     """
     layers = decoder.num_layers
     pairs = default_pairs(layers, span) if pairs is None else list(pairs)
-    elementwise = list(elementwise)
+    elementwise, matrices = list(elementwise), list(matrices)
+    moments = [*matrices, *moments]
     if ids.ndim != 2 or not ids.numel():
         raise UserValueError(f"calibration tokens must be [samples, tokens], not {list(ids.shape)}")
     if not 1 <= span <= layers:
         raise UserValueError(f"span must be in 1..{layers}, not {span}")
-    for a, b in [*pairs, *elementwise]:
+    for a, b in [*pairs, *elementwise, *moments]:
         if not 0 <= a < b <= layers + 1:
             raise UserValueError(
                 f"no pair ({a}, {b}): boundaries are 0..{layers}, and {layers + 1} after the final norm"
@@ -199,6 +122,7 @@ def collect(
     if wrong := set(kinds) - set(COSINES):
         raise unknown("cosine", wrong.pop(), COSINES)
     statistics = Statistics(layers, span)
+    statistics.moments = {pair: Moments(matrices=pair in matrices) for pair in dict.fromkeys(moments)}
     pass_ = _Pass(decoder, statistics, pairs, kinds, [False, True] if rotate else [False], elementwise)
     shown = progress and sys.stderr.isatty()
     for batch in tqdm(ids.split(batch_size), desc="calibration", unit="batch", disable=not shown):
@@ -213,8 +137,9 @@ class _Pass:
         self.decoder, self.statistics, self.kinds, self.bases = decoder, statistics, kinds, bases
         self.ending: dict[int, list[int]] = {}  # second boundary -> first boundaries of its cosine pairs
         self.named: dict[int, list[int]] = {}  # the same for element-wise ratios
+        self.fitted: dict[int, list[int]] = {}  # and for moments
         self.last_use: dict[int, int] = {}
-        for table, wanted in ((self.ending, pairs), (self.named, elementwise)):
+        for table, wanted in ((self.ending, pairs), (self.named, elementwise), (self.fitted, statistics.moments)):
             for a, b in dict.fromkeys(wanted):
                 table.setdefault(b, []).append(a)
                 self.last_use[a] = max(b, self.last_use.get(a, 0))
@@ -252,13 +177,15 @@ class _Pass:
                 self._add_cosine(a, boundary, self.states[a], here)
         for a in named:
             self._add_elementwise(a, boundary, self.states[a][0], state)
+        for a in self.fitted.get(boundary, []):
+            self.statistics.moments[a, boundary].add(self.states[a][0], state)
         for a in [a for a in self.states if self.last_use[a] <= boundary]:
             del self.states[a]
         if needed:
             self.states[boundary] = here
 
     def _add_cosine(self, a: int, b: int, first: tuple, second: tuple) -> None:
-        sums = self.statistics.cosines.setdefault((a, b), _Cosine())
+        sums = self.statistics.cosines.setdefault((a, b), Cosine())
         eps = torch.finfo(torch.float32).tiny
         dots = torch.linalg.vecdot(first[0], second[0])  # [batch, tokens]
         sums.token += (dots / (first[1] * second[1]).clamp_min(eps)).double().sum().item()
@@ -276,9 +203,9 @@ class _Pass:
         for rotated in self.bases:
             one, two = (hadamard_transform(x) if rotated else x for x in (first, second))
             valid = one != 0
-            ratio = torch.where(valid, two.abs() / one.abs(), 0.0).double().sum((0, 1))
-            total, count = self.statistics.elementwise.get((rotated, a, b), (0.0, 0.0))
-            self.statistics.elementwise[rotated, a, b] = (total + ratio, count + valid.double().sum((0, 1)))
+            ratio = torch.where(valid, two.abs() / one.abs(), 0.0).double()
+            sums = torch.stack([ratio, ratio**2, valid.double()]).sum((1, 2))  # [3, channels]
+            self.statistics.elementwise[rotated, a, b] = self.statistics.elementwise.get((rotated, a, b), 0.0) + sums
 
     def _add_magnitudes(self, rotated: bool, means: Tensor, tokens: int) -> None:
         """``means`` [N + 1, batch, channels]: mean magnitudes of each sample at every boundary."""

@@ -2,33 +2,68 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor, nn
 
-from common.calibration import Statistics, collect
+from common.calibration import collect
 from common.decoder import Decoder
-from common.errors import unknown
+from common.errors import UserValueError, unknown
 from common.importance import block_influence
-from common.selection import best_window, check_count, one_shot
-from papers.linearpatch.patch import patch_cuts
+from common.moments import RIDGE
+from common.selection import best_window, check_count, one_shot, runs
+from common.statistics import COSINES, Statistics
+from papers.linearpatch.patch import check_cuts, named_statistics, patch_cuts
 
 VARIANTS = ("L", "S")
 FIDELITIES = ("paper", "code")
 
 
-def select(statistics: Statistics, count: int, variant: str = "L", fidelity: str = "paper") -> list[int]:
+def default_cosine(variant: str, fidelity: str) -> str:
+    """Which cosine selects by default: per token, but along tokens for the official code's window."""
+    return "channel" if (variant, fidelity) == ("L", "code") else "token"
+
+
+def select(
+    statistics: Statistics, count: int, variant: str = "L", fidelity: str = "paper", cosine: str | None = None
+) -> list[int]:
     """The layers to remove: ``L``, the window of highest cosine (Eq. 2), or ``S``, the lowest BI as ShortGPT.
 
     fidelity: ``paper`` takes the cosine per token and the argmax over all starts; ``code`` is the official code's cosine
-    along tokens per channel, over starts 1..N-n-1. For ``S`` both are the same.
+    along tokens per channel, over starts 1..N-n-1. For ``S`` both are the same. cosine: another kind than that
+    (`common.statistics`), which must have been collected.
     """
+    _check_names(variant, fidelity, cosine)
+    cosine = cosine or default_cosine(variant, fidelity)
+    if variant == "S":
+        return one_shot(block_influence(statistics, cosine), count)
+    return list(range(*best_window(statistics, count, cosine, exclude_ends=fidelity == "code")))
+
+
+def _check_names(variant: str, fidelity: str, cosine: str | None) -> None:
     if variant not in VARIANTS:
         raise unknown("LinearPatch variant", variant, VARIANTS)
     if fidelity not in FIDELITIES:
         raise unknown("fidelity", fidelity, FIDELITIES)
-    if variant == "S":
-        return one_shot(block_influence(statistics), count)
-    kind = "token" if fidelity == "paper" else "channel"
-    return list(range(*best_window(statistics, count, kind, exclude_ends=fidelity == "code")))
+    if cosine is not None and cosine not in COSINES:
+        raise unknown("cosine", cosine, COSINES)
+
+
+def check_model(model: nn.Module) -> None:
+    """Refuse a model whose matrices differ in dtype: its layers could not follow one another.
+
+    Quantised weights are integers and say nothing here.
+
+    Raises:
+        UserError: floating-point matrices of several dtypes; they are named.
+    """
+    found: dict[str, str] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.is_floating_point() and parameter.ndim > 1:
+            found.setdefault(str(parameter.dtype).removeprefix("torch."), name)
+    if len(found) > 1:
+        where = ", ".join(f"{dtype} ({name})" for dtype, name in found.items())
+        raise UserValueError(f"the model mixes dtypes: {where}; bring it to one with model.to(dtype)")
 
 
 def prune(
@@ -37,38 +72,50 @@ def prune(
     count: int,
     *,
     variant: str = "L",
+    layers: Sequence[int] | None = None,
+    cosine: str | None = None,
     kind: str = "hadamard",
     estimator: str = "ratio-of-means",
+    ridge: float = RIDGE,
     fidelity: str = "paper",
     batch_size: int = 8,
     progress: bool = False,
 ) -> dict:
     """Remove ``count`` layers of ``model`` and patch the cut, in place, from calibration tokens [samples, tokens].
 
-    One pass over the tokens gives both selection and scales. Returns the removed layers (original indices), and per
-    patch its run, position and scales.
+    One pass over the tokens gives both selection and scales. Only the matrix of a computed selection takes a second pass:
+    its C x C moments are too large to be kept for every window there is. layers: these go, in place of a computed
+    selection (the published windows: `papers.linearpatch.published_window`). The other options are those of `select`
+    and `patch_cuts`. Returns the removed layers (original indices), and per patch its run, position and scales.
 
     Raises:
-        UserError: an impossible count, or an unknown variant, kind, estimator or fidelity.
+        UserError: an impossible count; an unknown variant, cosine, kind, estimator or fidelity; given layers that
+            include the first or the last; a model of mixed dtypes.
     """
     decoder = Decoder(model)
     check_count(count, decoder.num_layers)
-    kinds = ("token",) if fidelity == "paper" or variant == "S" else ("channel",)
-    span = count
-    elementwise: list[tuple[int, int]] = []
-    if estimator == "elementwise":  # Eq. 4 needs its pairs named before the pass
-        elementwise = [(a, a + d) for d in range(1, count + 1) for a in range(decoder.num_layers - d + 1)]
-        if variant == "L":
-            elementwise = [(a, b) for a, b in elementwise if b - a == count]
-    statistics = collect(
-        decoder,
-        windows,
-        span=span,
-        kinds=kinds,
-        rotate=kind == "hadamard",
-        elementwise=elementwise,
-        batch_size=batch_size,
-        progress=progress,
-    )
-    removed = select(statistics, count, variant, fidelity)
-    return {"removed": removed, "patches": patch_cuts(model, statistics, removed, kind=kind, estimator=estimator)}
+    _check_names(variant, fidelity, cosine)
+    check_model(model)
+    if layers is not None:
+        if len(set(layers)) != count:
+            raise UserValueError(f"{len(set(layers))} layers are given, but {count} are to be removed")
+        check_cuts(layers, decoder.num_layers)
+    cosine = cosine or default_cosine(variant, fidelity)
+    options = {"rotate": kind in ("hadamard", "rotated"), "batch_size": batch_size, "progress": progress}
+    cuts = runs(layers) if layers is not None else _candidates(decoder.num_layers, count, variant)
+    later = kind == "matrix" and layers is None
+    named = {} if later else named_statistics(kind, estimator, cuts)
+    pairs = [] if layers is not None else None
+    statistics = collect(decoder, windows, span=count, pairs=pairs, kinds=(cosine,), **named, **options)
+    removed = list(layers) if layers is not None else select(statistics, count, variant, fidelity, cosine)
+    if later:
+        named = named_statistics(kind, estimator, runs(removed))
+        statistics = collect(decoder, windows, span=count, pairs=[], **named, **options)
+    patches = patch_cuts(model, statistics, removed, kind=kind, estimator=estimator, ridge=ridge, ends=layers is None)
+    return {"removed": removed, "patches": patches}
+
+
+def _candidates(layers: int, count: int, variant: str) -> list[tuple[int, int]]:
+    """Every cut that a selection of ``count`` layers may come to: windows for ``L``, runs of any length for ``S``."""
+    lengths = [count] if variant == "L" else range(1, count + 1)
+    return [(start, start + length) for length in lengths for start in range(layers - length + 1)]

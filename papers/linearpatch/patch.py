@@ -11,16 +11,25 @@ from collections.abc import Collection
 import torch
 from torch import Tensor, nn
 
-from common.calibration import Statistics
 from common.checkpoint import register_patch
 from common.decoder import Decoder
 from common.errors import UserError, UserValueError, unknown
-from common.hadamard import hadamard_matrix
+from common.hadamard import hadamard_matrix, hadamard_transform
 from common.hooks import Patch, attach_patch
+from common.moments import RIDGE
 from common.selection import runs
+from common.statistics import ESTIMATORS, Statistics
 from common.surgery import replace_runs
 
-KINDS = ("hadamard", "diagonal")
+KINDS = ("hadamard", "diagonal", "scalar", "rotated", "matrix")
+# What a pass has to be asked for by name, and under which name of `common.calibration.collect`.
+_NAMED = {"elementwise": "elementwise", "least-squares": "moments"}
+
+
+def named_statistics(kind: str, estimator: str, pairs: Collection[tuple[int, int]]) -> dict[str, list[tuple[int, int]]]:
+    """Which options of `common.calibration.collect` a patch of this kind needs at the cuts ``pairs``; {} for the default."""
+    option = "matrices" if kind == "matrix" else _NAMED.get(estimator)
+    return {option: sorted(pairs)} if option else {}
 
 
 def channel_scales(
@@ -32,55 +41,116 @@ def channel_scales(
     estimator: ``ratio-of-means`` (default) is what the official code computes: per sample, the mean over tokens of
     |X^(l+n)| over that of |X^(l)|, then the mean over samples. ``elementwise`` is Eq. 4 as printed, the mean of
     element-wise ratios, which near-zero denominators dominate. ``pooled-l1`` is the ratio of L1 norms of the whole set.
+    ``least-squares`` (ours) is the factor that brings X^(l) nearest to X^(l+n) (`common.moments`).
     """
     return statistics.ratio(start, stop, estimator, rotated)
 
 
+def patch_values(
+    statistics: Statistics,
+    start: int,
+    stop: int,
+    *,
+    kind: str = "hadamard",
+    estimator: str = "ratio-of-means",
+    ridge: float = RIDGE,
+) -> Tensor:
+    """What a patch of ``kind`` holds for the removed run ``[start, stop)``: scales [channels], one factor [], or [C, C].
+
+    A ``scalar`` is the mean over channels of the plain ratios (Prune&Comp's factor), or the least-squares factor.
+    A ``matrix`` is the ridge regression of X^(l+n) on X^(l), and has no other estimator. Both are ours.
+
+    Raises:
+        UserError: an unknown kind or estimator, one that does not go with the other, or values that are not finite.
+    """
+    if kind not in KINDS:
+        raise unknown("patch kind", kind, KINDS)
+    if estimator not in ESTIMATORS:
+        raise unknown("estimator", estimator, ESTIMATORS)
+    if kind == "matrix":
+        if estimator != "least-squares":
+            raise UserValueError(f"a matrix cannot be had by {estimator!r}; use the estimator 'least-squares'")
+        values = statistics.least_squares(start, stop).matrix(ridge)
+    elif kind == "scalar" and estimator == "least-squares":
+        values = torch.tensor(statistics.least_squares(start, stop).scalar(), dtype=torch.float64)
+    else:
+        rotated = kind in ("hadamard", "rotated")
+        values = channel_scales(statistics, start, stop, rotated=rotated, estimator=estimator)
+        values = values.mean() if kind == "scalar" else values
+    if not torch.isfinite(values).all():
+        raise UserError(
+            f"the scales across layers [{start}, {stop}) are not finite; use float32 or bfloat16, other text, or another "
+            "estimator"
+        )
+    return values
+
+
 class LinearPatch(nn.Module):
-    """Multiplies the stream by A = H diag(d) H^T (kind ``hadamard``) or by diag(d) (kind ``diagonal``).
+    """Multiplies the stream by a matrix that it keeps as cheaply as its kind allows.
 
     Args:
-        scales: d, [channels].
-        kind: ``hadamard`` holds the dense symmetric A [C, C] (section 3.3: one matrix product at inference);
-            ``diagonal`` holds d.
+        values: what the kind says.
+        kind: ``hadamard``: scales d [channels], kept as the dense symmetric A = H diag(d) H^T (section 3.3: one matrix
+            product at inference). ``rotated``: the same map, kept as d and applied by two fast transforms, so that d
+            alone can be trained. ``diagonal``: d [channels], diag(d). ``scalar``: one factor, []. ``matrix``: any A [C, C].
+        channels: the width of the stream; needed for a ``scalar``.
 
     Computed in float32 and cast back to the stream's dtype. The official code builds A from an fp16 H; here A is built in
     float64 and rounded once to float32.
     """
 
-    def __init__(self, scales: Tensor, kind: str = "hadamard") -> None:
+    def __init__(self, values: Tensor, kind: str = "hadamard", channels: int | None = None) -> None:
         super().__init__()
         if kind not in KINDS:
             raise unknown("patch kind", kind, KINDS)
-        if scales.ndim != 1 or not torch.isfinite(scales).all():
-            raise UserValueError(f"scales must be finite numbers [channels], not {list(scales.shape)}")
-        self.options = {"kind": kind}
-        scales = scales.double()
+        shape = {"scalar": 0, "matrix": 2}.get(kind, 1)
+        if values.ndim != shape or (shape == 2 and len(set(values.shape)) > 1):
+            raise UserValueError(f"a patch of kind {kind!r} cannot hold values of shape {list(values.shape)}")
+        if not torch.isfinite(values).all():
+            raise UserValueError("the scales of a patch must be finite numbers; some are not")
+        channels = values.shape[-1] if shape else channels
+        if channels is None:
+            raise UserValueError("a patch of kind 'scalar' has to be told the stream's width: channels=...")
+        self.options = {"kind": kind, "channels": channels}
+        values = values.detach().double()
         if kind == "hadamard":
-            rotation = hadamard_matrix(len(scales)).to(scales.device)
-            scales = rotation * scales @ rotation.T  # H diag(d) H^T
-        self.weight = nn.Parameter(scales.float(), requires_grad=False)
+            rotation = hadamard_matrix(channels).to(values.device)
+            values = rotation * values @ rotation.T  # H diag(d) H^T
+        self.weight = nn.Parameter(values.float(), requires_grad=False)
 
     @property
     def channels(self) -> int:
         """Width of the stream it fits."""
-        return self.weight.shape[-1]
+        return self.options["channels"]
 
     def matrix(self) -> Tensor:
         """The patch as a dense matrix [C, C], float32."""
-        return self.weight if self.options["kind"] == "hadamard" else torch.diag(self.weight)
+        kind, weight = self.options["kind"], self.weight
+        if kind in ("hadamard", "matrix"):
+            return weight
+        if kind == "rotated":
+            rotation = hadamard_matrix(self.channels).to(weight)
+            return rotation * weight @ rotation.T
+        return torch.diag(weight.expand(self.channels))
 
     def forward(self, hidden: Tensor) -> Tensor:
         """``[..., channels]`` -> same shape and dtype."""
-        wide = hidden.float()
-        changed = wide @ self.weight if self.options["kind"] == "hadamard" else wide * self.weight
+        wide, kind = hidden.float(), self.options["kind"]
+        if kind in ("hadamard", "matrix"):
+            changed = wide @ self.weight
+        elif kind == "rotated":
+            changed = hadamard_transform(hadamard_transform(wide) * self.weight, transpose=True)
+        else:
+            changed = wide * self.weight
         return changed.to(hidden.dtype)
 
 
 def _load(tensors: dict[str, Tensor], options: dict) -> LinearPatch:
     weight = tensors["weight"]
-    patch = LinearPatch(torch.ones(weight.shape[-1]), "diagonal")
-    patch.options = dict(options)
+    kind, channels = options["kind"], options.get("channels", weight.shape[-1] if weight.ndim else None)
+    # The weight is kept as it was saved: a dense A is not built a second time from scales.
+    patch = LinearPatch(torch.ones(channels), "diagonal")
+    patch.options = {"kind": kind, "channels": channels}
     patch.weight = nn.Parameter(weight, requires_grad=False)
     return patch
 
@@ -92,12 +162,36 @@ def insert_patch(model: nn.Module, position: int, patch: LinearPatch) -> Patch:
     """Let ``patch`` act on what layer ``position`` of the present (pruned) model receives; N means the final norm.
 
     Raises:
-        UserError: the patch does not fit the model's width, or there is no such position.
+        UserError: the patch does not fit the model's width, is not in float32, or there is no such position.
     """
     channels = Decoder(model).hidden_size
     if patch.channels != channels:
         raise UserValueError(f"a patch of {patch.channels} channels does not fit a model of {channels}")
+    if patch.weight.dtype != torch.float32:
+        name = str(patch.weight.dtype).removeprefix("torch.")
+        raise UserValueError(
+            f"the patch is in {name}; patches compute in float32 whatever the model's dtype: patch.float()"
+        )
     return attach_patch(model, position, patch, "linearpatch")
+
+
+def check_cuts(removed: Collection[int], layers: int) -> None:
+    """Refuse cuts at which a patch cannot work, in a model of ``layers``.
+
+    A patch matches what layer l + n receives (Eq. 3) to what it used to receive. Before layer 0 there is no stream but
+    the embedding, whose magnitudes the first layer sets anew; after layer N - 1 there is no layer, only the final norm,
+    which takes any common factor back out.
+
+    Raises:
+        UserError: a run that holds the first or the last layer.
+    """
+    for start, stop in runs(removed):
+        if start == 0 or stop == layers:
+            which, why = ("first", "before it is only the embedding") if start == 0 else ("last", "no layer follows it")
+            raise UserValueError(
+                f"layers [{start}, {stop}) hold the {which} layer of {layers}, and a patch has nothing to match there: "
+                f"{why}; keep that layer, or pass ends=True to patch all the same"
+            )
 
 
 def cut_patches(
@@ -106,21 +200,18 @@ def cut_patches(
     *,
     kind: str = "hadamard",
     estimator: str = "ratio-of-means",
+    ridge: float = RIDGE,
 ) -> dict[tuple[int, int], LinearPatch]:
-    """One patch per maximal run of removed layers, with the dense model's scales: {(start, stop): patch}.
+    """One patch per maximal run of removed layers, with the dense model's values: {(start, stop): patch}.
 
     The paper patches one contiguous cut. For several runs its procedure is unpublished; this is our reading.
 
     Raises:
-        UserError: scales that are not finite, or what `channel_scales` refuses.
+        UserError: what `patch_values` refuses.
     """
-    found = {}
-    for start, stop in runs(removed):
-        d = channel_scales(statistics, start, stop, rotated=kind == "hadamard", estimator=estimator)
-        if not torch.isfinite(d).all():
-            raise UserError(f"the scales across layers [{start}, {stop}) are not finite; use another estimator or text")
-        found[start, stop] = LinearPatch(d, kind)
-    return found
+    options = {"kind": kind, "estimator": estimator, "ridge": ridge}
+    channels = statistics.magnitudes[False].shape[-1]
+    return {run: LinearPatch(patch_values(statistics, *run, **options), kind, channels) for run in runs(removed)}
 
 
 def patch_cuts(
@@ -128,17 +219,33 @@ def patch_cuts(
     statistics: Statistics,
     removed: Collection[int],
     *,
-    kind: str = "hadamard",
-    estimator: str = "ratio-of-means",
+    ends: bool = False,
+    **options,
 ) -> list[dict]:
     """Remove layers and put one patch at the end of each maximal removed run (`cut_patches`), in place.
 
-    Returns a summary per patch: run, position in the pruned model, and the mean, least and largest scale.
+    options: kind, estimator and ridge of `cut_patches`. ends: also patch a run that holds the first or the last layer
+    (before layer 0: the embedding, after the last: the final norm's input). Returns a summary per patch: run, position in
+    the pruned model, and the mean, least and largest scale (of a matrix: of its diagonal).
+
+    Raises:
+        UserError: statistics of a model of another shape, a cut that holds the first or last layer without ``ends``, or
+            what `patch_values` refuses; the model is then as it was.
     """
-    made = cut_patches(statistics, removed, kind=kind, estimator=estimator)
+    decoder = Decoder(model)
+    found = (statistics.layers, statistics.magnitudes[False].shape[-1])
+    if found != (decoder.num_layers, decoder.hidden_size):
+        raise UserValueError(
+            f"the statistics are of a model of {found[0]} layers and {found[1]} channels, this one has "
+            f"{decoder.num_layers} and {decoder.hidden_size}"
+        )
+    if not ends:
+        check_cuts(removed, decoder.num_layers)
+    made = cut_patches(statistics, removed, **options)
     summaries = []
-    for (start, stop), position in zip(made, replace_runs(model, made, "linearpatch")):
-        d = channel_scales(statistics, start, stop, rotated=kind == "hadamard", estimator=estimator)
-        summary = {"mean": d.mean().item(), "min": d.min().item(), "max": d.max().item()}
-        summaries.append({"run": [start, stop], "position": position, "scales": summary})
+    for run, position in zip(made, replace_runs(model, made, "linearpatch"), strict=True):
+        d = patch_values(statistics, *run, **options)
+        d = d.diagonal() if d.ndim == 2 else d
+        scales = {"mean": d.mean().item(), "min": d.min().item(), "max": d.max().item()}
+        summaries.append({"run": list(run), "position": position, "scales": scales})
     return summaries

@@ -1,0 +1,124 @@
+"""What one pass over calibration text found: cosines, magnitudes, their ratios, and moments, of layer inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from common.errors import UserValueError, unknown
+from common.moments import Moments
+
+COSINES = ("token", "channel", "flat-batch", "flat-sentence")
+ESTIMATORS = ("ratio-of-means", "pooled-l1", "elementwise", "least-squares")
+
+
+@dataclass
+class Cosine:
+    """Running sums of one pair of boundaries: token and channel cosines, flat dot products and norms."""
+
+    token: float = 0.0
+    tokens: int = 0
+    channel: float = 0.0
+    sentence: float = 0.0
+    dot: float = 0.0
+    first: float = 0.0
+    second: float = 0.0
+
+
+@dataclass
+class Statistics:
+    """What one pass over the calibration set found. Boundaries are 0..N, and N + 1 for the state after the final norm.
+
+    samples, tokens: size of the set. magnitude sums are float64 [N + 1, channels]; ratio sums are float64
+    [N + 1 - d, channels] for every distance d up to ``span``: enough for the scales of any run of up to ``span`` layers.
+    elementwise: sums of ratios, of their squares and of ones, float64 [3, channels], and moments: of the pairs named.
+    """
+
+    layers: int
+    span: int
+    samples: int = 0
+    tokens: int = 0
+    cosines: dict[tuple[int, int], Cosine] = field(default_factory=dict)
+    magnitudes: dict[bool, Tensor] = field(default_factory=dict)
+    ratios: dict[tuple[bool, int], Tensor] = field(default_factory=dict)
+    elementwise: dict[tuple[bool, int, int], Tensor] = field(default_factory=dict)
+    moments: dict[tuple[int, int], Moments] = field(default_factory=dict)
+
+    def cosine(self, kind: str, a: int, b: int) -> float:
+        """Mean cosine between ``X[a]`` and ``X[b]``; higher means that the layers between change less.
+
+        token: along channels, per token, mean over tokens (ShortGPT's BI, LLM-Streamline, Prune&Comp Eqs. 4-5).
+        channel: along tokens, per channel, mean over channels and samples (LinearPatch's official code).
+        flat-batch: one cosine of the whole calibration set (Reassessing's official code).
+        flat-sentence: one cosine per sample, mean over samples (LaCo's official code, there on two models' outputs).
+        """
+        if kind not in COSINES:
+            raise unknown("cosine", kind, COSINES)
+        if (a, b) not in self.cosines:
+            raise UserValueError(f"no cosine of X[{a}] and X[{b}] was collected; name the pair in collect(pairs=...)")
+        sums = self.cosines[a, b]
+        if kind == "token":
+            return sums.token / sums.tokens
+        if kind == "flat-batch":
+            return sums.dot / (sums.first * sums.second) ** 0.5
+        return (sums.channel if kind == "channel" else sums.sentence) / self.samples
+
+    def magnitude(self, boundary: int, rotated: bool = False) -> Tensor:
+        """Mean ``|X[boundary]|`` (or of ``X H``) over all tokens, float64 [channels]."""
+        self._require_rotated(rotated)
+        return self.magnitudes[rotated][boundary] / self.tokens
+
+    def ratio(self, a: int, b: int, estimator: str = "ratio-of-means", rotated: bool = False) -> Tensor:
+        """How much larger ``X[b]`` is than ``X[a]``, per (rotated) channel, float64 [channels].
+
+        ratio-of-means: per sample, mean over tokens of |X[b]| over that of |X[a]|; then mean over samples.
+        pooled-l1: the same ratio of the whole set's sums. elementwise: mean of |X[b]| / |X[a]| over tokens and samples,
+        entries with a zero denominator left out; only for pairs named in ``collect(elementwise=...)``. least-squares
+        (ours): the factor of X[a] nearest to X[b], each token weighted by 1 / |X[a]|^2 (`common.moments`); only for
+        pairs named in ``collect(moments=...)``.
+        """
+        if estimator not in ESTIMATORS:
+            raise unknown("estimator", estimator, ESTIMATORS)
+        if estimator == "elementwise":
+            total, _, count = self._elementwise(a, b, rotated)
+            return total / count.clamp_min(1)
+        if estimator == "least-squares":
+            return self.least_squares(a, b).channels(rotated)
+        self._require_rotated(rotated)
+        if not 0 <= a < b <= self.layers:
+            raise UserValueError(f"no ratio from X[{a}] to X[{b}]: the model has boundaries 0..{self.layers}")
+        if estimator == "pooled-l1":
+            return self.magnitudes[rotated][b] / self.magnitudes[rotated][a].clamp_min(torch.finfo().tiny)
+        if b - a > self.span:
+            raise UserValueError(f"ratios were collected for up to {self.span} layers, not {b - a}; raise span")
+        return self.ratios[rotated, b - a][a] / self.samples
+
+    def spread(self, a: int, b: int, rotated: bool = False) -> float:
+        """sigma_d (LinearPatch, Eq. 5): the standard deviation over tokens of |X[b]| / |X[a]|, mean over channels.
+
+        Small where one factor a channel can serve all tokens. Only for pairs named in ``collect(elementwise=...)``.
+        Like Eq. 4 it is ruled by the entries of X[a] nearest to zero, so two data sets give rather different numbers.
+        """
+        total, squares, count = self._elementwise(a, b, rotated)
+        count = count.clamp_min(1)
+        return (squares / count - (total / count) ** 2).clamp_min(0).sqrt().mean().item()
+
+    def least_squares(self, a: int, b: int) -> Moments:
+        """The second moments of X[a] and X[b], from which least-squares factors and matrices follow."""
+        if (a, b) not in self.moments:
+            raise UserValueError(
+                f"no moments of X[{a}] and X[{b}] were collected; name the pair in collect(moments=...)"
+            )
+        return self.moments[a, b]
+
+    def _elementwise(self, a: int, b: int, rotated: bool) -> Tensor:
+        self._require_rotated(rotated)
+        if (rotated, a, b) not in self.elementwise:
+            raise UserValueError(f"no element-wise ratio of ({a}, {b}) was collected; name it in collect()")
+        return self.elementwise[rotated, a, b]
+
+    def _require_rotated(self, rotated: bool) -> None:
+        if rotated not in self.magnitudes:
+            raise UserValueError("rotated magnitudes were not collected; call collect(rotate=True)")

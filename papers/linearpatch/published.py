@@ -1,0 +1,58 @@
+"""The windows the paper prints (Table 9), to be loaded in place of computed ones and to compare these with."""
+
+from __future__ import annotations
+
+import csv
+from functools import cache
+from pathlib import Path
+
+from common.errors import UserError, unknown
+
+TABLE = Path(__file__).parent / "reported" / "table9.csv"
+# What the paper calls a model -> the registry's name.
+MODELS = {
+    "LLaMA-2-7B": "llama-2-7b",
+    "LLaMA-2-13B": "llama-2-13b",
+    "LLaMA-3-8B": "llama-3-8b",
+    "Baichuan2-7B": "baichuan2-7b",
+}
+
+
+@cache
+def published_windows() -> dict[tuple[str, int, str], tuple[int, int]]:
+    """(registry name, layers removed, variant ``L`` or ``S``) -> half-open window [start, end)."""
+    found: dict[tuple[str, int, str], dict[str, int]] = {}
+    with TABLE.open(newline="", encoding="utf-8") as lines:
+        for line in csv.DictReader(lines):
+            if line["column"] in ("start", "end"):
+                for variant in line["variant"].split("/"):
+                    key = (MODELS[line["model"]], int(line["sparsity"].partition("/")[0]), variant)
+                    found.setdefault(key, {})[line["column"]] = int(line["value"])
+    return {key: (window["start"], window["end"]) for key, window in found.items()}
+
+
+def published_window(model: str, count: int, variant: str = "L") -> tuple[int, int]:
+    """Table 9's window for a model of the registry.
+
+    Raises:
+        UserError: Table 9 has no such model or number of layers; what it has is named.
+    """
+    windows = published_windows()
+    if (model, count, variant) not in windows:
+        if model not in MODELS.values():
+            raise unknown("model of Table 9", model, MODELS.values())
+        known = ", ".join(f"{n} [{v}]" for name, n, v in windows if name == model)
+        raise UserError(f"Table 9 has no window of {count} layers [{variant}] of {model}; it has {known}")
+    return windows[model, count, variant]
+
+
+def compare_window(removed: list[int], model: str, variant: str = "L") -> dict | None:
+    """How computed layers stand to Table 9's window: both, whether they are the same, and how many layers are in both.
+
+    None for a model or a number of layers that Table 9 does not have.
+    """
+    window = published_windows().get((model, len(removed), variant))
+    if window is None:
+        return None
+    shared = len(set(removed) & set(range(*window)))
+    return {"computed": sorted(removed), "published": list(window), "same": shared == len(removed), "shared": shared}
