@@ -1,0 +1,186 @@
+"""What trains: adapters in every layer (LoRA, QLoRA), head and last layers (partial), or everything (full).
+
+    lora     W x + (alpha / rank) B A x with trainable A [rank, in], B [out, rank]; then merged (Reassessing Eq. 2)
+    qlora    the same over projections quantised to 4-bit NF4; merged in 4-bit, so the quantisation error stays
+    partial  head, final norm and the last k layers. The paper names no norm; its official code trains it too
+    full     every parameter
+
+`attach` changes the model in place; `Attached.finish` makes it plain again. In a Mixtral only the attention projections
+get adapters: its experts are no linear modules of these names, nor were they for the official code.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from common.decoder import Decoder
+from common.errors import UserError, UserValueError
+from common.finetuning.settings import Settings
+from common.surgery import untie_embeddings
+
+
+@dataclass
+class Attached:
+    """A model ready to be trained.
+
+    parameters: exactly what trains, by name. boundary: layers before it are frozen and come before all that trains.
+    finish: merges what was added and makes the model a plain one again, after which nothing is set to train differently
+    than before.
+    """
+
+    parameters: dict[str, nn.Parameter]
+    boundary: int
+    finish: Callable[[], None]
+
+
+def check_layers(layers: int, last: int) -> None:
+    """Refuse to fine-tune more layers than the model has left."""
+    if not 0 <= last <= layers:
+        raise UserValueError(
+            f"cannot fine-tune the last {last} layers: the model has {layers} left; choose 0..{layers} or remove fewer"
+        )
+
+
+def attach(model: nn.Module, settings: Settings) -> Attached:
+    """Freeze the model but for what the method trains. Trained parameters are float32 until `finish`.
+
+    Raises UserError for more layers than there are, no layer to adapt, or a machine without bitsandbytes (QLoRA).
+    """
+    if settings.method == "partial":
+        check_layers(Decoder(model).num_layers, settings.last)
+        untie_embeddings(model)  # else the embedding would train with the head, and with it what is frozen
+    before = {id(p): (p.requires_grad, p.dtype) for p in model.parameters()}
+    if settings.method in ("lora", "qlora"):
+        finish_method = _add_adapters(model, settings)
+        boundary = 0
+    else:
+        boundary = _choose(model, settings)
+        finish_method = None
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    for parameter in trained.values():
+        parameter.data = parameter.data.float()
+
+    def finish() -> None:
+        if finish_method is not None:
+            finish_method()
+        for parameter in model.parameters():
+            requires_grad, dtype = before.get(id(parameter), (True, parameter.dtype))
+            parameter.requires_grad_(requires_grad)
+            parameter.grad = None
+            parameter.data = parameter.data.to(dtype)
+
+    return Attached(trained, boundary, finish)
+
+
+def _choose(model: nn.Module, settings: Settings) -> int:
+    """Mark what trains without adding anything; returns the first layer that does."""
+    if settings.method == "full":
+        model.requires_grad_(True)
+        return 0
+    decoder = Decoder(model)
+    boundary = decoder.num_layers - settings.last
+    model.requires_grad_(False)
+    for module in (decoder.lm_head, decoder.norm, *decoder.layers[boundary:]):
+        module.requires_grad_(True)
+    return boundary
+
+
+def _add_adapters(model: nn.Module, settings: Settings) -> Callable[[], None]:
+    """Put LoRA adapters on the layers' projections; returns what merges them."""
+    import peft
+
+    linear = {name.rpartition(".")[2] for name, module in model.model.named_modules() if isinstance(module, nn.Linear)}
+    targets = [name for name in settings.targets if name in linear]
+    if not targets:
+        raise UserError(f"no layer to adapt: the model has no linear module named {', '.join(settings.targets)}")
+    dtype = next(model.parameters()).dtype
+    if settings.quantised:
+        quantise(model, settings.compute)
+        model.is_loaded_in_4bit = True  # what peft looks for to choose its 4-bit adapters
+    config = peft.LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.alpha,
+        lora_dropout=settings.dropout,
+        target_modules=targets,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft asks the model by names that transformers is to drop
+        torch.manual_seed(settings.seed)
+        adapted = peft.get_peft_model(model, config)
+
+    def merge() -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # peft: merging into 4-bit weights rounds; that is the method
+            adapted.merge_and_unload(safe_merge=not settings.quantised)
+        if settings.quantised:
+            del model.is_loaded_in_4bit
+            dequantise(model, dtype)
+        for name in ("peft_config", "_hf_peft_config_loaded"):
+            model.__dict__.pop(name, None)
+
+    return merge
+
+
+def _four_bit():
+    """bitsandbytes, or a UserError that says what to do without it."""
+    try:
+        import bitsandbytes
+    except (ImportError, RuntimeError, OSError) as error:
+        raise UserError(
+            f"QLoRA needs bitsandbytes, which does not work on this machine ({str(error).splitlines()[0]}); "
+            "`pip install bitsandbytes==0.50.0`, or fine-tune with another method"
+        ) from error
+    return bitsandbytes
+
+
+def _linears(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
+    """(parent, name, module) of every linear module in the decoder layers: all but embedding and head."""
+    for parent in list(model.model.layers.modules()):
+        for name, module in list(parent.named_children()):
+            if isinstance(module, nn.Linear):
+                yield parent, name, module
+
+
+def quantise(model: nn.Module, compute: str = "bfloat16") -> None:
+    """Round the linear weights of the decoder layers to 4-bit NF4 with double quantisation, in place.
+
+    Embedding, head, norms and Mixtral's stacked experts stay as they are. Raises UserError without bitsandbytes.
+    """
+    bnb = _four_bit()
+    for parent, name, module in _linears(model):
+        weight = module.weight
+        new = bnb.nn.Linear4bit(
+            module.in_features,
+            module.out_features,
+            bias=module.bias is not None,
+            compute_dtype=getattr(torch, compute),
+            compress_statistics=True,
+            quant_type="nf4",
+            device="meta",
+        )
+        options = {"requires_grad": False, "compress_statistics": True, "quant_type": "nf4"}
+        new.weight = bnb.nn.Params4bit(weight.detach().to("cpu"), **options).to(weight.device)
+        new.bias = module.bias
+        # Its CPU kernel would repack the weights, rounding them further, and refuse widths that are no multiple of 64.
+        new.support_avx512bf16_for_cpu = False
+        setattr(parent, name, new.train(module.training))
+
+
+def dequantise(model: nn.Module, dtype: torch.dtype) -> None:
+    """Replace 4-bit modules by plain ones with the same (rounded) weights, in place: any tool reads the model again."""
+    bnb = _four_bit()
+    for parent, name, module in _linears(model):
+        if isinstance(module, bnb.nn.Linear4bit):
+            weight = bnb.functional.dequantize_4bit(module.weight.data, module.weight.quant_state)
+            new = nn.Linear(module.in_features, module.out_features, bias=module.bias is not None, device="meta")
+            new.weight = nn.Parameter(weight.to(dtype))
+            if module.bias is not None:
+                new.bias = nn.Parameter(module.bias.detach().to(dtype))
+            setattr(parent, name, new.train(module.training))
