@@ -61,7 +61,7 @@ def build(
         rows += [(row, "paper", _measured(row, weight_free, store, set())) for row in table.rows("paper", None)]
     lines = []
     for row, of_profile, scores in rows:
-        columns = table.columns(of_profile)
+        columns = [column for column in table.columns(of_profile) if not column.hidden]
         cells = {c.label: _cell(row, c, scores, printed if of_profile == "paper" else {}) for c in columns}
         cells = {label: cell for label, cell in cells.items() if cell["status"] != "absent"}
         lacking = [cell for cell in cells.values() if cell["reproduced"] is None and "text" not in cell]
@@ -76,7 +76,7 @@ def build(
         "profile": profile,
         "title": table.title + (f" (only {limit} items of each task)" if limit else ""),
         "origin": " and ".join(sorted(origins)) or "no",
-        "columns": [column.label for column in table.columns(profile)],
+        "columns": [column.label for column in table.columns(profile) if not column.hidden],
         "note": table.note,
         "tolerance": TOLERANCE,
         "gate": GATE,
@@ -179,13 +179,14 @@ def _derive(rows: list[tuple[Row, str, dict]], columns: list[Column]) -> None:
             if column.derived is None:
                 continue
             reference = dense.get(row.model, {}) if column.derived == "retained" else scores
-            needed = [side.get(name, row.status) for side in (scores, reference) for name in accuracies]
+            names = list(column.of) or accuracies
+            needed = [side.get(name, row.status) for side in (scores, reference) for name in names]
             if reasons := [score for score in needed if isinstance(score, str)]:
                 scores[column.label] = reasons[0]
             elif column.derived == "average":
-                scores[column.label] = _average(scores, accuracies)
+                scores[column.label] = _average(scores, names)
             else:
-                scores[column.label] = _retained(scores, reference, accuracies, row.dense)
+                scores[column.label] = _retained(scores, reference, names, row.dense)
 
 
 def _split(scores: dict[str, Score], names: list[str]) -> tuple[dict, dict]:
