@@ -101,7 +101,8 @@ def attach_patch(model: nn.Module, position: int, module: nn.Module, kind: str |
         raise UserError(f"cannot attach {type(module).__name__}: it has no kind; pass kind= or give the class one")
     receiver = boundary_module(model, position)
     held = next(receiver.parameters(), None)
-    module.to(held.device if held is not None else None)
+    if held is not None and not held.is_meta:  # meta: offloaded, the layer's weights come when it runs
+        module.to(held.device)
     receiver.register_forward_pre_hook(PatchHook(module, kind))
     return Patch(position, kind, module)
 

@@ -1,0 +1,202 @@
+"""Every kind of patch and every way to choose layers; several cuts, saved models, split models; what is refused."""
+
+import copy
+
+import pytest
+import torch
+from accelerate import dispatch_model
+
+from common import checkpoint
+from common.calibration import collect
+from common.decoder import Decoder
+from common.errors import UserError
+from common.hadamard import hadamard_matrix
+from common.hooks import patches
+from common.statistics import COSINES
+from papers import linearpatch
+from papers.linearpatch.patch import KINDS
+
+VECTORS = ("hadamard", "rotated", "diagonal")
+
+
+@pytest.fixture
+def crops():
+    return torch.randint(3, 320, (4, 40), generator=torch.Generator().manual_seed(7))
+
+
+def logits(model, ids):
+    with torch.no_grad():
+        return model(input_ids=ids, use_cache=False).logits
+
+
+def values(kind):
+    generator = torch.Generator().manual_seed(1)
+    if kind == "scalar":
+        return torch.tensor(1.3)
+    if kind == "matrix":
+        return torch.eye(64) + 0.1 * torch.randn(64, 64, generator=generator)
+    return torch.rand(64, generator=generator) + 0.5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_multiplies_by_its_matrix(kind):
+    x = torch.randn(2, 5, 64, generator=torch.Generator().manual_seed(2))
+    held = values(kind).double()
+    rotation = hadamard_matrix(64)
+    naive = {
+        "scalar": lambda: x.double() * held,
+        "matrix": lambda: x.double() @ held,
+        "diagonal": lambda: x.double() @ torch.diag(held),
+    }.get(kind, lambda: x.double() @ rotation @ torch.diag(held) @ rotation.T)()
+    patch = linearpatch.LinearPatch(values(kind), kind, 64)
+    torch.testing.assert_close(patch(x), naive.float(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(x @ patch.matrix(), naive.float(), rtol=1e-4, atol=1e-5)
+    assert patch.channels == 64
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_several_patches_of_every_kind_reload_and_generate(kind, tiny_llama, crops, tiny_tokenizer, tmp_path, greedy):
+    cuts = [(1, 2), (3, 5)]
+    statistics = collect(Decoder(tiny_llama), crops, span=2, matrices=cuts)
+    estimator = "least-squares" if kind == "matrix" else "ratio-of-means"
+    linearpatch.patch_cuts(tiny_llama, statistics, [4, 1, 3], kind=kind, estimator=estimator)
+    checkpoint.save(tiny_llama, tiny_tokenizer, tmp_path / "pruned")
+    again, _ = checkpoint.load(tmp_path / "pruned")
+    assert [p.position for p in patches(again)] == [1, 2]
+    assert torch.equal(logits(again, crops), logits(tiny_llama, crops))
+    prompt = crops[:1, :6]
+    assert greedy(again, prompt, True).equal(greedy(again, prompt, False))
+
+
+def test_the_rotated_kind_is_the_hadamard_kind_and_can_be_trained():
+    x = torch.randn(3, 64, generator=torch.Generator().manual_seed(2))
+    dense, kept = (linearpatch.LinearPatch(values("rotated"), kind) for kind in ("hadamard", "rotated"))
+    torch.testing.assert_close(dense(x), kept(x), rtol=1e-4, atol=1e-5)
+    kept.requires_grad_(True)
+    kept(x).square().sum().backward()
+    assert kept.weight.grad.shape == (64,) and kept.weight.grad.abs().min() > 0
+
+
+@pytest.mark.parametrize("cosine", COSINES)
+@pytest.mark.parametrize("variant", ["L", "S"])
+def test_every_cosine_can_select(variant, cosine, tiny_llama, crops):
+    length = 2 if variant == "L" else 1
+    pairs = [(s, s + length) for s in range(7 - length)]
+    found = collect(Decoder(tiny_llama), crops, span=2, pairs=pairs, kinds=(cosine,))
+    order = sorted((a for a, _ in pairs), key=lambda a: -found.cosine(cosine, a, a + length))
+    expected = [order[0], order[0] + 1] if variant == "L" else order[:2]
+    assert linearpatch.prune(tiny_llama, crops, 2, variant=variant, cosine=cosine)["removed"] == expected
+
+
+@pytest.mark.parametrize("kind", [*VECTORS, "scalar", "matrix"])
+def test_least_squares_patches_come_nearer_than_magnitudes_alone(kind, tiny_llama, crops):
+    """The weighted error over calibration tokens, from stored states of the dense model."""
+    states = []
+    decoder = Decoder(tiny_llama)
+    with torch.no_grad():
+        hidden = decoder.embed_tokens(crops)
+        for layer in range(6):
+            states.append(hidden)
+            hidden = decoder.run(hidden, layer, layer + 1)
+    x, y = states[2], states[4]
+    weight = 1 / x.norm(dim=-1, keepdim=True)
+
+    def error(estimator, kind):
+        model = copy.deepcopy(tiny_llama)
+        linearpatch.prune(model, crops, 2, layers=[2, 3], kind=kind, estimator=estimator)
+        (patch,) = patches(model)
+        return ((patch.module(x) - y) * weight).square().sum()
+
+    by_magnitude = error("ratio-of-means", "hadamard" if kind == "matrix" else kind)
+    assert error("least-squares", kind) < by_magnitude
+
+
+def test_the_matrix_of_a_computed_window_is_that_of_the_same_window_given(tiny_llama, crops):
+    given = copy.deepcopy(tiny_llama)
+    found = linearpatch.prune(tiny_llama, crops, 2, kind="matrix", estimator="least-squares", fidelity="code")
+    again = linearpatch.prune(
+        given, crops, 2, layers=found["removed"], kind="matrix", estimator="least-squares", batch_size=3
+    )
+    assert again["removed"] == found["removed"]
+    torch.testing.assert_close(logits(given, crops), logits(tiny_llama, crops), rtol=1e-3, atol=1e-3)
+
+
+def test_one_pass_serves_selection_and_least_squares(tiny_llama, crops, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        "papers.linearpatch.method.collect", lambda *a, **k: seen.append(k) or collect(*a, **k), raising=True
+    )
+    linearpatch.prune(tiny_llama, crops, 2, estimator="least-squares")
+    assert len(seen) == 1
+
+
+def test_a_patched_model_spread_by_device_map_gives_the_same_logits(tiny_llama, crops, tmp_path):
+    """Half of the layers lie on disk, as accelerate spreads a model that does not fit."""
+    linearpatch.prune(tiny_llama, crops, 2, layers=[2, 3])
+    expected = logits(tiny_llama, crops)
+    places = {"model.embed_tokens": "cpu", "model.norm": "cpu", "model.rotary_emb": "cpu", "lm_head": "cpu"}
+    places |= {f"model.layers.{i}": "cpu" if i < 2 else "disk" for i in range(4)}
+    spread = dispatch_model(tiny_llama, places, main_device="cpu", offload_dir=tmp_path, force_hooks=True)
+    torch.testing.assert_close(logits(spread, crops), expected)
+    assert any(parameter.is_meta for parameter in spread.model.layers[2].parameters())
+
+
+def test_a_model_spread_by_device_map_can_be_pruned(tiny_llama, crops, tmp_path):
+    whole = copy.deepcopy(tiny_llama)
+    linearpatch.prune(whole, crops, 2, layers=[2, 3])
+    places = {"model.embed_tokens": "cpu", "model.norm": "cpu", "model.rotary_emb": "cpu", "lm_head": "cpu"}
+    places |= {f"model.layers.{i}": "cpu" if i < 3 else "disk" for i in range(6)}
+    spread = dispatch_model(tiny_llama, places, main_device="cpu", offload_dir=tmp_path, force_hooks=True)
+    linearpatch.prune(spread, crops, 2, layers=[2, 3])
+    torch.testing.assert_close(logits(spread, crops), logits(whole, crops))
+
+
+def test_table_9_can_be_loaded_and_compared_with():
+    assert linearpatch.published_window("llama-2-7b", 9) == (21, 30)
+    assert linearpatch.published_window("llama-3-8b", 5, "S") == (24, 29)
+    assert linearpatch.published_window("llama-3-8b", 5, "L") == (23, 28)
+    found = linearpatch.compare_window([24, 23, 25, 26, 27, 28, 22], "llama-3-8b", "L")
+    assert found == {"computed": list(range(22, 29)), "published": [23, 30], "same": False, "shared": 6}
+    assert linearpatch.compare_window([1, 2], "standin") is None
+    with pytest.raises(UserError, match=r"no window of 6 layers \[L\] of llama-3-8b; it has 7 \[S\], 7 \[L\], 5 \[S\]"):
+        linearpatch.published_window("llama-3-8b", 6)
+    with pytest.raises(UserError, match="did you mean 'llama-3-8b'"):
+        linearpatch.published_window("llama3-8b", 6)
+
+
+def test_bad_patches_and_cuts_are_named(tiny_llama, crops, make_tiny):
+    statistics = collect(Decoder(tiny_llama), crops, span=2)
+    with pytest.raises(UserError, match=r"\[0, 2\) hold the first layer of 6, .* keep that layer"):
+        linearpatch.patch_cuts(tiny_llama, statistics, [0, 1])
+    with pytest.raises(UserError, match=r"\[4, 6\) hold the last layer of 6"):
+        linearpatch.prune(tiny_llama, crops, 2, layers=[4, 5])
+    with pytest.raises(UserError, match="3 layers are given, but 2 are to be removed"):
+        linearpatch.prune(tiny_llama, crops, 2, layers=[2, 3, 4])
+    with pytest.raises(UserError, match="a matrix cannot be had by 'pooled-l1'"):
+        linearpatch.patch_cuts(tiny_llama, statistics, [2], kind="matrix", estimator="pooled-l1")
+    with pytest.raises(UserError, match="kind 'diagonal' cannot hold values of shape"):
+        linearpatch.LinearPatch(torch.eye(4), "diagonal")
+    with pytest.raises(UserError, match="told the stream's width"):
+        linearpatch.LinearPatch(torch.tensor(2.0), "scalar")
+    with pytest.raises(UserError, match=r"the patch is in float16; .* patch.float\(\)"):
+        linearpatch.insert_patch(tiny_llama, 1, linearpatch.LinearPatch(torch.ones(64)).half())
+    with pytest.raises(UserError, match="unknown cosine 'tokn'; did you mean 'token'"):
+        linearpatch.prune(tiny_llama, crops, 2, cosine="tokn")
+    smaller = make_tiny("llama")
+    linearpatch.prune(smaller, crops, 2, layers=[2, 3])
+    with pytest.raises(UserError, match="a model of 6 layers and 64 channels, this one has 4 and 64"):
+        linearpatch.patch_cuts(smaller, statistics, [2])
+    assert len(tiny_llama.model.layers) == 6 and not patches(tiny_llama)
+
+
+def test_mixed_dtypes_and_infinite_states_are_named(tiny_llama, crops):
+    tiny_llama.model.layers[2].to(torch.bfloat16)
+    with pytest.raises(
+        UserError, match=r"mixes dtypes: float32 \(model.embed_tokens.weight\), bfloat16 \(model.layers.2"
+    ):
+        linearpatch.prune(tiny_llama, crops, 2)
+    tiny_llama.float()
+    with torch.no_grad():
+        tiny_llama.model.layers[1].mlp.down_proj.weight.mul_(float("inf"))
+    with pytest.raises(UserError, match="not finite; use float32 or bfloat16"):
+        linearpatch.prune(tiny_llama, crops, 2, layers=[2, 3])
