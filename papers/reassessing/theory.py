@@ -1,0 +1,132 @@
+"""Section 4 of Reassessing, checked in numbers: the Jacobians of the norms, and how gradients flow through a stack.
+
+Theorems 4.1 and 4.2 give the spectral norm of the Jacobian of RMSNorm and LayerNorm; Eq. 14 concludes that both are below
+one, Eqs. 15 and 16 that a pre-LN layer near the output has a small gradient. Here each statement is computed in float64
+and set beside what is stated. What was found:
+
+- Theorem 4.1 holds for width d >= 2 and Theorem 4.2 for d >= 3; below that the space orthogonal to `x` (and to the ones),
+  in which the largest singular value lives, is empty.
+- Eq. 6 is not the Jacobian: the factor of `x x^T` is 1 / (d r (r + eps)), not 1 / (d (r + eps)^2). The norm is the same.
+- `||B_RMS|| <= ||B_LN||` (Eq. 14) fails for the paper's RMSNorm, whose eps stands outside the root, when sigma < 1/2 and the
+  mean is zero. With eps inside the root, as models have it, it holds.
+- `||B|| < 1` (Eq. 14) is an assumption on the stream (sigma > 1), not a consequence; the gain of a norm is left out too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from common.errors import unknown
+
+NORMS = ("rms", "rms-inside", "layer")
+
+
+def rms_norm(x: Tensor, eps: float) -> Tensor:
+    """Theorem 4.1: `x / (||x||_RMS + eps)`, eps outside the root; x is [d]."""
+    return x / (x.square().mean().sqrt() + eps)
+
+
+def rms_norm_inside(x: Tensor, eps: float) -> Tensor:
+    """RMSNorm as Llama and most models have it: `x / sqrt(mean(x^2) + eps)`; x is [d]."""
+    return x / (x.square().mean() + eps).sqrt()
+
+
+def layer_norm(x: Tensor, eps: float) -> Tensor:
+    """Theorem 4.2: `(x - mu) / sqrt(sigma^2 + eps)`; x is [d]."""
+    centred = x - x.mean()
+    return centred / (centred.square().mean() + eps).sqrt()
+
+
+_FUNCTIONS: dict[str, Callable[[Tensor, float], Tensor]] = {
+    "rms": rms_norm,
+    "rms-inside": rms_norm_inside,
+    "layer": layer_norm,
+}
+
+
+def jacobian(kind: str, x: Tensor, eps: float) -> Tensor:
+    """The Jacobian of a norm at `x` [d] by automatic differentiation, float64 [d, d].
+
+    kind: 'rms' and 'layer' as the theorems define them, 'rms-inside' as models do. UserError for another one.
+    """
+    if kind not in _FUNCTIONS:
+        raise unknown("norm", kind, NORMS)
+    return torch.func.jacrev(lambda point: _FUNCTIONS[kind](point, eps))(x.double())
+
+
+def spectral_norm(matrix: Tensor) -> float:
+    """The largest singular value."""
+    return float(torch.linalg.matrix_norm(matrix, ord=2))
+
+
+def stated_norm(kind: str, x: Tensor, eps: float) -> float:
+    """What the theorems say, for any width: Eq. 5 ('rms'), Eq. 9 ('layer'), and Eq. 5 with eps inside the root."""
+    if kind not in NORMS:
+        raise unknown("norm", kind, NORMS)
+    x = x.double()
+    if kind == "rms":
+        return 1 / (float(x.square().mean().sqrt()) + eps)
+    square = x.var(correction=0) if kind == "layer" else x.square().mean()
+    return 1 / math.sqrt(float(square) + eps)
+
+
+def exact_norm(kind: str, x: Tensor, eps: float) -> float:
+    """The spectral norm in closed form for every width.
+
+    Along `x` (centred for LayerNorm) the Jacobian shrinks by eps / (r + eps) (eps / (r^2 + eps) where eps is inside the
+    root), along the ones LayerNorm's is zero, on the rest both are the stated scalar times the identity.
+    """
+    stated = stated_norm(kind, x, eps)
+    if len(x) > (2 if kind == "layer" else 1):
+        return stated
+    if kind == "layer" and len(x) == 1:
+        return 0.0
+    # nothing is orthogonal: 1 / (r + eps) = stated, and 1 / sqrt(r^2 + eps) = stated
+    return eps * stated**2 if kind == "rms" else eps * stated**3
+
+
+def stated_rms_jacobian(x: Tensor, eps: float) -> Tensor:
+    """Eq. 6 as printed, float64 [d, d]."""
+    x = x.double()
+    shifted = x.square().mean().sqrt() + eps
+    return (torch.eye(len(x), dtype=x.dtype) - torch.outer(x, x) / (len(x) * shifted**2)) / shifted
+
+
+def deviation(kind: str, widths: tuple[int, ...] = (3, 8, 64, 192), scales=(1e-3, 0.1, 1.0, 30.0), seed: int = 0) -> float:
+    """The largest relative difference between the stated and the measured norm over random `x` of these widths and scales."""
+    generator = torch.Generator().manual_seed(seed)
+    worst = 0.0
+    for width in widths:
+        for scale in scales:
+            for eps in (1e-6, 1e-5, 1e-2):
+                x = scale * (torch.randn(width, generator=generator, dtype=torch.float64) + 0.3)
+                measured = spectral_norm(jacobian(kind, x, eps))
+                worst = max(worst, abs(measured - stated_norm(kind, x, eps)) / measured)
+    return worst
+
+
+def counterexamples(eps: float = 1e-5) -> list[dict]:
+    """Inputs at which a printed statement does not hold: what it says, what is measured, and the input."""
+    found = []
+
+    def add(statement: str, x: list[float], stated: float, measured: float) -> None:
+        found.append({"statement": statement, "x": x, "eps": eps, "stated": stated, "measured": measured})
+
+    def norm(kind: str, x: list[float]) -> float:
+        return spectral_norm(jacobian(kind, torch.tensor(x), eps))
+
+    one, two = [2.0], [1.0, -1.0]
+    add("Theorem 4.1, d = 1", one, stated_norm("rms", torch.tensor(one), eps), norm("rms", one))
+    add("Theorem 4.2, d = 2", two, stated_norm("layer", torch.tensor(two), eps), norm("layer", two))
+    small = [0.02, -0.02, 0.02, -0.02]  # a token embedding's size: sigma = 0.02, mean 0
+    add("Eq. 14, B_RMS <= B_LN (stated: B_LN)", small, norm("layer", small), norm("rms", small))
+    add("Eq. 14, B_LN < 1 (stated: 1)", small, 1.0, norm("layer", small))
+    add("Eq. 14, B_RMS < 1 (stated: 1)", small, 1.0, norm("rms", small))
+    x = torch.tensor(small)
+    wrong = spectral_norm(stated_rms_jacobian(x, eps) - jacobian("rms", x, eps))
+    add("Eq. 6 (stated: no difference to the Jacobian)", small, 0.0, wrong)
+    return found
