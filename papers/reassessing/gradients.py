@@ -65,7 +65,9 @@ class _ToyLayer(nn.Module):
         return self.norm(hidden + self.path(hidden))
 
 
-def toy(pre: bool, *, layers: int = 16, width: int = 32, tokens: int = 16, vocabulary: int = 64, seed: int = 0) -> Stack:
+def toy(
+    pre: bool, *, layers: int = 16, width: int = 32, tokens: int = 16, vocabulary: int = 64, seed: int = 0
+) -> Stack:
     """A random transformer in float64 with pre-LN or post-LN layers, random inputs and targets; a pre-LN one ends in a norm."""
     generator = torch.Generator().manual_seed(seed)
     stack = [_ToyLayer(width, pre, generator) for _ in range(layers)]
@@ -129,7 +131,8 @@ def gradient_norms(stack: Stack) -> dict[str, list[float]]:
 def layer_norms(stack: Stack, *, iterations: int = 30, seed: int = 0) -> list[float]:
     """||dX[l+1] / dX[l]||_2 of every layer: the factors of Eq. 16, from below, by power iteration on J^T J.
 
-    One step costs a forward-mode and a reverse-mode product. The fused attention kernels have no forward mode.
+    One step costs a forward-mode and a reverse-mode product. The fused attention kernels have no forward mode, nor has
+    the grouped product of experts: give a mixture `model.set_experts_implementation("eager")` first.
     """
     generator = torch.Generator().manual_seed(seed)
     found = []

@@ -60,7 +60,7 @@ def jacobian(kind: str, x: Tensor, eps: float) -> Tensor:
 
 def spectral_norm(matrix: Tensor) -> float:
     """The largest singular value."""
-    return float(torch.linalg.matrix_norm(matrix, ord=2))
+    return float(torch.linalg.matrix_norm(matrix.detach(), ord=2))
 
 
 def stated_norm(kind: str, x: Tensor, eps: float) -> float:
@@ -96,7 +96,9 @@ def stated_rms_jacobian(x: Tensor, eps: float) -> Tensor:
     return (torch.eye(len(x), dtype=x.dtype) - torch.outer(x, x) / (len(x) * shifted**2)) / shifted
 
 
-def deviation(kind: str, widths: tuple[int, ...] = (3, 8, 64, 192), scales=(1e-3, 0.1, 1.0, 30.0), seed: int = 0) -> float:
+def deviation(
+    kind: str, widths: tuple[int, ...] = (3, 8, 64, 192), scales=(1e-3, 0.1, 1.0, 30.0), seed: int = 0
+) -> float:
     """The largest relative difference between the stated and the measured norm over random `x` of these widths and scales."""
     generator = torch.Generator().manual_seed(seed)
     worst = 0.0

@@ -17,7 +17,17 @@ import importlib
 from collections.abc import Callable
 from functools import cache
 
-MODULES = ("shared", "linearpatch", "distillation", "prunecomp", "laco", "reassessing", "theory", "evaluation")
+MODULES = (
+    "shared",
+    "linearpatch",
+    "distillation",
+    "prunecomp",
+    "laco",
+    "reassessing",
+    "theory",
+    "statistics",
+    "evaluation",
+)
 KINDS = ("SELECTIONS", "PRUNERS", "REPAIRS", "TRAININGS", "BENCHMARKS")
 
 

@@ -1,0 +1,50 @@
+"""How alike the layers of a model see the same tokens: matrices of mean cosine and of linear CKA between boundaries."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from common.decoder import Decoder
+from common.errors import UserValueError, unknown
+
+KINDS = ("cka", "cosine")
+
+
+def linear_cka(first: Tensor, second: Tensor) -> float:
+    """Linear centred kernel alignment of two views [n, c1] and [n, c2] of the same n tokens (Kornblith et al. 2019).
+
+    ||Y'X||_F^2 / (||X'X||_F ||Y'Y||_F) of the centred views; 1 for views that differ by rotation and scale alone.
+    """
+    x, y = (view.double() - view.double().mean(0) for view in (first, second))
+    cross = (y.T @ x).square().sum()
+    return float(cross / ((x.T @ x).square().sum() * (y.T @ y).square().sum()).sqrt())
+
+
+@torch.no_grad()
+def layer_similarity(decoder: Decoder, ids: Tensor, kind: str = "cka") -> Tensor:
+    """Similarity of X[1] .. X[N], the outputs of the layers, on ids [batch, tokens]: float64 [N, N], ones on the diagonal.
+
+    cka: linear CKA over all tokens, by Gram matrices of the tokens (n^2 numbers a layer, whatever the width).
+    cosine: the mean over tokens of the cosine along channels.
+    """
+    if kind not in KINDS:
+        raise unknown("similarity", kind, KINDS)
+    if ids.numel() < 2:
+        raise UserValueError(f"similarity needs at least 2 tokens, not {ids.numel()}")
+    hidden, views = decoder.embed_tokens(ids), []
+    for layer in range(decoder.num_layers):
+        hidden = decoder.run(hidden, layer, layer + 1)
+        views.append(_prepared(hidden.flatten(0, 1).double(), kind))
+    flat = torch.stack([view.flatten() for view in views])
+    found = flat @ flat.T
+    return found / (ids.numel() if kind == "cosine" else 1)
+
+
+def _prepared(view: Tensor, kind: str) -> Tensor:
+    """What of a view [n, c] makes the similarity a dot product."""
+    if kind == "cosine":
+        return torch.nn.functional.normalize(view, dim=-1)
+    view = view - view.mean(0)
+    gram = view @ view.T
+    return gram / torch.linalg.matrix_norm(gram)

@@ -1,0 +1,72 @@
+"""What a pruned model costs and how its layers relate: parameters, MACs, memory, latency, similarity matrices."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import torch
+
+from common import corpora, shapes, similarity
+from common.errors import UserError
+from common.evaluation.perplexity import cut
+from reproductions.prepared import Prepared
+from reproductions.shapes import MACS_TOKENS
+
+# Windows timed, and how often: the median of the passes is kept.
+WINDOWS, PASSES = 64, 5
+
+
+def _test_windows(prepared: Prepared, count: int) -> torch.Tensor:
+    """Held-out windows [count, tokens] of the profile's test text."""
+    standin = prepared.recipe.profile == "standin"
+    ids = corpora.joined_ids(prepared.tokenizer, "standin-test" if standin else "wikitext2-test")
+    return cut(ids, 256 if standin else 2048)[:count]
+
+
+def _held_mib(model) -> float:
+    """MiB that parameters and buffers take as they are loaded."""
+    tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}
+    return sum(t.numel() * t.element_size() for t in tensors.values()) / shapes.MIB
+
+
+@torch.inference_mode()
+def _statistics(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
+    """Table D: parameters, multiply-adds for 64 tokens, memory of the model as loaded, seconds for a pass over test windows.
+
+    Seconds are this machine's: `device` and `threads` stand beside them, and they are not the paper's quantity.
+    """
+    model = prepared.model
+    windows = _test_windows(prepared, WINDOWS).to(model.get_input_embeddings().weight.device)
+
+    def one_pass() -> float:
+        started = time.perf_counter()
+        for window in windows.split(1):
+            model(window, use_cache=False)
+        if windows.device.type == "cuda":
+            torch.cuda.synchronize(windows.device)
+        return time.perf_counter() - started
+
+    one_pass()
+    seconds = [one_pass() for _ in range(PASSES)]
+    values = {"parameters": shapes.parameters(model), "memory_mib": _held_mib(model)}
+    values |= {"latency_seconds": statistics.median(seconds)}
+    try:
+        values["multiply_adds"] = shapes.multiply_adds(model, MACS_TOKENS)
+        status = "ok"
+    except UserError as error:  # experts: which matrices a token sees is not fixed
+        status = str(error)
+    details = {"seconds": seconds, "windows": list(windows.shape), "device": str(windows.device), "status": status}
+    return values, {}, details | {"threads": torch.get_num_threads(), "dtype": str(model.dtype).removeprefix("torch.")}
+
+
+def _similarity(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
+    """The layers' similarity matrix (`cka` or `cosine`) on 1,024 held-out tokens; values: mean off the diagonal."""
+    ids = _test_windows(prepared, 64).flatten()[:1024].view(4, 256)
+    matrix = similarity.layer_similarity(prepared.decoder, ids, argument or "cka")
+    count = len(matrix)
+    mean = float((matrix.sum() - matrix.diagonal().sum()) / (count * (count - 1)))
+    return {"mean": mean}, {}, {"matrix": [[round(v, 6) for v in row] for row in matrix.tolist()]}
+
+
+BENCHMARKS = {"statistics": _statistics, "similarity": _similarity}

@@ -1,0 +1,45 @@
+"""Similarity between layers: against naive loops, and the invariances CKA is used for."""
+
+import pytest
+import torch
+
+from common.decoder import Decoder
+from common.errors import UserError
+from common.similarity import layer_similarity, linear_cka
+
+
+def naive_cka(x, y):
+    n = len(x)
+    centre = torch.eye(n).double() - torch.ones(n, n).double() / n
+
+    def hsic(a, b):
+        return torch.trace(a @ centre @ b @ centre)
+
+    k, m = (v.double() @ v.double().T for v in (x, y))
+    return float(hsic(k, m) / (hsic(k, k) * hsic(m, m)).sqrt())
+
+
+def test_cka_is_the_textbook_definition_and_ignores_rotation_and_scale():
+    x, y = torch.randn(20, 5), torch.randn(20, 9)
+    assert linear_cka(x, y) == pytest.approx(naive_cka(x, y))
+    rotation = torch.linalg.qr(torch.randn(5, 5).double())[0]
+    assert linear_cka(x, 3 * (x.double() @ rotation) + 1) == pytest.approx(1)
+
+
+def test_matrices_agree_with_pairs_of_hidden_states(make_tiny, ids):
+    model = make_tiny("llama")
+    seen = []
+    model.model.norm.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    hidden = [*model(ids, output_hidden_states=True).hidden_states[1:-1], seen[0]]
+    flat = [h.detach().flatten(0, 1) for h in hidden]
+    cka, cosine = (layer_similarity(Decoder(model), ids, kind) for kind in ("cka", "cosine"))
+    for a in range(6):
+        for b in range(6):
+            assert cka[a, b] == pytest.approx(naive_cka(flat[a], flat[b]), abs=1e-6)
+            wanted = torch.cosine_similarity(flat[a], flat[b], dim=-1).mean()
+            assert cosine[a, b] == pytest.approx(float(wanted), abs=1e-6)
+
+
+def test_unknown_kind_is_refused(tiny_llama, ids):
+    with pytest.raises(UserError, match="unknown similarity 'rsa'"):
+        layer_similarity(Decoder(tiny_llama), ids, "rsa")

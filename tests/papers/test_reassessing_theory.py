@@ -1,0 +1,96 @@
+"""Section 4 in numbers: closed forms against automatic differentiation, gradients and layer norms against plain ones."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from common.decoder import Decoder
+from common.errors import UserError
+from papers.reassessing import gradients, theory
+
+
+@pytest.mark.parametrize("kind", theory.NORMS)
+@pytest.mark.parametrize("width", [1, 2, 3, 5, 40])
+@pytest.mark.parametrize("eps", [1e-6, 0.5])
+def test_closed_form_is_the_jacobians_norm_at_every_width(kind, width, eps):
+    x = torch.randn(width, generator=torch.Generator().manual_seed(width), dtype=torch.float64) + 0.5
+    measured = theory.spectral_norm(theory.jacobian(kind, x, eps))
+    assert theory.exact_norm(kind, x, eps) == pytest.approx(measured, rel=1e-8, abs=1e-12)
+
+
+def test_the_norms_are_those_of_torch():
+    x = torch.randn(12, dtype=torch.float64)
+    torch.testing.assert_close(theory.layer_norm(x, 1e-5), F.layer_norm(x, (12,), eps=1e-5))
+    torch.testing.assert_close(theory.rms_norm_inside(x, 1e-5), F.rms_norm(x, (12,), eps=1e-5))
+    torch.testing.assert_close(theory.rms_norm(x, 0.3), x / ((x @ x / 12) ** 0.5 + 0.3))
+
+
+@pytest.mark.parametrize("kind", theory.NORMS)
+def test_theorems_hold_from_three_dimensions_on_and_not_below(kind):
+    assert theory.deviation(kind) < 1e-12
+    below = 2 if kind == "layer" else 1
+    assert theory.deviation(kind, widths=(below,)) > 0.5
+
+
+def test_every_counterexample_contradicts_what_is_stated():
+    found = {entry["statement"].split(" (")[0]: entry for entry in theory.counterexamples()}
+    assert found["Theorem 4.2, d = 2"]["measured"] < 0.1 * found["Theorem 4.2, d = 2"]["stated"]
+    order = found["Eq. 14, B_RMS <= B_LN"]
+    assert order["measured"] > order["stated"]
+    assert found["Eq. 14, B_LN < 1"]["measured"] > 1
+    assert found["Eq. 6"]["measured"] > 1e-3
+
+
+def test_eq_14_order_holds_where_eps_is_inside_the_root():
+    for scale in (1e-3, 0.02, 1.0):
+        x = scale * torch.randn(16, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+        assert theory.stated_norm("rms-inside", x, 1e-5) <= theory.stated_norm("layer", x, 1e-5)
+
+
+def test_unknown_norm_is_refused_by_name():
+    with pytest.raises(UserError, match="unknown norm 'batch'"):
+        theory.jacobian("batch", torch.ones(3), 1e-5)
+
+
+def test_gradient_norms_are_those_of_a_plain_backward_pass(make_tiny, ids):
+    model = make_tiny("llama").double()
+    model.requires_grad_(False)
+    found = gradients.gradient_norms(gradients.of_model(Decoder(model), ids))
+    assert not any(p.requires_grad or p.grad is not None for p in model.parameters())
+
+    plain = make_tiny("llama").double()
+    output = plain(ids, labels=ids, output_hidden_states=True)
+    hidden = output.hidden_states[:-1]
+    streams = torch.autograd.grad(output.loss, hidden, retain_graph=True)
+    output.loss.backward()
+    for layer, module in enumerate(plain.model.layers):
+        square = sum(p.grad.square().sum() for p in module.parameters())
+        assert found["parameters"][layer] == pytest.approx(float(square**0.5), rel=1e-6)
+        assert found["stream"][layer] == pytest.approx(float(streams[layer].norm()), rel=1e-6)
+
+
+def test_layer_norms_reach_the_jacobians_largest_singular_value():
+    for pre in (True, False):
+        stack = gradients.toy(pre, layers=3, width=8, tokens=4)
+        path = gradients.states(stack)
+        measured = gradients.layer_norms(stack, iterations=200)
+        for layer in range(3):
+            full = torch.func.jacrev(lambda h, n=layer: stack.step(n, h).flatten())(path[layer].detach())
+            assert measured[layer] == pytest.approx(theory.spectral_norm(full.reshape(32, 32)), rel=1e-3)
+
+
+def test_eq_16_bounds_the_gradient_from_above():
+    for pre in (True, False):
+        stack = gradients.toy(pre, layers=6, width=8, tokens=4)
+        stream = gradients.gradient_norms(stack)["stream"]
+        upper = gradients.bound(gradients.layer_norms(stack, iterations=100), stream[-1])
+        assert upper[-1] == stream[-1]
+        assert all(b >= s for b, s in zip(upper, stream, strict=True))
+
+
+def test_layer_norms_run_on_a_real_architecture(make_tiny, ids):
+    for name in ("gemma2", "mixtral"):
+        model = make_tiny(name)
+        model.set_experts_implementation("eager")
+        found = gradients.layer_norms(gradients.of_model(Decoder(model), ids[:1]), iterations=3)
+        assert len(found) == 6 and min(found) > 0
