@@ -6,6 +6,9 @@ import difflib
 from collections.abc import Iterable
 
 
+_LISTED = 60  # lm-eval alone knows fourteen thousand tasks
+
+
 class UserError(Exception):
     """Something the user can put right. The command line prints it as one line, without a traceback, and exits with 2."""
 
@@ -27,4 +30,5 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     near = sorted(near, key=lambda other: -likeness[other])[:3]
     if near:
         return UserError(f"unknown {kind} {name!r}; did you mean {' or '.join(map(repr, near))}?")
-    return UserError(f"unknown {kind} {name!r}; known: {', '.join(known) if known else 'none'}")
+    shown = ", ".join(known[:_LISTED]) + (f", ... ({len(known)} in all)" if len(known) > _LISTED else "")
+    return UserError(f"unknown {kind} {name!r}; known: {shown or 'none'}")

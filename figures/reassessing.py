@@ -25,7 +25,7 @@ def theory(entries: list[dict], profile: str) -> plt.Figure:
     left.set_title("gradient of a layer's weights", fontsize=9)
     right.set_title("random toys, 16 layers", fontsize=9)
     details = records["gradients@trained"]["details"]
-    bound, one = details["bound_one_sentence"], details["gradient_of_stream_one_sentence"]
+    bound, one = details["bound_one"], details["gradient_of_stream_one"]
     middle.semilogy(range(len(bound)), bound, color=GREY, ls="--", marker=".", label="Eq. 16's bound")
     middle.semilogy(range(len(one)), one, color=BLUE, marker="o", ms=3.5, label="measured")
     middle.set(xlabel="boundary $l$", ylabel=r"$\|\partial L/\partial X_l\|$")

@@ -14,7 +14,7 @@ from reproductions.prepared import Prepared
 from reproductions.shapes import MACS_TOKENS
 
 # Windows timed, and how often: the median of the passes is kept.
-WINDOWS, PASSES = 64, 5
+WINDOWS, PASSES = 32, 3
 
 
 def _test_windows(prepared: Prepared, count: int) -> torch.Tensor:

@@ -16,6 +16,7 @@ from reproductions.prepared import Prepared
 
 # Sentences of 64 tokens (as the paper's Table D); the factors of the bound are taken on the first of them.
 SENTENCES, TOKENS = 8, 64
+SEEDS = 5  # of each toy
 NETWORKS = ("trained", "random", "toy-pre", "toy-post")
 
 
@@ -36,46 +37,54 @@ def _random_weights(prepared: Prepared, seed: int = 0):
 
 
 def _networks(prepared: Prepared, name: str) -> tuple[gradients.Stack, gradients.Stack]:
-    """The stack whose gradients are measured, and the one (one sentence) whose layers' norms are."""
-    if name not in NETWORKS:
-        raise unknown("network", name, NETWORKS)
-    if name.startswith("toy"):
-        stack = gradients.toy(pre=name == "toy-pre")
-        return stack, stack
+    """A language model as a stack over all sentences, and over the first one."""
     decoder = prepared.decoder if name == "trained" else Decoder(_random_weights(prepared))
     corpus = "standin-calibration" if prepared.recipe.profile == "standin" else "wikitext2-train"
     ids = corpora.joined_ids(prepared.tokenizer, corpus)[: SENTENCES * TOKENS].view(SENTENCES, TOKENS)
     return gradients.of_model(decoder, ids), gradients.of_model(decoder, ids[:1])
 
 
-def _gradients(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
-    """Gradient norms by depth of one of NETWORKS.
+def _by_depth(norms: list[float]) -> dict[str, float]:
+    """rank_correlation: Spearman's, of depth and a layer's gradient norm; below zero where shallow layers have the larger.
 
-    rank_correlation: Spearman's, between depth and the norm of a layer's gradient; below zero where shallow layers have
-    the larger one (Section 4.1). first_to_last: mean norm of the first quarter of the layers over that of the last.
-    below_one: share of token states, over all layers, whose RMS is below one, so that ||B|| > 1 (against Eq. 14).
+    first_to_last: mean norm of the first quarter of the layers over that of the last.
     """
+    quarter = max(1, len(norms) // 4)
+    correlation = float(spearmanr(range(len(norms)), norms).statistic)
+    return {"rank_correlation": correlation, "first_to_last": sum(norms[:quarter]) / sum(norms[-quarter:])}
+
+
+def _gradients(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
+    """Gradient norms by depth of one of NETWORKS; the toys' values are means over SEEDS, their curves those of the first."""
+    if argument not in NETWORKS:
+        raise unknown("network", argument, NETWORKS)
+    if argument.startswith("toy"):
+        stacks = [gradients.toy(pre=argument == "toy-pre", seed=seed) for seed in range(SEEDS)]
+        runs = [gradients.gradient_norms(stack) for stack in stacks]
+        each = [_by_depth(run["parameters"]) for run in runs]
+        values = {key: sum(run[key] for run in each) / SEEDS for key in each[0]}
+        return values, {}, _curves(stacks[0], runs[0]) | {"each_seed": each}
     stack, sentence = _networks(prepared, argument)
-    found = gradients.gradient_norms(stack)
-    factors = gradients.layer_norms(sentence)
-    one = found["stream"] if len(sentence.start) == len(stack.start) else gradients.gradient_norms(sentence)["stream"]
+    run = gradients.gradient_norms(stack)
+    details = _curves(sentence, gradients.gradient_norms(sentence))
     rms = gradients.stream_rms(stack)
-    norms, quarter = found["parameters"], max(1, len(stack.layers) // 4)
-    values = {
-        "rank_correlation": float(spearmanr(range(len(norms)), norms).statistic),
-        "first_to_last": sum(norms[:quarter]) / sum(norms[-quarter:]),
-        "below_one": float((torch.cat(rms) < 1).double().mean()),
-    }
-    details = {
-        "gradient_of_parameters": norms,
-        "gradient_of_stream": found["stream"],
-        "gradient_of_stream_one_sentence": one,
-        "layer_norms": factors,
-        "bound_one_sentence": gradients.bound(factors, one[-1]),
-        "median_rms": [float(layer.median()) for layer in rms],
-        "tokens": int(stack.start.shape[0] * stack.start.shape[1]),
-    }
+    values = _by_depth(run["parameters"])
+    # Share of token states, over all layers, whose RMS is below one: there ||B|| > 1, against Eq. 14.
+    values["below_one"] = float((torch.cat(rms) < 1).double().mean())
+    details |= {"gradient_of_parameters": run["parameters"], "gradient_of_stream": run["stream"]}
+    details |= {"median_rms": [float(layer.median()) for layer in rms], "tokens": SENTENCES * TOKENS}
     return values, {}, details
+
+
+def _curves(stack: gradients.Stack, run: dict) -> dict:
+    """What Eq. 16 bounds, and the bound, on one input."""
+    factors = gradients.layer_norms(stack)
+    return {
+        "gradient_of_parameters": run["parameters"],
+        "gradient_of_stream_one": run["stream"],
+        "layer_norms": factors,
+        "bound_one": gradients.bound(factors, run["stream"][-1]),
+    }
 
 
 BENCHMARKS = {"theorems": _theorems, "gradients": _gradients}

@@ -75,7 +75,7 @@ def test_layer_norms_reach_the_jacobians_largest_singular_value():
         path = gradients.states(stack)
         measured = gradients.layer_norms(stack, iterations=200)
         for layer in range(3):
-            full = torch.func.jacrev(lambda h, n=layer: stack.step(n, h).flatten())(path[layer].detach())
+            full = torch.func.jacrev(lambda h, s=stack, n=layer: s.step(n, h).flatten())(path[layer].detach())
             assert measured[layer] == pytest.approx(theory.spectral_norm(full.reshape(32, 32)), rel=1e-3)
 
 
