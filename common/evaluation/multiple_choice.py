@@ -26,6 +26,7 @@ from tqdm import tqdm
 
 from common.decoder import FULL, SLIDING, Decoder
 from common.errors import UserError
+from common.evaluation import prefix_store
 
 log = logging.getLogger(__name__)
 
@@ -113,8 +114,9 @@ class SharedContextLM(HFLM):
 
     batch_size: the most trees (usually: items) in one forward pass; `MAX_TOKENS` bounds it as well. min_shared: see
     `MIN_SHARED`. `forward_tokens` and `padded_tokens` count what went through the model: distinct prefixes, and all
-    positions with the padding. Attention implementations that take no mask of one's own (flash attention) fall back to
-    `HFLM`'s way. Raises UserError for an architecture `common.decoder` does not know.
+    positions with the padding; `layers_saved` the layer calls that states of an earlier evaluation made unnecessary
+    (`common.evaluation.prefix_store`: small models on the CPU). Attention implementations that take no mask of one's
+    own (flash attention) fall back to `HFLM`'s way. Raises UserError for an architecture `common.decoder` does not know.
     """
 
     def __init__(self, model, tokenizer, *, batch_size: int = 16, min_shared: float = MIN_SHARED, **options):
@@ -124,6 +126,7 @@ class SharedContextLM(HFLM):
         self.min_shared = min_shared
         self.forward_tokens = 0
         self.padded_tokens = 0
+        self.layers_saved = 0
 
     def loglikelihood(self, requests, disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """As in lm-eval: (log-likelihood, whether greedy decoding would say it) of each request's continuation."""
@@ -137,6 +140,7 @@ class SharedContextLM(HFLM):
             log.warning("attention %r takes no custom mask: contexts are not shared", implementation)
             return super()._loglikelihood_tokens(requests, disable_tqdm or _silent(), override_bs)
         trees = grow([self._input(request) for request in requests], min_shared=self.min_shared)
+        self._chain = {} if self.mixed_precision_dtype else prefix_store.weights_chain(self.decoder)
         answers: list[tuple[float, bool] | None] = [None] * len(requests)
         with tqdm(total=len(requests), desc="scoring choices", disable=disable_tqdm or _silent()) as bar:
             for batch in self._batches(trees):
@@ -204,12 +208,22 @@ class SharedContextLM(HFLM):
             allowed[row, : len(tree), : len(tree)] = tree.ancestry()
         self.forward_tokens += sum(map(len, batch))
         self.padded_tokens += ids.numel()
-        with torch.autocast(
-            self.device.type, dtype=self.mixed_precision_dtype, enabled=self.mixed_precision_dtype is not None
+        batch, start, hidden = "", 0, None
+        if self._chain:
+            batch = prefix_store.batch_digest(ids, depths, allowed)
+            start, hidden = prefix_store.STORE.deepest(self._chain, batch)
+            self.layers_saved += start
+        masks = self._masks(allowed.unsqueeze(1), depths)
+        with (
+            prefix_store.STORE.recording(self.decoder, self._chain, batch, start),
+            prefix_store.only_from(self.decoder, start),
+            torch.autocast(
+                self.device.type, dtype=self.mixed_precision_dtype, enabled=self.mixed_precision_dtype is not None
+            ),
         ):
             return self.model(
-                input_ids=ids.to(self.device),
-                attention_mask=self._masks(allowed.unsqueeze(1), depths),
+                **({"input_ids": ids.to(self.device)} if hidden is None else {"inputs_embeds": hidden}),
+                attention_mask=masks,
                 position_ids=depths.to(self.device),
                 use_cache=False,
                 logits_to_keep=needed.to(self.device),

@@ -289,6 +289,7 @@ def items(name: str) -> Iterator[tuple[Item, int, list[str]]]:
             yield item, order.index(0), [item.choices[i] for i in order]
 
 
+@lru_cache(maxsize=32)
 def build(name: str, count: int = ITEMS) -> datasets.Dataset:
     """The first ``count`` items of a task: ``question`` str, ``choices`` list of str, ``answer`` int.
 
