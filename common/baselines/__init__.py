@@ -1,0 +1,1 @@
+"""Methods of other papers that several of ours compare with."""

@@ -1,0 +1,170 @@
+"""LLM-Streamline: a window of layers replaced by a small network that is trained to do their work.
+
+Three variants. None: the window goes, nothing comes (`common.surgery.remove_layers`). FFN: a feed-forward network of the
+model's own size, gated and without biases, random at first, without norm and without residual connection, stands in for the
+window (the LinearPatch paper's reading, whose parameter counts fit no other; LLM-Streamline's own example is a ReLU network
+of width 4C with biases). Layer: one decoder layer, which starts as the window's first, stands in for the window.
+
+The default training is that of LinearPatch, with which its paper compares: the same data and rates. `OFFICIAL` is that of
+LLM-Streamline's code, except that its last weights are kept and not the best by validation.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from transformers.activations import ACT2FN
+
+from common.checkpoint import register_patch
+from common.decoder import Decoder
+from common.distillation import TARGETS, Distillation, Run, train
+from common.errors import UserValueError, unknown
+from common.fitting import Fitting
+from common.selection import runs
+from common.surgery import remove_layers, replace_runs
+
+KIND = "streamline-ffn"
+OFFICIAL = Fitting(learning_rate=2e-4, final_share=0.25, weight_decay=1e-3, clip=5.0, batch_size=8, accumulate=16)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the replacement is trained.
+
+    target: 'output', mean squared error to the window's output; 'logits', KL to the dense model's `top_k` most likely
+    tokens, with which LinearPatch's paper reports NaN. seed: of the feed-forward network's first weights.
+    """
+
+    target: str = "output"
+    top_k: int = 100
+    seed: int = 0
+    fitting: Fitting = Fitting()
+
+    def __post_init__(self) -> None:
+        if self.target not in TARGETS:
+            raise unknown("distillation target", self.target, TARGETS)
+
+
+class FeedForward(nn.Module):
+    """``down(activation(gate(x)) * up(x))``, no bias, [..., hidden] -> same; computed in its own dtype."""
+
+    kind = KIND
+
+    def __init__(self, hidden: int, intermediate: int, activation: str = "silu"):
+        super().__init__()
+        self.options = {"hidden": hidden, "intermediate": intermediate, "activation": activation}
+        self.gate_proj = nn.Linear(hidden, intermediate, bias=False)
+        self.up_proj = nn.Linear(hidden, intermediate, bias=False)
+        self.down_proj = nn.Linear(intermediate, hidden, bias=False)
+        self.activation = ACT2FN[activation]
+
+    @classmethod
+    def like(cls, config, seed: int = 0) -> FeedForward:
+        """One of the size of the model's own, in float32, its weights drawn as the model's own were: N(0, range^2)."""
+        activation = getattr(config, "hidden_activation", None) or config.hidden_act
+        made = cls(config.hidden_size, config.intermediate_size, activation)
+        generator = torch.Generator().manual_seed(seed)
+        for parameter in made.parameters():
+            nn.init.normal_(parameter, std=config.initializer_range, generator=generator)
+        return made
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        own = hidden.to(self.gate_proj.weight.dtype)
+        return self.down_proj(self.activation(self.gate_proj(own)) * self.up_proj(own)).to(hidden.dtype)
+
+
+def _load(tensors: dict[str, Tensor], options: dict) -> FeedForward:
+    made = FeedForward(**options).to(next(iter(tensors.values())).dtype)
+    made.load_state_dict(tensors)
+    return made.requires_grad_(False)
+
+
+register_patch(KIND, _load)
+
+
+class _Layer(nn.Module):
+    """A layer in float32 that runs where layer `position` of the decoder stands, with its mask and positions."""
+
+    def __init__(self, decoder: Decoder, position: int):
+        super().__init__()
+        self.layer = copy.deepcopy(decoder.layers[position]).float()
+        self._decoder, self._position = [decoder], position  # in a list: the model is no submodule
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        decoder, position = self._decoder[0], self._position
+        own = decoder.layers[position]
+        decoder.layers[position] = self.layer
+        try:
+            return decoder.run(hidden.float(), layers=[position]).to(hidden.dtype)
+        finally:
+            decoder.layers[position] = own
+
+
+def replace_with_ffn(
+    model: nn.Module,
+    removed: Collection[int],
+    windows: Tensor,
+    settings: Settings = Settings(),
+    *,
+    folder: str | os.PathLike | None = None,
+    progress: bool = False,
+) -> dict:
+    """Train a `FeedForward` for every maximal run of `removed`, then put it in the run's place, in place.
+
+    windows: token ids [samples, tokens]. folder: for checkpoints, as in `common.fitting.fit`. Returns its report, with the
+    runs and positions. A training that diverges is a result: the report says so, and the network is the last whose loss was
+    finite. The network lies outside the model's state dict; `common.checkpoint` saves and loads it.
+    """
+    device = next(model.parameters()).device
+    made = {run: FeedForward.like(model.config, settings.seed + i).to(device) for i, run in enumerate(runs(removed))}
+    report = _train(model, made, windows, settings, folder, progress)
+    for network in made.values():
+        network.to(model.dtype)
+    positions = replace_runs(model, made, KIND)
+    return report | {"replaced": [{"run": list(run), "position": p} for run, p in zip(made, positions)]}
+
+
+def replace_with_layer(
+    model: nn.Module,
+    removed: Collection[int],
+    windows: Tensor,
+    settings: Settings = Settings(),
+    *,
+    folder: str | os.PathLike | None = None,
+    progress: bool = False,
+) -> dict:
+    """Train one decoder layer, at first the window's first, to do the work of the window `removed`, and put it there.
+
+    A window of n + 1 layers leaves the model n layers shorter, a plain model of its architecture. Trained in float32, then
+    rounded once to the model's dtype. Other arguments and the report as for `replace_with_ffn`.
+
+    Raises:
+        UserError: the layers are no window of at least two.
+    """
+    found = runs(removed)
+    if len(found) != 1 or len(removed) < 2:
+        raise UserValueError(f"one layer can replace one window of two or more layers, not {sorted(removed)}")
+    start, stop = found[0]
+    decoder = Decoder(model)
+    stand_in = _Layer(decoder, start)
+    report = _train(model, {(start, stop): stand_in}, windows, settings, folder, progress)
+    decoder.layers[start].load_state_dict(stand_in.layer.state_dict())
+    remove_layers(model, range(start + 1, stop))
+    return report | {"replaced": [{"run": [start, stop], "position": start}]}
+
+
+def _train(model, networks: dict[Run, nn.Module], windows: Tensor, settings: Settings, folder, progress: bool) -> dict:
+    decoder = Decoder(model)
+    task = Distillation(decoder, networks, windows, target=settings.target, k=settings.top_k)
+    parameters = {
+        f"{start}-{stop}.{name}": value
+        for (start, stop), network in networks.items()
+        for name, value in network.named_parameters()
+    }
+    identity = {"networks": sorted({type(network).__name__ for network in networks.values()}), "seed": settings.seed}
+    return train(task, parameters, settings.fitting, identity=identity, folder=folder, progress=progress)

@@ -1,0 +1,190 @@
+"""Offline knowledge distillation of the patch (LinearPatch, section 3.4, Eq. 9), on the dense model, before its surgery.
+
+    min over A of E_X KL(z(o_t^K), z(o_s^K))
+
+o_t^K are the K largest logits of the dense model per token, o_s^K the pruned and patched model's at the same indices, z the
+softmax. Only the patch is trained; nothing keeps A symmetric. Settings follow the official scripts where the paper says
+nothing (AdamW, rate 1e-4, cosine to a twentieth of it, weight decay 1e-4, batch 1, one epoch, no clipping).
+
+Deviations from the official code, for `fidelity="paper"`: K = 100 as in Table 7 (the code keeps 50); training the diagonal
+alone trains d alone (the code's diagonal mode trains a dense matrix that starts diagonal, here `matrix-from-diagonal`); the
+replaced layers' output as target, which the code lacks; products with A in float32 (under the code's autocast, float16).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from common.calibration import Statistics
+from common.decoder import Decoder
+from common.distillation import TARGETS, Distillation, train
+from common.errors import UserValueError, unknown
+from common.fitting import Fitting
+from common.hadamard import hadamard_transform
+from common.surgery import replace_runs
+from common.teacher_store import TeacherStore
+from papers.linearpatch.patch import LinearPatch, cut_patches
+
+# Section 4.2: 5,000 sequences of 2048 tokens, one epoch.
+SAMPLES, LENGTH = 5000, 2048
+# What trains -> the kind of patch it starts from.
+TRAINABLE = {
+    "matrix": "hadamard",
+    "diagonal": "hadamard",
+    "plain-diagonal": "diagonal",
+    "matrix-from-diagonal": "diagonal",
+}
+TOP_K = {"paper": 100, "code": 50}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a patch is distilled.
+
+    trainable: 'matrix', all of A; 'diagonal', d in A = H diag(d) H^T; 'plain-diagonal', d in diag(d), the "+d" of Table 5;
+    'matrix-from-diagonal', a dense matrix that starts as diag(d). target: 'logits' with KL over `top_k` tokens, or 'output',
+    X^(l+n), with the mean squared error (Table 4). store_dtype: of stored probabilities.
+    """
+
+    trainable: str = "matrix"
+    target: str = "logits"
+    top_k: int = TOP_K["paper"]
+    store_dtype: str = "float16"
+    fitting: Fitting = Fitting()
+
+    def __post_init__(self) -> None:
+        if self.trainable not in TRAINABLE:
+            raise unknown("trainable part of the patch", self.trainable, TRAINABLE)
+        if self.target not in TARGETS:
+            raise unknown("distillation target", self.target, TARGETS)
+
+
+def distill(
+    model: nn.Module,
+    patches: Mapping[tuple[int, int], LinearPatch],
+    windows: Tensor,
+    settings: Settings = Settings(),
+    *,
+    store: str | os.PathLike | None = None,
+    tokenizer=None,
+    facts: Mapping | None = None,
+    folder: str | os.PathLike | None = None,
+    progress: bool = False,
+) -> dict:
+    """Train patches in place, against the dense `model` that still has all its layers.
+
+    Args:
+        patches: what acts where the layers ``[start, stop)`` are to go (`cut_patches` makes them; `replace_runs` inserts
+            them afterwards).
+        windows: token ids [samples, tokens]; the paper's are `SAMPLES` x `LENGTH`.
+        store: folder for the teacher's logits, made or continued there (`TeacherStore`, with `tokenizer` and `facts`);
+            None computes them as they are needed.
+        folder: for checkpoints; the same training found there is continued, or loaded if it has ended.
+
+    Returns:
+        The report of `common.fitting.fit`, with target, loss, trainable part, its number of parameters, and the store's
+        bytes per token. status 'diverged' is a result: the patches are then the last whose loss was finite.
+
+    Raises:
+        UserError: patches that do not fit the model or the trainable part, or what store, checkpoint and targets refuse.
+    """
+    decoder = Decoder(model)
+    trained = {run: _trainable(decoder, run, patch, settings.trainable) for run, patch in patches.items()}
+    kept = None
+    if store is not None:
+        options = {"tokenizer": tokenizer, "facts": facts, "dtype": settings.store_dtype}
+        kept = TeacherStore(store, decoder, windows, settings.top_k, **options)
+        kept.fill(progress)
+    task = Distillation(decoder, trained, windows, target=settings.target, k=settings.top_k, store=kept)
+    parameters = {f"{a}-{b}": module.trained for (a, b), module in trained.items()}
+    identity = {"trainable": settings.trainable}
+    report = train(task, parameters, settings.fitting, identity=identity, folder=folder, progress=progress)
+    for run, patch in patches.items():
+        trained[run].finish(patch)
+    report["trainable"] = settings.trainable
+    return report | ({"store_bytes_per_token": kept.bytes_per_token()} if kept else {})
+
+
+def distill_cuts(
+    model: nn.Module,
+    statistics: Statistics,
+    removed: Collection[int],
+    windows: Tensor,
+    settings: Settings = Settings(),
+    *,
+    estimator: str = "ratio-of-means",
+    **options,
+) -> dict:
+    """Make the patches of every cut, distil them, then remove the layers and insert them, in place.
+
+    options: as for `distill`. Returns its report, with the runs and the patches' positions in the pruned model.
+    """
+    made = cut_patches(statistics, removed, kind=TRAINABLE[settings.trainable], estimator=estimator)
+    report = distill(model, made, windows, settings, **options)
+    positions = replace_runs(model, made, "linearpatch")
+    return report | {"patches": [{"run": list(run), "position": p} for run, p in zip(made, positions)]}
+
+
+class _Matrix(nn.Module):
+    """Trains the patch's own weight, dense or diagonal."""
+
+    def __init__(self, patch: LinearPatch):
+        super().__init__()
+        self.patch = patch
+        self.trained = patch.weight
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.patch(hidden)
+
+    def finish(self, patch: LinearPatch) -> None:
+        """Nothing to fold: the patch holds what was trained."""
+
+
+class _RotatedDiagonal(nn.Module):
+    """Trains d of A = H diag(d) H^T; two fast transforms stand for the two products with H."""
+
+    def __init__(self, patch: LinearPatch):
+        super().__init__()
+        self.trained = nn.Parameter(rotated_scales(patch).float())
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        rotated = hadamard_transform(hidden.float()) * self.trained
+        return hadamard_transform(rotated, transpose=True).to(hidden.dtype)
+
+    def finish(self, patch: LinearPatch) -> None:
+        """Write A = H diag(d) H^T into the patch."""
+        with torch.no_grad():
+            patch.weight.copy_(LinearPatch(self.trained.detach()).weight)
+
+
+def rotated_scales(patch: LinearPatch) -> Tensor:
+    """d of a patch A = H diag(d) H^T, float64 [channels].
+
+    Raises:
+        UserError: the matrix has no such form.
+    """
+    matrix = patch.matrix().detach().double()
+    rotated = hadamard_transform(hadamard_transform(matrix.T).T)  # H^T A H
+    d = rotated.diagonal().clone()
+    if (rotated - torch.diag(d)).abs().max() > 1e-4 * d.abs().max():
+        raise UserValueError("only the scales of a patch A = H diag(d) H^T can be trained alone; this matrix is none")
+    return d
+
+
+def _trainable(decoder: Decoder, run: tuple[int, int], patch: LinearPatch, part: str) -> nn.Module:
+    """The module that stands for `patch` during training; it has the parameter `trained` and the method `finish`."""
+    kind = patch.options["kind"]
+    if patch.channels != decoder.hidden_size:
+        raise UserValueError(f"a patch of {patch.channels} channels does not fit a model of {decoder.hidden_size}")
+    if (TRAINABLE[part] == "diagonal") != (kind == "diagonal"):
+        raise UserValueError(f"training {part!r} starts from a patch of kind {TRAINABLE[part]!r}, not {kind!r}")
+    if part == "matrix-from-diagonal":
+        patch.weight = nn.Parameter(torch.diag(patch.weight.detach()), requires_grad=False)
+        patch.options = {"kind": "hadamard"}  # the kind that holds a dense matrix
+    patch.to(next(decoder.layers[run[1] - 1].parameters()).device)
+    return _RotatedDiagonal(patch) if part == "diagonal" else _Matrix(patch)

@@ -1,0 +1,140 @@
+"""The training loop against torch's own optimizer and scheduler, and against itself when it is cut off."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from common.errors import UserError
+from common.fitting import CHECKPOINT, Fitting, fit
+
+DATA = torch.randn(12, 5, generator=torch.Generator().manual_seed(0))
+
+
+def start():
+    return {"a": nn.Parameter(torch.linspace(-1, 1, 5)), "b": nn.Parameter(torch.tensor([0.5]))}
+
+
+def loss_of(parameters):
+    return lambda samples: ((DATA[list(samples)] * parameters["a"]).sum(-1) - parameters["b"]).square().mean()
+
+
+class Killed(BaseException):
+    pass
+
+
+def killed_at(step, loss):
+    calls = iter(range(10**6))
+
+    def dying(samples):
+        if next(calls) == step:
+            raise Killed
+        return loss(samples)
+
+    return dying
+
+
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_it_is_adamw_with_a_cosine_per_step(clip):
+    how = Fitting(learning_rate=0.05, weight_decay=0.1, batch_size=2, accumulate=2, epochs=3, clip=clip)
+    ours, theirs = start(), start()
+    report = fit(ours, loss_of(ours), len(DATA), how)
+    optimizer = torch.optim.AdamW(theirs.values(), lr=0.05, weight_decay=0.1)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 9, eta_min=0.05 / 20)
+    losses = []
+    for step in range(9):
+        batch = [(4 * step + i) % 12 for i in range(4)]
+        loss = loss_of(theirs)(batch)
+        optimizer.zero_grad()
+        loss.backward()
+        if clip:
+            nn.utils.clip_grad_norm_(theirs.values(), clip)
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.item())
+    for name in ours:
+        torch.testing.assert_close(ours[name], theirs[name], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(torch.tensor(report["losses"]), torch.tensor(losses), rtol=1e-5, atol=1e-6)
+    assert (report["status"], report["steps"]) == ("finished", 9)
+
+
+@pytest.mark.parametrize("step", [1, 4, 7, 8])
+def test_a_training_cut_off_anywhere_ends_with_the_same_bits(tmp_path, step):
+    how = Fitting(learning_rate=0.05, epochs=2, batch_size=3, order="shuffled", seed=3, save_every=3)
+    whole, parts = start(), start()
+    wanted = fit(whole, loss_of(whole), len(DATA), how)
+    if step < 8:
+        with pytest.raises(Killed):
+            fit(parts, killed_at(step, loss_of(parts)), len(DATA), how, folder=tmp_path)
+    parts = start()  # a new process knows nothing of the first
+    report = fit(parts, loss_of(parts), len(DATA), how, folder=tmp_path)
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    assert report["losses"] == wanted["losses"] and report["status"] == "finished"
+    again = start()
+    assert fit(again, killed_at(0, loss_of(again)), len(DATA), how, folder=tmp_path) == report  # nothing is run again
+    assert torch.equal(again["a"], whole["a"])
+
+
+def test_a_shuffled_order_is_another_permutation_each_epoch():
+    how = Fitting(order="shuffled", seed=5, batch_size=4)
+    epochs = [sum(how.batches(epoch, 12), []) for epoch in (0, 1)]
+    assert epochs[0] != epochs[1] and sorted(epochs[0]) == sorted(epochs[1]) == list(range(12))
+    assert epochs[0] == sum(how.batches(0, 12), [])
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_stops_it_at_the_last_good_state(tmp_path, bad):
+    how = Fitting(learning_rate=0.05, save_every=2)
+    good, parameters = start(), start()
+    fit(good, killed_at(10**9, loss_of(good)), 12, how)
+    states = []
+
+    def failing(samples):
+        states.append({name: value.detach().clone() for name, value in parameters.items()})
+        return loss_of(parameters)(samples) + (bad if len(states) == 6 else 0.0)
+
+    report = fit(parameters, failing, 12, how, folder=tmp_path)
+    assert report["status"] == "diverged" and report["steps"] == 5 == len(report["losses"])
+    assert f"step 5 is {bad}" in report["reason"]
+    assert all(torch.equal(parameters[name], states[4][name]) for name in parameters)
+    again = start()
+    assert fit(again, failing, 12, how, folder=tmp_path) == report and torch.equal(again["a"], parameters["a"])
+
+
+def test_a_gradient_that_is_not_finite_stops_it_before_the_step():
+    parameters = {"a": nn.Parameter(torch.tensor([1.0, 0.0]))}
+    report = fit(parameters, lambda samples: parameters["a"].sqrt().sum(), 4)  # the root's slope at 0 is infinite
+    assert report["status"] == "diverged" and "gradient" in report["reason"] and report["steps"] == 0
+    assert parameters["a"].tolist() == [1.0, 0.0]
+
+
+def test_the_counter_spans_interruptions(tmp_path):
+    counts, parameters = [0], start()
+
+    def counting(samples):
+        counts[0] += 7
+        if counts[0] == 7 * 5:
+            raise Killed
+        return loss_of(parameters)(samples)
+
+    options = {"folder": tmp_path, "counter": lambda: counts[0]}
+    with pytest.raises(Killed):
+        fit(parameters, counting, 12, Fitting(save_every=2), **options)
+    assert fit(parameters, counting, 12, Fitting(save_every=2), **options)["executions"] == 7 * 12
+
+
+def test_bad_input_is_named(tmp_path):
+    parameters = start()
+    fit(parameters, loss_of(parameters), 12, folder=tmp_path, identity={"data": 1})
+    with pytest.raises(UserError, match="another training"):
+        fit(parameters, loss_of(parameters), 12, folder=tmp_path, identity={"data": 2})
+    (tmp_path / CHECKPOINT).write_bytes(b"half")
+    with pytest.raises(UserError, match="delete it to train again"):
+        fit(parameters, loss_of(parameters), 12, folder=tmp_path)
+    with pytest.raises(UserError, match="no samples"):
+        fit(parameters, loss_of(parameters), 0)
+    with pytest.raises(UserError, match="unknown order"):
+        Fitting(order="suffled")
+    with pytest.raises(UserError, match="batch_size must be positive"):
+        Fitting(batch_size=0)
