@@ -1,0 +1,154 @@
+"""LLM-Streamline against direct computations: what trains, what is left, and that it saves, reloads and generates."""
+
+import copy
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from common import checkpoint
+from common.baselines.streamline import KIND, FeedForward, Settings, replace_with_ffn, replace_with_layer
+from common.distillation import Distillation
+from common.errors import UserError
+from common.fitting import Fitting
+from common.hooks import patch_parameters, patches
+from common.surgery import remove_layers
+
+WINDOWS = torch.randint(3, 320, (10, 16), generator=torch.Generator().manual_seed(5))
+FAST = Fitting(learning_rate=3e-3, batch_size=2, epochs=4)
+
+
+def logits(model):
+    with torch.no_grad():
+        return model(input_ids=WINDOWS, use_cache=False).logits
+
+
+def streams(model, boundaries):
+    """X[l] of the model as Hugging Face code runs it (before the final norm)."""
+    seen = {}
+    receivers = [*model.model.layers, model.model.norm]
+    hooks = [
+        receivers[b].register_forward_pre_hook(lambda m, a, b=b: seen.update({b: a[0].detach()})) for b in boundaries
+    ]
+    logits(model)
+    for hook in hooks:
+        hook.remove()
+    return [seen[b] for b in boundaries]
+
+
+def test_the_network_is_the_models_own_gated_one_without_norm_or_residual(tiny_llama):
+    network = FeedForward.like(tiny_llama.config, seed=3)
+    own = tiny_llama.model.layers[0].mlp
+    own.load_state_dict(network.state_dict())  # the same names and shapes, no biases
+    x = torch.randn(2, 5, 64, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(network(x), own(x))
+    weight = network.gate_proj.weight
+    assert torch.equal(weight, FeedForward.like(tiny_llama.config, seed=3).gate_proj.weight)
+    assert not torch.equal(weight, FeedForward.like(tiny_llama.config, seed=4).gate_proj.weight)
+    assert weight.std().item() == pytest.approx(tiny_llama.config.initializer_range, rel=0.1)
+
+
+def test_a_training_of_the_network_is_a_plain_regression_on_stored_states(tiny_llama):
+    before, after = streams(tiny_llama, [2, 5])
+    reference = FeedForward.like(tiny_llama.config)
+    optimizer = torch.optim.AdamW(reference.parameters(), lr=3e-3, weight_decay=1e-4)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20, eta_min=3e-3 / 20)
+    for step in range(20):
+        rows = slice(2 * (step % 5), 2 * (step % 5) + 2)
+        optimizer.zero_grad()
+        nn.functional.mse_loss(reference(before[rows]), after[rows]).backward()
+        optimizer.step()
+        schedule.step()
+    report = replace_with_ffn(tiny_llama, [2, 3, 4], WINDOWS, Settings(fitting=FAST))
+    (patch,) = patches(tiny_llama)
+    assert (patch.kind, patch.position, len(tiny_llama.model.layers)) == (KIND, 2, 3)
+    for name, value in reference.named_parameters():
+        torch.testing.assert_close(patch.module.get_parameter(name), value, rtol=1e-3, atol=1e-4)
+    assert report["losses"][-1] < report["losses"][0] and report["loss"] == "mse"
+    assert report["executions"] == 20 * 5  # nothing after the window runs
+    assert report["parameters"] == 3 * 64 * 96 == sum(p.numel() for p in patch_parameters(tiny_llama))
+
+
+def test_the_network_may_learn_the_logits_too(tiny_llama):
+    report = replace_with_ffn(tiny_llama, [1, 3], WINDOWS, Settings("logits", top_k=9, fitting=FAST))
+    assert report["losses"][-1] < report["losses"][0] and report["loss"] == "kl"
+    assert [p.position for p in patches(tiny_llama)] == [1, 2]
+
+
+def test_a_layer_that_has_not_learnt_is_the_windows_first(tiny):
+    plain = copy.deepcopy(tiny)
+    remove_layers(plain, [3, 4])
+    report = replace_with_layer(tiny, [2, 3, 4], WINDOWS, Settings(fitting=Fitting(1e-12, weight_decay=0.0)))
+    torch.testing.assert_close(logits(tiny), logits(plain), rtol=1e-4, atol=1e-4)
+    assert len(tiny.model.layers) == 4 and report["replaced"] == [{"run": [2, 5], "position": 2}]
+    assert patches(tiny) == []
+
+
+def test_a_layer_learns_its_window_and_nothing_else_changes(tiny_llama):
+    dense = copy.deepcopy(tiny_llama)
+    before, after = streams(dense, [2, 5])
+    report = replace_with_layer(tiny_llama, [4, 2, 3], WINDOWS, Settings(fitting=FAST))
+    error = (streams(tiny_llama, [3])[0] - after).square().mean().item()
+    assert error < (streams(dense, [3])[0] - after).square().mean().item() and error < report["losses"][0]
+    left = [0, 1, 2, 5]
+    for position, original in enumerate(left):
+        for name, value in tiny_llama.model.layers[position].state_dict().items():
+            assert torch.equal(value, dense.model.layers[original].state_dict()[name]) == (original != 2), name
+    assert torch.equal(tiny_llama.lm_head.weight, dense.lm_head.weight)
+
+
+@pytest.mark.parametrize("replace", [replace_with_ffn, replace_with_layer])
+def test_the_result_reloads_and_generates_with_and_without_cache(tiny, tiny_tokenizer, tmp_path, greedy, replace):
+    replace(tiny, [2, 3], WINDOWS, Settings(fitting=Fitting(learning_rate=1e-3)))
+    checkpoint.save(tiny, tiny_tokenizer, tmp_path / "m")
+    again, _ = checkpoint.load(tmp_path / "m")
+    assert torch.equal(logits(again), logits(tiny))
+    assert greedy(again, WINDOWS[:1], True).equal(greedy(again, WINDOWS[:1], False))
+
+
+def test_a_program_that_never_heard_of_it_can_load_it(tiny_llama, tmp_path):
+    replace_with_ffn(tiny_llama, [2, 3], WINDOWS, Settings(fitting=Fitting(learning_rate=1e-3)))
+    checkpoint.save(tiny_llama, None, tmp_path / "m")
+    program = "import sys; from common import checkpoint; checkpoint.load(sys.argv[1])"
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "m")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("replace", [replace_with_ffn, replace_with_layer])
+def test_a_bfloat16_model_stays_one(make_tiny, replace):
+    model = make_tiny("llama").bfloat16()
+    report = replace(model, [2, 3], WINDOWS, Settings(fitting=FAST))
+    assert report["losses"][-1] < report["losses"][0]
+    assert {p.dtype for p in [*model.parameters(), *patch_parameters(model)]} == {torch.bfloat16}
+    assert logits(model).isfinite().all()
+
+
+def test_cut_off_it_ends_with_the_same_bits(make_tiny, tmp_path, monkeypatch):
+    whole, parts = make_tiny(), make_tiny()
+    settings = Settings(fitting=Fitting(learning_rate=3e-3, save_every=2))
+    replace_with_layer(whole, [2, 3], WINDOWS, settings)
+    honest, calls = Distillation.loss, iter(range(100))
+
+    def dying(self, samples):
+        if next(calls) == 5:
+            raise KeyboardInterrupt
+        return honest(self, samples)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Distillation, "loss", dying)
+        replace_with_layer(parts, [2, 3], WINDOWS, settings, folder=tmp_path)
+    assert len(parts.model.layers) == 6  # untouched so far
+    replace_with_layer(parts, [2, 3], WINDOWS, settings, folder=tmp_path)
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, parts.state_dict()[name]), name
+
+
+def test_bad_input_is_named(tiny_llama):
+    with pytest.raises(UserError, match="one window of two or more layers"):
+        replace_with_layer(tiny_llama, [2, 4], WINDOWS)
+    with pytest.raises(UserError, match="one window of two or more layers"):
+        replace_with_layer(tiny_llama, [2], WINDOWS)
+    with pytest.raises(UserError, match="unknown distillation target"):
+        Settings("hidden")

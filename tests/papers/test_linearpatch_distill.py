@@ -1,0 +1,174 @@
+"""Distilling the patch: what trains, what stays, and that nothing depends on how often it was interrupted."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from common import checkpoint
+from common.calibration import collect
+from common.decoder import Decoder
+from common.distillation import Distillation
+from common.errors import UserError
+from common.fitting import Fitting
+from common.hadamard import hadamard_matrix
+from common.hooks import patches
+from papers import linearpatch
+from papers.linearpatch import distill as distillation
+from papers.linearpatch.distill import Settings, distill, distill_cuts
+
+WINDOWS = torch.randint(3, 320, (10, 16), generator=torch.Generator().manual_seed(5))
+FAST = Fitting(learning_rate=1e-2, batch_size=2)
+RUN = (2, 4)
+
+
+def scales(seed=1):
+    return torch.rand(64, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) + 0.7
+
+
+def patch_for(trainable="matrix", seed=1):
+    return linearpatch.LinearPatch(scales(seed), distillation.TRAINABLE[trainable])
+
+
+def test_the_defaults_are_the_papers_settings():
+    chosen = Settings()
+    assert (chosen.trainable, chosen.target, chosen.top_k, chosen.store_dtype) == ("matrix", "logits", 100, "float16")
+    how = chosen.fitting
+    assert (how.learning_rate, how.weight_decay, how.batch_size, how.epochs, how.clip) == (1e-4, 1e-4, 1, 1, None)
+    steps = how.steps(distillation.SAMPLES)
+    assert steps == 5000 and distillation.LENGTH == 2048
+    assert how.rate(0, steps) == 1e-4 and how.rate(steps, steps) == pytest.approx(1e-4 / 20)
+    assert distillation.TOP_K == {"paper": 100, "code": 50}
+
+
+@pytest.mark.parametrize("trainable", distillation.TRAINABLE)
+@pytest.mark.parametrize("target", ["logits", "output"])
+def test_only_the_patch_changes_and_the_loss_falls(tiny_llama, trainable, target):
+    before = {name: value.clone() for name, value in tiny_llama.state_dict().items()}
+    patch = patch_for(trainable)
+    settings = Settings(trainable, target, top_k=9, fitting=Fitting(learning_rate=1e-2, batch_size=2, epochs=6))
+    report = distill(tiny_llama, {RUN: patch}, WINDOWS, settings)
+    assert report["status"] == "finished" and report["losses"][-1] < report["losses"][0]
+    assert all(torch.equal(value, before[name]) for name, value in tiny_llama.state_dict().items())
+    assert all(parameter.requires_grad for parameter in tiny_llama.parameters())
+    assert not patch.weight.requires_grad
+    assert report["parameters"] == (64 if trainable in ("diagonal", "plain-diagonal") else 64 * 64)
+    rotation = hadamard_matrix(64)
+    if trainable == "plain-diagonal":
+        assert patch.weight.shape == (64,)
+    elif trainable == "diagonal":  # still H diag(d) H^T, with another d
+        rotated = rotation.T @ patch.weight.double() @ rotation
+        assert (rotated - torch.diag(rotated.diagonal())).abs().max() < 1e-5
+        assert (rotated.diagonal() - scales()).abs().max() > 1e-2
+    else:
+        assert patch.weight.shape == (64, 64)
+        assert (patch.weight - patch.weight.T).abs().max() > 1e-3  # unconstrained: the symmetry is lost
+
+
+def test_the_gradient_of_every_part_is_the_chain_rule_on_that_of_the_full_matrix(tiny_llama):
+    """dL/dA gives dL/dd of A = H diag(d) H^T and of A = diag(d)."""
+    rotation, gradients = hadamard_matrix(64).float(), {}
+    for part in ("matrix", "diagonal", "plain-diagonal", "matrix-from-diagonal"):
+        module = distillation._trainable(Decoder(tiny_llama), RUN, patch_for(part), part)
+        module.trained.requires_grad_(True)
+        Distillation(Decoder(tiny_llama), {RUN: module}, WINDOWS, k=9).loss([0, 1]).backward()
+        gradients[part] = module.trained.grad
+    full = {"diagonal": (rotation.T @ gradients["matrix"] @ rotation).diagonal()}
+    full["plain-diagonal"] = gradients["matrix-from-diagonal"].diagonal()
+    for part, wanted in full.items():
+        torch.testing.assert_close(gradients[part], wanted, rtol=1e-3, atol=1e-4 * wanted.abs().max().item())
+
+
+def test_the_pruned_model_is_the_student(tiny, tiny_tokenizer, tmp_path, greedy):
+    """What surgery leaves has the loss that training ended with; it reloads and generates with and without cache."""
+    statistics = collect(Decoder(tiny), WINDOWS, span=2)
+    with torch.no_grad():
+        values, indices = tiny(input_ids=WINDOWS, use_cache=False).logits.topk(9, -1)
+    settings = Settings(top_k=9, fitting=FAST)
+    report = distill_cuts(tiny, statistics, [1, 3, 4], WINDOWS, settings)
+    assert [p["position"] for p in report["patches"]] == [1, 2] == [p.position for p in patches(tiny)]
+    checkpoint.save(tiny, tiny_tokenizer, tmp_path / "m")
+    again, _ = checkpoint.load(tmp_path / "m")
+    with torch.no_grad():
+        logits = again(input_ids=WINDOWS, use_cache=False).logits
+    assert torch.equal(logits, tiny(input_ids=WINDOWS, use_cache=False).logits)
+    q = logits.gather(-1, indices).log_softmax(-1)
+    loss = (values.softmax(-1) * (values.log_softmax(-1) - q)).sum(-1).mean().item()
+    assert loss < max(report["losses"])
+    assert greedy(again, WINDOWS[:1], True).equal(greedy(again, WINDOWS[:1], False))
+
+
+def test_a_stored_teacher_trains_the_same_patch_to_rounding(tiny_llama, tmp_path):
+    made = {}
+    for name, store in (("online", None), ("stored", tmp_path / "store")):
+        made[name] = patch_for()
+        settings = Settings(top_k=9, store_dtype="float32", fitting=FAST)
+        report = distill(tiny_llama, {RUN: made[name]}, WINDOWS, settings, store=store)
+    torch.testing.assert_close(made["online"].weight, made["stored"].weight, rtol=1e-3, atol=1e-4)
+    assert report["executions"] == 5 * (6 - 2)  # five steps, each all layers but the removed ones
+    assert report["store_bytes_per_token"] > 9 * (4 + 2)
+    with pytest.raises(UserError, match="another K"):
+        distill(tiny_llama, {RUN: patch_for()}, WINDOWS, Settings(top_k=8), store=tmp_path / "store")
+
+
+_KILLED = """
+import os, signal, sys, torch
+import conftest, test_linearpatch_distill as this
+from common import distillation
+torch.set_num_threads(1)
+calls = iter(range(100))
+honest = distillation.Distillation.loss
+def dying(self, samples):
+    if next(calls) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return honest(self, samples)
+distillation.Distillation.loss = dying
+this.distilled(conftest._tiny_model("llama"), sys.argv[1], sys.argv[2])
+"""
+
+
+def distilled(model, store, folder):
+    made = {RUN: patch_for(), (5, 6): patch_for(seed=2)}
+    how = Fitting(learning_rate=1e-2, batch_size=2, order="shuffled", seed=4, save_every=2)
+    report = distill(model, made, WINDOWS, Settings(top_k=9, fitting=how), store=store, folder=folder)
+    return made, report
+
+
+def test_killed_and_started_again_it_ends_with_the_same_bits(make_tiny, tmp_path):
+    wanted, report = distilled(make_tiny(), tmp_path / "a", None)
+    here = os.path.dirname(__file__)
+    arguments = [str(tmp_path / "b"), str(tmp_path / "work")]
+    path = os.pathsep.join([os.path.dirname(here), here, *sys.path])
+    done = subprocess.run([sys.executable, "-c", _KILLED, *arguments], env={**os.environ, "PYTHONPATH": path})
+    assert done.returncode == -signal.SIGKILL
+    assert (tmp_path / "work" / "fit.safetensors").exists()
+    patches_again, again = distilled(make_tiny(), tmp_path / "b", tmp_path / "work")
+    assert all(torch.equal(wanted[run].weight, patches_again[run].weight) for run in wanted)
+    assert again["losses"] == report["losses"] and again["executions"] == report["executions"] == 5 * 3
+
+
+def test_a_loss_that_is_not_finite_is_a_result(tiny_llama):
+    patch = linearpatch.LinearPatch(torch.full((64,), 3e38, dtype=torch.float64), "diagonal")
+    before = patch.weight.clone()
+    report = distill(tiny_llama, {RUN: patch}, WINDOWS, Settings("plain-diagonal", "output", fitting=FAST))
+    assert report["status"] == "diverged" and "step 0" in report["reason"] and report["losses"] == []
+    assert torch.equal(patch.weight, before)
+
+
+def test_bad_input_is_named(tiny_llama):
+    with pytest.raises(UserError, match="unknown trainable part"):
+        Settings("matrices")
+    with pytest.raises(UserError, match="unknown distillation target"):
+        Settings(target="hidden")
+    with pytest.raises(UserError, match="starts from a patch of kind 'hadamard', not 'diagonal'"):
+        distill(tiny_llama, {RUN: patch_for("plain-diagonal")}, WINDOWS, Settings("matrix"))
+    with pytest.raises(UserError, match="a patch of 32 channels does not fit a model of 64"):
+        distill(tiny_llama, {RUN: linearpatch.LinearPatch(torch.ones(32))}, WINDOWS)
+    skewed = patch_for()
+    skewed.weight[0, 1] += 0.5
+    with pytest.raises(UserError, match="this matrix is none"):
+        distill(tiny_llama, {RUN: skewed}, WINDOWS, Settings("diagonal"))
+    torch.testing.assert_close(distillation.rotated_scales(patch_for()), scales(), rtol=1e-5, atol=1e-6)
