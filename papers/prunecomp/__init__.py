@@ -1,0 +1,16 @@
+"""Prune&Comp: layer pruning that rescales the remaining weights, so that the stream keeps its magnitude."""
+
+from papers.prunecomp.factor import check_scale_invariance, fuse_factor, fuse_factors, magnitude_factor
+from papers.prunecomp.method import METRICS, prune_and_compensate, remove_and_compensate
+from papers.prunecomp.stream import Stream
+
+__all__ = [
+    "METRICS",
+    "Stream",
+    "check_scale_invariance",
+    "fuse_factor",
+    "fuse_factors",
+    "magnitude_factor",
+    "prune_and_compensate",
+    "remove_and_compensate",
+]

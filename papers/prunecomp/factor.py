@@ -1,0 +1,110 @@
+"""The magnitude factor and its fusion into the weights before the cut (Prune&Comp, "Magnitude Compensation").
+
+Notation: layer l is removed; X^(l) [batch, tokens, channels] is the stream before it and X^(l+1) after it; alpha is the
+factor with which layer l + 1 should receive X^(l) (Eq. 10). Fused, nothing is left of alpha at run time: the norms before
+every attention and every MLP do not see the scale of the stream, so scaling everything that was added to it scales it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from common.calibration import Statistics
+from common.decoder import Decoder
+from common.errors import UserError, UserValueError, unknown
+from common.surgery import untie_embeddings
+
+WINDOW_FACTORS = ("direct", "product")
+
+
+def magnitude_factor(statistics: Statistics, start: int, stop: int | None = None, *, how: str = "direct") -> float:
+    """alpha of the removed layers ``[start, stop)`` (one layer by default), in float64 (Eq. 9).
+
+    Per calibration sequence and channel the L1 norm over tokens of X^(stop) over that of X^(start); the mean over channels
+    and sequences. The official code averages per channel over sequences first: the same number.
+
+    how: for several layers, which the paper leaves open: ``direct`` is the ratio across all of them (the official code
+    for CosSim(CL)), ``product`` the product of each layer's own.
+
+    Raises:
+        UserError: an unknown ``how``, or a run longer than the statistics' span.
+    """
+    if how not in WINDOW_FACTORS:
+        raise unknown("factor of a window", how, WINDOW_FACTORS)
+    stop = start + 1 if stop is None else stop
+    if how == "direct":
+        return statistics.ratio(start, stop).mean().item()
+    return math.prod(statistics.ratio(layer, layer + 1).mean().item() for layer in range(start, stop))
+
+
+def fuse_factor(model: nn.Module, position: int, factor: float) -> None:
+    """Let layer ``position`` of the present (pruned) model receive ``factor`` times the stream, in place (Eqs. 11-13).
+
+    Scales the token embedding and, in layers 0 .. position - 1, what writes into the stream: weights and biases of
+    ``o_proj`` and ``down_proj`` (of every expert), or Gemma 2's post-norm gains, w <- alpha (1 + w) - 1. A tied head is
+    untied first. The paper's "k in [1, l - 1]" counts layers from 1: with layer 0 left out, Eq. 10 would not hold.
+    Exact as the norms' epsilon goes to 0.
+
+    Raises:
+        UserError: no such position, the final norm (nothing after it sees the factor), a factor that is not a positive
+            number, an architecture that is not known, or norms that are not scale-invariant.
+    """
+    fuse_factors(model, {position: factor})
+
+
+def fuse_factors(model: nn.Module, factors: Mapping[int, float]) -> None:
+    """`fuse_factor` for several cuts: every weight is multiplied once, by the product of all factors behind it.
+
+    The product is formed in float64 and the weight in float32 at least, so n cuts round a weight once and not n times.
+    """
+    decoder = Decoder(model)
+    for position, factor in factors.items():
+        check_cut(position, decoder.num_layers)
+        if not (math.isfinite(factor) and factor > 0):
+            raise UserValueError(f"the factor at layer {position} is {factor}; it must be a positive number")
+    last = max(factors, default=0)
+    check_scale_invariance(decoder, last)
+    if not factors:
+        return
+    untie_embeddings(model)
+    decoder.embedding_writer().scale_(math.prod(factors.values()))
+    for layer in range(last):
+        product = math.prod(factor for position, factor in factors.items() if position > layer)
+        for writer in decoder.residual_writers(layer):
+            writer.scale_(product)
+
+
+def check_cut(position: int, layers: int) -> None:
+    """Refuse a cut that is not before one of the present model's layers."""
+    if position == layers:
+        raise UserValueError(
+            f"nothing follows the cut at X[{position}] but the final norm, which does not see the stream's scale: after "
+            "removing the last layer a factor has nothing to act on; keep the last layer, or prune without compensation"
+        )
+    if not 0 <= position < layers:
+        raise UserValueError(f"no layer {position} to receive a scaled stream: the model has 0..{layers - 1}")
+
+
+@torch.no_grad()
+def check_scale_invariance(decoder: Decoder, stop: int | None = None) -> None:
+    """Refuse a model whose norms in layers ``[0, stop)`` see the scale of what they read: the factor would not go through.
+
+    Each norm of the layer is given a large random input and its double; epsilon does not matter there.
+    """
+    for index in range(decoder.num_layers if stop is None else stop):
+        for name, norm in decoder.layers[index].named_children():
+            if "norm" not in name:
+                continue
+            weight = next(norm.parameters(), decoder.embed.weight)
+            generator = torch.Generator().manual_seed(0)
+            probe = (1e3 * torch.randn(1, 1, decoder.hidden_size, generator=generator)).to(weight)
+            once, twice = norm(probe).float(), norm(2 * probe).float()
+            if not (once - twice).abs().max() <= 1e-2 * once.abs().max():
+                raise UserError(
+                    f"cannot compensate: {name} of layer {index} ({type(norm).__name__}) is not scale-invariant, so a "
+                    "factor before it would change what the layer computes; prune without compensation"
+                )

@@ -1,0 +1,282 @@
+"""Prune&Comp from calibration tokens to a smaller, rescaled model (Algorithm 1, and its parts for the ablation).
+
+    repeat n times:  idx <- Metric(M, C);  alpha <- gap at idx, measured before it goes;  M <- Prune(M, idx);  M <- Comp
+
+The printed algorithm prunes before it compensates; alpha needs the layer still in place, as the text and the official code
+have it. Lower scores are removed first for every metric; Eqs. 4 and 5 are cosines, of which the highest goes.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from common.calibration import Statistics, collect
+from common.decoder import Decoder
+from common.errors import UserError, UserValueError, unknown
+from common.hooks import patches
+from common.importance import losses_without_each, magnitude, protect, taylor
+from common.selection import best_window, check_count, one_shot, runs
+from common.surgery import remove_layers
+from papers.prunecomp.factor import check_cut, check_scale_invariance, fuse_factor, fuse_factors, magnitude_factor
+from papers.prunecomp.stream import Stream
+
+log = logging.getLogger(__name__)
+
+METRICS = ("bi", "cl", "ppl", "taylor+", "mag+")
+FIDELITIES = ("paper", "code")
+
+
+@dataclass(frozen=True)
+class _Search:
+    """What stays the same while layers go. protected: None for the metric's own rule; own: the metric's tokens, if others."""
+
+    metric: str
+    fidelity: str
+    compensate: bool
+    protected: frozenset[int] | None
+    windows: Tensor | None
+    own: Tensor | None
+    batch_size: int
+    progress: bool
+
+    def streams(self, decoder: Decoder) -> tuple[Stream, Stream]:
+        """The stream that factors are measured on, and the metric's (mostly the same)."""
+        options = {"batch_size": self.batch_size, "progress": self.progress}
+        stream = Stream(decoder, self.windows, **options)
+        return stream, stream if self.own is None else Stream(decoder, self.own, **options)
+
+    def eligible(self, layers: list[int], total: int) -> list[int]:
+        """The layers that may go next, of those that remain.
+
+        Taylor+ and Mag+ keep the first four and last two of the original model. These are also the first four and last
+        two of any smaller one, which is what the official code keeps. Its PPL keeps the first and last that remain.
+        """
+        if self.protected is not None:
+            return [layer for layer in layers if layer not in self.protected]
+        if self.metric.endswith("+"):
+            return [layer for layer in layers if layer not in protect(total)]
+        return layers[1:-1] if self.metric == "ppl" and self.fidelity == "code" else layers
+
+    def scores(self, stream: Stream, eligible: list[int]) -> dict[int, float]:
+        """Eligible layer -> score in the model as it is now; candidates for PPL are tried without a factor of their own."""
+        decoder, layers = stream.decoder, stream.layers
+        if self.metric == "bi":
+            found = dict(zip(layers, (1 - stream.cosines()).tolist()))
+        elif self.metric == "mag+":
+            found = dict(zip(layers, magnitude(decoder, layers=layers, factors=stream.products()).tolist()))
+        elif self.metric == "taylor+":
+            options = {"micro_batch": stream.batch_size, "gains": stream.factors, "progress": self.progress}
+            scores = taylor(decoder, stream.ids, layers=layers, inputs=stream.states(), **options)
+            found = dict(zip(layers, scores.tolist()))
+        else:
+            inputs = stream.states(layers.index(eligible[-1]))
+            options = {"batch_size": stream.batch_size, "gains": stream.factors, "progress": self.progress}
+            losses = losses_without_each(decoder, stream.ids, layers, eligible, inputs=inputs, **options)
+            found = dict(zip(eligible, losses.tolist()))
+        return {layer: found[layer] for layer in eligible}
+
+
+def prune_and_compensate(
+    model: nn.Module,
+    windows: Tensor | None,
+    count: int,
+    *,
+    metric: str = "bi",
+    iterative: bool = True,
+    compensate: bool = True,
+    metric_windows: Tensor | None = None,
+    protected: Collection[int] | None = None,
+    window_factor: str = "direct",
+    fidelity: str = "paper",
+    batch_size: int = 8,
+    progress: bool = False,
+) -> dict:
+    """Remove ``count`` layers of ``model`` and rescale what is left, in place; a plain Hugging Face model remains.
+
+    Args:
+        windows: calibration tokens [samples, tokens] for the factors, and for the metric unless it has its own. May be
+            None only for Mag+ without compensation.
+        metric: one of METRICS: BI, CL, PPL, Taylor+, Mag+.
+        iterative: choose again after every removal (+IterPrune); otherwise all at once from the model as given. CL removes
+            one window at once in either case: iterated one by one it would be BI.
+        compensate: fuse a factor at every cut (+MagComp); while choosing, earlier factors are already in effect. One-shot
+            factors are those of the model as given, their product at a cut of several layers.
+        metric_windows: the metric's own tokens: SLEB's lines for PPL and ten C4 crops for Taylor+ in the official code.
+        protected: layers that stay; default: the first four and last two for Taylor+ and Mag+, none for the others.
+        window_factor: alpha of CL's window, see `magnitude_factor`.
+        fidelity: ``paper`` keeps the weights as they are while choosing, and multiplies each once at the end by the product
+            of its factors. ``code`` fuses after each removal into the weights as they are stored; its CL takes the cosine
+            along tokens per channel and spares the ends, its PPL keeps the first and the last remaining layer. Two things of
+            the official code are not repeated: it leaves tied heads tied, and rounds alpha to half precision.
+        batch_size: samples a batch.
+
+    Returns the removed layers in order (original indices), the factor of each (for CL, one; None where the last layer
+    went, since nothing follows it but the final norm), the fused cuts [position in the pruned model, factor], and the
+    layer executions (one per layer and batch).
+
+    Raises:
+        UserError: unknown metric or fidelity, an impossible count, more removals than unprotected layers, a metric or
+            factor without its tokens, norms that are not scale-invariant, a model that carries patches.
+    """
+    decoder = Decoder(model)
+    keep = None if protected is None else frozenset(protected)
+    windows, own = (metric_windows, None) if windows is None and not compensate else (windows, metric_windows)
+    own = None if own is windows else own
+    search = _Search(metric, fidelity, compensate, keep, windows, own, batch_size, progress)
+    _check(search, decoder, count)
+    began = decoder.executions
+    if metric == "cl":
+        report = _window(search, decoder, count, window_factor)
+    elif windows is None:  # Mag+ without compensation: the weights of what remains do not change
+        protected = set(range(decoder.num_layers)) - set(_first(search, decoder))
+        removed = one_shot(magnitude(decoder), count, protected)
+        remove_layers(model, removed)
+        report = {"removed": removed, "factors": [], "cuts": []}
+    elif fidelity == "code" and iterative:
+        report = _in_place(search, decoder, count)
+    else:
+        report = _streamed(search, decoder, count, iterative)
+    return report | {"layer_executions": decoder.executions - began}
+
+
+def remove_and_compensate(
+    model: nn.Module, statistics: Statistics, removed: Collection[int], *, window_factor: str = "product"
+) -> dict:
+    """Remove the given layers and fuse the dense model's factors at each run's end, in place (one-shot + MagComp).
+
+    Statistics are of the model as given. Returns the cuts [position in the pruned model, factor].
+
+    Raises:
+        UserError: the last layer is among them: a factor would have nothing to act on.
+    """
+    decoder = Decoder(model)
+    found = runs(removed)
+    for _, stop in found:
+        check_cut(stop, decoder.num_layers)
+    check_scale_invariance(decoder, found[-1][0] if found else 0)
+    cuts, gone = {}, 0
+    for start, stop in found:
+        cuts[start - gone] = magnitude_factor(statistics, start, stop, how=window_factor)
+        gone += stop - start
+    remove_layers(model, removed)
+    fuse_factors(model, cuts)
+    return {"cuts": [list(cut) for cut in cuts.items()]}
+
+
+def _first(search: _Search, decoder: Decoder) -> list[int]:
+    return search.eligible(list(range(decoder.num_layers)), decoder.num_layers)
+
+
+def _check(search: _Search, decoder: Decoder, count: int) -> None:
+    """Everything that can be refused before any layer runs."""
+    if search.metric not in METRICS:
+        raise unknown("pruning metric", search.metric, METRICS)
+    if search.fidelity not in FIDELITIES:
+        raise unknown("fidelity", search.fidelity, FIDELITIES)
+    check_count(count, decoder.num_layers)
+    allowed = len(_first(search, decoder))
+    if count > allowed:
+        raise UserValueError(
+            f"cannot remove {count} layers: only {allowed} of {decoder.num_layers} are not protected; remove fewer, or name "
+            "the layers to keep in protected="
+        )
+    if search.windows is None and search.own is None and search.metric != "mag+":
+        raise UserError(f"the metric {search.metric!r} needs calibration tokens [samples, tokens]; pass windows")
+    if search.windows is None and search.compensate:
+        raise UserError("compensation needs calibration tokens [samples, tokens]; pass windows, or compensate=False")
+    if patches(decoder.model):
+        raise UserError("the model carries patches; prune and compensate it before anything is attached to it")
+    if search.compensate:
+        check_scale_invariance(decoder)
+
+
+def _window(search: _Search, decoder: Decoder, count: int, window_factor: str) -> dict:
+    """CosSim(CL), Eq. 5: the window that changes the stream least, at once; one factor across it."""
+    kind = "channel" if search.fidelity == "code" else "token"
+    options = {"span": count, "rotate": False, "batch_size": search.batch_size, "progress": search.progress}
+    statistics = collect(decoder, search.windows if search.own is None else search.own, kinds=(kind,), **options)
+    start, stop = best_window(statistics, count, kind, exclude_ends=search.fidelity == "code")
+    factor = None
+    if search.compensate and stop < decoder.num_layers:
+        if search.own is not None:
+            statistics = collect(decoder, search.windows, kinds=(), pairs=(), **options)
+        factor = magnitude_factor(statistics, start, stop, how=window_factor)
+    elif search.compensate:
+        _nothing_follows(stop - 1)
+    remove_layers(decoder.model, range(start, stop))
+    cuts = {} if factor is None else {start: factor}
+    fuse_factors(decoder.model, cuts)
+    return _report(range(start, stop), [factor] if search.compensate else [], cuts)
+
+
+def _streamed(search: _Search, decoder: Decoder, count: int, iterative: bool) -> dict:
+    """All other metrics: the model stays whole while layers are chosen, and is cut and fused once at the end."""
+    stream, metric_stream = search.streams(decoder)
+    order: list[int] = []
+    alphas: dict[int, float] = {}
+    if not iterative:
+        scores = search.scores(metric_stream, _first(search, decoder))
+        order = sorted(scores, key=scores.__getitem__)[:count]  # ties: the earlier layer
+        alphas = {layer: stream.factor(layer) for layer in order} if search.compensate else {}
+    removed: list[int] = []
+    factors: list[float | None] = []
+    for step in tqdm(range(count), "Prune&Comp", disable=not (search.progress and sys.stderr.isatty())):
+        if iterative:
+            scores = search.scores(metric_stream, search.eligible(stream.layers, decoder.num_layers))
+            layer = min(scores, key=scores.__getitem__)
+        else:
+            layer = order[step]
+        alpha = None
+        if search.compensate and layer == stream.layers[-1]:
+            _nothing_follows(layer)
+        elif search.compensate:
+            alpha = stream.factor(layer) if iterative else alphas[layer]
+        for one in {id(stream): stream, id(metric_stream): metric_stream}.values():
+            one.remove(layer, 1.0 if alpha is None else alpha)
+        removed.append(layer)
+        factors.append(alpha)
+    remove_layers(decoder.model, removed)
+    fuse_factors(decoder.model, stream.cuts())
+    return _report(removed, factors if search.compensate else [], stream.cuts())
+
+
+def _in_place(search: _Search, decoder: Decoder, count: int) -> dict:
+    """The official code's loop: a fresh look at the present model, then its weights are cut and scaled as they are stored."""
+    names, total = list(range(decoder.num_layers)), decoder.num_layers
+    removed: list[int] = []
+    factors: list[float | None] = []
+    for _ in range(count):
+        stream, metric_stream = search.streams(decoder)
+        eligible = [names.index(layer) for layer in search.eligible(names, total)]
+        scores = search.scores(metric_stream, eligible)
+        place = min(scores, key=scores.__getitem__)
+        alpha = None
+        if search.compensate and place == len(names) - 1:
+            _nothing_follows(names[place])
+        elif search.compensate:
+            alpha = stream.factor(place)
+        remove_layers(decoder.model, [place])
+        if alpha is not None:
+            fuse_factor(decoder.model, place, alpha)
+        removed.append(names.pop(place))
+        factors.append(alpha)
+    cuts: dict[int, float] = {}
+    for layer, alpha in zip(removed, factors):
+        position = sum(name < layer for name in names)
+        if alpha is not None and position < len(names):
+            cuts[position] = cuts.get(position, 1.0) * alpha
+    return _report(removed, factors if search.compensate else [], cuts)
+
+
+def _report(removed: Iterable[int], factors: list[float | None], cuts: dict[int, float]) -> dict:
+    return {"removed": list(removed), "factors": factors, "cuts": [list(cut) for cut in sorted(cuts.items())]}
+
+
+def _nothing_follows(layer: int) -> None:
+    log.warning("layer %d was the last one: its factor is left out, since only the final norm follows", layer)

@@ -1,0 +1,123 @@
+"""The residual stream of a model that loses layers one by one, on calibration tokens, each layer run only when it must be.
+
+Prune&Comp's Algorithm 1 asks for every layer's change and magnitude gain after each removal. A removal with its factor
+changes nothing before the cut but the scale, so the states before it stay, and one iteration costs the suffix alone. The
+model is left whole meanwhile: its remaining layers run in order, and a factor multiplies the stream at its cut (Eq. 10),
+which is what fusing it comes to.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from common.decoder import Decoder
+from common.errors import UserValueError
+
+
+@dataclass
+class _Change:
+    """Sums of one layer's token cosines and of its samples' magnitude ratios."""
+
+    cosine: float = 0.0
+    tokens: int = 0
+    ratio: float = 0.0
+    samples: int = 0
+
+
+class Stream:
+    """What every remaining layer receives on ``ids`` [samples, tokens], and how much it changes it.
+
+    layers: the remaining layers, by original index, in order. factors: at each cut, what multiplies the stream on its way
+    into a layer (by its original index; N is the final norm). Held, in host memory: one state [samples, tokens, channels]
+    per remaining layer, in the model's dtype.
+    """
+
+    def __init__(self, decoder: Decoder, ids: Tensor, *, batch_size: int = 8, progress: bool = False) -> None:
+        if ids.ndim != 2 or not ids.numel():
+            raise UserValueError(f"calibration tokens must be [samples, tokens], not {list(ids.shape)}")
+        self.decoder, self.ids, self.progress = decoder, ids, progress
+        self.batch_size = batch_size
+        self.layers = list(range(decoder.num_layers))
+        self.factors: dict[int, float] = {}
+        self._batches = ids.split(batch_size)
+        self._states: list[list[Tensor]] = [[] for _ in self._batches]
+        self._changes: dict[int, _Change] = {}
+
+    @torch.no_grad()
+    def states(self, place: int | None = None) -> list[list[Tensor]]:
+        """``[batch][p]``: what the layer at place p receives (the last one: ``X[N]``), known up to ``place``."""
+        place = len(self.layers) if place is None else place
+        missing = [index for index, states in enumerate(self._states) if len(states) <= place]
+        for index in tqdm(missing, "stream", leave=False, disable=not (self.progress and sys.stderr.isatty())):
+            states = self._states[index]
+            if not states:
+                states.append(self._gained(self.decoder.embed_tokens(self._batches[index]), 0).cpu())
+            hidden = states[-1].to(self.decoder.device)
+            for here in range(len(states) - 1, place):
+                leaving = self.decoder.run(hidden, layers=[self.layers[here]])
+                _add(self._changes.setdefault(self.layers[here], _Change()), hidden, leaving)
+                hidden = self._gained(leaving, here + 1)
+                states.append(hidden.cpu())
+        return self._states
+
+    def cosines(self) -> Tensor:
+        """Mean token cosine between what each remaining layer receives and returns, float64 (Eq. 4)."""
+        self.states()
+        changes = [self._changes[layer] for layer in self.layers]
+        return torch.tensor([change.cosine / change.tokens for change in changes], dtype=torch.float64)
+
+    def factor(self, layer: int) -> float:
+        """alpha of one remaining layer in the model as it is now (Eq. 9); runs no layer behind it."""
+        self.states(self.layers.index(layer) + 1)
+        return self._changes[layer].ratio / self._changes[layer].samples
+
+    def remove(self, layer: int, factor: float = 1.0) -> None:
+        """Take ``layer`` out; what followed it receives ``factor`` times its input from now on."""
+        place = self.layers.index(layer)
+        after = self.layers[place + 1] if place + 1 < len(self.layers) else self.decoder.num_layers
+        self.layers.remove(layer)
+        # its input carries the factor of the cut before it; a cut behind it had one of its own
+        gain = factor * self.factors.get(after, 1.0)
+        total = gain * self.factors.pop(layer, 1.0)
+        if total != 1.0:
+            self.factors[after] = total
+        for states in self._states:
+            del states[place + 1 :]
+            if len(states) == place + 1 and gain != 1.0:
+                states[place] = states[place] * gain
+        for gone in [layer, *self.layers[place:]]:
+            self._changes.pop(gone, None)
+
+    def products(self) -> dict[int, float]:
+        """Remaining layer -> the product of all factors behind it: what fusing multiplies its residual writers by."""
+        return {
+            layer: math.prod(factor for receiver, factor in self.factors.items() if receiver > layer)
+            for layer in self.layers
+        }
+
+    def cuts(self) -> dict[int, float]:
+        """Position in the model without the removed layers -> factor. The final norm would not notice one: left out."""
+        return {self.layers.index(receiver): f for receiver, f in self.factors.items() if receiver in self.layers}
+
+    def _gained(self, hidden: Tensor, place: int) -> Tensor:
+        receiver = self.layers[place] if place < len(self.layers) else self.decoder.num_layers
+        return hidden * self.factors[receiver] if receiver in self.factors else hidden
+
+
+def _add(change: _Change, entering: Tensor, leaving: Tensor) -> None:
+    """Accumulate in float64 what one batch [batch, tokens, channels] says about a layer."""
+    x, y = entering.float(), leaving.float()
+    tiny = torch.finfo(torch.float32).tiny
+    dots = torch.linalg.vecdot(x, y)  # [batch, tokens]
+    norms = torch.linalg.vector_norm(x, dim=-1) * torch.linalg.vector_norm(y, dim=-1)
+    change.cosine += (dots / norms.clamp_min(tiny)).double().sum().item()
+    change.tokens += dots.numel()
+    before, after = x.abs().mean(1).double(), y.abs().mean(1).double()  # [batch, channels]
+    change.ratio += (after / before.clamp_min(tiny)).mean(1).sum().item()
+    change.samples += len(x)

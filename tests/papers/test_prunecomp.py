@@ -1,0 +1,353 @@
+"""Prune&Comp against naive loops: a model that really loses layers and whose weights are scaled by hand, one at a time."""
+
+import copy
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from common import checkpoint, importance
+from common.calibration import collect
+from common.decoder import Decoder
+from common.errors import UserError
+from common.hooks import scale_stream
+from common.surgery import remove_layers
+from papers import prunecomp
+from papers.prunecomp import Stream, fuse_factor, prune_and_compensate
+
+
+@pytest.fixture
+def crops():
+    return torch.randint(3, 320, (5, 18), generator=torch.Generator().manual_seed(6))
+
+
+def logits(model, ids):
+    with torch.no_grad():
+        return model(input_ids=ids, use_cache=False).logits
+
+
+def without_epsilon(model):
+    for module in model.modules():
+        for name in ("variance_epsilon", "eps"):
+            if hasattr(module, name):
+                setattr(module, name, 0.0)
+    return model
+
+
+def deviation(model, ids, position, factor):
+    """Largest change of the logits, over their largest size, from fusing instead of a hook at the cut."""
+    with scale_stream(model, position, factor):
+        expected = logits(model, ids)
+    fuse_factor(model, position, factor)
+    return ((logits(model, ids) - expected).abs().max() / expected.abs().max()).item()
+
+
+# --- fusion
+
+
+@pytest.mark.parametrize("position", [0, 1, 3, 5])
+def test_fusing_is_scaling_the_stream_at_the_cut(tiny, crops, position):
+    unscaled = logits(tiny, crops)
+    with scale_stream(tiny, position, 2.0):
+        assert (logits(tiny, crops) - unscaled).abs().max() > 0.05  # the factor matters
+    assert deviation(without_epsilon(copy.deepcopy(tiny)), crops, position, 2.0) == 0.0  # to the last bit
+    assert deviation(without_epsilon(copy.deepcopy(tiny)), crops, position, 1.37) < 1e-4
+    assert deviation(tiny, crops, position, 1.37) < 5e-3  # at the architecture's own epsilon
+
+
+def test_biases_of_residual_writers_are_scaled_and_others_are_not(crops):
+    settings = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 6, "num_attention_heads": 4}
+    config = AutoConfig.for_model("llama", vocab_size=320, attention_bias=True, mlp_bias=True, **settings)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.normal_()
+    assert deviation(without_epsilon(model), crops, 4, 2.0) == 0.0
+
+
+def test_a_tied_head_is_untied_first_and_stays_so(make_tiny, crops, tiny_tokenizer, tmp_path):
+    model = make_tiny("gemma2")
+    model.lm_head.weight = model.model.embed_tokens.weight
+    model.config.tie_word_embeddings = True
+    assert deviation(without_epsilon(model), crops, 3, 2.0) == 0.0
+    fused = logits(model, crops)
+    checkpoint.save(model, tiny_tokenizer, tmp_path / "fused")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "fused")
+    assert torch.equal(logits(without_epsilon(again), crops), fused)
+
+
+def test_several_cuts_multiply_each_weight_once_by_the_product(tiny, crops):
+    model = without_epsilon(tiny).double()
+    if model.config.model_type == "mixtral":
+        model.set_experts_implementation("eager")
+    one_by_one = copy.deepcopy(model)
+    prunecomp.fuse_factors(model, {2: 1.3, 4: 0.9})
+    fuse_factor(one_by_one, 4, 0.9)
+    fuse_factor(one_by_one, 2, 1.3)
+    torch.testing.assert_close(model.state_dict(), one_by_one.state_dict(), rtol=1e-12, atol=1e-12)
+
+
+def test_a_half_precision_weight_is_rounded_once(tiny_llama):
+    model = tiny_llama.half()
+    original = model.model.layers[0].mlp.down_proj.weight.clone()
+    factors = {position: 1.0 + position / 37 for position in range(1, 6)}
+    prunecomp.fuse_factors(model, factors)
+    product = 1.0
+    for factor in factors.values():
+        product *= factor
+    assert torch.equal(model.model.layers[0].mlp.down_proj.weight, (original.float() * product).half())
+
+
+# --- the factor
+
+
+def test_the_factor_is_equation_9(tiny_llama, crops):
+    states = []
+    with torch.no_grad():
+        hidden = tiny_llama(input_ids=crops, output_hidden_states=True, use_cache=False).hidden_states
+    for sample in range(len(crops)):
+        before, after = hidden[2][sample].double(), hidden[4][sample].double()  # [tokens, channels]
+        states.append((after.abs().sum(0) / before.abs().sum(0)).mean())
+    expected = torch.stack(states).mean().item()
+    statistics = collect(Decoder(tiny_llama), crops, span=2, rotate=False)
+    assert prunecomp.magnitude_factor(statistics, 2, 4) == pytest.approx(expected, rel=1e-5)
+    product = prunecomp.magnitude_factor(statistics, 2) * prunecomp.magnitude_factor(statistics, 3)
+    assert prunecomp.magnitude_factor(statistics, 2, 4, how="product") == pytest.approx(product, rel=1e-9)
+
+
+# --- Algorithm 1 against a naive loop on the weights themselves
+
+
+def observe(model, ids):
+    """X[0] .. X[N] of a model, from hooks on its modules."""
+    states = []
+    modules = [*model.model.layers, model.model.norm]
+    handles = [m.register_forward_pre_hook(lambda _, args: states.append(args[0].detach())) for m in modules]
+    logits(model, ids)
+    for handle in handles:
+        handle.remove()
+    return states
+
+
+def naive_scores(model, metric, ids):
+    layers = model.model.layers
+    if metric == "bi":
+        states = observe(model, ids)
+        return [-torch.cosine_similarity(x, y, dim=-1).mean().item() for x, y in zip(states, states[1:])]
+    if metric == "mag+":
+        return [sum(p.abs().sum().item() for n, p in layer.named_parameters()) for layer in layers]
+    if metric == "ppl":
+        losses = []
+        for index in range(len(layers)):
+            trial = copy.deepcopy(model)
+            trial.model.layers = torch.nn.ModuleList([layer for i, layer in enumerate(layers) if i != index])
+            losses.append(trial(input_ids=ids, labels=ids, use_cache=False).loss.item())
+        return losses
+    model.zero_grad()
+    model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+    scores = [sum((p * p.grad).abs().sum().item() for p in layer.parameters()) for layer in layers]
+    model.zero_grad()
+    return scores
+
+
+def naive_loop(model, ids, count, metric, iterative, compensate, protected):
+    """Llama only: every step measures the model as it is, deletes the layer, and multiplies the weights before it."""
+    names, removed, factors = list(range(len(model.model.layers))), [], []
+    order = naive_scores(model, metric, ids)
+    dense = observe(model, ids)
+    for _ in range(count):
+        scores = dict(zip(names, naive_scores(model, metric, ids))) if iterative else dict(enumerate(order))
+        layer = min((name for name in names if name not in protected), key=scores.__getitem__)
+        place = names.index(layer)
+        x, y = observe(model, ids)[place : place + 2] if iterative else dense[layer : layer + 2]
+        alpha = (y.abs().mean(1) / x.abs().mean(1)).mean().item()
+        model.model.layers = torch.nn.ModuleList([m for i, m in enumerate(model.model.layers) if i != place])
+        names.remove(layer)
+        removed.append(layer)
+        if compensate:
+            factors.append(alpha)
+            with torch.no_grad():
+                model.model.embed_tokens.weight.mul_(alpha)
+                for before in model.model.layers[:place]:
+                    before.self_attn.o_proj.weight.mul_(alpha)
+                    before.mlp.down_proj.weight.mul_(alpha)
+    return removed, factors
+
+
+@pytest.mark.parametrize("fidelity", ["paper", "code"])
+@pytest.mark.parametrize("compensate", [True, False])
+@pytest.mark.parametrize("iterative", [True, False])
+@pytest.mark.parametrize("metric", ["bi", "ppl", "taylor+", "mag+"])
+def test_algorithm_1_is_the_naive_loop(tiny_llama, crops, metric, iterative, compensate, fidelity):
+    naive = copy.deepcopy(tiny_llama)
+    protected = (0, 5)
+    removed, factors = naive_loop(naive, crops, 3, metric, iterative, compensate, protected)
+    options = {"metric": metric, "iterative": iterative, "compensate": compensate, "protected": protected}
+    report = prune_and_compensate(tiny_llama, crops, 3, batch_size=2, fidelity=fidelity, **options)
+    assert report["removed"] == removed
+    assert report["factors"] == pytest.approx(factors, rel=1e-3)
+    torch.testing.assert_close(logits(tiny_llama, crops), logits(naive, crops), rtol=1e-2, atol=1e-2)
+
+
+def test_every_architecture_is_the_loop_with_hooks_at_the_cuts(tiny, crops):
+    """The factors act as hooks on the layers behind the cuts; nothing is fused."""
+    naive, names, removed = copy.deepcopy(tiny), list(range(6)), []
+    for _ in range(3):
+        states = observe(naive, crops)
+        cosines = [torch.cosine_similarity(x, y, dim=-1).mean().item() for x, y in zip(states, states[1:])]
+        place = max(range(1, len(names) - 1), key=cosines.__getitem__)
+        left = []  # what the layer returns, before the next one's hook
+        with naive.model.layers[place].register_forward_hook(lambda _, args, out, left=left: left.append(out)):
+            logits(naive, crops)
+        alpha = (left[0].abs().mean(1) / states[place].abs().mean(1)).mean().item()
+        removed.append(names.pop(place))
+        # what the removed layer received, it received scaled: its hook is the next layer's now
+        hooks = list(naive.model.layers[place]._forward_pre_hooks.values())
+        remove_layers(naive, [place])
+        hooks.append(lambda _, args, alpha=alpha: (args[0] * alpha, *args[1:]))
+        for hook in reversed(hooks):
+            naive.model.layers[place].register_forward_pre_hook(hook, prepend=True)
+    report = prune_and_compensate(tiny, crops, 3, protected=(0, 5), batch_size=5)
+    assert report["removed"] == removed
+    torch.testing.assert_close(logits(tiny, crops), logits(naive, crops), rtol=1e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("metric", prunecomp.METRICS)
+def test_the_result_is_a_plain_checkpoint_that_generates_with_and_without_cache(
+    tiny, crops, metric, tiny_tokenizer, tmp_path, greedy
+):
+    prune_and_compensate(tiny, crops, 2, metric=metric, protected=(0, 5))
+    checkpoint.save(tiny, tiny_tokenizer, tmp_path / "pruned")
+    assert not list((tmp_path / "pruned").glob("patches*"))
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "pruned")
+    assert len(again.model.layers) == 4
+    assert torch.equal(logits(again, crops), logits(tiny, crops))
+    assert torch.equal(greedy(again, crops[:1], True), greedy(again, crops[:1], False))
+
+
+def test_cl_removes_the_window_of_highest_cosine_at_once_with_one_factor(tiny_llama, crops):
+    states = observe(tiny_llama, crops)
+    cosines = [torch.cosine_similarity(states[s], states[s + 3], dim=-1).mean().item() for s in range(4)]
+    start = max(range(4), key=cosines.__getitem__)
+    expected = copy.deepcopy(tiny_llama)
+    alpha = (states[start + 3].abs().mean(1) / states[start].abs().mean(1)).mean().item()
+    report = prune_and_compensate(tiny_llama, crops, 3, metric="cl")
+    assert report["removed"] == [start, start + 1, start + 2]
+    if start < 3:
+        assert report["factors"] == pytest.approx([alpha], rel=1e-5)
+        remove_layers(expected, report["removed"])
+        fuse_factor(expected, start, alpha)
+        torch.testing.assert_close(logits(tiny_llama, crops), logits(expected, crops), rtol=1e-3, atol=1e-3)
+    else:
+        assert report["factors"] == [None]
+
+
+def test_the_official_code_spares_the_ends_and_takes_other_cosines(make_tiny, crops):
+    model = make_tiny()
+    states = observe(model, crops)
+    inner = {s: torch.cosine_similarity(states[s], states[s + 2], dim=1).mean().item() for s in (1, 2, 3)}
+    start = max(inner, key=inner.get)
+    report = prune_and_compensate(model, crops, 2, metric="cl", fidelity="code")
+    assert report["removed"] == [start, start + 1]
+    removed = prune_and_compensate(make_tiny(), crops, 4, metric="ppl", fidelity="code")["removed"]
+    assert not {0, 5} & set(removed)
+
+
+def test_a_metric_may_have_tokens_of_its_own(tiny_llama, crops):
+    own = torch.randint(3, 320, (3, 11), generator=torch.Generator().manual_seed(8))
+    expected = copy.deepcopy(tiny_llama)
+    losses = importance.losses_without_each(Decoder(expected), own, list(range(6)), [1, 2, 3, 4])
+    layer = 1 + int(losses.argmin())
+    states = observe(expected, crops)
+    alpha = (states[layer + 1].abs().mean(1) / states[layer].abs().mean(1)).mean().item()
+    report = prune_and_compensate(tiny_llama, crops, 1, metric="ppl", metric_windows=own, protected=(0, 5))
+    assert (report["removed"], report["factors"]) == ([layer], pytest.approx([alpha], rel=1e-5))
+
+
+def test_taylor_and_magnitude_keep_the_first_four_and_the_last_two(crops):
+    settings = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 9, "num_attention_heads": 4}
+    config = AutoConfig.for_model("llama", vocab_size=320, initializer_range=0.2, **settings)
+    for metric in ("taylor+", "mag+"):
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(copy.deepcopy(config)).eval()
+        assert sorted(prune_and_compensate(model, crops, 3, metric=metric)["removed"]) == [4, 5, 6]
+        with pytest.raises(UserError, match="cannot remove 4 layers: only 3 of 9 are not protected"):
+            prune_and_compensate(AutoModelForCausalLM.from_config(config), crops, 4, metric=metric)
+
+
+# --- prefix reuse
+
+
+def test_an_iteration_runs_only_what_the_removal_changed(tiny_llama, crops):
+    decoder = Decoder(tiny_llama)
+    stream = Stream(decoder, crops, batch_size=5)
+    stream.cosines()
+    assert decoder.executions == 6
+    alpha = stream.factor(3)
+    assert decoder.executions == 6  # metric and factor come from one pass
+    stream.remove(3, alpha)
+    stream.factor(2)
+    assert decoder.executions == 6  # nothing before the cut changed but the scale
+    stream.cosines()
+    assert decoder.executions == 6 + 2  # layers 4 and 5
+
+
+def test_the_factor_of_a_removed_list_is_the_dense_models(tiny_llama, crops):
+    dense = copy.deepcopy(tiny_llama)
+    statistics = collect(Decoder(dense), crops, span=2, rotate=False)
+    one_shot = prune_and_compensate(copy.deepcopy(tiny_llama), crops, 3, iterative=False, protected=(0, 5))
+    model = copy.deepcopy(tiny_llama)
+    report = prunecomp.remove_and_compensate(model, statistics, one_shot["removed"])
+    assert [position for position, _ in report["cuts"]] == [position for position, _ in one_shot["cuts"]]
+    assert [f for _, f in report["cuts"]] == pytest.approx([f for _, f in one_shot["cuts"]], rel=1e-5)
+
+
+# --- bad input
+
+
+def test_bad_input_is_named(tiny_llama, crops):
+    statistics = collect(Decoder(tiny_llama), crops, span=2)
+    with pytest.raises(UserError, match="after removing the last layer a factor has nothing to act on"):
+        prunecomp.remove_and_compensate(tiny_llama, statistics, [4, 5])
+    with pytest.raises(UserError, match="nothing follows the cut"):
+        fuse_factor(tiny_llama, 6, 1.1)
+    with pytest.raises(UserError, match="must be a positive number"):
+        fuse_factor(tiny_llama, 3, float("nan"))
+    with pytest.raises(UserError, match="the metric 'bi' needs calibration tokens"):
+        prune_and_compensate(tiny_llama, None, 2, compensate=False)
+    with pytest.raises(UserError, match="compensation needs calibration tokens"):
+        prune_and_compensate(tiny_llama, None, 2, metric="mag+", protected=(0, 5))
+    with pytest.raises(UserError, match="did you mean 'taylor"):
+        prune_and_compensate(tiny_llama, crops, 2, metric="taylor")
+    with pytest.raises(UserError, match="unknown fidelity"):
+        prune_and_compensate(tiny_llama, crops, 2, fidelity="codes")
+    with pytest.raises(UserError, match="only 1 of 6 are not protected"):
+        prune_and_compensate(tiny_llama, crops, 2, protected=(0, 1, 2, 4, 5))
+    with pytest.raises(UserError, match="choose 1..4"):
+        prune_and_compensate(tiny_llama, crops, 5)
+    assert len(tiny_llama.model.layers) == 6
+
+
+def test_norms_that_see_the_scale_are_refused(tiny_llama, crops):
+    tiny_llama.model.layers[2].input_layernorm = torch.nn.Identity()
+    with pytest.raises(UserError, match="input_layernorm of layer 2 .Identity. is not scale-invariant"):
+        prune_and_compensate(tiny_llama, crops, 2)
+    fuse_factor(tiny_llama, 2, 1.1)  # it is not before this cut
+
+
+def test_an_unknown_architecture_is_refused_by_name(crops):
+    settings = {"n_embd": 32, "n_layer": 4, "n_head": 2, "vocab_size": 320, "n_positions": 32}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("gpt2", **settings))
+    with pytest.raises(UserError, match="architecture 'gpt2' is not supported; supported: gemma2, llama"):
+        prune_and_compensate(model, crops, 1)
+
+
+def test_the_last_layer_goes_without_a_factor_when_the_metric_says_so(tiny_llama, crops, caplog):
+    with torch.no_grad():  # the last layer adds nothing: the most redundant of all
+        tiny_llama.model.layers[5].self_attn.o_proj.weight.zero_()
+        tiny_llama.model.layers[5].mlp.down_proj.weight.zero_()
+    report = prune_and_compensate(tiny_llama, crops, 2)
+    assert (report["removed"][0], report["factors"][0]) == (5, None)
+    assert "layer 5 was the last one" in caplog.text
