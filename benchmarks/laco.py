@@ -1,0 +1,139 @@
+"""LaCo's search with one model and suffix runs against the notebooks' way: layer executions, memory, identical choices.
+
+The notebooks' way, written out here: the model is copied for every attempt, and both the copy and the original run every
+sentence from the embedding. Settings of the paper's kind (C = 4, I = 2), the same sentences, one run.
+
+python benchmarks/laco.py [--sentences 10] [--merge code] [--threshold 0.65] [--layers 16] [--hidden 192]
+
+--layers and --hidden build a random model of that size in place of the stand-in, to see memory at scale.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import gc
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from common import models
+from common.decoder import Decoder
+from common.standin import WEIGHTS
+from papers.laco import collapse, merge_layers, output_similarity
+from papers.laco.collapse import pointer
+from papers.laco.outputs import tokenise
+from papers.laco.sentences import calibration_sentences
+
+
+@torch.no_grad()
+def notebooks_way(model, tokenizer, sentences: Sequence[str], C: int, I: int, T: float, merge: str):
+    """Verdicts (l, K, accepted) and layer executions of a copy per attempt and two full forwards per sentence."""
+    ids = tokenise(tokenizer, sentences)
+    current, trace, executions = copy.deepcopy(model), [], 0
+
+    def outputs(net):
+        nonlocal executions
+        executions += len(ids) * net.config.num_hidden_layers
+        return [net(i.to(net.device), output_hidden_states=True).hidden_states[-1][0] for i in ids]
+
+    moves = pointer(model.config.num_hidden_layers, C, 1, model.config.num_hidden_layers, I)
+    l, K = next(moves)
+    while True:
+        if current.config.num_hidden_layers - 2 < K:
+            break
+        trial = copy.deepcopy(current)
+        merge_layers(trial, l - 1, K, merge)
+        accepted = output_similarity(outputs(trial), outputs(model)) > T
+        current = trial if accepted else current
+        trace.append((l, K, accepted))
+        try:
+            l, K = moves.send(accepted)
+        except StopIteration:
+            break
+    return trace, executions
+
+
+def one_model(model, tokenizer, sentences: Sequence[str], C: int, I: int, T: float, merge: str):
+    """The same by `papers.laco.collapse`; changes the model."""
+    found = collapse(model, tokenizer, sentences, C=C, I=I, T=T, merge=merge)
+    trace = [(a.l, a.K, a.accepted) for a in found.trace if a.similarity is not None]
+    return trace, found.layer_executions
+
+
+class Memory:
+    """The most memory held inside the block beyond what was held before it, in MiB (GPU: allocated; CPU: resident)."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.gpu = device.type == "cuda"
+
+    def __enter__(self) -> Memory:
+        gc.collect()
+        if self.gpu:
+            torch.cuda.reset_peak_memory_stats()
+            self.before = torch.cuda.memory_allocated()
+        else:
+            Path("/proc/self/clear_refs").write_text("5")  # Linux: start the peak anew
+            self.before = self._resident("VmRSS")
+        return self
+
+    def __exit__(self, *_) -> None:
+        after = torch.cuda.max_memory_allocated() if self.gpu else self._resident("VmHWM")
+        self.peak = (after - self.before) / 2**20
+
+    @staticmethod
+    def _resident(name: str) -> int:
+        status = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith(name))
+
+
+def main() -> None:
+    """Print counts, peaks and choices."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sentences", type=int, default=10)
+    parser.add_argument("--merge", default="code", choices=("paper", "code"))
+    parser.add_argument("--threshold", type=float, default=0.65)
+    parser.add_argument("--layers", type=int, help="of a random model in place of the stand-in")
+    parser.add_argument("--hidden", type=int, default=192)
+    parser.add_argument("--device", default="cpu")
+    chosen = parser.parse_args()
+    torch.set_flush_denormal(True)
+    sentences = calibration_sentences("standin-calibration", chosen.sentences)
+    if chosen.layers:
+        tokenizer = AutoTokenizer.from_pretrained(WEIGHTS)
+        heads = max(1, chosen.hidden // 64)
+        sizes = {
+            "hidden_size": chosen.hidden,
+            "num_attention_heads": heads,
+            "intermediate_size": 8 * chosen.hidden // 3,
+        }
+        config = LlamaConfig(**sizes, num_hidden_layers=chosen.layers, vocab_size=len(tokenizer))
+        model = LlamaForCausalLM(config).eval().to(chosen.device)
+    else:
+        model, tokenizer = models.load("standin", device=chosen.device)
+    parameters = sum(p.numel() * p.element_size() for p in model.parameters()) / 2**20
+    layer = sum(p.numel() * p.element_size() for p in Decoder(model).layers[0].parameters()) / 2**20
+    print(f"{model.config.num_hidden_layers} layers, {parameters:.0f} MiB of weights, {layer:.1f} MiB in a layer")
+    setting = {"C": 4, "I": 2, "T": chosen.threshold, "merge": chosen.merge}
+    one_model(copy.deepcopy(model), tokenizer, sentences[:1], **setting)  # first calls allocate what is kept for good
+    found = {}
+    for name, way in (("notebooks' way", notebooks_way), ("one model", one_model)):
+        with Memory(model.device) as memory:
+            started = time.perf_counter()
+            trace, executions = way(model, tokenizer, sentences, **setting)
+            seconds = time.perf_counter() - started
+        found[name] = (trace, executions)
+        share = executions / found["notebooks' way"][1]
+        print(
+            f"{name:15} {executions:6} layer executions ({share:.2f})  {memory.peak:7.1f} MiB beyond the model at the peak  "
+            f"{seconds:5.1f} s  {sum(accepted for *_, accepted in trace)} of {len(trace)} attempts accepted"
+        )
+    same = found["one model"][0] == found["notebooks' way"][0]
+    print(f"identical choices: {same}")
+
+
+if __name__ == "__main__":
+    main()

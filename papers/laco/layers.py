@@ -1,0 +1,125 @@
+"""Why adjacent layers should merge well: how alike their weights and outputs are (LaCo, section 4.2, Figs. 4 and 5).
+
+The paper reads its distances without a yardstick ("generally no more than 200", over 11008 x 4096 numbers, hence small).
+The yardstick is what independent weights of the same size would give. For them |A - B|^2 = |A|^2 + |B|^2, so a distance of
+sqrt(2)|W| means that two layers have nothing in common; and Eq. 1, being sum_k theta_{l+k} - (m - 1) theta_l, then has
+sqrt(m + (m - 1)^2) times the norm of a layer (2.65 for m = 3, 4.58 for m = 5).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from common.decoder import Decoder, layer_list
+from common.errors import UserValueError
+from papers.laco.merge import Merge, merged
+from papers.laco.outputs import output_similarity, tokenise
+
+MERGED = {"Eq. 1": "paper", "the code's merge": "code"}
+
+
+def matrices(layer: nn.Module) -> dict[str, Tensor]:
+    """A layer's matrices (stacked experts count as one) by the last part of their module's name: `q_proj`, `W_pack`."""
+    found = {}
+    for name, parameter in layer.named_parameters():
+        if parameter.ndim > 1:
+            path = name.removesuffix(".weight")
+            found[path.rpartition(".")[2]] = parameter.detach()
+    return found
+
+
+def adjacent_distances(model: nn.Module) -> dict[str, dict[str, list[float]]]:
+    """Fig. 4: |W_l - W_{l+1}|_2 (all entries, the Frobenius norm) for l = 0..N-2, per matrix.
+
+    Each matrix has `distance`, and `uncorrelated`: sqrt(|W_l|^2 + |W_{l+1}|^2), what independent matrices would give.
+    """
+    layers = [matrices(layer) for layer in layer_list(model)]
+    found = {name: {"distance": [], "uncorrelated": []} for name in layers[0]}
+    for one, two in zip(layers, layers[1:]):
+        for name, matrix in one.items():
+            a, b = matrix.float(), two[name].float()
+            found[name]["distance"].append((a - b).norm().item())
+            found[name]["uncorrelated"].append(math.hypot(a.norm().item(), b.norm().item()))
+    return found
+
+
+def merged_norms(model: nn.Module, followers: int = 3) -> dict[str, list[float] | float]:
+    """How much larger Eq. 1 makes a layer: |theta*| over the root mean square of |theta_l| .. |theta_{l+m}|, matrices only.
+
+    `ratio`: per window start 0..N-m-1. `uncorrelated`: sqrt(m + (m - 1)^2); m equal layers would give 1.
+    """
+    layers, ratios = layer_list(model), []
+    _check_window(len(layers), followers)
+    for start in range(len(layers) - followers):
+        group = layers[start : start + followers + 1]
+        new = merged(group, "paper")
+        size = math.sqrt(sum(new[name].float().square().sum().item() for name in new if new[name].ndim > 1))
+        before = sum(m.float().square().sum().item() for layer in group for m in matrices(layer).values())
+        ratios.append(size / math.sqrt(before / len(group)))
+    return {"ratio": ratios, "uncorrelated": math.sqrt(followers + (followers - 1) ** 2)}
+
+
+@torch.no_grad()
+def _states(decoder: Decoder, tokenizer, sentences: Sequence[str]) -> list[list[Tensor]]:
+    """[sentence][boundary] -> X[boundary] [1, tokens, channels]."""
+    found = []
+    for ids in tokenise(tokenizer, sentences):
+        states = [decoder.embed_tokens(ids)]
+        for layer in range(decoder.num_layers):
+            states.append(decoder.run(states[-1], layer, layer + 1))
+        found.append(states)
+    return found
+
+
+def adjacent_cosines(model: nn.Module, tokenizer, sentences: Sequence[str], cosine: str = "token") -> list[float]:
+    """Fig. 5a: cosine between the outputs of layers l and l + 1, l = 0..N-2, mean over tokens (before the final norm)."""
+    decoder = Decoder(model)
+    states = _states(decoder, tokenizer, sentences)
+
+    def outputs(boundary: int) -> list[Tensor]:
+        return [sentence[boundary][0] for sentence in states]
+
+    return [output_similarity(outputs(b), outputs(b + 1), cosine) for b in range(1, decoder.num_layers)]
+
+
+@torch.no_grad()
+def merged_outputs(
+    model: nn.Module, tokenizer, sentences: Sequence[str], followers: int = 3, cosine: str = "token"
+) -> dict[str, list[float]]:
+    """Fig. 5b: the merged layer's output against that of the last layer merged into it, per window start 0..N-m-1.
+
+    The paper merges four layers into one for windows within layers 10 to 19. Beside both merges: `first layer alone`,
+    whose followers are dropped unmerged, and `no layer`, the window's input itself. Without these two a cosine near 1
+    says nothing, for the stream changes little over four layers anyway.
+    """
+    decoder = Decoder(model)
+    _check_window(decoder.num_layers, followers)
+    states = _states(decoder, tokenizer, sentences)
+    found: dict[str, list[float]] = {name: [] for name in (*MERGED, "first layer alone", "no layer")}
+    for start in range(decoder.num_layers - followers):
+        target = [sentence[start + followers + 1][0] for sentence in states]
+
+        def against(hidden: list[Tensor], target=target) -> float:
+            return output_similarity([h[0] for h in hidden], target, cosine)
+
+        inputs = [sentence[start] for sentence in states]
+        for name, merge in MERGED.items():
+            held = Merge(decoder.layers[start : start + followers + 1], merge)
+            try:
+                found[name].append(against([decoder.run(hidden, start, start + 1) for hidden in inputs]))
+            finally:
+                held.undo()
+        found["first layer alone"].append(against([sentence[start + 1] for sentence in states]))
+        found["no layer"].append(against(inputs))
+    return found
+
+
+def _check_window(layers: int, followers: int) -> None:
+    if not 1 <= followers < layers:
+        raise UserValueError(
+            f"no window of {followers + 1} layers in a model of {layers}; use 1 to {layers - 1} followers"
+        )

@@ -1,0 +1,76 @@
+"""Post-training a collapsed model on plain text (LaCo, section 4.1 and appendix B), by `common.finetuning`.
+
+Appendix B: sequences of 4096 tokens, Adam at 2e-4 with betas .9 and .95, cosine schedule, weight decay .1, gradients
+clipped at norm 1, LLaMA-Factory with DeepSpeed ZeRO-2 on four GPUs. Not stated, and how it is read here:
+
+    "8 per GPU, total 32, accumulation 4"   contradictory: 8 x 4 GPUs is 32 without accumulation, 128 with it; 32 a step
+    warm-up                                 none is named: none
+    precision                               bfloat16 products over float32 weights
+    the text                                "the English dataset", about 1.0 B tokens (Baichuan 2: 1.25 B, half Chinese):
+                                            unnamed; a recipe says which corpus it takes
+    which parameters                        all of them
+
+`papers/laco/configs` and `papers.laco.posttrain` hold the same for four GPUs.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+
+from common.errors import UserError
+from common.finetuning import Settings
+
+LENGTH = 4096
+SEQUENCES_PER_STEP = 32
+TOKENS = {"llama-2-7b": 1_000_000_000, "baichuan2-7b": 1_250_000_000}
+APPENDIX_B = {
+    "method": "full",
+    "epochs": 1,
+    "batch": SEQUENCES_PER_STEP,
+    "micro_batch": 8,
+    "learning_rate": 2e-4,
+    "warmup_steps": 0,
+    "schedule": "cosine",
+    "betas": [0.9, 0.95],
+    "weight_decay": 0.1,
+    "clip": 1.0,
+    "autocast": "bfloat16",
+    "keep": "last",
+}
+
+
+def settings(**changed) -> Settings:
+    """Appendix B's settings, some of them changed."""
+    return Settings.of({**APPENDIX_B, **changed})
+
+
+def text_blocks(
+    tokenizer, documents: Sequence[str], *, length: int = LENGTH, tokens: int | None = None, seed: int | None = None
+) -> list[dict]:
+    """Documents, each after the tokenizer's end token, as training rows of exactly `length` tokens; the rest is dropped.
+
+    tokens: read no more documents than give so many (None: all). seed: shuffle the documents first. Rows are views of
+    one array.
+
+    Raises:
+        UserError: the documents do not fill one block.
+    """
+    documents = list(documents)
+    if seed is not None:
+        random.Random(seed).shuffle(documents)
+    end, parts, total = tokenizer.eos_token_id, [], 0
+    for document in documents:
+        ids = tokenizer(document, add_special_tokens=False, verbose=False)["input_ids"]
+        parts.append(np.array([end, *ids], dtype=np.int32))
+        total += len(parts[-1])
+        if tokens is not None and total >= tokens:
+            total = tokens
+            break
+    blocks = total // length
+    if not blocks:
+        raise UserError(f"the training text has {total} tokens, less than one block of {length}; use more text")
+    stream = np.concatenate(parts)[: blocks * length].reshape(blocks, length)
+    return [{"input_ids": block, "labels": block} for block in stream]
