@@ -1,0 +1,151 @@
+"""Prune&Comp: layer executions against the naive loop with identical choices, and how exact fusing the factor is.
+
+python benchmarks/prunecomp.py [--samples 8] [--tokens 128] [--remove 4]
+
+The naive loop does what the official code does: for each removal one pass for the metric and two for the factor (the
+layer's input and its output), over the model as it is by then, with the factor fused into its weights each time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import time
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from common import models
+from common.decoder import SUPPORTED, Decoder
+from common.hooks import scale_stream
+from common.importance import magnitude, next_token_loss, protect, taylor
+from common.surgery import remove_layers
+from papers.prunecomp import METRICS, fuse_factor, prune_and_compensate
+
+PROTECTED = {"taylor+": protect(16), "mag+": protect(16)}
+SIZES = {
+    "vocab_size": 320,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 6,
+    "num_key_value_heads": 2,
+}
+
+
+@torch.no_grad()
+def run_all(decoder: Decoder, ids: torch.Tensor, stop: int | None = None) -> list[torch.Tensor]:
+    """X[0] .. X[stop], every layer run."""
+    states = [decoder.embed_tokens(ids)]
+    for layer in range(decoder.num_layers if stop is None else stop):
+        states.append(decoder.run(states[-1], layers=[layer]))
+    return states
+
+
+@torch.no_grad()
+def trial_loss(decoder: Decoder, ids: torch.Tensor, without: int) -> float:
+    """The whole model without one layer."""
+    kept = [layer for layer in range(decoder.num_layers) if layer != without]
+    return next_token_loss(decoder, decoder.run(decoder.embed_tokens(ids), layers=kept), ids).mean().item()
+
+
+def scores(decoder: Decoder, metric: str, ids: torch.Tensor) -> list[float]:
+    """One score per present layer, from scratch."""
+    if metric == "bi":
+        states = run_all(decoder, ids)
+        return [-torch.cosine_similarity(x, y, dim=-1).mean().item() for x, y in zip(states, states[1:])]
+    if metric == "ppl":
+        return [trial_loss(decoder, ids, layer) for layer in range(decoder.num_layers)]
+    return (taylor(decoder, ids, micro_batch=8) if metric == "taylor+" else magnitude(decoder)).tolist()
+
+
+def naive(model: torch.nn.Module, ids: torch.Tensor, count: int, metric: str) -> tuple[list[int], int]:
+    """Metric, factor, removal and scaling, each on the whole present model; removed layers and layer executions."""
+    decoder, names, removed = Decoder(model), list(range(model.config.num_hidden_layers)), []
+    for _ in range(count):
+        found = dict(zip(names, scores(decoder, metric, ids)))
+        layer = min((name for name in names if name not in PROTECTED.get(metric, ())), key=found.__getitem__)
+        place = names.index(layer)
+        x, y = run_all(decoder, ids)[place], run_all(decoder, ids)[place + 1]
+        alpha = (y.abs().mean(1) / x.abs().mean(1)).mean().item()
+        remove_layers(model, [place])
+        if place < len(names) - 1:
+            fuse_factor(model, place, alpha)
+        removed.append(names.pop(place))
+    return removed, decoder.executions
+
+
+def counts(model: torch.nn.Module, samples: int, tokens: int, remove: int) -> None:
+    """Executions, time and choices of both loops, for every metric that is iterated."""
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(1, model.config.vocab_size, (samples, tokens), generator=generator)
+    print(f"stand-in, {samples} x {tokens} tokens in one batch, {remove} layers removed\n")
+    print("| metric | naive executions | with reuse | share | naive s | with reuse s | same choices |")
+    print("|---|---|---|---|---|---|---|")
+    for metric in METRICS:
+        if metric == "cl":
+            continue  # one window, at once
+        started = time.perf_counter()
+        expected, executions = naive(copy.deepcopy(model), ids, remove, metric)
+        between = time.perf_counter()
+        report = prune_and_compensate(copy.deepcopy(model), ids, remove, metric=metric, batch_size=samples)
+        seconds = (between - started, time.perf_counter() - between)
+        share = report["layer_executions"] / executions
+        same = "yes" if report["removed"] == expected else f"NO: {expected} and {report['removed']}"
+        print(
+            f"| {metric} | {executions} | {report['layer_executions']} | {share:.2f} | {seconds[0]:.1f} | "
+            f"{seconds[1]:.1f} | {same} |"
+        )
+
+
+def random_model(kind: str, spread: float) -> torch.nn.Module:
+    """A small random model of one architecture, at its own epsilon."""
+    options = {"query_pre_attn_scalar": 16} if kind == "gemma2" else {}
+    options |= {"num_local_experts": 4, "num_experts_per_tok": 2} if kind == "mixtral" else {}
+    config = AutoConfig.for_model(kind, **SIZES, **options, num_attention_heads=4, initializer_range=spread)
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(config).eval()
+
+
+@torch.no_grad()
+def deviation(model: torch.nn.Module, position: int, factor: float, epsilon: bool) -> float:
+    """Largest difference of logits between fusing and a hook at the cut, over the largest logit."""
+    model = copy.deepcopy(model)
+    if not epsilon:
+        for module in model.modules():
+            for name in {"variance_epsilon", "eps"} & vars(module).keys():
+                setattr(module, name, 0.0)
+    ids = torch.randint(3, model.config.vocab_size, (2, 64), generator=torch.Generator().manual_seed(1))
+    with scale_stream(model, position, factor):
+        expected = model(ids, use_cache=False).logits
+    fuse_factor(model, position, factor)
+    return ((model(ids, use_cache=False).logits - expected).abs().max() / expected.abs().max()).item()
+
+
+def deviations(standin: torch.nn.Module) -> None:
+    """What the norms' epsilon costs, per architecture; without it fusing by a power of two is exact."""
+    print("\nlargest logit deviation of fusing from a hook at the cut (float32, cut in the middle)\n")
+    print("| model | epsilon | factor 1.2 | factor 0.8 | factor 2, epsilon 0 |")
+    print("|---|---|---|---|---|")
+    cases = [(f"{kind}, random, spread {s}", random_model(kind, s)) for kind in sorted(SUPPORTED) for s in (0.02, 0.2)]
+    for label, model in [*cases, ("stand-in, trained", standin)]:
+        position = model.config.num_hidden_layers // 2
+        real = [deviation(model, position, factor, True) for factor in (1.2, 0.8)]
+        exact = deviation(model, position, 2.0, False)
+        print(f"| {label} | {model.config.rms_norm_eps:.0e} | {real[0]:.1e} | {real[1]:.1e} | {exact:.1e} |")
+
+
+def main() -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--samples", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--remove", type=int, default=4)
+    chosen = parser.parse_args()
+    torch.set_flush_denormal(True)
+    standin, _ = models.load("standin", dtype="float32")
+    counts(standin, chosen.samples, chosen.tokens, chosen.remove)
+    deviations(standin)
+
+
+if __name__ == "__main__":
+    main()
