@@ -5,7 +5,9 @@
 
 The official notebooks mean Eq. 1 but add each difference to the *current* value, `base += theta_{l+k} - base`, so every
 step overwrites the one before and the sum telescopes to the last layer. The two agree for m = 1 only. `code` is that
-result without the rounding of the detour.
+result without the rounding of the detour. A third rule, ours, separates what merging does from what removing does:
+
+    drop:   theta*_l = theta_l, the followers just go
 
 What counts as theta (the paper says "all parameters", the notebooks list seven matrices of LLaMA and Baichuan 2):
 
@@ -13,7 +15,7 @@ What counts as theta (the paper says "all parameters", the notebooks list seven 
     their biases (Qwen's QKV)        merged, in both: a bias belongs to its matrix
     QK-norms (Qwen3)                 merged, in both: they scale what q_proj and k_proj produce
     experts and router (Mixtral)     merged, in both: expert e with expert e, although layers number experts freely
-    norms of the residual stream     `paper` merges them ("all parameters"), `code` keeps layer l's; `norms=` chooses
+    norms of the residual stream     `paper` merges them ("all parameters"), the others keep layer l's; `norms=` chooses
     Gemma's gains, stored as w of 1 + w    as they are: Eq. 1 gives the same for w as for 1 + w
     attention type, rotary settings  layer l's
 """
@@ -46,9 +48,13 @@ def _last(thetas: Sequence[Tensor]) -> Tensor:
     return thetas[-1]
 
 
-RULES = {"paper": _equation_1, "code": _last}
-MERGES = tuple(RULES)
-NORMS = {"paper": "merge", "code": "first"}  # what each does with the norms of the residual stream
+def _first(thetas: Sequence[Tensor]) -> Tensor:
+    """The base layer's own values."""
+    return thetas[0]
+
+
+RULES = {"paper": _equation_1, "code": _last, "drop": _first}
+NORMS = {"paper": "merge", "code": "first", "drop": "first"}  # what each does with the norms of the residual stream
 
 
 def is_stream_norm(name: str) -> bool:
@@ -97,7 +103,7 @@ def _check_alike(states: Sequence[dict[str, Tensor]]) -> None:
 class Merge:
     """Layer `layers[0]` carrying theta*_l from now on; `undo` gives its own tensors back, the very same storage.
 
-    Held besides the model: one layer's weights (of `code` nothing, its tensors are the last follower's).
+    Held besides the model: one layer's weights (for `code` none, its tensors are the last follower's).
     """
 
     def __init__(self, layers: Sequence[nn.Module], merge: str = "paper", norms: str | None = None) -> None:
