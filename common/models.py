@@ -24,7 +24,8 @@ STANDIN = "standin"
 class ModelSpec:
     """One registry entry.
 
-    profile: 'standin' or 'paper'. facts: see `_facts`. trust_remote_code: the repository needs its own Python code, which
+    profile: 'standin' or 'paper'. facts: see `_facts`. shape_only: tables print its size, nothing here runs it: it counts
+    parameters and does not load. trust_remote_code: the repository needs its own Python code, which
     runs only when the caller asks for it. note: what to know before comparing numbers.
     """
 
@@ -36,6 +37,7 @@ class ModelSpec:
     facts: dict = field(default_factory=dict)
     trust_remote_code: bool = False
     note: str = ""
+    shape_only: bool = False
 
 
 def _facts(
@@ -119,6 +121,13 @@ _BAICHUAN_2_13B = _facts(
 _GEMMA_2_2B = _facts(
     "gemma2", 26, 2304, 9216, (8, 4), 256000, 2_614_341_888, 77_865_984, context=8192, eps=1e-6, head_dim=256, tied=True
 )
+# ChatGLM2's blocks have the parameters of a Qwen2 of the same shape: grouped queries, biased QKV, gated MLP, two RMSNorms.
+_CHATGLM_2_6B = _facts(
+    "chatglm", 28, 4096, 13696, (32, 2), 65024, 6_243_584_000, 203_960_832, context=32768, eps=1e-5
+)  # fmt: skip
+_GEMMA_7B = _facts(
+    "gemma", 28, 3072, 24576, (16, 16), 256000, 8_537_680_896, 276_830_208, context=8192, eps=1e-6, head_dim=256, tied=True
+)  # fmt: skip
 _TINYLLAMA = _facts(
     "llama", 22, 2048, 5632, (32, 4), 32000, 1_100_048_384, 44_044_288, context=2048, eps=1e-5
 )  # fmt: skip
@@ -169,6 +178,8 @@ _ENTRIES = [
         facts=_TINYLLAMA,
         note="the paper does not say which checkpoint",
     ),
+    ModelSpec("gemma-7b", "google/gemma-7b", gated=True, facts=_GEMMA_7B, shape_only=True),
+    ModelSpec("chatglm2-6b", "THUDM/chatglm2-6b", facts=_CHATGLM_2_6B, trust_remote_code=True, shape_only=True),
     ModelSpec("mixtral-8x7b", "mistralai/Mixtral-8x7B-v0.1", facts=_MIXTRAL),
     ModelSpec("deepseek-r1-distill-qwen-7b", "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", facts=_QWEN_25_MATH_7B),
     ModelSpec("deepseek-r1-distill-llama-8b", "deepseek-ai/DeepSeek-R1-Distill-Llama-8B", facts=_LLAMA_31_8B),
@@ -188,7 +199,7 @@ def get(name: str) -> ModelSpec:
 def model_config(spec: ModelSpec | str):
     """The transformers config of a registry entry, from its facts alone (the stand-in: from its own config.json).
 
-    Baichuan is not in transformers: its config is the Llama of the same shape and parameter count.
+    Baichuan and ChatGLM2 are not in transformers: their configs are the Llama and the Qwen2 of the same shape and count.
     """
     spec = get(spec) if isinstance(spec, str) else spec
     if spec.profile == STANDIN:
@@ -196,10 +207,11 @@ def model_config(spec: ModelSpec | str):
         return AutoConfig.from_pretrained(STANDIN_WEIGHTS, local_files_only=True)
     facts = spec.facts
     extra = {"num_local_experts": facts["experts"]} if facts["experts"] else {}
-    if facts["model_type"] != "qwen2":  # which derives it
+    model_type = {"baichuan": "llama", "chatglm": "qwen2"}.get(facts["model_type"], facts["model_type"])
+    if model_type != "qwen2":  # which derives it
         extra["head_dim"] = facts["head_dim"]
     return AutoConfig.for_model(
-        "llama" if facts["model_type"] == "baichuan" else facts["model_type"],
+        model_type,
         num_hidden_layers=facts["layers"],
         hidden_size=facts["hidden"],
         intermediate_size=facts["intermediate"],
@@ -231,6 +243,11 @@ def resolve(name_or_path: str, revision: str | None = None, *, code: bool = Fals
     if spec.profile == STANDIN:
         _require_standin()
         return STANDIN_WEIGHTS
+    if spec.shape_only:
+        raise UserError(
+            f"cannot load {spec.name}: it is registered for its shape alone (a table prints its number of parameters), "
+            "and no method here runs on its architecture"
+        )
     return hub.snapshot(spec.hub_id, revision or spec.revision, code=code)
 
 

@@ -25,6 +25,8 @@ MODELS = {
     "TinyLLaMA-1.1B": "tinyllama-1.1b",
     "Mixtral-8x7B": "mixtral-8x7b",
     "CodeQwen1.5-7B-Chat": "codeqwen1.5-7b-chat",
+    "ChatGLM2-6B": "chatglm2-6b",
+    "Gemma2-7B": "gemma-7b",  # whose parameters these are; there is no Gemma 2 of that size
 }
 
 # (registry name, one of the row's printed numbers) -> the recipe over the model's shape, or None.

@@ -5,17 +5,18 @@ from __future__ import annotations
 import dataclasses
 from functools import cache
 
-from reproductions.audit import claims, counts, derived, laco, ratios, repeats
-from reproductions.audit.findings import PREFIXES, Finding
+from reproductions.audit import claims, counts, derived, laco, lists, order, ratios, reassessing, repeats
+from reproductions.audit.findings import KINDS, PREFIXES, Finding, merged
 
 
 @cache
 def findings() -> tuple[Finding, ...]:
-    """Every finding, named (``LP-1``) in the order of papers, checks and tables."""
-    found = [f for check in (claims, derived, laco, ratios, repeats, counts) for f in check.findings()]
+    """Every finding, named (``LP-1``) in the order of papers, kinds and tables."""
+    checks = (claims, reassessing, derived, laco, ratios, order, repeats, lists, counts)
+    found = merged(f for check in checks for f in check.findings())
     named = []
     for paper, prefix in PREFIXES.items():
-        mine = [f for f in found if f.paper == paper]
+        mine = sorted((f for f in found if f.paper == paper), key=lambda f: list(KINDS).index(f.kind))
         named += [dataclasses.replace(f, name=f"{prefix}-{i}") for i, f in enumerate(mine, 1)]
     return tuple(named)
 

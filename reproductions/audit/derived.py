@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from common.evaluation.scores import MMLU_QUESTIONS
 from reproductions import reported
-from reproductions.audit.findings import SLIP, UNRESOLVED, Finding, agrees, cells_of, group, mean_slack, place, shown
+from reproductions.audit.findings import (
+    EXTRACTION,
+    SLIP,
+    UNRESOLVED,
+    Finding,
+    agrees,
+    cells_of,
+    group,
+    mean_slack,
+    place,
+    shown,
+)
 from reproductions.reported import Number
 
 LM_EVAL_QA = ("ARC-c", "ARC-e", "BoolQ", "HeSw", "PIQA", "WG", "WSC", "Race-h", "CoPa")
@@ -116,28 +128,116 @@ def _echo(wrong: Number, row: Row) -> str:
     return f" The printed value repeats the row's {same[0]}." if same else ""
 
 
-def _suspect(rule: Rule, row: Row, dense: Row, wrong: Number, inputs: list[Number]) -> str:
-    """Which single input, and at what value, would make the printed number right (within an accuracy's range)."""
-    top = 100.0 if wrong.value > 1 else 1.0
-    found = []
+def _as_printed(number: Number) -> str:
+    """The text of a number that may have been padded."""
+    original = reported.cells(number.paper, number.table)[cells_of([number])[0][2:]].text
+    return original if original == number.text else f"{original}, read as {number.text}"
+
+
+def _missing(rule: Rule, row: Row, wrong: Number, rows: list[Row]) -> str:
+    """Whether one score that the text at hand has lost would explain an average over the others."""
+    usual = statistics.mode(tuple(c for c in r if c != rule.column) for r in rows if rule.column in r)
+    lost = [c for c in usual if c not in row]
+    if len(lost) != 1:
+        return ""
+    needed = wrong.value * len(usual) - sum(row[c].value for c in usual if c in row)
+    printed = [r[lost[0]].value for r in rows if lost[0] in r]
+    if not min(printed) <= needed <= max(printed):
+        return ""
+    return f" The text has lost the row's {lost[0]}: with {shown(needed, wrong)} the printed average is right."
+
+
+def _suspect(rule: Rule, row: Row, dense: Row, wrong: Number, inputs: list[Number], near: list[Row]) -> str:
+    """Which single input, misprinted in one digit or copied from the row above or below, would explain the printed value.
+
+    Only what few others explain as well, and what is in line with the same selection's rows elsewhere in the paper.
+    """
+    base = rule.compute(row, dense)[0]
+    found, printed_elsewhere = [], []
     for number in inputs:
-        other = rule.compute({**row, number.column: _moved(number, 1.0)}, dense)
-        base = rule.compute(row, dense)
-        slope = other[0] - base[0]
-        needed = number.value + (wrong.value - base[0]) / slope if slope else -1
-        if 0 <= needed <= top:
-            text = shown(needed, number)
-            if sorted(text) == sorted(number.text) or _one_digit(text, number.text):
-                found.append(f"{number.column} {text} in place of {number.text} would make it right")
-    return f" One misprinted digit could explain it: {'; '.join(found)}." if found else ""
+        slope = rule.compute({**row, number.column: _moved(number, 1.0)}, dense)[0] - base
+        if not slope:
+            continue
+        needed = number.value + (wrong.value - base) / slope
+        reach = (wrong.half_unit + mean_slack(inputs)) / abs(slope)
+        others = _siblings(number)
+        misprints = [t for t in _around(needed, reach, number) if _misprint(t, number.text)]
+        known = [t for t in misprints if t in {n.text for n in others}]
+        if known:
+            printed_elsewhere.append(
+                f"{number.column} {known[0]}, printed elsewhere, in place of {number.text} would make it right"
+            )
+        if not _in_line(number, needed, others):
+            continue
+        if misprints:
+            found.append(
+                f"{number.column} {misprints[0]} in place of {number.text}, one misprint away, would make it right"
+            )
+        elif any(other.get(number.column) and other[number.column].text == number.text for other in near):
+            about = shown(needed, number)
+            found.append(f"{number.column} {number.text} repeats the next row's; about {about} would make it right")
+    found = printed_elsewhere or found
+    return f" {'; '.join(found)}." if 0 < len(found) <= 2 else ""
+
+
+def _siblings(number: Number) -> list[Number]:
+    """What other rows of the paper print in this column for the same model and selection."""
+    tables = [table for table in reported.tables(number.paper) if "text" not in table]
+    return [
+        n
+        for table in tables
+        for n in reported.numbers(number.paper, table)
+        if (n.model, n.sparsity, n.method, n.column) == (number.model, number.sparsity, number.method, number.column)
+        and (table, n.row) != (number.table, number.row)
+    ]
+
+
+def _in_line(number: Number, needed: float, others: list[Number]) -> bool:
+    """Whether a value is nearer than the printed one to those of the same model and selection, or close to them."""
+    if not others:
+        return 0 <= needed <= (100 if number.value > 1 else 1) and abs(needed - number.value) < 0.2 * number.value
+    middle = statistics.median(n.value for n in others)
+    return abs(needed - middle) <= max(0.02 * middle, abs(number.value - middle) / 2)
+
+
+def _around(needed: float, reach: float, like: Number) -> Iterator[str]:
+    """The numbers with the digits of ``like`` within reach, nearest first."""
+    unit = 2 * like.half_unit
+    for step in sorted(range(-int(reach / unit) - 1, int(reach / unit) + 2), key=abs):
+        value = needed + step * unit
+        if abs(value - needed) <= reach + unit / 2:
+            yield shown(value, like)
+
+
+def _misprint(a: str, b: str) -> bool:
+    """Whether one digit, or the order of neighbouring digits, tells the two apart."""
+    if len(a) != len(b) or a == b:
+        return False
+    different = [i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y]
+    adjacent = different[-1] - different[0] == len(different) - 1
+    return len(different) == 1 or adjacent and len(different) <= 3 and sorted(a) == sorted(b)
 
 
 def _moved(number: Number, by: float) -> Number:
     return Number(**{**number.__dict__, "text": repr(number.value + by)})
 
 
-def _one_digit(a: str, b: str) -> bool:
-    return len(a) == len(b) and sum(x != y for x, y in zip(a, b, strict=True)) == 1
+def _digits(number: Number) -> int:
+    return len(number.text.partition(".")[2])
+
+
+def _padded(rows: dict[tuple, dict[str, Number]]) -> dict[tuple, dict[str, Number]]:
+    """Numbers that lack one digit of their column's, read with the zero that was not printed: 18.2 as 18.20."""
+    usual = {}
+    for column in {c for row in rows.values() for c in row}:
+        usual[column] = statistics.mode(_digits(row[column]) for row in rows.values() if column in row)
+    return {
+        key: {
+            c: replace(n, text=n.text + "0") if "." in n.text and _digits(n) == usual[c] - 1 else n
+            for c, n in row.items()
+        }
+        for key, row in rows.items()
+    }
 
 
 def findings() -> Iterator[Finding]:
@@ -146,8 +246,9 @@ def findings() -> Iterator[Finding]:
         for table in rule.tables:
             if table not in reported.tables(rule.paper):
                 continue
-            rows = group(reported.numbers(rule.paper, table))
-            for key, row in rows.items():
+            rows = _padded(group(reported.numbers(rule.paper, table)))
+            ordered = list(rows.values())
+            for position, (key, row) in enumerate(rows.items()):
                 if rule.column not in row:
                     continue
                 dense = dense_row(rows, key[0])
@@ -156,18 +257,20 @@ def findings() -> Iterator[Finding]:
                     continue
                 value, slack, words, inputs = computed
                 wrong = row[rule.column]
-                hints = _echo(wrong, row) + _suspect(rule, row, dense, wrong, inputs)
-                near = abs(wrong.value - value) <= 3 * (slack + wrong.half_unit)
+                near = ordered[max(position - 1, 0) : position] + ordered[position + 1 : position + 2]
+                missing = _missing(rule, row, wrong, list(rows.values()))
+                hints = missing or _echo(wrong, row) + _suspect(rule, row, dense, wrong, inputs, near)
+                small = abs(wrong.value - value) <= 3 * (slack + wrong.half_unit)
                 yield Finding(
                     paper=rule.paper,
                     kind="derived column",
                     where=place(wrong),
-                    printed=wrong.text,
+                    printed=_as_printed(wrong),
                     recomputed=shown(value, wrong),
                     arithmetic=f"{words} = {shown(value, wrong, 1)}.{hints}",
-                    verdict=UNRESOLVED if hints else SLIP,
-                    meaning="Within a few rounding steps: harmless, but not what the cells give."
-                    if near
-                    else f"The row's own cells give {shown(value, wrong)}: cite that, or the cells.",
+                    verdict=EXTRACTION if missing else UNRESOLVED if hints else SLIP,
+                    meaning="A few steps of rounding: harmless."
+                    if small
+                    else "Cite the recomputed value, or the cells.",
                     cells=cells_of([wrong]),
                 )

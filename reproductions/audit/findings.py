@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from reproductions.reported import Number, row_names
 
@@ -22,6 +22,24 @@ PAPER_NAMES = {
 }
 PREFIXES = {"linearpatch": "LP", "prunecomp": "PC", "laco": "LC", "reassessing": "RE"}
 
+# The checks, in the report's order.
+KINDS = {
+    "claim": "Sentences against the tables they sum up",
+    "derived column": "Averages and retained performance that the row's own cells do not give",
+    "averages against scores": "Averages that the table of scores does not give",
+    "share of parameters": "Shares and sizes that the model's shape does not give",
+    "memory": "Memory below what the weights take",
+    "label": "Rows under a wrong name",
+    "order of sparsity": "Better with more removed",
+    "above the dense model": "Better than the dense model",
+    "printed twice, differently": "One configuration, two numbers",
+    "row printed twice": "Two configurations, one row",
+    "list of layers": "Lists of removed layers that cannot be",
+    "one set of layers, two scores": "One set of layers, two models",
+    "no k of n": "Accuracies that no number of right answers gives",
+    "standard error": "Standard errors that do not belong to the accuracy",
+}
+
 # (paper, table, model, sparsity, row name, column)
 Cell = tuple[str, str, str, str, str, str]
 
@@ -30,7 +48,8 @@ Cell = tuple[str, str, str, str, str, str]
 class Finding:
     """One disagreement. ``kind`` is the check that found it, ``meaning`` what it is to someone who cites the number.
 
-    cells: the printed numbers concerned; tables mark them.
+    cells: the printed numbers concerned; tables mark them. headline: one sentence for the top of the report, where the
+    finding changes what a reader would take away from the paper.
     """
 
     paper: str
@@ -43,6 +62,7 @@ class Finding:
     meaning: str = ""
     cells: tuple[Cell, ...] = ()
     name: str = ""
+    headline: str = ""
 
     def as_dict(self) -> dict:
         """JSON-able."""
@@ -61,6 +81,30 @@ def place(number: Number, column: str | None = None) -> str:
     heading = {"text": "text", "summarytext": "summary, text"}.get(number.table)
     heading = heading or number.table.replace("summary", "summary, table ") if "summary" in number.table else heading
     return f"{heading or 'Table ' + number.table}, {words}, {column or number.column}".replace(", ,", ",")
+
+
+def merged(found: Iterable[Finding]) -> list[Finding]:
+    """One finding for the same arithmetic in several places (a row that several tables print, methods that share a ratio)."""
+    same: dict[tuple, list[Finding]] = {}
+    for finding in found:
+        key = (finding.paper, finding.kind, finding.printed, finding.recomputed, finding.arithmetic)
+        same.setdefault(key, []).append(finding)
+    result = []
+    for alike in same.values():
+        if len(alike) == 1:
+            result += alike
+            continue
+        cells = tuple(dict.fromkeys(cell for finding in alike for cell in finding.cells))
+        result.append(replace(alike[0], where=places(cells) or alike[0].where, cells=cells))
+    return result
+
+
+def places(cells: Sequence[Cell]) -> str:
+    """Where cells stand, each table, model and row said once: ``Tables 13, 14, Baichuan2-7B 9/32, SLEB, ShortGPT, Ratio``."""
+    models = list(dict.fromkeys(" ".join(filter(None, cell[2:4])) for cell in cells))
+    tables, rows, columns = (list(dict.fromkeys(cell[i] for cell in cells)) for i in (1, 4, 5))
+    heading = f"Table{'s' * (len(tables) > 1)} {', '.join(tables)}"
+    return ", ".join([heading, "; ".join(models), *rows, ", ".join(columns)])
 
 
 def group(numbers: Iterable[Number]) -> dict[tuple, dict[str, Number]]:

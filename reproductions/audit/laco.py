@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from reproductions import reported
@@ -18,7 +19,34 @@ def _key(row: tuple, with_sparsity: bool) -> tuple:
 
 
 def findings() -> Iterator[Finding]:
-    """Averages, categories and percentages of Tables 2, 3, 4 and 7 that the scores contradict."""
+    """Averages, categories and percentages of Tables 2, 3, 4 and 7 that the scores contradict, and a label of Table 5."""
+    yield from _averages()
+    yield from _labels()
+
+
+def _labels() -> Iterator[Finding]:
+    """Table 5: rows printed under a name that the table has already used."""
+    models = list(dict.fromkeys(n.model for n in reported.numbers("laco", "1")))
+    rows = group(reported.numbers("laco", "5"))
+    for position, (key, row) in enumerate(rows.items(), 1):
+        first = next(iter(row.values()))
+        printed = re.search(r"printed as a second (\S+);", first.flag)
+        if printed:
+            yield Finding(
+                "laco",
+                "label",
+                f"Table 5, row {position}",
+                printed[1],
+                key[0],
+                f"{printed[1]} has a row already; of Table 1's models ({', '.join(models)}) only {key[0]} would be without "
+                f"one, and it has {row['H'].text} layers too",
+                SLIP,
+                f"T = {row['T'].text} is {key[0]}'s threshold.",
+                cells_of(row.values()),
+            )
+
+
+def _averages() -> Iterator[Finding]:
     if not {*SOURCES, *SOURCES.values(), "7"} <= set(reported.tables("laco")):
         return
     for table, source in SOURCES.items():
@@ -46,8 +74,12 @@ def findings() -> Iterator[Finding]:
                     shown(value, printed),
                     f"mean of Table {source}'s {', '.join(n.text for n in inputs)} = {shown(value, printed, 1)}",
                     SLIP,
-                    f"Table {source}'s scores give {shown(value, printed)}.",
+                    "Cite the recomputed value, or the scores.",
                     cells_of([printed]),
+                    headline=f"{key[0]} at {key[1]}: Table 4's average is {shown(value, printed)}, not {printed.text}; "
+                    "pruning less is not worse than pruning more."
+                    if column == "Avg." and abs(value - printed.value) > 1
+                    else "",
                 )
     scores = group(reported.numbers("laco", "1"))
     for key, row in group(reported.numbers("laco", "7")).items():

@@ -9,19 +9,9 @@ from collections.abc import Sequence
 from common.results import ROOT
 from reproductions import reported
 from reproductions.audit import findings as all_findings
-from reproductions.audit.findings import PAPER_NAMES, VERDICTS, Finding
+from reproductions.audit.findings import KINDS, PAPER_NAMES, VERDICTS, Finding
 
 PATH = ROOT / "papers" / "AUDIT.md"
-KINDS = {
-    "claim": "Sentences against the tables they sum up",
-    "derived column": "Averages and retained performance that the row's own cells do not give",
-    "averages against scores": "Averages that the table of scores does not give",
-    "share of parameters": "Shares of removed parameters that the model's shape does not give",
-    "printed twice, differently": "One configuration, two numbers",
-    "row printed twice": "Two configurations, one row",
-    "no k of n": "Accuracies that no number of right answers gives",
-    "standard error": "Standard errors that do not belong to the accuracy",
-}
 
 
 def as_json(found: Sequence[Finding]) -> str:
@@ -44,33 +34,55 @@ def as_text(found: Sequence[Finding]) -> str:
 def _summary(found: Sequence[Finding]) -> str:
     checked = sum(len(reported.numbers(paper, table)) for paper in PAPER_NAMES for table in reported.tables(paper))
     verdicts = Counter(f.verdict for f in found)
-    counted = ", ".join(f"{verdicts[v]} {v}" for v in VERDICTS if verdicts[v])
-    return f"{len(found)} findings in {checked} printed numbers: {counted}."
+    return f"{len(found)} findings in {checked} printed numbers: {_tally(verdicts)}."
+
+
+def _tally(verdicts: Counter) -> str:
+    words = dict(
+        zip(VERDICTS, ("slips of the paper", "of text extraction", "of definition", "unresolved"), strict=True)
+    )
+    return ", ".join(f"{verdicts[v]} {words[v]}" for v in VERDICTS if verdicts[v])
 
 
 def as_markdown(found: Sequence[Finding]) -> str:
-    """The report that is kept beside the papers' code."""
+    """The report that is kept beside the papers' code: what matters first, then everything, paper by paper."""
     blocks = [
         "# The papers' arithmetic, checked",
-        f"{_summary(found)} `make audit` recomputes all of it from the transcribed numbers in `papers/*/reported`; "
-        "nothing here is listed by hand. A finding says that two printed numbers cannot both be right, or that a number "
-        "cannot come from what it is said to come from; it does not say why. Where rounding can explain a difference, "
-        "there is no finding.",
+        "Before you cite a number of these four papers, see whether it stands here. "
+        f"{_summary(found)} `make audit` recomputes all of it from the numbers as printed (`papers/*/reported`) and the "
+        "shapes of the models; nothing is listed by hand. A finding says that printed numbers contradict one another, or "
+        "cannot be what they are said to be; it does not say why. Where rounding explains a difference, there is no finding.",
+        "## If you cite one of these",
+        "\n".join(f"- **{PAPER_NAMES[f.paper]}** ({f.name}). {_plain(f.headline)}" for f in found if f.headline),
     ]
     for paper, title in PAPER_NAMES.items():
         mine = [f for f in found if f.paper == paper]
-        blocks.append(f"## {title}\n\n{len(mine)} findings.")
-        for kind, heading in KINDS.items():
-            some = [f for f in mine if f.kind == kind]
-            if not some:
-                continue
-            lines = [f"### {heading}", "", "| | Where | Printed | Recomputed | Arithmetic | Verdict | If you cite it |"]
-            lines.append("| --- | --- | --- | --- | --- | --- | --- |")
-            for f in some:
-                cells = (f.name, f.where, f.printed, f.recomputed, f.arithmetic, f.verdict, f.meaning)
-                lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("*", "\\*") for cell in cells) + " |")
-            blocks.append("\n".join(lines))
-    return "\n\n".join(blocks) + "\n"
+        blocks.append(f"## {title}\n\n{len(mine)} findings: {_tally(Counter(f.verdict for f in mine))}.")
+        blocks += [_section(kind, [f for f in mine if f.kind == kind]) for kind in KINDS]
+    return "\n\n".join(filter(None, blocks)) + "\n"
+
+
+def _section(kind: str, found: Sequence[Finding]) -> str:
+    """One check's findings as a table; what is the same for all of them is said once, above it."""
+    if not found:
+        return ""
+    shared = [len({getattr(f, part) for f in found}) == 1 for part in ("verdict", "meaning")]
+    said = [found[0].verdict.capitalize() + "." if shared[0] else "", found[0].meaning if shared[1] else ""]
+    heading = ["", "Where", "Printed", "Recomputed", "Arithmetic"]
+    heading += [name for name, same in zip(("Verdict", "If you cite it"), shared, strict=True) if not same]
+    lines = [f"### {KINDS[kind]}", ""]
+    lines += [" ".join(filter(None, said)), ""] if any(said) else []
+    lines += ["| " + " | ".join(heading) + " |", "| " + " | ".join(["---"] * len(heading)) + " |"]
+    for f in found:
+        cells = [f.name, f.where, f.printed, f.recomputed, f.arithmetic]
+        cells += [text for text, same in zip((f.verdict, f.meaning), shared, strict=True) if not same]
+        lines.append("| " + " | ".join(map(_plain, cells)) + " |")
+    return "\n".join(lines)
+
+
+def _plain(text: str) -> str:
+    """Text whose bars and stars are no markup."""
+    return text.replace("|", "\\|").replace("*", "\\*")
 
 
 def write() -> None:

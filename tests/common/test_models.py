@@ -50,6 +50,21 @@ def test_baichuan_count_by_formula(name):
     assert facts["layers"] * per_layer + 2 * facts["vocab"] * c + c == facts["params"]
 
 
+@pytest.mark.parametrize("name", [name for name in PAPER if models.get(name).shape_only])
+def test_a_model_that_is_only_a_shape_is_not_loaded(name):
+    with pytest.raises(UserError, match=f"cannot load {name}: it is registered for its shape alone"):
+        models.load(name)
+
+
+def test_chatglm2_count_by_formula():
+    """Wide QKV with bias, output, MLP with both halves in one matrix, two norms; separate embedding and output layer."""
+    facts = models.get("chatglm2-6b").facts
+    c, f = facts["hidden"], facts["intermediate"]
+    qkv = c + 2 * facts["kv_heads"] * facts["head_dim"]
+    assert facts["layer_params"] == (c + 1) * qkv + c * c + 3 * c * f + 2 * c
+    assert facts["params"] == facts["layers"] * facts["layer_params"] + 2 * facts["vocab"] * c + c
+
+
 @pytest.mark.parametrize(
     ("name", "removed", "ratio"),
     [("llama-2-7b", 7, 21.02), ("llama-2-7b", 9, 27.03), ("qwen3-8b", 5, 11.78), ("qwen3-8b", 7, 16.49)],
@@ -62,7 +77,7 @@ def test_ratios_printed_in_the_papers(name, removed, ratio):
 def test_registry_is_consistent():
     for name, spec in models.REGISTRY.items():
         assert (spec.name, spec.profile in ("standin", "paper")) == (name, True)
-        assert spec.facts["model_type"] in {*SUPPORTED, "baichuan"}
+        assert spec.shape_only or spec.facts["model_type"] in {*SUPPORTED, "baichuan"}
         assert spec.gated == spec.hub_id.startswith(("meta-llama/", "google/"))
     config = models.model_config("llama-3.1-8b")
     assert config.rope_parameters["rope_type"] == "llama3"
