@@ -54,7 +54,7 @@ def _parameters(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
     """Removed parameters less the patches', over the dense model's (the papers' Ratio, as a share)."""
     left = sum(p.numel() for p in prepared.model.parameters())
     patch = sum(p.numel() for p in hooks.patch_parameters(prepared.model))
-    values = {"dense": prepared.parameters, "left": left, "patch": patch}
+    values = {"dense": prepared.parameters, "left": left, "patch": patch, "patch_millions": patch / 1e6}
     return values | {"ratio": (prepared.parameters - left - patch) / prepared.parameters}, {}, {}
 
 

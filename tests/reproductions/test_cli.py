@@ -69,7 +69,7 @@ class FakeMeasure:
 
 @pytest.fixture
 def table(monkeypatch):
-    monkeypatch.setattr(linearpatch, "standin_digest", lambda: "digest")
+    monkeypatch.setattr(linearpatch.recipes, "standin_digest", lambda: "digest")
     return registry.get("table1-linearpatch")
 
 

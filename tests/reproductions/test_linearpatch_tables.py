@@ -14,7 +14,7 @@ from common.calibration import collect, sample_crops
 from common.corpora import joined_ids
 from common.decoder import Decoder
 from common.selection import best_window
-from reproductions import linearpatch, registry, shapes
+from reproductions import linearpatch, registry, reported, shapes
 from reproductions.__main__ import main
 
 REPORTED = Path(__file__).resolve().parents[2] / "papers" / "linearpatch" / "reported" / "table1.csv"
@@ -141,9 +141,21 @@ def test_a_missing_dataset_fails_its_cells_and_no_others(rehearsal, capsys, monk
     assert cells["AVG"]["reproduced"] is None
 
 
-def test_every_model_and_row_of_the_paper_is_declared(rows):
-    declared = {(r.label, r.sparsity, r.method) for r in linearpatch.table1_rows("paper")}
-    for model, sparsity, method, variant in rows:
-        for name in [f"{method}[{v}]" for v in variant.split("/")] if variant else [method]:
-            assert (model, sparsity, name) in declared
-    assert registry.get("table1-linearpatch").number == "1"
+@pytest.mark.parametrize("number", [*map(str, range(1, 8)), *map(str, range(9, 16))])
+def test_every_printed_row_and_column_is_declared_under_its_printed_name(number):
+    table = registry.get(f"table{number}-linearpatch")
+    declared = {(row.label, row.sparsity, row.method) for row in table.rows("paper", None)}
+    shown = [column.label for column in table.columns("paper") if not column.hidden]
+    assert {key[:3] for key in reported.cells("linearpatch", number)} <= declared
+    assert set(reported.columns("linearpatch", number)) <= set(shown)
+
+
+@pytest.mark.parametrize("profile", registry.PROFILES)
+def test_what_is_ours_says_so_and_baichuan_says_why_it_has_no_recipe(profile):
+    for number in (*range(1, 8), *range(9, 16)):
+        for row in registry.get(f"table{number}-linearpatch").rows(profile, None):
+            printed = (row.label, row.sparsity, row.method) in {
+                key[:3] for key in reported.cells("linearpatch", str(number))
+            }
+            assert profile == "standin" or printed or "(ours)" in row.method, row
+            assert row.model != "baichuan2-7b" or (row.recipe is None and "remote code" in row.status)

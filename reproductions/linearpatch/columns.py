@@ -1,0 +1,114 @@
+"""The columns of LinearPatch's tables, by profile: the paper's benchmarks, or the stand-in's own."""
+
+from __future__ import annotations
+
+from common.standin.tasks import VERSION as STANDIN_VERSION
+from reproductions.registry import Column
+
+RATIO = Column("Ratio", "parameters", "ratio", scale=100, compare="exact", weight_free=True)
+# Column of the paper -> protocol of `common.evaluation.perplexity`.
+PROTOCOLS = {
+    "paper": {"WIKI-2": "linearpatch-wikitext2", "C4": "linearpatch-c4", "PTB": "linearpatch-ptb"},
+    "standin": {
+        "StdLib": "standin-standard-library",
+        "Numeric": "standin-numerical",
+        "Learning": "standin-learning",
+    },
+}
+# MMLU's protocol by profile, and column -> key of its record. The stand-in's options are compared by their text: a model
+# of its size answers a letter by chance.
+MMLU = {
+    "paper": (
+        "mmlu@hendrycks",
+        {
+            "STEM": "stem",
+            "Humanities": "humanities",
+            "Social": "social",
+            "Other": "other",
+            "Weighted AVG": "weighted",
+        },
+    ),
+    "standin": (
+        "mmlu@standin-options-1",
+        {
+            "StdLib": "standard_library",
+            "Numeric": "numerical",
+            "Learning": "learning",
+            "Tools": "tools",
+            "Weighted AVG": "weighted",
+        },
+    ),
+}
+
+
+def tasks(profile: str, hidden: bool = False) -> list[Column]:
+    """The nine tasks."""
+    from common.evaluation import suites  # loads torch: listing the targets should not
+
+    suite = suites.get("standin-qa" if profile == "standin" else "linearpatch-qa")
+    # A stand-in task is ours and may change: its version is part of the benchmark's name.
+    version = f"@{STANDIN_VERSION}" if profile == "standin" else ""
+    return [Column(task.label, task.task + version, task.metric, scale=100, hidden=hidden) for task in suite.columns]
+
+
+def question_answering(profile: str) -> list[Column]:
+    """Ratio, the nine tasks, AVG and RP (Tables 1, 2 and 14)."""
+    return [RATIO, *tasks(profile), *_summary(tasks(profile), "AVG", "RP")]
+
+
+def perplexities(profile: str, average: str) -> list[Column]:
+    """Perplexity on three texts, and their mean under the name the table has for it."""
+    found = [
+        Column(label, f"perplexity@{protocol}", "perplexity", compare="perplexity")
+        for label, protocol in PROTOCOLS[profile].items()
+    ]
+    return [*found, Column(average, derived="average", compare="perplexity", of=tuple(c.label for c in found))]
+
+
+def text(profile: str, average: str = "PPL AVG") -> list[Column]:
+    """Ratio and perplexities (Tables 3, 11 and 13)."""
+    return [RATIO, *perplexities(profile, average)]
+
+
+def both_averages(profile: str) -> list[Column]:
+    """Ratio, perplexities, and the nine tasks' averages alone (Table 4)."""
+    hidden = tasks(profile, hidden=True)
+    return [RATIO, *perplexities(profile, "PPL AVG"), *hidden, *_summary(hidden, "QA AVG", "QA RP")]
+
+
+def everything(profile: str) -> list[Column]:
+    """Perplexities and the nine tasks (Table 5)."""
+    return [*perplexities(profile, "PPL AVG"), *tasks(profile), *_summary(tasks(profile), "AVG", "RP")]
+
+
+def _summary(found: list[Column], average: str, retained: str) -> list[Column]:
+    labels = tuple(column.label for column in found)
+    return [Column(average, derived="average", of=labels), Column(retained, derived="retained", of=labels)]
+
+
+def mmlu(profile: str) -> list[Column]:
+    """Ratio, the four categories and their question-weighted mean (Tables 12 and 15)."""
+    benchmark, keys = MMLU[profile]
+    return [RATIO, *(Column(label, benchmark, key, scale=100) for label, key in keys.items())]
+
+
+def settings(profile: str) -> list[Column]:
+    """What was removed (Table 9)."""
+    return [
+        RATIO,
+        Column("start", "window", "start", compare="exact"),
+        Column("end", "window", "end", compare="exact"),
+        Column("cuts (ours)", "window", "cuts", compare="exact"),
+        Column("removed, in order (ours)", "removed", "removed", text=True),
+    ]
+
+
+STORED = [
+    Column("stored input per token", "storage", "input", compare="exact", weight_free=True),
+    Column("stored target per token", "storage", "target", compare="exact", weight_free=True),
+    Column("target with indices (ours)", "storage", "target_with_indices", compare="exact", weight_free=True),
+]
+INSERTED = [
+    Column("Parameters (M)", "parameters", "patch_millions", compare="exact", weight_free=True),
+    Column("Time cost (s)", "inserted", "seconds", compare="exact"),
+]

@@ -1,0 +1,5 @@
+"""The figures of LinearPatch, declared."""
+
+from reproductions.registry import Table
+
+FIGURES: list[Table] = []
