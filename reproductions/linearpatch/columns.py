@@ -15,6 +15,8 @@ PROTOCOLS = {
         "Learning": "standin-learning",
     },
 }
+# The stand-in's tasks where questions are not what a table is about.
+FEW = ("Continue", "ParName", "ParType", "Section")
 # MMLU's protocol by profile, and column -> key of its record. The stand-in's options are compared by their text: a model
 # of its size answers a letter by chance.
 MMLU = {
@@ -41,14 +43,15 @@ MMLU = {
 }
 
 
-def tasks(profile: str, hidden: bool = False) -> list[Column]:
-    """The nine tasks."""
+def tasks(profile: str, *, few: bool = False, hidden: bool = False) -> list[Column]:
+    """The nine tasks. few: on the stand-in only the four FEW."""
     from common.evaluation import suites  # loads torch: listing the targets should not
 
     suite = suites.get("standin-qa" if profile == "standin" else "linearpatch-qa")
     # A stand-in task is ours and may change: its version is part of the benchmark's name.
     version = f"@{STANDIN_VERSION}" if profile == "standin" else ""
-    return [Column(task.label, task.task + version, task.metric, scale=100, hidden=hidden) for task in suite.columns]
+    chosen = [task for task in suite.columns if not (few and profile == "standin") or task.label in FEW]
+    return [Column(task.label, task.task + version, task.metric, scale=100, hidden=hidden) for task in chosen]
 
 
 def question_answering(profile: str) -> list[Column]:
@@ -72,13 +75,14 @@ def text(profile: str, average: str = "PPL AVG") -> list[Column]:
 
 def both_averages(profile: str) -> list[Column]:
     """Ratio, perplexities, and the nine tasks' averages alone (Table 4)."""
-    hidden = tasks(profile, hidden=True)
+    hidden = tasks(profile, few=True, hidden=True)
     return [RATIO, *perplexities(profile, "PPL AVG"), *hidden, *_summary(hidden, "QA AVG", "QA RP")]
 
 
 def everything(profile: str) -> list[Column]:
     """Perplexities and the nine tasks (Table 5)."""
-    return [*perplexities(profile, "PPL AVG"), *tasks(profile), *_summary(tasks(profile), "AVG", "RP")]
+    chosen = tasks(profile, few=True)
+    return [*perplexities(profile, "PPL AVG"), *chosen, *_summary(chosen, "AVG", "RP")]
 
 
 def _summary(found: list[Column], average: str, retained: str) -> list[Column]:

@@ -13,6 +13,7 @@ _PERPLEXITY_NOTE = (
     f"{_RATIO_NOTE} Perplexity per token over windows of 2048 tokens (stand-in: 256), each read alone; its average is over "
     "the three texts."
 )
+_FEW_NOTE = "The stand-in's questions are four of its nine tasks."
 _BAICHUAN_NOTE = "On the stand-in, of which there is one, the rows are those of Table {}."
 
 _PATCHED_PAIRS = (("LinearPatch[S]", "ShortGPT"), ("LinearPatch[L]", "LLM-Streamline(None)"))
@@ -140,7 +141,7 @@ TABLES = [
             ),
             Claim("training an FFN on logits by KL diverges", claims.without_number(rows.FFN_KL, "PPL AVG", rows.FULL)),
         ),
-        _RATIO_NOTE,
+        f"{_RATIO_NOTE} {_FEW_NOTE}",
     ),
     _table(
         "5",
@@ -160,7 +161,7 @@ TABLES = [
             ),
         ),
         "Rows marked (ours) are not in the paper: token-weighted least squares in place of ratios of magnitudes, from the "
-        "same calibration text. The stand-in shows both selections, the window [L] and the lowest BI [S].",
+        "same calibration text. The stand-in shows both selections, the window [L] and the lowest BI [S]. " + _FEW_NOTE,
     ),
     _table(
         "6",

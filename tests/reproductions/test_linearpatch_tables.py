@@ -158,4 +158,5 @@ def test_what_is_ours_says_so_and_baichuan_says_why_it_has_no_recipe(profile):
                 key[:3] for key in reported.cells("linearpatch", str(number))
             }
             assert profile == "standin" or printed or "(ours)" in row.method, row
-            assert row.model != "baichuan2-7b" or (row.recipe is None and "remote code" in row.status)
+            if row.model == "baichuan2-7b" and row.method != "LLM-Pruner":
+                assert row.recipe is None and "remote code" in row.status
