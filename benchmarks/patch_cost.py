@@ -1,0 +1,102 @@
+"""What a patch costs in a forward pass, against one decoder layer and LLM-Streamline's network of the same model.
+
+    python benchmarks/patch_cost.py [--tokens 256] [--repeats 5] [--threads 1] [--json]
+
+Random weights in the shapes of the stand-in (C = 192), C = 256, and LLaMA-2-7B (C = 4096), same input, same run, float32, no
+cache; milliseconds are the least of interleaved repeats. `fast transform` applies H diag(d) H^T as two fast transforms and a
+product instead of the one dense A of section 3.3. LinearPatch's Table 6 compares patch and network on a GPU: 0.000576 s
+against 0.094927 s, a factor of 165 (its text says about 190); by multiply-adds it is 3 F / C = 8.06.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from common.baselines.streamline import FeedForward
+from common.decoder import Decoder
+from common.hadamard import hadamard_transform
+from papers.linearpatch import LinearPatch
+
+# channels -> (intermediate, heads)
+SHAPES = {192: (512, 3), 256: (688, 4), 4096: (11008, 32)}
+
+
+def ways(channels: int, x: torch.Tensor) -> dict:
+    """What is timed, and its number of parameters."""
+    intermediate, heads = SHAPES[channels]
+    config = LlamaConfig(
+        hidden_size=channels,
+        intermediate_size=intermediate,
+        num_attention_heads=heads,
+        num_hidden_layers=1,
+        vocab_size=8,
+        pad_token_id=None,
+    )
+    decoder = Decoder(LlamaForCausalLM(config).eval())
+    network, scales = FeedForward.like(config), torch.linspace(0.9, 1.6, channels)
+    patch, diagonal = LinearPatch(scales), LinearPatch(scales, "diagonal")
+    size = lambda module: sum(p.numel() for p in module.parameters())  # noqa: E731
+    return {
+        "decoder layer": (lambda: decoder.run(x), size(decoder.layers[0])),
+        "network (FFN)": (lambda: network(x), size(network)),
+        "patch A": (lambda: patch(x), size(patch)),
+        "fast transform": (lambda: hadamard_transform(hadamard_transform(x) * scales, transpose=True), channels),
+        "diagonal +d": (lambda: diagonal(x), size(diagonal)),
+    }
+
+
+@torch.no_grad()
+def measure(channels: int, tokens: int, repeats: int) -> list[dict]:
+    """One row per way: least milliseconds, and the ratio to the decoder layer."""
+    x = torch.randn(1, tokens, channels, generator=torch.Generator().manual_seed(0))
+    made = ways(channels, x)
+    timed = {name: [] for name in made}
+    for repeat in range(repeats + 1):
+        for name, (work, _) in made.items():
+            started = time.perf_counter()
+            work()
+            if repeat:  # the first warms up
+                timed[name].append(time.perf_counter() - started)
+    least = {name: 1e3 * min(values) for name, values in timed.items()}
+    return [
+        {
+            "C": channels,
+            "tokens": tokens,
+            "what": name,
+            "parameters": made[name][1],
+            "ms": round(least[name], 3),
+            "of_a_layer": round(least[name] / least["decoder layer"], 4),
+            "of_the_network": round(least[name] / least["network (FFN)"], 4),
+        }
+        for name in made
+    ]
+
+
+def main() -> None:
+    """Print the rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args()
+    torch.set_num_threads(chosen.threads)
+    rows = [row for channels in SHAPES for row in measure(channels, chosen.tokens, chosen.repeats)]
+    if chosen.json:
+        print(json.dumps(rows, indent=1))
+        return
+    print(f"{'C':>5} {'':15} {'parameters':>11} {'ms':>9} {'of a layer':>11} {'of the FFN':>11}")
+    for row in rows:
+        print(
+            f"{row['C']:>5} {row['what']:15} {row['parameters']:>11,} {row['ms']:>9.2f} {row['of_a_layer']:>10.1%} "
+            f"{row['of_the_network']:>10.1%}"
+        )
+
+
+if __name__ == "__main__":
+    main()

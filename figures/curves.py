@@ -1,0 +1,82 @@
+"""Loss curves of trainings, from the records of what they trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import matplotlib.pyplot as plt
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+
+from figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION
+
+COLOURS = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, GREY)
+STYLES = ("-", "--", "-.", ":")  # so that lines differ without colour too
+NAMES = {
+    "kl": "KL to the teacher (nats per token)",
+    "mse": "mean squared error",
+    "ce": "loss (nats per token)",
+}
+
+
+def draw(entries: Iterable[dict], profile: str):
+    """One panel per kind of loss, one line per row that was trained: loss against step, raw (faint) and smoothed.
+
+    entries: as `reproductions.show.drawn` makes them. A record of a trained model has the details ``training``:
+    ``losses``, and if they are means of several steps ``steps_per_point``; ``loss`` names their kind; ``status`` tells
+    whether it diverged, which a cross marks.
+    """
+    panels: dict[str, list[tuple[str, dict]]] = {}
+    entries = list(entries)
+    several = len({(entry["model"], entry["sparsity"]) for entry in entries}) > 1
+    for entry in entries:
+        curve = _curve(entry)
+        if curve is not None:
+            label = f"{entry['method']}, {entry['model']} {entry['sparsity']}" if several else entry["method"]
+            panels.setdefault(curve.get("loss", "ce"), []).append((label, curve))
+    if not panels:
+        figure = plt.figure(figsize=(4.4, 1))
+        figure.text(0.5, 0.5, "no training has been recorded", ha="center", va="center", color=GREY)
+        return figure
+    figure, axes = plt.subplots(1, len(panels), figsize=(1 + 3.4 * len(panels), 3.4), squeeze=False)
+    for axis, (kind, lines) in zip(axes[0], sorted(panels.items())):
+        for number, (label, curve) in enumerate(lines):
+            _line(axis, label, curve, COLOURS[number % len(COLOURS)], STYLES[number % len(STYLES)])
+        axis.set_xlabel("step")
+        axis.set_ylabel(NAMES.get(kind, kind))
+        axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        if kind != "ce":
+            axis.set_yscale("log")  # starts far apart
+            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.yaxis.set_major_formatter("{x:g}")
+            axis.yaxis.set_minor_formatter(NullFormatter())
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize=8, handlelength=3)
+    figure.suptitle("on the stand-in" if profile == "standin" else "", fontsize=8, color=GREY)
+    return figure
+
+
+def _curve(entry: dict) -> dict | None:
+    """The training details of an entry's records; they are the same in all of them."""
+    for record in entry["records"].values():
+        curve = record["details"].get("training")
+        if curve and curve.get("losses"):
+            return curve
+    return None
+
+
+def _line(axis, label: str, curve: dict, colour: str, style: str) -> None:
+    losses, stretch = curve["losses"], curve.get("steps_per_point", 1)
+    steps = [stretch * (point + 1) for point in range(len(losses))]
+    diverged = curve.get("status") == "diverged"
+    axis.plot(steps, losses, color=colour, alpha=0.25, linewidth=0.6)
+    axis.plot(
+        steps, _smoothed(losses), style, color=colour, linewidth=1.4, label=label + (" (diverged)" if diverged else "")
+    )
+    if diverged:
+        axis.plot(steps[-1:], losses[-1:], "x", color=colour, markersize=7, markeredgewidth=2)
+
+
+def _smoothed(losses: list[float]) -> list[float]:
+    """Means over about a tenth of the curve, centred, shorter at the ends."""
+    half = max(1, len(losses) // 20)
+    parts = (losses[max(0, i - half) : i + half + 1] for i in range(len(losses)))
+    return [sum(part) / len(part) for part in parts]
