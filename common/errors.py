@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-
 _LISTED = 60  # lm-eval alone knows fourteen thousand tasks
 
 
