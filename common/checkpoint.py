@@ -20,7 +20,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -49,13 +49,16 @@ def register_patch(kind: str, loader: PatchLoader) -> None:
     _LOADERS[kind] = loader
 
 
-def save(model: nn.Module, tokenizer, path: str | os.PathLike) -> Path:
+def save(
+    model: nn.Module, tokenizer, path: str | os.PathLike, texts: Mapping[str, str] | None = None
+) -> Path:
     """Write model, patches and tokenizer (None: no tokenizer) to the directory `path`, all or nothing.
 
-    An earlier checkpoint at `path` is replaced; any other file or non-empty directory there is left alone and refused.
+    texts: more files to write there, by name, such as a model card. An earlier checkpoint at `path` is replaced; any
+    other file or non-empty directory there is left alone and refused.
     """
     path = Path(path)
-    if path.exists() and not _replaceable(path):
+    if path.exists() and not replaceable(path):
         raise UserError(f"cannot save to {path}: it exists and is no checkpoint; choose another path")
     temporary = None
     try:
@@ -65,6 +68,8 @@ def save(model: nn.Module, tokenizer, path: str | os.PathLike) -> Path:
         if tokenizer is not None:
             tokenizer.save_pretrained(temporary)
         _write_patches(model, temporary)
+        for name, text in (texts or {}).items():
+            (temporary / name).write_text(text, encoding="utf-8")
         _replace(temporary, path)
     except (OSError, SafetensorError) as error:
         raise UserError(f"cannot save to {path}: {_reason(error)}; nothing was changed there") from error
@@ -191,7 +196,7 @@ def _load_tokenizer(path: Path, trust_remote_code: bool):
     return transformers.AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=trust_remote_code)
 
 
-def _replaceable(path: Path) -> bool:
+def replaceable(path: Path) -> bool:
     """Whether `save` may put a checkpoint here: an empty directory or an earlier checkpoint."""
     return path.is_dir() and ((path / "config.json").exists() or not any(path.iterdir()))
 
