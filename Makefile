@@ -11,13 +11,13 @@ FORMAT ?= terminal
 
 .DEFAULT_GOAL := help
 PAPERS := linearpatch prunecomp laco reassessing
-.PHONY: help setup test lint benchmarks readme audit clean $(PAPERS)
+.PHONY: help setup setup-quantization test lint benchmarks readme audit clean $(PAPERS)
 
 help: $(STAMP)  ## this list
 	@echo "Tables and figures (TARGET runs and shows; TARGET-render only shows; TARGET-fetch downloads what it needs):"
 	@$(RUN) -m reproductions list | sed 's/^/  /'
 	@echo "Also:"
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1  \2/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1  \2/p' Makefile
 	@echo "  $(PAPERS)  every table and figure of one paper, in one run"
 	@echo "Options: PROFILE=paper MODEL=llama-2-7b ROW='LinearPatch*' LIMIT=20 DEVICE=cuda DTYPE=bfloat16 FORCE=1 FORMAT=md"
 
@@ -33,6 +33,13 @@ $(STAMP): requirements.lock pyproject.toml
 	$(VENV)/bin/pip install -q --disable-pip-version-check -r requirements.lock
 	$(VENV)/bin/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
+
+# Without their requirements: gptqmodel's metadata would replace torch by a CUDA build of another version. Building its
+# source packages takes a compiler and about two minutes; the first quantization compiles its CPU kernels, once.
+GPTQ := gptqmodel==7.7.0 optimum==2.3.0 tokenicer==0.0.14 defuser==0.0.28 device-smi==0.5.7 logbar==0.4.15 pypcre==0.6.4 \
+	torchao==0.18.0 protobuf==7.36.2 ninja==1.13.2 maturin==1.16.0
+setup-quantization: $(STAMP)  ## add GPTQ (optional; needs a compiler)
+	$(VENV)/bin/pip install -q --disable-pip-version-check --no-deps $(GPTQ)
 
 test: $(STAMP)  ## run the tests
 	HF_HUB_OFFLINE=1 $(RUN) -m pytest

@@ -49,9 +49,7 @@ def register_patch(kind: str, loader: PatchLoader) -> None:
     _LOADERS[kind] = loader
 
 
-def save(
-    model: nn.Module, tokenizer, path: str | os.PathLike, texts: Mapping[str, str] | None = None
-) -> Path:
+def save(model: nn.Module, tokenizer, path: str | os.PathLike, texts: Mapping[str, str] | None = None) -> Path:
     """Write model, patches and tokenizer (None: no tokenizer) to the directory `path`, all or nothing.
 
     texts: more files to write there, by name, such as a model card. An earlier checkpoint at `path` is replaced; any

@@ -47,7 +47,9 @@ def card(method, report: dict) -> str:
 def summary(report: dict) -> str:
     """The result in two lines, for the terminal."""
     layers, parameters = report["layers"], report["parameters"]
-    lines = [f"{layers['before']} -> {layers['after']} layers, {parameters['before']:,} -> {parameters['after']:,} parameters"]
+    lines = [
+        f"{layers['before']} -> {layers['after']} layers, {parameters['before']:,} -> {parameters['after']:,} parameters"
+    ]
     lines += [f"{label}: {before} -> {after}" for label, before, after in _rows(report["evaluation"])]
     return "\n".join(lines)
 

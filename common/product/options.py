@@ -55,7 +55,9 @@ def parser(method: Method) -> argparse.ArgumentParser:
     text = top.add_argument_group("text")
     text.add_argument("--text", metavar="TEXT", help="calibration text: a file or a corpus")
     text.add_argument("--samples", type=int, default=128, metavar="N", help="calibration windows (default: 128)")
-    text.add_argument("--length", type=int, metavar="N", help="tokens in a window (default: 2048, or the model's context)")
+    text.add_argument(
+        "--length", type=int, metavar="N", help="tokens in a window (default: 2048, or the model's context)"
+    )
     text.add_argument("--seed", type=int, default=method.seed, help=f"of all random choices (default: {method.seed})")
     evaluation = top.add_argument_group("evaluation, before and after")
     evaluation.add_argument("--test", metavar="TEXT", help="held-out text: a file or a corpus")
@@ -64,7 +66,9 @@ def parser(method: Method) -> argparse.ArgumentParser:
     evaluation.add_argument("--limit", type=int, metavar="N", help="only N items of each task")
     evaluation.add_argument("--no-evaluation", action="store_true", help="measure nothing")
     machine = top.add_argument_group("machine")
-    machine.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, or auto to spread the model (default: cpu)")
+    machine.add_argument(
+        "--device", default="cpu", help="cpu, cuda, cuda:1, or auto to spread the model (default: cpu)"
+    )
     machine.add_argument("--dtype", help="float32, bfloat16 or float16 (default: float32 on a CPU, else as saved)")
     return top
 

@@ -18,7 +18,8 @@ from common import checkpoint, hooks, hub, models, results
 from common.errors import UserError
 from common.evaluation import harness
 from common.evaluation.perplexity import summarise, token_nlls
-from common.product import card, options as shared
+from common.product import card
+from common.product import options as shared
 from common.product.job import Job, check_texts
 from common.selection import check_count
 
@@ -107,7 +108,8 @@ def _public(name: str) -> str:
 def _plain(options: dict) -> dict:
     """The options as JSON; of paths the last part."""
     shown = {key: value for key, value in options.items() if key not in ("out", "force")}
-    return {key: _public(value) if isinstance(value, str) else value for key, value in shown.items()}
+    named = ("model", "text", "test", "data")
+    return {key: _public(value) if key in named and value else value for key, value in shown.items()}
 
 
 def _count(model) -> int:

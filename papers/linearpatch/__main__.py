@@ -12,7 +12,9 @@ from papers.linearpatch.method import VARIANTS
 
 def add_options(group: argparse.ArgumentParser) -> None:
     """LinearPatch's own options."""
-    group.add_argument("--variant", default="L", choices=VARIANTS, help="L: the best window; S: the layers of lowest BI")
+    group.add_argument(
+        "--variant", default="L", choices=VARIANTS, help="L: the best window; S: the layers of lowest BI"
+    )
 
 
 def apply(job: Job) -> dict:

@@ -26,6 +26,7 @@ MODULES = (
     "reassessing",
     "theory",
     "statistics",
+    "quantization",
     "evaluation",
 )
 KINDS = ("SELECTIONS", "PRUNERS", "REPAIRS", "TRAININGS", "BENCHMARKS")

@@ -1,0 +1,97 @@
+"""Joint pruning and quantization (Reassessing, section 5, Table 7): GPTQ at 4 bits on the pruned, fine-tuned model.
+
+Carried out by gptqmodel through transformers. It is an optional extra (`make setup-quantization`): its metadata asks for
+another torch than this repository's, so it is installed without its own requirements. The linear layers inside the decoder
+layers are quantized, embedding and head stay. The paper names no group size, no calibration text and no order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from common import checkpoint
+from common.errors import UserError, UserValueError
+
+BITS = (2, 3, 4, 8)
+PACKAGES = ("gptqmodel", "optimum")
+MIB = 2**20
+
+
+def require() -> None:
+    """Refuse to start without the optional packages.
+
+    Raises:
+        UserError: one of them is missing; says how to get it.
+    """
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UserError(f"GPTQ needs {' and '.join(missing)}, which is not installed; run `make setup-quantization`")
+
+
+def quantize(
+    model: nn.Module, tokenizer, texts: Sequence[str], *, bits: int = 4, group_size: int = 128, tokens: int = 2048
+) -> nn.Module:
+    """A copy of a plain model with the layers' matrices at `bits`, quantized one by one on `texts` (at most `tokens` each).
+
+    The copy runs and saves as any Hugging Face model; `model` stays as it is. group_size: columns that share a scale; it
+    must divide the matrices' inputs.
+
+    Raises:
+        UserError: missing packages, bits or group sizes that do not fit, no text, a model gptqmodel cannot quantize.
+    """
+    require()
+    if bits not in BITS:
+        raise UserValueError(f"cannot quantize to {bits} bits; use {', '.join(map(str, BITS))}")
+    inputs = {m.in_features for m in model.model.layers.modules() if isinstance(m, nn.Linear)}
+    wrong = sorted(width for width in inputs if width % group_size)
+    if group_size < 1 or wrong:
+        raise UserValueError(f"a group of {group_size} columns does not divide matrices of {wrong}; use a divisor")
+    texts = [text for text in texts if text.strip()]
+    if not texts:
+        raise UserValueError("GPTQ needs calibration texts, none was given")
+    import transformers
+
+    os.environ.setdefault("GPTQMODEL_CPU_WORKERS", "2")  # it fails on one or two cores otherwise
+    config = transformers.GPTQConfig(
+        bits=bits, group_size=group_size, dataset=texts, tokenizer=tokenizer, desc_act=False, model_seqlen=tokens
+    )
+    with tempfile.TemporaryDirectory(prefix="gptq-") as folder, _quiet():
+        checkpoint.save(model, tokenizer, folder)
+        try:
+            made = transformers.AutoModelForCausalLM.from_pretrained(
+                folder, quantization_config=config, device_map=str(model.device), dtype=model.dtype
+            )
+        except (ValueError, RuntimeError, NotImplementedError, ImportError, KeyError) as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise UserError(f"GPTQ failed: {reason}") from error
+    return made.eval()
+
+
+def held_mib(model: nn.Module) -> float:
+    """MiB of a model's tensors with 16 bits for every floating-point number and packed integers as they are."""
+    tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}.values()
+    return sum(t.numel() * (2 if t.is_floating_point() else t.element_size()) for t in tensors) / MIB
+
+
+@contextlib.contextmanager
+def _quiet():
+    """gptqmodel prints banners and progress to standard output, and optimum a line per matrix; results go there alone."""
+    logger = logging.getLogger("optimum")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings(), torch.random.fork_rng():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

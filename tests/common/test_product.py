@@ -1,0 +1,141 @@
+"""The papers' tools, on a tiny checkpoint: what is saved reloads plainly and is what was measured; bad input is one line."""
+
+import importlib
+import json
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from common import checkpoint
+from common.decoder import Decoder
+from common.product import main
+
+TEXT = "The layers of a model are removed. The stream is scaled by a factor that was measured on some text before.\n\n"
+PAPERS = ("linearpatch", "prunecomp", "laco")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory, write_checkpoint):
+    """A tiny checkpoint and a text file."""
+    folder = tmp_path_factory.mktemp("product")
+    (folder / "text.txt").write_text("".join(f"{number} {TEXT}" for number in range(120)))
+    return write_checkpoint(folder / "tiny"), folder / "text.txt"
+
+
+def method_of(paper):
+    return importlib.import_module(f"papers.{paper}.__main__").METHOD
+
+
+def arguments(source, out, *more, remove=2):
+    model, text = source
+    fixed = ["--model", str(model), "--remove", str(remove), "--out", str(out), "--text", str(text)]
+    return [*fixed, "--samples", "4", "--length", "32", "--windows", "4", *more]
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_tool_writes_a_checkpoint_that_is_what_was_measured(paper, source, tmp_path, capsys):
+    out = tmp_path / "pruned"
+    assert main(method_of(paper), arguments(source, out)) == 0
+    report = json.loads((out / "pruning.json").read_text())
+    removed = report["facts"]["removed"]
+    assert len(removed) == len(set(removed)) == 2 and report["layers"] == {"before": 6, "after": 4}
+
+    plain = AutoModelForCausalLM.from_pretrained(out)
+    assert plain.config.num_hidden_layers == len(plain.model.layers) == 4
+    whole, tokenizer = checkpoint.load(out)
+    ids = torch.tensor([tokenizer((source[1]).read_text())["input_ids"]])[0]
+    held_out = ids[int(0.9 * len(ids)) :][: 4 * 32].view(4, 32)
+    loss = whole(held_out, labels=held_out).loss
+    assert report["evaluation"]["after"]["perplexity"] == pytest.approx(loss.exp().item(), rel=1e-4)
+
+    card = (out / "README.md").read_text()
+    assert f"{report['evaluation']['after']['perplexity']:.2f}" in card
+    assert ("checkpoint.load" in card) == (paper == "linearpatch") == (out / "patches.safetensors").exists()
+    assert str(tmp_path) not in card and f"python -m papers.{paper}" in card
+    assert str(out) in capsys.readouterr().out
+
+
+def test_remaining_layers_of_linearpatch_are_the_originals_to_the_bit(source, tmp_path):
+    out = tmp_path / "pruned"
+    assert main(method_of("linearpatch"), arguments(source, out, "--no-evaluation")) == 0
+    removed = json.loads((out / "pruning.json").read_text())["facts"]["removed"]
+    before, after = (AutoModelForCausalLM.from_pretrained(path) for path in (source[0], out))
+    kept = [layer for index, layer in enumerate(before.model.layers) if index not in removed]
+    for old, new in zip(kept, after.model.layers, strict=True):
+        for one, two in zip(old.parameters(), new.parameters(), strict=True):
+            assert torch.equal(one, two)
+
+
+def test_the_card_names_the_command_that_makes_the_same_model_again(source, tmp_path):
+    options = ["--variant", "S", "--seed", "5", "--no-evaluation"]
+    assert main(method_of("linearpatch"), arguments(source, tmp_path / "a", *options)) == 0
+    card = (tmp_path / "a" / "README.md").read_text()
+    assert "--variant S" in card and "--seed 5" in card and "--no-evaluation" in card and "Not evaluated." in card
+
+
+@pytest.mark.parametrize(
+    "more, message",
+    [
+        (["--remove", "5"], "cannot remove 5 of 6 layers; choose 1..4"),
+        (["--remove", "0"], "--remove 0: use 1 or more"),
+        (["--text", "nowhere.txt"], "cannot read the text nowhere.txt"),
+        (["--text", "wikitext3-train"], "did you mean 'wikitext2-train'"),
+        (["--length", "100000"], "more than the model's context of 4096"),
+        (["--model", "./missing"], "no such directory"),
+        (["--model", "llama2-7b"], "did you mean 'llama-2-7b'"),
+        (["--fidelity", "exact"], "unknown fidelity 'exact'"),
+        (["--device", "gpu"], "device 'gpu' cannot be used here"),
+        (["--samples", "0"], "--samples 0"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line_and_writes_nothing(more, message, source, tmp_path, capsys):
+    out = tmp_path / "pruned"
+    assert main(method_of("linearpatch"), arguments(source, out, *more)) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("error: ") and message in error
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_existing_folder_is_refused_unless_forced_and_only_a_checkpoint_is_replaced(source, tmp_path, capsys):
+    out = tmp_path / "pruned"
+    command = arguments(source, out, "--no-evaluation")
+    assert main(method_of("linearpatch"), command) == 0
+    assert main(method_of("linearpatch"), command) == 2
+    assert "--force" in capsys.readouterr().err
+    assert main(method_of("linearpatch"), [*command, "--force", "--remove", "3"]) == 0
+    assert Decoder(checkpoint.load(out)[0]).num_layers == 3
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "thesis.txt").write_text("years of work")
+    assert main(method_of("linearpatch"), arguments(source, tmp_path / "notes", "--force")) == 2
+    assert (tmp_path / "notes" / "thesis.txt").read_text() == "years of work"
+    assert main(method_of("linearpatch"), arguments(source, source[0], "--force")) == 2
+    assert "is the model itself" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_found_before_the_work(source, tmp_path, capsys, monkeypatch):
+    import shutil
+
+    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    assert main(method_of("linearpatch"), arguments(source, tmp_path / "pruned")) == 2
+    assert "are free; free space" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_help_names_every_option(paper, capsys):
+    with pytest.raises(SystemExit):
+        main(method_of(paper), ["--help"])
+    shown = capsys.readouterr().out
+    assert "--remove" in shown and "--fidelity" in shown and f"python -m papers.{paper}" in shown
+
+
+def test_laco_combines_as_many_layers_as_the_paper():
+    from papers.laco.__main__ import combined
+
+    assert [combined(n) for n in (9, 10, 4, 15, 6, 7)] == [4, 6, 5, 6, 4, 2]
+
+
+def test_laco_refuses_a_merge_larger_than_what_goes(source, tmp_path, capsys):
+    assert main(method_of("laco"), arguments(source, tmp_path / "out", "--combine", "4")) == 2
+    assert "use 2 to 3" in capsys.readouterr().err

@@ -1,0 +1,55 @@
+"""GPTQ: refusals, and where the optional packages are installed, a quantized model that is close, smaller and reloads."""
+
+import importlib.util
+
+import pytest
+import torch
+from torch import nn
+
+from common.errors import UserError
+from papers.reassessing import quantization
+
+installed = all(importlib.util.find_spec(name) for name in quantization.PACKAGES)
+
+
+@pytest.fixture
+def present(monkeypatch):
+    monkeypatch.setattr(quantization, "require", lambda: None)
+
+
+def test_missing_packages_are_named_with_the_remedy(monkeypatch, tiny_llama, tiny_tokenizer):
+    monkeypatch.setattr(quantization, "PACKAGES", ("no_such_package",))
+    with pytest.raises(UserError, match="needs no_such_package.*make setup-quantization"):
+        quantization.quantize(tiny_llama, tiny_tokenizer, ["text"])
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [({"bits": 5}, "cannot quantize to 5 bits"), ({"group_size": 48}, "does not divide"), ({"texts": [" "]}, "texts")],
+)
+def test_impossible_settings_are_refused(options, message, present, tiny_llama, tiny_tokenizer):
+    texts = options.pop("texts", ["some text"])
+    with pytest.raises(UserError, match=message):
+        quantization.quantize(tiny_llama, tiny_tokenizer, texts, **{"group_size": 32, **options})
+
+
+def test_memory_counts_floats_at_16_bits_and_integers_as_they_are():
+    module = nn.Linear(4, 8)
+    module.register_buffer("packed", torch.zeros(10, dtype=torch.int32))
+    assert quantization.held_mib(module) * 2**20 == (32 + 8) * 2 + 10 * 4
+
+
+@pytest.mark.skipif(not installed, reason="optional: make setup-quantization")
+def test_quantized_model_is_close_smaller_and_reloads(tiny_llama, tiny_tokenizer, ids, tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    before = tiny_llama(ids).logits
+    texts = [f"the layers {number} of a model are removed and the stream is scaled " * 8 for number in range(8)]
+    quantized = quantization.quantize(tiny_llama, tiny_tokenizer, texts, group_size=32, tokens=64)
+    after = quantized(ids).logits
+    error = (after - before).norm() / before.norm()
+    assert 0 < error < 0.5
+    assert torch.equal(tiny_llama(ids).logits, before)
+    assert quantization.held_mib(quantized) < quantization.held_mib(tiny_llama)
+    quantized.save_pretrained(tmp_path)
+    torch.testing.assert_close(AutoModelForCausalLM.from_pretrained(tmp_path, device_map="cpu")(ids).logits, after)
