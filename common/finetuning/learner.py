@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from common.decoder import Decoder
 from common.errors import UserError
-from common.finetuning.prefix import PrefixStore
+from common.finetuning.prefix import FrozenPrefix
 
 IGNORE = -100
 
@@ -83,7 +83,7 @@ class Learner(nn.Module):
 
     accepts_loss_kwargs = True  # Trainer: forward takes the number of predicted tokens of the whole optimiser step
 
-    def __init__(self, model: nn.Module, boundary: int = 0, store: PrefixStore | None = None) -> None:
+    def __init__(self, model: nn.Module, boundary: int = 0, store: FrozenPrefix | None = None) -> None:
         super().__init__()
         self.model, self.boundary, self.store = model, boundary, store
         self.decoder = Decoder(model)

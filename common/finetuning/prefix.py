@@ -27,7 +27,7 @@ def free_bytes(kind: str, folder: Path) -> int:
     return psutil.virtual_memory().available if kind == "memory" else shutil.disk_usage(folder).free
 
 
-class PrefixStore:
+class FrozenPrefix:
     """Layer outputs by row.
 
     lengths: tokens of each row. wanted: whether a row is needed again, and so kept. kind: 'memory', 'disk', 'auto' (the

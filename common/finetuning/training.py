@@ -23,7 +23,7 @@ from transformers.trainer_callback import PrinterCallback, TrainerCallback
 from common.finetuning import state
 from common.finetuning.learner import Learner, Rows, checked, collate
 from common.finetuning.methods import Attached, attach
-from common.finetuning.prefix import PrefixStore
+from common.finetuning.prefix import FrozenPrefix
 from common.finetuning.settings import Settings
 from common.results import peak_memory_bytes
 
@@ -265,14 +265,14 @@ class _Watch(TrainerCallback):
         self.bar.close()
 
 
-def _store(train, valid, settings: Settings, boundary: int, folder: Path) -> PrefixStore:
+def _store(train, valid, settings: Settings, boundary: int, folder: Path) -> FrozenPrefix:
     """Room for the rows whose frozen layers would run more than once."""
     steps_per_epoch = math.ceil(len(train) / settings.batch)
     epochs = settings.epochs if settings.max_steps is None else settings.max_steps / steps_per_epoch
     validations = math.ceil(epochs * steps_per_epoch / settings.evaluate_every)
     wanted = [epochs > 1] * len(train) + [validations > 1] * len(valid)
     kind = settings.store if boundary else "off"
-    return PrefixStore([len(row["input_ids"]) for row in (*train, *valid)], wanted, kind, folder)
+    return FrozenPrefix([len(row["input_ids"]) for row in (*train, *valid)], wanted, kind, folder)
 
 
 def _arguments(settings: Settings, folder: Path, validated: bool, device: torch.device) -> TrainingArguments:

@@ -1,0 +1,327 @@
+"""Fine-tuning against plain loops over the Hugging Face model, closed forms, and itself interrupted."""
+
+import json
+import logging
+import random
+import sys
+from dataclasses import asdict
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.nn import functional as F
+
+from common.errors import UserError
+from common.finetuning import Settings, check_layers, finetune, methods, prefix, state, training
+from common.finetuning.learner import Learner, Rows, collate
+from common.surgery import remove_layers
+
+QUICK = {"batch": 4, "micro_batch": 2, "learning_rate": 1e-3, "warmup_steps": 2, "evaluate_every": 2, "save_every": 2}
+
+
+def rows(count, seed=0):
+    """Rows of different lengths, the first three tokens a prompt."""
+    rng = random.Random(seed)
+    ids = [[rng.randint(3, 319) for _ in range(rng.randint(6, 14))] for _ in range(count)]
+    return [{"input_ids": row, "labels": [-100] * 3 + row[3:]} for row in ids]
+
+
+def plain_loss(model, data):
+    """The mean over all predicted tokens, one row at a time through the Hugging Face model, without padding."""
+    total, count = 0.0, 0
+    for row in data:
+        ids, labels = torch.tensor([row["input_ids"]]), torch.tensor(row["labels"])
+        logits = model(ids, use_cache=False).logits[0, :-1]
+        total = total + F.cross_entropy(logits, labels[1:], ignore_index=-100, reduction="sum")
+        count += int((labels[1:] != -100).sum())
+    return total / count
+
+
+def weights(model):
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def trained_names(architecture, model, last):
+    layers = range(model.config.num_hidden_layers - last, model.config.num_hidden_layers)
+    prefixes = ("lm_head.", "model.norm.", *(f"model.layers.{layer}." for layer in layers))
+    return {name for name in model.state_dict() if name.startswith(prefixes)}
+
+
+@pytest.mark.parametrize("last", [0, 2])
+def test_partial_trains_head_norm_and_last_layers_and_nothing_else(architecture, tiny, last):
+    remove_layers(tiny, [4])
+    before = weights(tiny)
+    expected = trained_names(architecture, tiny, last)
+    tiny, report = finetune(tiny, None, rows(4), settings=Settings(method="partial", last=last, max_steps=2, **QUICK))
+    after = weights(tiny)
+    changed = {name for name in after if not torch.equal(after[name], before[name])}
+    unused = {name for name in expected - changed if "experts" in name}  # an expert that no token chose
+    assert changed | unused == expected
+    assert report["trainable"] == sum(after[name].numel() for name in expected)
+    assert not tiny.training and all(p.requires_grad and p.grad is None for p in tiny.parameters())
+
+
+def test_a_tied_head_is_untied_before_it_trains(make_tiny):
+    model = make_tiny("gemma2")
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    before = model.lm_head.weight.detach().clone()
+    model, _ = finetune(model, None, rows(4), settings=Settings(method="partial", last=0, max_steps=2, **QUICK))
+    assert torch.equal(model.model.embed_tokens.weight, before)
+    assert not torch.equal(model.lm_head.weight, before)
+    assert not model.config.tie_word_embeddings
+
+
+@pytest.mark.parametrize("method", ["partial", "full"])
+def test_losses_and_weights_are_those_of_a_plain_loop(make_tiny, method):
+    steps, data = 5, rows(6)
+    options = {"learning_rate": 2e-3, "warmup_steps": 2, "betas": (0.9, 0.95), "clip": 0.5}
+    options["epsilon"] = 1e-4  # Adam's step of a gradient near zero would show nothing but its rounding
+    model, report = finetune(
+        make_tiny(),
+        None,
+        data,
+        settings=Settings(method=method, last=1, epochs=steps, batch=6, micro_batch=2, **options),
+    )
+    plain = make_tiny().train()
+    if method == "partial":
+        chosen = [plain.lm_head, plain.model.norm, plain.model.layers[-1]]
+        parameters = [p for module in chosen for p in module.parameters()]
+    else:
+        parameters = list(plain.parameters())
+    optimizer = torch.optim.AdamW(parameters, lr=0.0, betas=(0.9, 0.95), eps=1e-4, weight_decay=0.0)
+    expected = []
+    for step in range(steps):
+        rate = step / 2 if step < 2 else (steps - step) / (steps - 2)
+        optimizer.param_groups[0]["lr"] = 2e-3 * rate
+        loss = plain_loss(plain, data)
+        gradients = torch.autograd.grad(loss, parameters)
+        norm = torch.stack([g.norm() for g in gradients]).norm()
+        for parameter, gradient in zip(parameters, gradients):
+            parameter.grad = gradient * min(1.0, 0.5 / (norm.item() + 1e-6))
+        optimizer.step()
+        expected.append(loss.item())
+    assert report["losses"] == pytest.approx(expected, rel=1e-5)
+    assert expected[-1] < expected[0]
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[name], value, atol=2e-5, rtol=1e-4)
+
+
+def test_a_padded_batch_has_the_loss_of_its_rows(tiny):
+    data = rows(5)
+    batch = collate([Rows(data)[index] for index in range(5)])
+    assert batch["input_ids"].shape[1] == max(len(row["input_ids"]) for row in data)
+    assert batch["attention_mask"][:, -1].all() and not batch["attention_mask"][:, 0].all()
+    with torch.no_grad():
+        found = Learner(tiny, boundary=2)(**batch)["loss"]
+        assert found.item() == pytest.approx(plain_loss(tiny, data).item(), rel=1e-5)
+
+
+def test_plain_text_rows_learn_every_token_but_the_first(tiny_llama):
+    row = {"input_ids": list(range(5, 15)), "labels": list(range(5, 15))}
+    batch = collate([Rows([row, rows(1)[0]])[0], Rows([row, {"input_ids": [3] * 13, "labels": [3] * 13}])[1]])
+    assert (batch["labels"][0] != -100).sum() == 9  # padding predicts nothing either
+    with torch.no_grad():
+        expected = plain_loss(tiny_llama, [row, {"input_ids": [3] * 13, "labels": [3] * 13}])
+        assert Learner(tiny_llama)(**batch)["loss"].item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+def test_the_prefix_store_changes_cost_and_not_the_losses(make_tiny, tmp_path, kind):
+    train, valid, shared = rows(8), rows(4, seed=1), {"method": "partial", "last": 2, "epochs": 3, **QUICK}
+    anew, without = finetune(make_tiny(), None, train, valid, Settings(**shared, store="off"))
+    kept, report = finetune(make_tiny(), None, train, valid, Settings(**shared, store=kind), tmp_path)
+    assert report["losses"] == pytest.approx(without["losses"], rel=1e-5)
+    assert [loss for _, loss in report["validation"]] == pytest.approx([x for _, x in without["validation"]], rel=1e-5)
+    for name, value in anew.state_dict().items():
+        torch.testing.assert_close(kept.state_dict()[name], value, atol=1e-5, rtol=1e-4)
+    assert [epoch["layer_executions"] for epoch in without["epochs"]] == [24, 24, 24]  # 4 micro-batches of 6 layers
+    assert [epoch["layer_executions"] for epoch in report["epochs"]] == [24, 8, 8]  # then 2 layers each
+    assert without["validation_layer_executions"] == 3 * 12
+    assert report["validation_layer_executions"] == 12 + 2 * 4
+    tokens = sum(len(row["input_ids"]) for row in train + valid)
+    assert report["store"] == {"kind": kind, "bytes": tokens * 64 * 4}
+    assert not (tmp_path / "prefix.bin").exists()
+
+
+def test_without_room_the_prefix_is_computed_anew_and_that_is_said(make_tiny, monkeypatch, caplog):
+    monkeypatch.setattr(prefix, "free_bytes", lambda kind, folder: 1000 if kind == "memory" else 2000)
+    _, report = finetune(make_tiny(), None, rows(4), settings=Settings(method="partial", last=1, epochs=2, **QUICK))
+    assert [epoch["layer_executions"] for epoch in report["epochs"]] == [12, 12]
+    assert report["store"]["kind"] == "off" and "do not fit" in report["store"]["reason"]
+    assert "computed anew in every epoch" in caplog.text
+
+
+def test_lora_trains_its_adapters_alone_and_merges_them_exactly(make_tiny, architecture, tmp_path, ids):
+    settings = Settings(method="lora", rank=3, alpha=6, epochs=2, **QUICK)
+    dense = make_tiny(architecture)
+    before = weights(dense)
+    adapted = make_tiny(architecture)
+    attached = methods.attach(adapted, settings)
+    assert attached.parameters and all(".lora_" in name for name in attached.parameters)
+    model, report = finetune(make_tiny(architecture), None, rows(4), settings=settings, folder=tmp_path)
+    found = load_file(tmp_path / "trained.safetensors")
+    assert found.keys() == attached.parameters.keys()
+    state.restore(attached.parameters, tmp_path / "trained.safetensors")
+    after = weights(model)
+    assert after.keys() == before.keys()
+    for name, value in before.items():
+        module = name.removesuffix(".weight")
+        a = found.get(f"{module}.lora_A.default.weight")
+        if a is None:
+            assert torch.equal(after[name], value), name
+        else:
+            merged = value + 6 / 3 * found[f"{module}.lora_B.default.weight"] @ a
+            torch.testing.assert_close(after[name], merged, atol=1e-6, rtol=1e-5)
+            assert not torch.equal(after[name], value)
+    with torch.no_grad():  # unmerged against merged
+        torch.testing.assert_close(adapted.eval()(ids).logits, model(ids).logits, atol=2e-4, rtol=1e-4)
+    assert report["trainable"] == sum(value.numel() for value in found.values())
+
+
+class Killed(BaseException):
+    """Nothing catches it."""
+
+
+def interrupted(monkeypatch, step, model, *arguments):
+    """Run until `step` is done, then die; leave a checkpoint that was being written."""
+
+    def die(self, args, trainer_state, control, **unused):
+        if trainer_state.global_step == step:
+            raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(training._Watch, "on_step_end", die)
+        finetune(model, None, *arguments)
+    folder = arguments[-1]
+    (folder / f"checkpoint-{step + 1}").mkdir()
+    (folder / f"checkpoint-{step + 1}" / "weights.safetensors").write_text("cut off")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"method": "lora", "dropout": 0.2}, {"method": "full"}, {"method": "partial", "last": 2, "store": "off"}],
+    ids=lambda options: options["method"],
+)
+def test_a_killed_training_goes_on_as_if_nothing_had_happened(make_tiny, tmp_path, monkeypatch, options):
+    train, valid = rows(8), rows(3, seed=1)
+    settings = Settings(**options, epochs=3, keep="last", **QUICK)
+    model, report = finetune(make_tiny(), None, train, valid, settings, tmp_path / "whole")
+    interrupted(monkeypatch, 3, make_tiny(), train, valid, settings, tmp_path / "killed")
+    again, resumed = finetune(make_tiny(), None, train, valid, settings, tmp_path / "killed")
+    assert resumed["losses"] == report["losses"] and resumed["validation"] == report["validation"]
+    assert resumed["steps"] == report["steps"] == len(report["losses"]) == 6
+    for name, value in model.state_dict().items():
+        assert torch.equal(again.state_dict()[name], value), name
+    assert [e["layer_executions"] for e in resumed["epochs"]] == [e["layer_executions"] for e in report["epochs"]]
+
+
+def test_a_killed_training_with_a_store_fills_it_again(make_tiny, tmp_path, monkeypatch):
+    train, settings = rows(8), Settings(method="partial", last=2, epochs=3, store="disk", **QUICK)
+    model, report = finetune(make_tiny(), None, train, (), settings)
+    interrupted(monkeypatch, 4, make_tiny(), train, (), settings, tmp_path / "killed")
+    again, resumed = finetune(make_tiny(), None, train, (), settings, tmp_path / "killed")
+    assert resumed["losses"] == pytest.approx(report["losses"], rel=1e-5)
+    assert resumed["steps"] == 6
+
+
+def test_a_finished_training_is_loaded_and_another_one_is_refused(make_tiny, tmp_path, monkeypatch):
+    settings = Settings(method="lora", max_steps=2, **QUICK)
+    model, report = finetune(make_tiny(), None, rows(4), settings=settings, folder=tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["plan.json", "report.json", "trained.safetensors"]
+    monkeypatch.setattr(training._Session, "run", lambda self: pytest.fail("trained again"))
+    again, loaded = finetune(make_tiny(), None, rows(4), settings=settings, folder=tmp_path)
+    assert loaded == report == json.loads(json.dumps(report))
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in again.state_dict().items())
+    with pytest.raises(UserError, match="holds a training with other data"):
+        finetune(make_tiny(), None, rows(5), settings=settings, folder=tmp_path)
+    other = make_tiny()
+    remove_layers(other, [1])
+    with pytest.raises(UserError, match="other settings and weights"):
+        finetune(other, None, rows(4), settings=Settings(method="full", **QUICK), folder=tmp_path)
+
+
+def test_the_best_validated_state_is_kept(make_tiny):
+    train, valid = rows(4), rows(4, seed=9)
+    shared = {"method": "full", "epochs": 6, **QUICK, "learning_rate": 3e-2, "warmup_steps": 0}
+    model, report = finetune(make_tiny(), None, train, valid, Settings(**shared))
+    losses = dict(report["validation"])
+    assert len(losses) == 3 and report["kept_step"] == min(losses, key=losses.get) != 6
+    with torch.no_grad():
+        assert plain_loss(model, valid).item() == pytest.approx(losses[report["kept_step"]], rel=1e-4)
+    _, report = finetune(make_tiny(), None, train, valid, Settings(**shared, keep="last"))
+    assert report["kept_step"] == 6
+
+
+def test_a_training_that_diverges_stops_with_the_last_good_state(make_tiny, tmp_path):
+    wild = {**QUICK, "learning_rate": 1e18, "warmup_steps": 0}
+    dense = make_tiny()
+    model, report = finetune(make_tiny(), None, rows(8), (), Settings(method="full", epochs=9, **wild), tmp_path)
+    assert report["status"] == "diverged" and "last good state is kept" in report["reason"]
+    assert report["kept_step"] == 0 and len(report["losses"]) < 18
+    assert all(torch.equal(value, dense.state_dict()[name]) for name, value in model.state_dict().items())
+    json.dumps(report, allow_nan=False)
+    _, again = finetune(make_tiny(), None, rows(8), (), Settings(method="full", epochs=9, **wild), tmp_path)
+    assert again == report
+
+
+def test_bad_input_is_named(make_tiny):
+    model, quick = make_tiny(), Settings(max_steps=1, **QUICK)
+    with pytest.raises(UserError, match=r"last 7 layers: the model has 6 left"):
+        finetune(model, None, rows(2), settings=Settings(method="partial", last=7, **QUICK))
+    with pytest.raises(ValueError, match="0..3"):
+        check_layers(3, 4)
+    with pytest.raises(UserError, match="training data is empty"):
+        finetune(model, None, [], settings=quick)
+    with pytest.raises(UserError, match="row 1 has no labels"):
+        finetune(model, None, [*rows(1), {"input_ids": [1]}], settings=quick)
+    with pytest.raises(UserError, match="row 0 has no label to learn from"):
+        finetune(model, None, [{"input_ids": [5, 6], "labels": [5, -100]}], settings=quick)
+    with pytest.raises(UserError, match="token outside 0..319"):
+        finetune(model, None, [{"input_ids": [5, 320], "labels": [5, 320]}], settings=quick)
+    with pytest.raises(UserError, match="no layer to adapt"):
+        finetune(model, None, rows(2), settings=Settings(targets=("c_attn",), **QUICK))
+    with pytest.raises(UserError, match="did you mean 'qlora'"):
+        Settings(method="qlorra")
+    with pytest.raises(UserError, match="unknown fine-tuning setting 'learning_rat'"):
+        Settings.of({"learning_rat": 1e-3})
+    with pytest.raises(ValueError, match="micro-batches of 3"):
+        Settings(batch=64, micro_batch=3)
+
+
+def test_settings_survive_json():
+    settings = Settings(method="partial", betas=(0.9, 0.95))
+    assert Settings.of(json.loads(json.dumps(asdict(settings)))) == settings
+
+
+def test_qlora_keeps_the_rounding_and_leaves_a_plain_model(make_tiny, ids):
+    bnb = pytest.importorskip("bitsandbytes")
+    dense = make_tiny()
+    rounded = make_tiny()
+    methods.quantise(rounded)
+    assert isinstance(rounded.model.layers[0].mlp.up_proj, bnb.nn.Linear4bit)
+    assert type(rounded.lm_head) is torch.nn.Linear
+    methods.dequantise(rounded, torch.float32)
+    weight, exact = rounded.model.layers[0].mlp.up_proj.weight, dense.model.layers[0].mlp.up_proj.weight
+    blocks = (weight / exact.view(-1, 64).abs().amax(1).repeat_interleave(64).view_as(weight)).detach()
+    assert 0.05 < ((weight - exact).norm() / exact.norm()).item() < 0.12
+    assert (
+        len({round(value, 1) for value in blocks.flatten().tolist()}) <= 16
+    )  # NF4's levels, up to the scales' rounding
+    model, report = finetune(make_tiny(), None, rows(4), settings=Settings(method="qlora", max_steps=6, **QUICK))
+    assert report["status"] == "ok" and report["losses"][-1] < report["losses"][0]
+    assert {type(module) for module in model.modules()} == {type(module) for module in dense.modules()}
+    assert weights(model).keys() == weights(dense).keys()
+    assert torch.equal(model.lm_head.weight, dense.lm_head.weight)
+    assert torch.isfinite(model(ids).logits).all()
+
+
+def test_without_bitsandbytes_qlora_is_refused(make_tiny, monkeypatch):
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    with pytest.raises(UserError, match="QLoRA needs bitsandbytes.*another method"):
+        finetune(make_tiny(), None, rows(2), settings=Settings(method="qlora", **QUICK))
+
+
+def test_nothing_is_printed_to_stdout(make_tiny, capsys, caplog):
+    caplog.set_level(logging.WARNING)
+    finetune(make_tiny(), None, rows(2), settings=Settings(max_steps=1, **QUICK), progress=True)
+    assert capsys.readouterr().out == "" and caplog.text == ""
