@@ -120,13 +120,17 @@ def replace_with_ffn(
     runs and positions. A training that diverges is a result: the report says so, and the network is the last whose loss was
     finite. The network lies outside the model's state dict; `common.checkpoint` saves and loads it.
     """
-    device = next(model.parameters()).device
-    made = {run: FeedForward.like(model.config, settings.seed + i).to(device) for i, run in enumerate(runs(removed))}
+    made = _networks(model, removed, settings.seed)
     report = _train(model, made, windows, settings, folder, progress)
-    for network in made.values():
-        network.to(model.dtype)
-    positions = replace_runs(model, made, KIND)
-    return report | {"replaced": [{"run": list(run), "position": p} for run, p in zip(made, positions)]}
+    return report | {"replaced": _inserted(model, made)}
+
+
+def insert_ffn(model: nn.Module, removed: Collection[int], seed: int = 0) -> list[dict]:
+    """Put an untrained `FeedForward` in the place of every maximal run of `removed`: sizes and times can be had without
+    training. Returns runs and positions.
+    """
+    made = _networks(model, removed, seed)
+    return _inserted(model, made)
 
 
 def replace_with_layer(
@@ -156,6 +160,18 @@ def replace_with_layer(
     decoder.layers[start].load_state_dict(stand_in.layer.state_dict())
     remove_layers(model, range(start + 1, stop))
     return report | {"replaced": [{"run": [start, stop], "position": start}]}
+
+
+def _networks(model: nn.Module, removed: Collection[int], seed: int) -> dict[Run, FeedForward]:
+    device = next(model.parameters()).device
+    return {run: FeedForward.like(model.config, seed + i).to(device) for i, run in enumerate(runs(removed))}
+
+
+def _inserted(model: nn.Module, networks: dict[Run, FeedForward]) -> list[dict]:
+    for network in networks.values():
+        network.to(model.dtype).requires_grad_(False)
+    positions = replace_runs(model, networks, KIND)
+    return [{"run": list(run), "position": position} for run, position in zip(networks, positions)]
 
 
 def _train(model, networks: dict[Run, nn.Module], windows: Tensor, settings: Settings, folder, progress: bool) -> dict:

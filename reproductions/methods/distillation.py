@@ -10,7 +10,7 @@ They share these entries of `recipe.repair`:
     top_k          logits per token that the target 'logits' compares
 
     linearpatch-distilled   also trainable, estimator, teacher: 'stored' (offline, shared by recipes) or 'online'
-    streamline-ffn          also seed, of the first weights
+    streamline-ffn          also seed, of the first weights; without samples, the network as it is before any training
     streamline-layer        its selection takes one layer more than the model is to lose
 """
 
@@ -92,6 +92,9 @@ def _distilled(prepared: Prepared, removed: list[int], progress: bool) -> None:
 
 def _streamline(replace):
     def repair(prepared: Prepared, removed: list[int], progress: bool) -> None:
+        if replace is streamline.replace_with_ffn and "samples" not in prepared.recipe.repair:
+            prepared.details["replaced"] = streamline.insert_ffn(prepared.model, removed)
+            return
         windows, fitting, wanted = _options(prepared, ("target", "top_k", "seed"))
         settings = streamline.Settings(fitting=fitting, **wanted)
         folder = prepared.folder / "streamline"

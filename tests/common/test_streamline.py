@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from common import checkpoint
-from common.baselines.streamline import KIND, FeedForward, Settings, replace_with_ffn, replace_with_layer
+from common.baselines.streamline import KIND, FeedForward, Settings, insert_ffn, replace_with_ffn, replace_with_layer
 from common.distillation import Distillation
 from common.errors import UserError
 from common.fitting import Fitting
@@ -69,6 +69,13 @@ def test_a_training_of_the_network_is_a_plain_regression_on_stored_states(tiny_l
     assert report["losses"][-1] < report["losses"][0] and report["loss"] == "mse"
     assert report["executions"] == 20 * 5  # nothing after the window runs
     assert report["parameters"] == 3 * 64 * 96 == sum(p.numel() for p in patch_parameters(tiny_llama))
+
+
+def test_an_untrained_network_can_be_put_in(tiny_llama):
+    assert insert_ffn(tiny_llama, [2, 3], seed=5) == [{"run": [2, 4], "position": 2}]
+    (patch,) = patches(tiny_llama)
+    first = FeedForward.like(tiny_llama.config, 5).state_dict()
+    assert all(torch.equal(value, first[name]) for name, value in patch.module.state_dict().items())
 
 
 def test_the_network_may_learn_the_logits_too(tiny_llama):

@@ -1,0 +1,105 @@
+"""Recipes that train at the cut: carried out, found again, and refused where they say something unknown."""
+
+import json
+
+import pytest
+import torch
+
+from common.decoder import Decoder
+from common.errors import UserError
+from common.hooks import patch_parameters, patches
+from common.results import Recipe
+from reproductions import methods, prepared
+from reproductions.methods import distillation
+
+IDS = torch.randint(3, 320, (12, 16), generator=torch.Generator().manual_seed(5))
+TRAINED = {"samples": 10, "learning_rate": 0.01, "batch_size": 2}
+
+
+@pytest.fixture(autouse=True)
+def tokens(monkeypatch, tmp_path):
+    """Twelve fixed windows, of which a calibration entry's count takes the first."""
+    for module in (prepared, distillation):
+        monkeypatch.setattr(module, "calibration_windows", lambda entry, tokenizer: IDS[: entry["count"]])
+    monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path / "work"))
+
+
+@pytest.fixture
+def repaired(make_tiny, tiny_tokenizer):
+    def repair(removed=(2, 3), **wanted):
+        recipe = Recipe(
+            model="tiny",
+            profile="standin",
+            weights="fixed",
+            selection={"method": "given", "count": len(removed)},
+            calibration={"corpus": "some", "count": 4},
+            repair=wanted,
+        )
+        made = prepared.Prepared(make_tiny("llama"), tiny_tokenizer, recipe, 1)
+        methods.known("REPAIRS")[wanted["method"]](made, list(removed), False)
+        return made
+
+    return repair
+
+
+@pytest.mark.parametrize(
+    "wanted, layers, parameters",
+    [
+        ({"method": "linearpatch-distilled", "top_k": 9}, 4, 64 * 64),
+        ({"method": "linearpatch-distilled", "top_k": 9, "teacher": "online", "trainable": "diagonal"}, 4, 64 * 64),
+        ({"method": "linearpatch-distilled", "trainable": "plain-diagonal", "target": "output"}, 4, 64),
+        ({"method": "streamline-ffn", "target": "output"}, 4, 3 * 64 * 96),
+        ({"method": "streamline-ffn", "target": "logits", "top_k": 9, "seed": 3}, 4, 3 * 64 * 96),
+        ({"method": "streamline-layer"}, 5, 0),
+    ],
+)
+def test_a_recipe_is_carried_out_and_found_again(repaired, wanted, layers, parameters):
+    made = repaired(**wanted, **TRAINED)
+    assert Decoder(made.model).num_layers == layers
+    assert sum(p.numel() for p in patch_parameters(made.model)) == parameters
+    training = made.details["training"]
+    assert training["status"] == "finished" and training["steps"] == 5 == len(training["losses"])
+    assert training["losses"][-1] < training["losses"][0]
+    assert training["loss"] == ("mse" if training["target"] == "output" else "kl")
+    json.dumps(made.details, allow_nan=False)
+    again = repaired(**wanted, **TRAINED)
+    assert again.details == made.details  # seconds included: nothing was trained a second time
+    for one, other in zip(patch_parameters(made.model), patch_parameters(again.model), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_recipes_share_one_stored_teacher(repaired, tmp_path):
+    for trainable in ("matrix", "diagonal"):
+        repaired(method="linearpatch-distilled", trainable=trainable, top_k=9, **TRAINED)
+    assert len(list((tmp_path / "work" / "tiny").glob("teacher-*"))) == 1
+    repaired(method="linearpatch-distilled", top_k=8, **TRAINED)
+    assert len(list((tmp_path / "work" / "tiny").glob("teacher-*"))) == 2
+
+
+def test_without_samples_the_network_is_untrained(repaired):
+    made = repaired(method="streamline-ffn")
+    assert "training" not in made.details and [p.kind for p in patches(made.model)] == ["streamline-ffn"]
+
+
+def test_a_long_curve_is_thinned_to_means():
+    made = prepared.Prepared(None, None, None, 1)
+    distillation._note(made, {"losses": [float(i) for i in range(1000)], "seconds": 1.0})
+    training = made.details["training"]
+    assert training["steps_per_point"] == 4 and len(training["losses"]) == 250
+    assert training["losses"][:2] == [1.5, 5.5]
+
+
+@pytest.mark.parametrize(
+    "wanted, message",
+    [
+        ({"method": "linearpatch-distilled", "samples": 4, "trainabel": "matrix"}, "unknown option of the repair"),
+        ({"method": "linearpatch-distilled", "samples": 4, "teacher": "offline"}, "unknown teacher"),
+        ({"method": "linearpatch-distilled", "samples": 4, "trainable": "all"}, "unknown trainable part"),
+        ({"method": "linearpatch-distilled"}, "number of samples"),
+        ({"method": "streamline-layer"}, "number of samples"),
+        ({"method": "streamline-ffn", "samples": 4, "order": "random"}, "unknown order"),
+    ],
+)
+def test_bad_recipes_are_named(repaired, wanted, message):
+    with pytest.raises(UserError, match=message):
+        repaired(**wanted)
