@@ -6,41 +6,59 @@ import re
 
 from common import tables
 from common.results import PUBLISHED, ROOT, Store
-from reproductions import registry, reported, show
+from reproductions import declare, registry, reported, show
+
+HEADER = ("Target", "Title", "Reported", "Weight-free", "On the stand-in", "On the paper's models", "Not run")
+
+
+def counts(table: registry.Table, store: Store) -> dict:
+    """Cells of one target: reported; weight-free by status; measured on the stand-in and on the paper's models; not run."""
+    standin = show.build(table, store, "standin")["rows"]
+    own = [c for row in standin if row["profile"] == "standin" for c in row["cells"].values()]
+    rows = show.build(table, store, "paper")["rows"]
+    free = {column.label for column in table.columns("paper") if column.weight_free}
+    paper = [(label in free, cell) for row in rows for label, cell in row["cells"].items()]
+    shaped = [cell["status"] for weight_free, cell in paper if weight_free and cell["reproduced"] is not None]
+    return {
+        "reported": len(reported.numbers(table.paper, table.number)),
+        "weight-free": {status: shaped.count(status) for status in ("match", "differs", "measured")},
+        "stand-in": sum(_has_content(cell) for cell in own),
+        "paper": sum(not weight_free and _has_content(cell) for weight_free, cell in paper),
+        "not run": sum(not _has_content(cell) and cell["status"] != "none" for _, cell in paper),
+    }
+
+
+def _has_content(cell: dict) -> bool:
+    return cell["reproduced"] is not None or "text" in cell
 
 
 def overview(store: Store) -> str:
-    """The table of tables: how many cells are reported, weight-free, measured on the stand-in and on the paper's models.
+    """The table of tables by paper: how many cells are reported, weight-free, measured here and there, and not run.
 
     Weight-free cells are given as matching / differing, and those of ours that the paper has no number for.
     """
-    lines = ["| Target | Title | Reported | Weight-free | On the stand-in | On the paper's models | Not run |"]
-    lines.append("| --- | --- | ---: | ---: | ---: | ---: | ---: |")
-    for name, table in registry.targets().items():
-        standin = show.build(table, store, "standin")["rows"]
-        own = [c for row in standin if row["profile"] == "standin" for c in row["cells"].values()]
-        rows = show.build(table, store, "paper")["rows"]
-        free = {column.label for column in table.columns("paper") if column.weight_free}
-        paper = [(label in free, cell) for row in rows for label, cell in row["cells"].items()]
-        shaped = [cell["status"] for weight_free, cell in paper if weight_free and cell["reproduced"] is not None]
-        weighed = sum(cell["reproduced"] is not None for weight_free, cell in paper if not weight_free)
-        waiting = sum(cell["reproduced"] is None and cell["status"] != "none" for _, cell in paper)
-        counts = (
-            len(reported.numbers(table.paper, table.number)),
-            _weight_free(shaped),
-            sum(c["reproduced"] is not None for c in own),
-            weighed,
-            waiting,
+    blocks = []
+    for paper in registry.PAPERS:
+        found = {name: counts(table, store) for name, table in registry.targets().items() if table.paper == paper}
+        total = {key: sum(c[key] for c in found.values()) for key in ("reported", "stand-in", "paper", "not run")}
+        title = declare.title_of(paper)
+        blocks.append(
+            f"<details><summary><b>{title}</b>: {len(found)} targets, {total['reported']} reported numbers, "
+            f"{total['stand-in']} cells measured on the stand-in, {total['paper']} on the paper's models</summary>\n"
         )
-        lines.append(f"| `{name}` | {table.title} | " + " | ".join(map(str, counts)) + " |")
-    return "\n".join(lines)
+        blocks += ["| " + " | ".join(HEADER) + " |", "| --- | --- | ---: | ---: | ---: | ---: | ---: |"]
+        for name, c in found.items():
+            heading = registry.get(name).title.removeprefix(f"{title}, ")
+            cells = (c["reported"], _weight_free(c["weight-free"]), c["stand-in"], c["paper"], c["not run"])
+            blocks.append(f"| `{name}` | {heading} | " + " | ".join(map(str, cells)) + " |")
+        blocks.append("\n</details>\n")
+    return "\n".join(blocks).strip()
 
 
-def _weight_free(statuses: list[str]) -> str:
+def _weight_free(statuses: dict[str, int]) -> str:
     """Matching / differing cells, and those that stand beside no printed number."""
-    ours = statuses.count("measured")
-    compared = f"{statuses.count('match')} / {statuses.count('differs')}" if len(statuses) > ours else ""
-    return " + ".join(filter(None, (compared, f"{ours} ours" if ours else "")))
+    compared = f"{statuses['match']} / {statuses['differs']}" if statuses["match"] or statuses["differs"] else ""
+    return " + ".join(filter(None, (compared, f"{statuses['measured']} ours" if statuses["measured"] else "")))
 
 
 def render(text: str) -> str:
