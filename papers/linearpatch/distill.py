@@ -17,7 +17,6 @@ import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from common.calibration import Statistics
@@ -25,19 +24,18 @@ from common.decoder import Decoder
 from common.distillation import TARGETS, Distillation, train
 from common.errors import UserValueError, unknown
 from common.fitting import Fitting
-from common.hadamard import hadamard_transform
 from common.surgery import replace_runs
 from common.teacher_store import TeacherStore
-from papers.linearpatch.patch import LinearPatch, cut_patches
+from papers.linearpatch.patch import LinearPatch, check_cuts, cut_patches
 
 # Section 4.2: 5,000 sequences of 2048 tokens, one epoch.
 SAMPLES, LENGTH = 5000, 2048
-# What trains -> the kind of patch it starts from.
+# What trains -> the kinds of patch it may start from, the usual one first.
 TRAINABLE = {
-    "matrix": "hadamard",
-    "diagonal": "hadamard",
-    "plain-diagonal": "diagonal",
-    "matrix-from-diagonal": "diagonal",
+    "matrix": ("hadamard", "matrix"),
+    "diagonal": ("rotated",),
+    "plain-diagonal": ("diagonal",),
+    "matrix-from-diagonal": ("diagonal",),
 }
 TOP_K = {"paper": 100, "code": 50}
 
@@ -94,18 +92,19 @@ def distill(
         UserError: patches that do not fit the model or the trainable part, or what store, checkpoint and targets refuse.
     """
     decoder = Decoder(model)
-    trained = {run: _trainable(decoder, run, patch, settings.trainable) for run, patch in patches.items()}
+    for run, patch in patches.items():
+        _prepare(decoder, run, patch, settings.trainable)
     kept = None
     if store is not None:
         options = {"tokenizer": tokenizer, "facts": facts, "dtype": settings.store_dtype}
         kept = TeacherStore(store, decoder, windows, settings.top_k, **options)
         kept.fill(progress)
-    task = Distillation(decoder, trained, windows, target=settings.target, k=settings.top_k, store=kept)
-    parameters = {f"{a}-{b}": module.trained for (a, b), module in trained.items()}
+    task = Distillation(decoder, patches, windows, target=settings.target, k=settings.top_k, store=kept)
+    parameters = {f"{a}-{b}": patch.weight for (a, b), patch in patches.items()}
     identity = {"trainable": settings.trainable}
     report = train(task, parameters, settings.fitting, identity=identity, folder=folder, progress=progress)
-    for run, patch in patches.items():
-        trained[run].finish(patch)
+    for patch in patches.values():
+        _fold(patch)
     report["trainable"] = settings.trainable
     return report | ({"store_bytes_per_token": kept.bytes_per_token()} if kept else {})
 
@@ -117,74 +116,42 @@ def distill_cuts(
     windows: Tensor,
     settings: Settings = Settings(),
     *,
+    kind: str | None = None,
     estimator: str = "ratio-of-means",
+    ends: bool = False,
     **options,
 ) -> dict:
     """Make the patches of every cut, distil them, then remove the layers and insert them, in place.
 
-    options: as for `distill`. Returns its report, with the runs and the patches' positions in the pruned model.
+    kind, estimator: of the patches to start from (`cut_patches`); kind None: the usual one for what is trained. ends: as
+    for `patch_cuts`. options: as for `distill`. Returns its report, with the runs and the patches' positions in the pruned
+    model.
     """
-    made = cut_patches(statistics, removed, kind=TRAINABLE[settings.trainable], estimator=estimator)
+    if not ends:
+        check_cuts(removed, Decoder(model).num_layers)
+    made = cut_patches(statistics, removed, kind=kind or TRAINABLE[settings.trainable][0], estimator=estimator)
     report = distill(model, made, windows, settings, **options)
     positions = replace_runs(model, made, "linearpatch")
     return report | {"patches": [{"run": list(run), "position": p} for run, p in zip(made, positions)]}
 
 
-class _Matrix(nn.Module):
-    """Trains the patch's own weight, dense or diagonal."""
-
-    def __init__(self, patch: LinearPatch):
-        super().__init__()
-        self.patch = patch
-        self.trained = patch.weight
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return self.patch(hidden)
-
-    def finish(self, patch: LinearPatch) -> None:
-        """Nothing to fold: the patch holds what was trained."""
-
-
-class _RotatedDiagonal(nn.Module):
-    """Trains d of A = H diag(d) H^T; two fast transforms stand for the two products with H."""
-
-    def __init__(self, patch: LinearPatch):
-        super().__init__()
-        self.trained = nn.Parameter(rotated_scales(patch).float())
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        rotated = hadamard_transform(hidden.float()) * self.trained
-        return hadamard_transform(rotated, transpose=True).to(hidden.dtype)
-
-    def finish(self, patch: LinearPatch) -> None:
-        """Write A = H diag(d) H^T into the patch."""
-        with torch.no_grad():
-            patch.weight.copy_(LinearPatch(self.trained.detach()).weight)
-
-
-def rotated_scales(patch: LinearPatch) -> Tensor:
-    """d of a patch A = H diag(d) H^T, float64 [channels].
-
-    Raises:
-        UserError: the matrix has no such form.
-    """
-    matrix = patch.matrix().detach().double()
-    rotated = hadamard_transform(hadamard_transform(matrix.T).T)  # H^T A H
-    d = rotated.diagonal().clone()
-    if (rotated - torch.diag(d)).abs().max() > 1e-4 * d.abs().max():
-        raise UserValueError("only the scales of a patch A = H diag(d) H^T can be trained alone; this matrix is none")
-    return d
-
-
-def _trainable(decoder: Decoder, run: tuple[int, int], patch: LinearPatch, part: str) -> nn.Module:
-    """The module that stands for `patch` during training; it has the parameter `trained` and the method `finish`."""
+def _prepare(decoder: Decoder, run: tuple[int, int], patch: LinearPatch, part: str) -> None:
+    """Check a patch, move it to where its cut is, and make its weight the very thing that trains."""
     kind = patch.options["kind"]
     if patch.channels != decoder.hidden_size:
         raise UserValueError(f"a patch of {patch.channels} channels does not fit a model of {decoder.hidden_size}")
-    if (TRAINABLE[part] == "diagonal") != (kind == "diagonal"):
-        raise UserValueError(f"training {part!r} starts from a patch of kind {TRAINABLE[part]!r}, not {kind!r}")
+    if kind not in TRAINABLE[part]:
+        wanted = " or ".join(map(repr, TRAINABLE[part]))
+        raise UserValueError(f"training {part!r} starts from a patch of kind {wanted}, not {kind!r}")
     if part == "matrix-from-diagonal":
-        patch.weight = nn.Parameter(torch.diag(patch.weight.detach()), requires_grad=False)
-        patch.options = {"kind": "hadamard"}  # the kind that holds a dense matrix
+        patch.weight = nn.Parameter(patch.matrix(), requires_grad=False)
+    if part in ("matrix", "matrix-from-diagonal"):
+        patch.options["kind"] = "matrix"  # nothing keeps it symmetric
     patch.to(next(decoder.layers[run[1] - 1].parameters()).device)
-    return _RotatedDiagonal(patch) if part == "diagonal" else _Matrix(patch)
+
+
+def _fold(patch: LinearPatch) -> None:
+    """Scales that were trained in the rotated basis become the one dense A of section 3.3."""
+    if patch.options["kind"] == "rotated":
+        patch.weight = nn.Parameter(LinearPatch(patch.weight).weight, requires_grad=False)
+        patch.options["kind"] = "hadamard"

@@ -9,7 +9,8 @@ They share these entries of `recipe.repair`:
     target         'logits' (KL) or 'output' (mean squared error)
     top_k          logits per token that the target 'logits' compares
 
-    linearpatch-distilled   also trainable, estimator, teacher: 'stored' (offline, shared by recipes) or 'online'
+    linearpatch-distilled   also trainable; kind and estimator of the patch it starts from; teacher: 'stored' (offline,
+                            shared by recipes) or 'online'
     streamline-ffn          also seed, of the first weights; without samples, the network as it is before any training
     streamline-layer        its selection takes one layer more than the model is to lose
 """
@@ -24,6 +25,8 @@ from torch import Tensor
 from common.baselines import streamline
 from common.errors import UserError, unknown
 from common.fitting import Fitting
+from common.selection import runs
+from papers import linearpatch
 from papers.linearpatch import distill
 from reproductions.prepared import Prepared, calibration_windows, work_folder
 
@@ -59,14 +62,15 @@ def _note(prepared: Prepared, report: dict) -> None:
 
 
 def _distilled(prepared: Prepared, removed: list[int], progress: bool) -> None:
-    known = ("trainable", "target", "top_k", "store_dtype", "estimator", "teacher")
+    known = ("trainable", "target", "top_k", "store_dtype", "kind", "estimator", "teacher")
     windows, fitting, wanted = _options(prepared, known)
     choice, teacher = prepared.recipe.selection, wanted.pop("teacher", "stored")
     if teacher not in TEACHERS:
         raise unknown("teacher", teacher, TEACHERS)
-    estimator = wanted.pop("estimator", "ratio-of-means")
+    start = {"kind": wanted.pop("kind", None), "estimator": wanted.pop("estimator", "ratio-of-means")}
     settings = distill.Settings(fitting=fitting, **wanted)
-    statistics = prepared.statistics(choice["count"], (choice.get("cosine", "token"),), progress=progress)
+    named = linearpatch.named_statistics(start["kind"] or "hadamard", start["estimator"], runs(removed))
+    statistics = prepared.statistics(len(removed), (choice.get("cosine", "token"),), progress=progress, **named)
     facts = {name: value for name, value in prepared.recipe.calibration.items() if name not in ("count", "length")}
     folder = None
     if teacher == "stored" and settings.target == "logits":
@@ -80,12 +84,13 @@ def _distilled(prepared: Prepared, removed: list[int], progress: bool) -> None:
         removed,
         windows,
         settings,
-        estimator=estimator,
+        ends=True,  # the selection has decided
         store=folder,
         tokenizer=prepared.tokenizer,
         facts=facts,
         folder=prepared.folder / "distillation",
         progress=progress,
+        **start,
     )
     _note(prepared, report | {"teacher": "online" if folder is None else "stored"})
 

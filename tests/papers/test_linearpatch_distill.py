@@ -30,7 +30,7 @@ def scales(seed=1):
 
 
 def patch_for(trainable="matrix", seed=1):
-    return linearpatch.LinearPatch(scales(seed), distillation.TRAINABLE[trainable])
+    return linearpatch.LinearPatch(scales(seed), distillation.TRAINABLE[trainable][0])
 
 
 def test_the_defaults_are_the_papers_settings():
@@ -55,6 +55,8 @@ def test_only_the_patch_changes_and_the_loss_falls(tiny_llama, trainable, target
     assert all(torch.equal(value, before[name]) for name, value in tiny_llama.state_dict().items())
     assert all(parameter.requires_grad for parameter in tiny_llama.parameters())
     assert not patch.weight.requires_grad
+    kinds = {"diagonal": "hadamard", "plain-diagonal": "diagonal"}
+    assert patch.options["kind"] == kinds.get(trainable, "matrix")
     assert report["parameters"] == (64 if trainable in ("diagonal", "plain-diagonal") else 64 * 64)
     rotation = hadamard_matrix(64)
     if trainable == "plain-diagonal":
@@ -72,10 +74,11 @@ def test_the_gradient_of_every_part_is_the_chain_rule_on_that_of_the_full_matrix
     """dL/dA gives dL/dd of A = H diag(d) H^T and of A = diag(d)."""
     rotation, gradients = hadamard_matrix(64).float(), {}
     for part in ("matrix", "diagonal", "plain-diagonal", "matrix-from-diagonal"):
-        module = distillation._trainable(Decoder(tiny_llama), RUN, patch_for(part), part)
-        module.trained.requires_grad_(True)
-        Distillation(Decoder(tiny_llama), {RUN: module}, WINDOWS, k=9).loss([0, 1]).backward()
-        gradients[part] = module.trained.grad
+        patch = patch_for(part)
+        distillation._prepare(Decoder(tiny_llama), RUN, patch, part)
+        patch.weight.requires_grad_(True)
+        Distillation(Decoder(tiny_llama), {RUN: patch}, WINDOWS, k=9).loss([0, 1]).backward()
+        gradients[part] = patch.weight.grad
     full = {"diagonal": (rotation.T @ gradients["matrix"] @ rotation).diagonal()}
     full["plain-diagonal"] = gradients["matrix-from-diagonal"].diagonal()
     for part, wanted in full.items():
@@ -163,12 +166,19 @@ def test_bad_input_is_named(tiny_llama):
         Settings("matrices")
     with pytest.raises(UserError, match="unknown distillation target"):
         Settings(target="hidden")
-    with pytest.raises(UserError, match="starts from a patch of kind 'hadamard', not 'diagonal'"):
+    with pytest.raises(UserError, match="starts from a patch of kind 'hadamard' or 'matrix', not 'diagonal'"):
         distill(tiny_llama, {RUN: patch_for("plain-diagonal")}, WINDOWS, Settings("matrix"))
     with pytest.raises(UserError, match="a patch of 32 channels does not fit a model of 64"):
         distill(tiny_llama, {RUN: linearpatch.LinearPatch(torch.ones(32))}, WINDOWS)
-    skewed = patch_for()
-    skewed.weight[0, 1] += 0.5
-    with pytest.raises(UserError, match="this matrix is none"):
-        distill(tiny_llama, {RUN: skewed}, WINDOWS, Settings("diagonal"))
-    torch.testing.assert_close(distillation.rotated_scales(patch_for()), scales(), rtol=1e-5, atol=1e-6)
+    statistics = collect(Decoder(tiny_llama), WINDOWS, span=2)
+    with pytest.raises(UserError, match="hold the last layer"):
+        distill_cuts(tiny_llama, statistics, [4, 5], WINDOWS)
+
+
+def test_a_patch_by_least_squares_can_be_distilled_on(tiny_llama):
+    statistics = collect(Decoder(tiny_llama), WINDOWS, span=2, matrices=[RUN])
+    options = {"kind": "matrix", "estimator": "least-squares"}
+    settings = Settings(top_k=9, fitting=Fitting(learning_rate=1e-3, batch_size=5, epochs=8))
+    losses = distill_cuts(tiny_llama, statistics, [2, 3], WINDOWS, settings, **options)["losses"]
+    assert sum(losses[-2:]) < sum(losses[:2])
+    assert patches(tiny_llama)[0].module.options["kind"] == "matrix"
