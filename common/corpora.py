@@ -67,6 +67,15 @@ def _corpora() -> Iterator[Corpus]:
     for split, shards in (("train", "01024"), ("validation", "00008")):
         file = f"en/c4-{split}.00000-of-{shards}.json.gz"
         yield Corpus(f"c4-{split}", "allenai/c4", split=split, data_file=file, note="shard 0 alone")
+    yield Corpus(
+        "bookcorpus",
+        "bookcorpus/bookcorpus",
+        "plain_text",
+        "train",
+        data_file="plain_text/train/0000.parquet",
+        revision="refs/convert/parquet",
+        note="one sentence a line; the first file of the hub's parquet conversion alone",
+    )
     for split in ("train", "valid", "test"):
         yield Corpus(
             f"standin-{split}", split=split, domain="all", note="held-out docstrings" if split != "train" else ""

@@ -1,0 +1,58 @@
+"""One-shot against iterative pruning (section B): score, prune, fine-tune, merge; then score the model that came out.
+
+A schedule a:b:c (1:1:8, 1:4:8) prunes b layers a cycle until c are gone; a is 1 wherever the paper uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import nn
+
+from common.decoder import Decoder
+from common.errors import UserValueError
+from common.selection import check_count
+from common.surgery import remove_layers
+
+
+def schedule(text: str) -> tuple[int, int]:
+    """(layers per cycle, layers in all) of a schedule ``1:b:c``.
+
+    >>> schedule("1:4:8")
+    (4, 8)
+    """
+    parts = text.split(":")
+    if len(parts) != 3 or not all(part.isdigit() for part in parts) or parts[0] != "1":
+        raise UserValueError(f"a schedule is written 1:b:c (b layers a cycle until c are gone), not {text!r}")
+    step, total = int(parts[1]), int(parts[2])
+    if not 1 <= step <= total:
+        raise UserValueError(f"schedule {text!r}: a cycle removes 1..{total} layers")
+    return step, total
+
+
+def prune_iteratively(
+    model: nn.Module,
+    step: int,
+    total: int,
+    choose: Callable[[Decoder, int], list[int]],
+    tune: Callable[[nn.Module, int], object],
+) -> tuple[list[int], list]:
+    """Prune ``total`` layers, ``step`` a cycle, in place; the last cycle takes what is left.
+
+    choose(decoder, count): the present positions that go, scored on the model as it is then. tune(model, cycle): trains
+    it in place (adapters merged); what it returns is collected.
+    Returns the removed layers in order of removal, as original indices, and what the cycles' tunings returned.
+    """
+    decoder = Decoder(model)
+    check_count(total, decoder.num_layers)
+    if step < 1:
+        raise UserValueError(f"a cycle cannot remove {step} layers; use 1 or more")
+    alive, removed, reports = list(range(decoder.num_layers)), [], []
+    while len(removed) < total:
+        positions = choose(decoder, min(step, total - len(removed)))
+        remove_layers(model, positions)
+        gone = [alive[position] for position in positions]
+        removed += gone
+        alive = [layer for layer in alive if layer not in gone]
+        reports.append(tune(model, len(reports)))
+    return removed, reports

@@ -1,0 +1,130 @@
+"""The seven metrics of section 3.1: which layers are dispensable. The lowest score goes first.
+
+    random         a random order
+    reverse-order  the deepest layer first
+    magnitude-l1   sum over the layer's matrices of ||W||_1
+    magnitude-l2   sum over the layer's matrices of ||W||_2, entry-wise (Frobenius)
+    taylor         sum over the layer's matrices of |dL/dW * W|, the loss of one batch of calibration text
+    ppl            loss of the model without that layer alone
+    bi             1 - mean over tokens of cos(layer's input, layer's output)                       (Eq. 1)
+
+Where the official code differs, ``fidelity="code"`` follows it:
+
+    random         keeps N - n layers drawn by `random.sample` and removes the rest; here the removed ones are drawn
+    magnitude      counts the norms' gains too; l2 is a sum of squares, of which no root is taken
+    taylor         counts the norms' gains too
+    ppl            on the test split of WikiText-2 in windows of 128 (the paper names no split; ours is validation)
+    bi             one cosine between the whole flattened batches; N - 1 scores, so the last layer never goes
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from common import importance, selection
+from common.calibration import collect
+from common.decoder import Decoder
+from common.errors import UserError, UserValueError, unknown
+
+METRICS = ("random", "reverse-order", "magnitude-l1", "magnitude-l2", "taylor", "ppl", "bi")
+FIDELITIES = ("paper", "code")
+# The others look at the weights or at the order alone.
+NEED_TOKENS = ("taylor", "ppl", "bi")
+SAMPLES, LENGTH, SEED = 10, 128, 42
+
+
+def sample_line_crops(
+    tokenizer, lines: Sequence[str], *, count: int = SAMPLES, length: int = LENGTH, seed: int = SEED
+) -> Tensor:
+    """Calibration of section D: lines drawn uniformly until one has enough tokens and is new, then a random crop of it.
+
+    -> [count, length] token ids. Python's `random` with ``seed``, as in LLM-Pruner's code, which the paper follows, so the
+    first samples of a larger count are those of a smaller one. Raises UserError when too few lines are long enough.
+    """
+    rng = random.Random(seed)
+    short, used, crops = set(), set(), []
+    while len(crops) < count:
+        index = rng.randint(0, len(lines) - 1)
+        if index in short or index in used:
+            if len(short) + len(used) == len(lines):
+                raise UserError(
+                    f"only {len(used)} of {len(lines)} calibration lines have {length} tokens, but {count} are asked for; "
+                    "use fewer or shorter samples"
+                )
+            continue
+        ids = torch.tensor(tokenizer(lines[index], verbose=False)["input_ids"], dtype=torch.long)
+        if len(ids) < length:
+            short.add(index)
+            continue
+        used.add(index)
+        start = rng.randint(0, len(ids) - length)
+        crops.append(ids[start : start + length])
+    return torch.stack(crops)
+
+
+def scores(
+    metric: str,
+    decoder: Decoder,
+    ids: Tensor | None = None,
+    *,
+    fidelity: str = "paper",
+    seed: int = SEED,
+    progress: bool = False,
+) -> Tensor:
+    """Scores of one metric, [N] float64, lowest removed first; infinite where the official code never prunes.
+
+    ids: calibration tokens [samples, tokens] for taylor, ppl and bi. seed: of random. Raises UserError for an unknown
+    metric or fidelity, or missing tokens.
+    """
+    if metric not in METRICS:
+        raise unknown("metric", metric, METRICS)
+    if fidelity not in FIDELITIES:
+        raise unknown("fidelity", fidelity, FIDELITIES)
+    if metric in NEED_TOKENS and ids is None:
+        raise UserValueError(f"the metric {metric!r} needs calibration tokens")
+    code = fidelity == "code"
+    if metric == "random":
+        return importance.random_order(decoder.num_layers, seed)
+    if metric == "reverse-order":
+        return importance.reverse_order(decoder.num_layers)
+    if metric == "magnitude-l1":
+        return importance.magnitude(decoder, 1, norms=code)
+    if metric == "magnitude-l2":
+        return importance.magnitude(decoder, 2, norms=code, root=not code)
+    if metric == "taylor":
+        return importance.taylor(decoder, ids, norms=code, micro_batch=len(ids), progress=progress)
+    if metric == "ppl":
+        return importance.perplexity_importance(decoder, ids, progress=progress)
+    statistics = collect(decoder, ids, kinds=("flat-batch" if code else "token",), rotate=False, batch_size=len(ids))
+    found = importance.block_influence(statistics, "flat-batch" if code else "token")
+    if code:
+        found[-1] = math.inf
+    return found
+
+
+def select(
+    metric: str,
+    decoder: Decoder,
+    count: int,
+    ids: Tensor | None = None,
+    *,
+    fidelity: str = "paper",
+    seed: int = SEED,
+    progress: bool = False,
+) -> list[int]:
+    """The ``count`` layers that go, in order of removal, as present positions; the model is left as it is.
+
+    Arguments and errors as `scores`, and UserError for a count outside 1..N-2.
+    """
+    layers = decoder.num_layers
+    selection.check_count(count, layers)
+    if metric == "random" and fidelity == "code":
+        kept = random.Random(seed).sample(range(layers), layers - count)
+        return sorted(set(range(layers)) - set(kept))
+    found = scores(metric, decoder, ids, fidelity=fidelity, seed=seed, progress=progress)
+    return selection.one_shot(found, count)

@@ -1,0 +1,44 @@
+"""The paper's recipe (section 5): prune the last layers, then fine-tune head and last three remaining layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from torch import nn
+
+from common import importance
+from common.decoder import Decoder
+from common.finetuning import Settings, finetune
+from common.selection import one_shot
+
+
+def reverse_order(layers: int | nn.Module, count: int) -> list[int]:
+    """The layers that reverse-order pruning removes from a model of so many layers (or from this one), deepest first.
+
+    >>> reverse_order(32, 3)
+    [31, 30, 29]
+    """
+    layers = layers if isinstance(layers, int) else Decoder(layers).num_layers
+    return one_shot(importance.reverse_order(layers), count)
+
+
+def partial_finetune(
+    model: nn.Module,
+    tokenizer,
+    train: Sequence[Mapping],
+    valid: Sequence[Mapping] = (),
+    *,
+    last: int = 3,
+    folder: Path | str | None = None,
+    progress: bool = False,
+    **settings,
+) -> tuple[nn.Module, dict]:
+    """Fine-tune ``lm_head``, the final norm and the last ``last`` layers of ``model``, in place; the rest keeps every bit.
+
+    train, valid: rows of input_ids and labels (`common.instructions`). settings: of `common.finetuning.Settings`; the
+    defaults are the paper's. Returns the model and its report (`common.finetuning.finetune`).
+    Raises UserError for more layers than remain, and for bad rows.
+    """
+    chosen = Settings.of({**settings, "method": "partial", "last": last})
+    return finetune(model, tokenizer, train, valid, chosen, folder, progress)

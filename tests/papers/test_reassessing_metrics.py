@@ -1,0 +1,191 @@
+"""Every metric against a naive oracle on the Hugging Face model; calibration; iterative pruning step by step."""
+
+import copy
+import math
+import random
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from common.decoder import Decoder
+from common.errors import UserError
+from common.surgery import remove_layers
+from papers import reassessing
+
+CROPS = torch.randint(3, 320, (3, 12), generator=torch.Generator().manual_seed(3))
+
+
+def matrices(layer, norms):
+    return [p for name, p in layer.named_parameters() if not name.endswith("bias") and (norms or p.ndim > 1)]
+
+
+def hidden_states(model, ids):
+    """X[0] .. X[N], the last before the final norm, from hooks on the layers."""
+    states = []
+    hooks = [layer.register_forward_pre_hook(lambda _, given: states.append(given[0])) for layer in model.model.layers]
+    hooks.append(model.model.norm.register_forward_pre_hook(lambda _, given: states.append(given[0])))
+    with torch.no_grad():
+        model(ids, use_cache=False)
+    for hook in hooks:
+        hook.remove()
+    return [state.double() for state in states]
+
+
+def mean_loss(model, ids):
+    logits = model(ids, use_cache=False).logits[:, :-1]
+    return F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "mixtral"])
+def test_magnitudes_are_sums_of_norms_and_in_the_code_sums_of_squares(make_tiny, name):
+    model = make_tiny(name)
+    decoder = Decoder(model)
+    layers = [[w.detach().double() for w in matrices(layer, False)] for layer in model.model.layers]
+    with_norms = [[w.detach().double() for w in matrices(layer, True)] for layer in model.model.layers]
+    expected = {
+        ("magnitude-l1", "paper"): [sum(w.abs().sum() for w in ws) for ws in layers],
+        ("magnitude-l2", "paper"): [sum(w.norm() for w in ws) for ws in layers],
+        ("magnitude-l1", "code"): [sum(w.abs().sum() for w in ws) for ws in with_norms],
+        ("magnitude-l2", "code"): [sum((w**2).sum() for w in ws) for ws in with_norms],
+    }
+    for (metric, fidelity), values in expected.items():
+        found = reassessing.scores(metric, decoder, fidelity=fidelity)
+        torch.testing.assert_close(found, torch.stack(values), rtol=1e-6, atol=1e-6)
+        order = sorted(range(6), key=lambda layer: values[layer])
+        assert reassessing.select(metric, decoder, 4, fidelity=fidelity) == order[:4]
+
+
+@pytest.mark.parametrize("fidelity", ["paper", "code"])
+def test_taylor_is_weight_times_gradient_of_one_backward_pass(make_tiny, fidelity):
+    model = make_tiny("qwen2")
+    mean_loss(model, CROPS).backward()
+    expected = torch.stack(
+        [sum((w * w.grad).abs().sum() for w in matrices(layer, fidelity == "code")) for layer in model.model.layers]
+    )
+    model.zero_grad()
+    found = reassessing.scores("taylor", Decoder(model), CROPS, fidelity=fidelity)
+    torch.testing.assert_close(found, expected.detach().double(), rtol=1e-4, atol=1e-6)
+
+
+def test_ppl_is_the_loss_without_each_layer(tiny_llama):
+    expected = []
+    for layer in range(6):
+        without = copy.deepcopy(tiny_llama)
+        remove_layers(without, [layer])
+        with torch.no_grad():
+            expected.append(mean_loss(without, CROPS).double())
+    found = reassessing.scores("ppl", Decoder(tiny_llama), CROPS)
+    torch.testing.assert_close(found, torch.stack(expected), rtol=1e-5, atol=1e-6)
+
+
+def test_bi_is_per_token_in_the_paper_and_of_the_flat_batch_in_the_code(tiny):
+    states = hidden_states(tiny, CROPS)
+    decoder = Decoder(tiny)
+    pairs = list(zip(states[:-1], states[1:]))
+    per_token = torch.stack([1 - torch.cosine_similarity(a, b, dim=-1).mean() for a, b in pairs])
+    torch.testing.assert_close(reassessing.scores("bi", decoder, CROPS), per_token, rtol=1e-4, atol=1e-6)
+    flat = torch.stack([1 - torch.cosine_similarity(a.flatten(), b.flatten(), dim=0) for a, b in pairs])
+    found = reassessing.scores("bi", decoder, CROPS, fidelity="code")
+    torch.testing.assert_close(found[:-1], flat[:-1], rtol=1e-4, atol=1e-6)
+    assert found[-1] == math.inf
+    assert 5 not in reassessing.select("bi", decoder, 4, CROPS, fidelity="code")
+
+
+def test_orders_need_no_tokens(tiny_llama):
+    decoder = Decoder(tiny_llama)
+    assert reassessing.select("reverse-order", decoder, 3) == [5, 4, 3]
+    assert reassessing.reverse_order(32, 8) == [31, 30, 29, 28, 27, 26, 25, 24]
+    assert reassessing.reverse_order(tiny_llama, 2) == [5, 4]
+    drawn = {tuple(reassessing.select("random", decoder, 3, seed=seed)) for seed in range(20)}
+    assert len(drawn) > 10 and all(len(set(layers)) == 3 for layers in drawn)
+
+
+def test_the_codes_random_layers_are_those_worked_out_from_its_seed():
+    class Shape:
+        num_layers = 32
+
+    # kept: random.sample(range(32), 24) with seed 42
+    assert reassessing.select("random", Shape(), 8, fidelity="code", seed=42) == [5, 6, 10, 11, 15, 22, 25, 26]
+
+
+def test_bad_metrics_are_named(tiny_llama):
+    decoder = Decoder(tiny_llama)
+    with pytest.raises(UserError, match="did you mean 'taylor'"):
+        reassessing.scores("tailor", decoder)
+    with pytest.raises(UserError, match="unknown fidelity"):
+        reassessing.scores("bi", decoder, CROPS, fidelity="papers")
+    with pytest.raises(ValueError, match="needs calibration tokens"):
+        reassessing.select("bi", decoder, 2)
+    with pytest.raises(ValueError, match="cannot remove 5 of 6"):
+        reassessing.select("reverse-order", decoder, 5)
+
+
+def test_calibration_draws_long_lines_once_and_crops_them(tiny_tokenizer):
+    lines = ["the stream", *(chr(97 + n) * 30 for n in range(6)), ""] * 2
+    crops = reassessing.sample_line_crops(tiny_tokenizer, lines, count=5, length=20, seed=4)
+    rng, used, expected = random.Random(4), [], []
+    while len(expected) < 5:
+        index = rng.randint(0, len(lines) - 1)
+        ids = tiny_tokenizer(lines[index])["input_ids"]
+        if len(ids) >= 20 and index not in used:
+            used.append(index)
+            start = rng.randint(0, len(ids) - 20)
+            expected.append(ids[start : start + 20])
+    assert crops.tolist() == expected
+    few = reassessing.sample_line_crops(tiny_tokenizer, lines, count=2, length=20, seed=4)
+    assert torch.equal(few, crops[:2])
+    with pytest.raises(UserError, match="only 12 of 16 calibration lines have 20 tokens, but 13"):
+        reassessing.sample_line_crops(tiny_tokenizer, lines, count=13, length=20)
+
+
+def test_each_cycle_scores_the_model_of_that_moment(tiny_llama):
+    """Against one-layer-at-a-time pruning of copies, with a training that visibly changes the scores."""
+
+    def tune(model, cycle):
+        with torch.no_grad():
+            model.model.layers[cycle].mlp.up_proj.weight.mul_(0.2)  # makes this layer the next to go
+        return len(model.model.layers)
+
+    expected_model, alive, expected = copy.deepcopy(tiny_llama), list(range(6)), []
+    for cycle in range(3):
+        sums = [sum(w.abs().sum().item() for w in matrices(layer, False)) for layer in expected_model.model.layers]
+        position = sums.index(min(sums))
+        expected.append(alive.pop(position))
+        remove_layers(expected_model, [position])
+        tune(expected_model, cycle)
+    choose = lambda decoder, count: reassessing.select("magnitude-l1", decoder, count)  # noqa: E731
+    one_shot = reassessing.select("magnitude-l1", Decoder(tiny_llama), 3)
+    removed, reports = reassessing.prune_iteratively(tiny_llama, 1, 3, choose, tune)
+    assert removed == expected != one_shot
+    assert reports == [5, 4, 3]
+    for name, value in expected_model.state_dict().items():
+        assert torch.equal(tiny_llama.state_dict()[name], value)
+
+
+def test_several_layers_a_cycle_and_a_last_cycle_with_what_is_left(tiny_llama):
+    asked = []
+
+    def choose(decoder, count):
+        asked.append((decoder.num_layers, count))
+        return reassessing.select("reverse-order", decoder, count)
+
+    removed, _ = reassessing.prune_iteratively(tiny_llama, 2, 3, choose, lambda model, cycle: None)
+    assert asked == [(6, 2), (4, 1)] and removed == [5, 4, 3]
+    assert reassessing.schedule("1:4:8") == (4, 8)
+    for wrong in ("8", "1:8", "2:1:8", "1:0:8", "1:9:8", "1:a:8"):
+        with pytest.raises(ValueError, match="schedule"):
+            reassessing.schedule(wrong)
+
+
+def test_the_recipe_tunes_head_norm_and_last_layers(tiny_llama):
+    remove_layers(tiny_llama, reassessing.reverse_order(tiny_llama, 2))
+    before = copy.deepcopy(tiny_llama.state_dict())
+    rows = [{"input_ids": ids, "labels": ids} for ids in CROPS.tolist()]
+    options = {"last": 1, "learning_rate": 1e-3, "warmup_steps": 0, "batch": 2, "micro_batch": 2}
+    model, report = reassessing.partial_finetune(tiny_llama, None, rows, **options)
+    changed = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed == {n for n in before if n.startswith(("lm_head.", "model.norm.", "model.layers.3."))}
+    assert report["method"] == "partial" and report["status"] == "ok"
+    with pytest.raises(UserError, match="last 5 layers: the model has 4 left"):
+        reassessing.partial_finetune(model, None, rows, last=5)
