@@ -161,13 +161,13 @@ def mmlu_categories(subjects: Cells) -> dict[str, float]:
         raise unknown("MMLU subject", extra[0], known)
     if missing := sorted(known - found.keys()):
         raise UserError(f"MMLU needs all {len(known)} subjects; missing: {', '.join(missing)}")
-    return {category: _weighted(found, questions) for category, questions in MMLU.items()}
+    return {category: weighted_mean(found, questions) for category, questions in MMLU.items()}
 
 
 def mmlu_weighted(categories: Cells) -> float:
     """The papers' 'Weighted AVG': the categories weighted by their numbers of questions, 14,042 in all."""
     _same_names(categories, MMLU_QUESTIONS)
-    return _weighted(categories, MMLU_QUESTIONS)
+    return weighted_mean(categories, MMLU_QUESTIONS)
 
 
 def weighted_stderr(errors: Errors, questions: Mapping[str, int]) -> float | None:
@@ -176,7 +176,8 @@ def weighted_stderr(errors: Errors, questions: Mapping[str, int]) -> float | Non
     return _quadrature((count / total, errors.get(name)) for name, count in questions.items())
 
 
-def _weighted(values: Cells, questions: Mapping[str, int]) -> float:
+def weighted_mean(values: Cells, questions: Mapping[str, int]) -> float:
+    """The mean of values with their numbers of questions as weights."""
     return sum(values[name] * count for name, count in questions.items()) / sum(questions.values())
 
 

@@ -1,0 +1,208 @@
+"""MMLU the way Hendrycks et al. (2021) score it, as LinearPatch and Prune&Comp do (LinearPatch, Table 12; design notes).
+
+The prompt is a header, up to five answered questions of the same subject, and the question; the answer is the letter A to
+D whose token is likeliest at the last position. From a prompt of more than `context` tokens examples are dropped, the last
+one first, until it fits. The header has two spaces before the subject's name, as in the original. A letter's token is
+that of the bare letter ('A', not ' A'), as in the official code; for some tokenizers that is not the token after a space.
+
+Accuracies are weighted by questions, within categories and over all. lm-eval's own `mmlu` differs: it has no header per
+subject of that form, compares ' A', never drops an example, and counts anatomy as STEM.
+
+`answer="options"` is a variant for models too small to answer by letter: the options are not listed, each continues the
+question, the one likeliest per character is the answer, and the examples show it in full. Header, examples, their
+dropping and the weighting are the same code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from common import corpora
+from common.errors import UserError, unknown
+from common.evaluation.multiple_choice import SharedContextLM
+from common.evaluation.scores import MMLU, accuracy_stderr, weighted_mean, weighted_stderr
+
+LETTERS = "ABCD"
+HUB_ID = "cais/mmlu"
+Rows = list[dict]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How one MMLU-like examination is put.
+
+    categories: key -> subjects. rows: (subject, split 'dev' or 'test') -> rows with question, choices, answer (0..3).
+    answer: 'letters' or 'options'. context: the most tokens of a prompt. regrouped: further categories, not part of the
+    weighted average.
+    """
+
+    name: str
+    categories: Mapping[str, Sequence[str]]
+    rows: Callable[[str, str], Rows]
+    answer: str = "letters"
+    shots: int = 5
+    context: int = 2048
+    regrouped: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @property
+    def subjects(self) -> list[str]:
+        return [subject for subjects in self.categories.values() for subject in subjects]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question ready to be scored: prompt tokens, one continuation per choice, the examples kept, the answer."""
+
+    prompt: list[int]
+    choices: list[list[int]]
+    lengths: list[int]
+    shots: int
+    answer: int
+
+
+def header(subject: str) -> str:
+    """The line before the examples; the second space before the subject is the original's."""
+    return f"The following are multiple choice questions (with answers) about  {subject.replace('_', ' ')}.\n\n"
+
+
+def block(row: Mapping, answer: str, answered: bool) -> str:
+    """One question; `answered`: with its answer and the empty line after it."""
+    options = [f"\n{letter}. {choice}" for letter, choice in zip(LETTERS, row["choices"], strict=True)]
+    right = LETTERS[row["answer"]] if answer == "letters" else row["choices"][row["answer"]]
+    text = row["question"] + ("".join(options) + "\nAnswer:" if answer == "letters" else "")
+    return f"{text} {right}\n\n" if answered else text
+
+
+def letter_tokens(tokenizer) -> list[list[int]]:
+    """The token of each bare letter: the last one of its encoding, where a tokenizer puts a mark of its own before it."""
+    tokens = [tokenizer(letter, add_special_tokens=False)["input_ids"][-1:] for letter in LETTERS]
+    if len({tuple(token) for token in tokens}) < len(LETTERS) or not all(tokens):
+        raise UserError(f"the tokenizer gives the letters {LETTERS} the tokens {tokens}, which cannot be told apart")
+    return tokens
+
+
+def ask(protocol: Protocol, tokenizer, subject: str, row: Mapping, examples: Rows, letters=None) -> Question:
+    """The question with as many examples as fit into the context.
+
+    Raises:
+        UserError: the question alone does not fit.
+    """
+    for shots in range(min(protocol.shots, len(examples)), -1, -1):
+        shown = "".join(block(example, protocol.answer, answered=True) for example in examples[:shots])
+        text = header(subject) + shown + block(row, protocol.answer, answered=False)
+        prompt = tokenizer(text, verbose=False)["input_ids"]
+        if protocol.answer == "letters":
+            choices, needed = letters or letter_tokens(tokenizer), len(prompt)
+        else:
+            whole = [tokenizer(f"{text} {choice}", verbose=False)["input_ids"] for choice in row["choices"]]
+            choices, needed = [tokens[len(prompt) :] for tokens in whole], max(map(len, whole))
+        if needed <= protocol.context:
+            lengths = [len(str(choice)) for choice in row["choices"]]
+            return Question(prompt, choices, lengths, shots, int(row["answer"]))
+    raise UserError(f"{protocol.name}: a question on {subject} has {needed} tokens, more than {protocol.context}")
+
+
+def evaluate(
+    model, tokenizer, protocol: Protocol, *, limit: int | None = None, batch_size: int = 16, lm=None
+) -> tuple[dict, dict, dict]:
+    """Values, standard errors and details of one model.
+
+    Values: accuracy of each category, 'weighted' over all questions, and of `regrouped` categories, as shares. Details:
+    {'subjects': {subject: {'accuracy', 'questions', 'shots'}}} with the mean number of examples that fitted.
+
+    limit: the first so many questions of each subject.
+
+    Raises:
+        UserError: a limit below 1, a question that does not fit, a dataset that cannot be had.
+    """
+    if limit is not None and limit < 1:
+        raise UserError(f"a limit of {limit} questions measures nothing; use 1 or more")
+    lm = lm or SharedContextLM(model, tokenizer, batch_size=batch_size, max_length=protocol.context)
+    letters = letter_tokens(tokenizer) if protocol.answer == "letters" else None
+    asked = {}
+    for subject in protocol.subjects:
+        examples = protocol.rows(subject, "dev")
+        rows = protocol.rows(subject, "test")[:limit]
+        asked[subject] = [ask(protocol, tokenizer, subject, row, examples, letters) for row in rows]
+    right = iter(_right(lm, [question for questions in asked.values() for question in questions], protocol.answer))
+    subjects = {}
+    for subject, questions in asked.items():
+        correct = [next(right) for _ in questions]
+        subjects[subject] = {
+            "accuracy": sum(correct) / len(correct),
+            "questions": len(correct),
+            "shots": sum(question.shots for question in questions) / len(questions),
+        }
+    return *summarise(protocol, subjects), {"subjects": subjects, "protocol": protocol.name}
+
+
+def _right(lm, questions: Sequence[Question], answer: str) -> list[bool]:
+    requests = [
+        ((str(number), str(choice)), question.prompt, tokens)
+        for number, question in enumerate(questions)
+        for choice, tokens in enumerate(question.choices)
+    ]
+    found = iter(lm._loglikelihood_tokens(requests, disable_tqdm=False))
+    correct = []
+    for question in questions:
+        scores = [next(found)[0] for _ in question.choices]
+        if answer == "options":
+            scores = [score / length for score, length in zip(scores, question.lengths, strict=True)]
+        correct.append(scores.index(max(scores)) == question.answer)
+    return correct
+
+
+def summarise(protocol: Protocol, subjects: Mapping[str, Mapping]) -> tuple[dict, dict]:
+    """Question-weighted accuracies by category and over all, with their standard errors."""
+    groups = {**protocol.categories, "weighted": protocol.subjects, **protocol.regrouped}
+    values, errors = {}, {}
+    for key, members in groups.items():
+        questions = {subject: subjects[subject]["questions"] for subject in members}
+        accuracies = {subject: subjects[subject]["accuracy"] for subject in members}
+        values[key] = weighted_mean(accuracies, questions)
+        spread = {subject: accuracy_stderr(accuracies[subject], questions[subject]) for subject in members}
+        errors[key] = weighted_stderr(spread, questions)
+    return values, errors
+
+
+def _hub_rows(subject: str, split: str) -> Rows:
+    return list(corpora.open_dataset(HUB_ID, subject, split))
+
+
+def _standin_rows(subject: str, split: str) -> Rows:
+    from common.standin import exam  # reads the corpus
+
+    return exam.examples(subject) if split == "dev" else exam.questions(subject)
+
+
+def _hendrycks() -> Protocol:
+    keys = {"stem": "STEM", "humanities": "Humanities", "social": "Social Sciences", "other": "Others"}
+    categories = {key: tuple(MMLU[name]) for key, name in keys.items()}
+    regrouped = {  # lm-eval's: anatomy is STEM
+        "stem_harness": (*categories["stem"], "anatomy"),
+        "other_harness": tuple(subject for subject in categories["other"] if subject != "anatomy"),
+    }
+    return Protocol("hendrycks", categories, _hub_rows, regrouped=regrouped)
+
+
+def _standin(answer: str) -> Protocol:
+    from common.standin import exam
+
+    return Protocol(f"standin-{answer}-{exam.VERSION}", exam.CATEGORIES, _standin_rows, answer, exam.SHOTS, context=256)
+
+
+_PROTOCOLS = {
+    "hendrycks": _hendrycks,
+    "standin-letters-1": partial(_standin, "letters"),
+    "standin-options-1": partial(_standin, "options"),
+}
+NAMES = tuple(_PROTOCOLS)
+
+
+def get(name: str) -> Protocol:
+    """The protocol of this name; UserError with the nearest names when there is none."""
+    if name not in _PROTOCOLS:
+        raise unknown("MMLU protocol", name, _PROTOCOLS)
+    return _PROTOCOLS[name]()
