@@ -1,0 +1,185 @@
+"""Greedy generation: texts to look at (LaCo, Table 8; Reassessing, Table Q) and a small benchmark for the stand-in.
+
+Decoding is greedy and cached; prompts of similar length form a batch, padded on the left. Sampling settings that a model
+brings along are not used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from common.errors import UserError, unknown
+
+VERSION = 1
+BATCH = 16
+
+
+@torch.inference_mode()
+def complete(model, tokenizer, prompts: Sequence[str], tokens: int, *, batch_size: int = BATCH) -> list[str]:
+    """What the model greedily puts after each prompt, at most `tokens` tokens, without special tokens.
+
+    A prompt too long for the model's context is cut from the left.
+
+    Raises:
+        UserError: a prompt without tokens, fewer than one token to generate, no room for a prompt.
+    """
+    import transformers
+
+    if tokens < 1:
+        raise UserError(f"cannot generate {tokens} tokens; ask for 1 or more")
+    room = getattr(model.config, "max_position_embeddings", None)
+    if room is not None and room <= tokens:
+        raise UserError(f"cannot generate {tokens} tokens after a prompt: the model reads {room} in all")
+    encoded = [tokenizer(prompt, verbose=False)["input_ids"][-(room - tokens) if room else 0 :] for prompt in prompts]
+    if not all(encoded):
+        raise UserError(f"prompt {encoded.index([]) + 1} of {len(prompts)} has no tokens")
+    stop = tokenizer.eos_token_id
+    pad = next(token for token in (tokenizer.pad_token_id, stop, 0) if token is not None)
+    settings = transformers.GenerationConfig(
+        max_new_tokens=tokens, do_sample=False, eos_token_id=stop, pad_token_id=pad, use_cache=True
+    )
+    device = model.get_input_embeddings().weight.device
+    order = sorted(range(len(prompts)), key=lambda index: len(encoded[index]))
+    texts = [""] * len(prompts)
+    for first in range(0, len(order), batch_size):
+        batch = order[first : first + batch_size]
+        width = max(len(encoded[index]) for index in batch)
+        ids = torch.tensor([[pad] * (width - len(encoded[index])) + encoded[index] for index in batch])
+        mask = torch.tensor([[0] * (width - len(encoded[index])) + [1] * len(encoded[index]) for index in batch])
+        out = model.generate(ids.to(device), attention_mask=mask.to(device), generation_config=settings)
+        for index, generated in zip(batch, out[:, width:], strict=True):
+            texts[index] = tokenizer.decode(generated, skip_special_tokens=True)
+    return texts
+
+
+def distinct_bigrams(text: str) -> float | None:
+    """Different pairs of neighbouring words over all pairs: near 0 for a text that repeats itself, None without a pair."""
+    words = text.split()
+    pairs = list(zip(words, words[1:], strict=False))
+    return len(set(pairs)) / len(pairs) if pairs else None
+
+
+@dataclass(frozen=True)
+class PromptSet:
+    """Prompts whose continuations a table prints. source: where they come from."""
+
+    prompts: Callable[[], list[str]]
+    tokens: int
+    source: str
+
+
+# Quoted from the paper, Table 8: an item of XSum, and the request after it.
+_LACO_XSUM = (
+    "Document: The 18-year-old scored 88.40 to make history in what was the fifth and the final stop of the World Cup "
+    "season.\nShe came ahead of Sweden's Emma Dahlstrom and Swiss Mathilde Gremaud.\nBoston-born Atkin, who initially "
+    "competed for the US before switching to Great Britain aged 15, was making her 15th appearance at a World Cup "
+    "event.\nAtkin will be competing at the Freestyle World Championships in Sierra Nevada, Spain (9-19 March). The "
+    "event will be live on the BBC Sport website, app, connected TV and red button.\nBased on the previous text, "
+    "provide a brief single summary:"
+)
+_REASSESSING_Q = [
+    "To be or not to be, that is the question",
+    "It fills me with such pride and joy",
+    "What's great about the holiday season?",
+]
+
+
+def _standin_prompts() -> list[str]:
+    """The header and first twelve words of one held-out function docstring of each domain."""
+    from common.standin import corpus
+
+    prompts = []
+    for domain in corpus.DOMAINS:
+        documents = (d for d in corpus.split_documents("test", domain) if d.kind == "function")
+        long_enough = [d for d in documents if len(d.text.split()) >= 60 and len(d.header) <= 60]
+        chosen = min(long_enough, key=lambda d: hashlib.sha256(d.text.encode()).digest())
+        prompts.append(f"{chosen.header}\n\n{' '.join(chosen.text.split()[:12])}")
+    return prompts
+
+
+PROMPT_SETS: dict[str, PromptSet] = {
+    "laco-xsum": PromptSet(lambda: [_LACO_XSUM], 100, "LaCo, Table 8"),
+    "reassessing-q": PromptSet(
+        lambda: list(_REASSESSING_Q), 128, "Reassessing, Table Q: the words both models' texts begin with (inferred)"
+    ),
+    "standin-1": PromptSet(_standin_prompts, 48, "this repository; held-out docstrings"),
+}
+
+
+def generations(model, tokenizer, name: str) -> tuple[dict, dict, dict]:
+    """Continuations of a prompt set as (values, standard errors, details).
+
+    Details: 'text-1', 'text-2', ...: one continuation each; 'prompts': what they continue. Values: 'distinct_2', the mean
+    share of distinct bigrams, and 'words', the mean length.
+
+    Raises:
+        UserError: an unknown prompt set.
+    """
+    if name not in PROMPT_SETS:
+        raise unknown("prompt set", name, PROMPT_SETS)
+    wanted = PROMPT_SETS[name]
+    prompts = wanted.prompts()
+    texts = complete(model, tokenizer, prompts, wanted.tokens)
+    shares = [distinct_bigrams(text) or 0.0 for text in texts]
+    values = {"distinct_2": sum(shares) / len(shares), "words": sum(len(text.split()) for text in texts) / len(texts)}
+    details = {f"text-{number}": text for number, text in enumerate(texts, 1)}
+    return values, {}, details | {"prompts": prompts, "source": wanted.source, "tokens": wanted.tokens}
+
+
+LINES, ENDINGS_PER_SUBJECT = 40, 3
+# Tasks whose answer is a line of its own: what stands between question and answer, and the most tokens of an answer.
+_LINES = {"docstring_parameter_type": ("", 12), "docstring_section": ("\n\n", 6)}
+
+
+def docstring_generation(model, tokenizer, *, limit: int | None = None) -> tuple[dict, dict, dict]:
+    """The stand-in's generation benchmark as (values, standard errors, details).
+
+    'exact_match': share of lines generated as they stand in the docstring, a parameter's type or the title of the next
+    section. 'rouge_1', 'rouge_l': F of eight words that continue a summary's first half against how it really goes on.
+
+    limit: the first so many items of each part.
+
+    Raises:
+        UserError: a limit below 1.
+    """
+    from rouge_score.rouge_scorer import RougeScorer
+
+    from common.standin import exam, tasks
+
+    if limit is not None and limit < 1:
+        raise UserError(f"a limit of {limit} items measures nothing; use 1 or more")
+    said, wanted = [], []
+    for name, (delimiter, tokens) in _LINES.items():
+        rows = list(tasks.build(name, LINES))[:limit]
+        texts = complete(model, tokenizer, [row["question"] + delimiter for row in rows], tokens)
+        said += [text.strip().split("\n")[0] for text in texts]
+        wanted += [row["choices"][row["answer"]].split("\n")[0] for row in rows]
+    values, errors = _mean_with_error("exact_match", [float(a == b) for a, b in zip(said, wanted, strict=True)])
+
+    subjects = [subject for group in exam.CATEGORIES.values() for subject in group]
+    questions = [row for subject in subjects for row in exam.questions(subject)[:ENDINGS_PER_SUBJECT]][:limit]
+    endings = [row["choices"][row["answer"]] for row in questions]
+    continued = complete(model, tokenizer, [row["question"] for row in questions], 24)
+    continued = [" ".join(text.split("\n\n")[0].split()[:8]) for text in continued]
+    scorer = RougeScorer(["rouge1", "rougeL"])
+    found = [scorer.score(right, text) for right, text in zip(endings, continued, strict=True)]
+    for key, name in (("rouge_1", "rouge1"), ("rouge_l", "rougeL")):
+        value, error = _mean_with_error(key, [item[name].fmeasure for item in found])
+        values, errors = values | value, errors | error
+    examples = [
+        {"prompt": row["question"], "text": text, "reference": right}
+        for row, text, right in zip(questions[:10], continued, endings, strict=False)
+    ]
+    return values, errors, {"texts": examples, "lines": [said[:10], wanted[:10]], "items": [len(said), len(questions)]}
+
+
+def _mean_with_error(key: str, scores: Sequence[float]) -> tuple[dict, dict]:
+    mean = sum(scores) / len(scores)
+    if len(scores) < 2:
+        return {key: mean}, {}
+    variance = sum((score - mean) ** 2 for score in scores) / (len(scores) - 1)
+    return {key: mean}, {key: (variance / len(scores)) ** 0.5}

@@ -1,0 +1,90 @@
+"""Greedy generation against a loop over full forward passes, and the stand-in's generation benchmark."""
+
+import pytest
+import torch
+
+from common.errors import UserError
+from common.evaluation import generation
+from common.surgery import remove_layers
+
+PROMPTS = ["the layers", "the stream of a model is scaled and the layers are", "a", "removed and scaled"]
+
+
+@torch.no_grad()
+def naive(model, tokenizer, prompt, tokens):
+    """One prompt, no cache, no padding: the likeliest token of a full forward pass, again and again."""
+    ids = tokenizer(prompt)["input_ids"]
+    new = []
+    for _ in range(tokens):
+        token = int(model(torch.tensor([ids + new])).logits[0, -1].argmax())
+        if token == tokenizer.eos_token_id:
+            break
+        new.append(token)
+    return tokenizer.decode(new, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma2"])
+def test_texts_are_those_of_a_naive_loop(make_tiny, tiny_tokenizer, name):
+    model = make_tiny(name)
+    remove_layers(model, [2, 3])
+    model.generation_config.do_sample = True  # a model's own sampling settings are not used
+    found = generation.complete(model, tiny_tokenizer, PROMPTS, 6, batch_size=3)
+    assert found == [naive(model, tiny_tokenizer, prompt, 6) for prompt in PROMPTS]
+
+
+def test_a_long_prompt_is_cut_from_the_left(tiny_llama, tiny_tokenizer):
+    tiny_llama.config.max_position_embeddings = 12
+    long = "the layers of a model are removed " * 4
+    kept = tiny_tokenizer.decode(tiny_tokenizer(long)["input_ids"][-8:])
+    assert generation.complete(tiny_llama, tiny_tokenizer, [long], 4) == [naive(tiny_llama, tiny_tokenizer, kept, 4)]
+
+
+def test_what_cannot_be_generated_is_named(tiny_llama, tiny_tokenizer):
+    with pytest.raises(UserError, match="prompt 2 of 2 has no tokens"):
+        generation.complete(tiny_llama, tiny_tokenizer, ["a", ""], 4)
+    with pytest.raises(UserError, match="cannot generate 0 tokens"):
+        generation.complete(tiny_llama, tiny_tokenizer, ["a"], 0)
+    tiny_llama.config.max_position_embeddings = 4
+    with pytest.raises(UserError, match="the model reads 4 in all"):
+        generation.complete(tiny_llama, tiny_tokenizer, ["a"], 4)
+    with pytest.raises(UserError, match="unknown prompt set 'laco-xsun'; did you mean 'laco-xsum'"):
+        generation.generations(tiny_llama, tiny_tokenizer, "laco-xsun")
+
+
+def test_repetition_shows_in_the_share_of_distinct_bigrams():
+    assert generation.distinct_bigrams("of the 1900s of the 1900s of the 1900s") == 3 / 8
+    assert generation.distinct_bigrams("a b c") == 1
+    assert generation.distinct_bigrams("word") is None
+
+
+@pytest.mark.parametrize("name", generation.PROMPT_SETS)
+def test_prompt_sets_keep_their_texts(tiny_llama, tiny_tokenizer, monkeypatch, name):
+    prompts = generation.PROMPT_SETS[name].prompts()
+    monkeypatch.setattr(generation, "complete", lambda *a: [f"text {i}" for i in range(len(prompts))])
+    values, errors, details = generation.generations(tiny_llama, tiny_tokenizer, name)
+    assert values == {"distinct_2": 1.0, "words": 2.0} and errors == {}
+    assert details["prompts"] == prompts and details["text-1"] == "text 0"
+    assert len(prompts) == {"laco-xsum": 1}.get(name, 3)
+
+
+def test_the_standins_generation_benchmark(tiny_llama, tiny_tokenizer, monkeypatch):
+    """A model that says what is right gets everything, one that says something else nothing."""
+    from common.standin import exam, tasks
+
+    right = {}
+    for name, (delimiter, _) in generation._LINES.items():
+        for row in tasks.build(name, generation.LINES):
+            right[row["question"] + delimiter] = row["choices"][row["answer"]] + "\nand more"
+    for subject in (subject for group in exam.CATEGORIES.values() for subject in group):
+        for row in exam.questions(subject):
+            right[row["question"]] = row["choices"][row["answer"]]
+    monkeypatch.setattr(generation, "complete", lambda m, t, prompts, tokens: [right[prompt] for prompt in prompts])
+    values, errors, details = generation.docstring_generation(tiny_llama, tiny_tokenizer)
+    assert values == pytest.approx({"exact_match": 1, "rouge_1": 1, "rouge_l": 1})
+    assert details["items"] == [80, 57]
+    monkeypatch.setattr(generation, "complete", lambda m, t, prompts, tokens: ["zzz qqq"] * len(prompts))
+    values, errors, _ = generation.docstring_generation(tiny_llama, tiny_tokenizer, limit=5)
+    assert values == {"exact_match": 0, "rouge_1": 0, "rouge_l": 0}
+    assert errors.keys() == values.keys()
+    with pytest.raises(UserError, match="measures nothing"):
+        generation.docstring_generation(tiny_llama, tiny_tokenizer, limit=0)
