@@ -106,3 +106,24 @@ def without_number(method: str, column: str, beside: str) -> Check:
         return all(value is None or math.isnan(value) for value in values) if values else None
 
     return check
+
+
+def column_below(column: str, other: str, method: str = "observed") -> Check:
+    """In every setting one column of a figure's row is below another."""
+
+    def check(cell: Lookup, settings: Settings) -> bool | None:
+        pairs = [[cell(*setting, method, name) for name in (column, other)] for setting in settings]
+        verdicts = [one < two for one, two in pairs if one is not None and two is not None]
+        return all(verdicts) if verdicts else None
+
+    return check
+
+
+def between(column: str, low: float, high: float, method: str = "observed") -> Check:
+    """In every setting a column of a figure's row lies in a range."""
+
+    def check(cell: Lookup, settings: Settings) -> bool | None:
+        values = [value for setting in settings if (value := cell(*setting, method, column)) is not None]
+        return all(low <= value <= high for value in values) if values else None
+
+    return check

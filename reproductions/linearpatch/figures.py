@@ -1,5 +1,139 @@
-"""The figures of LinearPatch, declared."""
+"""The figures of LinearPatch, declared: the dense model's stream around a window, and the model without it."""
 
-from reproductions.registry import Table
+from __future__ import annotations
 
-FIGURES: list[Table] = []
+from collections.abc import Callable
+
+from reproductions.linearpatch import claims
+from reproductions.linearpatch.recipes import CALIBRATION, recipe
+from reproductions.linearpatch.recipes import settings as models_of
+from reproductions.registry import Claim, Column, Row, Table
+
+_WINDOW = [Column("start", "magnitudes", "start", compare="exact"), Column("end", "magnitudes", "end", compare="exact")]
+
+
+def _observed(counts: dict[str, int] | None = None) -> Callable[[str, int | None], list[Row]]:
+    """Rows of dense models looked at around the window that [L] removes; counts: layers removed, default the larger."""
+
+    def rows(profile: str, limit: int | None = None) -> list[Row]:
+        found = []
+        for model, label, layers, removed in models_of(profile):
+            if counts is None or model in counts:
+                count = removed[0] if counts is None else counts[model]
+                selection = {"method": "observed-window", "count": count, "cosine": "token"}
+                fields = {"selection": selection, "calibration": CALIBRATION[profile]}
+                found.append(
+                    Row(model, label, f"{count}/{layers}", "observed", recipe(model, profile, limit, **fields))
+                )
+        return found
+
+    return rows
+
+
+def _figure(number: str, title: str, counts: dict | None, columns: list[Column], **more) -> Table:
+    return Table(
+        target=f"figure{number}-linearpatch",
+        paper="linearpatch",
+        number=f"figure{number}",
+        title=f"LinearPatch, Figure {number}: {title}",
+        rows=_observed(counts),
+        columns=lambda profile: columns,
+        draw=f"figures.linearpatch:figure{number}",
+        **more,
+    )
+
+
+# Section 3.3's numbers and Figure 1 are of LLaMA-2-7B without 9 layers.
+_FIGURE1 = {"llama-2-7b": 9, "standin": 5}
+# Ours: 4 of 16 layers leave more windows to look at.
+_CUTS = {"llama-2-7b": 9, "standin": 4}
+
+
+def _number(label: str, benchmark: str, key: str, scale: float = 1.0) -> Column:
+    return Column(label, benchmark, key, scale=scale, compare="exact")
+
+
+FIGURES = [
+    _figure(
+        "1a",
+        "magnitudes per channel around the removed window",
+        _FIGURE1,
+        [*_WINDOW, _number("mean ratio", "magnitudes", "ratio_plain")],
+    ),
+    _figure(
+        "1b",
+        "magnitudes after scaling, and perplexity as the scales are varied",
+        _FIGURE1,
+        [
+            *_WINDOW,
+            *(
+                _number(f"PPL, {name}", "alpha", f"perplexity_{key}")
+                for name, key in (("cut", "none"), ("+d", "d"), ("+A", "A"))
+            ),
+            *(
+                _number(f"best alpha, {name}", "alpha", f"best_alpha_{key}")
+                for name, key in (("cut", "none"), ("+d", "d"), ("+A", "A"))
+            ),
+        ],
+        claims=(
+            Claim("scaling by d lowers perplexity", claims.column_below("PPL, +d", "PPL, cut")),
+            Claim(
+                "the scales d are best as they are (best alpha between 0.95 and 1.05)",
+                claims.between("best alpha, +d", 0.95, 1.05),
+            ),
+        ),
+    ),
+    _figure(
+        "1c",
+        "magnitudes per token before the rotation",
+        _FIGURE1,
+        [
+            *_WINDOW,
+            _number("largest / median token", "magnitudes", "peak_plain"),
+            _number("sigma_d", "magnitudes", "sigma_plain"),
+        ],
+        note="A token's magnitude is its largest |X| over channels. The paper: sigma_d = 2137.75, 230.32 after the rotation.",
+    ),
+    _figure(
+        "1d",
+        "magnitudes per token after the rotation",
+        _FIGURE1,
+        [
+            *_WINDOW,
+            _number("largest / median token", "magnitudes", "peak_rotated"),
+            _number("sigma_d", "magnitudes", "sigma_plain"),
+            _number("sigma_d, rotated", "magnitudes", "sigma_rotated"),
+        ],
+        claims=(Claim("the rotation lowers sigma_d", claims.column_below("sigma_d, rotated", "sigma_d")),),
+    ),
+    _figure(
+        "3",
+        "magnitudes per layer, the removed ones shaded",
+        None,
+        [*_WINDOW, _number("mean ratio", "magnitudes", "ratio_plain")],
+    ),
+    _figure(
+        "4",
+        "the best factor at every cut against what each estimator predicts (ours)",
+        _CUTS,
+        [
+            _number("cuts", "cuts", "cuts"),
+            _number("ratio is off by", "cuts", "off_ratio"),
+            _number("least squares is off by", "cuts", "off_least_squares"),
+            _number("A lowers PPL, % of cuts", "cuts", "helps_ratio", 100),
+            _number("matrix lowers PPL, %", "cuts", "helps_matrix", 100),
+            _number("matrix is best, %", "cuts", "matrix_best", 100),
+        ],
+        claims=(
+            Claim(
+                "ours: least squares predicts the best factor better than the ratio of magnitudes",
+                claims.column_below("least squares is off by", "ratio is off by"),
+            ),
+            Claim(
+                "ours: the least-squares matrix is the best repair at every cut",
+                claims.between("matrix is best, %", 99.9, 100.1),
+            ),
+        ),
+        note="Off by: mean |log(predicted factor / best factor)| over the cuts.",
+    ),
+]

@@ -11,6 +11,7 @@ from common import hooks
 from common.errors import UserError
 from common.selection import runs
 from papers import linearpatch
+from reproductions.methods import magnitudes
 from reproductions.prepared import Prepared
 
 BATCH = 16  # Table 6
@@ -70,4 +71,5 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-BENCHMARKS = {"window": _window, "inserted": _inserted}
+PRUNERS = magnitudes.PRUNERS
+BENCHMARKS = {"window": _window, "inserted": _inserted} | magnitudes.BENCHMARKS

@@ -1,0 +1,151 @@
+"""LinearPatch's figures, from records: entries are rows of `reproductions.show.drawn`."""
+
+from __future__ import annotations
+
+from figures.style import BLUE, GREEN, GREY, ORANGE, VERMILION, plt
+
+WIDTH = 4.2  # of one column, in inches
+_NAMES = {"none": "cut alone", "d": "scaled by d", "A": "multiplied by A"}
+
+
+def _record(entry: dict, benchmark: str) -> dict:
+    return entry["records"][benchmark]
+
+
+def _window_of(entry: dict) -> str:
+    start, stop = _record(entry, next(iter(entry["records"])))["details"]["window"]
+    return f"{entry['model']}, layers [{start}, {stop}) removed"
+
+
+def _panels(entries: list[dict], height: float = 2.8) -> tuple[plt.Figure, list[plt.Axes]]:
+    figure, axes = plt.subplots(len(entries), 1, figsize=(WIDTH, height * len(entries)), squeeze=False)
+    return figure, list(axes[:, 0])
+
+
+def _by_channel(axes: plt.Axes, channels: dict, curves: dict[str, tuple[str, str, str]]) -> None:
+    """Magnitudes per channel, channels in order of their magnitude before the cut."""
+    order = sorted(range(len(channels["before"])), key=channels["before"].__getitem__)
+    for name, (label, colour, mark) in curves.items():
+        values = [channels[name][k] for k in order]
+        axes.plot(values, mark, color=colour, ms=2.5, lw=1.2, label=label)
+    axes.set(xlabel="channel, in order of magnitude before the cut", ylabel="mean |X|")
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, columnspacing=1.0, handletextpad=0.4)
+
+
+def figure1a(entries: list[dict], profile: str) -> plt.Figure:
+    """Mean |X| per channel on both sides of the window: the mismatch."""
+    figure, panels = _panels(entries)
+    for entry, axes in zip(entries, panels, strict=True):
+        details = _record(entry, "magnitudes")["details"]
+        start, stop = details["window"]
+        curves = {
+            "after": (f"$X^{{({stop})}}$, expected", ORANGE, "."),
+            "before": (f"$X^{{({start})}}$, received", BLUE, "-"),
+        }
+        _by_channel(axes, details["channels"]["plain"], curves)
+    return figure
+
+
+def figure1b(entries: list[dict], profile: str) -> plt.Figure:
+    """The same after scaling, and perplexity as the scales are multiplied by alpha."""
+    figure, panels = plt.subplots(2 * len(entries), 1, figsize=(WIDTH, 5.2 * len(entries)))
+    for index, entry in enumerate(entries):
+        details = _record(entry, "magnitudes")["details"]
+        start, stop = details["window"]
+        curves = {
+            "after": (f"$X^{{({stop})}}$, expected", ORANGE, "."),
+            "scaled": (f"$X^{{({start})}}\\cdot d$, received", BLUE, "-"),
+        }
+        _by_channel(panels[2 * index], details["channels"]["plain"], curves)
+        sweep = _record(entry, "alpha")["details"]
+        axes = panels[2 * index + 1]
+        looks = {"none": (GREY, "^:"), "d": (BLUE, "o-"), "A": (VERMILION, "s--")}
+        for name, (colour, mark) in looks.items():
+            axes.plot(sweep["alphas"], sweep["curves"][name], mark, color=colour, ms=3.5, lw=1.3, label=_NAMES[name])
+        lowest = min(min(curve) for curve in sweep["curves"].values())
+        axes.axvline(1, color=GREY, lw=0.8)
+        axes.set(xlabel="further factor alpha", ylabel="perplexity", ylim=(0.97 * lowest, 1.8 * lowest))
+        axes.legend(loc="upper center")
+    return figure
+
+
+def _by_token(entries: list[dict], basis: str, colour: str) -> plt.Figure:
+    figure, panels = _panels(entries)
+    for entry, axes in zip(entries, panels, strict=True):
+        details, values = (_record(entry, "magnitudes")[part] for part in ("details", "values"))
+        tokens = details["tokens"]
+        axes.vlines(range(len(tokens[basis])), 0, tokens[basis], color=colour, lw=0.9)
+        axes.axhline(_median(tokens[basis]), color="black", lw=1, ls="--", label="median token")
+        start = details["window"][0]
+        what = f"X^{{({start})}}" + ("H" if basis == "rotated" else "")
+        both = [value for values_of in tokens.values() for value in values_of]
+        axes.set(xlabel="position of the token", ylabel=f"largest $|{what}|$ over channels", ylim=(0, 1.05 * max(both)))
+        sigma = values[f"sigma_{basis}"]
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), title=f"$\\sigma_d$ = {sigma:.1f}")
+    return figure
+
+
+def _median(values: list[float]) -> float:
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2]
+
+
+def figure1c(entries: list[dict], profile: str) -> plt.Figure:
+    """Each token's largest magnitude at the cut."""
+    return _by_token(entries, "plain", ORANGE)
+
+
+def figure1d(entries: list[dict], profile: str) -> plt.Figure:
+    """Each token's largest magnitude at the cut after the rotation, on the scale of 1c."""
+    return _by_token(entries, "rotated", BLUE)
+
+
+def figure3(entries: list[dict], profile: str) -> plt.Figure:
+    """Mean |X| at every layer's input, the removed layers shaded."""
+    figure, panels = _panels(entries, 2.4)
+    for entry, axes in zip(entries, panels, strict=True):
+        details = _record(entry, "magnitudes")["details"]
+        start, stop = details["window"]
+        layers = details["layers"]
+        axes.axvspan(start, stop, color=ORANGE, alpha=0.25, lw=0)
+        axes.plot(layers, "o-", color=BLUE, ms=3.5)
+        gap = (layers[start], layers[stop])
+        axes.annotate(
+            f"x {gap[1] / gap[0]:.2f}", ((start + stop) / 2, gap[0]), ha="center", va="top", xytext=(0, -4),
+            textcoords="offset points",
+        )  # fmt: skip
+        axes.plot([start, stop], [gap[0], gap[0]], ":", color="black", lw=1)
+        axes.plot([stop, stop], gap, ":", color="black", lw=1)
+        axes.set(xlabel="layer", ylabel="mean |X| at its input", title=_window_of(entry))
+        axes.title.set_fontsize(9)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    return figure
+
+
+def figure4(entries: list[dict], profile: str) -> plt.Figure:
+    """Ours: the best single factor per cut, the two predictions, and what each repair does to perplexity."""
+    figure, panels = plt.subplots(2 * len(entries), 1, figsize=(WIDTH, 5.4 * len(entries)))
+    for index, entry in enumerate(entries):
+        rows = _record(entry, "cuts")["details"]["rows"]
+        starts = [row["window"][0] for row in rows]
+        above, below = panels[2 * index : 2 * index + 2]
+        above.plot(starts, [row["best_factor"] for row in rows], "o-", color="black", ms=4, label="best factor")
+        above.plot(starts, [row["ratio"] for row in rows], "s--", color=ORANGE, ms=4, label="ratio of magnitudes")
+        above.plot(starts, [row["least_squares"] for row in rows], "^:", color=BLUE, ms=4, label="least squares")
+        above.set(ylabel="factor at the cut")
+        looks = {
+            "ratio": (ORANGE, "s--", "A, ratios of magnitudes"),
+            "least-squares": (BLUE, "^:", "A, least squares"),
+            "matrix": (GREEN, "D-", "any matrix, least squares"),
+        }
+        for name, (colour, mark, label) in looks.items():
+            change = [100 * (row["perplexities"][name] / row["perplexities"]["none"] - 1) for row in rows]
+            below.plot(starts, change, mark, color=colour, ms=4, label=label)
+        below.axhline(0, color=GREY, lw=0.8)
+        length = rows[0]["window"][1] - starts[0]
+        below.set(ylabel="change of perplexity (%)")
+        for axes in (above, below):
+            axes.set_xlabel(f"first of the {length} layers removed")
+            axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, columnspacing=1.0, handletextpad=0.4)
+            axes.xaxis.get_major_locator().set_params(integer=True)
+    return figure

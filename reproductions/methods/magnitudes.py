@@ -1,0 +1,189 @@
+"""What LinearPatch's figures show: the dense model's stream around a window, and the model without it as the patch varies.
+
+The layers before a window are run once; every patch tried continues from there. Part of `reproductions.methods.linearpatch`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from common import selection
+from common.evaluation.perplexity import PROTOCOLS
+from common.hadamard import hadamard_transform
+from common.importance import next_token_loss
+from common.statistics import Statistics
+from papers.linearpatch import LinearPatch, patch_values
+from reproductions.prepared import Prepared
+
+# The text that perplexities of figures are measured on: protocols, and the windows taken from each.
+TEXTS = {
+    "standin": (("standin-standard-library", "standin-numerical", "standin-learning"), 8),
+    "paper": (("linearpatch-wikitext2",), 12),
+}
+ALPHAS = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.5, 1.7)
+# For one factor over every cut: fewer, wider apart; the optimum is read off a parabola.
+FACTORS = (0.85, 1.0, 1.15, 1.3, 1.5, 1.75)
+# C x C moments of so many cuts are held at a time; of a wide model only some cuts are looked at.
+CUTS_AT_A_TIME, WIDE, FEW_CUTS = 4, 1024, 6
+
+
+def observe_window(prepared: Prepared, progress: bool) -> None:
+    """Find the window that [L] would remove, and leave the model whole."""
+    choice = prepared.recipe.selection
+    statistics = prepared.statistics(choice["count"], (choice["cosine"],), progress=progress)
+    window = selection.best_window(statistics, choice["count"], choice["cosine"], exclude_ends=False)
+    prepared.details |= {"removed": [], "window": list(window)}
+
+
+def _text(prepared: Prepared) -> Tensor:
+    names, count = TEXTS[prepared.recipe.profile]
+    protocols = [PROTOCOLS[name] for name in names]
+    return torch.cat([p.windows(p, prepared.tokenizer)[: prepared.recipe.limit or count] for p in protocols])
+
+
+class _Cut:
+    """The model without the layers ``[start, stop)``, as a function of what is done to the stream at the cut."""
+
+    def __init__(self, prepared: Prepared, ids: Tensor, start: int, stop: int):
+        self.decoder, self.stop = prepared.decoder, stop
+        self.batches = [(batch, self._prefix(batch, start)) for batch in ids.split(prepared.batch_size)]
+
+    def _prefix(self, batch: Tensor, start: int) -> Tensor:
+        return self.decoder.run(self.decoder.embed_tokens(batch), 0, start)
+
+    def perplexity(self, change: Callable[[Tensor], Tensor]) -> float:
+        """Perplexity with ``change`` at the cut (mean loss over windows of equal length)."""
+        losses = [
+            next_token_loss(self.decoder, self.decoder.run(change(hidden), self.stop), batch)
+            for batch, hidden in self.batches
+        ]
+        return math.exp(min(torch.cat(losses).mean().item(), 700.0))
+
+
+@torch.inference_mode()
+def magnitudes(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
+    """Magnitudes on calibration text: per layer, per channel around the window, and per token, plain and rotated.
+
+    values: the window, the mean ratio of magnitudes across it, sigma_d (Eq. 5) and the largest over the median |X| of a
+    token. details: the lists behind them; per token they are of the first calibration sample.
+    """
+    start, stop = prepared.details["window"]
+    found = prepared.statistics(stop - start, elementwise=[(start, stop)])
+    layers = [found.magnitude(b).mean().item() for b in range(found.layers + 1)]
+    details: dict = {"layers": layers, "channels": {}, "tokens": {}}
+    values: dict = {"start": start, "end": stop}
+    hidden = prepared.decoder.run(prepared.decoder.embed_tokens(prepared.windows()[:1]), 0, start)[0].float()
+    for rotated in (False, True):
+        name = "rotated" if rotated else "plain"
+        d = found.ratio(start, stop, rotated=rotated)
+        before, after = (found.magnitude(boundary, rotated) for boundary in (start, stop))
+        details["channels"][name] = {
+            "before": before.tolist(),
+            "after": after.tolist(),
+            "scaled": (before * d).tolist(),
+        }
+        largest = (hadamard_transform(hidden) if rotated else hidden).abs().amax(-1)  # [tokens]
+        details["tokens"][name] = largest.tolist()
+        values |= {
+            f"ratio_{name}": d.mean().item(),
+            f"sigma_{name}": found.spread(start, stop, rotated),
+            f"peak_{name}": (largest.max() / largest.median()).item(),
+        }
+    return values, {}, details
+
+
+@torch.inference_mode()
+def alpha(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
+    """Section 3.2: perplexity without the window when the stream at the cut is alpha X, alpha X d or alpha X A."""
+    start, stop = prepared.details["window"]
+    found = prepared.statistics(stop - start, (prepared.recipe.selection["cosine"],))
+    cut = _Cut(prepared, _text(prepared), start, stop)
+    patches: dict[str, Callable] = {"none": lambda hidden: hidden}
+    for name, kind in (("d", "diagonal"), ("A", "hadamard")):
+        values = patch_values(found, start, stop, kind=kind)
+        patches[name] = LinearPatch(values, kind).to(values.device)
+    curves, values = {}, {}
+    for name, patch in patches.items():
+        curves[name] = curve = [cut.perplexity(lambda hidden, a=a, p=patch: a * p(hidden)) for a in ALPHAS]
+        values |= {f"perplexity_{name}": curve[ALPHAS.index(1.0)], f"best_alpha_{name}": optimum(ALPHAS, curve)}
+    return values, {}, {"alphas": list(ALPHAS), "curves": curves}
+
+
+def optimum(factors: tuple[float, ...], perplexities: list[float]) -> float:
+    """Where a parabola through the lowest point and its neighbours has its minimum, in log factor and log perplexity.
+
+    At an end of the range: that end.
+    """
+    lowest = min(range(len(factors)), key=perplexities.__getitem__)
+    if lowest in (0, len(factors) - 1):
+        return factors[lowest]
+    (a, b, c), (u, v, w) = (
+        [math.log(values[i]) for i in (lowest - 1, lowest, lowest + 1)] for values in (factors, perplexities)
+    )
+    left, right = (b - a) * (v - w), (b - c) * (v - u)
+    return math.exp(b - 0.5 * ((b - a) * left - (b - c) * right) / (left - right))
+
+
+def _look(cut: _Cut, found: Statistics, start: int, stop: int) -> dict:
+    """One cut: the best factor and what predicts it, and perplexity by every repair."""
+    moments = found.least_squares(start, stop)
+    curve = [cut.perplexity(lambda hidden, a=a: hidden * a) for a in FACTORS]
+    row = {
+        "window": [start, stop],
+        "cosine": found.cosine("token", start, stop),
+        "best_factor": optimum(FACTORS, curve),
+        "ratio": found.ratio(start, stop).mean().item(),
+        "least_squares": moments.scalar(),
+        "perplexities": {"none": curve[FACTORS.index(1.0)]},
+        "unexplained": {},
+    }
+    ways = {
+        "ratio": ("hadamard", "ratio-of-means"),
+        "least-squares": ("hadamard", "least-squares"),
+        "matrix": ("matrix", "least-squares"),
+    }
+    for name, (kind, estimator) in ways.items():
+        values = patch_values(found, start, stop, kind=kind, estimator=estimator)
+        row["perplexities"][name] = cut.perplexity(LinearPatch(values, kind).to(values.device))
+        row["unexplained"][name] = moments.unexplained(values, rotated=kind == "hadamard")
+    return row
+
+
+@torch.inference_mode()
+def cuts(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
+    """Ours: at every window of the recipe's length, the factor that is best against what each estimator predicts.
+
+    values: how far predictions are off, as mean |log(prediction / best)|; the share of cuts at which matching magnitudes
+    (A) and the least-squares matrix lower perplexity. details: a row per cut. Of models wider than WIDE only FEW_CUTS
+    windows, evenly spread.
+    """
+    count, layers = prepared.recipe.selection["count"], prepared.decoder.num_layers
+    starts = list(range(1, layers - count))
+    if prepared.decoder.hidden_size > WIDE:
+        starts = [starts[round(i * (len(starts) - 1) / (FEW_CUTS - 1))] for i in range(FEW_CUTS)]
+    windows = [(start, start + count) for start in starts]
+    ids, rows = _text(prepared), []
+    at_a_time = CUTS_AT_A_TIME if prepared.decoder.hidden_size > WIDE else len(windows)
+    for i in range(0, len(windows), at_a_time):
+        part = windows[i : i + at_a_time]
+        found = prepared.statistics(count, matrices=part)
+        rows += [_look(_Cut(prepared, ids, *window), found, *window) for window in part]
+
+    def off(prediction: str) -> float:
+        return sum(abs(math.log(row[prediction] / row["best_factor"])) for row in rows) / len(rows)
+
+    def helps(name: str) -> float:
+        return sum(row["perplexities"][name] < row["perplexities"]["none"] for row in rows) / len(rows)
+
+    values = {"cuts": len(rows), "off_ratio": off("ratio"), "off_least_squares": off("least_squares")}
+    values |= {f"helps_{name}": helps(name) for name in ("ratio", "least-squares", "matrix")}
+    values["matrix_best"] = sum(min(r["perplexities"], key=r["perplexities"].get) == "matrix" for r in rows) / len(rows)
+    return values, {}, {"rows": rows, "factors": list(FACTORS)}
+
+
+PRUNERS = {"observed-window": observe_window}
+BENCHMARKS = {"magnitudes": magnitudes, "alpha": alpha, "cuts": cuts}
