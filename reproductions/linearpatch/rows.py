@@ -20,15 +20,8 @@ from reproductions.linearpatch.recipes import (
     window,
 )
 from reproductions.linearpatch.recipes import settings as models_of
+from reproductions.linearpatch.trained import DIAGONAL, FFN_KL, FFN_MSE, FULL, MSE  # noqa: F401 - names of rows, for the claims
 from reproductions.registry import Row
-
-# Table 4's rows as the reported numbers name them: model logits by KL, the replaced layers' output by MSE.
-FFN_MSE, FFN_KL = (f"LLM-Streamline(FFN) +FT, {target}" for target in ("layer output, MSE", "logits, KL"))
-MSE, DIAGONAL, FULL = (
-    f"LinearPatch[L +FT, {what}]" for what in ("layer output, MSE", "diagonal, logits, KL", "logits, KL")
-)
-# The paper does not say in which basis its diagonal is. DIAGONAL is read as d in H diag(d) H^T; ours is diag(d), "+d".
-PLAIN_DIAGONAL = "LinearPatch[L +FT, plain diagonal, logits, KL] (ours)"
 
 # Table 5: the paper's ladder, and ours beside it.
 LADDER = ("Vanilla", "+d", "+A", "+FT")
@@ -102,7 +95,7 @@ def what_is_trained(profile: str, limit: int | None = None) -> list[Row]:
     found = []
     for setting in _chosen(profile, 5, llama_2_7b=9):
         found.append(_dense(*setting[:3], profile, limit))
-        for method in (FFN_MSE, FFN_KL, MSE, DIAGONAL, PLAIN_DIAGONAL, FULL):
+        for method in trained.METHODS:
             found.append(_row(setting, profile, limit, method, trained.fields(method, setting[3], profile)))
     return found
 

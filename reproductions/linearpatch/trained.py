@@ -1,11 +1,55 @@
-"""What is trained, as recipes: distillation of the patch, and LLM-Streamline's network (Tables 2 to 6)."""
+"""What is trained, as recipes: distillation of the patch, and LLM-Streamline's networks (Tables 2 to 6)."""
 
 from __future__ import annotations
+
+from reproductions.linearpatch.recipes import CALIBRATION, TOP_K, window
+
+# Table 4's rows as the reported numbers name them: model logits by KL, the replaced layers' output by MSE.
+FFN_MSE, FFN_KL = (f"LLM-Streamline(FFN) +FT, {target}" for target in ("layer output, MSE", "logits, KL"))
+MSE, DIAGONAL, FULL = (
+    f"LinearPatch[L +FT, {what}]" for what in ("layer output, MSE", "diagonal, logits, KL", "logits, KL")
+)
+# The paper does not say in which basis its diagonal is. DIAGONAL is read as d in H diag(d) H^T; ours is diag(d), "+d".
+PLAIN_DIAGONAL = "LinearPatch[L +FT, plain diagonal, logits, KL] (ours)"
+# What the official code does when it is told to train a diagonal: a dense matrix that starts as diag(d).
+CODE_DIAGONAL = "LinearPatch[L +FT, matrix from diag(d): the code's diagonal, logits, KL] (ours)"
+FROM_MATRIX = "LinearPatch[L +FT, from the least-squares matrix, logits, KL] (ours)"
+LAYER = "LLM-Streamline(layer) +FT, layer output, MSE (ours)"
 
 # LLM-Streamline's feed-forward network in the place of the window, before any training.
 FFN = {"method": "streamline-ffn"}
 
+# Section 4.2, for every method; the stand-in sees about a twentieth of the samples at twenty times the rate.
+TRAINING = {
+    "paper": {"samples": 5000, "learning_rate": 1e-4},
+    "standin": {"samples": 240, "learning_rate": 2e-3},
+}
+_LOGITS = {"target": "logits", "top_k": TOP_K}
+_OUTPUT = {"target": "output"}
+_DISTILLED = {"method": "linearpatch-distilled"}
+_REPAIRS = {
+    FFN_MSE: FFN | _OUTPUT,
+    FFN_KL: FFN | _LOGITS,
+    LAYER: {"method": "streamline-layer"} | _OUTPUT,
+    MSE: _DISTILLED | {"trainable": "matrix"} | _OUTPUT,
+    DIAGONAL: _DISTILLED | {"trainable": "diagonal"} | _LOGITS,
+    PLAIN_DIAGONAL: _DISTILLED | {"trainable": "plain-diagonal"} | _LOGITS,
+    CODE_DIAGONAL: _DISTILLED | {"trainable": "matrix-from-diagonal"} | _LOGITS,
+    FROM_MATRIX: _DISTILLED | {"trainable": "matrix", "kind": "matrix", "estimator": "least-squares"} | _LOGITS,
+    FULL: _DISTILLED | {"trainable": "matrix"} | _LOGITS,
+}
+METHODS = tuple(_REPAIRS)
+
 
 def fields(method: str, count: int, profile: str) -> dict | None:
-    """A recipe's fields for a trained row of Table 4 by its name; None for one that is not implemented."""
-    return None
+    """A recipe's fields for a trained row of Table 4 by its name; None for one that is not implemented.
+
+    ``LAYER`` puts one layer in the place of count + 1, so that all rows lose as many layers.
+    """
+    if method not in _REPAIRS:
+        return None
+    return {
+        "selection": window(count + (method == LAYER)),
+        "calibration": CALIBRATION[profile],
+        "repair": _REPAIRS[method] | TRAINING[profile],
+    }
