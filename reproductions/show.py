@@ -178,7 +178,7 @@ def _derive(rows: list[tuple[Row, str, dict]], columns: list[Column]) -> None:
         for column in columns:
             if column.derived is None:
                 continue
-            reference = dense.get(row.model, {}) if column.derived == "retained" else scores
+            reference = scores if column.derived == "average" else dense.get(row.model, {})
             names = list(column.of) or accuracies
             needed = [side.get(name, row.status) for side in (scores, reference) for name in names]
             if reasons := [score for score in needed if isinstance(score, str)]:
@@ -186,7 +186,8 @@ def _derive(rows: list[tuple[Row, str, dict]], columns: list[Column]) -> None:
             elif column.derived == "average":
                 scores[column.label] = _average(scores, names)
             else:
-                scores[column.label] = _retained(scores, reference, names, row.dense)
+                kind = "linearpatch" if column.derived == "retained" else "prunecomp"
+                scores[column.label] = _retained(scores, reference, names, row.dense, kind)
 
 
 def _split(scores: dict[str, Score], names: list[str]) -> tuple[dict, dict]:
@@ -198,12 +199,14 @@ def _average(scores: dict[str, Score], names: list[str]) -> Score:
     return Score(scoring.average(cells), scoring.average_stderr(errors))
 
 
-def _retained(scores: dict[str, Score], dense: dict[str, Score], names: list[str], is_dense: bool) -> Score:
+def _retained(scores: dict[str, Score], dense: dict[str, Score], names: list[str], is_dense: bool, kind: str) -> Score:
     cells, errors = _split(scores, names)
     reference, reference_errors = _split(dense, names)
-    value = scoring.retained_performance(cells, reference)
+    value = scoring.retained_performance(cells, reference, kind)
     # The dense model's ratio to itself is 1 by definition.
-    error = None if is_dense else scoring.retained_performance_stderr(cells, reference, errors, reference_errors)
+    error = None
+    if not is_dense:
+        error = scoring.retained_performance_stderr(cells, reference, errors, reference_errors, kind)
     return Score(value, error)
 
 

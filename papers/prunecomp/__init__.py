@@ -1,7 +1,7 @@
 """Prune&Comp: layer pruning that rescales the remaining weights, so that the stream keeps its magnitude."""
 
 from papers.prunecomp.factor import check_scale_invariance, fuse_factor, fuse_factors, magnitude_factor
-from papers.prunecomp.method import METRICS, prune_and_compensate, remove_and_compensate
+from papers.prunecomp.method import METRICS, prune_and_compensate, remove_and_compensate, repeat
 from papers.prunecomp.stream import Stream
 
 __all__ = [
@@ -13,4 +13,5 @@ __all__ = [
     "magnitude_factor",
     "prune_and_compensate",
     "remove_and_compensate",
+    "repeat",
 ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -169,6 +169,18 @@ def remove_and_compensate(
     return {"cuts": [list(cut) for cut in cuts.items()]}
 
 
+def repeat(model: nn.Module, removed: Sequence[int], factors: Sequence[float | None]) -> dict:
+    """Remove layers with the factors that an earlier search found for each, in place; None: none.
+
+    The searches are greedy: the first k of a longer removal, with their factors, are the removal of k layers (not for CL).
+    """
+    cuts = _cuts(list(removed), factors, Decoder(model).num_layers)
+    check_scale_invariance(Decoder(model), max(removed) if cuts else 0)
+    remove_layers(model, removed)
+    fuse_factors(model, cuts)
+    return _report(removed, list(factors), cuts)
+
+
 def _first(search: _Search, decoder: Decoder) -> list[int]:
     return search.eligible(list(range(decoder.num_layers)), decoder.num_layers)
 
@@ -266,12 +278,17 @@ def _in_place(search: _Search, decoder: Decoder, count: int) -> dict:
             fuse_factor(decoder.model, place, alpha)
         removed.append(names.pop(place))
         factors.append(alpha)
+    return _report(removed, factors if search.compensate else [], _cuts(removed, factors, total))
+
+
+def _cuts(removed: list[int], factors: Sequence[float | None], total: int) -> dict[int, float]:
+    """Position in the model without the removed layers -> the product of the factors that act there."""
     cuts: dict[int, float] = {}
     for layer, alpha in zip(removed, factors):
-        position = sum(name < layer for name in names)
-        if alpha is not None and position < len(names):
+        position = layer - sum(other < layer for other in removed)
+        if alpha is not None and position < total - len(removed):
             cuts[position] = cuts.get(position, 1.0) * alpha
-    return _report(removed, factors if search.compensate else [], cuts)
+    return cuts
 
 
 def _report(removed: Iterable[int], factors: list[float | None], cuts: dict[int, float]) -> dict:

@@ -304,6 +304,17 @@ def test_the_factor_of_a_removed_list_is_the_dense_models(tiny_llama, crops):
     assert [f for _, f in report["cuts"]] == pytest.approx([f for _, f in one_shot["cuts"]], rel=1e-5)
 
 
+@pytest.mark.parametrize("fidelity", ["paper", "code"])
+def test_a_shorter_removal_is_the_beginning_of_a_longer_one(tiny_llama, crops, fidelity):
+    options = {"protected": (0, 5), "fidelity": fidelity}
+    longer = prune_and_compensate(copy.deepcopy(tiny_llama), crops, 4, **options)
+    again = copy.deepcopy(tiny_llama)
+    report = prunecomp.repeat(again, longer["removed"][:2], longer["factors"][:2])
+    shorter = prune_and_compensate(tiny_llama, crops, 2, **options)
+    assert report == {key: shorter[key] for key in report}
+    torch.testing.assert_close(logits(again, crops), logits(tiny_llama, crops), rtol=1e-3, atol=1e-3)
+
+
 # --- bad input
 
 
