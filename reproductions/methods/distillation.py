@@ -4,7 +4,7 @@ All three are repairs, because they learn from the layers that go: they train on
 They share these entries of `recipe.repair`:
 
     samples        training windows: the first so many crops of the recipe's calibration entry (the paper: 5,000, the first
-                   128 of which also calibrate)
+                   128 of which also calibrate); a recipe's limit cuts them too, so that a quick look is quick
     learning_rate  and, if wanted, any other field of `common.fitting.Fitting`
     target         'logits' (KL) or 'output' (mean squared error)
     top_k          logits per token that the target 'logits' compares
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 
 from torch import Tensor
 
@@ -44,7 +45,8 @@ def _options(prepared: Prepared, known: tuple[str, ...]) -> tuple[Tensor, Fittin
         raise unknown("option of the repair", name, [*known, *Fitting.__dataclass_fields__, "samples"])
     if prepared.recipe.calibration is None or "samples" not in prepared.recipe.repair:
         raise UserError("a repair that trains needs the recipe's calibration entry and a number of samples")
-    entry = dict(prepared.recipe.calibration) | {"count": prepared.recipe.repair["samples"]}
+    count = min(prepared.recipe.repair["samples"], prepared.recipe.limit or sys.maxsize)
+    entry = dict(prepared.recipe.calibration) | {"count": count}
     return calibration_windows(entry, prepared.tokenizer), Fitting(**fields), wanted
 
 

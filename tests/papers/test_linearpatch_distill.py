@@ -153,6 +153,30 @@ def test_killed_and_started_again_it_ends_with_the_same_bits(make_tiny, tmp_path
     assert again["losses"] == report["losses"] and again["executions"] == report["executions"] == 5 * 3
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_model_in_half_precision_trains_a_patch_in_float32(tiny_llama, dtype, tmp_path):
+    """In float16 with a scaled loss, whose scale survives an interruption."""
+    model = tiny_llama.to(dtype)
+    settings = Settings(top_k=9, fitting=Fitting(learning_rate=1e-2, batch_size=5, epochs=8, save_every=1))
+    whole, parts = patch_for(), patch_for()
+    report = distill(model, {RUN: whole}, WINDOWS, settings)
+    assert whole.weight.dtype == torch.float32 and whole.weight.isfinite().all()
+    assert sum(report["losses"][-2:]) < sum(report["losses"][:2])
+    honest, calls = Distillation.loss, iter(range(100))
+
+    def dying(self, samples):
+        if next(calls) == 7:
+            raise KeyboardInterrupt
+        return honest(self, samples)
+
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Distillation, "loss", dying)
+        distill(model, {RUN: parts}, WINDOWS, settings, folder=tmp_path)
+    parts = patch_for()
+    distill(model, {RUN: parts}, WINDOWS, settings, folder=tmp_path)
+    assert torch.equal(whole.weight, parts.weight)
+
+
 def test_a_loss_that_is_not_finite_is_a_result(tiny_llama):
     patch = linearpatch.LinearPatch(torch.full((64,), 3e38, dtype=torch.float64), "diagonal")
     before = patch.weight.clone()

@@ -26,7 +26,7 @@ def tokens(monkeypatch, tmp_path):
 
 @pytest.fixture
 def repaired(make_tiny, tiny_tokenizer):
-    def repair(removed=(2, 3), **wanted):
+    def repair(removed=(2, 3), limit=None, **wanted):
         recipe = Recipe(
             model="tiny",
             profile="standin",
@@ -34,6 +34,7 @@ def repaired(make_tiny, tiny_tokenizer):
             selection={"method": "given", "count": len(removed)},
             calibration={"corpus": "some", "count": 4},
             repair=wanted,
+            limit=limit,
         )
         made = prepared.Prepared(make_tiny("llama"), tiny_tokenizer, recipe, 1)
         methods.known("REPAIRS")[wanted["method"]](made, list(removed), False)
@@ -79,6 +80,11 @@ def test_recipes_share_one_stored_teacher(repaired, tmp_path):
 def test_without_samples_the_network_is_untrained(repaired):
     made = repaired(method="streamline-ffn")
     assert "training" not in made.details and [p.kind for p in patches(made.model)] == ["streamline-ffn"]
+
+
+def test_a_quick_look_trains_on_few_samples(repaired):
+    made = repaired(method="streamline-layer", limit=3, **TRAINED)
+    assert made.details["training"]["steps"] == 2
 
 
 def test_a_long_curve_is_thinned_to_means():
