@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from tqdm import tqdm
 
-from common import corpora, models
+from common import corpora, instructions, models
 from common.evaluation import harness
 from reproductions.registry import Table
 from reproductions.runner import choose_rows
@@ -24,6 +24,7 @@ def fetch(table: Table, profile: str, *, models: Sequence[str] = (), pattern: st
         return
     jobs = [("model", name) for name in dict.fromkeys(row.model for row in rows)]
     jobs += [("corpus", name) for name in dict.fromkeys(_corpora(rows))]
+    jobs += [("instructions", name) for name in dict.fromkeys(_instructions(rows))]
     tasks = (column.benchmark for column in table.columns(profile))
     jobs += [("task", name) for name in tasks if name and name != "parameters"]
     for kind, name in tqdm(jobs, desc="fetching", disable=None):
@@ -35,6 +36,23 @@ def _corpora(rows) -> Iterator[str]:
     for row in rows:
         entries = (row.recipe.calibration, (row.recipe.selection or {}).get("calibration"))
         yield from (entry["corpus"] for entry in entries if entry)
+    yield from (data["corpus"] for data in _data(rows) if "corpus" in data)
 
 
-_FETCH = {"model": models.resolve, "corpus": corpora.texts, "task": lambda name: harness.load_tasks([name])}
+def _data(rows) -> Iterator[dict]:
+    """What the rows train on."""
+    for row in rows:
+        trainings = (row.recipe.training, (row.recipe.selection or {}).get("tune"))
+        yield from (training["data"] for training in trainings if training and "data" in training)
+
+
+def _instructions(rows) -> Iterator[str]:
+    yield from (data["source"] for data in _data(rows) if "source" in data)
+
+
+_FETCH = {
+    "model": models.resolve,
+    "corpus": corpora.texts,
+    "instructions": lambda name: instructions.SOURCES[name](None, 1, 0),
+    "task": lambda name: harness.load_tasks([name]),
+}

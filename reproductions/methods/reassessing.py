@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import combinations
 from pathlib import Path
 
 from torch import Tensor
@@ -29,6 +30,8 @@ from papers import reassessing
 from reproductions.prepared import Prepared
 
 SAMPLERS = ("line-crops", "windows")
+SAMPLE_COUNTS = (1, 5, 10, 30, 50)  # Tables J and O
+SPREAD_SEEDS = (42, 43, 44)
 
 
 @lru_cache(maxsize=4)
@@ -98,6 +101,32 @@ def _iterative(prepared: Prepared, progress: bool) -> None:
     prepared.details |= {"removed": removed, "cycles": reports}
 
 
+def _chosen_sets(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
+    """How the layers a metric removes depend on the calibration samples: ``chosen-sets@METRIC`` of an unpruned model.
+
+    Needs a calibration by line-crops, whose count is left aside. details: for each of `SAMPLE_COUNTS`, the sets removed
+    over `SPREAD_SEEDS` (5 of 16 layers, 8 of 32). values: the mean share of layers that two seeds' sets have in common.
+    """
+    wanted = dict(prepared.recipe.calibration)
+    if wanted["sampler"] != "line-crops":
+        raise UserError(
+            f"the spread over calibration samples needs the sampler 'line-crops', not {wanted['sampler']!r}"
+        )
+    count = round(prepared.decoder.num_layers * (5 / 16 if prepared.recipe.profile == "standin" else 1 / 4))
+    sets: dict[str, list[list[int]]] = {}
+    for samples in SAMPLE_COUNTS:
+        for seed in SPREAD_SEEDS:
+            ids = calibration({**wanted, "count": samples, "seed": seed}, prepared.tokenizer)
+            chosen = reassessing.select(argument, prepared.decoder, count, ids, fidelity=prepared.recipe.fidelity)
+            sets.setdefault(str(samples), []).append(chosen)
+    values = {}
+    for samples, found in sets.items():
+        shares = [len(set(a) & set(b)) / count for a, b in combinations(found, 2)]
+        values[f"overlap_{samples}"] = sum(shares) / len(shares)
+    return values, {}, {"sets": sets, "seeds": list(SPREAD_SEEDS), "count": count}
+
+
 SELECTIONS = {"metric": _metric}
 PRUNERS = {"iterative": _iterative}
 TRAININGS = {"finetune": _finetune}
+BENCHMARKS = {"chosen-sets": _chosen_sets}

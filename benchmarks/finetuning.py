@@ -1,0 +1,67 @@
+"""Partial-layer fine-tuning with the frozen prefix kept, against computing it anew in every epoch.
+
+    python benchmarks/finetuning.py [--rows 48] [--epochs 3] [--last 0 3]
+
+The same rows, seed and settings on the stand-in without its last five layers; the ways alternate. Layer executions are
+counted. An epoch after the first should cost k of the model's M layers: its executions fall to k / M, its time less so,
+for head, backward pass and optimiser stay.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import logging
+
+import torch
+import transformers
+
+from common import instructions, models
+from common.decoder import Decoder
+from common.finetuning import Settings, finetune
+from common.surgery import remove_layers
+
+WAYS = ("off", "memory", "disk")
+
+
+def run(model, tokenizer, rows, last: int, epochs: int, store: str) -> dict:
+    """The report of one training of a copy of the model."""
+    options = {"epochs": epochs, "batch": 8, "micro_batch": 4, "learning_rate": 1e-4, "warmup_steps": 2}
+    settings = Settings(method="partial", last=last, store=store, **options)
+    return finetune(copy.deepcopy(model), tokenizer, rows, settings=settings)[1]
+
+
+def main() -> None:
+    """Print executions, seconds and memory."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=48)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--last", type=int, nargs="+", default=[0, 3])
+    chosen = parser.parse_args()
+    torch.set_flush_denormal(True)
+    transformers.utils.logging.disable_progress_bar()
+    logging.disable(logging.WARNING)
+    model, tokenizer = models.load("standin")
+    remove_layers(model, range(11, 16))
+    layers = Decoder(model).num_layers
+    rows, _ = instructions.load(tokenizer, "standin", count=chosen.rows, held_out=1)
+    tokens = sum(len(row["input_ids"]) for row in rows)
+    print(f"{len(rows)} rows, {tokens} tokens, {chosen.epochs} epochs, {torch.get_num_threads()} threads")
+    run(model, tokenizer, rows[:8], 0, 1, "off")  # warms up
+    for last in chosen.last:
+        reports = {way: run(model, tokenizer, rows, last, chosen.epochs, way) for way in WAYS}
+        print(f"head, norm and last {last} of {layers} layers")
+        for way, report in reports.items():
+            first, later = report["epochs"][0], report["epochs"][-1]
+            apart = max(abs(a - b) for a, b in zip(report["losses"], reports["off"]["losses"]))
+            print(
+                f"  {way:7} layer executions {first['layer_executions']:4} then {later['layer_executions']:4}"
+                f" ({later['layer_executions'] / first['layer_executions']:.2f}, k/M = {last / layers:.2f})"
+                f"  seconds {first['seconds']:5.1f} then {later['seconds']:5.1f}"
+                f" ({later['seconds'] / reports['off']['epochs'][-1]['seconds']:.2f} of computing anew)"
+                f"  store {report['store']['bytes'] / 2**20:5.1f} MiB  losses apart {apart:.1e}"
+            )
+
+
+if __name__ == "__main__":
+    main()

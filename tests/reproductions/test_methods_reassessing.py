@@ -1,0 +1,114 @@
+"""Reassessing's recipes on a small model: which data, which layers, which training, and what reaches the record."""
+
+import json
+
+import pytest
+import torch
+
+from common import corpora, models
+from common.decoder import Decoder
+from common.errors import UserError
+from common.results import Recipe
+from papers import reassessing
+from reproductions import measure
+from reproductions.methods import reassessing as methods
+
+LINES = [f"the layers of a model {n} are removed and the stream is scaled" for n in range(40)]
+TEXT = corpora.Corpus("lines", domain="lines")
+QUICK = {
+    "method": "partial",
+    "last": 1,
+    "epochs": 2,
+    "batch": 4,
+    "micro_batch": 2,
+    "learning_rate": 1e-3,
+    "warmup_steps": 0,
+}
+BLOCKS = {"corpus": "lines", "length": 12, "count": 6, "held_out": 2, "seed": 1}
+CROPS = {"corpus": "lines", "sampler": "line-crops", "count": 4, "length": 12, "seed": 3}
+
+
+@pytest.fixture
+def small(monkeypatch, make_tiny, tiny_tokenizer, tmp_path):
+    monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path / "work"))
+    monkeypatch.setitem(corpora.CORPORA, "lines", TEXT)
+    monkeypatch.setattr(corpora, "_standin_texts", lambda corpus: tuple(LINES))
+
+    def load(*names, **options):
+        model = make_tiny()
+        model.source = {"name": "small", "revision": None}
+        return model, tiny_tokenizer
+
+    monkeypatch.setattr(models, "load", load)
+    return make_tiny
+
+
+def recipe(**fields) -> Recipe:
+    return Recipe(model="small", profile="paper", weights="none", **fields)
+
+
+def metric(name, count=2, **more):
+    return {"method": "metric", "metric": name, "count": count, **more}
+
+
+def test_a_metric_uses_the_recipes_calibration_seed_and_fidelity(small, tiny_tokenizer):
+    ids = reassessing.sample_line_crops(tiny_tokenizer, LINES, count=4, length=12, seed=3)
+    for fidelity in ("paper", "code"):
+        prepared = measure.prepare(recipe(selection=metric("bi"), calibration=CROPS, fidelity=fidelity))
+        expected = reassessing.select("bi", Decoder(small()), 2, ids, fidelity=fidelity)
+        assert prepared.details["removed"] == expected
+        assert prepared.decoder.num_layers == 4
+    prepared = measure.prepare(recipe(selection=metric("random", seed=7)))
+    assert prepared.details["removed"] == reassessing.select("random", Decoder(small()), 2, seed=7)
+
+
+def test_windows_are_those_of_the_joined_text(small, tiny_tokenizer):
+    wanted = {"corpus": "lines", "sampler": "windows", "length": 16, "count": 3}
+    joined = torch.tensor(tiny_tokenizer("\n\n".join(LINES))["input_ids"])
+    assert torch.equal(methods.calibration(wanted, tiny_tokenizer), joined[:48].view(3, 16))
+    assert len(methods.calibration({**wanted, "count": None}, tiny_tokenizer)) == len(joined) // 16
+    with pytest.raises(UserError, match="unknown sampler"):
+        methods.calibration({**wanted, "sampler": "window"}, tiny_tokenizer)
+
+
+def test_a_training_is_reported_and_found_again(small, monkeypatch):
+    wanted = recipe(
+        selection=metric("reverse-order"), training={"method": "finetune", "settings": QUICK, "data": BLOCKS}
+    )
+    prepared = measure.prepare(wanted)
+    report = prepared.details["training"]
+    assert prepared.details["removed"] == [5, 4]
+    assert report["rows"] == 6 and report["validation_rows"] == 2 and len(report["losses"]) == 4
+    assert report["epochs"][1]["layer_executions"] < report["epochs"][0]["layer_executions"]
+    json.dumps(prepared.details, allow_nan=False)
+    before = small().state_dict()
+    after = prepared.model.state_dict()
+    assert torch.equal(after["model.layers.2.mlp.up_proj.weight"], before["model.layers.2.mlp.up_proj.weight"])
+    assert not torch.equal(after["model.layers.3.mlp.up_proj.weight"], before["model.layers.3.mlp.up_proj.weight"])
+    monkeypatch.setattr("common.finetuning.training._Session.run", lambda self: pytest.fail("trained again"))
+    again = measure.prepare(wanted)
+    assert again.details["training"] == report
+    assert all(torch.equal(value, after[name]) for name, value in again.model.state_dict().items())
+
+
+def test_iterative_pruning_trains_in_every_cycle(small):
+    tune = {"settings": QUICK, "data": BLOCKS}
+    choice = {"method": "iterative", "metric": "taylor", "schedule": "1:1:2", "tune": tune}
+    prepared = measure.prepare(recipe(selection=choice, calibration=CROPS))
+    assert len(prepared.details["removed"]) == 2 and prepared.decoder.num_layers == 4
+    first, second = prepared.details["cycles"]
+    assert first["status"] == second["status"] == "ok" and first["losses"] != second["losses"]
+    assert (prepared.folder / "cycle-1" / "report.json").exists()
+    wanted = recipe(selection=choice, calibration=CROPS, repair={"method": "linearpatch"})
+    with pytest.raises(UserError, match="leave the recipe's repair out"):
+        measure.prepare(wanted)
+
+
+def test_the_spread_of_chosen_layers(small, monkeypatch):
+    monkeypatch.setattr(methods, "SAMPLE_COUNTS", (1, 30))
+    prepared = measure.prepare(recipe(calibration=CROPS))
+    values, _, details = measure.benchmark(prepared, "chosen-sets@bi")
+    assert details["count"] == 2 and details["seeds"] == [42, 43, 44]
+    assert [len(sets) for sets in details["sets"].values()] == [3, 3]
+    a, b, c = (set(chosen) for chosen in details["sets"]["30"])
+    assert values["overlap_30"] == pytest.approx((len(a & b) + len(a & c) + len(b & c)) / 6)
