@@ -10,9 +10,9 @@ RATIO = Column("Ratio", "parameters", "ratio", scale=100, compare="exact", weigh
 PROTOCOLS = {
     "paper": {"WIKI-2": "linearpatch-wikitext2", "C4": "linearpatch-c4", "PTB": "linearpatch-ptb"},
     "standin": {
-        "StdLib": "standin-standard-library",
-        "Numeric": "standin-numerical",
-        "Learning": "standin-learning",
+        "StdLib": "standin-standard-library-thin",
+        "Numeric": "standin-numerical-thin",
+        "Learning": "standin-learning-thin",
     },
 }
 # The stand-in's tasks where questions are not what a table is about.
