@@ -56,6 +56,11 @@ def multiply_adds(model: nn.Module, tokens: int) -> int:
     return total
 
 
+def blocks(size: int, block: int = 512) -> int:
+    """Bytes that ``size`` bytes take from an allocator that hands out whole blocks (CUDA's in PyTorch: 512 bytes)."""
+    return -(-size // block) * block
+
+
 def memory_mib(model: nn.Module, bits: int, *, quantized: Iterable[type] = ()) -> float:
     """MiB that the parameters take at ``bits`` each; with ``quantized`` only layers of these types inside the decoder's
     layers do, the others stay at 16 bits (quantizers leave embedding, head and norms alone).

@@ -7,8 +7,8 @@ from common.results import Recipe
 from reproductions import declare, reported, shapes
 from reproductions.registry import Column
 
-SHARE = Column("% removed (ours, from layers)", "parameters", "ratio", scale=100, compare="exact", weight_free=True)
-NOTE = "The papers' percentages stand in the second column; ours follow from the printed number of layers left."
+SHARE = Column("ratio %", "parameters", "ratio", scale=100, compare="exact", weight_free=True)
+NOTE = "ratio % is recomputed from the printed number of layers left; the second column repeats it as printed."
 
 
 def _shape(model: str, number: reported.Number) -> Recipe | None:
@@ -19,7 +19,7 @@ def _shape(model: str, number: reported.Number) -> Recipe | None:
     if number.method in ("LLMPru.", "SliceGPT") or layers is None:
         return None
     removed = models.get(model).facts["layers"] - int(layers.value)
-    return shapes.recipe(model, removed) if removed else None
+    return shapes.recipe(model, removed)
 
 
 def _table(number: str, title: str):
@@ -33,7 +33,7 @@ TABLES = [
     _table("4", "averages at different shares"),
     declare.table("laco", "5", "hyperparameters of the main results"),
     _table("6", "hyperparameters at different shares"),
-    declare.table("laco", "7", "main results relative to the dense model"),
+    _table("7", "main results relative to the dense model"),
     declare.table("laco", "9", "scores after post-training and pruning again"),
     _table("10", "scores at different shares"),
 ]

@@ -26,7 +26,8 @@ def recipe(model: str, removed: int, repair: dict | None = None, training: dict 
 
     repair: None, or a method: ``linearpatch`` (a C x C matrix) or ``streamline-ffn`` (three C x F matrices), with
     ``top_k`` where its teacher's logits are stored. training: None,
-    ``{"method": "lora", "rank": r}`` or ``{"method": "partial", "last": k}`` (head, final norm and the last k layers).
+    ``{"method": "lora", "rank": r}``, ``{"method": "partial", "last": k}`` (head, final norm and the last k layers) or
+    ``{"method": "gptq", "bits": b}`` (matrices inside the layers).
     """
     return Recipe(
         model=model,
@@ -87,11 +88,17 @@ def _parameters(prepared: Prepared) -> dict:
 
 
 def _memory(prepared: Prepared) -> dict:
-    return {
-        "fp16_mib": shapes.memory_mib(prepared.model, 16),
-        # Linear layers inside the decoder layers at 4 bits, without scales or zero points: no 4-bit model is smaller.
-        "gptq4_mib": shapes.memory_mib(prepared.model, 4, quantized=(nn.Linear,)),
-    }
+    """MiB of the weights, and as an allocator that hands out blocks counts them with the rotary frequencies.
+
+    Up to version 4.47, transformers kept a table of ``head_dim / 2`` rotary frequencies in every layer besides the model's.
+    """
+    quantized = (prepared.recipe.training or {}).get("method") == "gptq"
+    # Linear layers inside the decoder layers at 4 bits, without scales or zero points: no 4-bit model is smaller.
+    bits, kinds = (prepared.recipe.training["bits"], (nn.Linear,)) if quantized else (16, ())
+    weights = shapes.memory_mib(prepared.model, bits, quantized=kinds)
+    tables = 1 + prepared.model.config.num_hidden_layers
+    table = shapes.blocks(4 * prepared.model.config.head_dim // 2)
+    return {"weights_mib": weights, "allocated_mib": weights + tables * table / shapes.MIB}
 
 
 def _macs(prepared: Prepared) -> dict:

@@ -10,6 +10,7 @@ from reproductions import reported
 from reproductions.audit.findings import UNRESOLVED, Finding, cells_of, place
 from reproductions.reported import Number, row_name
 
+SHARES = ("Ratio", "ratio %", "PR %", "layers")
 PERPLEXITY = {"WIKI-2", "C4", "PTB", "PPL AVG"}
 # (paper, tables) -> the column that sums a row up, and whether lower is better in it.
 SUMMARIES = {
@@ -85,7 +86,7 @@ def _sparsity(paper: str) -> Iterator[Finding]:
                     pair = (less[columns[0]].sparsity, more[columns[0]].sparsity)
                     words = [f"{c} {more[c].text} against {less[c].text}" for c in columns]
                     numbers = [n for c in columns for n in (less[c], more[c])]
-                    most = summary[0] in columns and 2 * len(columns) > len([c for c in less if c != "Ratio"])
+                    most = summary[0] in columns and 2 * len(columns) > len([c for c in less if c not in SHARES])
                     found.setdefault((*key, *pair), {})[table] = (words, numbers, most)
     alike: dict[tuple, list[str]] = {}
     for (model, name, *pair), parts in found.items():
@@ -119,7 +120,7 @@ def _sparsity(paper: str) -> Iterator[Finding]:
 
 def _out_of_order(less: dict[str, Number], more: dict[str, Number], summary: tuple[str, bool]) -> list[str]:
     """Columns that improve, where the summary does or a single accuracy does by more than chance; the summary first."""
-    columns = [c for c in less if c in more and c not in ("Ratio", "layers")]
+    columns = [c for c in less if c in more and c not in SHARES]
     better = [c for c in columns if gain(c, less[c], more[c], summary) > 0]
     first = summary[0]
     if first in better and (summary[1] or first not in QUESTIONS or _beyond_chance(first, less[first], more[first])):

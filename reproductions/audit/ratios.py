@@ -40,33 +40,27 @@ def findings() -> Iterator[Finding]:
         for (model, sparsity, method, _), row in group(reported.numbers("laco", table)).items():
             if not method.startswith("LaCo") and table not in ("6",) or sparsity in ("", "0%") or "layers" not in row:
                 continue
-            layers = row["layers"]
             name = declare.MODELS[model]
-            removed = models.get(name).facts["layers"] - int(layers.value)
-            printed = Number(**{**layers.__dict__, "text": sparsity.rstrip("%"), "column": "ratio"})
-            yield from _compare(printed, layers, *_share(name, removed, method))
+            removed = models.get(name).facts["layers"] - int(row["layers"].value)
+            yield from _compare(row["ratio %"], row["layers"], *_share(name, removed, method))
     yield from _layers_for_parameters()
     yield from _memory()
     yield from _sizes()
 
 
-def _rate(number: Number) -> Number:
-    """A row's printed sparsity in per cent, as a number of its own."""
-    return Number(**{**number.__dict__, "text": number.sparsity.rstrip("%"), "column": "pruning rate"})
-
-
 def _layers_for_parameters() -> Iterator[Finding]:
     """Reassessing, Table 6: rates that are shares of the layers, beside rates that are shares of the parameters."""
-    rows = [next(iter(row.values())) for row in group(reported.numbers("reassessing", "6")).values()]
+    rows = [number for number in reported.numbers("reassessing", "6") if number.column == "PR %"]
     layers, parameters = {}, {}
     for number in rows:
         facts = models.get(declare.MODELS[number.model]).facts
         for count in range(1, facts["layers"]):
-            if agrees(_rate(number), 100 * count / facts["layers"], 0):
-                layers[number] = count, 100 * count * facts["layer_params"] / facts["params"]
-            rate, share = _rate(number), 100 * count * facts["layer_params"] / facts["params"]
-            if number.method in ("ShortGPT", "LaCo") and agrees(rate, share, rate.half_unit):  # whole layers too
+            share = 100 * count * facts["layer_params"] / facts["params"]
+            if agrees(number, 100 * count / facts["layers"], 0):
+                layers[number] = count, share
+            elif number.method in ("ShortGPT", "LaCo") and agrees(number, share, number.half_unit):  # whole layers too
                 parameters[number] = count
+                yield from _compare(number, number, share, f"({count} * {facts['layer_params']}) / {facts['params']}")
     if not (layers and parameters):
         return
     most, (count, share) = list(layers.items())[-1]
@@ -83,9 +77,9 @@ def _layers_for_parameters() -> Iterator[Finding]:
         + f". The rates of ShortGPT and LaCo are shares of the parameters: {', '.join(map(str, parameters.values()))} layers",
         DEFINITION,
         f"At the highest rate the table compares {count} removed layers with {other}: not the same size of model.",
-        cells_of([next(n for n in rows if n is most)]),
+        cells_of(layers),
         headline=f"Table 6 counts its own pruning rate in layers and the others' in parameters: its {most.sparsity} are "
-        f"{share:.2f} % of the parameters, against models that lost {max(_rate(n).value for n in parameters):g} %.",
+        f"{share:.2f} % of the parameters, against models that lost {max(n.value for n in parameters):g} %.",
     )
 
 
@@ -153,5 +147,5 @@ def _compare(printed: Number, marked: Number, value: float, words: str) -> Itera
         f"{words} = {shown(value, printed, 2)} %",
         DEFINITION if cut else SLIP,
         "The paper cuts the number off instead of rounding it." if cut else "Cite the recomputed share.",
-        cells_of([marked]),
+        cells_of([printed, *([] if printed is marked else [marked])]),
     )

@@ -38,7 +38,7 @@ STANDARD = ("one-shot ", "Alpaca-cleaned ", "1.0 ", "10 samples ")
 # The same selection under two papers' names.
 ACROSS = {"CosSim(BI)": "ShortGPT", "CosSim(CL)": "LLM-Streamline(None)", "Dense": "Dense"}
 PPL_TABLES = {("linearpatch", "3"), ("prunecomp", "1"), ("prunecomp", "A1"), ("prunecomp", "4")}
-SETTINGS = ("Ratio", "layers", "GPU memory GB", "training time s", "# Parameters B", "TTokens T")
+SETTINGS = ("Ratio", "ratio %", "PR %", "layers", "GPU memory GB", "training time s", "# Parameters B", "TTokens T")
 LAYERS = {"reassessing": "O"}  # the table that lists removed layers by calibration samples
 SHARES = {("laco", "7")}  # per cent of the dense model, not scores
 

@@ -1,0 +1,91 @@
+"""The dense gate of `show`, and the table of tables: a row is compared only where the dense model matches."""
+
+import pytest
+
+from common import tables
+from common.results import PUBLISHED, Recipe, Record, Store
+from reproductions import readme, registry, reported, show
+from reproductions.registry import Column, Row, Table
+
+DENSE = Recipe(model="llama-2-7b", profile="paper", weights="w")
+PRUNED = Recipe(model="llama-2-7b", profile="paper", weights="w", selection={"method": "bi", "count": 7})
+OTHER = Recipe(model="llama-3-8b", profile="paper", weights="w", selection={"method": "bi", "count": 7})
+SHAPE = Recipe(model="llama-2-7b", profile="paper", weights="shape only", selection={"method": "any", "count": 7})
+ROWS = [
+    Row("llama-2-7b", "LLaMA-2-7B", "0/32", "Dense", DENSE, dense=True),
+    Row("llama-2-7b", "LLaMA-2-7B", "7/32", "ShortGPT", PRUNED, shapes=SHAPE),
+    Row("llama-2-7b", "LLaMA-2-7B", "7/32", "SLEB", None),
+    Row("llama-3-8b", "LLaMA-3-8B", "7/32", "ShortGPT", OTHER),
+]
+COLUMNS = [
+    Column("Ratio", "parameters", "ratio", scale=100, compare="exact", weight_free=True),
+    Column("PIQA", "piqa", "acc_norm", scale=100),
+]
+
+
+def shown(tmp_path, dense: float, *, ratio: float = 0.2102, pruned: bool = True) -> dict:
+    """LinearPatch's Table 1 in part, with these measurements: (model, sparsity, method) -> row."""
+    store = Store(tmp_path, None)
+    values = [(DENSE, "piqa", {"acc_norm": dense}), (OTHER, "piqa", {"acc_norm": 0.5})]
+    values += [(PRUNED, "piqa", {"acc_norm": 0.704})] if pruned else []
+    values += [(SHAPE, "parameters", {"ratio": ratio})]
+    for recipe, benchmark, found in values:
+        record = Record(dict(recipe.__dict__), recipe.hash, benchmark, "ok", found, dict.fromkeys(found, 0.01))
+        store.put(record, recipe)
+    table = Table("t", "linearpatch", "1", "title", lambda profile, limit: ROWS, lambda profile: COLUMNS)
+    content = show.build(table, store, "paper")
+    return content | {"by_row": {(r["model"], r["sparsity"], r["method"]): r for r in content["rows"]}}
+
+
+def test_where_the_dense_model_matches_rows_are_compared(tmp_path):
+    content = shown(tmp_path, 0.7911)  # as printed
+    rows = content["by_row"]
+    assert rows["LLaMA-2-7B", "0/32", "Dense"]["cells"]["PIQA"]["status"] == "match"
+    assert rows["LLaMA-2-7B", "7/32", "ShortGPT"]["cells"]["PIQA"]["status"] == "match"
+    assert not any("gate" in row for row in content["rows"])
+
+
+def test_where_the_dense_model_differs_every_measured_row_of_it_says_so(tmp_path):
+    content = shown(tmp_path, 0.75)  # 4 standard errors away
+    rows = content["by_row"]
+    assert rows["LLaMA-2-7B", "0/32", "Dense"]["cells"]["PIQA"]["status"] == "differs"
+    assert rows["LLaMA-2-7B", "7/32", "ShortGPT"]["gate"] == "not comparable yet: the dense model differs in PIQA"
+    # Nothing is claimed of rows without a measurement, of the dense row itself, or of other models.
+    assert [key for key, row in rows.items() if "gate" in row] == [("LLaMA-2-7B", "7/32", "ShortGPT")]
+    for form in ("terminal", "md"):
+        text = tables.render(content, form)
+        assert "the dense model differs in PIQA" in text and "per word instead of per token" in text
+
+
+def test_cells_that_need_no_weights_are_never_gated(tmp_path):
+    """A row with only its ratio is comparable whatever the dense model scores, and a wrong ratio gates nothing."""
+    rows = shown(tmp_path, 0.75, pruned=False)["by_row"]
+    assert rows["LLaMA-2-7B", "7/32", "ShortGPT"]["cells"]["Ratio"]["status"] == "match"
+    assert not any("gate" in row for row in rows.values())
+    rows = shown(tmp_path, 0.7911, ratio=0.5)["by_row"]
+    assert rows["LLaMA-2-7B", "7/32", "ShortGPT"]["cells"]["Ratio"]["status"] == "differs"
+    assert not any("gate" in row for row in rows.values())
+
+
+def test_two_standard_errors_are_the_limit(tmp_path):
+    for dense, status in ((0.7911 - 0.0199, "match"), (0.7911 - 0.0201, "differs")):
+        assert shown(tmp_path, dense)["by_row"]["LLaMA-2-7B", "0/32", "Dense"]["cells"]["PIQA"]["status"] == status
+
+
+@pytest.mark.parametrize("paper", registry.PAPERS)
+def test_every_reported_number_is_shown_and_every_cell_counted_once(paper):
+    """The counts of the README's table of tables against the cells themselves, and the cells against the CSV files."""
+    store = Store(PUBLISHED, None)
+    for name, table in registry.targets().items():
+        if table.paper != paper:
+            continue
+        shown = show.build(table, store, "paper")["rows"]
+        cells = [(row, label, cell) for row in shown for label, cell in row["cells"].items()]
+        counts = readme.counts(table, store)
+        empty = sum(cell["status"] == "none" and cell["reproduced"] is None for _, _, cell in cells)
+        assert sum(counts["weight-free"].values()) + counts["paper"] + counts["not run"] + empty == len(cells), name
+        if table.number in reported.tables(table.paper):
+            numbers = reported.cells(table.paper, table.number)
+            keys = [(row["model"], row["sparsity"], row["method"], label) for row, label, _ in cells]
+            reached = {id(numbers[key]) for key in keys if key in numbers}
+            assert len(reached) == counts["reported"] == len(reported.numbers(table.paper, table.number)), name
