@@ -35,10 +35,9 @@ class Rows(torch.utils.data.Dataset):
         return {"input_ids": row["input_ids"], "labels": row["labels"], "row": self.first + index}
 
 
-def checked(rows, name: str, vocabulary: int) -> list[Mapping]:
-    """The rows as a list; UserError naming the first that cannot be learnt from."""
-    rows = list(rows)
-    if not rows:
+def checked(rows: Sequence[Mapping], name: str, vocabulary: int) -> Sequence[Mapping]:
+    """The rows, read one at a time (they may lie on disk); UserError naming the first that cannot be learnt from."""
+    if len(rows) == 0:
         raise UserError(f"the {name} data is empty; give at least one row")
     for index, row in enumerate(rows):
         missing = {"input_ids", "labels"} - set(row)

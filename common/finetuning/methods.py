@@ -12,7 +12,7 @@ get adapters: its experts are no linear modules of these names, nor were they fo
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -47,7 +47,8 @@ def check_layers(layers: int, last: int) -> None:
 
 
 def attach(model: nn.Module, settings: Settings) -> Attached:
-    """Freeze the model but for what the method trains. Trained parameters are float32 until `finish`.
+    """Freeze the model but for what the method trains. Until `finish`, trained parameters are float32, and without autocast
+    (on a CPU always) all are.
 
     Raises UserError for more layers than there are, no layer to adapt, or a machine without bitsandbytes (QLoRA).
     """
@@ -55,15 +56,17 @@ def attach(model: nn.Module, settings: Settings) -> Attached:
         check_layers(Decoder(model).num_layers, settings.last)
         untie_embeddings(model)  # else the embedding would train with the head, and with it what is frozen
     before = {id(p): (p.requires_grad, p.dtype) for p in model.parameters()}
+    dtype = next(model.parameters()).dtype
+    if settings.autocast in (None, "float32") or next(model.parameters()).device.type == "cpu":
+        _widen(model.parameters())
     if settings.method in ("lora", "qlora"):
-        finish_method = _add_adapters(model, settings)
+        finish_method = _add_adapters(model, settings, dtype)
         boundary = 0
     else:
         boundary = _choose(model, settings)
         finish_method = None
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    for parameter in trained.values():
-        parameter.data = parameter.data.float()
+    _widen(trained.values())
 
     def finish() -> None:
         if finish_method is not None:
@@ -75,6 +78,13 @@ def attach(model: nn.Module, settings: Settings) -> Attached:
             parameter.data = parameter.data.to(dtype)
 
     return Attached(trained, boundary, finish)
+
+
+def _widen(parameters: Iterable[nn.Parameter]) -> None:
+    """To float32, in place; whole numbers (4-bit weights) stay."""
+    for parameter in parameters:
+        if parameter.is_floating_point():
+            parameter.data = parameter.data.float()
 
 
 def _choose(model: nn.Module, settings: Settings) -> int:
@@ -90,15 +100,14 @@ def _choose(model: nn.Module, settings: Settings) -> int:
     return boundary
 
 
-def _add_adapters(model: nn.Module, settings: Settings) -> Callable[[], None]:
-    """Put LoRA adapters on the layers' projections; returns what merges them."""
+def _add_adapters(model: nn.Module, settings: Settings, dtype: torch.dtype) -> Callable[[], None]:
+    """Put LoRA adapters on the layers' projections; returns what merges them. dtype: of projections put back."""
     import peft
 
     linear = {name.rpartition(".")[2] for name, module in model.model.named_modules() if isinstance(module, nn.Linear)}
     targets = [name for name in settings.targets if name in linear]
     if not targets:
         raise UserError(f"no layer to adapt: the model has no linear module named {', '.join(settings.targets)}")
-    dtype = next(model.parameters()).dtype
     if settings.quantised:
         quantise(model, settings.compute)
         model.is_loaded_in_4bit = True  # what peft looks for to choose its 4-bit adapters

@@ -62,7 +62,7 @@ def finetune(
     folder = Path(folder)
     vocabulary = model.get_input_embeddings().weight.shape[0]
     train = checked(train, "training", vocabulary)
-    valid = checked(valid, "validation", vocabulary) if len(valid) else []
+    valid = checked(valid, "validation", vocabulary) if len(valid) else ()
     total = sum(p.numel() for p in model.parameters())
     plan = state.fingerprint(model, train, valid, settings)
     state.claim(folder, plan)
@@ -110,9 +110,9 @@ class _Session:
         self.trainer = _Trainer(
             self,
             model=self.learner,
-            args=_arguments(settings, folder, bool(valid), self.learner.decoder.device),
+            args=_arguments(settings, folder, len(valid) > 0, self.learner.decoder.device),
             train_dataset=Rows(train),
-            eval_dataset=Rows(valid, len(train)) if valid else None,
+            eval_dataset=Rows(valid, len(train)) if len(valid) else None,
             data_collator=partial(collate, pad_id=pad),
         )
         self.trainer.remove_callback(PrinterCallback)  # it prints to stdout, which is for results
@@ -267,12 +267,14 @@ class _Watch(TrainerCallback):
 
 def _store(train, valid, settings: Settings, boundary: int, folder: Path) -> FrozenPrefix:
     """Room for the rows whose frozen layers would run more than once."""
+    if not boundary:
+        return FrozenPrefix([], [], "off", folder)
     steps_per_epoch = math.ceil(len(train) / settings.batch)
     epochs = settings.epochs if settings.max_steps is None else settings.max_steps / steps_per_epoch
     validations = math.ceil(epochs * steps_per_epoch / settings.evaluate_every)
     wanted = [epochs > 1] * len(train) + [validations > 1] * len(valid)
-    kind = settings.store if boundary else "off"
-    return FrozenPrefix([len(row["input_ids"]) for row in (*train, *valid)], wanted, kind, folder)
+    lengths = [len(row["input_ids"]) for rows in (train, valid) for row in rows]
+    return FrozenPrefix(lengths, wanted, settings.store, folder)
 
 
 def _arguments(settings: Settings, folder: Path, validated: bool, device: torch.device) -> TrainingArguments:

@@ -264,6 +264,19 @@ def test_a_training_that_diverges_stops_with_the_last_good_state(make_tiny, tmp_
     assert again == report
 
 
+@pytest.mark.parametrize("method", ["partial", "lora", "qlora"])
+def test_a_half_precision_model_trains_in_float32_and_keeps_its_dtype(make_tiny, method):
+    model = make_tiny().to(torch.bfloat16)
+    before = weights(model)
+    model, report = finetune(model, None, rows(4), settings=Settings(method=method, last=1, max_steps=3, **QUICK))
+    after = weights(model)
+    assert report["status"] == "ok" and {value.dtype for value in after.values()} == {torch.bfloat16}
+    changed = {name for name in after if not torch.equal(after[name], before[name])}
+    last = trained_names("llama", model, 1)
+    assert changed <= last if method == "partial" else not changed & {"lm_head.weight", "model.norm.weight"}
+    assert changed
+
+
 def test_bad_input_is_named(make_tiny):
     model, quick = make_tiny(), Settings(max_steps=1, **QUICK)
     with pytest.raises(UserError, match=r"last 7 layers: the model has 6 left"):
