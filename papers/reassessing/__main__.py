@@ -1,0 +1,146 @@
+"""``python -m papers.reassessing``: prune the last layers of a model of yours, fine-tune what is now last. `--help` says how."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from common import instructions
+from common.errors import UserError
+from common.finetuning import Settings, check_layers, finetune
+from common.product import Job, Method, main
+from common.product.job import is_file
+from common.surgery import remove_layers
+from papers.reassessing.metrics import METRICS, NEED_TOKENS, sample_line_crops, select
+
+ARMS = ("partial", "lora", "qlora", "full", "none")
+# A model of the stand-in's size learns nothing at 1e-5; these are its settings in this repository's tables.
+STANDIN = {"learning_rate": 1e-3, "batch": 8, "warmup_steps": 3, "evaluate_every": 24, "save_every": 24, "rows": 192}
+PAPER = {"learning_rate": 1e-5, "batch": 64, "warmup_steps": 100, "evaluate_every": 100, "save_every": 200, "rows": None}
+
+
+def add_options(group: argparse.ArgumentParser) -> None:
+    """Reassessing's own options."""
+    group.add_argument("--metric", default="reverse-order", choices=METRICS, help="default: reverse-order")
+    group.add_argument("--finetune", default="partial", choices=ARMS, help="partial: head, final norm, last layers")
+    group.add_argument("--last", type=int, default=3, metavar="K", help="layers that partial trains (default: 3)")
+    data = "alpaca-cleaned, standin, or a JSON-lines file with columns instruction, input, output"
+    group.add_argument("--data", metavar="DATA", help=f"{data} (default: by model)")
+    group.add_argument("--rows", type=int, metavar="N", help="only the first N training examples")
+    group.add_argument("--epochs", type=float, default=2, metavar="N", help="default: 2")
+    group.add_argument("--batch", type=int, metavar="N", help="examples in an optimiser step (default: 64; stand-in: 8)")
+    group.add_argument("--learning-rate", type=float, metavar="R", help="default: 1e-5 (stand-in: 1e-3)")
+
+
+def check(options: argparse.Namespace, layers: int) -> None:
+    """Refuse trainings that cannot be, before the model is measured.
+
+    Raises:
+        UserError: more layers to fine-tune than remain, impossible settings, data that is not there.
+    """
+    if options.finetune == "partial":
+        check_layers(layers - options.remove, options.last)
+    if options.finetune != "none":
+        _settings(options)
+        if options.rows is not None and options.rows < 1:
+            raise UserError(f"--rows {options.rows}: use 1 or more")
+        if is_file(_source(options)):
+            _examples(_source(options))
+        elif _source(options) not in instructions.SOURCES:
+            raise UserError(f"--data {_source(options)}: use {', '.join(instructions.SOURCES)} or a JSON-lines file")
+
+
+def apply(job: Job) -> dict:
+    """Choose, remove, fine-tune; the facts hold what was chosen and the training's report, losses included."""
+    options = job.options
+    ids = None
+    if options.metric in NEED_TOKENS:
+        lines = job.documents()
+        ids = sample_line_crops(job.tokenizer, lines, count=options.samples, length=job.length, seed=options.seed)
+    choice = {"fidelity": options.fidelity, "seed": options.seed, "progress": True}
+    removed = select(options.metric, job.decoder, options.remove, ids, **choice)
+    remove_layers(job.model, removed)
+    facts = {"removed": removed}
+    if options.finetune == "none":
+        job.notes.append(f"chosen by {options.metric}; not fine-tuned")
+        return facts
+    train, valid = _rows(job)
+    settings = _settings(options)
+    _, report = finetune(job.model, job.tokenizer, train, valid, settings, job.work / "training", progress=True)
+    if report["status"] != "ok":
+        raise UserError(f"the training diverged ({report.get('reason', 'no reason given')}); lower --learning-rate")
+    trained = f"last {options.last} layers, head and final norm" if options.finetune == "partial" else options.finetune
+    job.notes.append(f"chosen by {options.metric}; fine-tuned: {trained}")
+    job.notes.append(
+        f"{len(train):,} examples of {Path(_source(options)).name}, {report['steps']:,} steps, learning rate "
+        f"{settings.learning_rate:g}, {report['seconds']:,.0f} s"
+    )
+    return facts | {"training": report, "data_sha256": instructions.digest(train)}
+
+
+def _defaults(options: argparse.Namespace) -> Mapping:
+    return STANDIN if options.model == "standin" else PAPER
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    """The training's settings: the paper's (for the stand-in its own), unless asked for otherwise."""
+    chosen = {key: value for key, value in _defaults(options).items() if key != "rows"}
+    chosen |= {"method": options.finetune, "last": options.last, "epochs": options.epochs, "seed": options.seed}
+    for name in ("batch", "learning_rate"):
+        if getattr(options, name) is not None:
+            chosen[name] = getattr(options, name)
+    micro = max(size for size in (1, 2, 4) if chosen["batch"] % size == 0) if chosen["batch"] > 0 else 1
+    return Settings.of(chosen | {"micro_batch": micro})
+
+
+def _source(options: argparse.Namespace) -> str:
+    return options.data or ("standin" if options.model == "standin" else "alpaca-cleaned")
+
+
+def _examples(name: str) -> list[instructions.Example]:
+    """The examples of a JSON-lines file.
+
+    Raises:
+        UserError: it cannot be read, a line is no JSON object, a column is missing or a response empty.
+    """
+    try:
+        lines = [line for line in Path(name).read_text(encoding="utf-8").splitlines() if line.strip()]
+        table = [json.loads(line) for line in lines]
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read the data {name}: {error}; one JSON object a line is needed") from error
+    if not table or not all(isinstance(row, dict) for row in table):
+        raise UserError(f"cannot read the data {name}: one JSON object a line is needed")
+    return instructions.from_table(table, name=Path(name).name)
+
+
+def _rows(job: Job) -> tuple[list[dict], list[dict]]:
+    """Training and validation rows: of a file one in ten, at most 2,000, is held out."""
+    options = job.options
+    source = _source(options)
+    wanted = options.rows or _defaults(options)["rows"]
+    if not is_file(source):
+        held_out = 32 if source == "standin" else 2000
+        return instructions.load(job.tokenizer, source, count=wanted, held_out=held_out)
+    examples = _examples(source)
+    if len(examples) < 2:
+        raise UserError(f"{source} has {len(examples)} example; at least 2 are needed, one to train on and one to check")
+    train, valid = instructions.split(examples, max(1, min(2000, len(examples) // 10)))
+    return tuple(instructions.rows(job.tokenizer, part) for part in (train[:wanted], valid))
+
+
+METHOD = Method(
+    paper="reassessing",
+    title="Reassessing layer pruning",
+    description="the last layers are removed, and the head, the final norm and the layers that are now last are fine-tuned "
+    "on instructions. A training that is interrupted goes on when the command is given again.",
+    apply=apply,
+    add_options=add_options,
+    check=check,
+    seed=42,
+)
+
+if __name__ == "__main__":
+    sys.exit(main(METHOD))

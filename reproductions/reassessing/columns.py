@@ -1,0 +1,86 @@
+"""The columns of Reassessing's tables, by profile: the paper's benchmarks, or the stand-in's own."""
+
+from __future__ import annotations
+
+from common.standin.tasks import VERSION as STANDIN_VERSION
+from reproductions import reported
+from reproductions.registry import Column
+
+# Section 3.2: eight tasks, zero-shot, plain accuracy (the record holds the normalised one too).
+TASKS = {
+    "PIQA": "piqa",
+    "HellaSwag": "hellaswag",
+    "OpenbookQA": "openbookqa",
+    "ARC-e": "arc_easy",
+    "ARC-c": "arc_challenge",
+    "MMLU": "mmlu",
+    "CMMLU": "cmmlu",
+    "WinoGrande": "winogrande",
+}
+# Of the stand-in's nine tasks the four that every many-armed table here uses, plain accuracy as well.
+STANDIN_TASKS = {
+    "Continue": "docstring_continuation",
+    "ParName": "docstring_parameter_name",
+    "ParType": "docstring_parameter_type",
+    "Section": "docstring_section",
+}
+AVERAGE = "Avg."
+STANDIN_TEXT = "PPL (ours)"
+TRAINABLE = Column("trainable parameters M", "trainable", "parameters", scale=1e-6, compare="exact", weight_free=True)
+PARAMETERS = {"benchmark": "parameters", "key": "left", "scale": 1e-9, "compare": "exact", "weight_free": True}
+MACS = Column("MACs G", "macs", "multiply_adds", scale=1e-9, compare="exact", weight_free=True)
+PRUNING_RATES = [
+    Column("% of parameters (ours)", "parameters", "ratio", scale=100, compare="exact", weight_free=True),
+    Column("% of layers (ours)", "parameters", "layer_fraction", scale=100, compare="exact", weight_free=True),
+]
+LEAST_MEMORY = [
+    Column("fp16 MiB (ours)", "memory", "fp16_mib", compare="exact", weight_free=True),
+    Column("least 4-bit MiB (ours)", "memory", "gptq4_mib", compare="exact", weight_free=True),
+]
+HELD = Column("memory MiB (ours)", "held-memory", "held_mib", compare="exact")
+REMOVED = Column("removed, in order (ours)", "removed", "removed", text=True)
+
+
+def standin() -> list[Column]:
+    """Four tasks, their average, and one perplexity, which tells arms apart that the tasks cannot."""
+    tasks = [Column(label, f"{task}@{STANDIN_VERSION}", "acc") for label, task in STANDIN_TASKS.items()]
+    text = Column(STANDIN_TEXT, "perplexity@standin-learning", "perplexity", compare="perplexity")
+    return [*tasks, Column(AVERAGE, derived="average", of=tuple(STANDIN_TASKS)), text]
+
+
+def accuracies(table: str, metric: str = "acc"):
+    """The columns of a table of accuracies: those it prints, in its order, or the stand-in's."""
+
+    def columns(profile: str) -> list[Column]:
+        if profile == "standin":
+            return standin()
+        return [task_column(label, metric) or _average(table) for label in reported.columns("reassessing", table)]
+
+    return columns
+
+
+def task_column(label: str, metric: str = "acc") -> Column | None:
+    """A paper task's column; None for a label that is no task."""
+    return Column(label, TASKS[label], metric) if label in TASKS else None
+
+
+def _average(table: str) -> Column:
+    labels = tuple(label for label in reported.columns("reassessing", table) if label in TASKS)
+    return Column(AVERAGE, derived="average", of=labels)
+
+
+def with_more(table: str, standin_more=(), paper_more: dict[str, Column] | None = None, metric: str = "acc"):
+    """Accuracies and other columns: on the paper's side by printed label, in printed order, ours last."""
+    more = paper_more or {}
+
+    def columns(profile: str) -> list[Column]:
+        if profile == "standin":
+            return [*standin(), *standin_more]
+        labels = reported.columns("reassessing", table)
+        found = [
+            more.get(label) or task_column(label, metric) or (_average(table) if label == AVERAGE else Column(label))
+            for label in labels
+        ]
+        return [*found, *(column for label, column in more.items() if label not in labels)]
+
+    return columns
