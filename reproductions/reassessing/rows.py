@@ -1,0 +1,132 @@
+"""The rows of Reassessing's tables: every printed one with the recipe behind it, and the stand-in's own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+
+from common import models
+from common.results import Recipe
+from reproductions import declare, reported, shapes
+from reproductions.reassessing.recipes import fields, recipe
+from reproductions.registry import Row
+
+PAPER = "reassessing"
+REPORTED = "as reported only"
+STANDIN_LAYERS = 16
+# What a row's own name stands for: the metric and, where the name alone says it, the arm.
+ALIASES = {
+    "ShortGPT (BI)": ("BI", "LoRA"),
+    "Shortened LLaMA (PPL)": ("PPL", "LoRA"),
+    "Shortened LLaMA (Taylor)": ("Taylor", "LoRA"),
+    "Our": ("Reverse-order", "lm_head & last 3"),
+    "Ours": ("Reverse-order", "lm_head & last 3"),
+    "Llama-3.1-6.3B-It-Alpaca": ("Reverse-order", None),
+    "Llama-3-6.3B-It-Alpaca": ("Reverse-order", None),
+    "Llama-3-6.3B-Alpaca": ("Reverse-order", None),
+}
+METRICS = ("Random", "PPL", "Magnitude-l1", "Magnitude-l2", "BI", "Taylor", "Reverse-order", "SLEB")
+# Layers behind a printed rate. 21.88 % is 7 of 32; where 20 % is printed for 32 layers, which have no such share, the same.
+COUNTS = {"25%": 8, "12.50%": 4, "21.88%": 7, "34.38%": 11}
+COUNTS_OF_20 = {"llama-3-70b": 16, "llama-3-8b": 7, "codeqwen1.5-7b-chat": 7}
+# Baselines that the paper took from others, so that nothing of ours stands for them, whatever their name.
+ONLY_REPORTED = {"6": ("ShortGPT",), "8": ("ShortGPT",), "G": ("ShortGPT",), "I": ("ShortGPT", "SLEB")}
+
+
+def count(model: str, number: reported.Number) -> int | None:
+    """How many layers a printed row removes; None where that cannot be told."""
+    exact = declare.removed_layers(number)
+    if exact is not None:
+        return exact
+    return COUNTS_OF_20.get(model) if number.sparsity == "20%" else COUNTS.get(number.sparsity)
+
+
+def printed(table: str, shape: Callable | None = None) -> Callable[[int | None], list[Row]]:
+    """Every printed row of a table on the paper's models, with recipes for those that this repository implements."""
+
+    def rows(limit: int | None) -> list[Row]:
+        by_key = {
+            (number.model, number.sparsity, name): number
+            for number in reported.numbers(PAPER, table)
+            for _, name in reported.row_names(number)
+        }
+        return [
+            _with_recipe(row, by_key[row.label, row.sparsity, row.method], table, limit)
+            for row in declare.rows(PAPER, table, shape=shape)
+        ]
+
+    return rows
+
+
+def _with_recipe(row: Row, number: reported.Number, table: str, limit: int | None) -> Row:
+    if row.model not in models.REGISTRY:
+        return dataclasses.replace(row, status=REPORTED)
+    if row.dense:
+        return dataclasses.replace(row, recipe=recipe(row.model, "paper", limit))
+    metric, arm = ALIASES.get(number.method, (number.method, None))
+    removed = count(row.model, number)
+    if metric not in METRICS or number.method in ONLY_REPORTED.get(table, ()) or removed is None:
+        return dataclasses.replace(row, status=REPORTED)
+    variant = number.variant if arm is None else f"+{arm}"
+    found = fields(metric, removed, variant, "paper")
+    return dataclasses.replace(row, recipe=recipe(row.model, "paper", limit, **found))
+
+
+def standin(
+    settings: Iterable[tuple[str, int, str]], *, dense: bool = True, prefix: str = "+"
+) -> Callable[[int | None], list[Row]]:
+    """Rows on the stand-in from (metric, layers removed, variant); variants are spelled as in the paper's tables."""
+    wanted = list(settings)
+
+    def rows(limit: int | None) -> list[Row]:
+        found = [standin_row("Dense", 0, "", limit)] if dense else []
+        return found + [standin_row(metric, removed, variant, limit) for metric, removed, variant in wanted]
+
+    return rows
+
+
+def standin_row(metric: str, removed: int, variant: str, limit: int | None) -> Row:
+    """One row on the stand-in."""
+    made = recipe("standin", "standin", limit, **fields(metric, removed, variant, "standin")) if removed else None
+    return Row(
+        model="standin",
+        label="stand-in",
+        sparsity=f"{removed}/{STANDIN_LAYERS}",
+        method=reported.row_name(metric, variant),
+        recipe=made or recipe("standin", "standin", limit),
+        dense=not removed,
+    )
+
+
+def by_profile(on_paper: Callable, on_standin: Callable) -> Callable[[str, int | None], list[Row]]:
+    """A table's rows: (profile, limit) -> rows."""
+    return lambda profile, limit: on_standin(limit) if profile == "standin" else on_paper(limit)
+
+
+def _removed(number: reported.Number) -> int:
+    if declare.removed_layers(number) is not None:
+        return declare.removed_layers(number)
+    return 8 if number.sparsity == "25%" else 0
+
+
+def pruned_shape(model: str, number: reported.Number) -> Recipe:
+    """The pruned model's shape alone."""
+    return shapes.recipe(model, _removed(number))
+
+
+def trained_shape(model: str, number: reported.Number) -> Recipe:
+    """LoRA and QLoRA train the same adapters; the partial arm trains head, final norm and the last k layers."""
+    if "LoRA" in number.variant:
+        training = {"method": "lora", "rank": 8}
+    else:
+        training = {"method": "partial", "last": int(number.variant.partition("last ")[2] or 0)}
+    return shapes.recipe(model, _removed(number), None, training)
+
+
+def rate_shape(model: str, number: reported.Number) -> Recipe | None:
+    """Table 6: whole layers only; theirs is a share of the parameters, the paper's own a share of the layers."""
+    facts = models.get(model).facts
+    share = float(number.sparsity.rstrip("%")) / 100
+    if number.method in ("ShortGPT", "LaCo"):
+        return shapes.recipe(model, round(share * facts["params"] / facts["layer_params"]))
+    return shapes.recipe(model, round(share * facts["layers"])) if number.method.startswith("Our") else None
