@@ -4,7 +4,8 @@
 
 Wall time is the median over interleaved repeats; layer executions are counted, not estimated. The naive way runs the
 model once for the cosines and once for the scales and keeps all hidden states of both passes, as the official code does
-per sample; here for the whole set, so that memory shows.
+per sample; here for the whole set, so that memory shows. "+ factors" and "+ matrices" add what least squares needs, for
+every window at once (a given window needs its own only).
 """
 
 from __future__ import annotations
@@ -51,6 +52,21 @@ def one_pass(decoder: Decoder, ids: torch.Tensor) -> None:
     collect(decoder, ids, span=COUNT, batch_size=8)
 
 
+def fitted(decoder: Decoder, ids: torch.Tensor) -> None:
+    """The same and least-squares factors for every window."""
+    collect(decoder, ids, span=COUNT, moments=every_window(decoder), batch_size=8)
+
+
+def solved(decoder: Decoder, ids: torch.Tensor) -> None:
+    """The same and the C x C moments of every window."""
+    collect(decoder, ids, span=COUNT, matrices=every_window(decoder), batch_size=8)
+
+
+def every_window(decoder: Decoder) -> list[tuple[int, int]]:
+    """All windows of COUNT layers."""
+    return [(start, start + COUNT) for start in range(decoder.num_layers - COUNT + 1)]
+
+
 def timed(action, *arguments) -> float:
     """Seconds of one call."""
     started = time.perf_counter()
@@ -77,7 +93,7 @@ def main() -> None:
     decoder = Decoder(model)
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(1, model.config.vocab_size, (chosen.samples, chosen.tokens), generator=generator)
-    ways = {"bare": bare, "one pass": one_pass, "naive": naive}
+    ways = {"bare": bare, "one pass": one_pass, "+ factors": fitted, "+ matrices": solved, "naive": naive}
     times = {name: [] for name in ways}
     executions = {}
     for _ in range(chosen.repeats + 1):  # the first round warms up
@@ -91,7 +107,7 @@ def main() -> None:
     for name in ways:
         per_batch = executions[name] / batches
         print(
-            f"{name:9} {median[name]:7.2f} s  {median[name] / median['bare']:5.2f} x bare"
+            f"{name:10} {median[name]:7.2f} s  {median[name] / median['bare']:5.2f} x bare"
             f"  {per_batch:.0f} layer executions a batch (N = {decoder.num_layers})"
         )
     few, many = held_bytes(decoder, ids[:8]), held_bytes(decoder, ids)

@@ -64,7 +64,7 @@ def figure1b(entries: list[dict], profile: str) -> plt.Figure:
             axes.plot(sweep["alphas"], sweep["curves"][name], mark, color=colour, ms=3.5, lw=1.3, label=_NAMES[name])
         lowest = min(min(curve) for curve in sweep["curves"].values())
         axes.axvline(1, color=GREY, lw=0.8)
-        axes.set(xlabel="further factor alpha", ylabel="perplexity", ylim=(0.97 * lowest, 1.8 * lowest))
+        axes.set(xlabel=r"further factor $\alpha$", ylabel="perplexity", ylim=(0.97 * lowest, 1.8 * lowest))
         axes.legend(loc="upper center")
     return figure
 
@@ -130,13 +130,13 @@ def figure4(entries: list[dict], profile: str) -> plt.Figure:
         starts = [row["window"][0] for row in rows]
         above, below = panels[2 * index : 2 * index + 2]
         above.plot(starts, [row["best_factor"] for row in rows], "o-", color="black", ms=4, label="best factor")
-        above.plot(starts, [row["ratio"] for row in rows], "s--", color=ORANGE, ms=4, label="ratio of magnitudes")
+        above.plot(starts, [row["ratio"] for row in rows], "s--", color=ORANGE, ms=4, label="magnitudes")
         above.plot(starts, [row["least_squares"] for row in rows], "^:", color=BLUE, ms=4, label="least squares")
         above.set(ylabel="factor at the cut")
         looks = {
-            "ratio": (ORANGE, "s--", "A, ratios of magnitudes"),
+            "ratio": (ORANGE, "s--", "A, magnitudes"),
             "least-squares": (BLUE, "^:", "A, least squares"),
-            "matrix": (GREEN, "D-", "any matrix, least squares"),
+            "matrix": (GREEN, "D-", "any matrix"),
         }
         for name, (colour, mark, label) in looks.items():
             change = [100 * (row["perplexities"][name] / row["perplexities"]["none"] - 1) for row in rows]
@@ -146,6 +146,6 @@ def figure4(entries: list[dict], profile: str) -> plt.Figure:
         below.set(ylabel="change of perplexity (%)")
         for axes in (above, below):
             axes.set_xlabel(f"first of the {length} layers removed")
-            axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, columnspacing=1.0, handletextpad=0.4)
+            axes.legend(loc="lower left", bbox_to_anchor=(-0.15, 1.0), ncols=3, columnspacing=0.8, handletextpad=0.3)
             axes.xaxis.get_major_locator().set_params(integer=True)
     return figure

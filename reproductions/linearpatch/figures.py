@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from reproductions.linearpatch import claims
+from reproductions.linearpatch import claims, rows
 from reproductions.linearpatch.recipes import CALIBRATION, recipe
 from reproductions.linearpatch.recipes import settings as models_of
 from reproductions.registry import Claim, Column, Row, Table
@@ -15,7 +15,7 @@ _WINDOW = [Column("start", "magnitudes", "start", compare="exact"), Column("end"
 def _observed(counts: dict[str, int] | None = None) -> Callable[[str, int | None], list[Row]]:
     """Rows of dense models looked at around the window that [L] removes; counts: layers removed, default the larger."""
 
-    def rows(profile: str, limit: int | None = None) -> list[Row]:
+    def observed(profile: str, limit: int | None = None) -> list[Row]:
         found = []
         for model, label, layers, removed in models_of(profile):
             if counts is None or model in counts:
@@ -27,7 +27,7 @@ def _observed(counts: dict[str, int] | None = None) -> Callable[[str, int | None
                 )
         return found
 
-    return rows
+    return observed
 
 
 def _figure(number: str, title: str, counts: dict | None, columns: list[Column], **more) -> Table:
@@ -121,6 +121,7 @@ FIGURES = [
             _number("ratio is off by", "cuts", "off_ratio"),
             _number("least squares is off by", "cuts", "off_least_squares"),
             _number("A lowers PPL, % of cuts", "cuts", "helps_ratio", 100),
+            _number("its error tells, % of cuts", "cuts", "told", 100),
             _number("matrix lowers PPL, %", "cuts", "helps_matrix", 100),
             _number("matrix is best, %", "cuts", "matrix_best", 100),
         ],
@@ -134,6 +135,16 @@ FIGURES = [
                 claims.between("matrix is best, %", 99.9, 100.1),
             ),
         ),
-        note="Off by: mean |log(predicted factor / best factor)| over the cuts.",
+        note="Off by: mean |log(predicted factor / best factor)| over the cuts. Its error tells: A lowers perplexity where "
+        "it leaves less of the weighted error |x A - y| on calibration text than doing nothing, and only there.",
+    ),
+    Table(
+        target="figure5-linearpatch",
+        paper="linearpatch",
+        number="figure5",
+        title="LinearPatch, Figure 5: loss while the patch and LLM-Streamline's networks are trained (ours)",
+        rows=lambda profile, limit=None: [row for row in rows.what_is_trained(profile, limit) if not row.dense],
+        columns=lambda profile: [Column("layers removed", "removed", "count", compare="exact")],
+        draw="figures.curves:draw",
     ),
 ]

@@ -158,8 +158,9 @@ def cuts(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
     """Ours: at every window of the recipe's length, the factor that is best against what each estimator predicts.
 
     values: how far predictions are off, as mean |log(prediction / best)|; the share of cuts at which matching magnitudes
-    (A) and the least-squares matrix lower perplexity. details: a row per cut. Of models wider than WIDE only FEW_CUTS
-    windows, evenly spread.
+    (A) and the least-squares matrix lower perplexity, and at which the error that A leaves tells whether it does (less
+    than doing nothing leaves: it helps). details: a row per cut. Of models wider than WIDE only FEW_CUTS windows, evenly
+    spread.
     """
     count, layers = prepared.recipe.selection["count"], prepared.decoder.num_layers
     starts = list(range(1, layers - count))
@@ -181,6 +182,11 @@ def cuts(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
 
     values = {"cuts": len(rows), "off_ratio": off("ratio"), "off_least_squares": off("least_squares")}
     values |= {f"helps_{name}": helps(name) for name in ("ratio", "least-squares", "matrix")}
+    told = [
+        (row["unexplained"]["ratio"] < 1) == (row["perplexities"]["ratio"] < row["perplexities"]["none"])
+        for row in rows
+    ]
+    values["told"] = sum(told) / len(told)
     values["matrix_best"] = sum(min(r["perplexities"], key=r["perplexities"].get) == "matrix" for r in rows) / len(rows)
     return values, {}, {"rows": rows, "factors": list(FACTORS)}
 
