@@ -72,15 +72,19 @@ TASKS = {
 }
 
 
+def write_rows(root, hub_id, config, split, rows):
+    """One split of one dataset as a parquet file in the mirror `root`."""
+    folder = root / "datasets" / hub_id / (config or "data")
+    folder.mkdir(parents=True, exist_ok=True)
+    datasets.Dataset.from_list(rows).to_parquet(folder / f"{split}-00000-of-00001.parquet")
+
+
 @pytest.fixture
 def mirror(tmp_path, monkeypatch):
     """The nine tasks' datasets with `QUESTIONS` rows in every split, in the hub's layout; the hub must not be asked."""
     for hub_id, config, split, make in TASKS.values():
-        folder = tmp_path / "hub" / "datasets" / hub_id / (config or "data")
-        folder.mkdir(parents=True, exist_ok=True)
         for name in {"train", split}:
-            rows = datasets.Dataset.from_list([make(i) for i in range(QUESTIONS)])
-            rows.to_parquet(folder / f"{name}-00000-of-00001.parquet")
+            write_rows(tmp_path / "hub", hub_id, config, name, [make(i) for i in range(QUESTIONS)])
     monkeypatch.setenv("LAYERLAB_HUB", str(tmp_path / "hub"))
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setattr(hub, "unreachable_because", lambda *_: pytest.fail("the hub was probed"))

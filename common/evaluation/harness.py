@@ -17,12 +17,21 @@ from pathlib import Path
 
 from common import corpora, hub
 from common.errors import UserError, unknown
+from common.evaluation import human_eval
 from common.evaluation.multiple_choice import SharedContextLM
 
 log = logging.getLogger(__name__)
 
 FEWSHOT_SEED = 1234
-METRICS = ("acc", "acc_norm")
+# What is handed back, and lm-eval's name for it (metric, filter). Other tasks than ours have accuracies, or these.
+METRICS = {
+    "acc": ("acc", "none"),
+    "acc_norm": ("acc_norm", "none"),
+    "score": ("score", "none"),
+    "strict": ("exact_match", "strict-match"),
+    "flexible": ("exact_match", "flexible-extract"),
+    "pass_at_1": ("pass_at_1", "none"),
+}
 # The folder of lm-eval's task library that holds a task. Reading these alone takes milliseconds; the whole library,
 # with its fourteen thousand names, takes ten seconds and is the way to every other task.
 _FOLDERS = {
@@ -30,6 +39,8 @@ _FOLDERS = {
     "arc_easy": "arc",
     "boolq": "super_glue",
     "copa": "super_glue",
+    "gsm8k": "gsm8k",
+    "humaneval": "humaneval",
     "hellaswag": "hellaswag",
     "openbookqa": "openbookqa",
     "piqa": "piqa",
@@ -37,6 +48,9 @@ _FOLDERS = {
     "winogrande": "winogrande",
     "wsc273": "wsc273",
 }
+# Groups of subjects, lm-eval's own tasks: the folder that holds them and what their names begin with.
+GROUPS = {"mmlu": ("mmlu/default", "mmlu_"), "cmmlu": ("cmmlu", "cmmlu_")}
+OWN_TASKS = Path(__file__).parent / "tasks"
 
 
 def evaluate(
@@ -46,31 +60,35 @@ def evaluate(
     *,
     limit: int | None = None,
     batch_size: int = 16,
-    num_fewshot: int = 0,
+    num_fewshot: int | None = None,
     lm=None,
 ) -> dict[str, dict]:
     """Score a model on tasks, given by name or as lm-eval task configurations.
 
-    limit: the first so many items of each task. batch_size: the most items in one forward pass. lm: the lm-eval model
-    to use in place of `SharedContextLM(model, tokenizer)`.
+    limit: the first so many items of each task. batch_size: the most items in one forward pass. num_fewshot: examples
+    before each item; None: as many as the task says, or none. lm: the lm-eval model to use in place of
+    `SharedContextLM(model, tokenizer)`.
 
     Returns {task: {'acc', 'acc_stderr', 'acc_norm', 'acc_norm_stderr', 'n'}} as fractions, None where a task does not
-    have the metric or one item leaves no standard error, and under 'raw' lm-eval's own result, made of JSON types and
-    otherwise untouched.
+    have the metric or one item leaves no standard error; tasks with other metrics of `METRICS` have those as well. Under
+    'raw' stands lm-eval's own result, made of JSON types and otherwise untouched.
 
     Raises:
-        UserError: an unknown task, a limit below 1, a dataset that cannot be had.
+        UserError: an unknown task, a limit below 1, a dataset that cannot be had, a task that runs code.
     """
     import lm_eval
 
     if limit is not None and limit < 1:
         raise UserError(f"a limit of {limit} items measures nothing; use 1 or more")
+    if "humaneval" in tasks:
+        human_eval.check_allowed("humaneval")
     with _lm_eval_quiet():
         loaded = load_tasks(tasks)
         for task in loaded.values():
             # As lm-eval's command line: a task that fixes its number of shots at 0 keeps it.
-            if task.get_config("num_fewshot") != 0:
-                task.set_config(key="num_fewshot", value=num_fewshot)
+            fixed = task.get_config("num_fewshot")
+            if fixed != 0:
+                task.set_config(key="num_fewshot", value=(fixed or 0) if num_fewshot is None else num_fewshot)
             task.set_fewshot_seed(seed=FEWSHOT_SEED)
         lm = lm or SharedContextLM(model, tokenizer, batch_size=batch_size)
         found = lm_eval.evaluate(
@@ -99,6 +117,15 @@ def load_tasks(tasks: Sequence[str | Mapping]) -> dict:
     return loaded
 
 
+def members(group: str) -> list[str]:
+    """The tasks of a group of `GROUPS`, in alphabetical order; UserError for another name."""
+    if group not in GROUPS:
+        raise unknown("group of tasks", group, GROUPS)
+    folder, prefix = GROUPS[group]
+    library = _manager(include_path=[str(_library() / folder)])
+    return sorted(task for task in library.all_subtasks if task.startswith(prefix))
+
+
 def datasets_of(tasks: Sequence[str]) -> dict[str, str]:
     """The hub dataset each of lm-eval's tasks reads: {task: 'org/name'}, without loading any."""
     manager = _library_manager(tasks)
@@ -106,7 +133,7 @@ def datasets_of(tasks: Sequence[str]) -> dict[str, str]:
 
 
 def _standin_configs(tasks: Sequence[str | Mapping]) -> dict[str, dict]:
-    if not any(isinstance(task, str) and task not in _FOLDERS for task in tasks):
+    if not any(isinstance(task, str) and _folder(task) is None for task in tasks):
         return {}
     from common.standin import tasks as standin
 
@@ -119,21 +146,41 @@ def _manager(**options):
     return TaskManager(include_defaults=False, **options)
 
 
-def _library_manager(tasks: Sequence[str]):
-    """A task manager that knows lm-eval's own `tasks`; UserError with the nearest names for one it does not have."""
+def _library() -> Path:
     import lm_eval.tasks
 
-    library = Path(lm_eval.tasks.__file__).parent
-    if all(task in _FOLDERS for task in tasks):
-        return _manager(include_path=[str(library / folder) for folder in sorted({_FOLDERS[task] for task in tasks})])
+    return Path(lm_eval.tasks.__file__).parent
+
+
+def _folder(task: str) -> Path | None:
+    """The folder that holds a task, where it is known without reading the whole library."""
+    if task.startswith("laco_"):
+        return OWN_TASKS / "laco"
+    folders = [_FOLDERS.get(task), *(folder for folder, prefix in GROUPS.values() if task.startswith(prefix))]
+    return next((_library() / folder for folder in folders if folder), None)
+
+
+def _library_manager(tasks: Sequence[str]):
+    """A task manager that knows lm-eval's own `tasks` and ours; UserError with the nearest names for one neither has."""
+    import lm_eval.tasks
+
+    folders = {_folder(task) for task in tasks}
+    if None not in folders:
+        manager = _manager(include_path=sorted(map(str, folders)))
+        _check_known(manager, tasks)
+        return manager
     log.info("reading lm-eval's whole task library")
-    manager = lm_eval.tasks.TaskManager()
+    manager = lm_eval.tasks.TaskManager(include_path=str(OWN_TASKS))
+    _check_known(manager, tasks)
+    return manager
+
+
+def _check_known(manager, tasks: Sequence[str]) -> None:
     missing = [task for task in tasks if task not in manager.all_subtasks]
     if missing:
         from common.standin import tasks as standin
 
         raise unknown("task", missing[0], [*manager.all_subtasks, *standin.TASKS])
-    return manager
 
 
 def _yaml(manager, task: str) -> dict:
@@ -151,10 +198,14 @@ def _load_library(tasks: Sequence[str]) -> dict:
     with corpora.silenced(), corpora.reachable_or_cached(*hub_ids) as blocked:
         for task, config in configs.items():
             hub_id = config.get("dataset_path", task)
+            mirrored = _mirrored(hub_id, config.get("dataset_name"))
             # an inline group is lm-eval's own way to take a task from its library with changes
-            group = {"group": "_", "task": [{"task": task, **_mirrored(hub_id, config.get("dataset_name"))}]}
+            entry = {"group": "_", "task": [{"task": task, **mirrored}]}
+            source = manager
+            if task == "humaneval":  # a manager that knows lm-eval's own would load its metric from the hub
+                entry, source = human_eval.config(config) | mirrored, _manager()
             try:
-                loaded[task] = manager.load([group])["tasks"][task]
+                loaded[task] = source.load([entry])["tasks"][task]
             except Exception as error:  # ConnectionError, httpx2.HTTPError, FileNotFoundError: no common base
                 raise corpora.unavailable(hub_id, error, blocked) from error
     return loaded
@@ -170,12 +221,14 @@ def _mirrored(hub_id: str, config: str | None) -> dict[str, str | None]:
 
 
 def _scores(raw: Mapping, task: str) -> dict[str, float | int | None]:
-    """A task's accuracies, standard errors and number of items, from lm-eval's result."""
+    """A task's scores, standard errors and number of items, from lm-eval's result."""
     values = raw["results"][task]
     found: dict[str, float | int | None] = {}
-    for metric in METRICS:
-        for key in (metric, f"{metric}_stderr"):
-            value = values.get(f"{key},none")
+    for name, (metric, kind) in METRICS.items():
+        if name not in ("acc", "acc_norm") and f"{metric},{kind}" not in values:
+            continue
+        for key, theirs in ((name, f"{metric},{kind}"), (f"{name}_stderr", f"{metric}_stderr,{kind}")):
+            value = values.get(theirs)
             # lm-eval writes 'N/A' where it has no standard error; n = 1 leaves none either
             found[key] = float(value) if isinstance(value, int | float) and not math.isnan(value) else None
     return {**found, "n": int(raw["n-samples"][task]["effective"])}

@@ -132,6 +132,22 @@ class SharedContextLM(HFLM):
         """As in lm-eval: (log-likelihood, whether greedy decoding would say it) of each request's continuation."""
         return super().loglikelihood(requests, disable_tqdm=disable_tqdm or _silent())
 
+    def sequence_nll(self, requests) -> list[float]:
+        """For requests of (text, most tokens): the text's negative log-likelihood, in nats, over its number of tokens.
+
+        As OpenCompass scores an option: the first token is counted but not predicted; a longer text loses its end.
+        """
+        texts = []
+        for text, limit in (request.args for request in requests):
+            tokens = self.tokenizer(text, verbose=False)["input_ids"][: min(limit, self.max_length)]
+            texts.append((("", text), tokens[:1], tokens[1:]))
+        answers = self._loglikelihood_tokens(texts, disable_tqdm=False)
+        return [-total / (1 + len(rest)) for (total, _), (_, _, rest) in zip(answers, texts, strict=True)]
+
+    def generate_until(self, requests, disable_tqdm: bool = False) -> list[str]:
+        """As in lm-eval: each request's greedy or sampled continuation, cut at its stop strings."""
+        return super().generate_until(requests, disable_tqdm=disable_tqdm or _silent())
+
     def _loglikelihood_tokens(
         self, requests: list[Request], disable_tqdm: bool = False, override_bs: int | None = None
     ) -> list[tuple[float, bool]]:

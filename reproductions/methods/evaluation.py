@@ -2,19 +2,59 @@
 
 from __future__ import annotations
 
-from common.evaluation import generation, mmlu
+from common.evaluation import generation, harness, mmlu
+from common.evaluation.scores import average, average_stderr, weighted_mean, weighted_stderr
 from reproductions.prepared import Prepared
 
 
+def _batch_size(prepared: Prepared) -> int:
+    return 16 if prepared.model.device.type == "cpu" else 64
+
+
 def _mmlu(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
-    """MMLU by a protocol of `common.evaluation.mmlu`; without one, lm-eval's group of that name."""
-    return mmlu.evaluate(
-        prepared.model,
-        prepared.tokenizer,
-        mmlu.get(argument),
-        limit=prepared.recipe.limit,
-        batch_size=16 if prepared.model.device.type == "cpu" else 64,
-    )
+    """MMLU by a protocol of `common.evaluation.mmlu`; without an argument, lm-eval's group of that name."""
+    if not argument:
+        return _by_size(prepared, "mmlu")
+    options = {"limit": prepared.recipe.limit, "batch_size": _batch_size(prepared)}
+    return mmlu.evaluate(prepared.model, prepared.tokenizer, mmlu.get(argument), **options)
+
+
+def _group(prepared: Prepared, group: str, shots: int | None = None) -> dict[str, dict]:
+    """The scores of every subject of a group."""
+    tasks = harness.members(group)
+    options = {"limit": prepared.recipe.limit, "batch_size": _batch_size(prepared), "num_fewshot": shots}
+    found = harness.evaluate(prepared.model, prepared.tokenizer, tasks, **options)
+    return {task: found[task] for task in tasks}
+
+
+def _by_size(prepared: Prepared, group: str) -> tuple[dict, dict, dict]:
+    """Reassessing: zero-shot accuracies of a group of subjects, weighted by their sizes as lm-eval does."""
+    subjects = _group(prepared, group)
+    sizes = {task: scores["n"] for task, scores in subjects.items()}
+    values, errors = {}, {}
+    for metric in ("acc", "acc_norm"):
+        cells = {task: scores[metric] for task, scores in subjects.items()}
+        if None not in cells.values():
+            values[metric] = weighted_mean(cells, sizes)
+            spread = {task: scores[f"{metric}_stderr"] for task, scores in subjects.items()}
+            errors[metric] = weighted_stderr(spread, sizes)
+    return values, errors, {"subjects": subjects}
+
+
+def _by_subject(group: str):
+    """LaCo: five-shot accuracies of a group of subjects, all subjects alike as OpenCompass averages them."""
+
+    def benchmark(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
+        subjects = _group(prepared, group, shots=5)
+        score = average({task: scores["acc"] for task, scores in subjects.items()})
+        error = average_stderr({task: scores["acc_stderr"] for task, scores in subjects.items()})
+        return {"score": score}, {"score": error}, {"subjects": subjects}
+
+    return benchmark
+
+
+def _cmmlu(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
+    return _by_size(prepared, "cmmlu")
 
 
 def _docstring_generation(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
@@ -27,4 +67,11 @@ def _generations(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
     return generation.generations(prepared.model, prepared.tokenizer, argument)
 
 
-BENCHMARKS = {"mmlu": _mmlu, "docstring_generation": _docstring_generation, "generations": _generations}
+BENCHMARKS = {
+    "mmlu": _mmlu,
+    "cmmlu": _cmmlu,
+    "laco_mmlu": _by_subject("mmlu"),
+    "laco_cmmlu": _by_subject("cmmlu"),
+    "docstring_generation": _docstring_generation,
+    "generations": _generations,
+}

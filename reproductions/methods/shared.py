@@ -83,7 +83,7 @@ def task(prepared: Prepared, name: str) -> tuple[dict, dict, dict]:
     options = {"limit": prepared.recipe.limit, "batch_size": batch_size}
     found = harness.evaluate(prepared.model, prepared.tokenizer, [name], **options)
     scores = found[name]
-    values = {metric: scores[metric] for metric in harness.METRICS if scores[metric] is not None}
+    values = {metric: scores[metric] for metric in harness.METRICS if scores.get(metric) is not None}
     stderr = {metric: scores[f"{metric}_stderr"] for metric in values}
     return values, stderr, {"items": scores["n"], "lm_eval": found["raw"]}
 

@@ -5,12 +5,13 @@ import time
 
 import datasets
 import pytest
-from hub_mirror import QUESTIONS, TASKS
+from hub_mirror import QUESTIONS, TASKS, write_rows
 from lm_eval.models.huggingface import HFLM
 
 from common import hub
 from common.errors import UserError
 from common.evaluation import harness, suites
+from common.evaluation.multiple_choice import SharedContextLM
 
 
 def test_the_papers_suite_runs_from_a_mirror_as_with_hflm(mirror, tiny_llama, tiny_tokenizer):
@@ -77,3 +78,28 @@ def test_without_a_hub_the_error_is_quick_and_one_line(task, tiny_llama, tiny_to
 
 def test_datasets_of_tasks_are_known_without_loading_them():
     assert harness.datasets_of(["boolq", "race"]) == {"boolq": "aps/super_glue", "race": "EleutherAI/race"}
+
+
+def test_gsm8k_keeps_its_shots_and_both_ways_to_read_an_answer(
+    mirror, tmp_path, tiny_llama, tiny_tokenizer, monkeypatch
+):
+    rows = [{"question": f"what is {i} plus 1?", "answer": f"It is more.\n#### {i + 1}"} for i in range(6)]
+    for split in ("train", "test"):
+        write_rows(tmp_path / "hub", "openai/gsm8k", "main", split, rows)
+    prompts = []
+
+    def generate(lm, requests, disable_tqdm=False):
+        prompts.extend(request.args[0] for request in requests)
+        return [" #### 1", " so 2", " #### 7"]
+
+    monkeypatch.setattr(SharedContextLM, "generate_until", generate)
+    found = harness.evaluate(tiny_llama, tiny_tokenizer, ["gsm8k"], limit=3)["gsm8k"]
+    assert (found["strict"], found["flexible"], found["n"]) == pytest.approx((1 / 3, 2 / 3, 3))
+    assert prompts[0].count("Question:") == 6 and prompts[0].endswith("what is 0 plus 1?\nAnswer:")
+
+
+def test_groups_hold_lm_evals_subjects():
+    assert len(harness.members("mmlu")) == 57 and "mmlu_anatomy" in harness.members("mmlu")
+    assert len(harness.members("cmmlu")) == 67
+    with pytest.raises(UserError, match="unknown group of tasks 'mmlu_pro'"):
+        harness.members("mmlu_pro")

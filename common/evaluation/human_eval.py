@@ -1,0 +1,78 @@
+"""HumanEval without the hub's metric: lm-eval's prompts and stops, and programs run here, in a process of their own.
+
+The programs are written by a model. Nothing runs them unless the environment says LAYERLAB_RUN_CODE=1; then each gets a
+fresh interpreter in an empty folder, limits on time, memory and files, and no environment. That keeps accidents small;
+it is no protection against a program that means harm: use a container or a machine of no value.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from common.errors import UserError
+
+VARIABLE = "LAYERLAB_RUN_CODE"
+SECONDS = 10
+MEMORY = 4 << 30
+FILE_BYTES = 1 << 20
+
+
+def check_allowed(task: str) -> None:
+    """Raise a UserError unless the user has allowed generated code to run."""
+    if os.environ.get(VARIABLE) != "1":
+        raise UserError(
+            f"task {task} runs programs that the model writes; in a container or on a machine of no value, set "
+            f"{VARIABLE}=1 to allow it"
+        )
+
+
+def config(theirs: Mapping) -> dict:
+    """lm-eval's task, its `humaneval.yaml` given, with its metric, which the hub would have to provide, replaced by ours."""
+    kept = {key: value for key, value in theirs.items() if key not in ("metric_list", "filter_list", "unsafe_code")}
+    metric = {"metric": "pass_at_1", "aggregation": "mean", "higher_is_better": True}
+    return kept | {"metric_list": [metric], "process_results": passed}
+
+
+def passed(doc: Mapping, results: list[str]) -> dict[str, float]:
+    """Whether the prompt with what was generated after it passes the item's tests."""
+    program = f"{doc['prompt']}{results[0]}\n\n{doc['test']}\n\ncheck({doc['entry_point']})\n"
+    return {"pass_at_1": float(runs(program))}
+
+
+def runs(program: str, seconds: float = SECONDS) -> bool:
+    """Whether a program ends without an error within the limits.
+
+    Raises:
+        UserError: running code is not allowed.
+    """
+    check_allowed("humaneval")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "program.py"
+        path.write_text(program, encoding="utf-8")
+        try:
+            done = subprocess.run(
+                [sys.executable, "-I", str(path)],
+                cwd=folder,
+                env={},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=seconds,
+                preexec_fn=_limit if os.name == "posix" else None,
+            )
+        except subprocess.TimeoutExpired:
+            return False
+    return done.returncode == 0
+
+
+def _limit() -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))

@@ -1,0 +1,1 @@
+"""Tasks of our own in lm-eval's form."""

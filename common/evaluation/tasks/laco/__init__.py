@@ -1,0 +1,1 @@
+"""LaCo's benchmarks."""

@@ -1,0 +1,248 @@
+"""LaCo's benchmarks from a local mirror with the hub's columns, against full forward passes and by hand."""
+
+import datasets
+import pytest
+import torch
+from hub_mirror import _hellaswag, write_rows
+
+from common.errors import UserError
+from common.evaluation import harness
+from common.evaluation.tasks.laco import laco
+
+# hub dataset, config, split, rows: columns and kinds of values as on the hub.
+WSC = {"span1_index": 1, "span2_index": 9, "span1_text": "the layer", "span2_text": "it"}
+RACE = {"example_id": "high1.txt", "article": "The model is pruned.", "options": ["the model", "one", "a layer", "it"]}
+IDIOMS = [
+    "一心一意",
+    "三心二意",
+    "五颜六色",
+    "七上八下",
+    "十全十美",
+    "百发百中",
+    "千变万化",
+    "万无一失",
+    "半途而废",
+    "九牛一毛",
+]
+ROWS = {
+    "laco_cmnli": (
+        "clue/clue",
+        "cmnli",
+        "validation",
+        [{"sentence1": f"模型{i}", "sentence2": "层", "label": [0, 1, 2, -1][i], "idx": i} for i in range(4)],
+    ),
+    "laco_hellaswag": ("Rowan/hellaswag", None, "validation", [_hellaswag(i) for i in range(4)]),
+    "laco_piqa": (
+        "baber/piqa",
+        None,
+        "validation",
+        [{"goal": f"cut {i}", "sol1": "remove layers", "sol2": "a", "label": i % 2} for i in range(4)],
+    ),
+    "laco_wsc_p": (
+        "aps/super_glue",
+        "wsc.fixed",
+        "validation",
+        [{"text": f"The layer {i} left as it was scaled.", **WSC, "idx": i, "label": i % 2} for i in range(4)],
+    ),
+    "laco_commonsense_qa": (
+        "tau/commonsense_qa",
+        None,
+        "validation",
+        [
+            {
+                "id": str(i),
+                "question": f"what is removed {i}",
+                "question_concept": "layer",
+                "choices": {"label": list("ABCDE"), "text": ["a", "model", "layers", "one", "stream"]},
+                "answerKey": "ABCDE"[i],
+            }
+            for i in range(4)
+        ],
+    ),
+    "laco_boolq": (
+        "aps/super_glue",
+        "boolq",
+        "validation",
+        [{"question": f"is it {i}", "passage": "the model is one", "idx": i, "label": i % 2} for i in range(4)],
+    ),
+    "laco_race_h": (
+        "ehovy/race",
+        "high",
+        "test",
+        [{**RACE, "question": ["What is it ?", "It is _ now ."][i % 2], "answer": "ABCD"[i]} for i in range(4)],
+    ),
+    "laco_race_m": (
+        "ehovy/race",
+        "middle",
+        "test",
+        [{**RACE, "question": "The model is  _  .", "answer": "ABCD"[i]} for i in range(4)],
+    ),
+    "laco_c3": (
+        "clue/clue",
+        "c3",
+        "validation",
+        [
+            {
+                "id": i,
+                "context": ["模型", "很大"],
+                "question": "什么大？",
+                "choice": ["模型", "层", "数据"][: 2 + i % 2],
+                "answer": "层",
+            }
+            for i in range(4)
+        ],
+    ),
+    "laco_wsc_g": ("aps/super_glue", "wsc.fixed", "validation", None),
+    "laco_chid": (
+        "clue/clue",
+        "chid",
+        "validation",
+        [
+            {
+                "idx": 0,
+                "candidates": IDIOMS,
+                "content": ["他#idiom000001#地工作，#idiom000002#。", "天上#idiom000003#。"],
+                "answers": {
+                    "text": ["#idiom000001#", "#idiom000002#", "#idiom000003#"],
+                    "candidate_id": [0, 4, 2],
+                },
+            }
+        ],
+    ),
+    "laco_xsum": (
+        "EdinburghNLP/xsum",
+        None,
+        "validation",
+        [{"document": f"the model {i} is cut", "summary": "a model is cut", "id": str(i)} for i in range(2)],
+    ),
+}
+PPL = [name for name in ROWS if name not in ("laco_wsc_g", "laco_chid", "laco_xsum")]
+
+
+@pytest.fixture
+def laco_mirror(mirror, tmp_path):
+    for hub_id, config, split, rows in ROWS.values():
+        if rows:
+            write_rows(tmp_path / "hub", hub_id, config, split, rows)
+
+
+def naive(model, tokenizer, text):
+    """The loss of OpenCompass: all predicted tokens' losses over the number of tokens, the first included."""
+    ids = torch.tensor([tokenizer(text)["input_ids"][: laco.MAX_TOKENS]])
+    with torch.no_grad():
+        logits = model(ids).logits[0, :-1]
+    return float(torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="sum")) / ids.shape[1]
+
+
+@pytest.mark.parametrize("name", PPL)
+def test_the_option_of_lowest_loss_is_chosen(laco_mirror, tiny_llama, tiny_tokenizer, name):
+    found = harness.evaluate(tiny_llama, tiny_tokenizer, [name])
+    (task,) = harness.load_tasks([name]).values()
+    right = []
+    for doc in task.eval_docs:
+        losses = [naive(tiny_llama, tiny_tokenizer, text) for text in task.doc_to_choice(doc)]
+        right.append(losses.index(min(losses)) == task.doc_to_target(doc))
+    assert found[name]["n"] == len(right) == (3 if name == "laco_cmnli" else 4)
+    assert found[name]["score"] == pytest.approx(sum(right) / len(right))
+    assert found[name]["score_stderr"] is not None and found[name]["acc"] is None
+
+
+def options(name):
+    (task,) = harness.load_tasks([name]).values()
+    return [(task.doc_to_choice(doc), task.doc_to_target(doc)) for doc in task.eval_docs]
+
+
+def test_options_are_whole_texts(laco_mirror):
+    texts, target = options("laco_race_h")[1]
+    assert texts[1] == "Article: The model is pruned.\nIt is one now ." and target == 1
+    assert options("laco_race_h")[0][0][2] == "Article: The model is pruned.\nQuestion: What is it ?\nAnswer: a layer"
+    assert options("laco_race_m")[3] == (
+        [f"Article: The model is pruned.\nThe model is {o}  ." for o in RACE["options"]],
+        3,
+    )
+    assert options("laco_hellaswag")[1][0][1] == "Pruning: A model is cut. The stream is removed now."
+    assert options("laco_piqa")[1] == (["cut 1\nremove layers", "cut 1\na"], 1)
+    texts, target = options("laco_wsc_p")[1]
+    assert texts[target] == 'The layer 1 left as it was scaled.\nHere "it" refers to "the layer".'
+    assert options("laco_commonsense_qa")[2][1] == 2
+    assert options("laco_boolq")[1][0][1].endswith("Answer: Yes") and options("laco_boolq")[1][1] == 1
+    assert options("laco_c3")[1] == ([f"文章：模型很大\n问题：什么大？\n答案：{c}" for c in ("模型", "层", "数据")], 1)
+    assert [target for _, target in options("laco_cmnli")] == [0, 1, 2]
+
+
+class Says:
+    """Stands in for generation: every answer is given."""
+
+    def __init__(self, monkeypatch, answers):
+        from common.evaluation.multiple_choice import SharedContextLM
+
+        self.prompts = []
+
+        def generate(lm, requests, disable_tqdm=False):
+            self.prompts += [request.args[0] for request in requests]
+            return list(answers)
+
+        monkeypatch.setattr(SharedContextLM, "generate_until", generate)
+
+
+def test_generated_letters_are_compared(laco_mirror, tiny_llama, tiny_tokenizer, monkeypatch):
+    said = Says(monkeypatch, [" A. 一心一意", "选E。", "I think C"])
+    found = harness.evaluate(tiny_llama, tiny_tokenizer, ["laco_chid"])["laco_chid"]
+    assert found["n"] == 3 and found["score"] == pytest.approx(2 / 3)  # 'I' is a letter of an idiom too
+    assert said.prompts[0].startswith("他____地工作，——。\n") and "\nC. 五颜六色\n" in said.prompts[0]
+    assert said.prompts[1].startswith("他——地工作，____。\n")
+    Says(monkeypatch, ["B", "A", "Answer: B", "no letter"])
+    assert harness.evaluate(tiny_llama, tiny_tokenizer, ["laco_wsc_g"])["laco_wsc_g"]["score"] == 0.75
+
+
+def test_summaries_are_scored_by_rouge(laco_mirror, tiny_llama, tiny_tokenizer, monkeypatch):
+    said = Says(monkeypatch, ["\n a model is cut\nand more", "nothing of that"])
+    found = harness.evaluate(tiny_llama, tiny_tokenizer, ["laco_xsum"])["laco_xsum"]
+    assert found["score"] == pytest.approx(0.5)
+    assert (
+        said.prompts[1] == "Document: the model 1 is cut\nBased on the previous text, provide a brief single summary:"
+    )
+
+
+@pytest.mark.parametrize("name", ["laco_wsc_g", "laco_xsum"])
+def test_generation_itself_runs(laco_mirror, tiny_llama, tiny_tokenizer, name):
+    found = harness.evaluate(tiny_llama, tiny_tokenizer, [name], limit=2)[name]
+    assert 0 <= found["score"] <= 1 and found["n"] == 2
+
+
+def test_the_end_of_a_long_text_is_lost(make_tiny, tiny_tokenizer):
+    from lm_eval.api.instance import Instance
+
+    from common.evaluation.multiple_choice import SharedContextLM
+
+    text = "the layers of a model are removed and the stream is scaled " * 3
+    ids = tiny_tokenizer(text)["input_ids"]
+    for architecture in ("llama", "gemma2", "qwen3"):
+        model = make_tiny(architecture)
+        lm = SharedContextLM(model, tiny_tokenizer)
+        requests = [Instance("sequence_nll", {}, (text, limit), i) for i, limit in enumerate((2048, 20))]
+        whole, cut = lm.sequence_nll(requests)
+        assert whole == pytest.approx(naive(model, tiny_tokenizer, text), abs=1e-4)
+        with torch.no_grad():
+            logp = model(torch.tensor([ids[:20]])).logits[0].double().log_softmax(-1)
+        assert cut == pytest.approx(-sum(float(logp[i, ids[i + 1]]) for i in range(19)) / 20, abs=1e-4)
+
+
+def test_letters_within_words_do_not_count():
+    assert [laco.first_letter(text) for text in ("(B)", "Because A", "none", "答案是D。", "K J")] == [
+        "B",
+        "A",
+        "",
+        "D",
+        "J",
+    ]
+
+
+def test_an_unknown_task_of_laco_is_named(laco_mirror, tiny_llama, tiny_tokenizer):
+    with pytest.raises(UserError, match="unknown task 'laco_race'; did you mean 'laco_race_"):
+        harness.evaluate(tiny_llama, tiny_tokenizer, ["laco_race"])
+
+
+def test_the_first_thousand_documents_of_xsum():
+    rows = datasets.Dataset.from_dict({"id": list(range(1200))})
+    assert len(laco.first_thousand(rows)) == 1000

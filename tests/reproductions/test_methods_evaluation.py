@@ -1,0 +1,96 @@
+"""Benchmarks by name: groups of subjects, MMLU's protocols, generation, and the columns that ask for them."""
+
+import pytest
+from hub_mirror import write_rows
+
+from common.errors import UserError
+from common.evaluation import generation, harness, mmlu
+from common.results import Recipe
+from reproductions import columns, measure, methods
+from reproductions.prepared import Prepared
+
+SUBJECTS = {"anatomy": 2, "virology": 5}
+
+
+@pytest.fixture
+def prepared(tiny_llama, tiny_tokenizer):
+    return Prepared(tiny_llama, tiny_tokenizer, Recipe(model="small", profile="paper"), 1)
+
+
+@pytest.fixture
+def subjects(mirror, tmp_path, monkeypatch):
+    """Two subjects of MMLU and CMMLU, with the hub's columns and different numbers of questions."""
+    root = tmp_path / "hub"
+    for hub_id in ("cais/mmlu", "haonan-li/cmmlu"):
+        card = ["---", "configs:"]
+        for subject, count in SUBJECTS.items():
+            card += [f"- config_name: {subject}", "  data_files:"]
+            for split, rows in {"dev": 5, "test": count}.items():
+                texts = [f"what is {split} {i}" for i in range(rows)]
+                if hub_id == "cais/mmlu":
+                    made = [
+                        {"question": t, "subject": subject, "choices": list("wxyz"), "answer": i % 4}
+                        for i, t in enumerate(texts)
+                    ]
+                else:
+                    letters = {letter: letter.lower() for letter in "ABCD"}
+                    made = [{"Question": t, **letters, "Answer": "ABCD"[i % 4]} for i, t in enumerate(texts)]
+                write_rows(root, hub_id, subject, split, made)
+                card += [f"  - split: {split}", f"    path: {subject}/{split}-*"]
+        (root / "datasets" / hub_id / "README.md").write_text("\n".join([*card, "---", ""]))
+    monkeypatch.setattr(harness, "members", lambda group: [f"{group}_{subject}" for subject in SUBJECTS])
+
+
+@pytest.mark.parametrize("group", ["mmlu", "cmmlu"])
+def test_groups_are_weighted_by_size_for_reassessing_and_alike_for_laco(prepared, subjects, group):
+    values, errors, details = measure.benchmark(prepared, group)
+    cells = details["subjects"]
+    assert [scores["n"] for scores in cells.values()] == list(SUBJECTS.values())
+    expected = sum(scores["acc"] * scores["n"] for scores in cells.values()) / sum(SUBJECTS.values())
+    assert values["acc"] == pytest.approx(expected) and errors["acc"] is not None
+    assert ("acc_norm" in values) == (group == "cmmlu")
+    values, errors, details = measure.benchmark(prepared, f"laco_{group}")
+    assert values == {"score": pytest.approx(sum(s["acc"] for s in details["subjects"].values()) / 2)}
+    direct = harness.evaluate(prepared.model, prepared.tokenizer, [f"{group}_anatomy"], num_fewshot=5)
+    assert details["subjects"][f"{group}_anatomy"]["acc"] == direct[f"{group}_anatomy"]["acc"]
+    assert direct["raw"]["n-shot"][f"{group}_anatomy"] == 5
+
+
+def test_every_column_names_a_benchmark_that_exists(monkeypatch):
+    found = methods.known("BENCHMARKS")
+    for profile in ("paper", "standin"):
+        for column in [*columns.mmlu(profile), *columns.laco(profile), *columns.reassessing(profile)]:
+            if column.benchmark is None:
+                continue
+            base, _, argument = column.benchmark.partition("@")
+            if base == "mmlu" and argument:
+                protocol = mmlu.get(argument)
+                assert column.key in {*protocol.categories, "weighted"}
+            elif base not in found:
+                assert harness._folder(base) or base in harness._standin_configs([base]), base
+    assert len(columns.laco("paper")) == 14
+    for prompts in generation.PROMPT_SETS:
+        assert columns.generations(prompts, 1)[0].benchmark == f"generations@{prompts}"
+
+
+def test_laco_averages_cover_every_score_once():
+    for profile in ("paper", "standin"):
+        labels = [column.label for column in columns.laco(profile)]
+        average, retained, *groups = columns.laco_averages(profile)
+        assert list(average.of) == list(retained.of) == labels
+        assert [label for group in groups for label in group.of] == labels
+        assert [group.label for group in groups] == ["Reas.", "Lang.", "Know.", "Exam.", "Unde."]
+
+
+def test_unknown_arguments_are_named(prepared):
+    with pytest.raises(UserError, match="unknown MMLU protocol 'hendrik'; did you mean 'hendrycks'"):
+        measure.benchmark(prepared, "mmlu@hendrik")
+    with pytest.raises(UserError, match="unknown prompt set"):
+        measure.benchmark(prepared, "generations@laco")
+
+
+def test_generations_reach_the_details(prepared):
+    prepared.model.config.max_position_embeddings = 256
+    values, errors, details = measure.benchmark(prepared, "generations@reassessing-q")
+    assert {f"text-{n}" for n in (1, 2, 3)} < details.keys() and len(details["prompts"]) == 3
+    assert all(isinstance(value, float) for value in values.values())
