@@ -1,0 +1,135 @@
+"""The figures of Reassessing, declared: A and B of the paper, its theory, and the spread of the sets that metrics choose."""
+
+from __future__ import annotations
+
+from reproductions.reassessing import claims, columns
+from reproductions.reassessing.recipes import fields, recipe
+from reproductions.reassessing.rows import standin
+from reproductions.registry import Claim, Column, Row, Table
+
+_RATES = {"paper": tuple(range(1, 21)), "standin": (2, 4, 6, 8, 12)}
+_PAPER_MODEL = ("llama-3.1-8b-instruct", "LLaMA-3.1-8B-It", 32)
+
+
+def _paper_row(metric: str, removed: int, variant: str, limit: int | None) -> Row:
+    name, label, layers = _PAPER_MODEL
+    made = fields(metric, removed, variant, "paper") if removed else {}
+    method = f"{metric} {variant}" if variant.startswith("+") else f"{metric}[{variant}]"
+    wanted = recipe(name, "paper", limit, **made)
+    return Row(name, label, f"{removed}/{layers}", method if removed else "Dense", wanted, dense=not removed)
+
+
+def _rates(profile: str, limit: int | None) -> list[Row]:
+    """Figure A: reverse-order and Taylor, with LoRA; on the stand-in without fine-tuning."""
+    metrics = ("Reverse-order", "Taylor")
+    if profile == "standin":
+        return standin([(m, n, "no fine-tuning (ours)") for m in metrics for n in _RATES[profile]])(limit)
+    rows = [_paper_row("Dense", 0, "", limit)]
+    return rows + [_paper_row(m, n, "+LoRA", limit) for m in metrics for n in _RATES[profile]]
+
+
+def _similarity(profile: str, limit: int | None) -> list[Row]:
+    """Figure B: half of the layers removed by Taylor, at once, one by one, and in two halves."""
+    if profile == "standin":
+        return standin([("Taylor", 8, f"{head} +LoRA") for head in ("one-shot", "1:1:8", "1:4:8")], dense=False)(limit)
+    return [_paper_row("Taylor", 16, f"{head} +LoRA", limit) for head in ("one-shot", "1:1:16", "1:8:16")]
+
+
+def _dense(profile: str, limit: int | None) -> list[Row]:
+    return standin([])(limit) if profile == "standin" else [_paper_row("Dense", 0, "", limit)]
+
+
+def _flow(profile: str) -> list[Column]:
+    found = [
+        Column(f"deviation of Theorem {number}", "theorems", f"deviation_{kind}", compare="exact")
+        for number, kind in (("4.1", "rms"), ("4.2", "layer"))
+    ]
+    found.append(Column("statements with counterexamples", "theorems", "counterexamples", compare="exact"))
+    for network in ("trained", "random", "toy-pre", "toy-post"):
+        benchmark = f"gradients@{network}"
+        found.append(Column(f"{network}: depth ~ gradient", benchmark, "rank_correlation", compare="exact"))
+    return [*found, Column("share of ||B|| > 1", "gradients@trained", "below_one", compare="exact")]
+
+
+def _sign(column: str, positive: bool):
+    return claims.value("Dense", column, lambda number: (number > 0) == positive)
+
+
+_FLOW_CLAIMS = (
+    Claim(
+        "Theorems 4.1 and 4.2 hold for d >= 3 (relative deviation below 1e-12)",
+        claims.somewhere(
+            *(claims.value("Dense", f"deviation of Theorem {n}", lambda v: v < 1e-12) for n in ("4.1", "4.2"))
+        ),
+    ),
+    Claim(
+        "they and Eqs. 6 and 14 hold as stated, without conditions",
+        claims.value("Dense", "statements with counterexamples", lambda v: v == 0),
+    ),
+    Claim(
+        "||B|| < 1 at every layer and token of a trained model (Eq. 14)",
+        claims.value("Dense", "share of ||B|| > 1", lambda v: v == 0),
+    ),  # fmt: skip
+    Claim(
+        "shallower layers have larger gradients: trained model (section 4.1)", _sign("trained: depth ~ gradient", False)
+    ),
+    Claim(
+        "shallower layers have larger gradients: same shape, random weights", _sign("random: depth ~ gradient", False)
+    ),
+    Claim("shallower layers have larger gradients: random pre-LN toys", _sign("toy-pre: depth ~ gradient", False)),
+    Claim("post-LN: shallower layers have smaller gradients: random toys", _sign("toy-post: depth ~ gradient", True)),
+)
+
+
+def _spread(profile: str) -> list[Column]:
+    return [
+        Column(f"{metric}: layers chosen by any seed", f"chosen@{metric}", "union", compare="exact")
+        for metric in ("random", "bi", "taylor")
+    ]
+
+
+def _figure(name: str, title: str, rows, of, draw: str, drawn_claims: tuple[Claim, ...] = (), note: str = "") -> Table:
+    return Table(
+        target=f"figure{name}-reassessing",
+        paper="reassessing",
+        number=name,
+        title=f"Reassessing, {title}",
+        rows=rows,
+        columns=of,
+        claims=drawn_claims,
+        note=note,
+        draw=f"figures.reassessing:{draw}",
+    )
+
+
+FIGURES = [
+    _figure("A", "Figure A: different pruning rates", _rates, columns.accuracies("1"), "rates"),
+    _figure(
+        "B",
+        "Figure B: similarity between layers",
+        _similarity,
+        lambda profile: [
+            Column(f"mean {kind}", f"similarity@{kind}", "mean", compare="exact") for kind in ("cka", "cosine")
+        ],
+        "similarity",
+        note="The paper does not say which similarity it draws; both are measured, CKA is drawn.",
+    ),
+    _figure(
+        "-theory",
+        "section 4: gradients by depth",
+        _dense,
+        _flow,
+        "theory",
+        _FLOW_CLAIMS,
+        "depth ~ gradient: Spearman's correlation of a layer's index with the norm of its weights' gradient. Toys: mean over "
+        "five seeds.",
+    ),
+    _figure(
+        "-seeds",
+        "the sets that metrics choose, by seed",
+        _dense,
+        _spread,
+        "seeds",
+        note="A quarter of the layers, ten samples of 128 tokens, five seeds.",
+    ),
+]
