@@ -32,3 +32,61 @@ def theory(entries: list[dict], profile: str) -> plt.Figure:
     middle.set_title(f"gradient of the stream, {model}", fontsize=9)
     middle.legend(fontsize=7)
     return figure
+
+
+def _mean_accuracy(records: dict) -> float:
+    values = [record["values"]["acc"] for record in records.values() if "acc" in record["values"]]
+    return 100 * sum(values) / len(values)
+
+
+def rates(entries: list[dict], profile: str) -> plt.Figure:
+    """Figure A: mean accuracy against the number of removed layers, one curve a metric, the dense model at zero."""
+    figure, axes = plt.subplots(figsize=(4.6, 3.2))
+    dense = [e for e in entries if e["dense"]]
+    names = dict.fromkeys(e["method"].split("[")[0].split(" +")[0] for e in entries if not e["dense"])
+    for name, (color, marker, line) in zip(names, _LOOKS):
+        chosen = [*dense, *(e for e in entries if e["method"].startswith(name))]
+        points = sorted((int(e["sparsity"].split("/")[0]), _mean_accuracy(e["records"])) for e in chosen)
+        axes.plot(*zip(*points), color=color, marker=marker, ls=line, ms=4, label=name)
+    axes.set(xlabel=f"layers removed, of {entries[0]['sparsity'].split('/')[1]}", ylabel="mean accuracy, %")
+    axes.set_title(f"{entries[0]['model']}, {'no fine-tuning' if profile == 'standin' else 'LoRA'}", fontsize=9)
+    axes.legend()
+    return figure
+
+
+def similarity(entries: list[dict], profile: str) -> plt.Figure:
+    """Figure B: linear CKA between the outputs of the remaining layers, one matrix for each way to prune."""
+    figure, panels = plt.subplots(1, len(entries), figsize=(3.0 * len(entries) + 0.6, 3.0), squeeze=False)
+    for axes, entry in zip(panels[0], entries):
+        matrix = entry["records"]["similarity@cka"]["details"]["matrix"]
+        image = axes.imshow(matrix, vmin=0, vmax=1, cmap="viridis", origin="lower")
+        axes.set_title(entry["method"].replace("[", ", ").rstrip("]"), fontsize=9)
+        axes.set(xlabel="remaining layer", ylabel="remaining layer" if axes is panels[0][0] else "")
+        axes.grid(False)
+    figure.colorbar(image, ax=list(panels[0]), label="linear CKA", shrink=0.85)
+    return figure
+
+
+def seeds(entries: list[dict], profile: str) -> plt.Figure:
+    """Which layers a metric removes, by number of samples and seed: one row of squares a set, filled where it goes."""
+    records = entries[0]["records"]
+    names = [name for name in records if name.startswith("chosen-sets@")]
+    layers = int(entries[0]["sparsity"].split("/")[1])
+    figure, panels = plt.subplots(1, len(names), figsize=(4.4 * len(names), 4.2), squeeze=False, sharey=True)
+    for axes, name, color in zip(panels[0], names, (BLUE, VERMILION)):
+        sets = records[name]["details"]["sets"]
+        ticks, row = [], 0
+        for samples, found in sets.items():
+            ticks.append((row + (len(found) - 1) / 2, f"{samples}"))
+            for chosen in found:
+                axes.scatter(range(layers), [row] * layers, s=6, color="#dddddd", marker="s")
+                axes.scatter(chosen, [row] * len(chosen), s=26, color=color, marker="s")
+                row += 1
+            row += 1
+        axes.set(xlabel="layer", xlim=(-0.7, layers - 0.3))
+        axes.set_title({"bi": "BI", "taylor": "Taylor"}.get(name.partition("@")[2], name), fontsize=9)
+        axes.set_yticks([place for place, _ in ticks], [label for _, label in ticks])
+        axes.grid(False)
+    panels[0][0].set_ylabel("calibration samples (five seeds each)")
+    panels[0][0].invert_yaxis()
+    return figure

@@ -1,4 +1,4 @@
-"""``python -m papers.reassessing``: prune the last layers of a model of yours, fine-tune what is now last. `--help` says how."""
+"""``python -m papers.reassessing``: prune the last layers of a model, fine-tune what is then last. `--help` says how."""
 
 from __future__ import annotations
 

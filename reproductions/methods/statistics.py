@@ -69,4 +69,29 @@ def _similarity(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
     return {"mean": mean}, {}, {"matrix": [[round(v, 6) for v in row] for row in matrix.tolist()]}
 
 
-BENCHMARKS = {"statistics": _statistics, "similarity": _similarity}
+def _training_cost(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
+    """What the recipe's fine-tuning took, from its report: trained parameters, seconds, peak memory, layer executions."""
+    report = prepared.details.get("training")
+    if report is None:
+        raise UserError("this recipe has no fine-tuning whose cost could be told")
+    values = {
+        "trainable": report["trainable"],
+        "seconds": report["seconds"],
+        "peak_gib": report["peak_memory_bytes"] / 2**30,
+        "layer_executions": sum(epoch["layer_executions"] for epoch in report["epochs"]),
+    }
+    return values, {}, {"device": str(prepared.model.device)}
+
+
+def _removed_each(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
+    """The removed layers by their place in the order of removal, from 1 (Table O prints them so)."""
+    removed = prepared.details.get("removed", [])
+    return {str(place): layer for place, layer in enumerate(removed, 1)}, {}, {}
+
+
+BENCHMARKS = {
+    "statistics": _statistics,
+    "similarity": _similarity,
+    "training-cost": _training_cost,
+    "removed-each": _removed_each,
+}

@@ -1,0 +1,87 @@
+"""Reassessing's tables: rows are the printed ones, names of recipes are known, recipes say what the rows say."""
+
+import pytest
+
+from common.finetuning import Settings
+from reproductions import methods, reported
+from reproductions.reassessing import TABLES
+from reproductions.reassessing.recipes import FASTER, SLOWER, fields
+from reproductions.reassessing.rows import REPORTED
+from reproductions.registry import PROFILES
+
+BY_NUMBER = {table.number: table for table in TABLES}
+KINDS = {"selection": ("SELECTIONS", "PRUNERS"), "repair": ("REPAIRS",), "training": ("TRAININGS",)}
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.target)
+def test_every_name_in_a_recipe_is_known_and_its_settings_fit(table):
+    for profile in PROFILES:
+        for row in table.rows(profile, None):
+            if row.recipe is None:
+                assert row.status == REPORTED
+                continue
+            for part, kinds in KINDS.items():
+                chosen = getattr(row.recipe, part)
+                assert chosen is None or any(chosen["method"] in methods.known(kind) for kind in kinds)
+            for tuned in (row.recipe.training, (row.recipe.selection or {}).get("tune")):
+                tuned = (tuned or {}).get("after", tuned)
+                assert not tuned or Settings.of(tuned["settings"])
+
+
+@pytest.mark.parametrize(
+    "table", [t for t in TABLES if t.number in reported.tables("reassessing")], ids=lambda t: t.target
+)
+def test_rows_and_columns_of_the_paper_profile_are_the_printed_ones(table):
+    printed = {(n.model, n.sparsity, name) for n in reported.numbers("reassessing", table.number)
+               for _, name in reported.row_names(n)}  # fmt: skip
+    rows = table.rows("paper", None)
+    assert {(row.label, row.sparsity, row.method) for row in rows} == printed and len(rows) == len(printed)
+    shown = [column.label for column in table.columns("paper") if not column.hidden]
+    assert set(reported.columns("reassessing", table.number)) <= set(shown) and len(shown) == len(set(shown))
+
+
+def test_the_same_model_is_one_recipe_in_every_table():
+    def hashes(profile, label):
+        rows = [row for table in TABLES for row in table.rows(profile, None) if row.recipe and label in row.method]
+        return {row.recipe.hash for row in rows if (row.model, row.sparsity) in
+                {("standin", "4/16"), ("llama-3.1-8b-instruct", "8/32"), ("llama-3.1-8b-instruct", "25%")}}  # fmt: skip
+
+    assert len(hashes("paper", "Taylor)") | hashes("paper", "Taylor +LoRA")) == 1
+    assert len(hashes("paper", "6.3B-It-Alpaca +lm_head & last 3")) == 2  # and its quantized form
+    assert len(hashes("standin", "Reverse-order +LoRA")) == 3  # at three learning rates
+
+
+def test_variants_are_read_as_they_are_printed():
+    def setting(variant, name, profile="paper"):
+        return fields("Taylor", 8, variant, profile)["training"]["settings"].get(name)
+
+    assert setting("+LoRA", "learning_rate") == 1e-5 and setting("+LoRA" + FASTER, "learning_rate") == 1e-4
+    assert setting("+LoRA" + SLOWER, "learning_rate", "standin") == 1e-5
+    assert setting("+lm_head", "last") == 0 and setting("+lm_head & last 10", "last") == 10
+    assert setting("+full fine-tuning", "method") == "full" and setting("+QLoRA", "method") == "qlora"
+    assert fields("BI", 8, "1 sample +LoRA", "paper")["calibration"]["count"] == 1
+    assert fields("Reverse-order", 8, "0.2 +lm_head & last 3", "paper")["training"]["data"]["count"] == 9952
+    iterative = fields("Taylor", 8, "1:4:8 +LoRA", "paper")
+    assert iterative["selection"]["schedule"] == "1:4:8" and "training" not in iterative
+    assert "training" not in fields("Taylor", 8, "no fine-tuning", "paper")
+    quantized = fields("Reverse-order", 8, "+lm_head & last 3 +GPTQ", "paper")["training"]
+    assert quantized["after"] == fields("Reverse-order", 8, "+lm_head & last 3", "paper")["training"]
+    assert fields("PPL", 8, "+LoRA", "paper")["calibration"]["corpus"] != "wikitext2-test"
+
+
+def test_claims_hold_of_the_reported_numbers_where_the_audit_says_so():
+    def verdict(number, text):
+        table = BY_NUMBER[number]
+        cells = reported.cells("reassessing", number)
+        settings = list(dict.fromkeys((n.model, n.sparsity) for n in reported.numbers("reassessing", number)))
+        claim = next(claim for claim in table.claims if text in claim.text)
+        return claim.check(lambda *key: cells[key].value if key in cells else None, settings)
+
+    assert verdict("1", "insight 1") is True
+    assert verdict("1", "6.04 points") is True
+    assert verdict("2", "insight 2") is True
+    assert verdict("A", "one-shot is above") is False  # 1:1:8 is above one-shot in three of four cases
+    assert verdict("C", "substantial decline") is True  # by the printed average, which is a slip
+    assert verdict("E", "less than a point") is True
+    assert verdict("K", "above SLEB") is True
+    assert verdict("2", "ten times the rate (ours)") is None
