@@ -30,13 +30,10 @@ TRAINABLE = Column("trainable parameters M", "trainable", "parameters", scale=1e
 PARAMETERS = {"benchmark": "parameters", "key": "left", "scale": 1e-9, "compare": "exact", "weight_free": True}
 MACS = Column("MACs G", "macs", "multiply_adds", scale=1e-9, compare="exact", weight_free=True)
 PRUNING_RATES = [
-    Column("% of parameters (ours)", "parameters", "ratio", scale=100, compare="exact", weight_free=True),
+    Column("PR %", "parameters", "ratio", scale=100, compare="exact", weight_free=True),
     Column("% of layers (ours)", "parameters", "layer_fraction", scale=100, compare="exact", weight_free=True),
 ]
-LEAST_MEMORY = [
-    Column("fp16 MiB (ours)", "memory", "fp16_mib", compare="exact", weight_free=True),
-    Column("least 4-bit MiB (ours)", "memory", "gptq4_mib", compare="exact", weight_free=True),
-]
+ALLOCATED = Column("memory MB", "memory", "allocated_mib", compare="exact", weight_free=True)
 HELD = Column("memory MiB (ours)", "held-memory", "held_mib", compare="exact")
 REMOVED = Column("removed, in order (ours)", "removed", "removed", text=True)
 

@@ -114,6 +114,12 @@ def pruned_shape(model: str, number: reported.Number) -> Recipe:
     return shapes.recipe(model, _removed(number))
 
 
+def quantized_shape(model: str, number: reported.Number) -> Recipe:
+    """Table 7: the pruned model at 16 bits, and with its layers' matrices at 4."""
+    training = {"method": "gptq", "bits": 4} if "GPTQ" in number.variant else None
+    return shapes.recipe(model, _removed(number), None, training)
+
+
 def trained_shape(model: str, number: reported.Number) -> Recipe:
     """LoRA and QLoRA train the same adapters; the partial arm trains head, final norm and the last k layers."""
     if "LoRA" in number.variant:

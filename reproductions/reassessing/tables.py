@@ -95,10 +95,6 @@ def _iterative_claims(step_of: dict[str, tuple[str, ...]]) -> tuple[Claim, ...]:
     )
 
 
-def _settings(number: str, *more: tuple[str, int, str]) -> list[tuple[str, int, str]]:
-    return list(more)
-
-
 _COST = [
     Column("GPU memory GB", "training-cost", "peak_gib", compare="exact"),
     Column("training time s", "training-cost", "seconds", compare="exact"),
@@ -253,26 +249,21 @@ TABLES = [
         "different pruning rates",
         [(REVERSE, n, LAST3) for n in (2, 4, 6)],
         with_more("6", paper_more={column.label: column for column in columns.PRUNING_RATES}),
-        note="The second column is as printed. Rates of ShortGPT and LaCo are shares of the parameters, those of the paper's "
-        "own rows shares of the layers, which are higher: embedding and head are forgotten. Numbers of layers are "
-        f"inferred from the printed rates. {_SIZES}",
+        note="PR % is recomputed as a share of the parameters, which is what the rates of ShortGPT and LaCo are. Those of "
+        "the paper's own rows are shares of the layers, which are higher: embedding and head are forgotten. How many "
+        f"layers a row lacks is inferred from its printed rate. {_SIZES}",
         shape=rows.rate_shape,
     ),
     _table(
         "7",
         "pruning and quantization",
         [OURS, (REVERSE, 4, f"{LAST3} +GPTQ")],
-        with_more(
-            "7",
-            [columns.HELD],
-            {
-                "memory MB": Column("memory MB", "held-memory", "held_mib", compare="exact"),
-                **{column.label: column for column in columns.LEAST_MEMORY},
-            },
-        ),
-        note="The least: layers' matrices at 4 bits without scales, embedding and head at 16. No 4-bit model is smaller; the "
-        "printed 1326.93 MB is. GPTQ needs `make setup-quantization`.",
-        shape=rows.pruned_shape,
+        with_more("7", [columns.HELD], {"memory MB": columns.ALLOCATED}),
+        note="MB are MiB. At 16 bits: the weights (11,988.383) and one block of 512 bytes, the allocator's smallest, for "
+        "each layer's and the model's table of rotary frequencies, as transformers kept them up to 4.47 (inferred: it "
+        "accounts for the last 0.012). At 4 bits the least: layers' matrices without scales, embedding and head at 16; the "
+        "printed 1326.93 is below it. GPTQ needs `make setup-quantization`.",
+        shape=rows.quantized_shape,
     ),
     _table(
         "8",
