@@ -20,12 +20,12 @@ _LACO = {
     "CHID": "laco_chid",
     "WSC_P": "laco_wsc_p",
     "WSC_G": "laco_wsc_g",
-    "CoQA": "laco_commonsense_qa",
+    "CSQA": "laco_commonsense_qa",
     "BoolQ": "laco_boolq",
     "MMLU": "laco_mmlu",
     "CMMLU": "laco_cmmlu",
-    "Race_H": "laco_race_h",
-    "Race_M": "laco_race_m",
+    "RaceH": "laco_race_h",
+    "RaceM": "laco_race_m",
     "XSum": "laco_xsum",
     "C3": "laco_c3",
 }
@@ -45,9 +45,9 @@ LACO_CATEGORIES = {
     "paper": {
         "Reas.": ("CMNLI", "HeSw", "PIQA"),
         "Lang.": ("CHID", "WSC_P", "WSC_G"),
-        "Know.": ("CoQA", "BoolQ"),
+        "Know.": ("CSQA", "BoolQ"),
         "Exam.": ("MMLU", "CMMLU"),
-        "Unde.": ("Race_H", "Race_M", "XSum", "C3"),
+        "Unde.": ("RaceH", "RaceM", "XSum", "C3"),
     },
     "standin": {
         "Reas.": ("Continue", "Section"),

@@ -1,0 +1,127 @@
+"""LaCo's figures, from records: 3 (post-training), 4 and 5 (layer similarity), and every attempt of its search."""
+
+from __future__ import annotations
+
+import math
+
+from figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, plt
+
+# Figure 4 shows q, k and v of attention, up and down of the MLP.
+MATRICES = {
+    "q_proj": BLUE,
+    "k_proj": ORANGE,
+    "v_proj": GREEN,
+    "W_pack": BLUE,
+    "up_proj": VERMILION,
+    "down_proj": PURPLE,
+}
+WINDOWS = {
+    "Eq. 1": ("Eq. 1", VERMILION, "o-"),
+    "the code's merge": ("code's merge", BLUE, "s-"),
+    "first layer alone": ("first layer alone", GREY, "^--"),
+    "no layer": ("no layer", ORANGE, "x:"),
+}
+
+
+def _name(entry: dict) -> str:
+    """A row's method without what the title already says."""
+    code = ", code's merge (ours)"
+    merge = (
+        "code's merge"
+        if entry["method"].endswith(code)
+        else "nothing merged"
+        if "nothing" in entry["method"]
+        else "Eq. 1"
+    )
+    return f"{entry['model']}, {merge}" if entry["model"] != "stand-in" else merge
+
+
+def _whole(axes) -> None:
+    axes.xaxis.get_major_locator().set_params(integer=True)
+
+
+def figure3(entries: list[dict], profile: str) -> plt.Figure:
+    """Loss of every step of the post-training, and the validation loss where it was taken."""
+    figure, axes = plt.subplots(figsize=(4.6, 3.0))
+    for entry, colour in zip(entries, (VERMILION, BLUE, GREEN, ORANGE)):
+        report = entry["records"]["laco-training"]["details"]["training"]
+        steps = range(1, len(report["losses"]) + 1)
+        axes.plot(steps, report["losses"], color=colour, lw=1, label=_name(entry))
+        axes.plot(*zip(*report["validation"]), "o", color=colour, ms=4)
+    axes.set(xlabel="step (dots: validation)", ylabel="loss (nats per token)")
+    axes.legend(title="after the collapse by")
+    return figure
+
+
+def figure4(entries: list[dict], profile: str) -> plt.Figure:
+    """Distance of each matrix to its neighbour's; dotted, what uncorrelated matrices of these norms would give."""
+    figure, panels = plt.subplots(1, len(entries), figsize=(4.6 * len(entries), 3.2), squeeze=False)
+    for axes, entry in zip(panels[0], entries):
+        distances = entry["records"]["laco-distances"]["details"]["distances"]
+        for name, colour in MATRICES.items():
+            if name in distances:
+                layers = range(1, len(distances[name]["distance"]) + 1)
+                axes.plot(layers, distances[name]["distance"], color=colour, lw=3, alpha=0.35, label=name)
+                axes.plot(layers, distances[name]["uncorrelated"], ":", color=colour, lw=1.6)
+        axes.plot([], [], ":", color=GREY, label="if uncorrelated")
+        axes.set(xlabel="layer (to the next)", ylabel="L2 distance", ylim=(0, None))
+        axes.set_title(entry["model"] if profile == "paper" else "")
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
+        _whole(axes)
+    return figure
+
+
+def figure5(entries: list[dict], profile: str) -> plt.Figure:
+    """(a) cosine between the outputs of adjacent layers; (b) between a merged layer's output and the last merged one's."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.0), sharey=True)
+    details = entries[0]["records"]["laco-outputs"]["details"]
+    left.plot(range(1, len(details["adjacent"]) + 1), details["adjacent"], "o-", color=BLUE, ms=4)
+    left.set(
+        xlabel="layer (to the next)",
+        ylabel="cosine of outputs",
+        title="(a) adjacent layers",
+        ylim=(min(0, _least(details)), 1.02),
+    )
+    for name, (label, colour, mark) in WINDOWS.items():
+        starts = range(1, len(details["windows"][name]) + 1)
+        right.plot(starts, details["windows"][name], mark, color=colour, ms=4, label=label)
+    start, stop = details["within"]
+    right.axvspan(start + 0.5, stop + 0.5, color="#eeeeee", zorder=0, lw=0)
+    right.set(xlabel="first of four layers (grey: the paper's part)", title="(b) four layers merged into one")
+    right.legend(loc="center right", bbox_to_anchor=(1, 0.45))
+    for axes in (left, right):
+        _whole(axes)
+    return figure
+
+
+def _least(details: dict) -> float:
+    return min(min(values) for values in details["windows"].values())
+
+
+def search(entries: list[dict], profile: str) -> plt.Figure:
+    """Every attempt of Algorithm 1 from the last layers to the first: filled, it was accepted; the line is T."""
+    columns = min(3, len(entries))
+    rows = math.ceil(len(entries) / columns)
+    figure, panels = plt.subplots(
+        rows, columns, figsize=(3.1 * columns, 2.5 * rows), sharex=True, sharey=True, squeeze=False
+    )
+    for axes, entry in zip(panels.flat, entries):
+        found = entry["records"]["laco-search"]["details"]["laco"][-1]
+        tried = [attempt for attempt in found["trace"] if attempt["similarity"] is not None]
+        for accepted, face, label in ((True, BLUE, "accepted"), (False, "white", "rejected")):
+            chosen = [attempt for attempt in tried if attempt["accepted"] == accepted]
+            points = [a["l"] for a in chosen], [a["similarity"] for a in chosen]
+            axes.plot(*points, "o", mfc=face, mec=BLUE, ms=5, label=label)
+        axes.axhline(found["threshold"], color=VERMILION, lw=1, label="threshold T")
+        axes.set_title(
+            f"{_name(entry)}: T = {found['threshold']:.2f}, {found['before']} to {found['layers']} layers", fontsize=8
+        )
+        axes.xaxis.set_tick_params(labelbottom=True)
+        _whole(axes)
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    for axes in list(panels.flat)[len(entries) :]:
+        axes.set_axis_off()
+    panels[0, 0].invert_xaxis()  # shared: the search goes from right to left in the model
+    figure.supxlabel("layer merged into, l (the search starts at the left)", fontsize=9)
+    figure.supylabel("similarity to the original, s", fontsize=9)
+    return figure

@@ -1,0 +1,62 @@
+"""The columns of LaCo's tables: layers left, scores and what is formed from them, hyperparameters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from reproductions import columns, declare
+from reproductions.registry import Column
+
+SHARE = Column("ratio %", "parameters", "ratio", scale=100, compare="exact", weight_free=True)
+LAYERS = Column("layers", "layers", "layers", compare="exact")
+
+
+def with_layers(profile: str) -> list[Column]:
+    """Layers left and the scores (Tables 1 and 10)."""
+    return [SHARE, LAYERS, *columns.laco(profile)]
+
+
+def percentages(profile: str) -> list[Column]:
+    """Layers left, and each score relative to the dense model's (Table 7)."""
+    scores = columns.laco(profile)
+    hidden = [replace(column, label=f"{column.label} score", hidden=True) for column in scores]
+    shown = [Column(column.label, derived="retained", of=(f"{column.label} score",)) for column in scores]
+    return [SHARE, LAYERS, *hidden, *shown]
+
+
+def averages(profile: str, percent: bool = False, layers: bool = False) -> list[Column]:
+    """Avg., the mean over all scores, and the categories' means (Tables 3 and 4).
+
+    percent: also Per., the mean over scores of the ratio to Dense* (Table 2). layers: also the share of parameters removed.
+    """
+    shown = [column for column in columns.laco_averages(profile) if percent or column.label != "Per."]
+    return [*([SHARE] if layers else []), LAYERS, *columns.laco(profile, hidden=True), *shown]
+
+
+def settings(table: str):
+    """The hyperparameters, and what the search did with them (Tables 5 and 6)."""
+    given = {name: Column(name, "laco-search", name, compare="exact") for name in ("C", "L", "H", "I", "T")}
+    given["layers"] = Column("layers", "laco-search", "layers", compare="exact")
+    ours = [
+        Column("merges (ours)", "laco-search", "merges"),
+        Column("attempts (ours)", "laco-search", "attempts"),
+        Column("highest s (ours)", "laco-search", "highest"),
+        Column("least accepted s (ours)", "laco-search", "lowest_accepted"),
+    ]
+
+    def made(profile: str) -> list[Column]:
+        labels = [column.label for column in declare.columns("laco", table)]
+        shown = [given[label] for label in labels]
+        rest = [column for label, column in given.items() if label not in labels]
+        return [*([SHARE] if table == "6" else []), *shown, *rest, *ours]
+
+    return made
+
+
+def generations(profile: str) -> list[Column]:
+    """What a model writes (Table 8); the share of distinct bigrams tells a loop from a sentence."""
+    protocol, texts = ("laco-xsum", 1) if profile == "paper" else ("standin-1", 3)
+    shown = [Column("distinct bigrams", f"generations@{protocol}", "distinct_2", scale=100)]
+    for number in range(1, texts + 1):
+        shown.append(Column(f"response {number}", f"generations@{protocol}", f"text-{number}", text=True))
+    return shown

@@ -1,0 +1,146 @@
+"""LaCo's figures, declared: 3 (post-training), 4 and 5 (layer similarity), and ours: every attempt of the search."""
+
+from __future__ import annotations
+
+from reproductions import declare
+from reproductions.laco import recipes
+from reproductions.laco.recipes import CODE, DENSE, LACO, MAIN, TRAINED, collapsed, standin, trained, unmerged
+from reproductions.linearpatch.recipes import recipe
+from reproductions.registry import Claim, Column, Lookup, Row, Table
+
+LABELS = {"llama-2-7b": "LLaMA-2-7B", "llama-2-13b": "LLaMA-2-13B"}
+SENTENCES = 20  # section 4.2
+
+
+def _dense(profile: str, limit: int | None, **fields) -> list[Row]:
+    """The dense model; of the paper's two the one whose weights can be loaded."""
+    model, label = ("standin", "stand-in") if profile == "standin" else ("llama-2-7b", "LLaMA-2-7B")
+    wanted = recipe(model, profile, limit, **fields)
+    return [Row(model, label, "0/16" if profile == "standin" else "", DENSE, wanted, dense=True)]
+
+
+def _similarity_rows(profile: str, limit: int | None) -> list[Row]:
+    return _dense(profile, limit, calibration=recipes.calibration(profile, SENTENCES))
+
+
+def _training_rows(profile: str, limit: int | None) -> list[Row]:
+    rows = []
+    for merge, name in (("paper", ""), ("code", CODE)):
+        if profile == "standin":
+            rows += standin([(MAIN["standin"], TRAINED + name, trained("standin", profile, limit, merge))])
+        else:
+            wanted = trained("llama-2-7b", profile, limit, merge)
+            rows.append(Row("llama-2-7b", LABELS["llama-2-7b"], "", TRAINED + name, wanted))
+    return rows
+
+
+def _search_rows(profile: str, limit: int | None) -> list[Row]:
+    if profile == "standin":
+        rows = []
+        for merge, name in (("paper", ""), ("code", CODE)):
+            rows += [(left, LACO + name, collapsed("standin", profile, limit, left, merge)) for left in (12, 8)]
+        return standin([*rows, (MAIN["standin"], recipes.UNMERGED, unmerged(profile, limit))])
+    return [
+        Row(model, label, "", LACO + name, collapsed(model, profile, limit, MAIN[model], merge))
+        for model, label in LABELS.items()
+        for merge, name in (("paper", ""), ("code", CODE))
+    ]
+
+
+def _of(method: str, column: str, verdict):
+    def check(cell: Lookup, settings: list[tuple[str, str]]) -> bool | None:
+        found = [cell(m, s, method, column) for m, s in (*settings, ("stand-in", "0/16"))]
+        found = [value for value in found if value is not None]
+        return all(map(verdict, found)) if found else None
+
+    return check
+
+
+def _figure(name: str, title: str, rows, columns: list[Column], claims=(), note: str = "") -> Table:
+    return Table(
+        target=f"{name}-laco",
+        paper="laco",
+        number=name,
+        title=f"{declare.title_of('laco')}, {title}",
+        rows=rows,
+        columns=lambda profile: columns,
+        claims=claims,
+        note=note,
+        draw=f"figures.laco:{name}",
+    )
+
+
+FIGURES = [
+    _figure(
+        "figure3",
+        "Figure 3: loss curves of post-training",
+        _training_rows,
+        [
+            Column("tokens (M)", "laco-training", "millions"),
+            Column("steps", "laco-training", "steps"),
+            Column("first loss", "laco-training", "first"),
+            Column("last loss (mean of ten)", "laco-training", "last"),
+            Column("validation loss", "laco-training", "validation"),
+            Column("seconds", "laco-training", "seconds"),
+        ],
+        note="The stand-in's run is short: 48 steps of eight windows of 256 tokens at a rate of 1e-3.",
+    ),
+    _figure(
+        "figure4",
+        "Figure 4: distances between adjacent layers' matrices",
+        _similarity_rows,
+        [
+            Column("largest distance", "laco-distances", "largest"),
+            Column("mean share of uncorrelated", "laco-distances", "mean_share", scale=100),
+            Column("least share", "laco-distances", "least_share", scale=100),
+            Column("largest share", "laco-distances", "most_share", scale=100),
+        ],
+        (
+            Claim(
+                "adjacent layers' matrices are similar (here: closer than 90 % of what uncorrelated ones would be)",
+                _of(DENSE, "mean share of uncorrelated", lambda value: value < 90),
+            ),
+        ),
+        "Uncorrelated matrices are sqrt(|A|^2 + |B|^2) apart: 100 % says that two layers have nothing in common.",
+    ),
+    _figure(
+        "figure5",
+        "Figure 5: outputs of adjacent layers, and of layers merged into one",
+        _similarity_rows,
+        [
+            Column("least adjacent (a)", "laco-outputs", "least_adjacent"),
+            Column("least merged, Eq. 1 (b)", "laco-outputs", "least_paper"),
+            Column("least merged, code (b)", "laco-outputs", "least_code"),
+            Column("first layer alone", "laco-outputs", "least_alone"),
+            Column("no layer", "laco-outputs", "least_none"),
+            Column("norm of Eq. 1", "laco-outputs", "norm"),
+            Column("if uncorrelated", "laco-outputs", "norm_uncorrelated"),
+        ],
+        (
+            Claim(
+                "(b) the lowest cosine between the merged layer's output and the last one's is above .996",
+                _of(DENSE, "least merged, Eq. 1 (b)", lambda value: value > 0.996),
+            ),
+            Claim(
+                "ours: so it is for the code's merge",
+                _of(DENSE, "least merged, code (b)", lambda value: value > 0.996),
+            ),
+        ),
+        "Cosines per token, mean over the tokens of twenty sentences. Windows of four within the same part of the model as "
+        "the paper's layers 10 to 19 of 32. The norm is |theta*| over the merged layers' root mean square.",
+    ),
+    _figure(
+        "search",
+        "every attempt of the search (ours)",
+        _search_rows,
+        [
+            Column("T", "laco-search", "T"),
+            Column("layers", "laco-search", "layers"),
+            Column("merges", "laco-search", "merges"),
+            Column("attempts", "laco-search", "attempts"),
+            Column("highest s", "laco-search", "highest"),
+            Column("layer executions", "laco-search", "layer_executions"),
+        ],
+        note="Layer executions count every sentence; the rows without a given T searched for it.",
+    ),
+]

@@ -1,0 +1,121 @@
+"""LaCo's tables, declared."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+
+from reproductions import declare
+from reproductions.laco import columns, recipes
+from reproductions.laco.claims import CLAIMS, PAPERS
+from reproductions.laco.recipes import CODE, DENSE, LACO, MAIN, collapsed, selection, standin
+from reproductions.linearpatch.recipes import recipe
+from reproductions.registry import Row, Table
+
+SHARES = "ratio % is recomputed from the printed number of layers left; the second column repeats it as printed."
+MERGES = (
+    "Eq. 1 (LaCo) and the merge that the official notebooks compute, which is the last layer's weights under the first "
+    "layer's norms (code's merge). On the stand-in C = 3, I = 2, and T was chosen so that merges are accepted: .55 and .89 "
+    "both leave 12 layers."
+)
+SEARCH = (
+    "On the stand-in T was chosen so that merges are accepted; the rows with the paper's C and T show what happens "
+    "otherwise. s is the similarity of one attempt."
+)
+
+
+def _table(number: str, title: str, made_columns, standin_rows, shape=None, note: str = MERGES) -> Table:
+    printed = recipes.printed(number, shape)
+
+    def rows(profile: str, limit: int | None) -> list[Row]:
+        return printed(limit) if profile == "paper" else standin_rows(profile, limit)
+
+    return Table(
+        target=f"table{number}-laco",
+        paper="laco",
+        number=number,
+        title=f"{declare.title_of('laco')}, Table {number}: {title}",
+        rows=rows,
+        columns=made_columns,
+        claims=CLAIMS.get(number, ()),
+        note=note,
+    )
+
+
+def _search_rows(profile: str, limit: int | None, lefts: tuple[int, ...]) -> list[Row]:
+    """Both merges with the stand-in's settings, and with the paper's C = 4 and T = .65 for LLaMA-2-7B."""
+    found = []
+    for merge, name in (("paper", ""), ("code", CODE)):
+        found += [(left, LACO + name, collapsed("standin", profile, limit, left, merge)) for left in lefts]
+        wanted = selection("standin", merge, 4, 0.65)
+        fields = {"selection": wanted, "calibration": recipes.calibration(profile), "fidelity": merge}
+        found.append((16 if merge == "paper" else 8, LACO + PAPERS + name, recipe("standin", profile, limit, **fields)))
+    return standin(found)
+
+
+def _without_dense(table: Table) -> Table:
+    def rows(profile: str, limit: int | None) -> list[Row]:
+        return [row for row in table.rows(profile, limit) if row.method != DENSE]
+
+    return dataclasses.replace(table, rows=rows)
+
+
+def _generation_rows(profile: str, limit: int | None) -> list[Row]:
+    """Table 8: LLaMA-2-7B's answer to one XSum prompt; on the stand-in three prompts of its own."""
+    if profile == "standin":
+        return recipes.main_rows(profile, limit)
+    found = []
+    for row in recipes.printed("2")(limit):
+        if row.model == "llama-2-7b":
+            found.append(dataclasses.replace(row, sparsity=""))
+    return found
+
+
+TABLES = [
+    _table("1", "main results", columns.with_layers, recipes.main_rows, recipes.shape, f"{MERGES} {SHARES}"),
+    _table("2", "averages of the main results", partial(columns.averages, percent=True), recipes.main_rows),
+    _table("3", "averages after post-training and pruning again", columns.averages, recipes.training_rows),
+    _table(
+        "4",
+        "averages at different shares",
+        partial(columns.averages, layers=True),
+        recipes.ratio_rows,
+        recipes.shape,
+        f"{MERGES} {SHARES}",
+    ),
+    _without_dense(
+        _table(
+            "5",
+            "hyperparameters of the main results",
+            columns.settings("5"),
+            partial(_search_rows, lefts=(MAIN["standin"],)),
+            note=SEARCH,
+        )
+    ),
+    _without_dense(
+        _table(
+            "6",
+            "hyperparameters at different shares",
+            columns.settings("6"),
+            partial(_search_rows, lefts=recipes.STANDIN_LEFT),
+            recipes.shape,
+            f"{SEARCH} {SHARES}",
+        )
+    ),
+    _table(
+        "7", "main results relative to the dense model", columns.percentages, recipes.main_rows, recipes.shape, MERGES
+    ),
+    Table(
+        target="table8-laco",
+        paper="laco",
+        number="8",
+        title=f"{declare.title_of('laco')}, Table 8: what the models write",
+        rows=_generation_rows,
+        columns=columns.generations,
+        note="Greedy, side by side. The paper's own sample is one XSum prompt; it prints no dense answer.",
+    ),
+    _table("9", "scores after post-training and pruning again", columns.with_layers, recipes.training_rows),
+    _table(
+        "10", "scores at different shares", columns.with_layers, recipes.ratio_rows, recipes.shape, f"{MERGES} {SHARES}"
+    ),
+]
