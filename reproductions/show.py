@@ -136,7 +136,9 @@ def _read(record: Record, column: Column) -> Score | Text | str:
     if column.key not in record.values:
         return str(record.details.get("status", "no value"))
     error = record.stderr.get(column.key)
-    return Score(record.values[column.key] * column.scale, None if error is None else error * column.scale)
+    value = record.values[column.key]
+    scaled = value if column.scale == 1 else value * column.scale  # a count stays one
+    return Score(scaled, None if error is None else error * column.scale)
 
 
 def drawn(
@@ -226,6 +228,7 @@ def _cell(row: Row, column: Column, scores: dict, printed: dict) -> dict:
         cell["status"] = "none"  # nothing is removed, nothing is printed
     elif isinstance(score, Score):
         cell |= {"reproduced": score.value, "stderr": score.stderr, "status": "measured"}
+        cell |= {"digits": 0} if number is None and isinstance(score.value, int) else {}
         if value is not None:
             cell["status"] = "match" if _matches(column, score, number) else "differs"
             if cell["status"] == "differs" and column.compare == "exact":

@@ -46,9 +46,9 @@ def settings(table: str):
 
     def made(profile: str) -> list[Column]:
         labels = [column.label for column in declare.columns("laco", table)]
-        shown = [given[label] for label in labels]
+        shown = [SHARE if label == SHARE.label else given[label] for label in labels]
         rest = [column for label, column in given.items() if label not in labels]
-        return [*([SHARE] if table == "6" else []), *shown, *rest, *ours]
+        return [*shown, *rest, *ours]
 
     return made
 

@@ -66,7 +66,7 @@ def _figure(name: str, title: str, rows, columns: list[Column], claims=(), note:
         columns=lambda profile: columns,
         claims=claims,
         note=note,
-        draw=f"figures.laco:{name}",
+        draw=f"figures.laco:{name.removeprefix('figure-')}",
     )
 
 
@@ -130,7 +130,7 @@ FIGURES = [
         "the paper's layers 10 to 19 of 32. The norm is |theta*| over the merged layers' root mean square.",
     ),
     _figure(
-        "search",
+        "figure-search",
         "every attempt of the search (ours)",
         _search_rows,
         [
