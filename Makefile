@@ -68,16 +68,29 @@ $(PAPERS): $(STAMP)
 clean:  ## remove caches (records and .venv stay)
 	rm -rf .cache .pytest_cache .ruff_cache
 
+SHOW = $(RUN) -m reproductions show $(@:-render=) $(NARROW) --format $(FORMAT)
+FETCH = $(RUN) -m reproductions fetch $(@:-fetch=) --profile paper $(foreach m,$(MODEL),--model $(m))
+# A failed cell must not hide the table: show what there is, then fail.
+RUN_AND_SHOW = status=0; $(RUN) -m reproductions run $@ $(NARROW) $(MEASURE) || status=$$?; \
+	test $$status -ge 2 || $(SHOW) || status=$$?; exit $$status
+
 table%-render figure%-render: $(STAMP)
-	@$(RUN) -m reproductions show $(@:-render=) $(NARROW) --format $(FORMAT)
+	@$(SHOW)
 
 table%-fetch figure%-fetch: $(STAMP)
-	@$(RUN) -m reproductions fetch $(@:-fetch=) --profile paper $(foreach m,$(MODEL),--model $(m))
+	@$(FETCH)
 
-# A failed cell must not hide the table: show what there is, then fail.
 table%: $(STAMP)
-	@status=0; $(RUN) -m reproductions run $@ $(NARROW) $(MEASURE) || status=$$?; \
-	test $$status -ge 2 || $(RUN) -m reproductions show $@ $(NARROW) --format $(FORMAT) || status=$$?; exit $$status
+	@$(RUN_AND_SHOW)
+
+grid: $(STAMP)  ## ours: every metric with every repair, one-shot and iterative (a target like a table)
+	@$(RUN_AND_SHOW)
+
+grid-render: $(STAMP)
+	@$(SHOW)
+
+grid-fetch: $(STAMP)
+	@$(FETCH)
 
 figure%: $(STAMP)
 	@$(RUN) -m reproductions run $@ $(NARROW) $(MEASURE) && $(RUN) -m reproductions show $@ $(NARROW)

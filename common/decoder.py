@@ -182,13 +182,13 @@ class Decoder:
         stop: int | None = None,
         attention_mask: Tensor | None = None,
         layers: Sequence[int] | None = None,
-        gains: Mapping[int, float] | None = None,
+        gains: Mapping[int, float | Tensor] | None = None,
     ) -> Tensor:
         """Run layers `[start, stop)` on `hidden` = `X[start]` and return `X[stop]`, both [batch, tokens, channels].
 
         attention_mask [batch, tokens], 1 for tokens and 0 for padding. With `layers` exactly those layers run, in that
-        order, in place of the range: a pruned model is tried without a copy. `gains[l]` multiplies the stream on its way
-        into layer `l`.
+        order, in place of the range: a pruned model is tried without a copy. `gains[l]` acts on the stream on its way into
+        layer `l`, see `gained`.
         """
         stop = self.num_layers if stop is None else stop
         order = list(range(start, stop)) if layers is None else list(layers)
@@ -197,7 +197,7 @@ class Decoder:
         context = self._context(hidden, attention_mask)
         for layer in order:
             if gains and layer in gains:
-                hidden = hidden * gains[layer]
+                hidden = gained(hidden, gains[layer])
             hidden = self.layers[layer](
                 hidden,
                 attention_mask=self._mask(context, hidden, self.layer_type(layer)),
@@ -259,6 +259,13 @@ class Decoder:
                 position_ids=context.positions,
             )
         return context.masks[kind]
+
+
+def gained(hidden: Tensor, gain: float | Tensor) -> Tensor:
+    """[..., channels] times one factor, a factor per channel [C], or a matrix [C, C] from the right (in float32)."""
+    if isinstance(gain, Tensor) and gain.ndim == 2:
+        return (hidden.float() @ gain.to(hidden.device, torch.float32)).to(hidden.dtype)
+    return hidden * (gain.to(hidden) if isinstance(gain, Tensor) else gain)
 
 
 def _same(a: Tensor | None, b: Tensor | None) -> bool:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from common.calibration import Statistics
-from common.decoder import Decoder
+from common.decoder import Decoder, gained
 from common.errors import UserValueError, unknown
 
 ABSOLUTES = ("after-sum", "elementwise")
@@ -50,7 +50,7 @@ def losses_without_each(
     candidates: list[int],
     *,
     batch_size: int = 8,
-    gains: Mapping[int, float] | None = None,
+    gains: Mapping[int, float | Tensor] | None = None,
     inputs: Sequence[Sequence[Tensor]] | None = None,
     progress: bool = False,
 ) -> Tensor:
@@ -61,7 +61,7 @@ def losses_without_each(
     (m - 2) + (m - 2)(m - 1)/2 layer executions a batch, against (m - 2)(m - 1) when each trial runs the whole model.
 
     Args:
-        gains: factors on the stream on its way into a layer (`Decoder.run`); a candidate's stays when the candidate goes.
+        gains: what acts on the stream on its way into a layer (`Decoder.run`); a candidate's stays when the candidate goes.
         inputs: what each layer of ``alive`` receives, per batch, if known: ``inputs[batch][place]``, gains included.
     """
     totals = dict.fromkeys(candidates, 0.0)
@@ -80,7 +80,7 @@ def losses_without_each(
 
 @torch.no_grad()
 def layer_inputs(
-    decoder: Decoder, ids: Tensor, layers: Sequence[int], gains: Mapping[int, float] | None = None
+    decoder: Decoder, ids: Tensor, layers: Sequence[int], gains: Mapping[int, float | Tensor] | None = None
 ) -> Iterator[Tensor]:
     """What each of ``layers`` receives, gains included, in the model of them alone, then ``X[N]``; one at a time.
 
@@ -89,7 +89,7 @@ def layer_inputs(
     hidden = decoder.embed_tokens(ids)
     for layer in layers:
         if gains and layer in gains:
-            hidden = hidden * gains[layer]
+            hidden = gained(hidden, gains[layer])
         yield hidden
         hidden = decoder.run(hidden, layers=[layer])
     yield hidden
@@ -172,7 +172,7 @@ def taylor(
     norms: bool = True,
     micro_batch: int = 1,
     layers: Sequence[int] | None = None,
-    gains: Mapping[int, float] | None = None,
+    gains: Mapping[int, float | Tensor] | None = None,
     inputs: Sequence[Sequence[Tensor]] | None = None,
     progress: bool = False,
 ) -> Tensor:
@@ -187,7 +187,7 @@ def taylor(
         norms: count the gains of the norms.
         micro_batch: samples that go through a layer together.
         layers: score only these layers, in this order, of the model that consists of them alone.
-        gains: factors on the stream on its way into a layer (`Decoder.run`).
+        gains: what acts on the stream on its way into a layer (`Decoder.run`).
         inputs: what each of ``layers``, gains included, and the final norm receive, per micro-batch, if known:
             ``inputs[batch][place]`` [samples, tokens, channels]. Saves the forward pass.
 
@@ -222,7 +222,9 @@ def taylor(
                 upstream = gradients[index].to(decoder.device)
                 # an expert that no token chose has no gradient
                 found = torch.autograd.grad(leaving, [entering, *weights], upstream, allow_unused=True)
-                gradients[index] = (found[0] * (gains or {}).get(layer, 1.0)).cpu()
+                gain = (gains or {}).get(layer, 1.0)  # linear: its gradient is its transpose
+                gain = gain.T if isinstance(gain, Tensor) and gain.ndim == 2 else gain
+                gradients[index] = gained(found[0], gain).cpu()
                 if absolute == "elementwise":
                     scores[place] += _saliency(weights, found[1:])
                 elif total is None:

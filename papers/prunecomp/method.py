@@ -11,75 +11,19 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 
 from torch import Tensor, nn
 from tqdm import tqdm
 
 from common.calibration import Statistics, collect
 from common.decoder import Decoder
-from common.errors import UserError, UserValueError, unknown
-from common.hooks import patches
-from common.importance import losses_without_each, magnitude, protect, taylor
-from common.selection import best_window, check_count, one_shot, runs
+from common.importance import magnitude
+from common.selection import best_window, one_shot, runs
 from common.surgery import remove_layers
 from papers.prunecomp.factor import check_cut, check_scale_invariance, fuse_factor, fuse_factors, magnitude_factor
-from papers.prunecomp.stream import Stream
+from papers.prunecomp.search import Search, check
 
 log = logging.getLogger(__name__)
-
-METRICS = ("bi", "cl", "ppl", "taylor+", "mag+")
-FIDELITIES = ("paper", "code")
-
-
-@dataclass(frozen=True)
-class _Search:
-    """What stays the same while layers go. protected: None for the metric's own rule; own: the metric's tokens, if others."""
-
-    metric: str
-    fidelity: str
-    compensate: bool
-    protected: frozenset[int] | None
-    windows: Tensor | None
-    own: Tensor | None
-    batch_size: int
-    progress: bool
-
-    def streams(self, decoder: Decoder) -> tuple[Stream, Stream]:
-        """The stream that factors are measured on, and the metric's (mostly the same)."""
-        options = {"batch_size": self.batch_size, "progress": self.progress}
-        stream = Stream(decoder, self.windows, **options)
-        return stream, stream if self.own is None else Stream(decoder, self.own, **options)
-
-    def eligible(self, layers: list[int], total: int) -> list[int]:
-        """The layers that may go next, of those that remain.
-
-        Taylor+ and Mag+ keep the first four and last two of the original model. These are also the first four and last
-        two of any smaller one, which is what the official code keeps. Its PPL keeps the first and last that remain.
-        """
-        if self.protected is not None:
-            return [layer for layer in layers if layer not in self.protected]
-        if self.metric.endswith("+"):
-            return [layer for layer in layers if layer not in protect(total)]
-        return layers[1:-1] if self.metric == "ppl" and self.fidelity == "code" else layers
-
-    def scores(self, stream: Stream, eligible: list[int]) -> dict[int, float]:
-        """Eligible layer -> score in the model as it is now; candidates for PPL are tried without a factor of their own."""
-        decoder, layers = stream.decoder, stream.layers
-        if self.metric == "bi":
-            found = dict(zip(layers, (1 - stream.cosines()).tolist()))
-        elif self.metric == "mag+":
-            found = dict(zip(layers, magnitude(decoder, layers=layers, factors=stream.products()).tolist()))
-        elif self.metric == "taylor+":
-            options = {"micro_batch": stream.batch_size, "gains": stream.factors, "progress": self.progress}
-            scores = taylor(decoder, stream.ids, layers=layers, inputs=stream.states(), **options)
-            found = dict(zip(layers, scores.tolist()))
-        else:
-            inputs = stream.states(layers.index(eligible[-1]))
-            options = {"batch_size": stream.batch_size, "gains": stream.factors, "progress": self.progress}
-            losses = losses_without_each(decoder, stream.ids, layers, eligible, inputs=inputs, **options)
-            found = dict(zip(eligible, losses.tolist()))
-        return {layer: found[layer] for layer in eligible}
 
 
 def prune_and_compensate(
@@ -128,13 +72,13 @@ def prune_and_compensate(
     keep = None if protected is None else frozenset(protected)
     windows, own = (metric_windows, None) if windows is None and not compensate else (windows, metric_windows)
     own = None if own is windows else own
-    search = _Search(metric, fidelity, compensate, keep, windows, own, batch_size, progress)
-    _check(search, decoder, count)
+    search = Search(metric, fidelity, compensate, keep, windows, own, batch_size, progress)
+    check(search, decoder, count)
     began = decoder.executions
     if metric == "cl":
         report = _window(search, decoder, count, window_factor)
     elif windows is None:  # Mag+ without compensation: the weights of what remains do not change
-        protected = set(range(decoder.num_layers)) - set(_first(search, decoder))
+        protected = set(range(decoder.num_layers)) - set(search.first(decoder))
         removed = one_shot(magnitude(decoder), count, protected)
         remove_layers(model, removed)
         report = {"removed": removed, "factors": [], "cuts": []}
@@ -181,34 +125,7 @@ def repeat(model: nn.Module, removed: Sequence[int], factors: Sequence[float | N
     return _report(removed, list(factors), cuts)
 
 
-def _first(search: _Search, decoder: Decoder) -> list[int]:
-    return search.eligible(list(range(decoder.num_layers)), decoder.num_layers)
-
-
-def _check(search: _Search, decoder: Decoder, count: int) -> None:
-    """Everything that can be refused before any layer runs."""
-    if search.metric not in METRICS:
-        raise unknown("pruning metric", search.metric, METRICS)
-    if search.fidelity not in FIDELITIES:
-        raise unknown("fidelity", search.fidelity, FIDELITIES)
-    check_count(count, decoder.num_layers)
-    allowed = len(_first(search, decoder))
-    if count > allowed:
-        raise UserValueError(
-            f"cannot remove {count} layers: only {allowed} of {decoder.num_layers} are not protected; remove fewer, or name "
-            "the layers to keep in protected="
-        )
-    if search.windows is None and search.own is None and search.metric != "mag+":
-        raise UserError(f"the metric {search.metric!r} needs calibration tokens [samples, tokens]; pass windows")
-    if search.windows is None and search.compensate:
-        raise UserError("compensation needs calibration tokens [samples, tokens]; pass windows, or compensate=False")
-    if patches(decoder.model):
-        raise UserError("the model carries patches; prune and compensate it before anything is attached to it")
-    if search.compensate:
-        check_scale_invariance(decoder)
-
-
-def _window(search: _Search, decoder: Decoder, count: int, window_factor: str) -> dict:
+def _window(search: Search, decoder: Decoder, count: int, window_factor: str) -> dict:
     """CosSim(CL), Eq. 5: the window that changes the stream least, at once; one factor across it."""
     kind = "channel" if search.fidelity == "code" else "token"
     options = {"span": count, "rotate": False, "batch_size": search.batch_size, "progress": search.progress}
@@ -227,23 +144,18 @@ def _window(search: _Search, decoder: Decoder, count: int, window_factor: str) -
     return _report(range(start, stop), [factor] if search.compensate else [], cuts)
 
 
-def _streamed(search: _Search, decoder: Decoder, count: int, iterative: bool) -> dict:
+def _streamed(search: Search, decoder: Decoder, count: int, iterative: bool) -> dict:
     """All other metrics: the model stays whole while layers are chosen, and is cut and fused once at the end."""
     stream, metric_stream = search.streams(decoder)
     order: list[int] = []
     alphas: dict[int, float] = {}
     if not iterative:
-        scores = search.scores(metric_stream, _first(search, decoder))
-        order = sorted(scores, key=scores.__getitem__)[:count]  # ties: the earlier layer
+        order = search.lowest(metric_stream, count)
         alphas = {layer: stream.factor(layer) for layer in order} if search.compensate else {}
     removed: list[int] = []
     factors: list[float | None] = []
     for step in tqdm(range(count), "Prune&Comp", disable=not (search.progress and sys.stderr.isatty())):
-        if iterative:
-            scores = search.scores(metric_stream, search.eligible(stream.layers, decoder.num_layers))
-            layer = min(scores, key=scores.__getitem__)
-        else:
-            layer = order[step]
+        layer = search.lowest(metric_stream)[0] if iterative else order[step]
         alpha = None
         if search.compensate and layer == stream.layers[-1]:
             _nothing_follows(layer)
@@ -258,7 +170,7 @@ def _streamed(search: _Search, decoder: Decoder, count: int, iterative: bool) ->
     return _report(removed, factors if search.compensate else [], stream.cuts())
 
 
-def _in_place(search: _Search, decoder: Decoder, count: int) -> dict:
+def _in_place(search: Search, decoder: Decoder, count: int) -> dict:
     """The official code's loop: a fresh look at the present model, then its weights are cut and scaled as they are stored."""
     names, total = list(range(decoder.num_layers)), decoder.num_layers
     removed: list[int] = []

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from common.decoder import Decoder
+from common.decoder import Decoder, gained
 from common.errors import UserValueError
 
 
@@ -34,7 +34,8 @@ class Stream:
     """What every remaining layer receives on ``ids`` [samples, tokens], and how much it changes it.
 
     layers: the remaining layers, by original index, in order. factors: at each cut, what multiplies the stream on its way
-    into a layer (by its original index; N is the final norm). Held, in host memory: one state [samples, tokens, channels]
+    into a layer (by its original index; N is the final norm); alpha, or for other repairs a factor per channel [C] or a
+    matrix [C, C]. Held, in host memory: one state [samples, tokens, channels]
     per remaining layer, in the model's dtype.
     """
 
@@ -44,7 +45,7 @@ class Stream:
         self.decoder, self.ids, self.progress = decoder, ids, progress
         self.batch_size = batch_size
         self.layers = list(range(decoder.num_layers))
-        self.factors: dict[int, float] = {}
+        self.factors: dict[int, float | Tensor] = {}
         self._batches = ids.split(batch_size)
         self._states: list[list[Tensor]] = [[] for _ in self._batches]
         self._changes: dict[int, _Change] = {}
@@ -77,37 +78,50 @@ class Stream:
         self.states(self.layers.index(layer) + 1)
         return self._changes[layer].ratio / self._changes[layer].samples
 
-    def remove(self, layer: int, factor: float = 1.0) -> None:
+    def remove(self, layer: int, factor: float | Tensor = 1.0) -> None:
         """Take ``layer`` out; what followed it receives ``factor`` times its input from now on."""
         place = self.layers.index(layer)
         after = self.layers[place + 1] if place + 1 < len(self.layers) else self.decoder.num_layers
         self.layers.remove(layer)
-        # its input carries the factor of the cut before it; a cut behind it had one of its own
-        gain = factor * self.factors.get(after, 1.0)
-        total = gain * self.factors.pop(layer, 1.0)
-        if total != 1.0:
-            self.factors[after] = total
+        # its input carries what acts at the cut before it; a cut behind it had something of its own
+        gain = _product(factor, self.factors.pop(after, 1.0))
+        if (before := self.factors.pop(layer, None)) is not None or not _is_one(gain):
+            self.factors[after] = _product(1.0 if before is None else before, gain)
         for states in self._states:
             del states[place + 1 :]
-            if len(states) == place + 1 and gain != 1.0:
-                states[place] = states[place] * gain
+            if len(states) == place + 1 and not _is_one(gain):
+                states[place] = gained(states[place], gain)
         for gone in [layer, *self.layers[place:]]:
             self._changes.pop(gone, None)
 
     def products(self) -> dict[int, float]:
         """Remaining layer -> the product of all factors behind it: what fusing multiplies its residual writers by."""
-        return {
-            layer: math.prod(factor for receiver, factor in self.factors.items() if receiver > layer)
-            for layer in self.layers
-        }
+        fused = {receiver: factor for receiver, factor in self.factors.items() if not isinstance(factor, Tensor)}
+        return {layer: math.prod(f for receiver, f in fused.items() if receiver > layer) for layer in self.layers}
 
-    def cuts(self) -> dict[int, float]:
+    def cuts(self) -> dict[int, float | Tensor]:
         """Position in the model without the removed layers -> factor. The final norm would not notice one: left out."""
         return {self.layers.index(receiver): f for receiver, f in self.factors.items() if receiver in self.layers}
 
     def _gained(self, hidden: Tensor, place: int) -> Tensor:
         receiver = self.layers[place] if place < len(self.layers) else self.decoder.num_layers
-        return hidden * self.factors[receiver] if receiver in self.factors else hidden
+        return gained(hidden, self.factors[receiver]) if receiver in self.factors else hidden
+
+
+def _is_one(gain: float | Tensor) -> bool:
+    return not isinstance(gain, Tensor) and gain == 1.0
+
+
+def _product(first: float | Tensor, second: float | Tensor) -> float | Tensor:
+    """What acts like ``first`` and then ``second``."""
+    matrices = [isinstance(gain, Tensor) and gain.ndim == 2 for gain in (first, second)]
+    if all(matrices):
+        return first @ second
+    if matrices[0]:
+        return first * second  # a factor per channel scales the columns
+    if matrices[1]:
+        return first[:, None] * second if isinstance(first, Tensor) else first * second
+    return first * second
 
 
 def _add(change: _Change, entering: Tensor, leaving: Tensor) -> None:

@@ -7,12 +7,14 @@ import json
 from common import calibration, corpora, selection
 from common.errors import UserError
 from common.evaluation.perplexity import Protocol, c4_crops
-from papers import prunecomp
+from common.surgery import remove_layers
+from papers import linearpatch, prunecomp
 from reproductions import reported
 from reproductions.declare import MODELS
 from reproductions.prepared import Prepared, calibration_windows
 
 _SEARCHES: dict[str, dict] = {}
+_CHOICES: dict[str, list[int]] = {}
 
 
 def tokens(prepared: Prepared, entry: dict | None):
@@ -60,7 +62,70 @@ def _factor(prepared: Prepared, removed: list[int], progress: bool) -> None:
     prepared.details |= prunecomp.remove_and_compensate(prepared.model, statistics, removed, **options)
 
 
-PRUNERS = {"prunecomp": _prune}
+def _stream(prepared: Prepared, progress: bool) -> prunecomp.Stream:
+    return prunecomp.Stream(prepared.decoder, prepared.windows(), batch_size=prepared.batch_size, progress=progress)
+
+
+def _metric(prepared: Prepared, progress: bool) -> list[int]:
+    """A metric's choice at once, to be repaired by any paper's means."""
+    choice = prepared.recipe.selection
+    if choice["metric"] == "cl":
+        statistics = prepared.statistics(choice["count"], ("token",), progress=progress)
+        return list(range(*selection.best_window(statistics, choice["count"], exclude_ends=False)))
+    recipe = prepared.recipe
+    key = json.dumps(
+        [recipe.model, recipe.weights, recipe.calibration, choice, str(prepared.model.dtype)], sort_keys=True
+    )
+    if key not in _CHOICES:
+        _CHOICES[key] = prunecomp.choose(
+            _stream(prepared, progress), choice["count"], choice["metric"], progress=progress
+        )
+    return _CHOICES[key]
+
+
+class _OneLayer:
+    """A stream's layer as a model of one layer, for `common.calibration.collect`: X[0] is what it receives."""
+
+    num_layers = 1
+
+    def __init__(self, stream: prunecomp.Stream, layer: int) -> None:
+        place = stream.layers.index(layer)
+        self.decoder, self.layer = stream.decoder, layer
+        self.entering = iter([states[place] for states in stream.states(place)])
+
+    def embed_tokens(self, ids):
+        return next(self.entering).to(self.decoder.device)
+
+    def run(self, hidden, start, stop):
+        return self.decoder.run(hidden, layers=[self.layer])
+
+
+def _iterated_patch(prepared: Prepared, progress: bool) -> None:
+    """Algorithm 1 with a patch in place of the factor: each removal is patched, by the model as it is, before the next."""
+    choice = prepared.recipe.selection
+    kind, estimator = choice["patch"]["kind"], choice["patch"]["estimator"]
+    stream = _stream(prepared, progress)
+    options = {"pairs": (), "batch_size": stream.batch_size} | linearpatch.named_statistics(kind, estimator, [(0, 1)])
+    removed = []
+    for _ in range(choice["count"]):
+        layer = prunecomp.next_layer(stream, choice["metric"], progress=progress)
+        statistics = calibration.collect(_OneLayer(stream, layer), stream.ids, **options)
+        values = linearpatch.patch_values(statistics, 0, 1, kind=kind, estimator=estimator)
+        if kind == "hadamard":
+            values = linearpatch.LinearPatch(values, kind).matrix()
+        stream.remove(layer, values.float())
+        removed.append(layer)
+    gains = dict(stream.factors)
+    remove_layers(prepared.model, removed)
+    for receiver, values in gains.items():
+        position = receiver - sum(layer < receiver for layer in removed)
+        patch = linearpatch.LinearPatch(values, "matrix" if values.ndim == 2 else "diagonal")
+        linearpatch.insert_patch(prepared.model, position, patch)
+    prepared.details["removed"] = removed
+
+
+PRUNERS = {"prunecomp": _prune, "iterated-patch": _iterated_patch}
+SELECTIONS = {"prunecomp-metric": _metric}
 REPAIRS = {"magnitude-factor": _factor}
 
 

@@ -1,13 +1,21 @@
 """Prune&Comp's tables: every printed row has a recipe that says what the row says, and lists compare place by place."""
 
-import pytest
+from dataclasses import replace
 
+import pytest
+import torch
+
+from common import models
+from common.hadamard import hadamard_matrix
+from common.moments import Moments
 from common.results import Record, Store
+from common.surgery import remove_layers
 from reproductions import declare, measure, registry, reported, show
 from reproductions.methods import prunecomp as methods
+from reproductions.prepared import calibration_windows
 from reproductions.prunecomp import METRICS, TABLES, recipe
 
-NUMBERS = [table.number for table in TABLES if table.draw is None and table.number.lstrip("A").isdigit()]
+NUMBERS = [table.number for table in TABLES if table.number.lstrip("A").isdigit()]
 
 
 @pytest.mark.parametrize("number", NUMBERS)
@@ -92,6 +100,74 @@ def test_a_recipe_is_carried_out_and_a_shorter_one_starts_from_a_longer(tmp_path
     assert len(three.model.model.layers) == 13
     values, _, _ = measure.benchmark(three, "removed-order")
     assert list(values.values()) == three.details["removed"]
+
+
+def tiny_recipe(name: str, samples: int = 2, length: int = 32):
+    """A row of the grid on the stand-in, with little text."""
+    row = next(row for row in registry.get("grid").rows("standin", None) if row.method == name)
+    return replace(row.recipe, calibration=row.recipe.calibration | {"count": samples, "length": length})
+
+
+def test_the_grid_has_every_metric_with_every_repair_and_shares_the_papers_rows():
+    rows = registry.get("grid").rows("standin", None)
+    assert len(rows) == 1 + 5 * 6 + 4 * 6
+    assert len({row.recipe.hash for row in rows}) == len(rows)
+    tables = {row.recipe.hash for n in ("1", "4") for row in registry.get(f"table{n}-prunecomp").rows("standin", None)}
+    assert (
+        sum(row.recipe.hash in tables for row in rows) == 1 + 5 + 5 + 2
+    )  # dense, as they are, Prune&Comp, the ablation
+    names = {row.method for row in rows}
+    assert {"CosSim(BI), one-shot, A (LinearPatch[S])", "CosSim(CL), one-shot, A (LinearPatch[L])"} <= names
+
+
+@pytest.mark.parametrize("repair", ["d", "A", "matrix, least squares"])
+def test_an_iterated_patch_is_fitted_to_the_model_as_it_is_by_then(repair):
+    """Naively: models that lose one layer after another, with the patches as hooks; a cut's patches compose."""
+    made = tiny_recipe(f"CosSim(BI), iterative, {repair}")
+    prepared = measure.prepare(made)
+    model, _ = models.load("standin")
+    windows = calibration_windows(made.calibration, prepared.tokenizer)
+    names, removed = list(range(16)), []
+    kind, estimator = made.selection["patch"]["kind"], made.selection["patch"]["estimator"]
+    for _ in range(made.selection["count"]):
+        received, returned = [], []
+        for layer in model.model.layers:
+            layer.register_forward_hook(
+                lambda _, a, out, x=received, y=returned: (x.append(a[0]), y.append(out))[:0] or None
+            )
+        with torch.no_grad():
+            model(windows, use_cache=False)
+        for layer in model.model.layers:
+            layer._forward_hooks.clear()
+        cosines = [torch.cosine_similarity(x, y, dim=-1).mean().item() for x, y in zip(received, returned)]
+        place = max(range(len(names)), key=cosines.__getitem__)
+        x, y = received[place].float(), returned[place].float()
+        if repair == "matrix, least squares":
+            moments = Moments(matrices=True)
+            moments.add(x, y)
+            matrix = moments.matrix().float()
+        else:
+            rotation = hadamard_matrix(192).float() if repair == "A" else torch.eye(192)
+            d = ((y @ rotation).abs().mean(1) / (x @ rotation).abs().mean(1)).mean(0)
+            matrix = rotation * d @ rotation.T
+        hooks = list(model.model.layers[place]._forward_pre_hooks.values())
+        remove_layers(model, [place])
+        removed.append(names.pop(place))
+        hooks.append(lambda _, args, matrix=matrix: (args[0] @ matrix, *args[1:]))
+        for hook in reversed(hooks):
+            model.model.layers[place].register_forward_pre_hook(hook, prepend=True)
+    assert kind in ("diagonal", "hadamard", "matrix") and estimator
+    assert prepared.details["removed"] == removed
+    with torch.no_grad():
+        ours, naive = (m(windows, use_cache=False).logits for m in (prepared.model, model))
+    torch.testing.assert_close(ours, naive, rtol=1e-2, atol=1e-2)
+
+
+def test_a_metrics_choice_at_once_is_the_one_shot_rows():
+    chosen = measure.prepare(tiny_recipe("Taylor+, one-shot, d"))
+    plain = measure.prepare(tiny_recipe("Taylor+, one-shot, none"))
+    assert chosen.details["removed"] == plain.details["removed"]
+    assert chosen.details["patches"]
 
 
 def test_claims_are_read_from_both_sides():

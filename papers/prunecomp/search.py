@@ -1,0 +1,124 @@
+"""Which layer goes next: the paper's metrics over a stream, with their protections ("Layer Pruning Metrics").
+
+Lower scores are removed first for every metric; Eqs. 4 and 5 are cosines, of which the highest goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from common.decoder import Decoder
+from common.errors import UserError, UserValueError, unknown
+from common.hooks import patches
+from common.importance import losses_without_each, magnitude, protect, taylor
+from common.selection import check_count
+from papers.prunecomp.factor import check_scale_invariance
+from papers.prunecomp.stream import Stream
+
+METRICS = ("bi", "cl", "ppl", "taylor+", "mag+")
+FIDELITIES = ("paper", "code")
+
+
+@dataclass(frozen=True)
+class Search:
+    """What stays the same while layers go. protected: None for the metric's own rule; own: the metric's tokens, if others."""
+
+    metric: str
+    fidelity: str
+    compensate: bool
+    protected: frozenset[int] | None
+    windows: Tensor | None
+    own: Tensor | None
+    batch_size: int
+    progress: bool
+
+    def streams(self, decoder: Decoder) -> tuple[Stream, Stream]:
+        """The stream that factors are measured on, and the metric's (mostly the same)."""
+        options = {"batch_size": self.batch_size, "progress": self.progress}
+        stream = Stream(decoder, self.windows, **options)
+        return stream, stream if self.own is None else Stream(decoder, self.own, **options)
+
+    def eligible(self, layers: list[int], total: int) -> list[int]:
+        """The layers that may go next, of those that remain.
+
+        Taylor+ and Mag+ keep the first four and last two of the original model. These are also the first four and last
+        two of any smaller one, which is what the official code keeps. Its PPL keeps the first and last that remain.
+        """
+        if self.protected is not None:
+            return [layer for layer in layers if layer not in self.protected]
+        if self.metric.endswith("+"):
+            return [layer for layer in layers if layer not in protect(total)]
+        return layers[1:-1] if self.metric == "ppl" and self.fidelity == "code" else layers
+
+    def scores(self, stream: Stream, eligible: list[int]) -> dict[int, float]:
+        """Eligible layer -> score in the model as it is now; candidates for PPL are tried without a factor of their own."""
+        decoder, layers = stream.decoder, stream.layers
+        if self.metric == "bi":
+            found = dict(zip(layers, (1 - stream.cosines()).tolist()))
+        elif self.metric == "mag+":
+            found = dict(zip(layers, magnitude(decoder, layers=layers, factors=stream.products()).tolist()))
+        elif self.metric == "taylor+":
+            options = {"micro_batch": stream.batch_size, "gains": stream.factors, "progress": self.progress}
+            scores = taylor(decoder, stream.ids, layers=layers, inputs=stream.states(), **options)
+            found = dict(zip(layers, scores.tolist()))
+        else:
+            inputs = stream.states(layers.index(eligible[-1]))
+            options = {"batch_size": stream.batch_size, "gains": stream.factors, "progress": self.progress}
+            losses = losses_without_each(decoder, stream.ids, layers, eligible, inputs=inputs, **options)
+            found = dict(zip(eligible, losses.tolist()))
+        return {layer: found[layer] for layer in eligible}
+
+    def lowest(self, stream: Stream, count: int = 1) -> list[int]:
+        """The ``count`` eligible layers of lowest score, lowest first; ties go to the earlier layer."""
+        scores = self.scores(stream, self.eligible(stream.layers, stream.decoder.num_layers))
+        return sorted(scores, key=scores.__getitem__)[:count]
+
+    def first(self, decoder: Decoder) -> list[int]:
+        """The layers of the whole model that may go."""
+        return self.eligible(list(range(decoder.num_layers)), decoder.num_layers)
+
+
+def next_layer(
+    stream: Stream, metric: str = "bi", *, protected: Collection[int] | None = None, progress: bool = False
+) -> int:
+    """The layer that the metric would remove next from the model as the stream has it (not for CL)."""
+    return choose(stream, 1, metric, protected=protected, progress=progress)[0]
+
+
+def choose(
+    stream: Stream, count: int, metric: str = "bi", *, protected: Collection[int] | None = None, progress: bool = False
+) -> list[int]:
+    """``count`` layers at once by the metric's scores in the model as it is, lowest first; nothing is removed.
+
+    For all metrics but CL, whose window `common.selection.best_window` gives. Raises UserError as `prune_and_compensate`.
+    """
+    keep = None if protected is None else frozenset(protected)
+    search = Search(metric, "paper", False, keep, stream.ids, None, stream.batch_size, progress)
+    check(search, stream.decoder, count)
+    return search.lowest(stream, count)
+
+
+def check(search: Search, decoder: Decoder, count: int) -> None:
+    """Everything that can be refused before any layer runs."""
+    if search.metric not in METRICS:
+        raise unknown("pruning metric", search.metric, METRICS)
+    if search.fidelity not in FIDELITIES:
+        raise unknown("fidelity", search.fidelity, FIDELITIES)
+    check_count(count, decoder.num_layers)
+    allowed = len(search.first(decoder))
+    if count > allowed:
+        raise UserValueError(
+            f"cannot remove {count} layers: only {allowed} of {decoder.num_layers} are not protected; remove fewer, or name "
+            "the layers to keep in protected="
+        )
+    if search.windows is None and search.own is None and search.metric != "mag+":
+        raise UserError(f"the metric {search.metric!r} needs calibration tokens [samples, tokens]; pass windows")
+    if search.windows is None and search.compensate:
+        raise UserError("compensation needs calibration tokens [samples, tokens]; pass windows, or compensate=False")
+    if patches(decoder.model):
+        raise UserError("the model carries patches; prune and compensate it before anything is attached to it")
+    if search.compensate:
+        check_scale_invariance(decoder)

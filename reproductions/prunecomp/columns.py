@@ -1,0 +1,43 @@
+"""The columns of Prune&Comp's tables, by profile: the paper's benchmarks, or the stand-in's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from reproductions import reported
+from reproductions.linearpatch.columns import RATIO, tasks
+from reproductions.registry import Column
+
+PROTOCOLS = {
+    "paper": ("linearpatch-wikitext2", "linearpatch-c4", "linearpatch-ptb"),
+    "standin": ("standin-standard-library-thin", "standin-numerical-thin", "standin-learning-thin"),
+}
+PERPLEXITY_LABELS = {"paper": ("WIKI-2", "C4", "PTB"), "standin": ("StdLib", "Numeric", "Learning")}
+
+
+def perplexity_columns(profile: str) -> list[Column]:
+    """Three texts and their plain average."""
+    labels = PERPLEXITY_LABELS[profile]
+    texts = [
+        Column(label, f"perplexity@{protocol}", "perplexity", compare="perplexity")
+        for label, protocol in zip(labels, PROTOCOLS[profile])
+    ]
+    return [*texts, Column("AVG", derived="average", of=labels, compare="perplexity")]
+
+
+def qa_columns(profile: str) -> list[Column]:
+    """Ratio, the nine tasks, their average, and RP: here the ratio of averages."""
+    return [RATIO, *tasks(profile), Column("AVG", derived="average"), Column("RP", derived="retained-average")]
+
+
+def order_columns(number: str) -> Callable:
+    """The list in one cell; for the paper's models also each place against the printed one."""
+
+    def made(profile: str) -> list[Column]:
+        text = Column("removed layers", "removed", "removed", text=True)
+        if profile == "standin":
+            return [text]
+        places = range(1, 1 + max(int(label.split()[1]) for label in reported.columns("prunecomp", number)))
+        return [text, *(Column(f"removed {i}", "removed-order", str(i), compare="exact") for i in places)]
+
+    return made

@@ -1,0 +1,79 @@
+"""The figures of Prune&Comp, declared: what the parts of the method do to perplexity, and each layer's magnitude gain."""
+
+from __future__ import annotations
+
+from reproductions.linearpatch import recipe as make_recipe
+from reproductions.linearpatch.recipes import STANDIN_MODELS
+from reproductions.prunecomp.columns import perplexity_columns
+from reproductions.prunecomp.recipes import ABLATION, CROPS, recipe
+from reproductions.registry import Claim, Column, Lookup, Row, Table
+
+# Figure 1 is of LLaMA-3-8B, 5 and 7 of 32 layers pruned; Figure 2 of both LLaMA models.
+_FIGURE1 = {"paper": ("llama-3-8b", "LLaMA-3-8B", 32, (5, 7)), "standin": ("standin", "stand-in", 16, (4, 5))}
+_FIGURE2 = {
+    "paper": {"llama-3-8b": ("LLaMA-3-8B", 32), "llama-2-7b": ("LLaMA-2-7B", 32)},
+    "standin": {model: facts[:2] for model, facts in STANDIN_MODELS.items()},
+}
+
+
+def _figure1_rows(profile: str, limit: int | None) -> list[Row]:
+    model, label, layers, counts = _FIGURE1[profile]
+    found = [Row(model, label, f"0/{layers}", "Dense", make_recipe(model, profile, limit), dense=True)]
+    for count in counts:
+        for method in ABLATION:
+            found.append(Row(model, label, f"{count}/{layers}", method, recipe(model, profile, limit, method, count)))
+    return found
+
+
+def _figure2_rows(profile: str, limit: int | None) -> list[Row]:
+    return [
+        Row(model, label, f"0/{layers}", "Dense", make_recipe(model, profile, limit, calibration=CROPS[profile]))
+        for model, (label, layers) in _FIGURE2[profile].items()
+    ]
+
+
+def _more_layers_for_less(cell: Lookup, settings: list[tuple[str, str]]) -> bool | None:
+    """With both parts, the larger removal is below the smaller one without either."""
+    if len(settings) < 2:
+        return None
+    fewer, more = sorted(settings, key=lambda setting: int(setting[1].partition("/")[0]))[:2]
+    plain, both = cell(*fewer, ABLATION[0], "AVG"), cell(*more, ABLATION[-1], "AVG")
+    return None if plain is None or both is None else both < plain
+
+
+def _every_layer_gains(cell: Lookup, settings: list[tuple[str, str]]) -> bool | None:
+    """Settings of dense models are not passed on; the figure has one row a model."""
+    dense = [(label, f"0/{layers}") for models in _FIGURE2.values() for label, layers in models.values()]
+    found = [value for setting in dense if (value := cell(*setting, "Dense", "least gain, %")) is not None]
+    return all(value > 0 for value in found) if found else None
+
+
+FIGURES = [
+    Table(
+        target="figure1-prunecomp",
+        paper="prunecomp",
+        number="figure1",
+        title="Prune&Comp, Figure 1: average perplexity by what is done and how many layers go",
+        rows=_figure1_rows,
+        columns=perplexity_columns,
+        claims=(
+            Claim("more layers pruned with Prune&Comp, yet lower perplexity than fewer without", _more_layers_for_less),
+        ),
+        note="CosSim(BI); baseline: one-shot, nothing compensated.",
+        draw="figures.prunecomp:figure1",
+    ),
+    Table(
+        target="figure2-prunecomp",
+        paper="prunecomp",
+        number="figure2",
+        title="Prune&Comp, Figure 2: magnitude gain of each layer",
+        rows=_figure2_rows,
+        columns=lambda profile: [
+            Column("largest gain, %", "magnitude-gains", "largest", compare="exact"),
+            Column("least gain, %", "magnitude-gains", "least", compare="exact"),
+        ],
+        claims=(Claim("every layer gains magnitude", _every_layer_gains),),
+        note="Eq. 3: the mean over channels and sequences of the ratio of L1 norms, less one.",
+        draw="figures.prunecomp:figure2",
+    ),
+]

@@ -1,0 +1,114 @@
+"""The grid, ours: every metric with every repair, one-shot and iterative, in one table that no paper has."""
+
+from __future__ import annotations
+
+from common.results import Recipe
+from reproductions.linearpatch import recipe as make_recipe
+from reproductions.linearpatch.recipes import PATCH, PLAIN, least_squares
+from reproductions.prunecomp.claims import each_better
+from reproductions.prunecomp.columns import perplexity_columns
+from reproductions.prunecomp.recipes import CROPS, METRICS, recipe
+from reproductions.registry import Claim, Column, Row, Table
+
+# Repairs that are not fused: patches by LinearPatch's estimators and by least squares.
+PATCHES = {
+    "d": PLAIN,
+    "A": PATCH,
+    "d, least squares": least_squares("diagonal"),
+    "matrix, least squares": least_squares("matrix"),
+}
+REPAIRS = ("none", "factor", *PATCHES)
+SCHEDULES = ("one-shot", "iterative")
+# The rows that are LinearPatch's and Prune&Comp's own.
+KNOWN = {
+    ("CosSim(BI)", "one-shot", "A"): "LinearPatch[S]",
+    ("CosSim(CL)", "one-shot", "A"): "LinearPatch[L]",
+    ("CosSim(CL)", "one-shot", "factor"): "Prune&Comp",
+}
+VARIANTS = {
+    ("one-shot", "none"): "",
+    ("one-shot", "factor"): " +MagComp",
+    ("iterative", "none"): " +IterPrune",
+    ("iterative", "factor"): " +Prune&Comp",
+}
+MODELS = {"standin": ("standin", "stand-in", 16, 5), "paper": ("llama-3-8b", "LLaMA-3-8B", 32, 7)}
+
+
+def name(metric: str, schedule: str, repair: str) -> str:
+    """How a row is called."""
+    paper = KNOWN.get((metric, schedule, repair), "Prune&Comp" if (schedule, repair) == ("iterative", "factor") else "")
+    return f"{metric}, {schedule}, {repair}" + (f" ({paper})" if paper else "")
+
+
+def grid_recipe(profile: str, limit: int | None, metric: str, schedule: str, repair: str) -> Recipe:
+    """none and factor are Prune&Comp's recipes. A patch in the loop is fitted to the model as it is by then."""
+    model, _, _, count = MODELS[profile]
+    if repair in ("none", "factor"):
+        variants = {
+            ("one-shot", "factor"): " +MagComp",
+            ("iterative", "none"): " +IterPrune",
+            ("iterative", "factor"): " +Prune&Comp",
+        }
+        return recipe(model, profile, limit, metric + variants.get((schedule, repair), ""), count)
+    chosen = {
+        "method": "prunecomp-metric" if schedule == "one-shot" else "iterated-patch",
+        "metric": METRICS[metric],
+        "count": count,
+    }
+    patch = PATCHES[repair]
+    fields = {"selection": chosen, "repair": patch, "calibration": CROPS[profile]}
+    if schedule == "iterative":
+        chosen["patch"] = {key: value for key, value in patch.items() if key != "method"}
+        fields.pop("repair")
+    return make_recipe(model, profile, limit, **fields)
+
+
+def rows(profile: str, limit: int | None) -> list[Row]:
+    """Dense, then metric by schedule by repair. CL removes one window at once: it has no iterative rows."""
+    model, label, layers, count = MODELS[profile]
+    found = [Row(model, label, f"0/{layers}", "Dense", make_recipe(model, profile, limit), dense=True)]
+    for metric in METRICS:
+        for schedule in SCHEDULES if metric != "CosSim(CL)" else SCHEDULES[:1]:
+            for repair in REPAIRS:
+                made = grid_recipe(profile, limit, metric, schedule, repair)
+                found.append(Row(model, label, f"{count}/{layers}", name(metric, schedule, repair), made))
+    return found
+
+
+def columns(profile: str) -> list[Column]:
+    """Perplexities, their average, and the removed layers."""
+    return [*perplexity_columns(profile), Column("removed layers", "removed", "removed", text=True)]
+
+
+def _pairs(first: tuple[str, str], second: tuple[str, str]) -> list[tuple[str, str]]:
+    """Row names that differ in schedule and repair alone, for every metric that has both."""
+    iterated = [metric for metric in METRICS if metric != "CosSim(CL)" or "iterative" not in (first[0], second[0])]
+    return [(name(metric, *first), name(metric, *second)) for metric in iterated]
+
+
+_BOTH = [pair for schedule in SCHEDULES for pair in _pairs((schedule, "none"), (schedule, "factor"))]
+_PATCHED = [pair for schedule in SCHEDULES for pair in _pairs((schedule, "factor"), (schedule, "A"))]
+_FITTED = [pair for schedule in SCHEDULES for pair in _pairs((schedule, "A"), (schedule, "matrix, least squares"))]
+_ITERATED = [pair for repair in REPAIRS for pair in _pairs(("one-shot", repair), ("iterative", repair))]
+
+GRID = Table(
+    target="grid",
+    paper="prunecomp",
+    number="grid",
+    title="Ours: every metric with every repair, one-shot and iterative",
+    rows=rows,
+    columns=columns,
+    claims=(
+        Claim("ours: the factor lowers perplexity for every metric and schedule", each_better(_BOTH)),
+        Claim("ours: LinearPatch's A lowers it further than the factor, everywhere", each_better(_PATCHED)),
+        Claim("ours: a least-squares matrix lowers it further than A, everywhere", each_better(_FITTED)),
+        Claim("ours: choosing anew after each removal lowers it for every metric and repair", each_better(_ITERATED)),
+    ),
+    note=(
+        "Average perplexity of three texts. none: layers are only removed; factor: Prune&Comp's alpha, fused; d and A: a "
+        "patch at every cut by LinearPatch's ratios, per channel and per rotated channel; least squares: the patch that "
+        "brings the stream before the cut nearest to that after it. In iterative rows each removal is repaired before the "
+        "next choice, by the model as it is then; in one-shot rows by the dense model."
+    ),
+    draw="figures.prunecomp:grid",
+)

@@ -1,0 +1,148 @@
+"""The paper's settings as recipes, and the rows of its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from common.results import Recipe
+from reproductions import declare, reported, shapes
+from reproductions.linearpatch import STANDIN_MODELS
+from reproductions.linearpatch import recipe as make_recipe
+from reproductions.registry import Row
+
+# What the paper calls a metric -> its name in recipes.
+METRICS = {"CosSim(BI)": "bi", "CosSim(CL)": "cl", "PPL": "ppl", "Taylor+": "taylor+", "Mag+": "mag+"}
+# What a row adds to its metric -> (chosen anew after every removal, compensated).
+VARIANTS = {
+    "": (False, False),
+    "+IterPrune": (True, False),
+    "+MagComp": (False, True),
+    "+MagComp +IterPrune": (True, True),
+    "+Prune&Comp": (True, True),
+}
+# "128 sequences with a length of 2048 tokens from the WikiText-2 dataset are randomly selected", by the official code's
+# sampler. The stand-in, a thousandth of the size, gets 32 sequences of its context.
+CROPS = {
+    "paper": {"corpus": "wikitext2-train", "sampler": "prunecomp-train", "length": 2048, "count": 128, "seed": 0},
+    "standin": {"corpus": "standin-calibration", "sampler": "prunecomp-train", "length": 256, "count": 32, "seed": 0},
+}
+# The official code's own: factors from twice as many crops, SLEB's lines for PPL, ten C4 crops for Taylor+.
+CODE_LINES = {
+    "paper": {"corpus": "wikitext2-train", "sampler": "lines", "length": 2048, "count": 128, "seed": 0},
+    "standin": {"corpus": "standin-calibration", "sampler": "lines", "length": 256, "count": 48, "seed": 0},
+}
+CODE_TAYLOR = {
+    "paper": {"corpus": "c4-train", "sampler": "documents", "length": 2048, "count": 10, "seed": 2},
+    "standin": CROPS["standin"] | {"count": 10, "seed": 2},
+}
+
+
+def selection(profile: str, metric: str, count: int, variant: str, fidelity: str = "paper") -> dict:
+    """A recipe's selection. CL removes one window at once, so it is never iterated."""
+    iterative, compensate = VARIANTS[variant]
+    chosen = {"method": "prunecomp", "metric": METRICS[metric], "count": count}
+    chosen |= {"iterative": iterative and metric != "CosSim(CL)", "compensate": compensate}
+    if fidelity == "code":
+        own = {"PPL": CODE_LINES[profile], "Taylor+": CODE_TAYLOR[profile]}.get(metric)
+        if own or metric.startswith("CosSim"):
+            chosen["calibration"] = own or CROPS[profile]
+    return chosen
+
+
+def recipe(
+    model: str,
+    profile: str,
+    limit: int | None,
+    method: str,
+    count: int,
+    fidelity: str = "paper",
+    samples: int | None = None,
+) -> Recipe:
+    """The recipe of a row: ``CosSim(BI) +Prune&Comp`` or another metric and variant; ``Dense`` for count 0."""
+    if not count:
+        return make_recipe(model, profile, limit)
+    metric, _, variant = method.partition(" ")
+    calibration = dict(CROPS[profile])
+    if fidelity == "code":
+        calibration["count"] *= 2
+    if samples:
+        calibration["count"] = samples
+    chosen = selection(profile, metric, count, variant, fidelity)
+    return make_recipe(model, profile, limit, selection=chosen, calibration=calibration, fidelity=fidelity)
+
+
+def shape(model: str, number: reported.Number) -> Recipe | None:
+    """Compensation is fused into the weights: it adds no parameters."""
+    count = declare.removed_layers(number)
+    return shapes.recipe(model, count) if count else None
+
+
+def _standin_rows(methods: list[str], limit: int | None, counts: tuple[int, ...], dense: bool = True) -> list[Row]:
+    rows = []
+    for model, (label, layers, _) in STANDIN_MODELS.items():
+        if dense:
+            rows.append(Row(model, label, f"0/{layers}", "Dense", make_recipe(model, "standin", limit), dense=True))
+        for count in counts:
+            for method in methods:
+                made = recipe(model, "standin", limit, method, count)
+                rows.append(Row(model, label, f"{count}/{layers}", method, made))
+    return rows
+
+
+def _printed_rows(number: str, limit: int | None, shape=None, fidelity: str = "paper") -> list[Row]:
+    """Every printed row with its recipe."""
+    rows = []
+    for row in declare.rows("prunecomp", number, shape=shape):
+        count = int(row.sparsity.partition("/")[0])
+        made = recipe(row.model, "paper", limit, row.method, count, fidelity)
+        rows.append(replace(row, recipe=made))
+    return rows
+
+
+PAIRS = [method for metric in METRICS for method in (metric, f"{metric} +Prune&Comp")]
+ABLATION = ["CosSim(BI)", "CosSim(BI) +IterPrune", "CosSim(BI) +MagComp", "CosSim(BI) +MagComp +IterPrune"]
+
+
+def rows(number: str, methods: list[str], counts: tuple[int, ...] = (5, 4), shape=None, dense: bool = True) -> Callable:
+    """Rows of a table: as printed, or the same methods on the stand-in (5 and 4 of 16 layers)."""
+
+    def made(profile: str, limit: int | None) -> list[Row]:
+        if profile == "standin":
+            return _standin_rows(methods, limit, counts, dense)
+        return _printed_rows(number, limit, shape)
+
+    return made
+
+
+def order_rows(number: str) -> Callable:
+    """The lists of Tables A3 and A4, by the official code's settings; below them by the paper's text."""
+
+    def made(profile: str, limit: int | None) -> list[Row]:
+        printed = rows(number, PAIRS, dense=False)(profile, limit)
+        found = []
+        for row in printed:
+            count = int(row.sparsity.partition("/")[0])
+            code = recipe(row.model, profile, limit, row.method, count, "code")
+            found.append(replace(row, recipe=code))
+            found.append(replace(row, method=f"{row.method} (by the paper's text; ours)", shapes=None))
+        return found
+
+    return made
+
+
+def size_rows(profile: str, limit: int | None) -> list[Row]:
+    """Table A6: BI with Prune&Comp, by the number of calibration samples."""
+    found = []
+    for row in _standin_rows(["CosSim(BI) +Prune&Comp"], limit, (5,)) if profile == "standin" else []:
+        if row.dense:
+            found.append(row)
+            continue
+        for samples in (16, 32, 64):
+            made = recipe(row.model, profile, limit, row.method, 5, samples=samples)
+            found.append(replace(row, method=f"{row.method} {samples} samples", recipe=made))
+    for row in declare.rows("prunecomp", "A6") if profile == "paper" else []:
+        method, _, samples = row.method.removesuffix(" samples").rpartition(" ")
+        made = recipe(row.model, profile, limit, method, int(row.sparsity.partition("/")[0]), samples=int(samples))
+        found.append(replace(row, recipe=made))
+    return found

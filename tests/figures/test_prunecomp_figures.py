@@ -1,0 +1,55 @@
+"""Prune&Comp's figures show the records' numbers, and leave out what is missing."""
+
+import matplotlib.pyplot as plt
+import pytest
+
+from figures import prunecomp
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    plt.close("all")
+
+
+def entry(method, sparsity, *perplexities, **more):
+    records = {f"perplexity@{i}": {"values": {"perplexity": p} if p else {}} for i, p in enumerate(perplexities)}
+    return {"model": "m", "sparsity": sparsity, "method": method, "records": records | more}
+
+
+def test_figure_1_has_a_bar_per_method_and_setting():
+    methods = list(prunecomp._BARS)
+    entries = [entry("Dense", "0/16", 4.0, 6.0)]
+    entries += [entry(m, s, 10.0 + i, 20.0 + i) for s in ("4/16", "5/16") for i, m in enumerate(methods)]
+    axes = prunecomp.figure1(entries, "standin").axes[0]
+    assert sorted(round(bar.get_height(), 1) for bar in axes.patches) == [
+        15.0,
+        15.0,
+        16.0,
+        16.0,
+        17.0,
+        17.0,
+        18.0,
+        18.0,
+    ]
+    assert axes.lines[0].get_ydata()[0] == 5.0
+    entries[1] = entry(methods[0], "4/16", 10.0, None)
+    assert len(prunecomp.figure1(entries, "standin").axes[0].patches) == 7
+
+
+def test_figure_2_has_the_gains():
+    record = {"details": {"gains": [70.0, 3.0, -1.0]}}
+    axes = prunecomp.figure2([entry("Dense", "0/3", **{"magnitude-gains": record})], "standin").axes[0]
+    assert [bar.get_height() for bar in axes.patches] == [70.0, 3.0, -1.0]
+
+
+def test_the_grid_writes_each_average_in_its_cell():
+    entries = [
+        entry("Dense", "0/16", 4.0),
+        entry("PPL, one-shot, none", "5/16", 30.0, 50.0),
+        entry("PPL, iterative, factor (Prune&Comp)", "5/16", 20.0),
+        entry("PPL, iterative, matrix, least squares", "5/16", 10.0),
+    ]
+    axes = prunecomp.grid(entries, "standin").axes[0]
+    assert {t.get_position(): t.get_text() for t in axes.texts} == {(0, 0): "40.0", (1, 1): "20.0", (5, 1): "10.0"}
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["PPL, one-shot", "PPL, iterative"]
