@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from common.standin.tasks import VERSION as STANDIN_VERSION
+from reproductions import columns as shared
 from reproductions.registry import Column
 
 RATIO = Column("Ratio", "parameters", "ratio", scale=100, compare="exact", weight_free=True)
@@ -17,30 +18,6 @@ PROTOCOLS = {
 }
 # The stand-in's tasks where questions are not what a table is about.
 FEW = ("Continue", "ParName", "ParType", "Section")
-# MMLU's protocol by profile, and column -> key of its record. The stand-in's options are compared by their text: a model
-# of its size answers a letter by chance.
-MMLU = {
-    "paper": (
-        "mmlu@hendrycks",
-        {
-            "STEM": "stem",
-            "Humanities": "humanities",
-            "Social": "social",
-            "Other": "other",
-            "Weighted AVG": "weighted",
-        },
-    ),
-    "standin": (
-        "mmlu@standin-options-1",
-        {
-            "StdLib": "standard_library",
-            "Numeric": "numerical",
-            "Learning": "learning",
-            "Tools": "tools",
-            "Weighted AVG": "weighted",
-        },
-    ),
-}
 
 
 def tasks(profile: str, *, few: bool = False, hidden: bool = False) -> list[Column]:
@@ -92,8 +69,7 @@ def _summary(found: list[Column], average: str, retained: str) -> list[Column]:
 
 def mmlu(profile: str) -> list[Column]:
     """Ratio, the four categories and their question-weighted mean (Tables 12 and 15)."""
-    benchmark, keys = MMLU[profile]
-    return [RATIO, *(Column(label, benchmark, key, scale=100) for label, key in keys.items())]
+    return [RATIO, *shared.mmlu(profile)]
 
 
 def settings(profile: str) -> list[Column]:
