@@ -94,21 +94,11 @@ def reassessing(profile: str) -> list[Column]:
 
     On the stand-in: its nine tasks, by plain accuracy as well.
     """
-    if profile == "paper":
-        tasks = {
-            "PIQA": "piqa",
-            "HellaSwag": "hellaswag",
-            "OpenbookQA": "openbookqa",
-            "ARC-e": "arc_easy",
-            "ARC-c": "arc_challenge",
-            "MMLU": "mmlu",
-            "CMMLU": "cmmlu",
-            "WinoGrande": "winogrande",
-        }
-    else:
-        from common.standin import tasks as standin
+    from common.evaluation import suites  # loads torch; listing the targets should not
 
-        tasks = {label: f"{task}@{TASKS_VERSION}" for task, (label, _) in standin.COLUMNS.items()}
+    paper = profile == "paper"
+    suite = suites.get("reassessing" if paper else "standin-qa")
+    tasks = {column.label: column.task + ("" if paper else f"@{TASKS_VERSION}") for column in suite.columns}
     return [*(Column(label, task, "acc") for label, task in tasks.items()), Column("Avg.", derived="average")]
 
 

@@ -155,3 +155,17 @@ def test_standin_domains_are_measured_in_windows_of_256(name, make_tiny, tiny_to
     transformers.logging.set_verbosity_error()
     found = PROTOCOLS[name].measured(make_tiny("llama"), tiny_tokenizer, limit=2)
     assert found["tokens"] == 512
+
+
+@torch.no_grad()
+def test_reassessing_reads_windows_of_128(tmp_path, monkeypatch, tiny_llama, tiny_tokenizer):
+    from hub_mirror import write_rows
+
+    sentences = [f"the stream of layer {i} is scaled" for i in range(60)]
+    folder = "penn_treebank"
+    write_rows(tmp_path, "ptb-text-only/ptb_text_only", folder, "validation", [{"sentence": s} for s in sentences])
+    monkeypatch.setenv("LAYERLAB_HUB", str(tmp_path))
+    found = PROTOCOLS["reassessing-ptb"].measured(tiny_llama, tiny_tokenizer, progress=False)
+    ids = torch.tensor(tiny_tokenizer("\n\n".join(sentences))["input_ids"])
+    assert found["window"] == 128 and found["windows"] == len(ids) // 128 > 2
+    assert found["perplexity"] == pytest.approx(naive(tiny_llama, ids, 128)[0], rel=1e-4)

@@ -4,9 +4,9 @@ import pytest
 from hub_mirror import write_rows
 
 from common.errors import UserError
-from common.evaluation import generation, harness, mmlu
+from common.evaluation import generation, harness, mmlu, scores
 from common.results import Recipe
-from reproductions import columns, measure, methods
+from reproductions import columns, measure, methods, reported
 from reproductions.prepared import Prepared
 
 SUBJECTS = {"anatomy": 2, "virology": 5}
@@ -80,6 +80,27 @@ def test_laco_averages_cover_every_score_once():
         assert list(average.of) == list(retained.of) == labels
         assert [label for group in groups for label in group.of] == labels
         assert [group.label for group in groups] == ["Reas.", "Lang.", "Know.", "Exam.", "Unde."]
+
+
+@pytest.mark.parametrize("model", ["LLaMA-2-7B", "LLaMA-2-13B", "Baichuan2-7B", "Baichuan2-13B"])
+def test_lacos_averages_follow_from_its_scores(model):
+    """Table 2 from the rows of Table 1, as printed."""
+    printed = {}
+    for table in ("1", "2"):
+        for (label, _, method, column), number in reported.cells("laco", table).items():
+            if label == model:
+                printed.setdefault((table, method), {})[column] = number.value
+    categories = columns.LACO_CATEGORIES["paper"]
+    labels = [label for members in categories.values() for label in members]
+    dense = {label: printed["1", "Dense*"][label] for label in labels}
+    for method in ("Dense*", "LLMPru.", "SliceGPT", "LaCo"):
+        cells = {label: printed["1", method][label] for label in labels}
+        expected = printed["2", method]
+        assert scores.average(cells) == pytest.approx(expected["Avg."], abs=0.0101)
+        assert scores.retained_performance(cells, dense) == pytest.approx(expected["Per."], abs=0.0101)
+        for category, members in categories.items():
+            found = scores.average({label: cells[label] for label in members})
+            assert found == pytest.approx(expected[category], abs=0.0101)
 
 
 def test_unknown_arguments_are_named(prepared):
