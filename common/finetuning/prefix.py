@@ -41,7 +41,7 @@ class FrozenPrefix:
         self.wanted = list(wanted)
         self.filled = [False] * len(self.lengths)
         self.kind = kind if any(wanted) else "off"
-        self.reason = "" if any(wanted) else "no row is needed twice"
+        self.reason = "" if any(wanted) else "no row is needed twice" if self.lengths else "no layer is frozen"
         self.folder = Path(folder)
         self.bytes = 0
         self._entries: Tensor | None = None

@@ -24,7 +24,8 @@ class Settings:
     batch: rows per optimiser step, in micro-batches of `micro_batch`; the loss is the mean over the step's predicted
     tokens (the official code's Trainer averaged the micro-batches' means).
     optimizer None: AdamW, for QLoRA the paged 8-bit AdamW (which on a CPU is not paged). autocast: precision of matrix
-    products on a GPU, None for none; a CPU always computes in float32 (QLoRA's 4-bit products: see `compute`).
+    products on a GPU, None for none; a CPU always computes in float32 (QLoRA's 4-bit products: see `compute`). Under
+    autocast what is frozen stays in the precision it was loaded in (the official code loads float32).
     compute: precision of QLoRA's products. checkpointing: recompute activations in the backward pass (None: for QLoRA on
     a GPU). evaluate_every, save_every: in optimiser steps; the last step is always validated. keep: 'best' keeps the state
     with the lowest validation loss among those at multiples of save_every and the last, 'last' the last; None: 'best', for

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch.nn import functional as F
 
 from common.errors import UserError
-from common.finetuning import Settings, check_layers, finetune, methods, prefix, state, training
+from common.finetuning import Settings, check_layers, finetune, methods, prefix, state, trainer, training
 from common.finetuning.learner import Learner, Rows, collate
 from common.surgery import remove_layers
 
@@ -189,7 +189,7 @@ def interrupted(monkeypatch, step, model, *arguments):
             os.kill(os.getpid(), signal.SIGKILL)
 
     with monkeypatch.context() as patch:
-        patch.setattr(training._Watch, "on_step_end", die)
+        patch.setattr(trainer.Watch, "on_step_end", die)
         child = multiprocessing.get_context("fork").Process(target=finetune, args=(model, None, *arguments))
         child.start()
         child.join(60)
