@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from tqdm import tqdm
 
 from common import corpora, instructions, models
-from common.evaluation import harness
+from common.evaluation import PROTOCOLS, harness, mmlu
+from reproductions import methods
 from reproductions.registry import Table
 from reproductions.runner import choose_rows
 
@@ -25,8 +26,8 @@ def fetch(table: Table, profile: str, *, models: Sequence[str] = (), pattern: st
     jobs = [("model", name) for name in dict.fromkeys(row.model for row in rows)]
     jobs += [("corpus", name) for name in dict.fromkeys(_corpora(rows))]
     jobs += [("instructions", name) for name in dict.fromkeys(_instructions(rows))]
-    tasks = (column.benchmark for column in table.columns(profile))
-    jobs += [("task", name) for name in tasks if name and name != "parameters"]
+    benchmarks = dict.fromkeys(column.benchmark for column in table.columns(profile) if column.benchmark)
+    jobs += [("benchmark", name) for name in benchmarks]
     for kind, name in tqdm(jobs, desc="fetching", disable=None):
         _FETCH[kind](name)
         yield f"{kind} {name}: here"
@@ -50,9 +51,24 @@ def _instructions(rows) -> Iterator[str]:
     yield from (data["source"] for data in _data(rows) if "source" in data)
 
 
+def _benchmark(name: str) -> None:
+    """Load the text or items of a benchmark; those that measure the model alone need none."""
+    base, _, argument = name.partition("@")
+    if base == "perplexity":
+        corpora.texts(PROTOCOLS[argument].source)
+    elif base == "mmlu" and argument:
+        protocol = mmlu.get(argument)
+        for subject in tqdm(protocol.subjects, desc=name, disable=None):
+            _ = [protocol.rows(subject, split) for split in ("dev", "test")]
+    elif (group := base.removeprefix("laco_")) in harness.GROUPS:
+        harness.load_tasks(harness.members(group))
+    elif base not in methods.known("BENCHMARKS"):
+        harness.load_tasks([base])
+
+
 _FETCH = {
     "model": models.resolve,
     "corpus": corpora.texts,
     "instructions": lambda name: instructions.SOURCES[name](None, 1, 0),
-    "task": lambda name: harness.load_tasks([name]),
+    "benchmark": _benchmark,
 }

@@ -3,10 +3,11 @@
 import pytest
 from hub_mirror import write_rows
 
+from common import hub
 from common.errors import UserError
 from common.evaluation import generation, harness, mmlu, scores
 from common.results import Recipe
-from reproductions import columns, measure, methods, reported
+from reproductions import columns, fetch, measure, methods, reported
 from reproductions.prepared import Prepared
 
 SUBJECTS = {"anatomy": 2, "virology": 5}
@@ -115,3 +116,27 @@ def test_generations_reach_the_details(prepared):
     values, errors, details = measure.benchmark(prepared, "generations@reassessing-q")
     assert {f"text-{n}" for n in (1, 2, 3)} < details.keys() and len(details["prompts"]) == 3
     assert all(isinstance(value, float) for value in values.values())
+
+
+def test_fetch_knows_what_each_benchmark_reads(subjects, tmp_path, monkeypatch):
+    monkeypatch.setattr(mmlu, "MMLU", {name: dict.fromkeys(SUBJECTS, 1) for name in mmlu.MMLU})
+    loaded = []
+    monkeypatch.setattr(harness, "load_tasks", lambda tasks: loaded.extend(tasks))
+    for name in (
+        "mmlu@hendrycks",
+        "laco_cmmlu",
+        "mmlu",
+        "laco_boolq",
+        "removed",
+        "parameters",
+        "generations@laco-xsum",
+    ):
+        fetch._benchmark(name)
+    subjects = [f"{group}_{subject}" for group in ("cmmlu", "mmlu") for subject in SUBJECTS]
+    assert loaded == [*subjects, "laco_boolq"]
+    write_rows(tmp_path / "hub", "Salesforce/wikitext", "wikitext-2-raw-v1", "test", [{"text": "a model"}])
+    fetch._benchmark("perplexity@reassessing-wikitext2")
+    monkeypatch.delenv("LAYERLAB_HUB")
+    monkeypatch.setattr(hub, "unreachable_because", lambda *_: "no network")
+    with pytest.raises(UserError, match="could not fetch dataset .*: no network"):
+        fetch._benchmark("mmlu@hendrycks")
