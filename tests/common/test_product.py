@@ -12,7 +12,7 @@ from common.decoder import Decoder
 from common.product import main
 
 TEXT = "The layers of a model are removed. The stream is scaled by a factor that was measured on some text before.\n\n"
-PAPERS = ("linearpatch", "prunecomp", "laco")
+PAPERS = ("linearpatch", "prunecomp", "laco", "reassessing")
 
 
 @pytest.fixture(scope="module")
@@ -20,11 +20,23 @@ def source(tmp_path_factory, write_checkpoint):
     """A tiny checkpoint and a text file."""
     folder = tmp_path_factory.mktemp("product")
     (folder / "text.txt").write_text("".join(f"{number} {TEXT}" for number in range(120)))
+    rows = [
+        {"instruction": f"Count to {n}.", "input": "", "output": " ".join(map(str, range(n)))} for n in range(2, 22)
+    ]
+    (folder / "data.jsonl").write_text("\n".join(map(json.dumps, rows)))
     return write_checkpoint(folder / "tiny"), folder / "text.txt"
 
 
 def method_of(paper):
     return importlib.import_module(f"papers.{paper}.__main__").METHOD
+
+
+def own(paper, source):
+    """The options without which a paper's tool would need the hub."""
+    if paper != "reassessing":
+        return []
+    data = str(source[1].with_name("data.jsonl"))
+    return ["--data", data, "--last", "1", "--epochs", "1", "--batch", "4", "--learning-rate", "1e-3"]
 
 
 def arguments(source, out, *more, remove=2):
@@ -36,7 +48,8 @@ def arguments(source, out, *more, remove=2):
 @pytest.mark.parametrize("paper", PAPERS)
 def test_tool_writes_a_checkpoint_that_is_what_was_measured(paper, source, tmp_path, capsys):
     out = tmp_path / "pruned"
-    assert main(method_of(paper), arguments(source, out)) == 0
+    assert main(method_of(paper), arguments(source, out, *own(paper, source))) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["pruned"]  # no leftovers
     report = json.loads((out / "pruning.json").read_text())
     removed = report["facts"]["removed"]
     assert len(removed) == len(set(removed)) == 2 and report["layers"] == {"before": 6, "after": 4}
@@ -120,6 +133,54 @@ def test_a_full_disk_is_found_before_the_work(source, tmp_path, capsys, monkeypa
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     assert main(method_of("linearpatch"), arguments(source, tmp_path / "pruned")) == 2
     assert "are free; free space" in capsys.readouterr().err
+
+
+def test_reassessing_trains_head_norm_and_last_layers_and_nothing_else(source, tmp_path):
+    out = tmp_path / "pruned"
+    assert main(method_of("reassessing"), arguments(source, out, "--no-evaluation", *own("reassessing", source))) == 0
+    report = json.loads((out / "pruning.json").read_text())
+    assert report["facts"]["removed"] == [5, 4] and report["facts"]["training"]["steps"] == 5
+    before = AutoModelForCausalLM.from_pretrained(source[0]).state_dict()
+    after = AutoModelForCausalLM.from_pretrained(out).state_dict()
+    changed = {name for name in after if not torch.equal(before[name], after[name])}
+    trained = {name for name in after if name.startswith(("lm_head.", "model.norm.", "model.layers.3."))}
+    assert changed == trained
+    assert "fine-tuned: last 1 layers, head and final norm" in (out / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "more, message",
+    [
+        (["--last", "5"], "cannot fine-tune the last 5 layers: the model has 4 left"),
+        (["--data", "alpaca"], "use alpaca-cleaned, standin or a JSON-lines file"),
+        (["--data", "nowhere.jsonl"], "cannot read the data nowhere.jsonl"),
+        (["--batch", "0"], "with batch 0: it must be above 0"),
+        (["--learning-rate", "-1"], "it must be above 0"),
+        (["--rows", "0"], "--rows 0: use 1 or more"),
+    ],
+)
+def test_reassessing_refuses_impossible_trainings_before_it_measures(more, message, source, tmp_path, capsys):
+    command = arguments(source, tmp_path / "pruned", *own("reassessing", source), *more)
+    assert main(method_of("reassessing"), command) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert message in lines[-1] and not any("perplexity" in line for line in lines)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ('{"instruction": "a", "output": "b"}', "no column 'input'"),
+        ('{"instruction": "a", "input": "", "output": ""}', "empty 'output'"),
+        ("not json", "one JSON object a line is needed"),
+        ("[1, 2]", "one JSON object a line is needed"),
+    ],
+)
+def test_damaged_instruction_data_is_named(content, message, source, tmp_path, capsys):
+    (tmp_path / "data.jsonl").write_text(content)
+    command = arguments(source, tmp_path / "pruned", "--data", str(tmp_path / "data.jsonl"))
+    assert main(method_of("reassessing"), command) == 2
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("paper", PAPERS)
