@@ -1,0 +1,174 @@
+"""LaCo's tables: rows and settings against the printed ones, claims, and the paper profile rehearsed without a hub."""
+
+import json
+
+import datasets
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from common import corpora, models
+from common.results import Recipe
+from papers import laco
+from papers.laco.sentences import draw
+from reproductions import registry, reported
+from reproductions.__main__ import main
+from reproductions.methods import laco as methods
+from reproductions.prepared import Prepared
+
+TABLES = ("1", "2", "3", "4", "5", "6", "7", "9", "10")
+
+
+@pytest.mark.parametrize("number", TABLES)
+def test_every_printed_row_and_column_is_declared_under_its_printed_name(number):
+    table = registry.get(f"table{number}-laco")
+    declared = {(row.label, row.sparsity, row.method) for row in table.rows("paper", None)}
+    shown = [column.label for column in table.columns("paper") if not column.hidden]
+    assert {key[:3] for key in reported.cells("laco", number)} <= declared
+    assert set(reported.columns("laco", number)) <= set(shown)
+
+
+@pytest.mark.parametrize("number", [*TABLES, "8"])
+@pytest.mark.parametrize("profile", registry.PROFILES)
+def test_what_is_ours_says_so_and_every_other_row_says_why_it_is_not_there(number, profile):
+    printed = {key[:3] for key in reported.cells("laco", number)} if number != "8" else set()
+    known = {name for other in TABLES for *_, name, _ in reported.cells("laco", other)}
+    for row in registry.get(f"table{number}-laco").rows(profile, None):
+        if row.method not in known:
+            assert row.method.endswith("(ours)")
+        if profile == "paper" and printed and "(ours)" not in row.method:
+            assert (row.label, row.sparsity, row.method) in printed
+        if row.recipe is None:
+            assert row.status != "not run"
+            assert row.method in ("Dense", "LLMPru.", "SliceGPT") or row.model.startswith("baichuan2")
+
+
+def test_recipes_carry_the_printed_hyperparameters():
+    """Tables 5 and 6 -> the recipes of the rows they belong to, in every table."""
+    layers, settings = {}, {}
+    for key, number in reported.cells("laco", "4").items():
+        if key[3] == "layers":
+            layers[key[:2]] = int(number.value)
+    for name, value in (("6", None), ("5", "")):
+        for (model, sparsity, _, column), number in reported.cells("laco", name).items():
+            settings.setdefault((model, sparsity if value is None else value), {})[column] = number.value
+    checked = 0
+    for number in ("1", "2", "4", "5", "6", "7", "10"):
+        for row in registry.get(f"table{number}-laco").rows("paper", None):
+            if row.recipe is None or row.recipe.selection is None:
+                continue
+            main_row = number in "1257" or (row.label, row.sparsity) not in settings
+            printed = settings[row.label, "" if main_row else row.sparsity]
+            chosen = row.recipe.selection
+            assert {name: chosen[name] for name in "CLHIT"} == {name: printed[name] for name in "CLHIT"}
+            assert chosen["merge"] == row.recipe.fidelity == ("code" if "code's merge" in row.method else "paper")
+            checked += 1
+    assert checked == 2 * (2 + 2 + 6 + 2 + 6 + 2 + 6)
+
+
+def claims_of(target, capsys):
+    assert main(["show", target, "--profile", "paper", "--format", "json"]) == 0
+    return {claim["text"]: claim["reported"] for claim in json.loads(capsys.readouterr().out)["claims"]}
+
+
+def verdict(claims, words):
+    found = [value for text, value in claims.items() if words in text]
+    assert len(found) == 1
+    return found[0]
+
+
+def test_the_papers_claims_on_its_own_numbers(capsys):
+    assert verdict(claims_of("table1-laco", capsys), "most benchmarks") is True
+    claims = claims_of("table2-laco", capsys)
+    assert verdict(claims, "both baselines") is True and verdict(claims, "80 %") is True
+    # Table 2, LLaMA-2-7B: SliceGPT's Exam. is 27.15, LaCo's 25.85.
+    assert verdict(claims, "knowledge, examination") is False
+    claims = claims_of("table3-laco", capsys)
+    assert verdict(claims, "raises") is True  # 37.46 -> 40.33
+    assert verdict(claims, "pruned again, half its size") is True  # 32.40 / 46.55 = 69.6 %
+    claims = claims_of("table4-laco", capsys)
+    assert verdict(claims, "falls") is False  # LLaMA-2-7B: 36.13 with 28 layers, 37.46 with 23 (a slip, see the audit)
+    assert verdict(claims, "near 50 %") is True
+    claims = claims_of("table7-laco", capsys)
+    assert verdict(claims, "above 70 %") is True
+    # Table 7: no percentage of LaCo is below 30; 42.42 is its least.
+    assert verdict(claims, "crashes") is True
+    shares = {key: n.value for key, n in reported.cells("laco", "7").items() if key[2] == "LaCo"}
+    assert min(value for key, value in shares.items() if key[3] not in ("layers", "ratio %")) == 42.42
+
+
+SENTENCE = "The stream of layer {} is scaled and the layers of a model are removed."
+
+
+@pytest.fixture
+def rehearsal(mirror, tmp_path, monkeypatch, tiny_tokenizer):
+    """A 32-layer checkpoint and a shard of Wikipedia in the mirror; records in a folder of their own."""
+    torch.manual_seed(3)
+    sizes = {"vocab_size": 320, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 32}
+    config = LlamaConfig(**sizes, num_attention_heads=2, num_key_value_heads=2, initializer_range=0.05)
+    folder = tmp_path / "hub" / "models" / "meta-llama" / "Llama-2-7b-hf"
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tiny_tokenizer.save_pretrained(folder)
+    shard = tmp_path / "hub" / "datasets" / "wikimedia" / "wikipedia" / corpora.get("wikipedia-en").data_file
+    shard.parent.mkdir(parents=True)
+    datasets.Dataset.from_dict({"text": [SENTENCE.format(i) for i in range(30)]}).to_parquet(shard)
+    monkeypatch.setenv("LAYERLAB_RESULTS", str(tmp_path / "results"))
+    return folder
+
+
+def test_the_paper_profile_collapses_offline_on_a_mirror(rehearsal, capsys):
+    command = ["table5-laco", "--profile", "paper", "--model", "llama-2-7b"]
+    assert main(["run", *command]) == 0
+    capsys.readouterr()
+    assert main(["show", *command, "--format", "json"]) == 0
+    rows = {row["method"]: row["cells"] for row in json.loads(capsys.readouterr().out)["rows"]}
+    model, tokenizer = models.load("llama-2-7b")
+    sentences = draw([SENTENCE.format(i) for i in range(30)], 10, 0)
+    for method, merge in (("LaCo", "paper"), ("LaCo, code's merge (ours)", "code")):
+        model, tokenizer = models.load("llama-2-7b")
+        found = laco.collapse(model, tokenizer, sentences, C=4, T=0.65, merge=merge)
+        cells = rows[method]
+        assert (cells["layers"]["reproduced"], cells["attempts (ours)"]["reproduced"]) == (
+            found.layers,
+            len(found.trace),
+        )
+        assert [cells[name]["reproduced"] for name in "CLHIT"] == [4, 1, 32, 2, 0.65]
+    assert rows["LaCo"]["C"]["status"] == "match" and rows["LaCo"]["T"]["reported"] == 0.65
+
+
+def test_post_training_is_shared_and_pruning_again_counts_original_layers(
+    make_tiny, tiny_tokenizer, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(corpora, "texts", lambda name: [SENTENCE.format(i) for i in range(60)])
+    monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path))
+    selection = {"method": "laco", "C": 2, "L": 1, "H": 6, "I": 1, "merge": "code", "layers": 5}
+    training = {"method": "laco-posttrain", "corpus": "a", "validation": "b", "tokens": 640, "length": 16, "seed": 0}
+    training["settings"] = {"batch": 4, "micro_batch": 4, "learning_rate": 1e-3, "evaluate_every": 5, "save_every": 5}
+    calibration = {"corpus": "a", "sentences": 4, "seed": 0}
+    made = []
+    for again in (None, {"C": 2, "I": 1, "merge": "code", "layers": 3}):
+        recipe = Recipe(
+            "tiny", "standin", "w", selection, None, training | ({"reprune": again} if again else {}), calibration
+        )
+        prepared = Prepared(make_tiny(), tiny_tokenizer, recipe, 1)
+        prepared.details["layers"] = 6
+        methods.PRUNERS["laco"](prepared, False)
+        before = [p.clone() for p in prepared.model.parameters()]
+        methods.TRAININGS["laco-posttrain"](prepared, False)
+        made.append((prepared, before))
+    (trained, before), (pruned, _) = made
+    assert trained.model.config.num_hidden_layers == 5 and pruned.model.config.num_hidden_layers == 3
+    assert any(not torch.equal(a, b) for a, b in zip(before, trained.model.parameters()))
+    values, _, _ = methods.BENCHMARKS["laco-training"](trained, "")
+    assert values["steps"] == 10 and values["last"] < values["first"]
+    # One training for both: the folder of the second holds nothing of its own.
+    assert len(list(tmp_path.glob("tiny/*/report.json"))) == 1
+    # Collapsing the trained model directly gives the same; positions in it map back to original layers.
+    removed = laco.collapse_to(
+        trained.model, tiny_tokenizer, draw(corpora.texts("a"), 4, 0), 3, C=2, I=1, merge="code"
+    ).removed
+    left = [layer for layer in range(6) if layer not in trained.details["removed"]]
+    assert pruned.details["removed"] == trained.details["removed"] + [left[position] for position in removed]
+    assert all(torch.equal(a, b) for a, b in zip(trained.model.parameters(), pruned.model.parameters()))
+    values, _, _ = methods.BENCHMARKS["laco-search"](pruned, "")
+    assert (values["H"], values["layers"], values["merges"]) == (5, 3, 2)
