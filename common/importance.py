@@ -19,6 +19,8 @@ from common.decoder import Decoder, gained
 from common.errors import UserValueError, unknown
 
 ABSOLUTES = ("after-sum", "elementwise")
+# Host memory that the states of a calibration set may take; beyond it only every k-th is kept and the others run again.
+STATE_BYTES = 16 * 2**30
 
 
 def block_influence(statistics: Statistics, kind: str = "token") -> Tensor:
@@ -189,7 +191,8 @@ def taylor(
         layers: score only these layers, in this order, of the model that consists of them alone.
         gains: what acts on the stream on its way into a layer (`Decoder.run`).
         inputs: what each of ``layers``, gains included, and the final norm receive, per micro-batch, if known:
-            ``inputs[batch][place]`` [samples, tokens, channels]. Saves the forward pass.
+            ``inputs[batch][place]`` [samples, tokens, channels]. Saves the forward pass. Any but the first and the last may
+            be None; it is then run again from the one before it.
 
     The loss gradient goes back through one layer at a time for the whole set, so one layer's gradients exist at a time
     instead of a second copy of the model, and that layer alone is widened to float32 (half precision would lose
@@ -206,8 +209,16 @@ def taylor(
     layers = list(range(decoder.num_layers)) if layers is None else list(layers)
     batches = ids.split(micro_batch)
     if inputs is None:
-        inputs = [[state.cpu() for state in layer_inputs(decoder, batch, layers, gains)] for batch in batches]
-    gradients = [_loss_gradient(decoder, states[-1], batch, len(ids)) for states, batch in zip(inputs, batches)]
+        every, last = spacing(decoder, ids), len(layers)
+        inputs = [
+            [
+                state.cpu() if place % every == 0 or place == last else None
+                for place, state in enumerate(layer_inputs(decoder, batch, layers, gains))
+            ]
+            for batch in batches
+        ]
+    inputs = [list(states) for states in inputs]
+    gradients = [_loss_gradient(decoder, states.pop(), batch, len(ids)) for states, batch in zip(inputs, batches)]
     scores = torch.zeros(len(layers), dtype=torch.float64)
     shown = progress and sys.stderr.isatty()
     for place in tqdm(reversed(range(len(layers))), desc="Taylor", total=len(layers), unit="layer", disable=not shown):
@@ -216,7 +227,8 @@ def taylor(
             weights = list(scored_weights(decoder.layers[layer], norms).values())
             total: list[Tensor] | None = None
             for index, states in enumerate(inputs):
-                entering = states[place].to(decoder.device).float().requires_grad_()
+                fill_states(decoder, states, layers, gains)
+                entering = states.pop().to(decoder.device).float().requires_grad_()
                 with torch.enable_grad():
                     leaving = decoder.run(entering, layers=[layer])
                 upstream = gradients[index].to(decoder.device)
@@ -234,6 +246,29 @@ def taylor(
             if total is not None:
                 scores[place] = _saliency(weights, total)
     return scores
+
+
+def spacing(decoder: Decoder, ids: Tensor) -> int:
+    """k such that every k-th layer's input on ``ids`` [samples, tokens] fits into STATE_BYTES."""
+    state = ids.numel() * decoder.hidden_size * decoder.embed.weight.element_size()
+    return max(1, -(-state * (decoder.num_layers + 1) // STATE_BYTES))
+
+
+@torch.no_grad()
+def fill_states(
+    decoder: Decoder,
+    states: list[Tensor | None],
+    layers: Sequence[int],
+    gains: Mapping[int, float | Tensor] | None = None,
+) -> None:
+    """Make the last of ``states`` known: run again, from the last known one on, what ``layers`` at these places receive."""
+    start = max(place for place, state in enumerate(states) if state is not None)
+    hidden = states[start].to(decoder.device)
+    for place in range(start, len(states) - 1):
+        hidden = decoder.run(hidden, layers=[layers[place]])
+        if gains and layers[place + 1] in gains:
+            hidden = gained(hidden, gains[layers[place + 1]])
+        states[place + 1] = hidden.cpu()
 
 
 def _loss_gradient(decoder: Decoder, state: Tensor, ids: Tensor, samples: int) -> Tensor:

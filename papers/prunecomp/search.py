@@ -66,6 +66,7 @@ class Search:
             found = dict(zip(layers, scores.tolist()))
         else:
             inputs = stream.states(layers.index(eligible[-1]))
+            inputs = None if any(state is None for state in inputs[0]) else inputs  # not all kept: run them in passing
             options = {"batch_size": stream.batch_size, "gains": stream.factors, "progress": self.progress}
             losses = losses_without_each(decoder, stream.ids, layers, eligible, inputs=inputs, **options)
             found = dict(zip(eligible, losses.tolist()))

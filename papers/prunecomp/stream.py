@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from common.decoder import Decoder, gained
 from common.errors import UserValueError
+from common.importance import fill_states, spacing
 
 
 @dataclass
@@ -35,8 +36,8 @@ class Stream:
 
     layers: the remaining layers, by original index, in order. factors: at each cut, what multiplies the stream on its way
     into a layer (by its original index; N is the final norm); alpha, or for other repairs a factor per channel [C] or a
-    matrix [C, C]. Held, in host memory: one state [samples, tokens, channels]
-    per remaining layer, in the model's dtype.
+    matrix [C, C]. Held, in host memory and the model's dtype: one state [samples, tokens, channels] per remaining layer; if
+    they do not fit into `common.importance.STATE_BYTES`, every k-th, and a removal runs up to k - 1 layers again.
     """
 
     def __init__(self, decoder: Decoder, ids: Tensor, *, batch_size: int = 8, progress: bool = False) -> None:
@@ -47,12 +48,13 @@ class Stream:
         self.layers = list(range(decoder.num_layers))
         self.factors: dict[int, float | Tensor] = {}
         self._batches = ids.split(batch_size)
-        self._states: list[list[Tensor]] = [[] for _ in self._batches]
+        self._every = spacing(decoder, ids)
+        self._states: list[list[Tensor | None]] = [[] for _ in self._batches]
         self._changes: dict[int, _Change] = {}
 
     @torch.no_grad()
-    def states(self, place: int | None = None) -> list[list[Tensor]]:
-        """``[batch][p]``: what the layer at place p receives (the last one: ``X[N]``), known up to ``place``."""
+    def states(self, place: int | None = None) -> list[list[Tensor | None]]:
+        """``[batch][p]``: what the layer at place p receives (at the end ``X[N]``), up to ``place``; None: not kept."""
         place = len(self.layers) if place is None else place
         missing = [index for index, states in enumerate(self._states) if len(states) <= place]
         for index in tqdm(missing, "stream", leave=False, disable=not (self.progress and sys.stderr.isatty())):
@@ -65,7 +67,17 @@ class Stream:
                 _add(self._changes.setdefault(self.layers[here], _Change()), hidden, leaving)
                 hidden = self._gained(leaving, here + 1)
                 states.append(hidden.cpu())
+                if here % self._every:
+                    states[here] = None
         return self._states
+
+    def received(self, layer: int) -> list[Tensor]:
+        """What one remaining layer receives, per batch."""
+        place = self.layers.index(layer)
+        found = [states[: place + 1] for states in self.states(place)]
+        for states in found:
+            fill_states(self.decoder, states, self.layers, self.factors)
+        return [states[-1] for states in found]
 
     def cosines(self) -> Tensor:
         """Mean token cosine between what each remaining layer receives and returns, float64 (Eq. 4)."""
@@ -81,6 +93,10 @@ class Stream:
     def remove(self, layer: int, factor: float | Tensor = 1.0) -> None:
         """Take ``layer`` out; what followed it receives ``factor`` times its input from now on."""
         place = self.layers.index(layer)
+        for states in self._states:
+            del states[place + 1 :]
+            if len(states) == place + 1:
+                fill_states(self.decoder, states, self.layers, self.factors)
         after = self.layers[place + 1] if place + 1 < len(self.layers) else self.decoder.num_layers
         self.layers.remove(layer)
         # its input carries what acts at the cut before it; a cut behind it had something of its own
@@ -88,7 +104,6 @@ class Stream:
         if (before := self.factors.pop(layer, None)) is not None or not _is_one(gain):
             self.factors[after] = _product(1.0 if before is None else before, gain)
         for states in self._states:
-            del states[place + 1 :]
             if len(states) == place + 1 and not _is_one(gain):
                 states[place] = gained(states[place], gain)
         for gone in [layer, *self.layers[place:]]:

@@ -89,9 +89,8 @@ class _OneLayer:
     num_layers = 1
 
     def __init__(self, stream: prunecomp.Stream, layer: int) -> None:
-        place = stream.layers.index(layer)
         self.decoder, self.layer = stream.decoder, layer
-        self.entering = iter([states[place] for states in stream.states(place)])
+        self.entering = iter(stream.received(layer))
 
     def embed_tokens(self, ids):
         return next(self.entering).to(self.decoder.device)

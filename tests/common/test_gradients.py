@@ -115,6 +115,14 @@ def naive_loss_without(model, layer, crops) -> float:
     return model(input_ids=crops, labels=crops, use_cache=False).loss.item()
 
 
+def test_inputs_that_do_not_fit_are_run_again(tiny_llama, crops, monkeypatch):
+    expected = importance.taylor(Decoder(tiny_llama), crops, micro_batch=2)
+    monkeypatch.setattr(importance, "STATE_BYTES", 2 * crops.numel() * 64 * 4)  # of 7: every fourth
+    decoder = Decoder(tiny_llama)
+    torch.testing.assert_close(importance.taylor(decoder, crops, micro_batch=2), expected, rtol=1e-6, atol=0)
+    assert decoder.executions == 3 * (2 * 6 + 3 + 1)  # inputs 1 to 3 and 5 come twice
+
+
 def test_magnitude_is_a_plain_sum_over_the_state_dict(tiny):
     decoder = Decoder(tiny)
     every = [list(counted(layer).values()) for layer in tiny.model.layers]

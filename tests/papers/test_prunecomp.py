@@ -294,6 +294,23 @@ def test_an_iteration_runs_only_what_the_removal_changed(tiny_llama, crops):
     assert decoder.executions == 6 + 2  # layers 4 and 5
 
 
+@pytest.mark.parametrize("metric", ["bi", "ppl", "taylor+", "mag+"])
+def test_states_that_do_not_fit_are_run_again_with_the_same_choices(make_tiny, crops, metric, monkeypatch):
+    options = {"metric": metric, "protected": (0, 5), "batch_size": 2}
+    kept, again = make_tiny(), make_tiny()
+    expected = prune_and_compensate(kept, crops, 4, **options)
+    state = crops.numel() * 64 * 4
+    monkeypatch.setattr(importance, "STATE_BYTES", 3 * state)  # of 7: every third
+    stream = Stream(Decoder(again), crops, batch_size=5)
+    assert [s is None for s in stream.states()[0]] == [False, True, True, False, True, True, False]
+    torch.testing.assert_close(stream.received(2)[0], observe(again, crops)[2])
+    found = prune_and_compensate(again, crops, 4, **options)
+    assert found["removed"] == expected["removed"]
+    assert found["factors"] == pytest.approx(expected["factors"], rel=1e-5)
+    if metric != "ppl":
+        assert found["layer_executions"] >= expected["layer_executions"]
+
+
 def test_the_factor_of_a_removed_list_is_the_dense_models(tiny_llama, crops):
     dense = copy.deepcopy(tiny_llama)
     statistics = collect(Decoder(dense), crops, span=2, rotate=False)

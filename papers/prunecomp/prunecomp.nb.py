@@ -1,0 +1,175 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,nb.py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Prune&Comp, step by step
+#
+# Prune&Comp removes whole decoder layers and multiplies the weights before each cut by one factor, so that the layers behind
+# it receive a stream of the magnitude they are used to. Nothing is trained, and the result is a plain checkpoint.
+#
+# This notebook follows the paper on the stand-in, the small model that lives in this repository: what a removed layer leaves
+# behind (Eqs. 3 and 9), how the factor disappears into the weights (Eqs. 10 to 13), the five metrics, and Algorithm 1.
+# It only imports; every number below is computed in its cell or read from a published record. The stand-in is a thousand
+# times smaller than the paper's models, and its numbers are its own.
+
+# %%
+import copy
+import io
+
+import torch
+from IPython.display import Image, Markdown
+
+from common import models, tables
+from common.decoder import Decoder
+from common.evaluation.perplexity import PROTOCOLS
+from common.hooks import scale_stream
+from common.results import PUBLISHED, Store
+from common.surgery import remove_layers
+from figures import prunecomp as drawings
+from papers.prunecomp import METRICS, Stream, fuse_factor, next_layer, prune_and_compensate
+from reproductions import registry, show
+from reproductions.prepared import calibration_windows
+from reproductions.prunecomp.recipes import CROPS
+
+torch.set_num_threads(1)
+model, tokenizer = models.load("standin")
+windows = calibration_windows(CROPS["standin"] | {"count": 8}, tokenizer)
+held_out = PROTOCOLS["standin-standard-library-thin"]
+print(
+    f"{model.config.num_hidden_layers} layers, {model.config.hidden_size} channels; calibration {list(windows.shape)}"
+)
+
+# %% [markdown]
+# ## The magnitude gap (Eq. 3, Figure 2)
+#
+# For each layer: per sequence and channel, the L1 norm over tokens of what the layer returns over that of what it receives;
+# the mean over channels and sequences, less one. One pass over the calibration tokens gives all layers, and with them the
+# cosines that CosSim(BI) ranks by.
+
+# %%
+stream = Stream(Decoder(model), windows)
+cosines = stream.cosines()
+gains = [100 * (stream.factor(layer) - 1) for layer in stream.layers]
+entry = {"model": "stand-in", "records": {"magnitude-gains": {"details": {"gains": gains}}}}
+buffer = io.BytesIO()
+drawings.figure2([entry], "standin").savefig(buffer, dpi=110)
+Image(buffer.getvalue())
+
+# %%
+print("layer  cosine   gain %")
+for layer, cosine, gain in zip(stream.layers, cosines.tolist(), gains):
+    print(f"{layer:5}  {cosine:.4f}  {gain:+7.2f}")
+
+# %% [markdown]
+# ## One removal, compensated (Eqs. 9 to 13)
+#
+# CosSim(BI) removes the layer with the highest cosine. Its factor alpha is measured while it is still there: the printed
+# algorithm prunes first, the text and the official code measure first.
+#
+# Scaling the stream at the cut would cost a multiplication at run time (Eq. 10). Multiplying the embedding, and every
+# `o_proj` and `down_proj` before the cut, does the same: the norms take the scale out again before attention and MLP. They do
+# so up to their epsilon, which is what the two models below differ by.
+
+# %%
+layer = next_layer(stream, "bi")
+alpha = stream.factor(layer)
+hooked, fused = copy.deepcopy(model), copy.deepcopy(model)
+for pruned in (hooked, fused):
+    remove_layers(pruned, [layer])
+fuse_factor(fused, layer, alpha)
+with torch.no_grad():
+    plain = hooked(windows[:4], use_cache=False).logits
+    with scale_stream(hooked, layer, alpha):
+        at_the_cut = hooked(windows[:4], use_cache=False).logits
+    in_the_weights = fused(windows[:4], use_cache=False).logits
+print(f"layer {layer}, alpha = {alpha:.4f}")
+print(f"largest change of a logit by the factor: {(at_the_cut - plain).abs().max():.3f}")
+print(f"largest difference between hook and fused weights: {(at_the_cut - in_the_weights).abs().max():.4f}")
+
+# %% [markdown]
+# ## Five metrics
+#
+# Lower scores go first. BI looks at each layer's cosine, CL at windows of n layers at once, PPL at the loss of the model
+# without a layer, Taylor+ at weight times gradient, Mag+ at the weights alone; the last two keep the first four and the last
+# two layers. All but CL can be asked again after each removal. Fusing changes nothing for BI, PPL and Taylor (a weight grows
+# as its gradient shrinks), but it does for Mag+: scaled layers look larger, so later picks move deeper.
+
+# %%
+lists = {}
+for metric in METRICS:
+    for compensated in (False, True):
+        small = copy.deepcopy(model)
+        options = {"metric": metric, "iterative": compensated, "compensate": compensated}
+        tokens = windows[:2] if metric == "ppl" else windows  # many trials: a quarter of the text will do here
+        report = prune_and_compensate(small, windows, 4, metric_windows=tokens, **options)
+        lists[metric, compensated] = report["removed"]
+print("metric    one-shot            Prune&Comp")
+for metric in METRICS:
+    print(f"{metric:9} {lists[metric, False]!s:19} {lists[metric, True]}")
+
+# %% [markdown]
+# ## Algorithm 1, and what its parts do
+#
+# Choose, measure the factor, remove, compensate, and again. Below: perplexity on held-out text with 4 of 16 layers removed by
+# CosSim(BI), by each part alone and both together (the paper's Table 4).
+
+# %%
+print(f"dense                     {held_out.measured(model, tokenizer, progress=False)['perplexity']:8.2f}")
+for iterative in (False, True):
+    for compensated in (False, True):
+        small = copy.deepcopy(model)
+        report = prune_and_compensate(small, windows, 4, iterative=iterative, compensate=compensated)
+        name = f"{'iterative' if iterative else 'one-shot'}, {'compensated' if compensated else 'as it is'}"
+        found = held_out.measured(small, tokenizer, progress=False)["perplexity"]
+        print(f"{name:25} {found:8.2f}  removed {report['removed']}")
+
+# %% [markdown]
+# ## What an iteration costs
+#
+# A removal and its factor change nothing before the cut but the scale, so stored states stay valid up to the factor and the
+# next iteration runs the suffix alone. The naive loop runs every remaining layer for the metric, and again twice for the
+# factor's two states.
+
+# %%
+stream = Stream(Decoder(model), windows, batch_size=16)
+naive = 0
+for remaining in (16, 15, 14, 13):
+    layer = next_layer(stream)
+    naive += 3 * remaining
+    stream.remove(layer, stream.factor(layer))
+    print(f"removed {layer:2}: {stream.decoder.executions:3} layer executions so far, naively {naive}")
+
+# %% [markdown]
+# ## The paper's tables on the stand-in
+#
+# From the published records (`make table4-prunecomp` measures them): the ablation, with the paper's claim checked on both
+# sides.
+
+# %%
+store = Store(PUBLISHED, None)
+Markdown(tables.render(show.build(registry.get("table4-prunecomp"), store, "standin"), "md"))
+
+# %% [markdown]
+# And the grid that no paper has: every metric with every repair, one-shot and iterative (`make grid`). Average perplexity,
+# darker is better.
+
+# %%
+table = registry.get("grid")
+texts = [column.benchmark for column in table.columns("standin")[:3]]  # three perplexities
+entries = []
+for row in table.rows("standin", None):
+    records = {name: vars(record) for name in texts if (record := store.get(row.recipe, name))}
+    entries.append({"method": row.method, "records": records})
+buffer = io.BytesIO()
+drawings.grid(entries, "standin").savefig(buffer, dpi=110)
+Image(buffer.getvalue())
