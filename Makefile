@@ -11,7 +11,7 @@ FORMAT ?= terminal
 
 .DEFAULT_GOAL := help
 PAPERS := linearpatch prunecomp laco reassessing
-.PHONY: help setup setup-quantization test lint benchmarks readme audit clean $(PAPERS)
+.PHONY: help setup setup-quantization test lint benchmarks gpu readme audit clean $(PAPERS)
 
 help: $(STAMP)  ## this list
 	@echo "Tables and figures (TARGET runs and shows; TARGET-render only shows; TARGET-fetch downloads what it needs):"
@@ -49,7 +49,10 @@ lint: $(STAMP)  ## ruff
 	$(RUN) -m ruff format --check .
 
 benchmarks: $(STAMP)  ## speed and memory against stated baselines
-	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(RUN) $$file || exit 1; done
+	@for file in $(filter-out benchmarks/gpu_%,$(wildcard benchmarks/[a-z]*.py)); do echo "== $$file"; $(RUN) $$file || exit 1; done
+
+gpu: $(STAMP)  ## times and memories that depend on shapes and on a CUDA GPU (under ten minutes)
+	$(RUN) benchmarks/gpu_shapes.py
 
 readme: $(STAMP)  ## write the tables of README.md from the published records
 	$(RUN) -m reproductions.readme

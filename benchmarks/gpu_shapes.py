@@ -1,0 +1,261 @@
+"""What depends on a model's shape and on a GPU, measured with random weights in less than ten minutes.
+
+    python benchmarks/gpu_shapes.py [patch] [finetuning] [latency] [--json] [--tiny]
+
+patch       LinearPatch, Table 6: seconds of the C x C product against LLM-Streamline's network; 16 x 2048 tokens, C = 4096,
+            float16, the mean of 1000 calls
+finetuning  Reassessing, Tables 3 and E: memory and time of LoRA, QLoRA and partial fine-tuning of Llama-3.1-8B-Instruct
+            without its last 8 layers; rows of 256 tokens, 16 micro-batches of 4 a step, float16 autocast over float32 weights
+latency     Reassessing, Table D: memory and seconds of a forward pass over 64 tokens of the same model
+
+Printed numbers stand beside the measured ones; they were made on other GPUs (Reassessing: two A100). Times of a whole
+fine-tuning are extrapolated: micro-batches and optimiser steps are timed, and there are 1555 steps. Without a CUDA device
+nothing is measured; --tiny runs every line on tiny shapes on any device, to check the code, and its numbers mean nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from common import models
+from common.baselines.streamline import FeedForward
+from common.errors import UserError
+from common.finetuning.methods import attach
+from common.finetuning.settings import Settings
+from common.surgery import remove_layers
+from reproductions import reported
+
+MODEL = "llama-3.1-8b-instruct"
+LABEL, SPARSITY = "LLaMA-3.1-8B-It", "8/32"
+STEPS = 1555  # 2 epochs of 49,760 rows in batches of 64
+ACCUMULATE = 16
+GIB, MIB = 2**30, 2**20
+PARTS = ("patch", "finetuning", "latency")
+
+
+def tiny_config() -> LlamaConfig:
+    """A shape for checking the code."""
+    return LlamaConfig(
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=64,
+    )
+
+
+def seconds(work: Callable[[], object], calls: int, device: str, warmup: int = 3) -> float:
+    """Mean wall time of ``calls`` calls after a warm-up, the device's queue emptied before and after."""
+    for _ in range(warmup):
+        work()
+    _wait(device)
+    started = time.perf_counter()
+    for _ in range(calls):
+        work()
+    _wait(device)
+    return (time.perf_counter() - started) / calls
+
+
+def _wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def _peak(device: str, unit: int) -> float | None:
+    return torch.cuda.max_memory_allocated() / unit if device == "cuda" else None
+
+
+def _forget(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def _printed(paper: str, table: str, *key: str) -> float | None:
+    number = reported.cells(paper, table).get(key)
+    return number.value if number else None
+
+
+def row(paper: str, table: str, key: tuple[str, str, str], column: str, measured: float | None, note: str = "") -> dict:
+    """One cell: what the table prints and what was measured."""
+    model, sparsity, method = key
+    return {
+        "paper": paper,
+        "table": table,
+        "method": method,
+        "column": column,
+        "printed": _printed(paper, table, model, sparsity, method, column),
+        "measured": measured,
+        "note": note,
+    }
+
+
+@torch.no_grad()
+def patch(device: str, tiny: bool) -> list[dict]:
+    """LinearPatch, Table 6."""
+    config = tiny_config() if tiny else models.model_config("llama-2-7b")
+    batch, length, calls = (2, 8, 3) if tiny else (16, 2048, 1000)
+    dtype = torch.float16 if device == "cuda" else torch.float32
+    width = config.hidden_size
+    x = torch.randn(batch, length, width, device=device, dtype=dtype)
+    matrix = torch.randn(width, width, device=device, dtype=dtype) / width**0.5
+    network = FeedForward.like(config).to(device, dtype)
+    taken = {
+        "LLM-Streamline(FFN)": seconds(lambda: network(x), calls, device),
+        "LinearPatch": seconds(lambda: x @ matrix, calls, device),
+    }
+    cells = [row("linearpatch", "6", ("LLaMA-2-7B", "", name), "Time cost (s)", value) for name, value in taken.items()]
+    ratio = taken["LLM-Streamline(FFN)"] / taken["LinearPatch"]
+    by_products = 3 * config.intermediate_size / width
+    return [
+        *cells,
+        row("linearpatch", "6", ("", "", "FFN / patch"), "ratio (ours)", ratio, f"{by_products:.2f} by multiply-adds"),
+    ]
+
+
+def pruned(device: str, tiny: bool) -> torch.nn.Module:
+    """Llama-3.1-8B without its last 8 layers, random float32 weights."""
+    with torch.device(device):
+        config = tiny_config() if tiny else models.model_config(MODEL)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    count = 1 if tiny else 8
+    remove_layers(model, range(config.num_hidden_layers - count, config.num_hidden_layers))
+    return model
+
+
+def arms(tiny: bool) -> dict[str, Settings]:
+    """Row name -> settings: Table 3's six, then the longer ones of Table E."""
+    longest = 2 if tiny else 10
+    found = {"Reverse-order +LoRA": Settings(method="lora"), "Reverse-order +QLoRA": Settings(method="qlora")}
+    for last in range(longest + 1):
+        name = "Reverse-order +lm_head" + (f" & last {last}" if last else "")
+        found[name] = Settings(method="partial", last=last)
+    return found
+
+
+def finetuning(device: str, tiny: bool) -> list[dict]:
+    """Reassessing, Tables 3 and E; an arm that the machine cannot run says why."""
+    cells = []
+    for name, settings in arms(tiny).items():
+        model = None
+        _forget(device)
+        try:
+            model = pruned(device, tiny)
+            found = train(model, settings, device, 8 if tiny else 256, 2 if tiny else 8)
+        except (UserError, ImportError, torch.cuda.OutOfMemoryError) as error:
+            found = {"reason": str(error).splitlines()[0]}
+        del model
+        table = "E" if name.rpartition(" ")[2].isdigit() and int(name.rpartition(" ")[2]) > 3 else "3"
+        note = found.get("reason", found.get("note", ""))
+        for column in ("GPU memory GB", "training time s"):
+            cells.append(row("reassessing", table, (LABEL, SPARSITY, name), column, found.get(column), note))
+    return cells
+
+
+def train(model: torch.nn.Module, settings: Settings, device: str, tokens: int, micro_batches: int) -> dict:
+    """Peak memory of one step and the extrapolated time of all: micro-batches and an optimiser step, each timed."""
+    attached = attach(model, settings)
+    trained = list(attached.parameters.values())
+    optimizer = torch.optim.AdamW(trained, lr=settings.learning_rate, weight_decay=settings.weight_decay)
+    scaler = torch.amp.GradScaler(device, enabled=device == "cuda" and settings.method != "qlora")
+    ids = torch.randint(model.config.vocab_size, (settings.micro_batch, tokens), device=device)
+    dtype = torch.bfloat16 if settings.method == "qlora" else torch.float16
+    if settings.method == "qlora" and device == "cuda":
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model.train()
+
+    def forward_backward() -> None:
+        with torch.autocast(device, dtype, enabled=device == "cuda"):
+            loss = model(input_ids=ids, labels=ids, use_cache=False).loss / ACCUMULATE
+        scaler.scale(loss).backward()
+
+    def step() -> None:
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(trained, settings.clip)
+        scaler.step(optimizer)
+        scaler.update()
+
+    forward_backward()
+    step()  # the optimiser's state is there from now on
+    one = seconds(forward_backward, micro_batches, device, warmup=1)
+    update = seconds(step, 1, device, warmup=0)
+    return {
+        "GPU memory GB": _peak(device, GIB),
+        "training time s": STEPS * (ACCUMULATE * one + update),
+        "note": f"{len(trained)} tensors, {sum(p.numel() for p in trained) / 1e6:.2f} M, micro-batch {one:.3f} s",
+    }
+
+
+@torch.no_grad()
+def latency(device: str, tiny: bool) -> list[dict]:
+    """Reassessing, Table D: memory at 32 bits while 64 tokens pass, and what one pass takes.
+
+    The printed latency is over WikiText-2's test text in windows that the paper does not name: here it is one pass.
+    """
+    _forget(device)
+    model = pruned(device, tiny).eval()
+    ids = torch.zeros(1, 64, dtype=torch.long, device=device)
+    once = seconds(lambda: model(ids, use_cache=False), 2 if tiny else 50, device)
+    key = (LABEL, SPARSITY, "Llama-3.1-6.3B-It-Alpaca +lm_head & last 3")
+    return [
+        row("reassessing", "D", key, "memory MiB", _peak(device, MIB), "float32, one pass over 64 tokens"),
+        row("reassessing", "D", key, "latency s", None, "windows are not named; see the next line"),
+        row("reassessing", "D", key, "seconds per 64 tokens (ours)", once),
+    ]
+
+
+def measure(parts: list[str], device: str, tiny: bool) -> list[dict]:
+    """The cells of these parts.
+
+    Raises:
+        UserError: no CUDA device, and not ``tiny``.
+    """
+    if device != "cuda" and not tiny:
+        raise UserError(
+            "no CUDA device: these times and memories are a GPU's, so nothing was measured; run it where "
+            "torch.cuda.is_available() holds, or with --tiny to check the code alone"
+        )
+    torch.manual_seed(0)
+    made = {"patch": patch, "finetuning": finetuning, "latency": latency}
+    return [cell for part in parts for cell in made[part](device, tiny)]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the cells; 2 where nothing can be measured."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"any of {', '.join(PARTS)} (default: all)")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--tiny", action="store_true", help="tiny shapes on any device: checks the code")
+    options = parser.parse_args(arguments)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        if unknown := set(options.parts) - set(PARTS):
+            raise UserError(f"unknown part {', '.join(sorted(unknown))}; known: {', '.join(PARTS)}")
+        cells = measure(options.parts or list(PARTS), device, options.tiny)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    name = torch.cuda.get_device_name() if device == "cuda" else "a CPU"
+    if options.json:
+        print(json.dumps({"device": name, "tiny": options.tiny, "torch": torch.__version__, "cells": cells}, indent=1))
+        return 0
+    print(f"on {name}" + (" (tiny shapes: the numbers mean nothing)" if options.tiny else ""))
+    show = lambda value: "" if value is None else f"{value:.6g}"  # noqa: E731
+    for c in cells:
+        place = f"{c['paper']} {c['table']}"
+        print(
+            f"{place:14} {c['method']:44} {c['column']:28} {show(c['printed']):>9} {show(c['measured']):>11}  {c['note']}"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""The GPU script: every part runs on tiny shapes without a GPU, and refuses to measure the real ones there."""
+
+import importlib.util
+import json
+
+import pytest
+import torch
+
+from common.finetuning.methods import attach
+from common.results import ROOT
+from reproductions import reported
+
+spec = importlib.util.spec_from_file_location("gpu_shapes", ROOT / "benchmarks" / "gpu_shapes.py")
+gpu_shapes = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(gpu_shapes)
+
+
+def test_it_refuses_without_cuda(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert gpu_shapes.main(["patch"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: no CUDA device") and "--tiny" in captured.err
+
+
+def test_an_unknown_part_is_refused(capsys):
+    assert gpu_shapes.main(["pach", "--tiny"]) == 2
+    assert "unknown part pach; known: patch, finetuning, latency" in capsys.readouterr().err
+
+
+def test_every_cell_it_would_measure_is_one_that_a_table_prints(monkeypatch, capsys):
+    """On tiny shapes: names meet the reported numbers, and only our own columns have none."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert gpu_shapes.main(["--tiny", "--json"]) == 0
+    cells = json.loads(capsys.readouterr().out)["cells"]
+    for cell in cells:
+        assert (cell["printed"] is None) == ("(ours)" in cell["column"]), cell
+    timed = [c for c in cells if c["column"] in ("Time cost (s)", "training time s")]
+    times = [c["measured"] for c in timed if "QLoRA" not in c["method"]]  # which needs bitsandbytes
+    assert len(times) == 2 + 4 and all(seconds > 0 for seconds in times)
+    assert all(
+        c["measured"] is None for c in cells if "GB" in c["column"] or "MiB" in c["column"]
+    )  # a CPU has no such thing
+
+
+def test_its_arms_are_the_rows_of_both_tables():
+    names = set(gpu_shapes.arms(tiny=False))
+    for table in ("3", "E"):
+        assert {reported.row_name(n.method, n.variant) for n in reported.numbers("reassessing", table)} <= names
+
+
+@pytest.mark.parametrize("last", [0, 2])
+def test_partial_arms_train_what_the_table_counts(last):
+    """Head, final norm and the last layers of the tiny shape."""
+    model = gpu_shapes.pruned("cpu", tiny=True)
+    settings = gpu_shapes.arms(tiny=True)["Reverse-order +lm_head" + (f" & last {last}" if last else "")]
+    trained = sum(p.numel() for p in attach(model, settings).parameters.values())
+    layer = sum(p.numel() for p in model.model.layers[0].parameters())
+    assert trained == 32 * 64 + 32 + last * layer
