@@ -37,7 +37,7 @@ def _corpora(rows) -> Iterator[str]:
     for row in rows:
         entries = (row.recipe.calibration, (row.recipe.selection or {}).get("calibration"))
         yield from (entry["corpus"] for entry in entries if entry)
-    yield from (data["corpus"] for data in _data(rows) if "corpus" in data)
+    yield from (data[name] for data in _data(rows) for name in ("corpus", "validation") if name in data)
 
 
 def _data(rows) -> Iterator[dict]:

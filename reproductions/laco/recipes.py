@@ -72,7 +72,7 @@ def collapsed(model: str, profile: str, limit: int | None, left: int, merge: str
 
 def trained(model: str, profile: str, limit: int | None, merge: str = "paper", again: bool = False) -> Recipe:
     """The main collapse, post-trained; again: and collapsed once more."""
-    training = {"method": "laco-posttrain", **TRAINING[profile], "settings": TRAINED_WITH[profile]}
+    training = {"method": "laco-posttrain", "data": TRAINING[profile], "settings": TRAINED_WITH[profile]}
     if again:
         C = STANDIN_C if model == "standin" else SETTINGS[model][MAIN[model]][0]
         next_one = selection(model, merge, C, layers=AGAIN_LEFT[model])

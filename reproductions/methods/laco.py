@@ -2,8 +2,8 @@
 
 selection    {"method": "laco", "C", "I", "L", "H", "merge", "cosine", and "T" or "layers" (the search for a threshold)}
 calibration  {"corpus", "sentences", "seed"}
-training     {"method": "laco-posttrain", "corpus", "validation", "tokens", "length", "seed", "settings", and perhaps
-             "reprune": a selection to collapse the trained model with again}
+training     {"method": "laco-posttrain", "data": {"corpus", "validation", "tokens", "length", "seed"}, "settings", and
+             perhaps "reprune": a selection to collapse the trained model with again}
 """
 
 from __future__ import annotations
@@ -53,11 +53,12 @@ def _post_train(prepared: Prepared, progress: bool) -> None:
     again = wanted.pop("reprune", None)
     shared = dataclasses.replace(prepared.recipe, training=wanted, limit=None)
     folder = dataclasses.replace(prepared, recipe=shared).folder
-    tokenizer, length = prepared.tokenizer, wanted["length"]
-    common = {"length": length, "seed": wanted["seed"]}
-    train = training.text_blocks(tokenizer, corpora.texts(wanted["corpus"]), tokens=wanted["tokens"], **common)
+    tokenizer, data = prepared.tokenizer, wanted["data"]
+    length = data["length"]
+    common = {"length": length, "seed": data["seed"]}
+    train = training.text_blocks(tokenizer, corpora.texts(data["corpus"]), tokens=data["tokens"], **common)
     tokens = VALIDATION_BLOCKS * length
-    valid = training.text_blocks(tokenizer, corpora.texts(wanted["validation"]), tokens=tokens, **common)
+    valid = training.text_blocks(tokenizer, corpora.texts(data["validation"]), tokens=tokens, **common)
     settings = training.settings(**wanted["settings"])
     _, report = finetune(prepared.model, tokenizer, train, valid, settings, folder, progress)
     prepared.details["training"] = report | {"tokens": len(train) * length}

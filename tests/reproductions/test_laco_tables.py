@@ -142,7 +142,8 @@ def test_post_training_is_shared_and_pruning_again_counts_original_layers(
     monkeypatch.setattr(corpora, "texts", lambda name: [SENTENCE.format(i) for i in range(60)])
     monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path))
     selection = {"method": "laco", "C": 2, "L": 1, "H": 6, "I": 1, "merge": "code", "layers": 5}
-    training = {"method": "laco-posttrain", "corpus": "a", "validation": "b", "tokens": 640, "length": 16, "seed": 0}
+    data = {"corpus": "a", "validation": "b", "tokens": 640, "length": 16, "seed": 0}
+    training = {"method": "laco-posttrain", "data": data}
     training["settings"] = {"batch": 4, "micro_batch": 4, "learning_rate": 1e-3, "evaluate_every": 5, "save_every": 5}
     calibration = {"corpus": "a", "sentences": 4, "seed": 0}
     made = []
