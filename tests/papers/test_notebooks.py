@@ -24,8 +24,9 @@ def committed(source: Path) -> Path:
 def test_notebook_runs(source, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    client = NotebookClient(jupytext.read(source), timeout=600, kernel_name="python3")
-    ran = client.execute(resources={"metadata": {"path": str(ROOT)}})
+    folder = {"metadata": {"path": str(ROOT)}}
+    client = NotebookClient(jupytext.read(source), timeout=600, kernel_name="python3", resources=folder)
+    ran = client.execute()
     shown = [cell for cell in ran.cells if cell.cell_type == "code" and cell.outputs]
     assert shown
 
