@@ -61,7 +61,7 @@ for metric in reassessing.METRICS:
     print(f"{metric:14} removes {str(removed):18} perplexity {perplexity(pruned, held_out, 256):8.1f}")
 
 # %% [markdown]
-# On this model removing the last layers costs most. Those of a large model are said to be redundant; here the last layers turn
+# On this model removing the last layers costs most. Those of a large model are said to be redundant; here they turn
 # the stream into predictions, and no later ones repeat what they do. What fine-tuning makes of it is the next question.
 
 # %% [markdown]

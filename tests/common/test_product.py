@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import math
 
 import pytest
 import torch
@@ -146,6 +147,22 @@ def test_reassessing_trains_head_norm_and_last_layers_and_nothing_else(source, t
     trained = {name for name in after if name.startswith(("lm_head.", "model.norm.", "model.layers.3."))}
     assert changed == trained
     assert "fine-tuned: last 1 layers, head and final norm" in (out / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["mixtral", "gemma2"])
+def test_the_recipe_works_on_experts_and_on_tied_heads(name, source, tmp_path, write_checkpoint):
+    model = write_checkpoint(tmp_path / "model", name)
+    command = arguments((model, source[1]), tmp_path / "pruned", *own("reassessing", source))
+    assert main(method_of("reassessing"), command) == 0
+    before, after = (AutoModelForCausalLM.from_pretrained(path) for path in (model, tmp_path / "pruned"))
+    assert len(after.model.layers) == 4 and not after.config.tie_word_embeddings
+    assert torch.equal(before.model.embed_tokens.weight, after.model.embed_tokens.weight)
+    assert not torch.equal(before.lm_head.weight, after.lm_head.weight)
+    report = json.loads((tmp_path / "pruned" / "pruning.json").read_text())
+    ids = checkpoint.load(model)[1](source[1].read_text(), return_tensors="pt")["input_ids"][0]
+    held_out = ids[int(0.9 * len(ids)) :][: 4 * 32].view(4, 32)
+    loss = after(held_out, labels=held_out).loss.item()
+    assert report["evaluation"]["after"]["perplexity"] == pytest.approx(math.exp(loss), rel=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,16 @@
 """Reassessing's tables: rows are the printed ones, names of recipes are known, recipes say what the rows say."""
 
+import json
+
+import datasets
 import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from common.finetuning import Settings
 from reproductions import methods, reported
-from reproductions.reassessing import TABLES
+from reproductions.__main__ import main
+from reproductions.reassessing import TABLES, recipes
 from reproductions.reassessing.recipes import FASTER, SLOWER, fields
 from reproductions.reassessing.rows import REPORTED
 from reproductions.registry import PROFILES
@@ -48,7 +54,7 @@ def test_the_same_model_is_one_recipe_in_every_table():
 
     assert len(hashes("paper", "Taylor)") | hashes("paper", "Taylor +LoRA")) == 1
     assert len(hashes("paper", "6.3B-It-Alpaca +lm_head & last 3")) == 2  # and its quantized form
-    assert len(hashes("standin", "Reverse-order +LoRA")) == 3  # at three learning rates
+    assert len(hashes("standin", "Reverse-order +LoRA")) == 2  # at two learning rates
 
 
 def test_variants_are_read_as_they_are_printed():
@@ -85,3 +91,37 @@ def test_claims_hold_of_the_reported_numbers_where_the_audit_says_so():
     assert verdict("E", "less than a point") is True
     assert verdict("K", "above SLEB") is True
     assert verdict("2", "ten times the rate (ours)") is None
+
+
+@pytest.fixture
+def rehearsal(mirror, tmp_path, monkeypatch, tiny_tokenizer):
+    """A 32-layer checkpoint, WikiText-2 and Alpaca-cleaned in the mirror; records in a folder of their own."""
+    torch.manual_seed(3)
+    sizes = {"vocab_size": 320, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 32}
+    config = LlamaConfig(**sizes, num_attention_heads=2, num_key_value_heads=2, initializer_range=0.05)
+    folder = tmp_path / "hub" / "models" / "meta-llama" / "Meta-Llama-3-8B"
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tiny_tokenizer.save_pretrained(folder)
+    rows = [{"instruction": f"Remove layer {i}.", "input": "", "output": f"the layer {i} is gone"} for i in range(24)]
+    text = [{"text": f" = Part {i} = \n the stream of layer {i} is scaled . \n"} for i in range(60)]
+    for name, content in (("yahma/alpaca-cleaned/train", rows), ("Salesforce/wikitext/wikitext-2-raw-v1/test", text)):
+        path = tmp_path / "hub" / "datasets" / name
+        path.parent.mkdir(parents=True)
+        datasets.Dataset.from_list(content).to_parquet(f"{path}-00000-of-00001.parquet")
+    monkeypatch.setenv("LAYERLAB_RESULTS", str(tmp_path / "results"))
+    monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path / "work"))
+    monkeypatch.setitem(recipes.DATA, "paper", {"source": "alpaca-cleaned", "held_out": 4})  # the same path, fewer rows
+    return tmp_path / "results"
+
+
+def test_the_papers_recipe_runs_offline_on_a_mirror(rehearsal, capsys):
+    command = ["tableG-reassessing", "--profile", "paper", "--row", "Ours", "--limit", "2"]
+    assert main(["run", *command]) == 0, capsys.readouterr().err
+    [path] = rehearsal.glob("paper/llama-3-8b/*/perplexity@reassessing-wikitext2.json")
+    record = json.loads(path.read_text())
+    assert record["details"]["removed"] == [31, 30, 29, 28, 27, 26, 25]
+    report = record["details"]["training"]
+    assert report["status"] == "ok" and report["rows"] == 20 and report["settings"]["learning_rate"] == 1e-5
+    assert main(["show", *command, "--format", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out)["rows"][0]["cells"]["PPL on WikiText2"]
+    assert shown["reported"] == 19.16 and shown["reproduced"] == pytest.approx(record["values"]["perplexity"])
