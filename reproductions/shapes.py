@@ -6,18 +6,22 @@ matter, because all layers of these models have one shape.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+import torch
 from torch import nn
 
 from common import shapes
+from common.baselines.streamline import FeedForward
 from common.errors import unknown
 from common.results import Recipe
 
 WEIGHTS = "shape only"
 # Reassessing, Section 3.3 and its official code: rank 8 on every matrix of a layer.
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+CPU_TOKENS = 256
 MACS_TOKENS = 64  # Reassessing, "Statistics": a sentence of 64 tokens
 
 
@@ -25,7 +29,8 @@ def recipe(model: str, removed: int, repair: dict | None = None, training: dict 
     """The shape recipe of a row.
 
     repair: None, or a method: ``linearpatch`` (a C x C matrix) or ``streamline-ffn`` (three C x F matrices), with
-    ``top_k`` where its teacher's logits are stored. training: None,
+    ``top_k`` where its teacher's logits are stored; with ``over`` another method, by whose size and time its own are
+    divided. training: None,
     ``{"method": "lora", "rank": r}``, ``{"method": "partial", "last": k}`` (head, final norm and the last k layers) or
     ``{"method": "gptq", "bits": b}`` (matrices inside the layers).
     """
@@ -60,9 +65,9 @@ def prepare(wanted: Recipe) -> Prepared:
     return Prepared(model, wanted, {"layers": model.config.num_hidden_layers}, {"model": {"name": wanted.model}})
 
 
-def _added(prepared: Prepared) -> int:
+def _added(prepared: Prepared, which: str = "method") -> int:
     """Parameters of what stands in for the removed layers."""
-    repair = (prepared.recipe.repair or {"method": None})["method"]
+    repair = (prepared.recipe.repair or {}).get(which)
     width, inner = prepared.model.config.hidden_size, prepared.model.config.intermediate_size
     known = {None: 0, "linearpatch": width * width, "streamline-ffn": 3 * width * inner}
     if repair not in known:
@@ -72,19 +77,47 @@ def _added(prepared: Prepared) -> int:
 
 def _parameters(prepared: Prepared) -> dict:
     dense, left = _dense_parameters(prepared.recipe.model), shapes.parameters(prepared.model)
-    added = _added(prepared)
+    added, unit = _added(prepared), _added(prepared, "over") or 1e6
     layers = prepared.model.config.num_hidden_layers
     removed = (prepared.recipe.selection or {}).get("count", 0)
     return {
         "dense": dense,
         "left": left,
         "patch": added,
-        "patch_millions": added / 1e6,
+        "patch_millions": added / unit,  # of the other method's size, where the recipe names one
         "ratio": (dense - left - added) / dense,
         # What a paper prints when it divides layers by layers: embedding and head are forgotten.
         "layer_fraction": removed / (layers + removed),
         "layers": layers,
     }
+
+
+@torch.no_grad()
+def _inserted(prepared: Prepared) -> dict:
+    """Seconds that what is inserted takes for 256 tokens on this CPU, float32, random weights; the least of five calls.
+
+    With ``over`` the quotient of the two methods' seconds, whose calls take turns.
+    """
+    config, repair = prepared.model.config, prepared.recipe.repair
+    width = config.hidden_size
+    x = torch.randn(CPU_TOKENS, width, generator=torch.Generator().manual_seed(0))
+    made = {
+        "linearpatch": lambda: torch.full((width, width), 1 / width).__rmatmul__,
+        "streamline-ffn": lambda: FeedForward.like(config),
+    }
+    wanted = [repair[which] for which in ("method", "over") if which in repair]
+    if unheard := [name for name in wanted if name not in made]:
+        raise unknown("repair", unheard[0], made)
+    works = [made[name]() for name in wanted]
+    taken: list[list[float]] = [[] for _ in works]
+    for _ in range(6):
+        for work, seconds in zip(works, taken, strict=True):
+            started = time.perf_counter()
+            work(x)
+            seconds.append(time.perf_counter() - started)
+    least = [min(seconds[1:]) for seconds in taken]  # the first warms up
+    value = least[0] / least[1] if len(least) > 1 else least[0]
+    return {"seconds": value, "tokens": CPU_TOKENS, "threads": torch.get_num_threads()}
 
 
 def _memory(prepared: Prepared) -> dict:
@@ -136,11 +169,18 @@ def _trainable(prepared: Prepared) -> dict:
     return {"parameters": shapes.parameters(model, trainable=True)}
 
 
-BENCHMARKS = {"parameters": _parameters, "memory": _memory, "macs": _macs, "storage": _storage, "trainable": _trainable}
+BENCHMARKS = {
+    "parameters": _parameters,
+    "memory": _memory,
+    "macs": _macs,
+    "storage": _storage,
+    "trainable": _trainable,
+    "inserted": _inserted,
+}
 
 
 def benchmark(prepared: Prepared, name: str) -> tuple[dict, dict, dict]:
-    """Values of one shape benchmark: ``parameters``, ``memory``, ``macs`` or ``trainable``; no errors, no details."""
+    """Values of one shape benchmark; no errors, no details."""
     if name not in BENCHMARKS:
         raise unknown("shape benchmark", name, BENCHMARKS)
     return BENCHMARKS[name](prepared), {}, {}

@@ -133,6 +133,9 @@ def inserted(profile: str, limit: int | None = None) -> list[Row]:
         }.items():
             shape = shapes.recipe(model, 0, INSERTED_SHAPES[method]) if profile == "paper" else None
             found.append(Row(model, label, "", method, recipe(model, profile, limit, **fields), shapes=shape))
+        if profile == "paper":
+            quotient = shapes.recipe(model, 0, {"method": "streamline-ffn", "over": "linearpatch"})
+            found.append(Row(model, label, "", "FFN / LinearPatch on this CPU (ours)", quotient, shapes=quotient))
     return found
 
 

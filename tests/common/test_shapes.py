@@ -92,3 +92,15 @@ def test_blocks_of_an_allocator():
 def test_models_that_are_only_a_shape_have_the_printed_size(name, billions):
     """Reassessing, Table P."""
     assert round(shapes.parameters(shapes.skeleton(name)) / 1e9, 2) == billions
+
+
+def test_the_quotient_of_two_inserted_networks():
+    """LinearPatch, Table 6: 3 F / C parameters and multiply-adds; the time is the machine's."""
+    quotient = recipes.recipe("llama-2-7b", 0, {"method": "streamline-ffn", "over": "linearpatch"})
+    prepared = recipes.prepare(quotient)
+    assert recipes.benchmark(prepared, "parameters")[0]["patch_millions"] == pytest.approx(3 * 11008 / 4096)
+    prepared.model.config.hidden_size, prepared.model.config.intermediate_size = 64, 128
+    values = recipes.benchmark(prepared, "inserted")[0]
+    assert values["seconds"] > 0 and values["tokens"] == 256
+    with pytest.raises(UserError, match="unknown repair"):
+        recipes.benchmark(recipes.prepare(recipes.recipe("tinyllama-1.1b", 0, {"method": "pach"})), "inserted")
