@@ -65,12 +65,11 @@ class ParameterTrainer(Trainer):
             with self.compute_loss_context_manager():
                 total += self.model_wrapped(**batch)["loss"].item() * items
             count += items
-        metrics = {"eval_loss": total / count}
+        step, metrics = self.state.global_step, {"eval_loss": total / count}
         if not math.isfinite(metrics["eval_loss"]):
-            raise Diverged(f"the validation loss is {total / count} after step {self.state.global_step}")
+            raise Diverged(f"the validation loss is {total / count} after step {step}; the last good state is kept")
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        step = self.state.global_step
         if step % self.args.save_steps == 0 or step == self.state.max_steps:
             best = state.best_loss(self.session.folder)
             if self.session.settings.keeps_best and (best is None or metrics["eval_loss"] < best[0]):
