@@ -23,7 +23,7 @@ from tqdm import tqdm
 from common.decoder import Decoder
 from common.errors import UserValueError, unknown
 from common.surgery import remove_layers
-from papers.laco.merge import RULES, Merge, check_unpatched
+from papers.laco.merge import RULES, Merge, check_alike, check_unpatched
 from papers.laco.outputs import DEFAULT_COSINE, output_similarity, tokenise
 
 LEAST_LAYERS = 2  # what `common.surgery` leaves at least
@@ -197,9 +197,11 @@ def check_settings(layers: int, C: int, L: int, H: int, I: int, T: float) -> Non
 def _prepared(model, tokenizer, sentences, C, L, H, I, T, merge, norms, cosine, undoable):
     if merge not in RULES:
         raise unknown("merge", merge, RULES)
-    layers = Decoder(model).num_layers
+    every = Decoder(model).layers
+    layers = len(every)
     H = layers if H is None else H
     check_settings(layers, C, L, H, I, T)
+    check_alike(every[L - 1 :])  # before anything is changed
     search = _Search(model, tokenise(tokenizer, sentences), merge, norms, cosine, undoable)
     return search, lambda: pointer(layers, C, L, H, I)
 

@@ -80,8 +80,8 @@ def merged(layers: Sequence[nn.Module], merge: str = "paper", norms: str | None 
     norms = NORMS[merge] if norms is None else norms
     if norms not in NORMS.values():
         raise unknown("policy for norms", norms, NORMS.values())
+    check_alike(layers)
     states = [{name: parameter.data for name, parameter in layer.named_parameters()} for layer in layers]
-    _check_alike(states)
     return {
         name: RULES[merge]([state[name] for state in states])
         for name in states[0]
@@ -89,8 +89,13 @@ def merged(layers: Sequence[nn.Module], merge: str = "paper", norms: str | None 
     }
 
 
-def _check_alike(states: Sequence[dict[str, Tensor]]) -> None:
-    shapes = [{name: list(tensor.shape) for name, tensor in state.items()} for state in states]
+def check_alike(layers: Sequence[nn.Module]) -> None:
+    """Refuse layers that cannot be added up.
+
+    Raises:
+        UserError: their parameters differ in name or shape.
+    """
+    shapes = [{name: list(parameter.shape) for name, parameter in layer.named_parameters()} for layer in layers]
     for other in shapes[1:]:
         for name in sorted(shapes[0].keys() | other.keys()):
             if (one := shapes[0].get(name)) != (two := other.get(name)):

@@ -15,7 +15,7 @@ from common.errors import UserError
 from papers.laco import collapse, collapse_to, merge_layers, output_similarity
 from papers.laco.collapse import pointer
 from papers.laco.merge import Merge, is_stream_norm, merged
-from papers.laco.sentences import draw, plain_sentences
+from papers.laco.sentences import calibration_sentences, draw, plain_sentences
 from reproductions import reported
 
 SENTENCES = ["the layers of a model", "are removed and the stream is scaled", "a model"]
@@ -135,6 +135,8 @@ def test_layers_of_different_shapes_are_refused(tiny_llama, tiny_tokenizer):
     before = weights(tiny_llama)
     with pytest.raises(UserError, match=r"different shapes: mlp.up_proj.weight is \[96, 64\] in one and \[32, 64\]"):
         merge_layers(tiny_llama, 2, 2)
+    with pytest.raises(UserError, match="different shapes"):  # before anything is merged
+        collapse(tiny_llama, tiny_tokenizer, SENTENCES, C=2, T=-1.0, I=1)
     assert all(torch.equal(tensor, before[name]) for name, tensor in tiny_llama.state_dict().items())
     assert len(tiny_llama.model.layers) == 6
 
@@ -394,3 +396,16 @@ def test_sentences_are_plain_whole_and_drawn_by_seed():
     assert sorted(draw(documents, 3, 0)) == sorted(s for d in documents for s in plain_sentences(d))
     with pytest.raises(UserError, match="only 3 of 4"):
         draw(documents, 4, 0)
+
+
+def test_sentences_of_two_corpora_are_equally_many(monkeypatch):
+    from common import corpora
+
+    texts = {
+        "english": ["This is one plain sentence, and it has words enough."] * 9,
+        "chinese": ["北京是中华人民共和国的首都和直辖市。"] * 9,
+    }
+    monkeypatch.setattr(corpora, "texts", texts.get)
+    assert calibration_sentences(["english", "chinese"], 10) == [*texts["english"][:5], *texts["chinese"][:5]]
+    with pytest.raises(UserError, match="9 sentences cannot be split evenly over english, chinese"):
+        calibration_sentences(["english", "chinese"], 9)
