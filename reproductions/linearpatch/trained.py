@@ -30,13 +30,13 @@ _DISTILLED = {"method": "linearpatch-distilled"}
 _REPAIRS = {
     FFN_MSE: FFN | _OUTPUT,
     FFN_KL: FFN | _LOGITS,
-    LAYER: {"method": "streamline-layer"} | _OUTPUT,
     MSE: _DISTILLED | {"trainable": "matrix"} | _OUTPUT,
     DIAGONAL: _DISTILLED | {"trainable": "diagonal"} | _LOGITS,
-    PLAIN_DIAGONAL: _DISTILLED | {"trainable": "plain-diagonal"} | _LOGITS,
-    CODE_DIAGONAL: _DISTILLED | {"trainable": "matrix-from-diagonal"} | _LOGITS,
-    FROM_MATRIX: _DISTILLED | {"trainable": "matrix", "kind": "matrix", "estimator": "least-squares"} | _LOGITS,
     FULL: _DISTILLED | {"trainable": "matrix"} | _LOGITS,
+    LAYER: {"method": "streamline-layer"} | _OUTPUT,
+    CODE_DIAGONAL: _DISTILLED | {"trainable": "matrix-from-diagonal"} | _LOGITS,
+    PLAIN_DIAGONAL: _DISTILLED | {"trainable": "plain-diagonal"} | _LOGITS,
+    FROM_MATRIX: _DISTILLED | {"trainable": "matrix", "kind": "matrix", "estimator": "least-squares"} | _LOGITS,
 }
 METHODS = tuple(_REPAIRS)
 

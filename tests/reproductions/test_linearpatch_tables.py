@@ -14,8 +14,9 @@ from common.calibration import collect, sample_crops
 from common.corpora import joined_ids
 from common.decoder import Decoder
 from common.selection import best_window
-from reproductions import linearpatch, registry, reported, shapes
+from reproductions import linearpatch, measure, registry, reported, shapes
 from reproductions.__main__ import main
+from reproductions.linearpatch import trained
 
 REPORTED = Path(__file__).resolve().parents[2] / "papers" / "linearpatch" / "reported" / "table1.csv"
 TASKS = ("ARC-c", "ARC-e", "BoolQ", "HeSw", "PIQA", "WG", "WSC", "Race-h", "CoPa")
@@ -123,6 +124,17 @@ def test_the_paper_profile_runs_offline_on_a_mirror(rehearsal, capsys):
     assert sorted(removed) == ["bi", "window"]
     assert main(["run", *command]) == 0
     assert "nothing to measure" in capsys.readouterr().err
+
+
+def test_every_training_of_the_paper_profile_runs_on_a_mirror(rehearsal, tmp_path, monkeypatch):
+    monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path / "work"))
+    for method in trained.METHODS:
+        wanted = linearpatch.recipe("llama-2-7b", "paper", 2, **trained.fields(method, 9, "paper"))
+        assert wanted.repair["samples"] == 5000 and wanted.repair["learning_rate"] == 1e-4
+        prepared = measure.prepare(wanted)
+        assert prepared.model.config.num_hidden_layers == 32 - 9, method
+        assert prepared.details["training"]["status"] == "finished"
+        assert prepared.details["training"]["steps"] == 2  # the limit's
 
 
 def test_a_missing_dataset_fails_its_cells_and_no_others(rehearsal, capsys, monkeypatch):
