@@ -1,4 +1,4 @@
-"""Columns that several papers' tables share: MMLU by category, LaCo's and Reassessing's suites, generated texts."""
+"""Columns that several papers' tables share: MMLU by category, LaCo's suite, generated texts."""
 
 from __future__ import annotations
 
@@ -87,19 +87,6 @@ def laco_averages(profile: str) -> list[Column]:
     return averages + [
         Column(label, derived="average", of=members) for label, members in LACO_CATEGORIES[profile].items()
     ]
-
-
-def reassessing(profile: str) -> list[Column]:
-    """Reassessing's eight tasks by plain accuracy (lm-eval's `mmlu` and `cmmlu` groups, weighted by size) and their mean.
-
-    On the stand-in: its nine tasks, by plain accuracy as well.
-    """
-    from common.evaluation import suites  # loads torch; listing the targets should not
-
-    paper = profile == "paper"
-    suite = suites.get("reassessing" if paper else "standin-qa")
-    tasks = {column.label: column.task + ("" if paper else f"@{TASKS_VERSION}") for column in suite.columns}
-    return [*(Column(label, task, "acc") for label, task in tasks.items()), Column("Avg.", derived="average")]
 
 
 def generations(prompts: str, count: int = 1) -> list[Column]:

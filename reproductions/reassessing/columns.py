@@ -17,6 +17,8 @@ TASKS = {
     "CMMLU": "cmmlu",
     "WinoGrande": "winogrande",
 }
+# Tasks whose choices are letters or one sentence twice: lm-eval does not normalise them.
+PLAIN_ONLY = ("MMLU", "WinoGrande")
 # Of the stand-in's nine tasks the four that every many-armed table here uses, plain accuracy as well.
 STANDIN_TASKS = {
     "Continue": "docstring_continuation",
@@ -57,7 +59,8 @@ def accuracies(table: str, metric: str = "acc"):
 
 
 def task_column(label: str, metric: str = "acc") -> Column | None:
-    """A paper task's column; None for a label that is no task."""
+    """A paper task's column, by plain accuracy where lm-eval has no other; None for a label that is no task."""
+    metric = "acc" if label in PLAIN_ONLY else metric
     return Column(label, TASKS[label], metric) if label in TASKS else None
 
 

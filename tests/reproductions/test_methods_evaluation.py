@@ -5,9 +5,9 @@ from hub_mirror import write_rows
 
 from common import hub
 from common.errors import UserError
-from common.evaluation import generation, harness, mmlu, scores
+from common.evaluation import PROTOCOLS, generation, harness, mmlu, scores
 from common.results import Recipe
-from reproductions import columns, fetch, measure, methods, reported
+from reproductions import columns, fetch, measure, methods, registry, reported
 from reproductions.prepared import Prepared
 
 SUBJECTS = {"anatomy": 2, "virology": 5}
@@ -57,21 +57,30 @@ def test_groups_are_weighted_by_size_for_reassessing_and_alike_for_laco(prepared
     assert direct["raw"]["n-shot"][f"{group}_anatomy"] == 5
 
 
-def test_every_column_names_a_benchmark_that_exists(monkeypatch):
+@pytest.mark.parametrize("profile", ["paper", "standin"])
+def test_every_column_of_every_table_names_a_benchmark_that_exists(profile):
     found = methods.known("BENCHMARKS")
-    for profile in ("paper", "standin"):
-        for column in [*columns.mmlu(profile), *columns.laco(profile), *columns.reassessing(profile)]:
-            if column.benchmark is None:
-                continue
-            base, _, argument = column.benchmark.partition("@")
-            if base == "mmlu" and argument:
-                protocol = mmlu.get(argument)
-                assert column.key in {*protocol.categories, "weighted"}
-            elif base not in found:
-                assert harness._folder(base) or base in harness._standin_configs([base]), base
+    wanted = {column for table in registry.targets().values() for column in table.columns(profile) if column.benchmark}
+    for column in wanted:
+        base, _, argument = column.benchmark.partition("@")
+        if column.weight_free:
+            continue
+        if base == "mmlu" and argument:
+            protocol = mmlu.get(argument)
+            assert column.key in {*protocol.categories, "weighted"}
+        elif base == "perplexity":
+            assert argument in PROTOCOLS
+        elif base == "generations":
+            assert argument in generation.PROMPT_SETS
+        elif base not in found:
+            assert harness._folder(base) or base in harness._standin_configs([base]), column
     assert len(columns.laco("paper")) == 14
-    for prompts in generation.PROMPT_SETS:
-        assert columns.generations(prompts, 1)[0].benchmark == f"generations@{prompts}"
+
+
+def test_normalised_accuracy_is_asked_of_tasks_that_have_it():
+    names = [column for column in registry.get("tableH-reassessing").columns("paper") if column.benchmark]
+    plain = {column.benchmark for column in names if column.key == "acc"}
+    assert plain == {"mmlu", "winogrande"}
 
 
 def test_laco_averages_cover_every_score_once():
