@@ -40,10 +40,8 @@ DATA = {
 # Iterative pruning on the stand-in: so many rows a cycle, or it would cost many times what one-shot costs.
 CYCLE_ROWS = 24
 PAPER_ROWS = 49_760  # of Alpaca-cleaned, without those held out
-# Suffixes of arms: factors of the learning rate.
-FASTER, SLOWER = " at ten times the rate (ours)", " at the printed 1e-5 (ours)"
-RATES = {FASTER: {"paper": 1e-4, "standin": 1e-3}, SLOWER: {"standin": 1e-5}}
-PLAIN_TEXT = "plain text (ours)"
+FASTER = " at ten times the rate (ours)"  # suffix of an arm
+RATES = {"paper": 1e-4, "standin": 1e-3}
 GPTQ = {
     "paper": {"bits": 4, "group_size": 128, "texts": 128, "tokens": 2048, "corpus": "c4-train"},
     "standin": {"bits": 4, "group_size": 64, "texts": 32, "tokens": 256, "corpus": "standin-calibration"},
@@ -61,7 +59,7 @@ def recipe(model: str, profile: str, limit: int | None = None, **fields) -> Reci
 def fields(metric: str, count: int, variant: str, profile: str) -> dict:
     """Selection, calibration and training of a row: ``HEAD +ARM +GPTQ``, each part optional.
 
-    HEAD: ``one-shot``, a schedule ``1:b:c``, ``N samples``, a share of the data (``0.2``), or a data set. ARM: see
+    HEAD: ``one-shot``, a schedule ``1:b:c``, ``N samples`` or a share of the data (``0.2``). ARM: see
     `training`. ``no fine-tuning``, or no arm, trains nothing.
     """
     parts = [part.strip() for part in variant.split("+")]
@@ -69,7 +67,7 @@ def fields(metric: str, count: int, variant: str, profile: str) -> dict:
     samples = int(head.split()[0]) if re.fullmatch(r"\d+ samples?", head) else SAMPLES
     share = float(head) if re.fullmatch(r"\d\.\d", head) else 1.0
     found = _chosen(metric, count, profile, samples)
-    tuned = training(arm, profile, share, head) if arm else None
+    tuned = training(arm, profile, share) if arm else None
     if re.fullmatch(r"1:\d+:\d+", head):
         tune = {key: tuned[key] for key in ("settings", "data")}
         if profile == "standin":
@@ -98,18 +96,15 @@ def _chosen(metric: str, count: int, profile: str, samples: int) -> dict:
     return found
 
 
-def training(arm: str, profile: str, share: float = 1.0, data: str = "") -> dict:
-    """``LoRA``, ``QLoRA``, ``lm_head``, ``lm_head & last k`` or ``full fine-tuning``, perhaps with a suffix of RATES.
+def training(arm: str, profile: str, share: float = 1.0) -> dict:
+    """``LoRA``, ``QLoRA``, ``lm_head``, ``lm_head & last k`` or ``full fine-tuning``, perhaps FASTER.
 
-    share: of the instruction data. data: ``MMLU`` (section E) or plain text in its place.
+    share: of the instruction data.
     """
-    base, suffix = arm, ""
-    for ending in RATES:
-        if arm.endswith(ending):
-            base, suffix = arm.removesuffix(ending), ending
+    base = arm.removesuffix(FASTER)
     settings = dict(SETTINGS[profile])
-    if suffix:
-        settings["learning_rate"] = RATES[suffix][profile]
+    if arm.endswith(FASTER):
+        settings["learning_rate"] = RATES[profile]
     if base in ("LoRA", "QLoRA"):
         settings["method"] = base.lower()
     elif base == "full fine-tuning":
@@ -118,15 +113,7 @@ def training(arm: str, profile: str, share: float = 1.0, data: str = "") -> dict
         settings |= {"method": "partial", "last": int(base.partition("last ")[2] or 0)}
     else:
         raise UserValueError(f"no fine-tuning is called {arm!r}")
-    return {"method": "finetune", "settings": settings, "data": _data(profile, share, data)}
-
-
-def _data(profile: str, share: float, name: str) -> dict:
-    wanted = dict(DATA[profile])
-    if name == PLAIN_TEXT.removesuffix(" (ours)"):
-        corpus = "wikitext2-train" if profile == "paper" else "standin-train"
-        rows = {"count": wanted.get("count", PAPER_ROWS), "held_out": wanted.get("held_out", 2000)}
-        return {"corpus": corpus, "length": 128, "seed": SEED, **rows}
+    data = dict(DATA[profile])
     if share < 1:
-        wanted["count"] = round(share * wanted.get("count", PAPER_ROWS))
-    return wanted
+        data["count"] = round(share * data.get("count", PAPER_ROWS))
+    return {"method": "finetune", "settings": settings, "data": data}

@@ -67,14 +67,14 @@ def _with_recipe(row: Row, number: reported.Number, table: str, limit: int | Non
     removed = count(row.model, number)
     if metric not in METRICS or number.method in ONLY_REPORTED.get(table, ()) or removed is None:
         return dataclasses.replace(row, status=REPORTED)
+    if number.variant.startswith("MMLU"):
+        return dataclasses.replace(row, status="not repeated, see the note")
     variant = number.variant if arm is None else f"+{arm}"
     found = fields(metric, removed, variant, "paper")
     return dataclasses.replace(row, recipe=recipe(row.model, "paper", limit, **found))
 
 
-def standin(
-    settings: Iterable[tuple[str, int, str]], *, dense: bool = True, prefix: str = "+"
-) -> Callable[[int | None], list[Row]]:
+def standin(settings: Iterable[tuple[str, int, str]], *, dense: bool = True) -> Callable[[int | None], list[Row]]:
     """Rows on the stand-in from (metric, layers removed, variant); variants are spelled as in the paper's tables."""
     wanted = list(settings)
 

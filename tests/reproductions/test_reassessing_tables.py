@@ -11,7 +11,7 @@ from common.finetuning import Settings
 from reproductions import methods, reported
 from reproductions.__main__ import main
 from reproductions.reassessing import TABLES, recipes
-from reproductions.reassessing.recipes import FASTER, SLOWER, fields
+from reproductions.reassessing.recipes import FASTER, fields
 from reproductions.reassessing.rows import REPORTED
 from reproductions.registry import PROFILES
 
@@ -24,7 +24,7 @@ def test_every_name_in_a_recipe_is_known_and_its_settings_fit(table):
     for profile in PROFILES:
         for row in table.rows(profile, None):
             if row.recipe is None:
-                assert row.status == REPORTED
+                assert row.status in (REPORTED, "not repeated, see the note")
                 continue
             for part, kinds in KINDS.items():
                 chosen = getattr(row.recipe, part)
@@ -62,7 +62,7 @@ def test_variants_are_read_as_they_are_printed():
         return fields("Taylor", 8, variant, profile)["training"]["settings"].get(name)
 
     assert setting("+LoRA", "learning_rate") == 1e-5 and setting("+LoRA" + FASTER, "learning_rate") == 1e-4
-    assert setting("+LoRA" + SLOWER, "learning_rate", "standin") == 1e-5
+    assert setting("+LoRA" + FASTER, "learning_rate", "standin") == 10 * setting("+LoRA", "learning_rate", "standin")
     assert setting("+lm_head", "last") == 0 and setting("+lm_head & last 10", "last") == 10
     assert setting("+full fine-tuning", "method") == "full" and setting("+QLoRA", "method") == "qlora"
     assert fields("BI", 8, "1 sample +LoRA", "paper")["calibration"]["count"] == 1
