@@ -344,6 +344,7 @@ TABLES = [
             ),
         ),
         _SIZES,
+        dense=False,
     ),
     _table(
         "F",
