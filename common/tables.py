@@ -42,7 +42,7 @@ def _measured_cell(cell: dict, with_error: bool) -> str:
     if cell["reproduced"] is None:
         return {"not run": "·", "none": "", "not implemented": ""}.get(cell["status"], "x")
     error = f"±{cell['stderr']:.1f}" if with_error and cell["stderr"] else ""
-    return _number(cell["reproduced"]) + error
+    return _number(cell["reproduced"], cell.get("digits")) + error
 
 
 def _printed_cell(cell: dict) -> str:
