@@ -1,9 +1,13 @@
 """Prune&Comp's tables: every printed row has a recipe that says what the row says, and lists compare place by place."""
 
+import gzip
+import json
 from dataclasses import replace
 
+import datasets
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from common import models
 from common.hadamard import hadamard_matrix
@@ -11,9 +15,10 @@ from common.moments import Moments
 from common.results import Record, Store
 from common.surgery import remove_layers
 from reproductions import declare, measure, registry, reported, show
+from reproductions.__main__ import main
 from reproductions.methods import prunecomp as methods
 from reproductions.prepared import calibration_windows
-from reproductions.prunecomp import METRICS, TABLES, recipe
+from reproductions.prunecomp import METRICS, TABLES, recipe, recipes
 
 NUMBERS = [table.number for table in TABLES if table.number.lstrip("A").isdigit()]
 
@@ -168,6 +173,47 @@ def test_a_metrics_choice_at_once_is_the_one_shot_rows():
     plain = measure.prepare(tiny_recipe("Taylor+, one-shot, none"))
     assert chosen.details["removed"] == plain.details["removed"]
     assert chosen.details["patches"]
+
+
+@pytest.fixture
+def rehearsal(mirror, tmp_path, monkeypatch, tiny_tokenizer):
+    """A 32-layer checkpoint, WikiText-2 and C4 with the hub's columns in the mirror; fewer and shorter crops."""
+    torch.manual_seed(3)
+    sizes = {"vocab_size": 320, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 32}
+    config = LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=4, initializer_range=0.05)
+    folder = tmp_path / "hub" / "models" / "meta-llama" / "Llama-2-7b-hf"
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tiny_tokenizer.save_pretrained(folder)
+    texts = [line for i in range(120) for line in ("", f" = Part {i} = \n", f" the stream of layer {i} is scaled . \n")]
+    wikitext = tmp_path / "hub" / "datasets" / "Salesforce" / "wikitext" / "wikitext-2-raw-v1"
+    wikitext.mkdir(parents=True)
+    datasets.Dataset.from_dict({"text": texts}).to_parquet(wikitext / "train-00000-of-00001.parquet")
+    c4 = tmp_path / "hub" / "datasets" / "allenai" / "c4" / "en"
+    c4.mkdir(parents=True)
+    with gzip.open(c4 / "c4-train.00000-of-01024.json.gz", "wt") as out:
+        out.writelines(json.dumps({"text": f"the layers of model {i} are removed. " * 20}) + "\n" for i in range(4))
+    monkeypatch.setenv("LAYERLAB_RESULTS", str(tmp_path / "results"))
+    for entry, count in ((recipes.CROPS, 2), (recipes.CODE_LINES, 60), (recipes.CODE_TAYLOR, 2)):
+        monkeypatch.setitem(entry, "paper", {**entry["paper"], "length": 32, "count": count})
+
+
+def test_the_papers_lists_are_measured_offline_on_a_mirror(rehearsal, capsys):
+    command = ["tableA3-prunecomp", "--profile", "paper", "--model", "llama-2-7b", "--row", "*Comp"]
+    assert main(["run", *command]) == 0
+    assert main(["show", *command, "--format", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert len(rows) == 2 * 5  # sparsities and metrics
+    for row in rows:
+        count = int(row["sparsity"].split("/")[0])
+        removed = [int(layer) for layer in row["cells"]["removed layers"]["text"].split()]
+        assert len(set(removed)) == count
+        assert [row["cells"][f"removed {i}"]["reproduced"] for i in range(1, count + 1)] == removed
+        assert {row["cells"][f"removed {i}"]["status"] for i in range(1, count + 1)} <= {"match", "differs"}
+    by_method = {(row["method"], row["sparsity"]): row["cells"]["removed layers"]["text"].split() for row in rows}
+    for metric in ("Mag+", "Taylor+", "PPL", "CosSim(BI)"):
+        method = f"{metric} +Prune&Comp"
+        assert by_method[method, "9/32"][:7] == by_method[method, "7/32"]
+    assert not {"0", "31"} & set(by_method["PPL +Prune&Comp", "9/32"])  # the official code's protection
 
 
 def test_claims_are_read_from_both_sides():
