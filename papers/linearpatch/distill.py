@@ -6,7 +6,7 @@ o_t^K are the K largest logits of the dense model per token, o_s^K the pruned an
 softmax. Only the patch is trained; nothing keeps A symmetric. Settings follow the official scripts where the paper says
 nothing (AdamW, rate 1e-4, cosine to a twentieth of it, weight decay 1e-4, batch 1, one epoch, no clipping).
 
-Deviations from the official code, for `fidelity="paper"`: K = 100 as in Table 7 (the code keeps 50); training the diagonal
+Deviations from the official code (`settings_of("code")` takes back the first two): K = 100 as in Table 7 (the code keeps 50); training the diagonal
 alone trains d alone (the code's diagonal mode trains a dense matrix that starts diagonal, here `matrix-from-diagonal`); the
 replaced layers' output as target, which the code lacks; products with A in float32 (under the code's autocast, float16).
 """
@@ -60,6 +60,15 @@ class Settings:
             raise unknown("trainable part of the patch", self.trainable, TRAINABLE)
         if self.target not in TARGETS:
             raise unknown("distillation target", self.target, TARGETS)
+
+
+def settings_of(fidelity: str = "paper", **changes) -> Settings:
+    """The settings of the paper, or of the official code: there K is 50, and 'diagonal' trains a matrix from diag(d)."""
+    if fidelity not in TOP_K:
+        raise unknown("fidelity", fidelity, TOP_K)
+    if fidelity == "code" and changes.get("trainable") == "diagonal":
+        changes["trainable"] = "matrix-from-diagonal"
+    return Settings(**{"top_k": TOP_K[fidelity]} | changes)
 
 
 def distill(

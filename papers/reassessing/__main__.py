@@ -19,7 +19,14 @@ from papers.reassessing.metrics import METRICS, NEED_TOKENS, sample_line_crops, 
 ARMS = ("partial", "lora", "qlora", "full", "none")
 # A model of the stand-in's size learns nothing at 1e-5; these are its settings in this repository's tables.
 STANDIN = {"learning_rate": 1e-3, "batch": 8, "warmup_steps": 3, "evaluate_every": 24, "save_every": 24, "rows": 192}
-PAPER = {"learning_rate": 1e-5, "batch": 64, "warmup_steps": 100, "evaluate_every": 100, "save_every": 200, "rows": None}
+PAPER = {
+    "learning_rate": 1e-5,
+    "batch": 64,
+    "warmup_steps": 100,
+    "evaluate_every": 100,
+    "save_every": 200,
+    "rows": None,
+}
 
 
 def add_options(group: argparse.ArgumentParser) -> None:
@@ -31,7 +38,9 @@ def add_options(group: argparse.ArgumentParser) -> None:
     group.add_argument("--data", metavar="DATA", help=f"{data} (default: by model)")
     group.add_argument("--rows", type=int, metavar="N", help="only the first N training examples")
     group.add_argument("--epochs", type=float, default=2, metavar="N", help="default: 2")
-    group.add_argument("--batch", type=int, metavar="N", help="examples in an optimiser step (default: 64; stand-in: 8)")
+    group.add_argument(
+        "--batch", type=int, metavar="N", help="examples in an optimiser step (default: 64; stand-in: 8)"
+    )
     group.add_argument("--learning-rate", type=float, metavar="R", help="default: 1e-5 (stand-in: 1e-3)")
 
 
@@ -126,7 +135,9 @@ def _rows(job: Job) -> tuple[list[dict], list[dict]]:
         return instructions.load(job.tokenizer, source, count=wanted, held_out=held_out)
     examples = _examples(source)
     if len(examples) < 2:
-        raise UserError(f"{source} has {len(examples)} example; at least 2 are needed, one to train on and one to check")
+        raise UserError(
+            f"{source} has {len(examples)} example; at least 2 are needed, one to train on and one to check"
+        )
     train, valid = instructions.split(examples, max(1, min(2000, len(examples) // 10)))
     return tuple(instructions.rows(job.tokenizer, part) for part in (train[:wanted], valid))
 

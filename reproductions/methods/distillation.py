@@ -70,7 +70,7 @@ def _distilled(prepared: Prepared, removed: list[int], progress: bool) -> None:
     if teacher not in TEACHERS:
         raise unknown("teacher", teacher, TEACHERS)
     start = {"kind": wanted.pop("kind", None), "estimator": wanted.pop("estimator", "ratio-of-means")}
-    settings = distill.Settings(fitting=fitting, **wanted)
+    settings = distill.settings_of(prepared.recipe.fidelity, fitting=fitting, **wanted)
     named = linearpatch.named_statistics(start["kind"] or "hadamard", start["estimator"], runs(removed))
     statistics = prepared.statistics(len(removed), (choice.get("cosine", "token"),), progress=progress, **named)
     facts = {name: value for name, value in prepared.recipe.calibration.items() if name not in ("count", "length")}

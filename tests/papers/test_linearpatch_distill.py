@@ -41,7 +41,15 @@ def test_the_defaults_are_the_papers_settings():
     steps = how.steps(distillation.SAMPLES)
     assert steps == 5000 and distillation.LENGTH == 2048
     assert how.rate(0, steps) == 1e-4 and how.rate(steps, steps) == pytest.approx(1e-4 / 20)
-    assert distillation.TOP_K == {"paper": 100, "code": 50}
+
+
+def test_the_official_code_keeps_half_the_logits_and_trains_a_matrix_for_a_diagonal():
+    code = distillation.settings_of("code", trainable="diagonal")
+    assert (code.top_k, code.trainable) == (50, "matrix-from-diagonal")
+    assert distillation.settings_of("paper", trainable="diagonal") == Settings("diagonal")
+    assert distillation.settings_of("code", top_k=7).top_k == 7
+    with pytest.raises(UserError, match="unknown fidelity"):
+        distillation.settings_of("papers")
 
 
 @pytest.mark.parametrize("trainable", distillation.TRAINABLE)
