@@ -6,9 +6,10 @@ o_t^K are the K largest logits of the dense model per token, o_s^K the pruned an
 softmax. Only the patch is trained; nothing keeps A symmetric. Settings follow the official scripts where the paper says
 nothing (AdamW, rate 1e-4, cosine to a twentieth of it, weight decay 1e-4, batch 1, one epoch, no clipping).
 
-Deviations from the official code (`settings_of("code")` takes back the first two): K = 100 as in Table 7 (the code keeps 50); training the diagonal
-alone trains d alone (the code's diagonal mode trains a dense matrix that starts diagonal, here `matrix-from-diagonal`); the
-replaced layers' output as target, which the code lacks; products with A in float32 (under the code's autocast, float16).
+Deviations from the official code: K = 100 as in Table 7 (the code keeps 50); training the diagonal alone trains d alone
+(the code's diagonal mode trains a dense matrix that starts diagonal, here `matrix-from-diagonal`); `settings_of("code")`
+takes these two back. The replaced layers' output as target, which the code lacks; products with A in float32 (under the
+code's autocast, float16).
 """
 
 from __future__ import annotations
