@@ -30,7 +30,7 @@ def _order_table(number: str, models: str) -> Table:
     return _table(number, f"layers removed from {models}", made, columns, note=_ORDER_NOTE)
 
 
-_PPL_NOTE = "Perplexity per token in windows of 2048 (stand-in: 256, every fourth window of the held-out text)."
+_PPL_NOTE = "Perplexity per token in windows of 2048 (stand-in: 256, every eighth window of the held-out text)."
 _RP_NOTE = "RP is the ratio of the averages, as the paper forms it (LinearPatch: the average of ratios)."
 _ORDER_NOTE = (
     "Original 0-based indices in order of removal. Rows as printed follow the official code's settings, rows marked ours the "
