@@ -1,4 +1,4 @@
-"""Columns that several papers' tables share: MMLU by category, LaCo's suite, generated texts."""
+"""Columns that several papers' tables share: MMLU by category and LaCo's suite."""
 
 from __future__ import annotations
 
@@ -86,12 +86,4 @@ def laco_averages(profile: str) -> list[Column]:
     averages = [Column("Avg.", derived="average", of=labels), Column("Per.", derived="retained", of=labels)]
     return averages + [
         Column(label, derived="average", of=members) for label, members in LACO_CATEGORIES[profile].items()
-    ]
-
-
-def generations(prompts: str, count: int = 1) -> list[Column]:
-    """Generated texts of a prompt set (`common.evaluation.generation.PROMPT_SETS`), the first `count`, as text cells."""
-    return [
-        Column(f"text {number}", f"generations@{prompts}", f"text-{number}", text=True)
-        for number in range(1, count + 1)
     ]

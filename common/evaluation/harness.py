@@ -19,6 +19,7 @@ from common import corpora, hub
 from common.errors import UserError, unknown
 from common.evaluation import human_eval
 from common.evaluation.multiple_choice import SharedContextLM
+from common.evaluation.scores import weighted_mean, weighted_stderr
 
 log = logging.getLogger(__name__)
 
@@ -63,15 +64,16 @@ def evaluate(
     num_fewshot: int | None = None,
     lm=None,
 ) -> dict[str, dict]:
-    """Score a model on tasks, given by name or as lm-eval task configurations.
+    """Score a model on tasks, given by name (a group of `GROUPS` stands for its subjects) or as lm-eval configurations.
 
     limit: the first so many items of each task. batch_size: the most items in one forward pass. num_fewshot: examples
     before each item; None: as many as the task says, or none. lm: the lm-eval model to use in place of
     `SharedContextLM(model, tokenizer)`.
 
     Returns {task: {'acc', 'acc_stderr', 'acc_norm', 'acc_norm_stderr', 'n'}} as fractions, None where a task does not
-    have the metric or one item leaves no standard error; tasks with other metrics of `METRICS` have those as well. Under
-    'raw' stands lm-eval's own result, made of JSON types and otherwise untouched.
+    have the metric or one item leaves no standard error; tasks with other metrics of `METRICS` have those as well. A group
+    has the means over its subjects by their numbers of items, beside its subjects' own entries. Under 'raw' stands
+    lm-eval's own result, made of JSON types and otherwise untouched.
 
     Raises:
         UserError: an unknown task, a limit below 1, a dataset that cannot be had, a task that runs code.
@@ -82,8 +84,9 @@ def evaluate(
         raise UserError(f"a limit of {limit} items measures nothing; use 1 or more")
     if "humaneval" in tasks:
         human_eval.check_allowed("humaneval")
+    groups = {task: members(task) for task in tasks if isinstance(task, str) and task in GROUPS}
     with _lm_eval_quiet():
-        loaded = load_tasks(tasks)
+        loaded = load_tasks([member for task in tasks for member in groups.get(str(task), [task])])
         for task in loaded.values():
             # As lm-eval's command line: a task that fixes its number of shots at 0 keeps it.
             fixed = task.get_config("num_fewshot")
@@ -99,7 +102,9 @@ def evaluate(
             bootstrap_iters=0 if limit == 1 else 100,  # accuracies have closed forms; 0 turns standard errors off
         )
     raw = _jsonable(found)
-    return {**{name: _scores(raw, name) for name in loaded}, "raw": raw}
+    scores = {name: _scores(raw, name) for name in loaded}
+    pooled = {group: _pooled([scores[member] for member in names]) for group, names in groups.items()}
+    return {**scores, **pooled, "raw": raw}
 
 
 def load_tasks(tasks: Sequence[str | Mapping]) -> dict:
@@ -232,6 +237,18 @@ def _scores(raw: Mapping, task: str) -> dict[str, float | int | None]:
             # lm-eval writes 'N/A' where it has no standard error; n = 1 leaves none either
             found[key] = float(value) if isinstance(value, int | float) and not math.isnan(value) else None
     return {**found, "n": int(raw["n-samples"][task]["effective"])}
+
+
+def _pooled(subjects: Sequence[Mapping]) -> dict[str, float | int | None]:
+    """The scores of all items of several tasks, as lm-eval weights a group by size."""
+    sizes = {str(index): scores["n"] for index, scores in enumerate(subjects)}
+    found: dict[str, float | int | None] = {}
+    for metric in ("acc", "acc_norm"):
+        cells = {str(index): scores[metric] for index, scores in enumerate(subjects)}
+        errors = {str(index): scores[f"{metric}_stderr"] for index, scores in enumerate(subjects)}
+        found[metric] = None if None in cells.values() else weighted_mean(cells, sizes)
+        found[f"{metric}_stderr"] = None if found[metric] is None else weighted_stderr(errors, sizes)
+    return {**found, "n": sum(sizes.values())}
 
 
 def _jsonable(result: Mapping) -> dict:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from common.evaluation import generation, harness, mmlu
-from common.evaluation.scores import average, average_stderr, weighted_mean, weighted_stderr
+from common.evaluation.scores import average, average_stderr
 from reproductions.prepared import Prepared
 
 
@@ -19,33 +19,26 @@ def _mmlu(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
     return mmlu.evaluate(prepared.model, prepared.tokenizer, mmlu.get(argument), **options)
 
 
-def _group(prepared: Prepared, group: str, shots: int | None = None) -> dict[str, dict]:
-    """The scores of every subject of a group."""
-    tasks = harness.members(group)
+def _group(prepared: Prepared, group: str, shots: int | None = None) -> tuple[dict, dict[str, dict]]:
+    """The scores of a group, subjects weighted by size, and those of every subject."""
     options = {"limit": prepared.recipe.limit, "batch_size": _batch_size(prepared), "num_fewshot": shots}
-    found = harness.evaluate(prepared.model, prepared.tokenizer, tasks, **options)
-    return {task: found[task] for task in tasks}
+    found = harness.evaluate(prepared.model, prepared.tokenizer, [group], **options)
+    return found[group], {task: found[task] for task in harness.members(group)}
 
 
 def _by_size(prepared: Prepared, group: str) -> tuple[dict, dict, dict]:
     """Reassessing: zero-shot accuracies of a group of subjects, weighted by their sizes as lm-eval does."""
-    subjects = _group(prepared, group)
-    sizes = {task: scores["n"] for task, scores in subjects.items()}
-    values, errors = {}, {}
-    for metric in ("acc", "acc_norm"):
-        cells = {task: scores[metric] for task, scores in subjects.items()}
-        if None not in cells.values():
-            values[metric] = weighted_mean(cells, sizes)
-            spread = {task: scores[f"{metric}_stderr"] for task, scores in subjects.items()}
-            errors[metric] = weighted_stderr(spread, sizes)
-    return values, errors, {"subjects": subjects}
+    pooled, subjects = _group(prepared, group)
+    metrics = [metric for metric in ("acc", "acc_norm") if pooled[metric] is not None]
+    errors = {metric: pooled[f"{metric}_stderr"] for metric in metrics}
+    return {metric: pooled[metric] for metric in metrics}, errors, {"subjects": subjects}
 
 
 def _by_subject(group: str):
     """LaCo: five-shot accuracies of a group of subjects, all subjects alike as OpenCompass averages them."""
 
     def benchmark(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
-        subjects = _group(prepared, group, shots=5)
+        _, subjects = _group(prepared, group, shots=5)
         score = average({task: scores["acc"] for task, scores in subjects.items()})
         error = average_stderr({task: scores["acc_stderr"] for task, scores in subjects.items()})
         return {"score": score}, {"score": error}, {"subjects": subjects}

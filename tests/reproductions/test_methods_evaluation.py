@@ -5,7 +5,7 @@ from hub_mirror import write_rows
 
 from common import hub
 from common.errors import UserError
-from common.evaluation import PROTOCOLS, generation, harness, mmlu, scores
+from common.evaluation import PROTOCOLS, generation, harness, mmlu, scores, suites
 from common.results import Recipe
 from reproductions import columns, fetch, measure, methods, registry, reported
 from reproductions.prepared import Prepared
@@ -149,3 +149,19 @@ def test_fetch_knows_what_each_benchmark_reads(subjects, tmp_path, monkeypatch):
     monkeypatch.setattr(hub, "unreachable_because", lambda *_: "no network")
     with pytest.raises(UserError, match="could not fetch dataset .*: no network"):
         fetch._benchmark("mmlu@hendrycks")
+
+
+def test_reassessings_suite_runs_from_a_mirror(subjects, tmp_path, tiny_llama, tiny_tokenizer):
+    choices = {"text": ["a layer", "a model", "the stream", "one"], "label": list("ABCD")}
+    rows = [
+        {"id": str(i), "question_stem": f"cut {i} is", "choices": choices, "answerKey": "ABCD"[i]} for i in range(4)
+    ]
+    for split in ("train", "test"):
+        write_rows(tmp_path / "hub", "allenai/openbookqa", "main", split, rows)
+    suite = suites.get("reassessing")
+    found = harness.evaluate(tiny_llama, tiny_tokenizer, suite.tasks)
+    sizes = {column.task: found[column.task]["n"] for column in suite.columns}
+    assert sizes["mmlu"] == sizes["cmmlu"] == sum(SUBJECTS.values()) and sizes["openbookqa"] == 4
+    for column in suite.columns:
+        assert 0 <= found[column.task][column.metric] <= 1
+    assert found["openbookqa"]["acc_norm"] is not None and found["mmlu"]["acc_norm"] is None
