@@ -119,7 +119,7 @@ def _calibration(table: str) -> Callable[[str], list[Column]]:
     def chosen(profile: str) -> list[Column]:
         if profile == "standin":
             return [
-                Column(STANDIN_TEXT, "perplexity@standin-learning", "perplexity", compare="perplexity"),
+                Column(STANDIN_TEXT, "perplexity@standin-learning-thin", "perplexity", compare="perplexity"),
                 columns.REMOVED,
             ]
         found = {f"removed {n}": Column(f"removed {n}", "removed-each", str(n), compare="exact") for n in range(1, 9)}
