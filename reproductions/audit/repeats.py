@@ -214,10 +214,7 @@ def _copied(paper: str, one: tuple, other: tuple) -> bool:
 
 def _copy(rows: list[tuple]) -> Finding:
     tables = list(dict.fromkeys(table for table, _, _ in rows))
-    names = [
-        " ".join(filter(None, (f"Table {t}" if len(tables) > 1 else "", k[0], k[1], row_name(*k[2:]))))
-        for t, k, _ in rows
-    ]
+    names = _names([(table if len(tables) > 1 else "", key) for table, key, _ in rows])
     first = rows[0][2]
     shared = [c for c in first if all(c in s for _, _, s in rows)]
     unlike = [c for c in shared if not all(_same(first[c], s[c]) for _, _, s in rows)]
@@ -239,7 +236,18 @@ def _copy(rows: list[tuple]) -> Finding:
         if all("sample" in k[3] for _, k, _ in rows)
         else "One row was probably copied over another; as long as that stands, neither can be cited alone.",
         cells_of(numbers),
-        headline=f"Not what they are called: {'; '.join(names[1:])} repeat{'s' * (len(names) == 2)} {names[0]}."
-        if len(tables) > 1
-        else "",
+        headline=f"{', '.join(names[1:])} has, digit for digit, the numbers of {names[0]}." if len(tables) > 1 else "",
     )
+
+
+def _names(rows: list[tuple[str, tuple]]) -> list[str]:
+    """Rows in words, those of one method gathered: ``Table O LLaMA-3.1-8B-It 8/32 Taylor[1 sample; 5 samples]``."""
+    found: dict[tuple, list[str]] = {}
+    for table, (model, sparsity, method, variant) in rows:
+        found.setdefault((f"Table {table}" if table else "", model, sparsity, method), []).append(variant)
+    return [
+        " ".join(filter(None, key[:3]))
+        + " "
+        + (row_name(key[3], variants[0]) if len(variants) == 1 else f"{key[3]}[{'; '.join(variants)}]")
+        for key, variants in found.items()
+    ]

@@ -11,6 +11,8 @@ from reproductions import reported
 from reproductions.audit import findings as all_findings
 from reproductions.audit.findings import KINDS, PAPER_NAMES, VERDICTS, Finding
 
+# Long lists of single cells are folded.
+FOLDED, FEW = ("no k of n", "standard error"), 5
 PATH = ROOT / "papers" / "AUDIT.md"
 
 
@@ -70,14 +72,15 @@ def _section(kind: str, found: Sequence[Finding]) -> str:
     said = [found[0].verdict.capitalize() + "." if shared[0] else "", found[0].meaning if shared[1] else ""]
     heading = ["", "Where", "Printed", "Recomputed", "Arithmetic"]
     heading += [name for name, same in zip(("Verdict", "If you cite it"), shared, strict=True) if not same]
-    lines = [f"### {KINDS[kind]}", ""]
+    folded = kind in FOLDED and len(found) > FEW
+    lines = [f"<details><summary>{KINDS[kind]} ({len(found)})</summary>" if folded else f"### {KINDS[kind]}", ""]
     lines += [" ".join(filter(None, said)), ""] if any(said) else []
     lines += ["| " + " | ".join(heading) + " |", "| " + " | ".join(["---"] * len(heading)) + " |"]
     for f in found:
         cells = [f.name, f.where, f.printed, f.recomputed, f.arithmetic]
         cells += [text for text, same in zip((f.verdict, f.meaning), shared, strict=True) if not same]
         lines.append("| " + " | ".join(map(_plain, cells)) + " |")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", "</details>"] if folded else lines)
 
 
 def _plain(text: str) -> str:
