@@ -31,7 +31,8 @@ def imports(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("package", ALLOWED)
 def test_imports_go_one_way(package):
-    files = list((ROOT / package).rglob("*.py"))
+    # the annotated notebooks lie with their paper, but show what the whole repository says about it
+    files = [path for path in (ROOT / package).rglob("*.py") if not path.name.endswith(".nb.py")]
     assert files
     for path in files:
         ours = {name for name in imports(path) if name.split(".")[0] in ALLOWED}
