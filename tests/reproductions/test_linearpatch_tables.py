@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import datasets
@@ -13,10 +14,13 @@ from common import models
 from common.calibration import collect, sample_crops
 from common.corpora import joined_ids
 from common.decoder import Decoder
+from common.evaluation.perplexity import PROTOCOLS
 from common.selection import best_window
+from figures import style
 from reproductions import linearpatch, measure, registry, reported, shapes
 from reproductions.__main__ import main
 from reproductions.linearpatch import trained
+from reproductions.methods import magnitudes
 
 REPORTED = Path(__file__).resolve().parents[2] / "papers" / "linearpatch" / "reported" / "table1.csv"
 TASKS = ("ARC-c", "ARC-e", "BoolQ", "HeSw", "PIQA", "WG", "WSC", "Race-h", "CoPa")
@@ -135,6 +139,30 @@ def test_every_training_of_the_paper_profile_runs_on_a_mirror(rehearsal, tmp_pat
         assert prepared.model.config.num_hidden_layers == 32 - 9, method
         assert prepared.details["training"]["status"] == "finished"
         assert prepared.details["training"]["steps"] == 2  # the limit's
+
+
+def test_settings_and_figures_of_the_paper_profile_run_on_a_mirror(rehearsal, capsys, monkeypatch, tmp_path):
+    """Table 9 beside its published windows, and the figures over a few cuts, as of a wide model."""
+    lines = [f" the layers of model {i} are removed and the stream is scaled \n" for i in range(60)]
+    wikitext = rehearsal.parents[2] / "datasets" / "Salesforce" / "wikitext" / "wikitext-2-raw-v1"
+    datasets.Dataset.from_dict({"text": lines}).to_parquet(wikitext / "test-00000-of-00001.parquet")
+    short = replace(PROTOCOLS["linearpatch-wikitext2"], window=64)
+    monkeypatch.setitem(PROTOCOLS, "linearpatch-wikitext2", short)
+    monkeypatch.setattr(magnitudes, "WIDE", 32)
+    monkeypatch.setattr(style.save, "__defaults__", (tmp_path,))
+    narrowed = ["--profile", "paper", "--model", "llama-2-7b"]
+    targets = ["table9-linearpatch", "figure1a-linearpatch", "figure1b-linearpatch", "figure4-linearpatch"]
+    assert main(["run", *targets, *narrowed]) == 0
+    shown = {}
+    for target in (targets[0], targets[3]):
+        capsys.readouterr()
+        assert main(["show", target, *narrowed, "--format", "json"]) == 0
+        shown[target] = json.loads(capsys.readouterr().out)
+    for row in shown[targets[0]]["rows"]:
+        assert {row["cells"][name]["status"] for name in ("start", "end")} <= {"match", "differs", "measured"}
+        assert len(row["cells"]["removed, in order (ours)"]["text"].split()) == int(row["sparsity"].partition("/")[0])
+    assert shown[targets[3]]["rows"][0]["cells"]["cuts"]["reproduced"] == magnitudes.FEW_CUTS
+    assert (tmp_path / "figure4-linearpatch-paper.svg").exists()
 
 
 def test_a_missing_dataset_fails_its_cells_and_no_others(rehearsal, capsys, monkeypatch):
