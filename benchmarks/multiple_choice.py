@@ -1,14 +1,16 @@
 """Multiple-choice scoring with shared contexts against lm-eval's own HFLM: `python benchmarks/multiple_choice.py`.
 
 Same items, same model, same run. Prints items per second, their ratio, tokens through the model and the largest
-difference of a log-likelihood; `--json` prints the rows for machines. The model is the stand-in when its weights are
-there (or `--model`), else a random Llama of 16 layers x 192; the items have four choices and a context of about 59
-tokens.
+difference of a log-likelihood; then the same items on a model cut in the middle, after the whole model was scored, with
+its states (`common.evaluation.prefix_store`) and without. `--json` prints the rows for machines. The model is the
+stand-in when its weights are there (or `--model`), else a random Llama of 16 layers x 192; the items have four choices
+and a context of about 59 tokens.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import logging
 import random
@@ -20,7 +22,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from common import models
 from common.errors import UserError
+from common.evaluation import prefix_store
 from common.evaluation.multiple_choice import SharedContextLM
+from common.surgery import remove_layers
 
 CONTEXT, SPREAD, CHOICE, CHOICES = 59, 25, (4, 20), 4
 
@@ -103,6 +107,28 @@ def compare(model, items, batch_size: int, hflm_batch_size: int, repeats: int) -
     }
 
 
+def share_states(model, items, batch_size: int) -> dict:
+    """Seconds for a model without a third of its layers behind its middle-left one, with the whole model's states or not."""
+    layers = len(model.model.layers)
+    cut = copy.deepcopy(model)
+    remove_layers(cut, range(3 * layers // 8, 3 * layers // 8 + layers // 3))
+    seconds, answers = {}, {}
+    for label, limit in (("alone", 0), ("shared", prefix_store.LIMIT)):
+        prefix_store.STORE = prefix_store.PrefixStore(limit)
+        for scored in (model, cut):
+            lm = SharedContextLM(scored, tokenizer_stub(), batch_size=batch_size)
+            start = time.perf_counter()
+            answers[label] = lm._loglikelihood_tokens(items, disable_tqdm=True)
+            seconds[label] = round(time.perf_counter() - start, 3)
+    return {
+        "alone_s": seconds["alone"],
+        "shared_s": seconds["shared"],
+        "speedup": round(seconds["alone"] / seconds["shared"], 2),
+        "state_bytes": prefix_store.STORE.bytes,
+        "equal": answers["alone"] == answers["shared"],
+    }
+
+
 def tokenizer_stub():
     """A tokenizer with the two special tokens lm-eval asks for."""
     from tokenizers import Tokenizer
@@ -127,7 +153,9 @@ def main() -> None:
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     model, name = build_model(arguments.model)
     items = build_items(model.config.vocab_size, arguments.items)
+    prefix_store.STORE = prefix_store.PrefixStore(0)  # else a repeat would begin where the one before ended
     found = compare(model, items, arguments.batch_size, arguments.hflm_batch_size, arguments.repeats)
+    found["states"] = share_states(model, items, arguments.batch_size)
     if arguments.json:
         print(json.dumps({"model": name, "items": arguments.items, "threads": arguments.threads, **found}, indent=1))
         return
@@ -137,6 +165,12 @@ def main() -> None:
     print(
         f"{'':>15} {found['speedup']:>8.2f} x       {found['fewer_positions']:>9.2f} x fewer, "
         f"largest difference {found['largest_difference']:.1e}"
+    )
+    states = found["states"]
+    print(
+        f"cut model after the whole one: {states['alone_s']} s alone, {states['shared_s']} s from its states "
+        f"({states['speedup']} x, {states['state_bytes'] / 1e6:.0f} MB), answers "
+        f"{'equal to the bit' if states['equal'] else 'DIFFER'}"
     )
 
 
