@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +21,10 @@ WikiText-2 from the hub for every other model. Exit status: 0 done, 2 a request 
 class Method:
     """One paper's method as a tool.
 
-    paper: its package. title: for help and card. steps: one line each, what is done. sampler: how calibration windows are
-    drawn (`common.calibration.SAMPLERS`). add_options: its own options. apply: changes `job.model` in place and returns
-    JSON-able facts, among them `removed` (original indices). check: refuses option values that do not fit the number of
-    layers. loader: the import without which a saved model is not whole (patches), else ''.
+    paper: its package. title, description: for help and card. apply: changes `job.model` in place and returns JSON-able
+    facts, among them `removed` (original indices). add_options: its own options. check: refuses option values that do not
+    fit the number of layers. sampler: how calibration windows are drawn (`common.calibration.SAMPLERS`). samples, seed:
+    defaults. loader: the import without which a saved model is not whole (patches), else ''.
     """
 
     paper: str
@@ -33,6 +34,7 @@ class Method:
     add_options: Callable[[argparse.ArgumentParser], object]
     check: Callable[[argparse.Namespace, int], None] = lambda options, layers: None
     sampler: str = "linearpatch-train"
+    samples: int = 128
     seed: int = 2
     loader: str = ""
 
@@ -41,7 +43,7 @@ def parser(method: Method) -> argparse.ArgumentParser:
     """The command line of a method: what all share, and its own options."""
     top = argparse.ArgumentParser(
         prog=f"python -m papers.{method.paper}",
-        description=f"{method.title}: {method.description}",
+        description=textwrap.fill(f"{method.title}: {method.description}", 100),
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -54,7 +56,8 @@ def parser(method: Method) -> argparse.ArgumentParser:
     method.add_options(own)
     text = top.add_argument_group("text")
     text.add_argument("--text", metavar="TEXT", help="calibration text: a file or a corpus")
-    text.add_argument("--samples", type=int, default=128, metavar="N", help="calibration windows (default: 128)")
+    samples = f"calibration windows (default: {method.samples})"
+    text.add_argument("--samples", type=int, default=method.samples, metavar="N", help=samples)
     text.add_argument(
         "--length", type=int, metavar="N", help="tokens in a window (default: 2048, or the model's context)"
     )

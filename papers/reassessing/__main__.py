@@ -14,7 +14,7 @@ from common.finetuning import Settings, check_layers, finetune
 from common.product import Job, Method, main
 from common.product.job import is_file
 from common.surgery import remove_layers
-from papers.reassessing.metrics import METRICS, NEED_TOKENS, sample_line_crops, select
+from papers.reassessing.metrics import LENGTH, METRICS, NEED_TOKENS, SAMPLES, sample_line_crops, select
 
 ARMS = ("partial", "lora", "qlora", "full", "none")
 # A model of the stand-in's size learns nothing at 1e-5; these are its settings in this repository's tables.
@@ -68,7 +68,8 @@ def apply(job: Job) -> dict:
     ids = None
     if options.metric in NEED_TOKENS:
         lines = job.documents()
-        ids = sample_line_crops(job.tokenizer, lines, count=options.samples, length=job.length, seed=options.seed)
+        length = min(LENGTH, job.length)  # all samples are one batch of Taylor's
+        ids = sample_line_crops(job.tokenizer, lines, count=options.samples, length=length, seed=options.seed)
     choice = {"fidelity": options.fidelity, "seed": options.seed, "progress": True}
     removed = select(options.metric, job.decoder, options.remove, ids, **choice)
     remove_layers(job.model, removed)
@@ -150,6 +151,7 @@ METHOD = Method(
     apply=apply,
     add_options=add_options,
     check=check,
+    samples=SAMPLES,
     seed=42,
 )
 

@@ -136,6 +136,16 @@ def test_a_full_disk_is_found_before_the_work(source, tmp_path, capsys, monkeypa
     assert "are free; free space" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("metric", ["taylor", "bi", "ppl"])
+def test_reassessing_chooses_by_other_metrics_from_the_text(metric, source, tmp_path):
+    paragraph = " ".join([TEXT.strip()] * 8)
+    (tmp_path / "long.txt").write_text("\n\n".join(f"{n} {paragraph}" for n in range(30)))
+    more = ["--metric", metric, "--finetune", "none", "--text", str(tmp_path / "long.txt"), "--no-evaluation"]
+    assert main(method_of("reassessing"), arguments(source, tmp_path / "pruned", *more)) == 0
+    report = json.loads((tmp_path / "pruned" / "pruning.json").read_text())
+    assert len(set(report["facts"]["removed"])) == 2 and f"chosen by {metric}; not fine-tuned" in report["notes"]
+
+
 def test_reassessing_trains_head_norm_and_last_layers_and_nothing_else(source, tmp_path):
     out = tmp_path / "pruned"
     assert main(method_of("reassessing"), arguments(source, out, "--no-evaluation", *own("reassessing", source))) == 0
