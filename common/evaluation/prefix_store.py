@@ -65,7 +65,8 @@ class PrefixStore:
     @contextmanager
     def recording(self, decoder: Decoder, chain: dict[int, str], batch: str, start: int) -> Iterator[None]:
         """While open, a forward pass that starts at layer `start` leaves its states here."""
-        depths = [depth for depth in chain if depth > start]
+        # a patch on the receiving layer acts before the state could be seen there: what is seen is not X[depth] any more
+        depths = [depth for depth in chain if depth > start and not decoder.layers[depth]._forward_pre_hooks]
         with capture(decoder.model, depths, lambda depth, state: self.put(chain[depth] + batch, state)):
             yield
 

@@ -69,6 +69,20 @@ def test_a_patch_a_hook_or_a_replaced_forward_ends_the_shared_part(tiny_llama, t
     assert weights_chain(Decoder(tiny_llama)) == {}
 
 
+@pytest.mark.parametrize("position", [2, 3, 4])
+def test_states_of_a_patched_model_are_those_before_its_patch(
+    make_tiny, tiny_tokenizer, make_patch, monkeypatch, position
+):
+    models = {"first": 0.5, "second": -0.8, "plain": None}
+    for name, shift in models.items():
+        models[name] = make_tiny("llama")
+        if shift is not None:
+            attach_patch(models[name], position, make_patch(shift))
+    for name in ("first", "second", "plain", "first"):  # the patched one comes first: nothing else has been stored
+        answers, _ = scored(models[name], tiny_tokenizer)
+        assert answers == alone(models[name], tiny_tokenizer, monkeypatch), name
+
+
 def test_norm_epsilon_and_configuration_are_part_of_the_digest(tiny_llama):
     before = weights_chain(Decoder(tiny_llama))
     tiny_llama.model.layers[2].input_layernorm.variance_epsilon = 0.1
