@@ -42,7 +42,7 @@ REMOVED = Column("removed, in order (ours)", "removed", "removed", text=True)
 
 def standin() -> list[Column]:
     """Four tasks, their average, and one perplexity, which tells arms apart that the tasks cannot."""
-    tasks = [Column(label, f"{task}@{STANDIN_VERSION}", "acc") for label, task in STANDIN_TASKS.items()]
+    tasks = [Column(label, f"{task}@{STANDIN_VERSION}", "acc", scale=100) for label, task in STANDIN_TASKS.items()]
     text = Column(STANDIN_TEXT, "perplexity@standin-learning-thin", "perplexity", compare="perplexity")
     return [*tasks, Column(AVERAGE, derived="average", of=tuple(STANDIN_TASKS)), text]
 

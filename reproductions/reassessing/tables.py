@@ -163,7 +163,7 @@ TABLES = [
             *_metrics_claims("1"),
             Claim(
                 "on average over the models it is 6.04 points above PPL (section 3.3)",
-                claims.mean_gain(_named(REVERSE, LORA), _named("PPL", LORA), 0.0604),
+                claims.mean_gain(_named(REVERSE, LORA), _named("PPL", LORA), 6.04),
             ),
         ),
         _SIZES,
@@ -300,7 +300,7 @@ TABLES = [
                 "a fifth of the data leads to a substantial decline (at least 5 points)",
                 claims.somewhere(
                     *(
-                        claims.mean_gain(full, f"{REVERSE}[0.2 {LAST3}]", 0.05)
+                        claims.mean_gain(full, f"{REVERSE}[0.2 {LAST3}]", 5)
                         for full in (f"{REVERSE}[1.0 {LAST3}]", _named(REVERSE, LAST3))
                     )
                 ),
@@ -340,7 +340,7 @@ TABLES = [
         (
             Claim(
                 "ten layers in place of three gain less than a point",
-                claims.within(_named(REVERSE, "+lm_head & last 10"), _named(REVERSE, LAST3), 0.01),
+                claims.within(_named(REVERSE, "+lm_head & last 10"), _named(REVERSE, LAST3), 1),
             ),
         ),
         _SIZES,
@@ -353,7 +353,7 @@ TABLES = [
         claims=(
             Claim(
                 "three layers reach full fine-tuning within a point",
-                claims.within(_named(REVERSE, LAST3), _named(REVERSE, "+full fine-tuning"), 0.01),
+                claims.within(_named(REVERSE, LAST3), _named(REVERSE, "+full fine-tuning"), 1),
             ),
         ),
         note="The paper calls it training from scratch; the pruned model is fine-tuned.",
