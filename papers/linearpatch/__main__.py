@@ -8,6 +8,7 @@ import sys
 from common.product import Job, Method, main
 from papers import linearpatch
 from papers.linearpatch.method import VARIANTS
+from papers.linearpatch.patch import KINDS
 
 
 def add_options(group: argparse.ArgumentParser) -> None:
@@ -15,13 +16,21 @@ def add_options(group: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--variant", default="L", choices=VARIANTS, help="L: the best window; S: the layers of lowest BI"
     )
+    group.add_argument(
+        "--patch",
+        default="hadamard",
+        choices=KINDS,
+        help="hadamard: the paper's A; diagonal: its +d; matrix (ours): any matrix, by least squares",
+    )
 
 
 def apply(job: Job) -> dict:
     """Choose, remove and patch; the facts are what `linearpatch.prune` returns, scales left to the checkpoint."""
     options = job.options
     batch = 8 if job.model.device.type == "cpu" else 1
-    choice = {"variant": options.variant, "fidelity": options.fidelity, "batch_size": batch, "progress": True}
+    estimator = "least-squares" if options.patch == "matrix" else "ratio-of-means"
+    choice = {"variant": options.variant, "kind": options.patch, "estimator": estimator}
+    choice |= {"fidelity": options.fidelity, "batch_size": batch, "progress": True}
     found = linearpatch.prune(job.model, job.windows, options.remove, **choice)
     job.notes.append(f"{len(found['patches'])} patch(es), one before the layer that follows each cut")
     return {"removed": found["removed"], "patches": found["patches"]}

@@ -82,10 +82,10 @@ def test_remaining_layers_of_linearpatch_are_the_originals_to_the_bit(source, tm
 
 
 def test_the_card_names_the_command_that_makes_the_same_model_again(source, tmp_path):
-    options = ["--variant", "S", "--seed", "5", "--no-evaluation"]
+    options = ["--variant", "S", "--patch", "matrix", "--seed", "5", "--no-evaluation"]
     assert main(method_of("linearpatch"), arguments(source, tmp_path / "a", *options)) == 0
     card = (tmp_path / "a" / "README.md").read_text()
-    assert "--variant S" in card and "--seed 5" in card and "--no-evaluation" in card and "Not evaluated." in card
+    assert "--variant S" in card and "--patch matrix" in card and "--seed 5" in card and "--no-evaluation" in card and "Not evaluated." in card
 
 
 @pytest.mark.parametrize(
