@@ -70,11 +70,14 @@ def fuse_factors(model: nn.Module, factors: Mapping[int, float]) -> None:
     check_scale_invariance(decoder, last)
     if not factors:
         return
+    writers = {layer: decoder.residual_writers(layer) for layer in range(last)}
+    if any(writer.tensor.is_meta for found in writers.values() for writer in found):
+        raise UserError("cannot fuse a factor into offloaded weights; load the model where it fits, e.g. --device cpu")
     untie_embeddings(model)
     decoder.embedding_writer().scale_(math.prod(factors.values()))
-    for layer in range(last):
+    for layer, found in writers.items():
         product = math.prod(factor for position, factor in factors.items() if position > layer)
-        for writer in decoder.residual_writers(layer):
+        for writer in found:
             writer.scale_(product)
 
 
@@ -99,9 +102,8 @@ def check_scale_invariance(decoder: Decoder, stop: int | None = None) -> None:
         for name, norm in decoder.layers[index].named_children():
             if "norm" not in name:
                 continue
-            weight = next(norm.parameters(), decoder.embed.weight)
             generator = torch.Generator().manual_seed(0)
-            probe = (1e3 * torch.randn(1, 1, decoder.hidden_size, generator=generator)).to(weight)
+            probe = (1e3 * torch.randn(1, 1, decoder.hidden_size, generator=generator)).to(decoder.embed.weight)
             once, twice = norm(probe).float(), norm(2 * probe).float()
             if not (once - twice).abs().max() <= 1e-2 * once.abs().max():
                 raise UserError(

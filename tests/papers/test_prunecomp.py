@@ -365,6 +365,14 @@ def test_norms_that_see_the_scale_are_refused(tiny_llama, crops):
     fuse_factor(tiny_llama, 2, 1.1)  # it is not before this cut
 
 
+def test_offloaded_weights_are_refused_before_anything_changes(tiny_llama):
+    before = tiny_llama.model.embed_tokens.weight.clone()
+    tiny_llama.model.layers[1].mlp.down_proj.to("meta")
+    with pytest.raises(UserError, match="offloaded weights"):
+        fuse_factor(tiny_llama, 3, 1.1)
+    assert torch.equal(tiny_llama.model.embed_tokens.weight, before)
+
+
 def test_an_unknown_architecture_is_refused_by_name(crops):
     settings = {"n_embd": 32, "n_layer": 4, "n_head": 2, "vocab_size": 320, "n_positions": 32}
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model("gpt2", **settings))
