@@ -121,7 +121,8 @@ def _outputs(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
     norms = layers.merged_norms(prepared.model)
     # The paper's windows lie within layers 10 to 19 of 32: the same share of any depth.
     depth = prepared.decoder.num_layers
-    within = slice(round(9 * depth / 32), round(19 * depth / 32) - 3)
+    start = min(round(9 * depth / 32), len(windows["no layer"]) - 1)
+    within = slice(start, max(start + 1, round(19 * depth / 32) - 3))
     names = {"paper": "Eq. 1", "code": "the code's merge", "alone": "first layer alone", "none": "no layer"}
     values = {f"least_{short}": min(windows[name][within]) for short, name in names.items()}
     values |= {"least_adjacent": min(adjacent), "norm": sum(norms["ratio"]) / len(norms["ratio"])}

@@ -9,6 +9,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from common import corpora, models
 from common.results import Recipe
+from figures import laco as drawing
 from papers import laco
 from papers.laco.sentences import draw
 from reproductions import registry, reported
@@ -173,3 +174,39 @@ def test_post_training_is_shared_and_pruning_again_counts_original_layers(
     assert all(torch.equal(a, b) for a, b in zip(trained.model.parameters(), pruned.model.parameters()))
     values, _, _ = methods.BENCHMARKS["laco-search"](pruned, "")
     assert (values["H"], values["layers"], values["merges"]) == (5, 3, 2)
+
+
+def test_figures_show_what_the_benchmarks_record(make_tiny, tiny_tokenizer, monkeypatch):
+    monkeypatch.setattr(corpora, "texts", lambda name: [SENTENCE.format(i) for i in range(30)])
+    selection = {"method": "laco", "C": 2, "L": 1, "H": 6, "I": 1, "merge": "code", "T": 0.5}
+    recipe = Recipe("tiny", "standin", "w", selection, calibration={"corpus": "a", "sentences": 4, "seed": 0})
+    prepared = Prepared(make_tiny(), tiny_tokenizer, recipe, 1)
+    found = {name: methods.BENCHMARKS[name](prepared, "") for name in ("laco-distances", "laco-outputs")}
+    methods.PRUNERS["laco"](prepared, False)
+    found["laco-search"] = methods.BENCHMARKS["laco-search"](prepared, "")
+    records = {
+        name: json.loads(json.dumps({"values": values, "details": prepared.details | details}))
+        for name, (values, _, details) in found.items()
+    }
+    entry = {"model": "stand-in", "sparsity": "1/6", "method": "LaCo", "dense": False, "records": records}
+    distances = records["laco-distances"]["details"]["distances"]
+    assert records["laco-distances"]["values"]["largest"] == max(max(d["distance"]) for d in distances.values())
+    axes = drawing.figure4([entry], "standin").axes[0]
+    shown = {line.get_label(): list(line.get_ydata()) for line in axes.lines}
+    for name in ("q_proj", "k_proj", "v_proj", "up_proj", "down_proj"):
+        assert shown[name] == distances[name]["distance"]
+    details = records["laco-outputs"]["details"]
+    left, right = drawing.figure5([entry], "standin").axes
+    assert list(left.lines[0].get_ydata()) == details["adjacent"]
+    assert [list(line.get_ydata()) for line in right.lines] == list(details["windows"].values())
+    assert records["laco-outputs"]["values"]["norm_uncorrelated"] == pytest.approx(7**0.5)  # m = 3
+    trace = [attempt for attempt in records["laco-search"]["details"]["laco"][0]["trace"] if attempt["similarity"]]
+    accepted, rejected, threshold = drawing.search([entry], "standin").axes[0].lines
+    assert list(accepted.get_xdata()) == [attempt["l"] for attempt in trace if attempt["accepted"]]
+    assert list(rejected.get_ydata()) == [attempt["similarity"] for attempt in trace if not attempt["accepted"]]
+    assert set(threshold.get_ydata()) == {0.5}
+    report = {"losses": [3.0, 2.0, 1.5], "validation": [[2, 1.8], [3, 1.7]]}
+    entry["records"]["laco-training"] = {"values": {}, "details": {"training": report}}
+    curve, dots = drawing.figure3([entry], "standin").axes[0].lines
+    assert list(curve.get_ydata()) == report["losses"] and list(dots.get_xdata()) == [2, 3]
+    drawing.plt.close("all")
