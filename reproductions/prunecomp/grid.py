@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from common.results import Recipe
 from reproductions.linearpatch import recipe as make_recipe
 from reproductions.linearpatch.recipes import PATCH, PLAIN, least_squares
@@ -12,10 +14,10 @@ from reproductions.registry import Claim, Column, Row, Table
 
 # Repairs that are not fused: patches by LinearPatch's estimators and by least squares.
 PATCHES = {
-    "d": PLAIN,
     "A": PATCH,
-    "d, least squares": least_squares("diagonal"),
     "matrix, least squares": least_squares("matrix"),
+    "d": PLAIN,
+    "d, least squares": least_squares("diagonal"),
 }
 REPAIRS = ("none", "factor", *PATCHES)
 SCHEDULES = ("one-shot", "iterative")
@@ -64,14 +66,13 @@ def grid_recipe(profile: str, limit: int | None, metric: str, schedule: str, rep
 
 
 def rows(profile: str, limit: int | None) -> list[Row]:
-    """Dense, then metric by schedule by repair. CL removes one window at once: it has no iterative rows."""
+    """Dense, then repair by schedule by metric. CL removes one window at once: it has no iterative rows."""
     model, label, layers, count = MODELS[profile]
     found = [Row(model, label, f"0/{layers}", "Dense", make_recipe(model, profile, limit), dense=True)]
-    for metric in METRICS:
-        for schedule in SCHEDULES if metric != "CosSim(CL)" else SCHEDULES[:1]:
-            for repair in REPAIRS:
-                made = grid_recipe(profile, limit, metric, schedule, repair)
-                found.append(Row(model, label, f"{count}/{layers}", name(metric, schedule, repair), made))
+    for repair, schedule, metric in itertools.product(REPAIRS, SCHEDULES, METRICS):
+        if (schedule, metric) != ("iterative", "CosSim(CL)"):
+            made = grid_recipe(profile, limit, metric, schedule, repair)
+            found.append(Row(model, label, f"{count}/{layers}", name(metric, schedule, repair), made))
     return found
 
 
