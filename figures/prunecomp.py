@@ -40,6 +40,7 @@ def figure1(entries: list[dict], profile: str) -> plt.Figure:
     axes.set_xticks(range(len(settings)), [f"{sparsity} layers pruned" for sparsity in settings])
     axes.set_ylabel("average perplexity")
     axes.grid(axis="x", visible=False)
+    axes.set_axisbelow(True)
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, columnspacing=1.0, handletextpad=0.4)
     return figure
 
@@ -52,8 +53,13 @@ def figure2(entries: list[dict], profile: str) -> plt.Figure:
         axes.bar(range(len(gains)), gains, 0.8, color=[VERMILION if gain < 0 else BLUE for gain in gains])
         axes.axhline(0, color=GREY, lw=0.8)
         axes.set(xlabel="layer", ylabel="magnitude gain, %", title=entry["model"])
+        first, second = sorted(gains, reverse=True)[:2]
+        if first > 4 * second > 0:  # one bar would hide the others: cut it off and write its height
+            axes.set_ylim(min(0, *gains) * 1.15, 1.25 * second)
+            axes.text(gains.index(first) + 0.6, 1.22 * second, f"{first:.0f} %", va="top", fontsize=8)
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(axis="x", visible=False)
+        axes.set_axisbelow(True)
     return figure
 
 
