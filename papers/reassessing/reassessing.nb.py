@@ -25,6 +25,7 @@ import copy
 
 import matplotlib.pyplot as plt
 import torch
+import transformers
 from IPython.display import Markdown, display
 
 from common import corpora, instructions, models, tables
@@ -38,6 +39,8 @@ from papers import reassessing
 from papers.reassessing import gradients, theory
 from reproductions import registry, show
 
+# %matplotlib inline
+transformers.utils.logging.disable_progress_bar()
 torch.set_num_threads(1)
 torch.set_flush_denormal(True)
 dense, tokenizer = models.load("standin")
@@ -61,8 +64,8 @@ for metric in reassessing.METRICS:
     print(f"{metric:14} removes {str(removed):18} perplexity {perplexity(pruned, held_out, 256):8.1f}")
 
 # %% [markdown]
-# On this model removing the last layers costs most. Those of a large model are said to be redundant; here they turn
-# the stream into predictions, and no later ones repeat what they do. What fine-tuning makes of it is the next question.
+# On this model the first layer must stay: the random draw and the magnitudes, which take it, leave nothing. Removing the last
+# layers costs more than what PPL and BI choose. What fine-tuning makes of it is the next question.
 
 # %% [markdown]
 # ## Partial-layer fine-tuning (section 3.4)
@@ -86,7 +89,7 @@ figure, axes = plt.subplots(figsize=(4.6, 2.6))
 axes.plot(range(1, len(report["losses"]) + 1), report["losses"], label="training")
 axes.plot(*zip(*report["validation"], strict=True), "s--", label="validation")
 axes.set(xlabel="step", ylabel="loss of the response, nats")
-axes.legend()
+_ = axes.legend()
 
 # %% [markdown]
 # ## Theory (section 4)
@@ -118,7 +121,7 @@ left.set(xlabel="layer", ylabel="gradient norm of its weights", ylim=(0, None))
 right.semilogy(bound, ".--", label="Eq. 16's bound")
 right.semilogy(measured["stream"], "o-", label="measured")
 right.set(xlabel="boundary", ylabel="gradient norm of the stream")
-right.legend()
+_ = right.legend()
 
 # %% [markdown]
 # In the trained model the deeper layers' weights have the larger gradients, against section 4.1 (the first layer, which reads
@@ -132,7 +135,7 @@ entries = [
     for row in registry.get("figure-theory-reassessing").rows("standin", None)
     for names in [[f"gradients@{kind}" for kind in ("trained", "random", "toy-pre", "toy-post")]]
 ]
-drawings.theory(entries, "standin")
+_ = drawings.theory(entries, "standin")
 
 # %% [markdown]
 # ## Which way to fine-tune?
