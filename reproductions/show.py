@@ -132,7 +132,8 @@ def _read(record: Record, column: Column) -> Score | Text | str:
     """What a record says of a column; a value it does not hold is explained by its details' status (``diverged``)."""
     if column.text:
         content = record.details.get(column.key)
-        return Text(" ".join(map(str, content)) if isinstance(content, list) else str(content))
+        words = map(str, content) if isinstance(content, list) else str("" if content is None else content).split()
+        return Text(" ".join(words))  # a cell is one line
     if column.key not in record.values:
         return str(record.details.get("status", "no value"))
     error = record.stderr.get(column.key)
