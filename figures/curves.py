@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 
 import matplotlib.pyplot as plt
@@ -10,6 +11,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 from figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION
 
 COLOURS = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, GREY)
+LABEL_WIDTH = 46  # characters; longer labels are wrapped, so that the legend is no wider than its panel
 STYLES = ("-", "--", "-.", ":")  # so that lines differ without colour too
 NAMES = {
     "kl": "KL to the teacher (nats per token)",
@@ -37,7 +39,7 @@ def draw(entries: Iterable[dict], profile: str):
         figure = plt.figure(figsize=(4.4, 1))
         figure.text(0.5, 0.5, "no training has been recorded", ha="center", va="center", color=GREY)
         return figure
-    figure, axes = plt.subplots(1, len(panels), figsize=(1 + 3.4 * len(panels), 3.4), squeeze=False)
+    figure, axes = plt.subplots(1, len(panels), figsize=(0.6 + 3.6 * len(panels), 4.2), squeeze=False)
     for axis, (kind, lines) in zip(axes[0], sorted(panels.items())):
         for number, (label, curve) in enumerate(lines):
             _line(axis, label, curve, COLOURS[number % len(COLOURS)], STYLES[number % len(STYLES)])
@@ -49,7 +51,7 @@ def draw(entries: Iterable[dict], profile: str):
             axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axis.yaxis.set_major_formatter("{x:g}")
             axis.yaxis.set_minor_formatter(NullFormatter())
-        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize=8, handlelength=3)
+        axis.legend(loc="upper left", bbox_to_anchor=(-0.12, -0.17), fontsize=7.5, handlelength=3)
     figure.suptitle("on the stand-in" if profile == "standin" else "", fontsize=8, color=GREY)
     return figure
 
@@ -64,13 +66,12 @@ def _curve(entry: dict) -> dict | None:
 
 
 def _line(axis, label: str, curve: dict, colour: str, style: str) -> None:
-    losses, stretch = curve["losses"], curve.get("steps_per_point", 1)
-    steps = [stretch * (point + 1) for point in range(len(losses))]
     diverged = curve.get("status") == "diverged"
+    losses, stretch = curve["losses"], curve.get("steps_per_point", 1)
+    label = textwrap.fill(label + (" (diverged)" if diverged else ""), LABEL_WIDTH)
+    steps = [stretch * (point + 1) for point in range(len(losses))]
     axis.plot(steps, losses, color=colour, alpha=0.25, linewidth=0.6)
-    axis.plot(
-        steps, _smoothed(losses), style, color=colour, linewidth=1.4, label=label + (" (diverged)" if diverged else "")
-    )
+    axis.plot(steps, _smoothed(losses), style, color=colour, linewidth=1.4, label=label)
     if diverged:
         axis.plot(steps[-1:], losses[-1:], "x", color=colour, markersize=7, markeredgewidth=2)
 
