@@ -145,7 +145,8 @@ def stored(profile: str, limit: int | None = None) -> list[Row]:
     for model, label, _, _ in _chosen(profile, 4, llama_2_7b=7):
         for method, inserted_shape in INSERTED_SHAPES.items():
             name = method.removesuffix("(FFN)")
-            found.append(Row(model, label, "", name, None, shapes=shapes.recipe(model, 0, inserted_shape)))
+            shape = shapes.recipe(model, 0, inserted_shape)
+            found.append(Row(model, label, "", name, shape, shapes=shape))
     return found
 
 
