@@ -84,7 +84,7 @@ def grid(entries: list[dict], profile: str) -> plt.Figure:
                 axes.text(
                     x, y, f"{value:.1f}", ha="center", va="center", fontsize=8, color="white" if dark else "black"
                 )
-    axes.set_xticks(range(len(_REPAIRS)), [repair.replace(", ", ",\n") for repair in _REPAIRS])
+    axes.set_xticks(range(len(_REPAIRS)), [repair.replace(" ", "\n") for repair in _REPAIRS])
     axes.set_yticks(range(len(names)), names)
     axes.xaxis.tick_top()
     axes.tick_params(length=0)
