@@ -76,7 +76,7 @@ def seeds(entries: list[dict], profile: str) -> plt.Figure:
     for axes, name, color in zip(panels[0], names, (BLUE, VERMILION)):
         sets = records[name]["details"]["sets"]
         ticks, row = [], 0
-        for samples, found in sets.items():
+        for samples, found in sorted(sets.items(), key=lambda item: int(item[0])):
             ticks.append((row + (len(found) - 1) / 2, f"{samples}"))
             for chosen in found:
                 axes.scatter(range(layers), [row] * layers, s=6, color="#dddddd", marker="s")
@@ -87,6 +87,7 @@ def seeds(entries: list[dict], profile: str) -> plt.Figure:
         axes.set_title({"bi": "BI", "taylor": "Taylor"}.get(name.partition("@")[2], name), fontsize=9)
         axes.set_yticks([place for place, _ in ticks], [label for _, label in ticks])
         axes.grid(False)
-    panels[0][0].set_ylabel("calibration samples (five seeds each)")
+    count = len(records[names[0]]["details"]["seeds"])
+    panels[0][0].set_ylabel(f"calibration samples ({count} seeds each)")
     panels[0][0].invert_yaxis()
     return figure
