@@ -77,9 +77,7 @@ def _corpora() -> Iterator[Corpus]:
         note="one sentence a line; the first file of the hub's parquet conversion alone",
     )
     english = "20231101.en/train-00000-of-00041.parquet"
-    yield Corpus(
-        "wikipedia-en", "wikimedia/wikipedia", "20231101.en", "train", data_file=english, note="shard 0 alone"
-    )
+    yield Corpus("wikipedia-en", "wikimedia/wikipedia", "20231101.en", "train", data_file=english, note="shard 0 alone")
     yield Corpus("wikipedia-zh", "wikimedia/wikipedia", "20231101.zh", "train")
     for split in ("train", "valid", "test"):
         yield Corpus(
