@@ -13,6 +13,8 @@ from reproductions import reported
 from reproductions.declare import MODELS
 from reproductions.prepared import Prepared, calibration_windows
 
+# What the paper calls a metric -> its name in recipes.
+METRICS = {"CosSim(BI)": "bi", "CosSim(CL)": "cl", "PPL": "ppl", "Taylor+": "taylor+", "Mag+": "mag+"}
 _SEARCHES: dict[str, dict] = {}
 _CHOICES: dict[str, list[int]] = {}
 
@@ -140,18 +142,18 @@ def printed_list(table: str, label: str, sparsity: str, method: str) -> list[int
 def _order(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
     """Each removed layer by its place in the order, and, of a printed model, at how many places the printed list agrees.
 
-    argument: TABLE/METHOD of the printed list, such as ``A3/PPL +Prune&Comp``. A list longer than the row's n counts up
-    to n.
+    argument: the table that prints the lists, A3 or A4. A list longer than the row's n counts up to n.
     """
-    removed = prepared.details["removed"]
+    removed, choice = prepared.details["removed"], prepared.recipe.selection
     values = {str(place): float(layer) for place, layer in enumerate(removed, 1)}
     if not argument:
         return values, {}, {}
-    table, _, method = argument.partition("/")
     labels = [label for label, name in MODELS.items() if name == prepared.recipe.model]
     if not labels:
         raise UserError(f"no list is printed for {prepared.recipe.model!r}")
-    expected = printed_list(table, labels[0], f"{len(removed)}/{prepared.details['layers']}", method)
+    metric = next(name for name, short in METRICS.items() if short == choice["metric"])
+    method = f"{metric} +Prune&Comp" if choice["compensate"] else metric
+    expected = printed_list(argument, labels[0], f"{len(removed)}/{prepared.details['layers']}", method)
     agree = sum(a == b for a, b in zip(removed, expected))
     return values | {"agree": float(agree)}, {}, {"printed": expected}
 

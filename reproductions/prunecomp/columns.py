@@ -38,6 +38,8 @@ def order_columns(number: str) -> Callable:
         if profile == "standin":
             return [text]
         places = range(1, 1 + max(int(label.split()[1]) for label in reported.columns("prunecomp", number)))
-        return [text, *(Column(f"removed {i}", "removed-order", str(i), compare="exact") for i in places)]
+        benchmark = f"removed-order@{number}"
+        agree = Column("places that agree (ours)", benchmark, "agree", compare="exact")
+        return [text, agree, *(Column(f"removed {i}", benchmark, str(i), compare="exact") for i in places)]
 
     return made

@@ -11,7 +11,7 @@ from reproductions.linearpatch import STANDIN_MODELS
 from reproductions.linearpatch import recipe as make_recipe
 from reproductions.registry import Row
 
-# What the paper calls a metric -> its name in recipes.
+# What the paper calls a metric -> its name in recipes (`reproductions.methods.prunecomp` has the same, beside the models).
 METRICS = {"CosSim(BI)": "bi", "CosSim(CL)": "cl", "PPL": "ppl", "Taylor+": "taylor+", "Mag+": "mag+"}
 # What a row adds to its metric -> (chosen anew after every removal, compensated).
 VARIANTS = {
