@@ -1,0 +1,226 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,nb.py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # LaCo, walked through
+#
+# *LaCo: Large Language Model Pruning via Layer Collapse.* Rear layers collapse into a prior one, as long as the model's
+# outputs stay alike. This notebook follows the paper on the **stand-in**, a model of 8.7 M parameters and 16 layers that
+# lies in this repository: every number below is computed here or read from a record, and none of them says anything
+# about the paper's models. Nothing is defined here; each step imports the function that is the equation.
+
+# %%
+import copy
+
+import torch
+from IPython.display import Image
+
+from common import models
+from common.results import PUBLISHED, Store
+from figures.style import RENDERED
+from papers.laco import collapse, collapse_to, merge_layers, output_similarity
+from papers.laco.layers import adjacent_cosines, adjacent_distances, merged_norms, merged_outputs
+from papers.laco.outputs import tokenise
+from papers.laco.sentences import calibration_sentences
+from reproductions import registry, show
+
+torch.set_num_threads(1)
+torch.set_flush_denormal(True)
+model, tokenizer = models.load("standin")
+store = Store(PUBLISHED, None)
+
+# %% [markdown]
+# ## The merge (section 2.1, Eq. 1), and what the code does in its place
+#
+# $$\theta^*_l = \theta_l + \sum_{k=1}^{m} (\theta_{l+k} - \theta_l)$$
+#
+# The official notebooks mean this, but add every difference to the value *at hand*. Here is one weight of four layers,
+# merged both ways. The second sum telescopes: whatever was there before goes, and the last layer's weight is left.
+
+# %%
+theta = [10.0, 12.0, 15.0, 20.0]
+paper = code = theta[0]
+for follower in theta[1:]:
+    paper, code = paper + (follower - theta[0]), code + (follower - code)
+print(f"Eq. 1: {paper}   the code: {code}, the last layer's weight")
+
+# %% [markdown]
+# Both are here, `merge="paper"` and `merge="code"`, and a third, `merge="drop"`, which lets the followers go without
+# merging anything. The code's merge touches seven matrices only, so the last layer's weights end up under the *first*
+# layer's norms: it deletes layers l .. l+m-1 and exchanges two norms.
+
+# %%
+for merge in ("paper", "code", "drop"):
+    merged = copy.deepcopy(model)
+    merge_layers(merged, 8, 3, merge)
+    weight, norm = merged.model.layers[8].mlp.up_proj.weight, merged.model.layers[8].input_layernorm.weight
+    same = [i for i in range(16) if torch.equal(weight, model.model.layers[i].mlp.up_proj.weight)]
+    norms = [i for i in range(16) if torch.equal(norm, model.model.layers[i].input_layernorm.weight)]
+    size = weight.norm() / model.model.layers[8].mlp.up_proj.weight.norm()
+    print(
+        f"{merge:5}  layers {len(merged.model.layers)}  up_proj of layer {same}, norm of layer {norms}, size {size:.2f}"
+    )
+
+# %% [markdown]
+# ## Are adjacent layers alike? (section 4.2, Figure 4)
+#
+# The paper's reason for the merge: distances between adjacent layers' matrices are "generally no more than 200", small
+# for so many numbers. Small against what? Two matrices with nothing in common are $\sqrt{|A|^2 + |B|^2}$ apart.
+
+# %%
+for name, found in adjacent_distances(model).items():
+    shares = [100 * distance / apart for distance, apart in zip(found["distance"], found["uncorrelated"])]
+    print(f"{name:10} up to {max(found['distance']):4.1f}: {min(shares):.0f} to {max(shares):.0f} % of uncorrelated")
+
+# %%
+Image(RENDERED / "figure4-laco.png", width=420)
+
+# %% [markdown]
+# The dotted lines lie on the measured ones: adjacent layers' weights are as far apart as if they were drawn
+# independently. Eq. 1 equals $\sum_k \theta_{l+k} - (m-1)\,\theta_l$. For uncorrelated layers its norm is
+# $\sqrt{m + (m-1)^2}$ times that of a layer; if layers were alike, once.
+
+# %%
+for m in (1, 2, 3, 5):
+    found = merged_norms(model, m)
+    print(
+        f"m = {m}: {sum(found['ratio']) / len(found['ratio']):.2f} times as large; uncorrelated {found['uncorrelated']:.2f}"
+    )
+
+# %% [markdown]
+# ## Are adjacent outputs alike? (Figure 5)
+#
+# They are: the residual stream changes little from layer to layer. But that holds whatever the layers' weights are, and
+# so a merged layer must be compared with what no merging at all would give.
+
+# %%
+sentences = calibration_sentences("standin-calibration", 10)
+print(*sentences[:3], "...", sep="\n")
+cosines = adjacent_cosines(model, tokenizer, sentences)
+print(f"\nadjacent outputs: {min(cosines):.3f} to {max(cosines):.3f}")
+print("four layers into one, against the last one's output (mean over windows):")
+for name, values in merged_outputs(model, tokenizer, sentences).items():
+    print(f"  {name:18} {sum(values) / len(values):.3f}")
+
+# %%
+Image(RENDERED / "figure5-laco.png", width=760)
+
+# %% [markdown]
+# The code's merge does about as well as keeping the first layer alone, and Eq. 1 far worse. Where only one layer is
+# merged ($m = 1$), Eq. 1 is $\theta_{l+1}$: layer $l$ is deleted.
+#
+# ## Layer collapse (section 2.2, Algorithm 1)
+#
+# Starting near the top, C - 1 layers are merged into layer l. If the outputs of a few sentences stay similar enough
+# (s > T), the merge stands and l falls by I; else it is taken back and l falls by one. Layers count from 1 here, as in
+# the paper.
+
+# %%
+for merge, T in (("paper", 0.55), ("code", 0.89)):
+    collapsed = copy.deepcopy(model)
+    found = collapse(collapsed, tokenizer, sentences, C=3, I=2, T=T, merge=merge)
+    print(f"{merge}: T = {T}, {found.layers} layers left, removed {found.removed} (0-based)")
+    print("  ", "  ".join(f"l={a.l}: {a.similarity:.2f}{' *' if a.accepted else ''}" for a in found.trace))
+
+# %% [markdown]
+# With the paper's own settings for LLaMA-2-7B, C = 4 and T = .65, Eq. 1 merges nothing on the stand-in.
+
+# %%
+for merge in ("paper", "code"):
+    found = collapse(copy.deepcopy(model), tokenizer, sentences, C=4, I=2, T=0.65, merge=merge)
+    best = max(attempt.similarity for attempt in found.trace)
+    print(f"{merge}: {found.layers} layers left; highest similarity of an attempt {best:.2f}")
+
+# %%
+Image(RENDERED / "figure-search-laco.png", width=760)
+
+# %% [markdown]
+# The similarity is one cosine per sentence, over all its tokens and channels after the final norm, as in the official
+# notebooks; Algorithm 1 does not say. Others can be named.
+
+# %%
+outputs = [
+    [net.model(ids).last_hidden_state[0] for ids in tokenise(tokenizer, sentences)] for net in (collapsed, model)
+]
+for cosine in ("flat-sentence", "token", "channel", "flat-batch"):
+    print(f"{cosine:14} {output_similarity(*outputs, cosine):.3f}")
+
+# %% [markdown]
+# ## What the search costs
+#
+# The pointer only falls, so nothing below it has changed when it is tried: one pass over the original model gives its
+# outputs and every layer input the search will start from. The notebooks copy the model for every attempt and run both
+# models from the embedding; `benchmarks/laco.py` does that too, and compares choices, executions and memory.
+
+# %%
+found = collapse(copy.deepcopy(model), tokenizer, sentences, C=4, I=2, T=0.65)
+full = sum(len(sentences) * (16 + 16 - attempt.K) for attempt in found.trace)
+print(
+    f"{found.layer_executions} layer executions; two full forwards for each of {len(found.trace)} attempts take {full}"
+)
+
+# %% [markdown]
+# ## A wanted number of layers (ours)
+#
+# The paper names as its limitation that only T controls how much is pruned. Lowering T changes nothing until it passes
+# the highest similarity that was rejected, so every distinct run can be walked, from T = 1 down. The number of layers
+# is not monotone in T.
+
+# %%
+collapsed = copy.deepcopy(model)
+found = collapse_to(collapsed, tokenizer, sentences, 10, C=3, I=2, merge="code")
+print(f"10 layers: highest T = {found.threshold:.4f}, removed {found.removed}")
+prompt = tokenizer("sort(values, key)\n\nReturn", return_tensors="pt")
+print(tokenizer.decode(collapsed.generate(**prompt, max_new_tokens=24, do_sample=False)[0]))
+
+# %% [markdown]
+# ## Scores (Tables 2 and 4)
+#
+# From the records. Both merges leave as many layers; `nothing merged` is the same search with followers that just go.
+
+# %%
+for target in ("table2-laco", "table4-laco"):
+    table = show.build(registry.get(target), store, "standin")
+    print(table["title"])
+    for row in table["rows"]:
+        if row["profile"] == "standin":
+            cells = [row["cells"].get(name, {}).get("reproduced") for name in ("layers", "Avg.", "Per.")]
+            shown = "  ".join("     -" if value is None else f"{value:6.2f}" for value in cells)
+            print(f"  {row['method']:32} {shown}")
+
+# %% [markdown]
+# ## Post-training and pruning again (section 4.1, Figure 3, Table 3)
+#
+# A short run on the stand-in's own training text, with appendix B's settings but for rate and length.
+
+# %%
+Image(RENDERED / "figure3-laco.png", width=420)
+
+# %%
+for row in show.build(registry.get("table3-laco"), store, "standin")["rows"]:
+    if row["profile"] == "standin":
+        cells = [row["cells"].get(name, {}).get("reproduced") for name in ("layers", "Avg.")]
+        print(f"{row['method']:52}", "  ".join("     -" if value is None else f"{value:6.2f}" for value in cells))
+
+# %% [markdown]
+# ## What did and did not reproduce
+#
+# The claims of every table, on the paper's own numbers and on the stand-in's records.
+
+# %%
+verdict = {True: "yes", False: "no", None: "-"}
+for target, table in registry.targets().items():
+    if table.paper == "laco":
+        for claim in show.build(table, store, "standin")["claims"]:
+            printed, here = verdict[claim["reported"]], verdict[claim["reproduced"]]
+            print(f"{target.split('-')[0]:8} printed {printed:4} here {here:4} {claim['text']}")
