@@ -11,9 +11,9 @@ RATIO = Column("Ratio", "parameters", "ratio", scale=100, compare="exact", weigh
 PROTOCOLS = {
     "paper": {"WIKI-2": "linearpatch-wikitext2", "C4": "linearpatch-c4", "PTB": "linearpatch-ptb"},
     "standin": {
-        "StdLib": "standin-standard-library-thin",
-        "Numeric": "standin-numerical-thin",
-        "Learning": "standin-learning-thin",
+        "StdLib": "standin-standard-library",
+        "Numeric": "standin-numerical",
+        "Learning": "standin-learning",
     },
 }
 # The stand-in's tasks where questions are not what a table is about.
@@ -36,24 +36,28 @@ def question_answering(profile: str) -> list[Column]:
     return [RATIO, *tasks(profile), *_summary(tasks(profile), "AVG", "RP")]
 
 
-def perplexities(profile: str, average: str) -> list[Column]:
-    """Perplexity on three texts, and their mean under the name the table has for it."""
+def perplexities(profile: str, average: str, part: str = "quarter") -> list[Column]:
+    """Perplexity on three texts, and their mean under the name the table has for it.
+
+    part: how much of the stand-in's texts, ``quarter`` or ``thin`` (an eighth, where rows are trained); one table has one.
+    """
+    suffix = f"-{part}" if profile == "standin" else ""
     found = [
-        Column(label, f"perplexity@{protocol}", "perplexity", compare="perplexity")
+        Column(label, f"perplexity@{protocol}{suffix}", "perplexity", compare="perplexity")
         for label, protocol in PROTOCOLS[profile].items()
     ]
     return [*found, Column(average, derived="average", compare="perplexity", of=tuple(c.label for c in found))]
 
 
-def text(profile: str, average: str = "PPL AVG") -> list[Column]:
+def text(profile: str, average: str = "PPL AVG", part: str = "quarter") -> list[Column]:
     """Ratio and perplexities (Tables 3, 11 and 13)."""
-    return [RATIO, *perplexities(profile, average)]
+    return [RATIO, *perplexities(profile, average, part)]
 
 
 def both_averages(profile: str) -> list[Column]:
     """Ratio, perplexities, and the nine tasks' averages alone (Table 4)."""
     hidden = tasks(profile, few=True, hidden=True)
-    return [RATIO, *perplexities(profile, "PPL AVG"), *hidden, *_summary(hidden, "QA AVG", "QA RP")]
+    return [RATIO, *perplexities(profile, "PPL AVG", "thin"), *hidden, *_summary(hidden, "QA AVG", "QA RP")]
 
 
 def everything(profile: str) -> list[Column]:

@@ -112,7 +112,7 @@ TABLES = [
         "3",
         "perplexity against LLM-Streamline with training",
         rows.post_training,
-        lambda profile: columns.text(profile, "AVG"),
+        lambda profile: columns.text(profile, "AVG", "thin"),
         (
             Claim(
                 "LinearPatch[L] without training outperforms or matches (within 1 %) LLM-Streamline(FFN) +FT",
