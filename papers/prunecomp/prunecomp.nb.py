@@ -27,13 +27,14 @@ import copy
 import io
 
 import torch
+import transformers
 from IPython.display import Image, Markdown
 
 from common import models, tables
 from common.decoder import Decoder
 from common.evaluation.perplexity import PROTOCOLS
 from common.hooks import scale_stream
-from common.results import PUBLISHED, Store
+from common.results import Store
 from common.surgery import remove_layers
 from figures import prunecomp as drawings
 from papers.prunecomp import METRICS, Stream, fuse_factor, next_layer, prune_and_compensate
@@ -42,6 +43,7 @@ from reproductions.prepared import calibration_windows
 from reproductions.prunecomp.recipes import CROPS
 
 torch.set_num_threads(1)
+transformers.utils.logging.disable_progress_bar()
 model, tokenizer = models.load("standin")
 windows = calibration_windows(CROPS["standin"] | {"count": 8}, tokenizer)
 held_out = PROTOCOLS["standin-standard-library-thin"]
@@ -156,7 +158,7 @@ for remaining in (16, 15, 14, 13):
 # sides.
 
 # %%
-store = Store(PUBLISHED, None)
+store = Store()
 Markdown(tables.render(show.build(registry.get("table4-prunecomp"), store, "standin"), "md"))
 
 # %% [markdown]
