@@ -17,7 +17,7 @@ def counts(table: registry.Table, store: Store) -> dict:
     own = [c for row in standin if row["profile"] == "standin" for c in row["cells"].values()]
     rows = show.build(table, store, "paper")["rows"]
     free = {column.label for column in table.columns("paper") if column.weight_free}
-    paper = [(label in free, cell) for row in rows for label, cell in row["cells"].items()]
+    paper = [(row["shape"] or label in free, cell) for row in rows for label, cell in row["cells"].items()]
     shaped = [cell["status"] for weight_free, cell in paper if weight_free and cell["reproduced"] is not None]
     return {
         "reported": len(reported.numbers(table.paper, table.number)),

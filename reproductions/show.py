@@ -68,6 +68,7 @@ def build(
         statuses = {cell["status"] for cell in lacking} - {"none"}
         status = "measured" if not statuses else min(statuses, key=len)
         line = {"model": row.label, "sparsity": row.sparsity, "method": row.method, "dense": row.dense}
+        line["shape"] = row.recipe is not None and row.recipe == row.shapes  # whatever is measured, it needs no weights
         lines.append(line | {"profile": of_profile, "status": status, "cells": cells})
     _mark(table, lines)
     _gate(lines, {column.label for column in table.columns("paper") if not column.weight_free})
