@@ -132,7 +132,7 @@ def _measured(row: Row, columns: list[Column], store: Store, origins: set[str]) 
 def _read(record: Record, column: Column) -> Score | Text | str:
     """What a record says of a column; a value it does not hold is explained by its details' status (``diverged``)."""
     if column.text:
-        content = record.details.get(column.key, "")  # nothing was removed from a dense model
+        content = record.details.get(column.key)  # None: nothing was removed from a dense model
         words = map(str, content) if isinstance(content, list) else str("" if content is None else content).split()
         return Text(" ".join(words))  # a cell is one line
     if column.key not in record.values:
