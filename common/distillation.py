@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from common.decoder import Decoder
 from common.errors import UserError, UserValueError, unknown
-from common.fitting import Fitting, fit
+from common.fitting import VALIDATE_EVERY, Fitting, fit
 from common.hooks import patches
 from common.teacher_store import TeacherStore, model_digest, top_k, windows_digest
 
@@ -79,7 +79,10 @@ class Distillation:
         self.cuts = list(self.replacements)
         ends = [0, *(edge for run in self.cuts for edge in run), decoder.num_layers]
         if not self.cuts or any(a > b for a, b in zip(ends, ends[1:])) or any(a >= b for a, b in self.cuts):
-            raise UserValueError(f"cannot replace layers {self.cuts} of a model of {decoder.num_layers}")
+            raise UserValueError(
+                f"cannot replace layers {self.cuts} of a model of {decoder.num_layers}; name separate, non-empty runs "
+                f"[start, stop) within 0..{decoder.num_layers}"
+            )
 
     def loss(self, samples: Sequence[int]) -> Tensor:
         """The mean loss over the windows with these numbers, differentiable in the replacements' parameters."""
@@ -87,6 +90,11 @@ class Distillation:
         with torch.no_grad():
             prefix = self.decoder.run(self.decoder.embed_tokens(ids), 0, self.cuts[0][0])
         return self._output_loss(prefix) if self.target == "output" else self._logits_loss(prefix, samples)
+
+    @torch.no_grad()
+    def mean_loss(self) -> float:
+        """The mean loss over all windows, one at a time."""
+        return sum(self.loss([sample]).item() for sample in range(len(self.windows))) / len(self.windows)
 
     def _logits_loss(self, prefix: Tensor, samples: Sequence[int]) -> Tensor:
         decoder = self.decoder
@@ -120,17 +128,23 @@ def train(
     how: Fitting,
     *,
     identity: Mapping,
+    held_out: Distillation | None = None,
+    validate_every: int = VALIDATE_EVERY,
     folder: str | os.PathLike | None = None,
     progress: bool = False,
 ) -> dict:
     """Train the replacements' `parameters` in place (`common.fitting.fit`), everything else frozen.
 
-    identity: what decides the result besides model, windows, cuts, target and `how`. The loss of a float16 model is scaled
-    against underflow. Returns fit's report with target, loss, and the number of trained parameters.
+    identity: what decides the result besides model, windows, cuts, target and `how`. held_out: the same task on other
+    windows; the parameters with the least mean loss there are kept, looked at every `validate_every` steps. None: the last.
+    The loss of a float16 model is scaled against underflow. Returns fit's report with target, loss, and the number of
+    trained parameters.
     """
     model = task.decoder.model
     facts = {"model": model_digest(model), "windows": windows_digest(task.windows), "cuts": task.cuts, "k": task.k}
     facts |= {"target": task.target, "stored": None if task.store is None else task.store.dtype}
+    if held_out is not None:
+        facts["held_out"] = windows_digest(held_out.windows)
     how = replace(how, loss_scaling=how.loss_scaling or model.dtype == torch.float16)
     with frozen(model):
         for parameter in parameters.values():
@@ -143,6 +157,8 @@ def train(
             identity={**identity, **facts},
             folder=folder,
             counter=lambda: task.decoder.executions,
+            validation=None if held_out is None else held_out.mean_loss,
+            validate_every=validate_every,
             progress=progress,
         )
     for parameter in parameters.values():

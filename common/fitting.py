@@ -3,6 +3,7 @@
 `fit` knows no model: it gets named parameters and a function from sample numbers to a loss. Killed and started again with
 the same folder, it ends with the same weights as an uninterrupted run, to the last bit. A loss that is not finite stops
 it, and the parameters are put back to the last ones whose loss was finite: a result, not an error.
+What is left in the end are the last parameters, or those that do best on other samples.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from common.errors import UserError, UserValueError, unknown
 
 CHECKPOINT = "fit.safetensors"
 ORDERS = ("sequential", "shuffled")
+VALIDATE_EVERY = 250  # steps
 
 
 @dataclass(frozen=True)
@@ -92,20 +94,28 @@ def fit(
     identity: Mapping | None = None,
     folder: str | os.PathLike | None = None,
     counter: Callable[[], int] | None = None,
+    validation: Callable[[], float] | None = None,
+    validate_every: int = VALIDATE_EVERY,
     progress: bool = False,
 ) -> dict:
     """Train `parameters` in place on `loss`, the mean over the samples whose numbers it is given.
 
     identity: what else decides the result (JSON-able); a checkpoint in `folder` made with another one is refused.
     counter: a running count (layer executions), whose growth over the whole training is reported.
+    validation: a loss on other samples, taken every `validate_every` steps and after the last; the parameters are in the end
+    those for which it was least. None: the last ones.
 
     Returns `{"status", "losses", "steps", "planned_steps", "seconds", "executions"}`; status is 'finished' or 'diverged'
     (then `reason` says at which step), losses has one entry per step taken, seconds and executions include earlier runs of
-    the same training. Raises UserError: the folder holds another training, or no sample.
+    the same training and the validation. With `validation` also "validation", [steps, loss] of each look, and "kept_steps".
+    Raises UserError: the folder holds another training, or no sample.
     """
     if not samples:
         raise UserValueError("there is nothing to train on: no samples")
-    run = _Run(dict(parameters), how, samples, identity or {}, folder, counter)
+    if validate_every <= 0:
+        raise UserValueError(f"validate_every must be positive, not {validate_every}")
+    identity = dict(identity or {}) | ({"validate_every": validate_every} if validation else {})
+    run = _Run(dict(parameters), how, samples, identity, folder, counter, validation, validate_every)
     if run.report["status"] == "running":
         run.train(loss, progress)
     return run.report
@@ -114,8 +124,9 @@ def fit(
 class _Run:
     """One training: parameters, optimizer, report, and their checkpoint."""
 
-    def __init__(self, parameters, how, samples, identity, folder, counter):
+    def __init__(self, parameters, how, samples, identity, folder, counter, validation, validate_every):
         self.parameters, self.how, self.samples, self.counter = parameters, how, samples, counter
+        self.validation, self.validate_every = validation, validate_every
         self.folder = None if folder is None else Path(folder)
         self.identity = _digest(
             {**identity, "fitting": asdict(replace(how, save_every=1)), "samples": samples}
@@ -127,9 +138,12 @@ class _Run:
         device = next(iter(parameters.values())).device.type
         self.scaler = torch.amp.GradScaler(device, enabled=how.loss_scaling)
         self.good = {name: value.detach().clone() for name, value in parameters.items()}
+        self.best: dict[str, Tensor] = {}  # at the least validation loss so far
         steps = how.steps(samples)
         self.report = {"status": "running", "losses": [], "steps": 0, "planned_steps": steps}
         self.report |= {"seconds": 0.0, "executions": 0}
+        if validation:
+            self.report |= {"validation": [], "kept_steps": None}
         self._load()
 
     def train(self, loss, progress: bool) -> None:
@@ -140,6 +154,8 @@ class _Run:
         shown = progress and sys.stderr.isatty()
         for step in tqdm(range(done, len(batches)), "training", len(batches), initial=done, disable=not shown):
             problem = self._step(step, batches[step], loss)
+            if self.validation and not problem and ((step + 1) % self.validate_every == 0 or step + 1 == len(batches)):
+                self._validate(step + 1)
             report["seconds"] = before["seconds"] + time.perf_counter() - started
             report["executions"] = before["executions"] + (self.counter() - counted if self.counter else 0)
             if problem:
@@ -150,6 +166,8 @@ class _Run:
                 self._save()
         else:
             report["status"] = "finished"
+        if self.best:
+            self._restore(self.best)
         self._save()
 
     def _step(self, step: int, batch: list[int], loss) -> str | None:
@@ -161,7 +179,7 @@ class _Run:
             self.scaler.scale(value * (len(part) / len(batch))).backward()
             total += value.item() * len(part) / len(batch)
         if not math.isfinite(total):
-            self._restore()
+            self._restore(self.good)
             return f"the loss of step {step} is {total}"
         self.scaler.unscale_(self.optimizer)
         limit = math.inf if how.clip is None else how.clip
@@ -180,9 +198,18 @@ class _Run:
         return None
 
     @torch.no_grad()
-    def _restore(self) -> None:
-        for name, value in self.parameters.items():
-            value.copy_(self.good[name])
+    def _validate(self, steps: int) -> None:
+        value = self.validation()
+        least = min((seen for _, seen in self.report["validation"] if seen is not None), default=math.inf)
+        self.report["validation"].append([steps, value if math.isfinite(value) else None])
+        if value < least:
+            self.best = {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
+            self.report["kept_steps"] = steps
+
+    @torch.no_grad()
+    def _restore(self, values: Mapping[str, Tensor]) -> None:
+        for name, parameter in self.parameters.items():
+            parameter.copy_(values[name])
         self.optimizer.zero_grad(set_to_none=True)
 
     def _save(self) -> None:
@@ -193,6 +220,8 @@ class _Run:
         for name, value in self.parameters.items():
             tensors[f"parameter.{name}"] = value.detach()
             tensors[f"good.{name}"] = self.good[name]
+            if self.best:
+                tensors[f"best.{name}"] = self.best[name]
             for key, state in self.optimizer.state.get(value, {}).items():
                 tensors[f"optimizer.{key}.{name}"] = state
         tensors = {name: value.cpu().contiguous().clone() for name, value in tensors.items()}
@@ -226,6 +255,8 @@ class _Run:
         for name, value in self.parameters.items():
             value.copy_(tensors[f"parameter.{name}"])
             self.good[name].copy_(tensors[f"good.{name}"])
+            if f"best.{name}" in tensors:
+                self.best[name] = tensors[f"best.{name}"].to(value.device)
             kept = {key: tensors.get(f"optimizer.{key}.{name}") for key in ("step", "exp_avg", "exp_avg_sq")}
             if kept["step"] is not None:
                 moments = {key: kept[key].to(value.device) for key in ("exp_avg", "exp_avg_sq")}

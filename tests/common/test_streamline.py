@@ -1,6 +1,7 @@
 """LLM-Streamline against direct computations: what trains, what is left, and that it saves, reloads and generates."""
 
 import copy
+import math
 import subprocess
 import sys
 
@@ -9,7 +10,15 @@ import torch
 from torch import nn
 
 from common import checkpoint
-from common.baselines.streamline import KIND, FeedForward, Settings, insert_ffn, replace_with_ffn, replace_with_layer
+from common.baselines.streamline import (
+    KIND,
+    OFFICIAL,
+    FeedForward,
+    Settings,
+    insert_ffn,
+    replace_with_ffn,
+    replace_with_layer,
+)
 from common.distillation import Distillation
 from common.errors import UserError
 from common.fitting import Fitting
@@ -20,19 +29,19 @@ WINDOWS = torch.randint(3, 320, (10, 16), generator=torch.Generator().manual_see
 FAST = Fitting(learning_rate=3e-3, batch_size=2, epochs=4)
 
 
-def logits(model):
+def logits(model, ids=WINDOWS):
     with torch.no_grad():
-        return model(input_ids=WINDOWS, use_cache=False).logits
+        return model(input_ids=ids, use_cache=False).logits
 
 
-def streams(model, boundaries):
-    """X[l] of the model as Hugging Face code runs it (before the final norm)."""
+def streams(model, boundaries, ids=WINDOWS):
+    """X[l] of the model as Hugging Face code runs it (before the final norm), after the patches at l."""
     seen = {}
     receivers = [*model.model.layers, model.model.norm]
     hooks = [
         receivers[b].register_forward_pre_hook(lambda m, a, b=b: seen.update({b: a[0].detach()})) for b in boundaries
     ]
-    logits(model)
+    logits(model, ids)
     for hook in hooks:
         hook.remove()
     return [seen[b] for b in boundaries]
@@ -69,6 +78,30 @@ def test_a_training_of_the_network_is_a_plain_regression_on_stored_states(tiny_l
     assert report["losses"][-1] < report["losses"][0] and report["loss"] == "mse"
     assert report["executions"] == 20 * 5  # nothing after the window runs
     assert report["parameters"] == 3 * 64 * 96 == sum(p.numel() for p in patch_parameters(tiny_llama))
+
+
+def test_the_official_training_barely_lowers_its_rate():
+    steps = OFFICIAL.steps(100_000)
+    micro = 16 * steps  # what the code's scheduler counts to
+    last = 2e-4 * (0.25 + 0.75 * (1 + math.cos(math.pi * steps / micro)) / 2)
+    assert OFFICIAL.rate(0, steps) == 2e-4 and OFFICIAL.rate(steps, steps) == pytest.approx(last)
+    assert (OFFICIAL.batch_size, OFFICIAL.accumulate, OFFICIAL.clip, OFFICIAL.weight_decay) == (8, 16, 5.0, 1e-3)
+
+
+@pytest.mark.parametrize("replace", [replace_with_ffn, replace_with_layer])
+def test_the_weights_that_do_best_on_held_out_windows_are_kept(tiny_llama, replace):
+    """At a rate so large that training spoils them, those are not the last."""
+    held_out = torch.randint(3, 320, (3, 16), generator=torch.Generator().manual_seed(6))
+    dense = copy.deepcopy(tiny_llama)
+    settings = Settings(fitting=Fitting(learning_rate=0.3, batch_size=2, epochs=4, final_share=1.0), validate_every=2)
+    report = replace(tiny_llama, [2, 3, 4], WINDOWS, settings, validation=held_out)
+    losses = dict(map(tuple, report["validation"]))
+    assert list(losses) == list(range(2, 21, 2))
+    assert losses[report["kept_steps"]] == min(losses.values()) < losses[20]
+    start = 2 if replace is replace_with_ffn else 3  # what receives the replacement's output
+    wanted = streams(dense, [5], held_out)[0]
+    received = streams(tiny_llama, [start], held_out)[0]
+    assert (received - wanted).square().mean().item() == pytest.approx(min(losses.values()), rel=1e-3)
 
 
 def test_an_untrained_network_can_be_put_in(tiny_llama):
