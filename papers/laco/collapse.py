@@ -14,10 +14,10 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from common.decoder import Decoder
@@ -27,6 +27,50 @@ from papers.laco.merge import RULES, Merge, check_alike, check_unpatched
 from papers.laco.outputs import DEFAULT_COSINE, output_similarity, tokenise
 
 LEAST_LAYERS = 2  # what `common.surgery` leaves at least
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How Algorithm 1 runs, but for its threshold.
+
+    C: layers combined in each merge. I: least interval between two merges. L, H: the range of layers considered, 1-based
+    (H None: up to the last). merge, norms: what becomes of the weights, see `papers.laco.merge`. cosine: see
+    `output_similarity`. The notebooks fix I = 1; every row of Tables 5 and 6 has I = 2.
+    """
+
+    C: int
+    I: int = 2
+    L: int = 1
+    H: int | None = None
+    merge: str = "paper"
+    norms: str | None = None
+    cosine: str = DEFAULT_COSINE
+
+    def within(self, layers: int) -> Settings:
+        """The settings for a model of so many layers, H filled in.
+
+        Raises:
+            UserError: with these Algorithm 1 could not run, or would do nothing whatever the model: C outside 2..layers, a
+            range outside 1..layers or without room for C layers, I below 1; or an unknown merge.
+        """
+        C, I, L, H = self.C, self.I, self.L, layers if self.H is None else self.H
+        if self.merge not in RULES:
+            raise unknown("merge", self.merge, RULES)
+        if not 2 <= C <= layers:
+            raise UserValueError(
+                f"cannot merge C = {C} layers at a time: the model has {layers}; use 2 to {layers - 1}"
+            )
+        if not 1 <= L <= H <= layers:
+            raise UserValueError(
+                f"the range of layers [{L}, {H}] is empty or outside 1..{layers}; L and H count from 1"
+            )
+        if H - C < L:
+            raise UserValueError(
+                f"the range of layers [{L}, {H}] is empty for C = {C}: l starts at H - C = {H - C} < L"
+            )
+        if I < 1:
+            raise UserValueError(f"the interval I = {I} must be at least 1, or the pointer never moves on")
+        return replace(self, H=H)
 
 
 @dataclass(frozen=True)
@@ -87,28 +131,44 @@ class _Search:
     state: accepted (l, K), in order. undoable: keep the former weights of accepted merges, one layer each.
     """
 
-    def __init__(self, model: nn.Module, ids, merge: str, norms: str | None, cosine: str, undoable: bool) -> None:
+    def __init__(
+        self, model: nn.Module, tokenizer, sentences: Sequence[str], settings: Settings, undoable: bool
+    ) -> None:
         check_unpatched(model)
-        self.decoder, self.merge, self.norms, self.cosine, self.undoable = (
-            Decoder(model),
-            merge,
-            norms,
-            cosine,
-            undoable,
-        )
+        self.decoder, self.undoable = Decoder(model), undoable
         self.layers = self.decoder.num_layers
+        self.settings = settings.within(self.layers)
+        check_alike(self.decoder.layers[self.settings.L - 1 :])  # before anything is changed
         self.state: tuple[tuple[int, int], ...] = ()
         self.order = list(range(self.layers))
         self._merges: list[Merge] = []
         self._known: dict[tuple, float] = {}
-        self.inputs = []  # [sentence][layer] -> X[layer]
-        self.outputs = []
-        for sentence in ids:
-            states = [self.decoder.embed_tokens(sentence)]
+        self.inputs: list[list[Tensor]] = []  # [sentence][layer] -> X[layer]
+        self.outputs: list[Tensor] = []
+        for ids in tokenise(tokenizer, sentences):
+            states = [self.decoder.embed_tokens(ids)]
             for layer in range(self.layers):
                 states.append(self.decoder.run(states[-1], layer, layer + 1))
             self.outputs.append(self.decoder.norm(states.pop())[0])
             self.inputs.append(states)
+
+    def walk(self, T: float, shown: Callable[[Attempt], object] = lambda attempt: None) -> tuple[tuple, list[Attempt]]:
+        """One run of Algorithm 1's loop: the accepted merges, and every attempt."""
+        chosen = self.settings
+        moves = pointer(self.layers, chosen.C, chosen.L, chosen.H, chosen.I)
+        state, trace, count = (), [], self.layers
+        try:
+            l, K = next(moves)
+            while True:
+                s = self.similarity(state, l, K) if count - K >= LEAST_LAYERS else math.nan
+                accepted = s > T
+                if accepted:
+                    state, count = (*state, (l, K)), count - K
+                trace.append(Attempt(l, K, s if math.isfinite(s) else None, accepted, count))
+                shown(trace[-1])
+                l, K = moves.send(accepted)
+        except StopIteration:
+            return state, trace
 
     def similarity(self, state: tuple, l: int, K: int) -> float:
         """s of line 11 for merging K layers into layer l after the accepted merges `state`; each is computed once."""
@@ -119,7 +179,7 @@ class _Search:
                 order = [l - 1, *self.order[l + K :]]
                 runs = (self.decoder.run(states[l - 1], layers=order) for states in self.inputs)
                 outputs = [self.decoder.norm(hidden)[0] for hidden in runs]
-                self._known[state, l] = output_similarity(outputs, self.outputs, self.cosine)
+                self._known[state, l] = output_similarity(outputs, self.outputs, self.settings.cosine)
             finally:
                 trial.undo()
         return self._known[state, l]
@@ -143,121 +203,49 @@ class _Search:
             del self.order[l : l + K]
         self.state = state
 
-    def finish(self) -> list[int]:
-        """Drop the merged layers; the dropped ones in order of removal."""
+    def finish(self, state: tuple, trace: list[Attempt], T: float) -> Collapse:
+        """Leave the model with the accepted merges `state`, without the layers merged into others."""
+        self.go(state)
         order, removed = list(range(self.layers)), []
-        for l, K in self.state:
+        for l, K in state:
             removed += order[l : l + K]
             del order[l : l + K]
         if removed:
             remove_layers(self.decoder.model, removed)
-        return removed
+        return Collapse(removed, trace, T, self.decoder.num_layers, self.decoder.executions)
 
     def _merged(self, l: int, K: int) -> Merge:
         group = [self.decoder.layers[index] for index in self.order[l - 1 : l + K]]
-        return Merge(group, self.merge, self.norms)
-
-
-def _walk(search: _Search, moves: Generator, T: float, shown: Callable[[Attempt], None]) -> tuple[tuple, list[Attempt]]:
-    """One run of Algorithm 1's loop: the accepted merges, and every attempt."""
-    state, trace, count = (), [], search.layers
-    try:
-        l, K = next(moves)
-        while True:
-            s = search.similarity(state, l, K) if count - K >= LEAST_LAYERS else math.nan
-            accepted = s > T
-            if accepted:
-                state, count = (*state, (l, K)), count - K
-            trace.append(Attempt(l, K, s if math.isfinite(s) else None, accepted, count))
-            shown(trace[-1])
-            l, K = moves.send(accepted)
-    except StopIteration:
-        return state, trace
-
-
-def check_settings(layers: int, C: int, L: int, H: int, I: int, T: float) -> None:
-    """Refuse settings with which Algorithm 1 could not run, or would do nothing whatever the model.
-
-    Raises:
-        UserError: C outside 2..layers, a range outside 1..layers or without room for C layers, I below 1, or T outside
-        -1..1.
-    """
-    if not 2 <= C <= layers:
-        raise UserValueError(f"cannot merge C = {C} layers at a time: the model has {layers}; use 2 to {layers - 1}")
-    if not 1 <= L <= H <= layers:
-        raise UserValueError(f"the range of layers [{L}, {H}] is empty or outside 1..{layers}; L and H count from 1")
-    if H - C < L:
-        raise UserValueError(f"the range of layers [{L}, {H}] is empty for C = {C}: l starts at H - C = {H - C} < L")
-    if I < 1:
-        raise UserValueError(f"the interval I = {I} must be at least 1, or the pointer never moves on")
-    if not -1 <= T <= 1:
-        raise UserValueError(f"the threshold T = {T} is no cosine; use a number from -1 to 1")
-
-
-def _prepared(model, tokenizer, sentences, C, L, H, I, T, merge, norms, cosine, undoable):
-    if merge not in RULES:
-        raise unknown("merge", merge, RULES)
-    every = Decoder(model).layers
-    layers = len(every)
-    H = layers if H is None else H
-    check_settings(layers, C, L, H, I, T)
-    check_alike(every[L - 1 :])  # before anything is changed
-    search = _Search(model, tokenise(tokenizer, sentences), merge, norms, cosine, undoable)
-    return search, lambda: pointer(layers, C, L, H, I)
+        return Merge(group, self.settings.merge, self.settings.norms)
 
 
 @torch.no_grad()
 def collapse(
-    model: nn.Module,
-    tokenizer,
-    sentences: Sequence[str],
-    *,
-    C: int,
-    T: float,
-    I: int = 2,
-    L: int = 1,
-    H: int | None = None,
-    merge: str = "paper",
-    norms: str | None = None,
-    cosine: str = DEFAULT_COSINE,
-    progress: bool = False,
+    model: nn.Module, tokenizer, sentences: Sequence[str], *, T: float, progress: bool = False, **settings
 ) -> Collapse:
     """Algorithm 1 on `model`, in place.
 
     Args:
         sentences: D, the calibration sentences (the paper: ten from Wikipedia).
-        C: layers combined in each merge. T: least similarity, -1..1. I: least interval between two merges.
-        L, H: the range of layers considered, 1-based; H None: all layers.
-        merge, norms: what becomes of the weights, see `papers.laco.merge`. cosine: see `output_similarity`.
+        T: least similarity, -1..1.
+        settings: those of `Settings` by name, `C` at least: `collapse(model, tokenizer, sentences, C=4, T=0.65)`.
 
     Deviation: a merge that would leave a single layer is not tried (`common.surgery` keeps two).
-    The notebooks fix I = 1 and thresholds that belong to no row of the paper's tables.
 
     Raises:
         UserError: impossible settings, a sentence without tokens, layers of different shapes, unknown names.
     """
-    search, moves = _prepared(model, tokenizer, sentences, C, L, H, I, T, merge, norms, cosine, undoable=False)
+    if not -1 <= T <= 1:
+        raise UserValueError(f"the threshold T = {T} is no cosine; use a number from -1 to 1")
+    search = _Search(model, tokenizer, sentences, Settings(**settings), undoable=False)
     with tqdm(desc="collapse", unit="attempt", disable=not (progress and sys.stderr.isatty())) as bar:
-        state, trace = _walk(search, moves(), T, lambda attempt: bar.update())
-    search.go(state)
-    return Collapse(search.finish(), trace, T, search.decoder.num_layers, search.decoder.executions)
+        state, trace = search.walk(T, lambda attempt: bar.update())
+    return search.finish(state, trace, T)
 
 
 @torch.no_grad()
 def collapse_to(
-    model: nn.Module,
-    tokenizer,
-    sentences: Sequence[str],
-    layers: int,
-    *,
-    C: int,
-    I: int = 2,
-    L: int = 1,
-    H: int | None = None,
-    merge: str = "paper",
-    norms: str | None = None,
-    cosine: str = DEFAULT_COSINE,
-    progress: bool = False,
+    model: nn.Module, tokenizer, sentences: Sequence[str], layers: int, *, progress: bool = False, **settings
 ) -> Collapse:
     """Collapse `model` to exactly `layers` layers, in place: ours, the paper names its absence as LaCo's limitation.
 
@@ -266,29 +254,27 @@ def collapse_to(
     share are computed once) until one leaves `layers`; that is the run of the highest T that does. The number of layers
     is not monotone in T, so a bisection could miss it. Besides the model, one layer's weights per merge are held.
 
+    settings: as `collapse`.
+
     Raises:
         UserError: as `collapse`; no threshold leaves `layers` layers (those that can be had are named; the model is
         left as it was).
     """
-    search, moves = _prepared(model, tokenizer, sentences, C, L, H, I, 1.0, merge, norms, cosine, undoable=True)
-    T, reached = 1.0, {}
+    search = _Search(model, tokenizer, sentences, Settings(**settings), undoable=True)
+    T, reached = 1.0, set()
     with tqdm(desc="thresholds", unit="run", disable=not (progress and sys.stderr.isatty())) as bar:
         while True:
-            state, trace = _walk(search, moves(), T, lambda attempt: None)
+            state, trace = search.walk(T)
             bar.update()
-            count = trace[-1].layers
-            reached.setdefault(count, T)
-            if count == layers:
-                break
-            rejected = [
-                attempt.similarity for attempt in trace if not attempt.accepted and attempt.similarity is not None
-            ]
+            if trace[-1].layers == layers:
+                return search.finish(state, trace, T)
+            reached.add(trace[-1].layers)
+            rejected = [a.similarity for a in trace if not a.accepted and a.similarity is not None]
             if not rejected:
                 search.go(())
+                C, I = search.settings.C, search.settings.I
                 raise UserValueError(
                     f"no threshold leaves {layers} layers with C = {C}, I = {I}; "
-                    f"there are thresholds for {', '.join(map(str, sorted(reached)))}"
+                    f"there are thresholds for {', '.join(map(str, sorted(reached)))}; choose one of these, or another C or I"
                 )
             T = math.nextafter(max(rejected), -2.0)  # line 13 asks for s > T
-    search.go(state)
-    return Collapse(search.finish(), trace, T, search.decoder.num_layers, search.decoder.executions)

@@ -34,18 +34,17 @@ from common.surgery import remove_layers
 
 
 def _equation_1(thetas: Sequence[Tensor]) -> Tensor:
-    """Eq. 1 on one parameter of the layers l .. l+m; summed in at least float32 and rounded once."""
-    wide = torch.promote_types(thetas[0].dtype, torch.float32)
-    base = thetas[0].to(wide)
+    """Eq. 1 on one parameter of the layers l .. l+m; summed in at least float32, where layer l is, and rounded once."""
+    base = thetas[0].to(torch.promote_types(thetas[0].dtype, torch.float32))
     total = base.clone()
     for theta in thetas[1:]:
-        total += theta.to(wide) - base
+        total += theta.to(base) - base
     return total.to(thetas[0].dtype)
 
 
 def _last(thetas: Sequence[Tensor]) -> Tensor:
-    """What the notebooks' loop leaves: the last layer's values (the tensor itself, not a copy)."""
-    return thetas[-1]
+    """What the notebooks' loop leaves: the last layer's values (the tensor itself, unless it is on another device)."""
+    return thetas[-1].to(thetas[0].device)
 
 
 def _first(thetas: Sequence[Tensor]) -> Tensor:

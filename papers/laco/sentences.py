@@ -35,8 +35,10 @@ def draw(documents: Sequence[str], count: int, seed: int) -> list[str]:
     """`count` sentences, at most one of a document, in the order drawn.
 
     Raises:
-        UserError: fewer documents have a plain sentence.
+        UserError: fewer documents have a plain sentence, or none is wanted.
     """
+    if count < 1:
+        raise UserError(f"{count} calibration sentences measure nothing; draw 1 or more (the paper: ten)")
     found = list(_drawn(documents, count, random.Random(seed)))
     if len(found) < count:
         raise UserError(f"only {len(found)} of {count} calibration sentences were found; use a larger corpus")
