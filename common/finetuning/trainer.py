@@ -13,6 +13,7 @@ from tqdm import tqdm
 from transformers import Trainer, TrainingArguments
 from transformers.trainer_callback import TrainerCallback
 
+from common.errors import UserError
 from common.finetuning import state
 from common.finetuning.learner import IGNORE, Learner
 from common.finetuning.settings import Settings
@@ -118,8 +119,29 @@ class Watch(TrainerCallback):
         self.bar.close()
 
 
-def arguments(settings: Settings, folder: Path, validated: bool, device: torch.device) -> TrainingArguments:
-    """Trainer's own names for the settings, on this device. validated: whether there are validation rows."""
+def arguments(
+    settings: Settings,
+    folder: Path,
+    device: torch.device,
+    *,
+    validated: bool = False,
+    processes: int = 1,
+    progress: bool = False,
+) -> TrainingArguments:
+    """Trainer's own names for the settings, on this device.
+
+    validated: whether there are validation rows. processes: how many share a step's rows (one GPU each). progress: show
+    Trainer's own bar.
+
+    Raises:
+        UserError: the rows of a step cannot be shared evenly.
+    """
+    share = settings.micro_batch * processes
+    if settings.batch % share:
+        raise UserError(
+            f"{settings.batch} rows a step do not split into micro-batches of {settings.micro_batch} on {processes} "
+            f"processes; use micro-batches that make {settings.batch} a multiple of {processes} times their size"
+        )
     gpu = device.type == "cuda"
     optimizer = settings.optimizer or ("paged-adamw-8bit" if settings.quantised else "adamw")
     names = {"adamw": "adamw_torch", "paged-adamw-8bit": "paged_adamw_8bit" if gpu else "adamw_8bit"}
@@ -127,7 +149,7 @@ def arguments(settings: Settings, folder: Path, validated: bool, device: torch.d
         output_dir=str(folder),
         per_device_train_batch_size=settings.micro_batch,
         per_device_eval_batch_size=settings.micro_batch,
-        gradient_accumulation_steps=settings.batch // settings.micro_batch,
+        gradient_accumulation_steps=settings.batch // share,
         num_train_epochs=settings.epochs,
         max_steps=settings.max_steps or -1,
         learning_rate=settings.learning_rate,
@@ -152,7 +174,7 @@ def arguments(settings: Settings, folder: Path, validated: bool, device: torch.d
         data_seed=settings.seed,
         use_cpu=not gpu,
         report_to="none",
-        disable_tqdm=True,
+        disable_tqdm=not progress,
         remove_unused_columns=False,
         label_names=["labels"],
         dataloader_pin_memory=gpu,

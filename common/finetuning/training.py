@@ -105,7 +105,7 @@ class _Session:
         self.trainer = ParameterTrainer(
             self,
             model=self.learner,
-            args=arguments(settings, folder, len(valid) > 0, self.learner.decoder.device),
+            args=arguments(settings, folder, self.learner.decoder.device, validated=len(valid) > 0),
             train_dataset=Rows(train),
             eval_dataset=Rows(valid, len(train)) if len(valid) else None,
             data_collator=partial(collate, pad_id=pad),

@@ -11,93 +11,84 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
-from transformers import Trainer, TrainingArguments, default_data_collator
+from torch import Tensor
+from transformers import Trainer
 from transformers.trainer_utils import get_last_checkpoint
 
 from common import checkpoint, corpora, models
 from common.errors import UserError
-from common.finetuning import Settings
+from common.finetuning.trainer import arguments
 from papers.laco import training
 
 
-def arguments(settings: Settings, out: Path, processes: int, **options) -> TrainingArguments:
-    """Appendix B as Trainer's arguments: `settings.batch` sequences a step, spread over `processes`.
+def stacked(rows: Sequence[dict[str, np.ndarray]]) -> dict[str, Tensor]:
+    """Rows of one length as a batch [rows, tokens]. Only here are ids widened: a corpus is held once, in 32 bits."""
+    return {name: torch.from_numpy(np.stack([row[name] for row in rows])).long() for name in rows[0]}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m papers.laco.posttrain",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    defaults, shown = training.settings(), "(default: %(default)s)"
+    numbers = {
+        "--tokens": (int, training.TOKENS["llama-2-7b"], "to read of the text"),
+        "--length": (int, training.LENGTH, "tokens of a sequence"),
+        "--batch": (int, defaults.batch, "sequences a step, on all GPUs together"),
+        "--micro-batch": (int, defaults.micro_batch, "sequences at once, on each GPU"),
+        "--learning-rate": (float, defaults.learning_rate, "of Adam, at its highest"),
+        "--save-every": (int, 500, "steps between checkpoints"),
+    }
+    parser.add_argument("--checkpoint", required=True, metavar="MODEL", help="directory or short name")
+    parser.add_argument("--corpus", required=True, metavar="CORPUS", help="the text: a corpus's name, such as c4-train")
+    for name, (kind, value, text) in numbers.items():
+        parser.add_argument(name, type=kind, default=value, metavar="N", help=f"{text} {shown}")
+    parser.add_argument(
+        "--out", required=True, type=Path, metavar="DIR", help="for checkpoints; the trained model goes to DIR/model"
+    )
+    return parser
+
+
+def train(options: argparse.Namespace) -> None:
+    """Train as asked and save the model to --out/model.
 
     Raises:
-        UserError: the batch cannot be spread evenly.
+        UserError: an unknown corpus or checkpoint, settings that do not fit, too little text for one sequence.
     """
-    share = settings.micro_batch * processes
-    if settings.batch % share:
-        raise UserError(
-            f"{settings.batch} sequences a step do not split into micro-batches of {settings.micro_batch} on {processes} "
-            "processes; choose another --micro-batch"
-        )
-    return TrainingArguments(
-        output_dir=str(out),
-        per_device_train_batch_size=settings.micro_batch,
-        gradient_accumulation_steps=settings.batch // share,
-        num_train_epochs=settings.epochs,
-        max_steps=settings.max_steps or -1,
-        learning_rate=settings.learning_rate,
-        lr_scheduler_type=settings.schedule,
-        warmup_steps=settings.warmup_steps,
-        weight_decay=settings.weight_decay,
-        adam_beta1=settings.betas[0],
-        adam_beta2=settings.betas[1],
-        max_grad_norm=settings.clip,
-        bf16=torch.cuda.is_available(),
-        use_cpu=not torch.cuda.is_available(),
-        logging_steps=1,
-        save_steps=settings.save_every,
-        save_total_limit=2,
-        seed=settings.seed,
-        data_seed=settings.seed,
-        report_to="none",
-        disable_tqdm=not os.isatty(2),
-        **options,
-    )
-
-
-def main(given: Sequence[str] | None = None) -> None:
-    """Read the command line, train, save the trained checkpoint to --out/model."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--checkpoint", required=True, help="folder or registry name of the model to train")
-    parser.add_argument("--corpus", required=True, choices=sorted(corpora.CORPORA), metavar="CORPUS")
-    parser.add_argument("--tokens", type=int, default=training.TOKENS["llama-2-7b"])
-    parser.add_argument("--length", type=int, default=training.LENGTH)
-    parser.add_argument("--micro-batch", type=int, default=training.APPENDIX_B["micro_batch"], help="sequences per GPU")
-    parser.add_argument("--batch", type=int, default=training.SEQUENCES_PER_STEP, help="sequences per step, all GPUs")
-    parser.add_argument("--learning-rate", type=float, default=training.APPENDIX_B["learning_rate"])
-    parser.add_argument("--save-every", type=int, default=500, help="steps")
-    parser.add_argument("--out", required=True, type=Path)
-    wanted = parser.parse_args(given)
-    settings = training.settings(
-        batch=wanted.batch,
-        micro_batch=wanted.micro_batch,
-        learning_rate=wanted.learning_rate,
-        save_every=wanted.save_every,
-    )
-    model, tokenizer = models.load(wanted.checkpoint, dtype="float32")
-    blocks = training.text_blocks(
-        tokenizer, corpora.texts(wanted.corpus), length=wanted.length, tokens=wanted.tokens, seed=settings.seed
-    )
-    rows = [{name: torch.as_tensor(block, dtype=torch.long) for name, block in row.items()} for row in blocks]
+    corpora.get(options.corpus)  # before the model is read
+    changed = {name: getattr(options, name) for name in ("batch", "micro_batch", "learning_rate", "save_every")}
+    settings = training.settings(**changed)
     processes = int(os.environ.get("WORLD_SIZE", 1))
-    trainer = Trainer(
-        model,
-        args=arguments(settings, wanted.out, processes),
-        train_dataset=rows,
-        data_collator=default_data_collator,
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    args = arguments(settings, options.out, device, processes=processes, progress=sys.stderr.isatty())
+    model, tokenizer = models.load(options.checkpoint, dtype="float32")
+    blocks = training.text_blocks(
+        tokenizer, corpora.texts(options.corpus), length=options.length, tokens=options.tokens, seed=settings.seed
     )
-    newest = get_last_checkpoint(str(wanted.out)) if wanted.out.is_dir() else None
+    trainer = Trainer(model, args=args, train_dataset=blocks, data_collator=stacked)
+    newest = get_last_checkpoint(str(options.out)) if options.out.is_dir() else None
     trainer.train(resume_from_checkpoint=newest)
     if trainer.is_world_process_zero():
-        checkpoint.save(trainer.accelerator.unwrap_model(trainer.model), tokenizer, wanted.out / "model")
+        checkpoint.save(trainer.accelerator.unwrap_model(trainer.model), tokenizer, options.out / "model")
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Read the command line and train; returns the exit status."""
+    try:
+        train(_parser().parse_args(given))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

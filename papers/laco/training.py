@@ -56,8 +56,10 @@ def text_blocks(
     one array.
 
     Raises:
-        UserError: the documents do not fill one block.
+        UserError: the documents do not fill one block, or a block has no token to predict.
     """
+    if length < 2:
+        raise UserError(f"a block of {length} tokens has none to predict; use a length of 2 or more")
     documents = list(documents)
     if seed is not None:
         random.Random(seed).shuffle(documents)
@@ -70,7 +72,7 @@ def text_blocks(
             total = tokens
             break
     blocks = total // length
-    if not blocks:
+    if blocks < 1:
         raise UserError(f"the training text has {total} tokens, less than one block of {length}; use more text")
     stream = np.concatenate(parts)[: blocks * length].reshape(blocks, length)
     return [{"input_ids": block, "labels": block} for block in stream]
