@@ -15,8 +15,14 @@ MATRICES = {
     "up_proj": VERMILION,
     "down_proj": PURPLE,
 }
+ORTHOGONAL, UNCORRELATED = "orthogonal", "uncorrelated"
+ADJACENT = {
+    "measured": ("measured", BLUE, "o-"),
+    ORTHOGONAL: ("if each adds something orthogonal", GREY, ":"),
+}
 WINDOWS = {
     "Eq. 1": ("Eq. 1", VERMILION, "o-"),
+    UNCORRELATED: ("Eq. 1 if uncorrelated", VERMILION, ":"),
     "the code's merge": ("code's merge", BLUE, "s-"),
     "first layer alone": ("first layer alone", GREY, "^--"),
     "no layer": ("no layer", ORANGE, "x:"),
@@ -25,14 +31,8 @@ WINDOWS = {
 
 def _name(entry: dict) -> str:
     """A row's method without what the title already says."""
-    code = ", code's merge (ours)"
-    merge = (
-        "code's merge"
-        if entry["method"].endswith(code)
-        else "nothing merged"
-        if "nothing" in entry["method"]
-        else "Eq. 1"
-    )
+    named = (name for name in ("code's merge", "nothing merged") if name in entry["method"])
+    merge = next(named, "Eq. 1")
     return f"{entry['model']}, {merge}" if entry["model"] != "stand-in" else merge
 
 
@@ -74,28 +74,26 @@ def figure4(entries: list[dict], profile: str) -> plt.Figure:
 def figure5(entries: list[dict], profile: str) -> plt.Figure:
     """(a) cosine between the outputs of adjacent layers; (b) between a merged layer's output and the last merged one's."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.0), sharey=True)
-    details = entries[0]["records"]["laco-outputs"]["details"]
-    left.plot(range(1, len(details["adjacent"]) + 1), details["adjacent"], "o-", color=BLUE, ms=4)
-    left.set(
-        xlabel="layer (to the next)",
-        ylabel="cosine of outputs",
-        title="(a) adjacent layers",
-        ylim=(min(0, _least(details)), 1.02),
-    )
-    for name, (label, colour, mark) in WINDOWS.items():
-        starts = range(1, len(details["windows"][name]) + 1)
-        right.plot(starts, details["windows"][name], mark, color=colour, ms=4, label=label)
+    records = entries[0]["records"]
+    details = records["laco-outputs"]["details"]
+    adjacent, windows = {"measured": details["adjacent"]}, details["windows"]
+    if "laco-uncorrelated" in records:
+        apart = records["laco-uncorrelated"]["details"]
+        adjacent, windows = adjacent | {ORTHOGONAL: apart["adjacent"]}, windows | {UNCORRELATED: apart["windows"]}
+    for axes, lines, styles in ((left, adjacent, ADJACENT), (right, windows, WINDOWS)):
+        for name, (label, colour, mark) in styles.items():
+            if name in lines:
+                axes.plot(range(1, len(lines[name]) + 1), lines[name], mark, color=colour, ms=4, label=label)
+    least = min(0, *(min(values) for values in windows.values()))
+    left.set(xlabel="layer (to the next)", ylabel="cosine of outputs", title="(a) adjacent layers", ylim=(least, 1.02))
     start, stop = details["within"]
     right.axvspan(start + 0.5, stop + 0.5, color="#eeeeee", zorder=0, lw=0)
     right.set(xlabel="first of four layers (grey: the paper's part)", title="(b) four layers merged into one")
+    left.legend(loc="center right", bbox_to_anchor=(1, 0.45))
     right.legend(loc="center right", bbox_to_anchor=(1, 0.45))
     for axes in (left, right):
         _whole(axes)
     return figure
-
-
-def _least(details: dict) -> float:
-    return min(min(values) for values in details["windows"].values())
 
 
 def search(entries: list[dict], profile: str) -> plt.Figure:

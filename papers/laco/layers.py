@@ -8,6 +8,7 @@ sqrt(m + (m - 1)^2) times the norm of a layer (2.65 for m = 3, 4.58 for m = 5).
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 
@@ -84,6 +85,60 @@ def adjacent_cosines(model: nn.Module, tokenizer, sentences: Sequence[str], cosi
         return [sentence[boundary][0] for sentence in states]
 
     return [output_similarity(outputs(b), outputs(b + 1), cosine) for b in range(1, decoder.num_layers)]
+
+
+@torch.no_grad()
+def orthogonal_cosines(model: nn.Module, tokenizer, sentences: Sequence[str]) -> list[float]:
+    """Fig. 5a's yardstick: the cosines (per token) if what layer l + 1 adds to the stream had nothing in common with it.
+
+    With X[l+1] = X[l] + D and D of its true length but at a right angle to X[l], the cosine is |X[l]| / |(X[l], D)|: sizes
+    alone decide it, whatever the weights are.
+    """
+    decoder = Decoder(model)
+    states = _states(decoder, tokenizer, sentences)
+    found = []
+    for boundary in range(1, decoder.num_layers):
+        pairs = [(each[boundary][0].double(), each[boundary + 1][0].double()) for each in states]
+        lengths = [(one.norm(dim=-1), (two - one).norm(dim=-1)) for one, two in pairs]  # both [tokens]
+        found.append(torch.cat([stream / torch.hypot(stream, added) for stream, added in lengths]).mean().item())
+    return found
+
+
+def shuffled(layer: nn.Module, generator: torch.Generator) -> nn.Module:
+    """A copy of a layer whose matrices have their rows and columns in random order.
+
+    Each keeps its norm and its singular values, and loses whatever it had in common with those of other layers.
+    """
+    made = copy.deepcopy(layer)
+    for parameter in made.parameters():
+        if parameter.ndim > 1:
+            rows, columns = (torch.randperm(size, generator=generator) for size in parameter.shape[-2:])
+            parameter.data = parameter.data[..., rows.to(parameter.device), :][..., columns.to(parameter.device)]
+    return made
+
+
+@torch.no_grad()
+def uncorrelated_outputs(
+    model: nn.Module, tokenizer, sentences: Sequence[str], followers: int = 3, cosine: str = "token", seed: int = 0
+) -> list[float]:
+    """Fig. 5b's yardstick: `merged_outputs` by Eq. 1 when the followers' weights have nothing in common with layer l's.
+
+    The target is the true last layer's output; what is merged into layer l are `shuffled` copies of its followers.
+    """
+    decoder = Decoder(model)
+    _check_window(decoder.num_layers, followers)
+    states = _states(decoder, tokenizer, sentences)
+    generator = torch.Generator().manual_seed(seed)
+    found = []
+    for start in range(decoder.num_layers - followers):
+        group = decoder.layers[start : start + followers + 1]
+        held = Merge([group[0], *(shuffled(layer, generator) for layer in group[1:])], "paper")
+        try:
+            outputs = [decoder.run(sentence[start], start, start + 1)[0] for sentence in states]
+        finally:
+            held.undo()
+        found.append(output_similarity(outputs, [sentence[start + followers + 1][0] for sentence in states], cosine))
+    return found
 
 
 @torch.no_grad()

@@ -109,12 +109,14 @@ FIGURES = [
         _similarity_rows,
         [
             Column("least adjacent (a)", "laco-outputs", "least_adjacent"),
+            Column("if orthogonal (a)", "laco-uncorrelated", "least_adjacent"),
             Column("least merged, Eq. 1 (b)", "laco-outputs", "least_paper"),
+            Column("Eq. 1 if uncorrelated (b)", "laco-uncorrelated", "least_paper"),
             Column("least merged, code (b)", "laco-outputs", "least_code"),
             Column("first layer alone", "laco-outputs", "least_alone"),
             Column("no layer", "laco-outputs", "least_none"),
             Column("norm of Eq. 1", "laco-outputs", "norm"),
-            Column("if uncorrelated", "laco-outputs", "norm_uncorrelated"),
+            Column("norm if uncorrelated", "laco-outputs", "norm_uncorrelated"),
         ],
         (
             Claim(
@@ -127,7 +129,9 @@ FIGURES = [
             ),
         ),
         "Cosines per token, mean over the tokens of twenty sentences. Windows of four within the same part of the model as "
-        "the paper's layers 10 to 19 of 32. The norm is |theta*| over the merged layers' root mean square.",
+        "the paper's layers 10 to 19 of 32. The norm is |theta*| over the merged layers' root mean square. If orthogonal: if "
+        "what each layer adds had its length, but nothing in common with the stream. If uncorrelated: with followers whose "
+        "matrices have their rows and columns shuffled.",
     ),
     _figure(
         "figure-search",

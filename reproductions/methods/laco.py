@@ -113,22 +113,34 @@ def _distances(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
     return values | {"mean_share": sum(shares) / len(shares)}, {}, {"distances": found}
 
 
+def _windows_shown(depth: int) -> slice:
+    """The windows of four that Fig. 5b shows, those within layers 10 to 19 of 32: the same share of any depth."""
+    start = min(round(9 * depth / 32), depth - 4)
+    return slice(start, max(start + 1, round(19 * depth / 32) - 3))
+
+
 def _outputs(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
     """Fig. 5: cosines of adjacent outputs (a) and of merged windows of four (b); Eq. 1's norm beside them."""
     sentences = _sentences(prepared)
     adjacent = layers.adjacent_cosines(prepared.model, prepared.tokenizer, sentences)
     windows = layers.merged_outputs(prepared.model, prepared.tokenizer, sentences)
     norms = layers.merged_norms(prepared.model)
-    # The paper's windows lie within layers 10 to 19 of 32: the same share of any depth.
-    depth = prepared.decoder.num_layers
-    start = min(round(9 * depth / 32), len(windows["no layer"]) - 1)
-    within = slice(start, max(start + 1, round(19 * depth / 32) - 3))
+    within = _windows_shown(prepared.decoder.num_layers)
     names = {"paper": "Eq. 1", "code": "the code's merge", "alone": "first layer alone", "none": "no layer"}
     values = {f"least_{short}": min(windows[name][within]) for short, name in names.items()}
     values |= {"least_adjacent": min(adjacent), "norm": sum(norms["ratio"]) / len(norms["ratio"])}
     values["norm_uncorrelated"] = norms["uncorrelated"]
     details = {"adjacent": adjacent, "windows": windows, "norms": norms, "within": [within.start, within.stop]}
     return values, {}, details
+
+
+def _uncorrelated(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
+    """What Fig. 5 would show if nothing were correlated: contributions with the stream (a), layers with each other (b)."""
+    sentences = _sentences(prepared)
+    adjacent = layers.orthogonal_cosines(prepared.model, prepared.tokenizer, sentences)
+    windows = layers.uncorrelated_outputs(prepared.model, prepared.tokenizer, sentences)
+    shown = windows[_windows_shown(prepared.decoder.num_layers)]
+    return {"least_adjacent": min(adjacent), "least_paper": min(shown)}, {}, {"adjacent": adjacent, "windows": windows}
 
 
 def _layers(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
@@ -142,4 +154,5 @@ BENCHMARKS = {
     "laco-training": _training,
     "laco-distances": _distances,
     "laco-outputs": _outputs,
+    "laco-uncorrelated": _uncorrelated,
 }

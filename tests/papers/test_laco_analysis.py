@@ -10,8 +10,17 @@ from accelerate.commands.config.config_args import load_config_from_file
 
 from common import checkpoint
 from common.errors import UserError
+from common.finetuning import trainer
 from papers.laco import merge_layers, posttrain, training
-from papers.laco.layers import adjacent_cosines, adjacent_distances, merged_norms, merged_outputs
+from papers.laco.layers import (
+    adjacent_cosines,
+    adjacent_distances,
+    merged_norms,
+    merged_outputs,
+    orthogonal_cosines,
+    shuffled,
+    uncorrelated_outputs,
+)
 
 SENTENCES = ["the layers of a model", "are removed and the stream is scaled"]
 
@@ -40,24 +49,27 @@ def test_the_norm_of_equation_1_on_independent_and_on_equal_layers(make_tiny, fo
     assert merged_norms(model, followers)["ratio"] == pytest.approx([1.0] * (6 - followers), rel=1e-5)
 
 
+def hidden_states(model, tokenizer):
+    """[sentence][boundary] -> [tokens, channels]; the last boundary has been through the final norm."""
+    every = [torch.tensor([tokenizer(sentence)["input_ids"]]) for sentence in SENTENCES]
+    return [[h[0] for h in model(ids, output_hidden_states=True).hidden_states] for ids in every]
+
+
+def outputs(every, layer):
+    return [sentence[layer + 1] for sentence in every]
+
+
+def token_cosine(a, b):
+    cosines = [float(torch.cosine_similarity(x, y, dim=0)) for s, t in zip(a, b) for x, y in zip(s, t)]
+    return sum(cosines) / len(cosines)
+
+
 @torch.no_grad()
 def test_outputs_of_adjacent_and_of_merged_layers_are_those_of_full_forwards(tiny, tiny_tokenizer):
     def states(model):
-        every = []
-        for sentence in SENTENCES:
-            ids = torch.tensor([tiny_tokenizer(sentence)["input_ids"]])
-            every.append([h[0] for h in model(ids, output_hidden_states=True).hidden_states])
-        return every
-
-    def token_cosine(a, b):
-        cosines = [float(torch.cosine_similarity(x, y, dim=0)) for s, t in zip(a, b) for x, y in zip(s, t)]
-        return sum(cosines) / len(cosines)
+        return hidden_states(model, tiny_tokenizer)
 
     original = states(tiny)
-
-    def outputs(every, layer):  # the last of hidden_states has been through the final norm
-        return [sentence[layer + 1] for sentence in every]
-
     found = adjacent_cosines(tiny, tiny_tokenizer, SENTENCES)
     expected = [token_cosine(outputs(original, layer), outputs(original, layer + 1)) for layer in range(4)]
     assert found[:4] == pytest.approx(expected, abs=1e-5) and len(found) == 5
@@ -75,6 +87,49 @@ def test_outputs_of_adjacent_and_of_merged_layers_are_those_of_full_forwards(tin
         merged_outputs(tiny, tiny_tokenizer, SENTENCES, followers=6)
 
 
+@torch.no_grad()
+def test_a_contribution_at_a_right_angle_gives_the_cosine_of_its_length(tiny_llama, tiny_tokenizer):
+    states = hidden_states(tiny_llama, tiny_tokenizer)
+    expected = []
+    for layer in range(4):
+        made = []
+        for one, two in zip(outputs(states, layer), outputs(states, layer + 1)):
+            added = two - one
+            apart = added - (added * one).sum(-1, keepdim=True) / one.square().sum(-1, keepdim=True) * one
+            made.append(one + apart * added.norm(dim=-1, keepdim=True) / apart.norm(dim=-1, keepdim=True))
+        expected.append(token_cosine(outputs(states, layer), made))
+    found = orthogonal_cosines(tiny_llama, tiny_tokenizer, SENTENCES)
+    assert found[:4] == pytest.approx(expected, abs=1e-5) and len(found) == 5
+
+
+@torch.no_grad()
+def test_shuffled_layers_keep_their_singular_values_and_lose_what_they_share(tiny):
+    layer = tiny.model.layers[1]
+    before = copy.deepcopy(layer)
+    made = shuffled(layer, torch.Generator().manual_seed(0))
+    for (name, old), new in zip(layer.named_parameters(), made.parameters()):
+        assert torch.equal(old, before.get_parameter(name))
+        if old.ndim < 2:
+            assert torch.equal(old, new)
+            continue
+        torch.testing.assert_close(torch.linalg.svdvals(new), torch.linalg.svdvals(old), rtol=1e-4, atol=1e-5)
+        assert abs(float(torch.cosine_similarity(old.flatten(), new.flatten(), dim=0))) < 0.2
+
+
+@torch.no_grad()
+def test_uncorrelated_outputs_are_those_of_a_model_with_shuffled_followers(tiny, tiny_tokenizer):
+    before = {name: tensor.clone() for name, tensor in tiny.state_dict().items()}
+    found = uncorrelated_outputs(tiny, tiny_tokenizer, SENTENCES, followers=2, seed=3)
+    assert len(found) == 4 and all(torch.equal(tensor, before[name]) for name, tensor in tiny.state_dict().items())
+    model, generator = copy.deepcopy(tiny), torch.Generator().manual_seed(3)
+    for layer in (1, 2):
+        model.model.layers[layer] = shuffled(tiny.model.layers[layer], generator)
+    merge_layers(model, 0, 2)
+    target = outputs(hidden_states(tiny, tiny_tokenizer), 2)
+    merged = outputs(hidden_states(model, tiny_tokenizer), 0)
+    assert found[0] == pytest.approx(token_cosine(merged, target), abs=1e-5)
+
+
 def test_text_blocks_hold_the_documents_after_end_tokens(tiny_tokenizer):
     documents = ["the layers", "of a model", "are removed"]
     stream = [i for d in documents for i in (tiny_tokenizer.eos_token_id, *tiny_tokenizer(d)["input_ids"])]
@@ -84,19 +139,22 @@ def test_text_blocks_hold_the_documents_after_end_tokens(tiny_tokenizer):
     assert len(training.text_blocks(tiny_tokenizer, documents, length=4, tokens=8)) == 2
     with pytest.raises(UserError, match="less than one block of 500"):
         training.text_blocks(tiny_tokenizer, documents, length=500)
+    with pytest.raises(UserError, match="a block of 1 tokens has none to predict"):
+        training.text_blocks(tiny_tokenizer, documents, length=1)
 
 
 def test_four_gpus_take_the_32_sequences_of_appendix_b():
     config = load_config_from_file(str(Path(training.__file__).parent / "configs" / "zero2.yaml"))
     assert config.deepspeed_config["zero_stage"] == 2 and config.deepspeed_config["gradient_clipping"] == 1.0
-    arguments = posttrain.arguments(training.settings(), "out", config.num_processes)
+    cpu = torch.device("cpu")
+    arguments = trainer.arguments(training.settings(), "out", cpu, processes=config.num_processes)
     step = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * config.num_processes
     assert step == training.SEQUENCES_PER_STEP == 32
     assert arguments.gradient_accumulation_steps == config.deepspeed_config["gradient_accumulation_steps"]
     assert (arguments.learning_rate, arguments.adam_beta1, arguments.adam_beta2) == (2e-4, 0.9, 0.95)
     assert (arguments.weight_decay, arguments.max_grad_norm, arguments.lr_scheduler_type) == (0.1, 1.0, "cosine")
-    with pytest.raises(UserError, match="32 sequences a step do not split"):
-        posttrain.arguments(training.settings(), "out", 3)
+    with pytest.raises(UserError, match="32 rows a step do not split into micro-batches of 8 on 3 processes"):
+        trainer.arguments(training.settings(), "out", cpu, processes=3)
 
 
 def test_posttraining_learns_and_continues(write_checkpoint, tmp_path, monkeypatch):
@@ -107,10 +165,30 @@ def test_posttraining_learns_and_continues(write_checkpoint, tmp_path, monkeypat
     source = write_checkpoint(tmp_path / "dense")
     common = ["--checkpoint", str(source), "--corpus", "wikitext2-train", "--length", "16", "--batch", "4"]
     common += ["--micro-batch", "2", "--out", str(tmp_path / "out"), "--save-every", "3", "--learning-rate", "1e-3"]
-    posttrain.main([*common, "--tokens", "384"])
+    assert posttrain.main([*common, "--tokens", "384"]) == 0
     ids = torch.tensor([training.text_blocks(checkpoint.load(source)[1], text, length=16)[0]["input_ids"].tolist()])
     losses = [checkpoint.load(path)[0](ids, labels=ids).loss.item() for path in (source, tmp_path / "out" / "model")]
     assert losses[1] < losses[0] - 0.5
     first = (tmp_path / "out" / "model" / "model.safetensors").read_bytes()
     posttrain.main([*common, "--tokens", "384"])  # finished: the newest checkpoint is the last step
     assert (tmp_path / "out" / "model" / "model.safetensors").read_bytes() == first
+
+
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        (["--corpus", "c4-trian"], "unknown corpus 'c4-trian'; did you mean 'c4-train'"),
+        (["--batch", "12"], "a batch of 12 rows cannot be made of micro-batches of 8"),
+        (["--checkpoint", "llama-2"], "llama-2"),
+        (["--length", "100000"], "less than one block of 100000"),
+    ],
+)
+def test_posttraining_refuses_in_one_line(write_checkpoint, tmp_path, monkeypatch, capsys, changed, message):
+    from common import corpora
+
+    monkeypatch.setattr(corpora, "texts", lambda name: ["the layers of a model"])
+    source = str(write_checkpoint(tmp_path / "dense"))
+    command = ["--checkpoint", source, "--corpus", "c4-train", "--out", str(tmp_path / "out"), *changed]
+    assert posttrain.main(command) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("error: ") and message in shown and len(shown.splitlines()) == 1

@@ -17,6 +17,7 @@ from reproductions.__main__ import main
 from reproductions.methods import laco as methods
 from reproductions.prepared import Prepared
 
+FIGURES = ("laco-distances", "laco-outputs", "laco-uncorrelated")
 TABLES = ("1", "2", "3", "4", "5", "6", "7", "9", "10")
 
 
@@ -181,7 +182,7 @@ def test_figures_show_what_the_benchmarks_record(make_tiny, tiny_tokenizer, monk
     selection = {"method": "laco", "C": 2, "L": 1, "H": 6, "I": 1, "merge": "code", "T": 0.5}
     recipe = Recipe("tiny", "standin", "w", selection, calibration={"corpus": "a", "sentences": 4, "seed": 0})
     prepared = Prepared(make_tiny(), tiny_tokenizer, recipe, 1)
-    found = {name: methods.BENCHMARKS[name](prepared, "") for name in ("laco-distances", "laco-outputs")}
+    found = {name: methods.BENCHMARKS[name](prepared, "") for name in FIGURES}
     methods.PRUNERS["laco"](prepared, False)
     found["laco-search"] = methods.BENCHMARKS["laco-search"](prepared, "")
     records = {
@@ -196,9 +197,12 @@ def test_figures_show_what_the_benchmarks_record(make_tiny, tiny_tokenizer, monk
     for name in ("q_proj", "k_proj", "v_proj", "up_proj", "down_proj"):
         assert shown[name] == distances[name]["distance"]
     details = records["laco-outputs"]["details"]
-    left, right = drawing.figure5([entry], "standin").axes
-    assert list(left.lines[0].get_ydata()) == details["adjacent"]
-    assert [list(line.get_ydata()) for line in right.lines] == list(details["windows"].values())
+    apart = records["laco-uncorrelated"]["details"]
+    left, right = ({line.get_label(): list(line.get_ydata()) for line in axes.lines}
+                   for axes in drawing.figure5([entry], "standin").axes)  # fmt: skip
+    assert list(left.values()) == [details["adjacent"], apart["adjacent"]]
+    assert right.pop("Eq. 1 if uncorrelated") == apart["windows"]
+    assert list(right.values()) == list(details["windows"].values())
     assert records["laco-outputs"]["values"]["norm_uncorrelated"] == pytest.approx(7**0.5)  # m = 3
     trace = [attempt for attempt in records["laco-search"]["details"]["laco"][0]["trace"] if attempt["similarity"]]
     accepted, rejected, threshold = drawing.search([entry], "standin").axes[0].lines
