@@ -150,19 +150,17 @@ def main_rows(profile: str, limit: int | None) -> list[Row]:
 
 
 def training_rows(profile: str, limit: int | None) -> list[Row]:
-    """The stand-in's rows of Tables 3 and 9; pruned again is Eq. 1's model alone, to keep trainings few."""
+    """The stand-in's rows of Tables 3 and 9; pruned again beside as many layers removed at once."""
     left, again = MAIN["standin"], AGAIN_LEFT["standin"]
-    return standin(
-        [
-            (16, DENSE, recipe("standin", profile, limit)),
-            (left, LACO, collapsed("standin", profile, limit, left)),
-            (left, TRAINED, trained("standin", profile, limit)),
-            (again, AGAIN, trained("standin", profile, limit, again=True)),
-            (again, AT_ONCE, collapsed("standin", profile, limit, again)),
-            (left, LACO + CODE, collapsed("standin", profile, limit, left, "code")),
-            (left, TRAINED + CODE, trained("standin", profile, limit, "code")),
+    rows = [(16, DENSE, recipe("standin", profile, limit))]
+    for merge, name in (("paper", ""), ("code", CODE)):
+        rows += [
+            (left, LACO + name, collapsed("standin", profile, limit, left, merge)),
+            (left, TRAINED + name, trained("standin", profile, limit, merge)),
+            (again, AGAIN + name, trained("standin", profile, limit, merge, again=True)),
+            (again, AT_ONCE + name, collapsed("standin", profile, limit, again, merge)),
         ]
-    )
+    return standin(rows)
 
 
 def ratio_rows(profile: str, limit: int | None) -> list[Row]:
