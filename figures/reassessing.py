@@ -34,23 +34,35 @@ def theory(entries: list[dict], profile: str) -> plt.Figure:
     return figure
 
 
-def _mean_accuracy(records: dict) -> float:
-    values = [record["values"]["acc"] for record in records.values() if "acc" in record["values"]]
-    return 100 * sum(values) / len(values)
+def _accuracy(records: dict, task: str | None) -> float:
+    """A task's accuracy in percent; None: the mean over the tasks."""
+    found = {name: record["values"]["acc"] for name, record in records.items() if "acc" in record["values"]}
+    return 100 * (sum(found.values()) / len(found) if task is None else found[task])
 
 
 def rates(entries: list[dict], profile: str) -> plt.Figure:
-    """Figure A: mean accuracy against the number of removed layers, one curve a metric, the dense model at zero."""
-    figure, axes = plt.subplots(figsize=(4.6, 3.2))
+    """Figure A: accuracy against the number of removed layers, the dense model at zero; one panel a task, then their mean."""
+    tasks = [name for name, record in entries[0]["records"].items() if "acc" in record["values"]]
     dense = [e for e in entries if e["dense"]]
     names = dict.fromkeys(e["method"].split("[")[0].split(" +")[0] for e in entries if not e["dense"])
-    for name, (color, marker, line) in zip(names, _LOOKS):
-        chosen = [*dense, *(e for e in entries if e["method"].startswith(name))]
-        points = sorted((int(e["sparsity"].split("/")[0]), _mean_accuracy(e["records"])) for e in chosen)
-        axes.plot(*zip(*points), color=color, marker=marker, ls=line, ms=4, label=name)
-    axes.set(xlabel=f"layers removed, of {entries[0]['sparsity'].split('/')[1]}", ylabel="mean accuracy, %")
-    axes.set_title(f"{entries[0]['model']}, {'no fine-tuning' if profile == 'standin' else 'LoRA'}", fontsize=9)
-    axes.legend()
+    shape = -(-(len(tasks) + 1) // 3), 3
+    size = (7.2, 0.6 + 2.0 * shape[0])
+    figure, panels = plt.subplots(*shape, figsize=size, squeeze=False, sharex=True)
+    for axes, task in zip(panels.flat, [*tasks, None]):
+        for name, (color, marker, line) in zip(names, _LOOKS):
+            chosen = [*dense, *(e for e in entries if e["method"].startswith(name))]
+            points = sorted((int(e["sparsity"].split("/")[0]), _accuracy(e["records"], task)) for e in chosen)
+            axes.plot(*zip(*points), color=color, marker=marker, ls=line, ms=4, label=name)
+        title = "mean" if task is None else task.partition("@")[0].removeprefix("docstring_").replace("_", " ")
+        axes.set_title(title, fontsize=9, fontweight="bold" if task is None else "normal")
+    for axes in panels.flat[len(tasks) + 1 :]:
+        axes.set_axis_off()
+    panels.flat[len(tasks)].legend(fontsize=7)
+    model, layers = entries[0]["model"], entries[0]["sparsity"].split("/")[1]
+    figure.supxlabel(
+        f"layers removed, of {layers} ({model}, {'no fine-tuning' if profile == 'standin' else 'LoRA'})", fontsize=9
+    )
+    figure.supylabel("accuracy, %", fontsize=9)
     return figure
 
 

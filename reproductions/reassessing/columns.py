@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
+
 from common.standin.tasks import VERSION as STANDIN_VERSION
 from reproductions import reported
 from reproductions.registry import Column
@@ -28,6 +31,11 @@ STANDIN_TASKS = {
 }
 AVERAGE = "Avg."
 STANDIN_TEXT = "PPL (ours)"
+STANDIN_PERPLEXITY = Column(STANDIN_TEXT, "perplexity@standin-learning-thin", "perplexity", compare="perplexity")
+PERPLEXITIES = [
+    Column(f"PPL on {name}", f"perplexity@reassessing-{corpus}", "perplexity", compare="perplexity")
+    for name, corpus in (("WikiText2", "wikitext2"), ("PTB", "ptb"))
+]
 TRAINABLE = Column("trainable parameters M", "trainable", "parameters", scale=1e-6, compare="exact", weight_free=True)
 PARAMETERS = {"benchmark": "parameters", "key": "left", "scale": 1e-9, "compare": "exact", "weight_free": True}
 MACS = Column("MACs G", "macs", "multiply_adds", scale=1e-9, compare="exact", weight_free=True)
@@ -37,14 +45,24 @@ PRUNING_RATES = [
 ]
 ALLOCATED = Column("memory MB", "memory", "allocated_mib", compare="exact", weight_free=True)
 HELD = Column("memory MiB (ours)", "held-memory", "held_mib", compare="exact")
+COST = [
+    Column("GPU memory GB", "training-cost", "peak_gib", compare="exact"),
+    Column("training time s", "training-cost", "seconds", compare="exact"),
+]
+COST_STANDIN = [
+    Column("trainable", "training-cost", "trainable", compare="exact"),
+    Column("peak memory of the process GiB", "training-cost", "peak_gib", compare="exact"),
+    Column("training time s", "training-cost", "seconds", compare="exact"),
+    Column("layer executions", "training-cost", "layer_executions", compare="exact"),
+]
+GENERATION = Column("ROUGE-L of summaries (stand-in)", "docstring_generation@1", "rouge_l", scale=100)
 REMOVED = Column("removed, in order (ours)", "removed", "removed", text=True)
 
 
 def standin() -> list[Column]:
     """Four tasks, their average, and one perplexity, which tells arms apart that the tasks cannot."""
     tasks = [Column(label, f"{task}@{STANDIN_VERSION}", "acc", scale=100) for label, task in STANDIN_TASKS.items()]
-    text = Column(STANDIN_TEXT, "perplexity@standin-learning-thin", "perplexity", compare="perplexity")
-    return [*tasks, Column(AVERAGE, derived="average", of=tuple(STANDIN_TASKS)), text]
+    return [*tasks, Column(AVERAGE, derived="average", of=tuple(STANDIN_TASKS)), STANDIN_PERPLEXITY]
 
 
 def accuracies(table: str, metric: str = "acc"):
@@ -84,3 +102,44 @@ def with_more(table: str, standin_more=(), paper_more: dict[str, Column] | None 
         return [*found, *(column for label, column in more.items() if label not in labels)]
 
     return columns
+
+
+def cost(profile: str) -> list[Column]:
+    """Table 3: what a fine-tuning takes."""
+    return COST_STANDIN if profile == "standin" else [TRAINABLE, *COST]
+
+
+def calibration(table: str) -> Callable[[str], list[Column]]:
+    """Tables J and O: what was chosen, and what it costs; on the stand-in the perplexity and all layers in one cell."""
+
+    def chosen(profile: str) -> list[Column]:
+        if profile == "standin":
+            return [STANDIN_PERPLEXITY, REMOVED]
+        labels = reported.columns("reassessing", table)
+        known = {f"removed {n}": Column(f"removed {n}", "removed-each", str(n), compare="exact") for n in range(1, 9)}
+        known |= {column.label: column for column in PERPLEXITIES} | {label: task_column(label) for label in TASKS}
+        known[AVERAGE] = Column(AVERAGE, derived="average", of=tuple(TASKS))
+        # the average needs its tasks where the table prints them not
+        hidden = [dataclasses.replace(known[label], hidden=True) for label in TASKS if label not in labels]
+        return [*hidden, *(known[label] for label in labels)]
+
+    return chosen
+
+
+def single(label: str, benchmark: str, key: str) -> Callable[[str], list[Column]]:
+    """A table of one score in percent: the paper's benchmark, or the stand-in's generation."""
+    paper = [Column(label, benchmark, key, scale=100)]
+    return lambda profile: [GENERATION] if profile == "standin" else paper
+
+
+def statistics(profile: str) -> list[Column]:
+    """Table D: what the pruned model costs."""
+    memory = Column("memory MiB", "statistics", "memory_mib", compare="exact")
+    if profile == "paper":
+        return [Column("parameters B", **PARAMETERS), MACS, memory, Column("latency s")]
+    return [
+        Column("parameters M", "statistics", "parameters", scale=1e-6, compare="exact"),
+        Column("MACs M (64 tokens)", "statistics", "multiply_adds", scale=1e-6, compare="exact"),
+        memory,
+        Column("CPU seconds (32 windows)", "statistics", "latency_seconds", compare="exact"),
+    ]

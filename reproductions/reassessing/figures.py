@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from reproductions.reassessing import claims, columns
+from reproductions.linearpatch.claims import every
+from reproductions.reassessing import body, claims, columns
 from reproductions.reassessing.recipes import fields, recipe
-from reproductions.reassessing.rows import standin
+from reproductions.reassessing.rows import paper_row, standin
 from reproductions.registry import Claim, Column, Row, Table
 
 _RATES = {"paper": tuple(range(1, 21)), "standin": (2, 4, 8)}
@@ -12,11 +13,7 @@ _PAPER_MODEL = ("llama-3.1-8b-instruct", "LLaMA-3.1-8B-It", 32)
 
 
 def _paper_row(metric: str, removed: int, variant: str, limit: int | None) -> Row:
-    name, label, layers = _PAPER_MODEL
-    made = fields(metric, removed, variant, "paper") if removed else {}
-    method = f"{metric} {variant}" if variant.startswith("+") else f"{metric}[{variant}]"
-    wanted = recipe(name, "paper", limit, **made)
-    return Row(name, label, f"{removed}/{layers}", method if removed else "Dense", wanted, dense=not removed)
+    return paper_row(*_PAPER_MODEL, metric, removed, variant, limit)
 
 
 def _rates(profile: str, limit: int | None) -> list[Row]:
@@ -66,7 +63,7 @@ def _sign(column: str, positive: bool):
 _FLOW_CLAIMS = (
     Claim(
         "Theorems 4.1 and 4.2 hold for d >= 3 (relative deviation below 1e-12)",
-        claims.somewhere(*(claims.of_dense(_deviation(n), lambda v: v < 1000) for n in ("4.1", "4.2"))),
+        every(*(claims.of_dense(_deviation(n), lambda v: v < 1000) for n in ("4.1", "4.2"))),
     ),
     Claim(
         "they and Eqs. 6 and 14 hold as stated, without conditions",
@@ -85,6 +82,12 @@ _FLOW_CLAIMS = (
     Claim("shallower layers have larger gradients: random pre-LN toys", _sign("toy-pre: depth ~ gradient", False)),
     Claim("post-LN: shallower layers have smaller gradients: random toys", _sign("toy-post: depth ~ gradient", True)),
 )
+
+
+def _fine_tuned(profile: str, limit: int | None) -> list[Row]:
+    """Table 2's trained rows."""
+    (table,) = (table for table in body.TABLES if table.number == "2")
+    return [row for row in table.rows(profile, limit) if row.recipe and row.recipe.training]
 
 
 _COUNTS = (1, 5, 10, 30, 50)
@@ -115,7 +118,7 @@ def _figure(name: str, title: str, rows, of, draw: str, drawn_claims: tuple[Clai
         columns=of,
         claims=drawn_claims,
         note=note,
-        draw=f"figures.reassessing:{draw}",
+        draw=draw if ":" in draw else f"figures.reassessing:{draw}",
     )
 
 
@@ -150,11 +153,18 @@ FIGURES = [
         (
             Claim(
                 "with the paper's ten samples every seed chooses the same layers (ours)",
-                claims.somewhere(
-                    *(claims.of_dense(f"{m}, 10 samples", lambda share: share == 1) for m in ("BI", "Taylor"))
-                ),
+                every(*(claims.of_dense(f"{m}, 10 samples", lambda share: share == 1) for m in ("BI", "Taylor"))),
             ),
         ),
         "Mean share of the removed layers that the sets of two seeds have in common; crops of 128 tokens.",
+    ),
+    _figure(
+        "-losses",
+        "loss while the pruned model is fine-tuned (ours)",
+        _fine_tuned,
+        # the curve is in every record of a fine-tuned model
+        lambda profile: [columns.STANDIN_PERPLEXITY if profile == "standin" else columns.task_column("PIQA")],
+        "figures.curves:draw",
+        note="The rows of Table 2 that are trained; training loss on the responses, by optimiser step.",
     ),
 ]

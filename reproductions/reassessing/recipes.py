@@ -37,6 +37,8 @@ DATA = {
     "paper": {"source": "alpaca-cleaned"},
     "standin": {"source": "standin", "count": 96, "held_out": 16, "seed": SEED},
 }
+# Table B on the stand-in: text in place of instructions, as many rows of about their length.
+PLAIN_TEXT = {"corpus": "standin-calibration", "length": 128, "count": 96, "held_out": 16, "seed": SEED}
 # Iterative pruning on the stand-in: so many rows a cycle, or it would cost many times what one-shot costs.
 CYCLE_ROWS = 24
 PAPER_ROWS = 49_760  # of Alpaca-cleaned, without those held out
@@ -59,8 +61,8 @@ def recipe(model: str, profile: str, limit: int | None = None, **fields) -> Reci
 def fields(metric: str, count: int, variant: str, profile: str) -> dict:
     """Selection, calibration and training of a row: ``HEAD +ARM +GPTQ``, each part optional.
 
-    HEAD: ``one-shot``, a schedule ``1:b:c``, ``N samples`` or a share of the data (``0.2``). ARM: see
-    `training`. ``no fine-tuning``, or no arm, trains nothing.
+    HEAD: ``one-shot``, a schedule ``1:b:c``, ``N samples``, a share of the data (``0.2``) or ``plain text`` in its place
+    (on the stand-in). ARM: see `training`. ``no fine-tuning``, or no arm, trains nothing.
     """
     parts = [part.strip() for part in variant.split("+")]
     head, arm = parts[0].removesuffix(" (ours)"), parts[1] if len(parts) > 1 else ""
@@ -68,6 +70,8 @@ def fields(metric: str, count: int, variant: str, profile: str) -> dict:
     share = float(head) if re.fullmatch(r"\d\.\d", head) else 1.0
     found = _chosen(metric, count, profile, samples)
     tuned = training(arm, profile, share) if arm else None
+    if head == "plain text":
+        tuned["data"] = PLAIN_TEXT
     if re.fullmatch(r"1:\d+:\d+", head):
         tune = {key: tuned[key] for key in ("settings", "data")}
         if profile == "standin":

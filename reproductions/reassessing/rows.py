@@ -26,6 +26,13 @@ ALIASES = {
     "Llama-3-6.3B-Alpaca": ("Reverse-order", None),
 }
 METRICS = ("Random", "PPL", "Magnitude-l1", "Magnitude-l2", "BI", "Taylor", "Reverse-order", "SLEB")
+SEVEN = tuple(metric for metric in METRICS if metric != "SLEB")
+# How the tables spell what is compared most: the paper's metric, its ways to fine-tune, and its recipe on the stand-in.
+REVERSE, NONE = "Reverse-order", "no fine-tuning (ours)"
+LORA, QLORA, HEAD = "+LoRA", "+QLoRA", "+lm_head"
+LAST1, LAST2, LAST3 = (f"{HEAD} & last {k}" for k in (1, 2, 3))
+OURS = (REVERSE, 4, LAST3)
+BASIC = ((REVERSE, 4, NONE), OURS)
 # Layers behind a printed rate. 21.88 % is 7 of 32; where 20 % is printed for 32 layers, which have no such share, the same.
 COUNTS = {"25%": 8, "12.50%": 4, "21.88%": 7, "34.38%": 11}
 COUNTS_OF_20 = {"llama-3-70b": 16, "llama-3-8b": 7, "codeqwen1.5-7b-chat": 7}
@@ -74,6 +81,28 @@ def _with_recipe(row: Row, number: reported.Number, table: str, limit: int | Non
     return dataclasses.replace(row, recipe=recipe(row.model, "paper", limit, **found))
 
 
+def paper_row(model: str, label: str, layers: int, metric: str, removed: int, variant: str, limit: int | None) -> Row:
+    """A row on one of the paper's models that it prints no numbers for."""
+    made = recipe(model, "paper", limit, **(fields(metric, removed, variant, "paper") if removed else {}))
+    return Row(model, label, f"{removed}/{layers}", reported.row_name(metric, variant), made, dense=not removed)
+
+
+def printed_with(table: str, arms: Iterable[str]) -> Callable[[int | None], list[Row]]:
+    """Every printed row, and after those of each model the reverse-order ``arms`` that the paper did not try."""
+    wanted = list(arms)
+
+    def rows(limit: int | None) -> list[Row]:
+        by_model: dict[str, list[Row]] = {}
+        for row in printed(table)(limit):
+            by_model.setdefault(row.label, []).append(row)
+        for label, found in by_model.items():
+            removed, layers = map(int, found[0].sparsity.split("/"))
+            found += [paper_row(found[0].model, label, layers, REVERSE, removed, arm, limit) for arm in wanted]
+        return [row for found in by_model.values() for row in found]
+
+    return rows
+
+
 def standin(settings: Iterable[tuple[str, int, str]], *, dense: bool = True) -> Callable[[int | None], list[Row]]:
     """Rows on the stand-in from (metric, layers removed, variant); variants are spelled as in the paper's tables."""
     wanted = list(settings)
@@ -87,13 +116,13 @@ def standin(settings: Iterable[tuple[str, int, str]], *, dense: bool = True) -> 
 
 def standin_row(metric: str, removed: int, variant: str, limit: int | None) -> Row:
     """One row on the stand-in."""
-    made = recipe("standin", "standin", limit, **fields(metric, removed, variant, "standin")) if removed else None
+    made = recipe("standin", "standin", limit, **(fields(metric, removed, variant, "standin") if removed else {}))
     return Row(
         model="standin",
         label="stand-in",
         sparsity=f"{removed}/{STANDIN_LAYERS}",
         method=reported.row_name(metric, variant),
-        recipe=made or recipe("standin", "standin", limit),
+        recipe=made,
         dense=not removed,
     )
 

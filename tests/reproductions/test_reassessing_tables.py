@@ -10,7 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from common.finetuning import Settings
 from reproductions import methods, reported
 from reproductions.__main__ import main
-from reproductions.reassessing import TABLES, recipes
+from reproductions.reassessing import TABLES, claims, recipes
 from reproductions.reassessing.recipes import FASTER, fields
 from reproductions.reassessing.rows import REPORTED
 from reproductions.registry import PROFILES
@@ -40,7 +40,7 @@ def test_every_name_in_a_recipe_is_known_and_its_settings_fit(table):
 def test_rows_and_columns_of_the_paper_profile_are_the_printed_ones(table):
     printed = {(n.model, n.sparsity, name) for n in reported.numbers("reassessing", table.number)
                for _, name in reported.row_names(n)}  # fmt: skip
-    rows = table.rows("paper", None)
+    rows = [row for row in table.rows("paper", None) if not row.method.endswith("(ours)")]
     assert {(row.label, row.sparsity, row.method) for row in rows} == printed and len(rows) == len(printed)
     shown = [column.label for column in table.columns("paper") if not column.hidden]
     assert set(reported.columns("reassessing", table.number)) <= set(shown) and len(shown) == len(set(shown))
@@ -55,6 +55,19 @@ def test_the_same_model_is_one_recipe_in_every_table():
     assert len(hashes("paper", "Taylor)") | hashes("paper", "Taylor +LoRA")) == 1
     assert len(hashes("paper", "6.3B-It-Alpaca +lm_head & last 3")) == 2  # and its quantized form
     assert len(hashes("standin", "Reverse-order +LoRA")) == 2  # at two learning rates
+
+
+def test_the_learning_rate_that_the_paper_did_not_try_stands_beside_its_arms():
+    table = BY_NUMBER["2"]
+    for profile, rate in (("paper", 1e-4), ("standin", 1e-3)):
+        by_model = {}
+        for row in table.rows(profile, None):
+            by_model.setdefault(row.model, []).append(row)
+        for rows in by_model.values():
+            own = [row for row in rows if row.method.endswith(FASTER)]
+            assert {row.recipe.training["settings"]["method"] for row in own} == {"lora", "partial"}
+            assert {row.recipe.training["settings"]["learning_rate"] for row in own} == {rate}
+            assert {row.sparsity for row in own} <= {row.sparsity for row in rows if row not in own}
 
 
 def test_variants_are_read_as_they_are_printed():
@@ -73,6 +86,10 @@ def test_variants_are_read_as_they_are_printed():
     quantized = fields("Reverse-order", 8, "+lm_head & last 3 +GPTQ", "paper")["training"]
     assert quantized["after"] == fields("Reverse-order", 8, "+lm_head & last 3", "paper")["training"]
     assert fields("PPL", 8, "+LoRA", "paper")["calibration"]["corpus"] != "wikitext2-test"
+    plain = fields("Reverse-order", 4, "plain text (ours) +lm_head & last 3", "standin")["training"]
+    same = fields("Reverse-order", 4, "+lm_head & last 3", "standin")["training"]
+    assert plain["settings"] == same["settings"] and plain["data"]["count"] == same["data"]["count"]
+    assert "corpus" in plain["data"] and "source" in same["data"]
 
 
 def test_claims_hold_of_the_reported_numbers_where_the_audit_says_so():
@@ -91,6 +108,28 @@ def test_claims_hold_of_the_reported_numbers_where_the_audit_says_so():
     assert verdict("E", "less than a point") is True
     assert verdict("K", "above SLEB") is True
     assert verdict("2", "ten times the rate (ours)") is None
+    assert verdict("4", "above every other") is True and verdict("5", "above every other") is True
+    assert verdict("6", "at each rate") is True and verdict("8", "above every other") is True
+    assert verdict("7", "more than 89 %") is False  # 88.9 %, were it possible at all
+    assert verdict("B", "another data set") is True
+    assert verdict("G", "lowest perplexity") is True
+    assert verdict("H", "above the other") is True and verdict("I", "above every other") is True
+
+
+def test_a_method_is_held_against_the_others_at_the_nearest_rate():
+    settings = [("m", s) for s in ("12.50%", "10%", "20%", "21.88%")]
+    printed = {name for number in reported.numbers("reassessing", "6") for _, name in reported.row_names(number)}
+    other = sorted(printed - {"Ours"})[0]
+    mine = {"12.50%": 0.6, "21.88%": 0.5}
+
+    def verdict(theirs):
+        cells = {(s, "Ours"): value for s, value in mine.items()} | {(s, other): value for s, value in theirs.items()}
+        return claims.leads("6", ["Ours"])(lambda model, s, method, column: cells.get((s, method)), settings)
+
+    assert verdict({"10%": 0.55, "20%": 0.45}) is True
+    assert verdict({"20%": 0.55}) is False and verdict({"10%": 0.61}) is False
+    assert verdict({}) is None
+    assert claims.rate("8/32") == claims.rate("25%") == 0.25
 
 
 @pytest.fixture
