@@ -8,7 +8,16 @@ from common import tables
 from common.results import PUBLISHED, ROOT, Store
 from reproductions import declare, registry, reported, show
 
-HEADER = ("Target", "Title", "Reported", "Weight-free", "On the stand-in", "On the paper's models", "Not run")
+HEADER = (
+    "Target",
+    "Title",
+    "Reported",
+    "Weight-free",
+    "On the stand-in",
+    "On the paper's models",
+    "Not run",
+    "Minutes",
+)
 
 
 def counts(table: registry.Table, store: Store) -> dict:
@@ -32,10 +41,25 @@ def _has_content(cell: dict) -> bool:
     return cell["reproduced"] is not None or "text" in cell
 
 
+def minutes(table: registry.Table, store: Store) -> float:
+    """What the stand-in's cells of one target took, measured alone: its recipes' preparation and its benchmarks."""
+    prepared: dict[str, float] = {}
+    measured: dict[tuple[str, str], float] = {}
+    benchmarks = {column.benchmark for column in table.columns("standin") if column.benchmark}
+    for recipe in (row.recipe for row in table.rows("standin", None) if row.recipe):
+        for record in filter(None, (store.get(recipe, benchmark) for benchmark in benchmarks)):
+            took = record.provenance
+            measured[recipe.hash, record.benchmark] = took.get("seconds", 0.0)
+            # a later benchmark of a recipe finds its training done
+            prepared[recipe.hash] = max(prepared.get(recipe.hash, 0.0), took.get("preparing_seconds", 0.0))
+    return (sum(prepared.values()) + sum(measured.values())) / 60
+
+
 def overview(store: Store) -> str:
     """The table of tables by paper: how many cells are reported, weight-free, measured here and there, and not run.
 
-    Weight-free cells are given as matching / differing, and those of ours that the paper has no number for.
+    Weight-free cells are given as matching / differing, and those of ours that the paper has no number for. Minutes: see
+    `minutes`.
     """
     blocks = []
     for paper in registry.PAPERS:
@@ -46,10 +70,11 @@ def overview(store: Store) -> str:
             f"<details><summary><b>{title}</b>: {len(found)} targets, {total['reported']} reported numbers, "
             f"{total['stand-in']} cells measured on the stand-in, {total['paper']} on the paper's models</summary>\n"
         )
-        blocks += ["| " + " | ".join(HEADER) + " |", "| --- | --- | ---: | ---: | ---: | ---: | ---: |"]
+        blocks += ["| " + " | ".join(HEADER) + " |", "| --- | --- |" + " ---: |" * (len(HEADER) - 2)]
         for name, c in found.items():
             heading = registry.get(name).title.removeprefix(f"{title}, ")
             cells = (c["reported"], _weight_free(c["weight-free"]), c["stand-in"], c["paper"], c["not run"])
+            cells += (f"{minutes(registry.get(name), store):.1f}",)
             blocks.append(f"| `{name}` | {heading} | " + " | ".join(map(str, cells)) + " |")
         blocks.append("\n</details>\n")
     return "\n".join(blocks).strip()

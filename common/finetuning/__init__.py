@@ -6,8 +6,8 @@ Rows are ``{"input_ids": [...], "labels": [...]}`` of equal length, labels -100 
 (`common.instructions` makes them). Defaults are those of Reassessing's official code (fidelity notes, section 4.2).
 """
 
-from common.finetuning.methods import check_layers
+from common.finetuning.methods import check_layers, four_bit
 from common.finetuning.settings import METHODS, Settings
 from common.finetuning.training import finetune
 
-__all__ = ["METHODS", "Settings", "check_layers", "finetune"]
+__all__ = ["METHODS", "Settings", "check_layers", "finetune", "four_bit"]

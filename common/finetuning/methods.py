@@ -6,11 +6,12 @@
     full     every parameter
 
 `attach` changes the model in place; `Attached.finish` makes it plain again. In a Mixtral only the attention projections
-get adapters: its experts are no linear modules of these names, nor were they for the official code.
+get adapters: its experts are no linear modules of these names, nor were they for the official code. A warning says so.
 """
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from common.decoder import Decoder
 from common.errors import UserError, UserValueError
 from common.finetuning.settings import Settings
 from common.surgery import untie_embeddings
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -108,6 +111,10 @@ def _add_adapters(model: nn.Module, settings: Settings, dtype: torch.dtype) -> C
     targets = [name for name in settings.targets if name in linear]
     if not targets:
         raise UserError(f"no layer to adapt: the model has no linear module named {', '.join(settings.targets)}")
+    if any(parameter.ndim == 3 for parameter in model.model.layers.parameters()):
+        log.warning(
+            "adapters go to %s alone: the experts are stacked matrices, which stay as they are", ", ".join(targets)
+        )
     if settings.quantised:
         quantise(model, settings.compute)
         model.is_loaded_in_4bit = True  # what peft looks for to choose its 4-bit adapters
@@ -137,8 +144,8 @@ def _add_adapters(model: nn.Module, settings: Settings, dtype: torch.dtype) -> C
     return merge
 
 
-def _four_bit():
-    """bitsandbytes, or a UserError that says what to do without it."""
+def four_bit():
+    """bitsandbytes. Raises UserError where it does not work, with what to do without it."""
     try:
         import bitsandbytes
     except (ImportError, RuntimeError, OSError) as error:
@@ -162,7 +169,7 @@ def quantise(model: nn.Module, compute: str = "bfloat16") -> None:
 
     Embedding, head, norms and Mixtral's stacked experts stay as they are. Raises UserError without bitsandbytes.
     """
-    bnb = _four_bit()
+    bnb = four_bit()
     for parent, name, module in _linears(model):
         weight = module.weight
         new = bnb.nn.Linear4bit(
@@ -184,7 +191,7 @@ def quantise(model: nn.Module, compute: str = "bfloat16") -> None:
 
 def dequantise(model: nn.Module, dtype: torch.dtype) -> None:
     """Replace 4-bit modules by plain ones with the same (rounded) weights, in place: any tool reads the model again."""
-    bnb = _four_bit()
+    bnb = four_bit()
     for parent, name, module in _linears(model):
         if isinstance(module, bnb.nn.Linear4bit):
             weight = bnb.functional.dequantize_4bit(module.weight.data, module.weight.quant_state)

@@ -45,13 +45,13 @@ def card(method, report: dict) -> str:
 
 
 def summary(report: dict) -> str:
-    """The result in two lines, for the terminal."""
+    """The result in a few lines, for the terminal: sizes, numbers, and the card's notes."""
     layers, parameters = report["layers"], report["parameters"]
     lines = [
         f"{layers['before']} -> {layers['after']} layers, {parameters['before']:,} -> {parameters['after']:,} parameters"
     ]
     lines += [f"{label}: {before} -> {after}" for label, before, after in _rows(report["evaluation"])]
-    return "\n".join(lines)
+    return "\n".join([*lines, *report["notes"]])
 
 
 def _rows(evaluation: dict) -> list[tuple[str, str, str]]:

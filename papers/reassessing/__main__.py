@@ -8,9 +8,11 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from torch import Tensor
+
 from common import instructions
 from common.errors import UserError
-from common.finetuning import Settings, check_layers, finetune
+from common.finetuning import Settings, check_layers, finetune, four_bit
 from common.product import Job, Method, main
 from common.product.job import is_file
 from common.surgery import remove_layers
@@ -31,7 +33,8 @@ PAPER = {
 
 def add_options(group: argparse.ArgumentParser) -> None:
     """Reassessing's own options."""
-    group.add_argument("--metric", default="reverse-order", choices=METRICS, help="default: reverse-order")
+    reads = f"default: reverse-order; taylor and bi read lines cropped to {LENGTH} tokens, ppl windows"
+    group.add_argument("--metric", default="reverse-order", choices=METRICS, help=reads)
     group.add_argument("--finetune", default="partial", choices=ARMS, help="partial: head, final norm, last layers")
     group.add_argument("--last", type=int, default=3, metavar="K", help="layers that partial trains (default: 3)")
     data = "alpaca-cleaned, standin, or a JSON-lines file with columns instruction, input, output"
@@ -48,10 +51,12 @@ def check(options: argparse.Namespace, layers: int) -> None:
     """Refuse trainings that cannot be, before the model is measured.
 
     Raises:
-        UserError: more layers to fine-tune than remain, impossible settings, data that is not there.
+        UserError: more layers to fine-tune than remain, impossible settings, QLoRA without bitsandbytes, missing data.
     """
     if options.finetune == "partial":
         check_layers(layers - options.remove, options.last)
+    if options.finetune == "qlora":
+        four_bit()
     if options.finetune != "none":
         _settings(options)
         if options.rows is not None and options.rows < 1:
@@ -65,13 +70,8 @@ def check(options: argparse.Namespace, layers: int) -> None:
 def apply(job: Job) -> dict:
     """Choose, remove, fine-tune; the facts hold what was chosen and the training's report, losses included."""
     options = job.options
-    ids = None
-    if options.metric in NEED_TOKENS:
-        lines = job.documents()
-        length = min(LENGTH, job.length)  # all samples are one batch of Taylor's
-        ids = sample_line_crops(job.tokenizer, lines, count=options.samples, length=length, seed=options.seed)
     choice = {"fidelity": options.fidelity, "seed": options.seed, "progress": True}
-    removed = select(options.metric, job.decoder, options.remove, ids, **choice)
+    removed = select(options.metric, job.decoder, options.remove, _calibration(job), **choice)
     remove_layers(job.model, removed)
     facts = {"removed": removed}
     if options.finetune == "none":
@@ -88,7 +88,25 @@ def apply(job: Job) -> dict:
         f"{len(train):,} examples of {Path(_source(options)).name}, {report['steps']:,} steps, learning rate "
         f"{settings.learning_rate:g}, {report['seconds']:,.0f} s"
     )
+    if report["store"]["bytes"]:
+        calls = ", ".join(f"{epoch['layer_executions']:,}" for epoch in report["epochs"])
+        kept = f"{report['store']['bytes'] / 2**20:,.0f} MiB in {report['store']['kind']}"
+        job.notes.append(f"layer calls by epoch: {calls} (what frozen layers put out was kept: {kept})")
     return facts | {"training": report, "data_sha256": instructions.digest(train)}
+
+
+def _calibration(job: Job) -> Tensor | None:
+    """What the metric reads (appendix D): for taylor and bi short crops of the text's lines, for ppl windows of all of it.
+
+    The official code's ppl reads the test text, and so chooses on what is measured.
+    """
+    options = job.options
+    if options.metric not in NEED_TOKENS:
+        return None
+    if options.metric == "ppl":
+        return job.test_windows if options.fidelity == "code" else job.windows
+    length = min(LENGTH, job.length)  # all samples are one batch of Taylor's
+    return sample_line_crops(job.tokenizer, job.documents(), count=options.samples, length=length, seed=options.seed)
 
 
 def _defaults(options: argparse.Namespace) -> Mapping:

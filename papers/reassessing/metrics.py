@@ -13,7 +13,8 @@ Where the official code differs, ``fidelity="code"`` follows it:
     random         keeps N - n layers drawn by `random.sample` and removes the rest; here the removed ones are drawn
     magnitude      counts the norms' gains too; l2 is a sum of squares, of which no root is taken
     taylor         counts the norms' gains too
-    ppl            on the test split of WikiText-2 in windows of 128 (the paper names no split; ours is validation)
+    ppl            the same loss, of windows of 128 tokens of WikiText-2's test split, on which it is measured afterwards.
+                   The tokens are the caller's here; the paper names no split, this repository's tables take validation
     bi             one cosine between the whole flattened batches; N - 1 scores, so the last layer never goes
 """
 

@@ -92,6 +92,17 @@ axes.set(xlabel="step", ylabel="loss of the response, nats")
 _ = axes.legend()
 
 # %% [markdown]
+# ## Which way to fine-tune? (section 3.4)
+#
+# The paper trains every arm at one learning rate, 1e-5. Its Table 2 from this repository's records, with the arms that it
+# lacks marked "(ours)". The claims below it are checked on the paper's printed numbers and on these:
+
+# %%
+store = Store()
+table = show.build(registry.get("table2-reassessing"), store, "standin")
+display(Markdown(tables.render(table, "md")))
+
+# %% [markdown]
 # ## Theory (section 4)
 #
 # Theorems 4.1 and 4.2 say that the Jacobian of RMSNorm and of LayerNorm has the spectral norm 1 / (RMS + eps) and
@@ -129,7 +140,6 @@ _ = right.legend()
 # `make figure-theory-reassessing` have both, and toys with pre-LN and post-LN:
 
 # %%
-store = Store()
 entries = [
     {"model": row.label, "records": {name: vars(store.get(row.recipe, name)) for name in names}}
     for row in registry.get("figure-theory-reassessing").rows("standin", None)
@@ -138,19 +148,30 @@ entries = [
 _ = drawings.theory(entries, "standin")
 
 # %% [markdown]
-# ## Which way to fine-tune?
-#
-# The paper trains every arm at one learning rate, 1e-5. Its Table 2 from this repository's records, with the arms that it
-# lacks marked "(ours)":
-
-# %%
-table = show.build(registry.get("table2-reassessing"), store, "standin")
-display(Markdown(tables.render(table, "md")))
-
-# %% [markdown]
-# ## The recipe as a tool
+# ## The recipe as a tool (section 5)
 #
 #     python -m papers.reassessing --model NAME_OR_PATH --remove 8 --out DIR
 #
 # prunes in reverse order, fine-tunes head and last three layers, measures before and after and writes a plain Hugging Face
 # checkpoint with a model card. `--help` lists metrics, ways to fine-tune, and where text and instructions come from.
+
+# %% [markdown]
+# ## One-shot or iterative? (appendix B)
+#
+# A schedule 1:b:c removes b layers, fine-tunes, scores anew, and so on until c are gone. With reverse order the layer that
+# goes next is the one that was just trained. The paper finds no benefit; Table A from the records:
+
+# %%
+table = show.build(registry.get("tableA-reassessing"), store, "standin")
+display(Markdown(tables.render(table, "md")))
+
+# %% [markdown]
+# ## How many calibration samples? (appendix E)
+#
+# Taylor and BI read a few short samples of text. Which layers they take, by the number of samples and three seeds each, from
+# the records of `make figure-seeds-reassessing`:
+
+# %%
+(row,) = registry.get("figure-seeds-reassessing").rows("standin", None)
+records = {name: vars(store.get(row.recipe, name)) for name in ("chosen-sets@bi", "chosen-sets@taylor")}
+_ = drawings.seeds([{"model": row.label, "sparsity": row.sparsity, "records": records}], "standin")

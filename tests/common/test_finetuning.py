@@ -154,7 +154,7 @@ def test_without_room_the_prefix_is_computed_anew_and_that_is_said(make_tiny, mo
     assert "computed anew in every epoch" in caplog.text
 
 
-def test_lora_trains_its_adapters_alone_and_merges_them_exactly(make_tiny, architecture, tmp_path, ids):
+def test_lora_trains_its_adapters_alone_and_merges_them_exactly(make_tiny, architecture, tmp_path, ids, caplog):
     settings = Settings(method="lora", rank=3, alpha=6, epochs=2, **QUICK)
     dense = make_tiny(architecture)
     before = weights(dense)
@@ -162,6 +162,7 @@ def test_lora_trains_its_adapters_alone_and_merges_them_exactly(make_tiny, archi
     attached = methods.attach(adapted, settings)
     assert attached.parameters and all(".lora_" in name for name in attached.parameters)
     model, report = finetune(make_tiny(architecture), None, rows(4), settings=settings, folder=tmp_path)
+    assert ("the experts are stacked matrices, which stay as they are" in caplog.text) == (architecture == "mixtral")
     found = load_file(tmp_path / "trained.safetensors")
     assert found.keys() == attached.parameters.keys()
     state.restore(attached.parameters, tmp_path / "trained.safetensors")

@@ -3,14 +3,16 @@
 import importlib
 import json
 import math
+import sys
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from common import checkpoint
+from common import calibration, checkpoint
 from common.decoder import Decoder
 from common.product import main
+from papers.reassessing import sample_line_crops, select
 
 TEXT = "The layers of a model are removed. The stream is scaled by a factor that was measured on some text before.\n\n"
 PAPERS = ("linearpatch", "prunecomp", "laco", "reassessing")
@@ -137,27 +139,42 @@ def test_a_full_disk_is_found_before_the_work(source, tmp_path, capsys, monkeypa
     assert "are free; free space" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("metric", ["taylor", "bi", "ppl"])
-def test_reassessing_chooses_by_other_metrics_from_the_text(metric, source, tmp_path):
+@pytest.mark.parametrize("metric, fidelity", [("taylor", "paper"), ("bi", "code"), ("ppl", "paper"), ("ppl", "code")])
+def test_reassessing_chooses_by_other_metrics_from_the_text(metric, fidelity, source, tmp_path):
     paragraph = " ".join([TEXT.strip()] * 8)
     (tmp_path / "long.txt").write_text("\n\n".join(f"{n} {paragraph}" for n in range(30)))
-    more = ["--metric", metric, "--finetune", "none", "--text", str(tmp_path / "long.txt"), "--no-evaluation"]
+    more = ["--metric", metric, "--fidelity", fidelity, "--finetune", "none", "--no-evaluation"]
+    more += ["--text", str(tmp_path / "long.txt")]
     assert main(method_of("reassessing"), arguments(source, tmp_path / "pruned", *more)) == 0
     report = json.loads((tmp_path / "pruned" / "pruning.json").read_text())
-    assert len(set(report["facts"]["removed"])) == 2 and f"chosen by {metric}; not fine-tuned" in report["notes"]
+    assert f"chosen by {metric}; not fine-tuned" in report["notes"]
+    model, tokenizer = checkpoint.load(source[0])
+    if metric == "ppl":
+        ids = torch.tensor(tokenizer((tmp_path / "long.txt").read_text())["input_ids"])
+        held_out = ids[int(0.9 * len(ids)) :][: 4 * 32].view(4, 32)  # the official code chooses on what it measures
+        crops = calibration.sample_crops(ids, sampler="linearpatch-train", length=32, count=4, seed=42)
+        ids = held_out if fidelity == "code" else crops
+    else:
+        lines = (tmp_path / "long.txt").read_text()
+        lines = lines[: int(0.9 * len(lines))].split("\n\n")
+        ids = sample_line_crops(tokenizer, lines, count=4, length=32, seed=42)
+    assert report["facts"]["removed"] == select(metric, Decoder(model), 2, ids, fidelity=fidelity)
 
 
-def test_reassessing_trains_head_norm_and_last_layers_and_nothing_else(source, tmp_path):
+def test_reassessing_trains_head_norm_and_last_layers_and_nothing_else(source, tmp_path, capsys):
     out = tmp_path / "pruned"
-    assert main(method_of("reassessing"), arguments(source, out, "--no-evaluation", *own("reassessing", source))) == 0
+    twice = [*own("reassessing", source), "--epochs", "2", "--no-evaluation"]
+    assert main(method_of("reassessing"), arguments(source, out, *twice)) == 0
     report = json.loads((out / "pruning.json").read_text())
-    assert report["facts"]["removed"] == [5, 4] and report["facts"]["training"]["steps"] == 5
+    assert report["facts"]["removed"] == [5, 4] and report["facts"]["training"]["steps"] == 10
     before = AutoModelForCausalLM.from_pretrained(source[0]).state_dict()
     after = AutoModelForCausalLM.from_pretrained(out).state_dict()
     changed = {name for name in after if not torch.equal(before[name], after[name])}
     trained = {name for name in after if name.startswith(("lm_head.", "model.norm.", "model.layers.3."))}
     assert changed == trained
-    assert "fine-tuned: last 1 layers, head and final norm" in (out / "README.md").read_text()
+    for text in ((out / "README.md").read_text(), capsys.readouterr().out):
+        assert "fine-tuned: last 1 layers, head and final norm" in text
+        assert "layer calls by epoch: 20, 5 (" in text  # 5 batches through 4 layers, then through the last alone
 
 
 @pytest.mark.parametrize("name", ["mixtral", "gemma2"])
@@ -193,6 +210,14 @@ def test_reassessing_refuses_impossible_trainings_before_it_measures(more, messa
     lines = capsys.readouterr().err.strip().splitlines()
     assert message in lines[-1] and not any("perplexity" in line for line in lines)
     assert not list(tmp_path.iterdir())
+
+
+def test_qlora_without_bitsandbytes_is_refused_before_the_work(source, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    command = arguments(source, tmp_path / "pruned", *own("reassessing", source), "--finetune", "qlora")
+    assert main(method_of("reassessing"), command) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert "QLoRA needs bitsandbytes" in lines[-1] and not any("perplexity" in line for line in lines)
 
 
 @pytest.mark.parametrize(

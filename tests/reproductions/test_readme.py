@@ -1,8 +1,9 @@
 """The README's table of tables says what the published records and the reported numbers say."""
 
 import re
+from types import SimpleNamespace
 
-from common.results import PUBLISHED, Store
+from common.results import PUBLISHED, Recipe, Store
 from reproductions import readme, registry, reported, show
 
 
@@ -28,3 +29,17 @@ def test_every_target_has_its_line_and_the_summaries_add_up():
     for paper, total in zip(registry.PAPERS, re.findall(r"targets, (\d+) reported", text), strict=True):
         own = [int(lines[name]) for name, table in registry.targets().items() if table.paper == paper]
         assert sum(own) == int(total) > 0
+
+
+def test_minutes_count_a_recipes_preparation_once_and_every_benchmark():
+    def record(benchmark, seconds, preparing):
+        took = {"seconds": seconds, "preparing_seconds": preparing}
+        return SimpleNamespace(benchmark=benchmark, provenance=took)
+
+    one, other = Recipe("standin", "standin"), Recipe("standin", "standin", limit=3)
+    found = {(one, "a"): record("a", 6, 30), (one, "b"): record("b", 12, 2), (other, "a"): record("a", 12, 0)}
+    store = SimpleNamespace(get=lambda recipe, benchmark: found.get((recipe, benchmark)))
+    columns = [registry.Column(name, name) for name in "abc"] + [registry.Column("AVG", derived="average")]
+    rows = [registry.Row("m", "m", "", name, recipe) for name, recipe in (("x", one), ("y", other), ("z", one))]
+    table = SimpleNamespace(rows=lambda profile, limit: rows, columns=lambda profile: columns)
+    assert readme.minutes(table, store) == (30 + 6 + 12 + 12) / 60

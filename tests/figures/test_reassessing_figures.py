@@ -1,0 +1,57 @@
+"""Reassessing's drawings: what is drawn is what the records say, where they say it."""
+
+import matplotlib.pyplot as plt
+import pytest
+
+from figures import reassessing
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    plt.close("all")
+
+
+def test_rates_draw_one_panel_a_task_and_their_mean_from_the_dense_model_on():
+    def entry(method, removed, first, second):
+        records = {"task_one@1": {"values": {"acc": first}}, "task_two@1": {"values": {"acc": second}}}
+        records["perplexity@x"] = {"values": {"perplexity": 9.0}}
+        return {"model": "m", "sparsity": f"{removed}/16", "method": method, "records": records, "dense": not removed}
+
+    entries = [
+        entry("Dense", 0, 0.8, 0.6),
+        entry("Taylor[no fine-tuning (ours)]", 8, 0.3, 0.2),
+        entry("Taylor[no fine-tuning (ours)]", 4, 0.5, 0.4),
+        entry("Reverse-order +LoRA", 4, 0.7, 0.2),
+    ]
+    panels = {axes.get_title(): axes for axes in reassessing.rates(entries, "standin").axes if axes.get_title()}
+    assert list(panels) == ["task one", "task two", "mean"]
+    drawn = {line.get_label(): line for line in panels["mean"].lines}
+    assert drawn["Taylor"].get_xdata().tolist() == [0, 4, 8]
+    assert drawn["Taylor"].get_ydata() == pytest.approx([70, 45, 25])
+    assert drawn["Reverse-order"].get_ydata() == pytest.approx([70, 45])
+    assert panels["task two"].lines[0].get_ydata() == pytest.approx([60, 40, 20])
+
+
+def test_seeds_fill_the_squares_of_the_layers_that_go():
+    sets = {"10": [[1, 2], [1, 3]], "1": [[0, 3], [0, 3]]}
+    records = {"chosen-sets@bi": {"details": {"sets": sets, "seeds": [42, 43]}}}
+    figure = reassessing.seeds([{"model": "m", "sparsity": "0/4", "records": records}], "standin")
+    (axes,) = figure.axes
+    filled = [points for points in axes.collections if len(points.get_offsets()) == 2]
+    rows = {tuple(sorted(int(x) for x, _ in points.get_offsets())): points.get_offsets()[0][1] for points in filled}
+    assert rows.keys() == {(0, 3), (1, 2), (1, 3)}
+    assert rows[0, 3] < rows[1, 2] < rows[1, 3]  # fewer samples first
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["1", "10"]
+
+
+def test_similarity_draws_every_matrix_on_one_scale():
+    matrices = [[[1.0, 0.2], [0.2, 1.0]], [[1.0, 0.9], [0.9, 1.0]]]
+    entries = [
+        {"method": f"Taylor[{name}]", "records": {"similarity@cka": {"details": {"matrix": matrix}}}}
+        for name, matrix in zip(("one-shot", "1:1:8"), matrices)
+    ]
+    figure = reassessing.similarity(entries, "standin")
+    images = [axes.images[0] for axes in figure.axes if axes.images]
+    assert [image.get_array().tolist() for image in images] == matrices
+    assert {image.get_clim() for image in images} == {(0, 1)}
