@@ -23,31 +23,36 @@ from common.hadamard import hadamard_transform
 from common.moments import Moments
 from common.statistics import COSINES, Cosine, Statistics
 
-# name -> (share of the tokens that crops start in, default seed)
-SAMPLERS = {"linearpatch-train": (0.9, 2), "prunecomp-train": (0.9, 0)}
+# name -> (the stretch of the text that crops lie in, default seed)
+SAMPLERS = {
+    "linearpatch-train": ((0.0, 0.9), 2),
+    "linearpatch-validation": ((0.9, 1.0), 2),
+    "prunecomp-train": ((0.0, 0.9), 0),
+}
 
 
 def sample_crops(ids: Tensor, *, length: int, count: int, sampler: str, seed: int | None = None) -> Tensor:
     """Random crops of a token stream ``[T]`` as ``[count, length]``.
 
-    Both samplers draw starts with Python's ``random`` uniformly from 0..floor(0.9 T) - length - 1, ends included, one
-    after the other, so the first 128 of 5,000 crops are the first 128 drawn. They differ in the seed: 2 for
-    LinearPatch's official code, 0 for Prune&Comp's.
+    The samplers for training draw starts with Python's ``random`` uniformly from 0..floor(0.9 T) - length - 1, ends included,
+    one after the other, so the first 128 of 5,000 crops are the first 128 drawn. They differ in the seed: 2 for
+    LinearPatch's official code, 0 for Prune&Comp's. The one for validation draws likewise from the last tenth.
 
     Raises:
         UserError: unknown sampler, or a text shorter than one crop.
     """
     if sampler not in SAMPLERS:
         raise unknown("sampler", sampler, SAMPLERS)
-    share, default_seed = SAMPLERS[sampler]
-    last = int(len(ids) * share) - length - 1
-    if last < 0:
+    (begin, end), default_seed = SAMPLERS[sampler]
+    first, last = int(len(ids) * begin), int(len(ids) * end) - length - 1
+    if last < first:
+        part = f"first {end:.0%}" if begin == 0 else f"last {end - begin:.0%}"
         raise UserValueError(
-            f"the calibration text has {len(ids)} tokens, too few for crops of {length} from its first {share:.0%}; "
+            f"the calibration text has {len(ids)} tokens, too few for crops of {length} from its {part}; "
             "use a longer text or a smaller length"
         )
     generator = random.Random(default_seed if seed is None else seed)
-    starts = [generator.randint(0, last) for _ in range(count)]
+    starts = [generator.randint(first, last) for _ in range(count)]
     return torch.stack([ids[start : start + length] for start in starts])
 
 

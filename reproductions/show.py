@@ -130,11 +130,17 @@ def _measured(row: Row, columns: list[Column], store: Store, origins: set[str]) 
 
 
 def _read(record: Record, column: Column) -> Score | Text | str:
-    """What a record says of a column; a value it does not hold is explained by its details' status (``diverged``)."""
+    """What a record says of a column; a value it does not hold is explained by its details' status.
+
+    Of a model whose training diverged the scores are those of the last good state: the cell says that, as the paper's NaN.
+    """
     if column.text:
         content = record.details.get(column.key)  # None: nothing was removed from a dense model
         words = map(str, content) if isinstance(content, list) else str("" if content is None else content).split()
         return Text(" ".join(words))  # a cell is one line
+    training = record.details.get("training") or {}
+    if training.get("status") == "diverged" and not column.weight_free:
+        return f"diverged: {training.get('reason', 'no reason recorded')}"
     if column.key not in record.values:
         return str(record.details.get("status", "no value"))
     error = record.stderr.get(column.key)

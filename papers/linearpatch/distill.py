@@ -27,7 +27,8 @@ from common.errors import UserValueError, unknown
 from common.fitting import Fitting
 from common.surgery import replace_runs
 from common.teacher_store import TeacherStore
-from papers.linearpatch.patch import LinearPatch, check_cuts, cut_patches
+from papers.linearpatch.method import check_model
+from papers.linearpatch.patch import LinearPatch, check_cuts, check_fit, cut_patches
 
 # Section 4.2: 5,000 sequences of 2048 tokens, one epoch.
 SAMPLES, LENGTH = 5000, 2048
@@ -99,8 +100,10 @@ def distill(
         bytes per token. status 'diverged' is a result: the patches are then the last whose loss was finite.
 
     Raises:
-        UserError: patches that do not fit the model or the trainable part, or what store, checkpoint and targets refuse.
+        UserError: a model of mixed dtypes, patches that do not fit it or the trainable part, or what store, checkpoint and
+            targets refuse.
     """
+    check_model(model)
     decoder = Decoder(model)
     for run, patch in patches.items():
         _prepare(decoder, run, patch, settings.trainable)
@@ -148,8 +151,7 @@ def distill_cuts(
 def _prepare(decoder: Decoder, run: tuple[int, int], patch: LinearPatch, part: str) -> None:
     """Check a patch, move it to where its cut is, and make its weight the very thing that trains."""
     kind = patch.options["kind"]
-    if patch.channels != decoder.hidden_size:
-        raise UserValueError(f"a patch of {patch.channels} channels does not fit a model of {decoder.hidden_size}")
+    check_fit(patch, decoder)
     if kind not in TRAINABLE[part]:
         wanted = " or ".join(map(repr, TRAINABLE[part]))
         raise UserValueError(f"training {part!r} starts from a patch of kind {wanted}, not {kind!r}")

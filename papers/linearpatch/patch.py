@@ -105,9 +105,14 @@ class LinearPatch(nn.Module):
             raise unknown("patch kind", kind, KINDS)
         shape = {"scalar": 0, "matrix": 2}.get(kind, 1)
         if values.ndim != shape or (shape == 2 and len(set(values.shape)) > 1):
-            raise UserValueError(f"a patch of kind {kind!r} cannot hold values of shape {list(values.shape)}")
+            wanted = ("one number", "one scale per channel", "a square matrix")[shape]
+            raise UserValueError(
+                f"a patch of kind {kind!r} cannot hold values of shape {list(values.shape)}; give it {wanted}"
+            )
         if not torch.isfinite(values).all():
-            raise UserValueError("the scales of a patch must be finite numbers; some are not")
+            raise UserValueError(
+                "the scales of a patch must be finite numbers; some are not: calibrate in float32 or bfloat16"
+            )
         channels = values.shape[-1] if shape else channels
         if channels is None:
             raise UserValueError("a patch of kind 'scalar' has to be told the stream's width: channels=...")
@@ -164,15 +169,22 @@ def insert_patch(model: nn.Module, position: int, patch: LinearPatch) -> Patch:
     Raises:
         UserError: the patch does not fit the model's width, is not in float32, or there is no such position.
     """
-    channels = Decoder(model).hidden_size
-    if patch.channels != channels:
-        raise UserValueError(f"a patch of {patch.channels} channels does not fit a model of {channels}")
+    check_fit(patch, Decoder(model))
     if patch.weight.dtype != torch.float32:
         name = str(patch.weight.dtype).removeprefix("torch.")
         raise UserValueError(
             f"the patch is in {name}; patches compute in float32 whatever the model's dtype: patch.float()"
         )
     return attach_patch(model, position, patch, "linearpatch")
+
+
+def check_fit(patch: LinearPatch, decoder: Decoder) -> None:
+    """Refuse a patch of another width than the model's."""
+    if patch.channels != decoder.hidden_size:
+        raise UserValueError(
+            f"a patch of {patch.channels} channels does not fit a model of {decoder.hidden_size}; make it from statistics "
+            "of this model"
+        )
 
 
 def check_cuts(removed: Collection[int], layers: int) -> None:
@@ -237,7 +249,7 @@ def patch_cuts(
     if found != (decoder.num_layers, decoder.hidden_size):
         raise UserValueError(
             f"the statistics are of a model of {found[0]} layers and {found[1]} channels, this one has "
-            f"{decoder.num_layers} and {decoder.hidden_size}"
+            f"{decoder.num_layers} and {decoder.hidden_size}; collect them from this model, before its surgery"
         )
     if not ends:
         check_cuts(removed, decoder.num_layers)

@@ -13,6 +13,9 @@ They share these entries of `recipe.repair`:
                             shared by recipes) or 'online'
     streamline-ffn          also seed, of the first weights; without samples, the network as it is before any training
     streamline-layer        its selection takes one layer more than the model is to lose
+    both                    also validation: held-out windows, the weights that do best on which are kept, looked at every
+                            validate_every steps. In a recipe of the official code's fidelity they train as that does
+                            (`common.baselines.streamline.OFFICIAL`), with validation
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -33,6 +37,7 @@ from reproductions.prepared import Prepared, calibration_windows, work_folder
 
 TEACHERS = ("stored", "online")
 POINTS = 250  # of a loss curve in a record
+HELD_OUT = 16  # windows, of LinearPatch's official scripts; how many LLM-Streamline's code takes is its data's
 
 
 def _options(prepared: Prepared, known: tuple[str, ...]) -> tuple[Tensor, Fitting, dict]:
@@ -47,7 +52,9 @@ def _options(prepared: Prepared, known: tuple[str, ...]) -> tuple[Tensor, Fittin
         raise UserError("a repair that trains needs the recipe's calibration entry and a number of samples")
     count = min(prepared.recipe.repair["samples"], prepared.recipe.limit or sys.maxsize)
     entry = dict(prepared.recipe.calibration) | {"count": count}
-    return calibration_windows(entry, prepared.tokenizer), Fitting(**fields), wanted
+    theirs = prepared.recipe.fidelity == "code" and prepared.recipe.repair["method"].startswith("streamline")
+    how = replace(streamline.OFFICIAL if theirs else Fitting(), **fields)
+    return calibration_windows(entry, prepared.tokenizer), how, wanted
 
 
 def _note(prepared: Prepared, report: dict) -> None:
@@ -97,15 +104,20 @@ def _distilled(prepared: Prepared, removed: list[int], progress: bool) -> None:
     _note(prepared, report | {"teacher": "online" if folder is None else "stored"})
 
 
-def _streamline(replace):
+def _streamline(method):
     def repair(prepared: Prepared, removed: list[int], progress: bool) -> None:
-        if replace is streamline.replace_with_ffn and "samples" not in prepared.recipe.repair:
+        if method is streamline.replace_with_ffn and "samples" not in prepared.recipe.repair:
             prepared.details["replaced"] = streamline.insert_ffn(prepared.model, removed)
             return
-        windows, fitting, wanted = _options(prepared, ("target", "top_k", "seed"))
+        known = ("target", "top_k", "seed", "validation", "validate_every")
+        windows, fitting, wanted = _options(prepared, known)
+        count, held_out = wanted.pop("validation", HELD_OUT if prepared.recipe.fidelity == "code" else 0), None
+        if count:
+            entry = dict(prepared.recipe.calibration) | {"count": count, "sampler": "linearpatch-validation"}
+            held_out = calibration_windows(entry, prepared.tokenizer)
         settings = streamline.Settings(fitting=fitting, **wanted)
-        folder = prepared.folder / "streamline"
-        _note(prepared, replace(prepared.model, removed, windows, settings, folder=folder, progress=progress))
+        options = {"validation": held_out, "folder": prepared.folder / "streamline", "progress": progress}
+        _note(prepared, method(prepared.model, removed, windows, settings, **options))
 
     return repair
 

@@ -98,6 +98,17 @@ def test_crops_are_the_official_draws():
     assert crops[:3].equal(sample_crops(ids, length=50, count=3, sampler="linearpatch-train"))
 
 
+def test_validation_crops_lie_in_the_last_tenth():
+    ids = torch.arange(1000)
+    crops = sample_crops(ids, length=50, count=200, sampler="linearpatch-validation")
+    starts = crops[:, 0]
+    assert starts.min() >= 900 and starts.max() <= 1000 - 50 - 1 and len(starts.unique()) > 40
+    training = sample_crops(ids, length=50, count=200, sampler="linearpatch-train")
+    assert not set(crops.flatten().tolist()) & set(training.flatten().tolist())
+    with pytest.raises(UserError, match="too few for crops of 120 from its last 10%"):
+        sample_crops(ids, length=120, count=1, sampler="linearpatch-validation")
+
+
 def test_short_text_and_unknown_names_are_refused(tiny_llama, crops, tiny_tokenizer):
     with pytest.raises(UserError, match="calibration text has 40 tokens, too few for crops of 50"):
         sample_crops(torch.arange(40), length=50, count=1, sampler="linearpatch-train")

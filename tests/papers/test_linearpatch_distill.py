@@ -205,6 +205,9 @@ def test_bad_input_is_named(tiny_llama):
     statistics = collect(Decoder(tiny_llama), WINDOWS, span=2)
     with pytest.raises(UserError, match="hold the last layer"):
         distill_cuts(tiny_llama, statistics, [4, 5], WINDOWS)
+    tiny_llama.model.layers[1].to(torch.bfloat16)
+    with pytest.raises(UserError, match=r"mixes dtypes: .*bring it to one with model.to\(dtype\)"):
+        distill(tiny_llama, {RUN: patch_for()}, WINDOWS)
 
 
 def test_a_patch_by_least_squares_can_be_distilled_on(tiny_llama):

@@ -130,15 +130,24 @@ def test_one_pass_serves_selection_and_least_squares(tiny_llama, crops, monkeypa
     assert len(seen) == 1
 
 
-def test_a_patched_model_spread_by_device_map_gives_the_same_logits(tiny_llama, crops, tmp_path):
-    """Half of the layers lie on disk, as accelerate spreads a model that does not fit."""
-    linearpatch.prune(tiny_llama, crops, 2, layers=[2, 3])
-    expected = logits(tiny_llama, crops)
+@pytest.mark.parametrize("layers", [[2, 3], [1, 3, 4]], ids=["one patch", "two patches"])
+def test_a_patched_model_spread_by_device_map_is_the_same_model(
+    layers, tiny_llama, crops, tiny_tokenizer, tmp_path, greedy
+):
+    """Most of the layers lie on disk, as accelerate spreads a model that does not fit."""
+    linearpatch.prune(tiny_llama, crops, len(layers), layers=layers)
+    prompt = crops[:1, :6]
+    expected, written = logits(tiny_llama, crops), greedy(tiny_llama, prompt, True)
+    checkpoint.save(tiny_llama, tiny_tokenizer, tmp_path / "pruned")
+    placed, _ = checkpoint.load(tmp_path / "pruned", device="auto")
+    assert torch.equal(logits(placed, crops), expected) and len(patches(placed)) == len(patches(tiny_llama))
     places = {"model.embed_tokens": "cpu", "model.norm": "cpu", "model.rotary_emb": "cpu", "lm_head": "cpu"}
-    places |= {f"model.layers.{i}": "cpu" if i < 2 else "disk" for i in range(4)}
-    spread = dispatch_model(tiny_llama, places, main_device="cpu", offload_dir=tmp_path, force_hooks=True)
+    places |= {f"model.layers.{i}": "disk" if i else "cpu" for i in range(6 - len(layers))}
+    spread = dispatch_model(tiny_llama, places, main_device="cpu", offload_dir=tmp_path / "disk", force_hooks=True)
     torch.testing.assert_close(logits(spread, crops), expected)
     assert any(parameter.is_meta for parameter in spread.model.layers[2].parameters())
+    for cached in (True, False):
+        assert greedy(spread, prompt, cached).equal(written)
 
 
 def test_a_model_spread_by_device_map_can_be_pruned(tiny_llama, crops, tmp_path):

@@ -31,7 +31,7 @@ def test_a_transcribed_table_is_tidy(paper, table):
 @pytest.mark.parametrize("paper", PAPERS)
 def test_every_numeric_table_is_there(paper):
     wanted = {
-        "linearpatch": {str(n) for n in (*range(1, 8), *range(9, 16))} | {"text", "summary1", "summary2"},
+        "linearpatch": {str(n) for n in (*range(1, 8), *range(9, 16))} | {"figure1d", "text", "summary1", "summary2"},
         "prunecomp": {*"1234", *(f"A{n}" for n in range(1, 7))},
         "laco": {*"12345679", "10"},
         "reassessing": {*"12345678", *"ABCDEFGHIJKLMNOP"},

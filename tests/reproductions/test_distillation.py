@@ -26,7 +26,7 @@ def tokens(monkeypatch, tmp_path):
 
 @pytest.fixture
 def repaired(make_tiny, tiny_tokenizer):
-    def repair(removed=(2, 3), limit=None, **wanted):
+    def repair(removed=(2, 3), limit=None, fidelity="paper", **wanted):
         recipe = Recipe(
             model="tiny",
             profile="standin",
@@ -35,6 +35,7 @@ def repaired(make_tiny, tiny_tokenizer):
             calibration={"corpus": "some", "count": 4},
             repair=wanted,
             limit=limit,
+            fidelity=fidelity,
         )
         made = prepared.Prepared(make_tiny("llama"), tiny_tokenizer, recipe, 1)
         methods.known("REPAIRS")[wanted["method"]](made, list(removed), False)
@@ -75,6 +76,19 @@ def test_recipes_share_one_stored_teacher(repaired, tmp_path):
     assert len(list((tmp_path / "work" / "tiny").glob("teacher-*"))) == 1
     repaired(method="linearpatch-distilled", top_k=8, **TRAINED)
     assert len(list((tmp_path / "work" / "tiny").glob("teacher-*"))) == 2
+
+
+@pytest.mark.parametrize("method", ["streamline-ffn", "streamline-layer"])
+def test_the_official_code_of_streamline_keeps_what_does_best_on_held_out_windows(repaired, method):
+    made = repaired(
+        method=method, fidelity="code", samples=10, batch_size=2, accumulate=1, validation=3, validate_every=2
+    )
+    training = made.details["training"]
+    assert [steps for steps, _ in training["validation"]] == [2, 4, 5]
+    assert training["kept_steps"] in (2, 4, 5)
+    whole = repaired(method=method, fidelity="code", samples=10).details["training"]
+    assert whole["planned_steps"] == 1 and len(whole["validation"]) == 1  # 8 x 16 windows a step
+    assert "validation" not in repaired(method=method, **TRAINED).details["training"]
 
 
 def test_without_samples_the_network_is_untrained(repaired):

@@ -5,6 +5,7 @@ import pytest
 from common import tables
 from common.results import PUBLISHED, Recipe, Record, Store
 from reproductions import readme, registry, reported, show
+from reproductions.linearpatch.trained import FFN_KL
 from reproductions.registry import Column, Row, Table
 
 DENSE = Recipe(model="llama-2-7b", profile="paper", weights="w")
@@ -70,6 +71,28 @@ def test_cells_that_need_no_weights_are_never_gated(tmp_path):
 def test_two_standard_errors_are_the_limit(tmp_path):
     for dense, status in ((0.7911 - 0.0199, "match"), (0.7911 - 0.0201, "differs")):
         assert shown(tmp_path, dense)["by_row"]["LLaMA-2-7B", "0/32", "Dense"]["cells"]["PIQA"]["status"] == status
+
+
+def test_a_training_that_diverged_is_shown_as_such(tmp_path):
+    """LinearPatch, Table 4: an FFN trained on logits by KL. The record has the scores of its last good state."""
+    store = Store(tmp_path, None)
+    table = registry.get("table4-linearpatch")
+    verdicts = {}
+    for status in ("finished", "diverged"):
+        training = {"status": status, "reason": "the loss of step 7 is nan"}
+        for row in table.rows("paper", None):
+            details = {"training": training if row.method == FFN_KL else {"status": "finished"}}
+            for column in table.columns("paper"):
+                if row.recipe and column.benchmark:
+                    found = {column.key: 0.5}
+                    content = (dict(row.recipe.__dict__), row.recipe.hash, column.benchmark, "ok", found, {}, details)
+                    store.put(Record(*content), row.recipe)
+        shown = show.build(table, store, "paper")
+        cells = next(row for row in shown["rows"] if row["method"] == FFN_KL)["cells"]
+        verdicts[status] = next(c["reproduced"] for c in shown["claims"] if "diverges" in c["text"])
+    assert verdicts == {"finished": False, "diverged": True}
+    assert cells["WIKI-2"]["reproduced"] is None and cells["QA RP"]["status"] == "diverged: the loss of step 7 is nan"
+    assert cells["Ratio"]["reproduced"] == 50  # needs no training
 
 
 @pytest.mark.parametrize("paper", registry.PAPERS)
