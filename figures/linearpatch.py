@@ -17,6 +17,12 @@ def _window_of(entry: dict) -> str:
     return f"{entry['model']}, layers [{start}, {stop}) removed"
 
 
+def _caption(figure: plt.Figure, texts: list[str]) -> plt.Figure:
+    """Say which model and cut a figure shows, in small print above it."""
+    figure.suptitle("; ".join(dict.fromkeys(texts)), fontsize=8, color=GREY)
+    return figure
+
+
 def _panels(entries: list[dict], height: float = 2.8) -> tuple[plt.Figure, list[plt.Axes]]:
     figure, axes = plt.subplots(len(entries), 1, figsize=(WIDTH, height * len(entries)), squeeze=False)
     return figure, list(axes[:, 0])
@@ -43,7 +49,7 @@ def figure1a(entries: list[dict], profile: str) -> plt.Figure:
             "before": (f"$X^{{({start})}}$, received", BLUE, "-"),
         }
         _by_channel(axes, details["channels"]["plain"], curves)
-    return figure
+    return _caption(figure, list(map(_window_of, entries)))
 
 
 def figure1b(entries: list[dict], profile: str) -> plt.Figure:
@@ -66,7 +72,7 @@ def figure1b(entries: list[dict], profile: str) -> plt.Figure:
         axes.axvline(1, color=GREY, lw=0.8)
         axes.set(xlabel=r"further factor $\alpha$", ylabel="perplexity", ylim=(0.97 * lowest, 1.8 * lowest))
         axes.legend(loc="upper center")
-    return figure
+    return _caption(figure, list(map(_window_of, entries)))
 
 
 def _by_token(entries: list[dict], basis: str, colour: str) -> plt.Figure:
@@ -82,7 +88,7 @@ def _by_token(entries: list[dict], basis: str, colour: str) -> plt.Figure:
         axes.set(xlabel="position of the token", ylabel=f"largest $|{what}|$ over channels", ylim=(0, 1.05 * max(both)))
         sigma = values[f"sigma_{basis}"]
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), title=f"$\\sigma_d$ = {sigma:.1f}")
-    return figure
+    return _caption(figure, list(map(_window_of, entries)))
 
 
 def _median(values: list[float]) -> float:
@@ -148,4 +154,4 @@ def figure4(entries: list[dict], profile: str) -> plt.Figure:
             axes.set_xlabel(f"first of the {length} layers removed")
             axes.legend(loc="lower left", bbox_to_anchor=(-0.15, 1.0), ncols=3, columnspacing=0.8, handletextpad=0.3)
             axes.xaxis.get_major_locator().set_params(integer=True)
-    return figure
+    return _caption(figure, [f"{entry['model']}, {entry['sparsity']} layers removed" for entry in entries])

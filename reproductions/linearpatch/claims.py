@@ -108,6 +108,21 @@ def without_number(method: str, column: str, beside: str) -> Check:
     return check
 
 
+def mostly_alike(method: str, other: str, columns: Iterable[str]) -> Check:
+    """In more than half of the settings two methods have the same number in every column that either has one in."""
+    columns = list(columns)
+
+    def check(cell: Lookup, settings: Settings) -> bool | None:
+        verdicts = []
+        for setting in settings:
+            one, two = ([cell(*setting, name, column) for column in columns] for name in (method, other))
+            if any(value is not None for value in one) and any(value is not None for value in two):
+                verdicts.append(one == two)
+        return 2 * sum(verdicts) > len(verdicts) if verdicts else None
+
+    return check
+
+
 def column_below(column: str, other: str, method: str = "observed") -> Check:
     """In every setting one column of a figure's row is below another."""
 
