@@ -13,6 +13,7 @@ import random
 import sys
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
@@ -29,14 +30,24 @@ SAMPLERS = {
     "linearpatch-validation": ((0.9, 1.0), 2),
     "prunecomp-train": ((0.0, 0.9), 0),
 }
+SHUFFLES = ("python", "datasets")
 
 
-def sample_crops(ids: Tensor, *, length: int, count: int, sampler: str, seed: int | None = None) -> Tensor:
+def sample_crops(
+    ids: Tensor,
+    *,
+    length: int,
+    count: int,
+    sampler: str,
+    seed: int | None = None,
+    generator: random.Random | None = None,
+) -> Tensor:
     """Random crops of a token stream ``[T]`` as ``[count, length]``.
 
     The samplers for training draw starts with Python's ``random`` uniformly from 0..floor(0.9 T) - length - 1, ends included,
     one after the other, so the first 128 of 5,000 crops are the first 128 drawn. They differ in the seed: 2 for
     LinearPatch's official code, 0 for Prune&Comp's. The one for validation draws likewise from the last tenth.
+    generator: draw with it, and leave it where the draws end, in place of a new one with the seed.
 
     Raises:
         UserError: unknown sampler, or a text shorter than one crop.
@@ -51,21 +62,30 @@ def sample_crops(ids: Tensor, *, length: int, count: int, sampler: str, seed: in
             f"the calibration text has {len(ids)} tokens, too few for crops of {length} from its {part}; "
             "use a longer text or a smaller length"
         )
-    generator = random.Random(default_seed if seed is None else seed)
+    generator = generator or random.Random(default_seed if seed is None else seed)
     starts = [generator.randint(first, last) for _ in range(count)]
     return torch.stack([ids[start : start + length] for start in starts])
 
 
-def sample_lines(tokenizer, texts: Sequence[str], *, length: int, count: int = 128, seed: int = 0) -> Tensor:
+def sample_lines(
+    tokenizer, texts: Sequence[str], *, length: int, count: int = 128, seed: int = 0, shuffle: str = "python"
+) -> Tensor:
     """SLEB's calibration: ``count`` shuffled lines joined by blank lines, cut into windows ``[n, length]``.
 
     In its code the lines are rows of WikiText-2, many of them empty, so 128 lines give only four or five windows of 2048.
+    shuffle: ``datasets`` takes the rows that `datasets.Dataset.shuffle(seed)` puts first, as its code does; ``python`` those
+    that `random.shuffle` does, for texts that its code does not read.
 
     Raises:
-        UserError: the joined lines do not fill one window.
+        UserError: an unknown shuffle, or joined lines that do not fill one window.
     """
+    if shuffle not in SHUFFLES:
+        raise unknown("shuffle", shuffle, SHUFFLES)
     lines = list(texts)
-    random.Random(seed).shuffle(lines)
+    if shuffle == "datasets":
+        lines = [lines[row] for row in np.random.default_rng(seed).permutation(len(lines))[:count]]
+    else:
+        random.Random(seed).shuffle(lines)
     ids = tokenizer("\n\n".join(lines[:count]), return_tensors="pt", verbose=False).input_ids[0]
     if len(ids) < length:
         raise UserError(
@@ -73,6 +93,29 @@ def sample_lines(tokenizer, texts: Sequence[str], *, length: int, count: int = 1
             "use more lines or a smaller length"
         )
     return ids[: len(ids) // length * length].view(-1, length)
+
+
+def sample_documents(tokenizer, texts: Sequence[str], *, length: int, count: int, generator: random.Random) -> Tensor:
+    """One crop of each of ``count`` documents, ``[count, length]``: the Taylor+ tokens of Prune&Comp's official code.
+
+    A document is drawn until one is new and has ``length`` tokens or more, then the start of its crop.
+
+    Raises:
+        UserError: not so many documents are long enough.
+    """
+    texts, tried, crops = list(texts), set(), []
+    while len(crops) < count:
+        if len(tried) == len(texts):
+            raise UserValueError(f"only {len(crops)} of {len(texts)} documents have {length} tokens, not {count}")
+        index = generator.randint(0, len(texts) - 1)
+        if index in tried:
+            continue
+        tried.add(index)
+        ids = tokenizer(texts[index], return_tensors="pt", verbose=False).input_ids[0]
+        if len(ids) >= length:
+            start = generator.randint(0, len(ids) - length)
+            crops.append(ids[start : start + length])
+    return torch.stack(crops)
 
 
 def default_pairs(layers: int, span: int) -> list[tuple[int, int]]:

@@ -35,7 +35,7 @@ CALIBRATION = {
 }
 # SLEB's own: shuffled lines of the training text.
 SLEB_LINES = {
-    "paper": {"corpus": "wikitext2-train", "length": 2048, "count": 128, "seed": 0},
+    "paper": {"corpus": "wikitext2-train", "length": 2048, "count": 128, "seed": 0, "shuffle": "datasets"},
     "standin": {"corpus": "standin-calibration", "length": 256, "count": 48, "seed": 0},
 }
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
 
 from common import calibration, corpora, selection
 from common.errors import UserError
-from common.evaluation.perplexity import Protocol, c4_crops
 from common.surgery import remove_layers
 from papers import linearpatch, prunecomp
 from reproductions import reported
@@ -22,17 +22,22 @@ _CHOICES: dict[str, list[int]] = {}
 def tokens(prepared: Prepared, entry: dict | None):
     """Token ids [samples, tokens] of a calibration entry, None for none.
 
-    Besides the samplers of `common.calibration`: ``lines`` are SLEB's, ``documents`` crops of single documents.
+    Besides the crops of `common.calibration`: ``lines`` are SLEB's, ``documents`` crops of single documents, drawn by the
+    generator that has just drawn the recipe's own crops, since the official code seeds it for those alone.
     """
     if entry is None:
         return None
-    if entry.get("sampler") == "documents":
-        protocol = Protocol("calibration", "", entry["corpus"], entry["length"])
-        return c4_crops(protocol, prepared.tokenizer, entry["count"], entry["seed"])
-    if entry.get("sampler") != "lines":
-        return calibration_windows(entry, prepared.tokenizer)
+    tokenizer, sampler = prepared.tokenizer, entry["sampler"]
+    if sampler not in ("lines", "documents"):
+        return calibration_windows(entry, tokenizer)
     wanted = {name: value for name, value in entry.items() if name not in ("corpus", "sampler")}
-    return calibration.sample_lines(prepared.tokenizer, corpora.texts(entry["corpus"]), **wanted)
+    texts = corpora.texts(entry["corpus"])
+    if sampler == "lines":
+        return calibration.sample_lines(tokenizer, texts, **wanted)
+    before = dict(prepared.recipe.calibration)
+    generator = random.Random(before.pop("seed"))
+    calibration_windows(before | {"generator": generator}, tokenizer)
+    return calibration.sample_documents(tokenizer, texts, generator=generator, **wanted)
 
 
 def _prune(prepared: Prepared, progress: bool) -> None:

@@ -27,13 +27,20 @@ CROPS = {
     "paper": {"corpus": "wikitext2-train", "sampler": "prunecomp-train", "length": 2048, "count": 128, "seed": 0},
     "standin": {"corpus": "standin-calibration", "sampler": "prunecomp-train", "length": 256, "count": 32, "seed": 0},
 }
-# The official code's own: factors from twice as many crops, SLEB's lines for PPL, ten C4 crops for Taylor+.
+# The official code's own: for BI factors from twice as many crops, SLEB's lines for PPL, ten C4 crops for Taylor+.
 CODE_LINES = {
-    "paper": {"corpus": "wikitext2-train", "sampler": "lines", "length": 2048, "count": 128, "seed": 0},
+    "paper": {
+        "corpus": "wikitext2-train",
+        "sampler": "lines",
+        "length": 2048,
+        "count": 128,
+        "seed": 0,
+        "shuffle": "datasets",
+    },
     "standin": {"corpus": "standin-calibration", "sampler": "lines", "length": 256, "count": 48, "seed": 0},
 }
 CODE_TAYLOR = {
-    "paper": {"corpus": "c4-train", "sampler": "documents", "length": 2048, "count": 10, "seed": 2},
+    "paper": {"corpus": "c4-train", "sampler": "documents", "length": 2048, "count": 10},
     "standin": CROPS["standin"] | {"count": 10, "seed": 2},
 }
 
@@ -44,9 +51,9 @@ def selection(profile: str, metric: str, count: int, variant: str, fidelity: str
     chosen = {"method": "prunecomp", "metric": METRICS[metric], "count": count}
     chosen |= {"iterative": iterative and metric != "CosSim(CL)", "compensate": compensate}
     if fidelity == "code":
-        own = {"PPL": CODE_LINES[profile], "Taylor+": CODE_TAYLOR[profile]}.get(metric)
-        if own or metric.startswith("CosSim"):
-            chosen["calibration"] = own or CROPS[profile]
+        own = {"CosSim(BI)": CROPS[profile], "PPL": CODE_LINES[profile], "Taylor+": CODE_TAYLOR[profile]}
+        if metric in own:
+            chosen["calibration"] = own[metric]
     return chosen
 
 
@@ -64,7 +71,7 @@ def recipe(
         return make_recipe(model, profile, limit)
     metric, _, variant = method.partition(" ")
     calibration = dict(CROPS[profile])
-    if fidelity == "code":
+    if fidelity == "code" and metric == "CosSim(BI)":
         calibration["count"] *= 2
     if samples:
         calibration["count"] = samples

@@ -2,10 +2,11 @@
 
 import random
 
+import datasets
 import pytest
 import torch
 
-from common.calibration import Statistics, collect, default_pairs, sample_crops, sample_lines
+from common.calibration import Statistics, collect, default_pairs, sample_crops, sample_documents, sample_lines
 from common.decoder import Decoder
 from common.errors import UserError
 from common.hadamard import hadamard_matrix
@@ -116,6 +117,11 @@ def test_short_text_and_unknown_names_are_refused(tiny_llama, crops, tiny_tokeni
         sample_crops(torch.arange(400), length=5, count=1, sampler="linear-patch")
     with pytest.raises(UserError, match="less than one window of 4000"):
         sample_lines(tiny_tokenizer, ["a", "b"], length=4000)
+    with pytest.raises(UserError, match="unknown shuffle 'numpy'"):
+        sample_lines(tiny_tokenizer, ["a", "b"], length=1, shuffle="numpy")
+    with pytest.raises(UserError, match="only 1 of 2 documents have 5 tokens, not 2"):
+        options = {"length": 5, "count": 2, "generator": random.Random(0)}
+        sample_documents(tiny_tokenizer, ["a", "the layers of a model are removed"], **options)
     with pytest.raises(UserError, match="unknown cosine"):
         collect(Decoder(tiny_llama), crops, kinds=("tokens",))
     with pytest.raises(UserError, match="up to 1 layers, not 3"):
@@ -130,3 +136,30 @@ def test_sleb_lines_are_shuffled_joined_and_cut(tiny_tokenizer):
     windows = sample_lines(tiny_tokenizer, texts, length=16, count=20)
     assert windows.flatten().equal(expected[: windows.numel()])
     assert len(expected) - windows.numel() < 16
+
+
+def test_sleb_lines_are_those_of_the_official_code(tiny_tokenizer):
+    texts = [f"line {i}" for i in range(50)]
+    rows = datasets.Dataset.from_dict({"text": texts}).shuffle(seed=0)[:20]["text"]
+    expected = tiny_tokenizer("\n\n".join(rows), return_tensors="pt").input_ids[0]
+    windows = sample_lines(tiny_tokenizer, texts, length=16, count=20, shuffle="datasets")
+    assert windows.flatten().equal(expected[: windows.numel()])
+
+
+def test_documents_are_drawn_after_the_crops_each_once(tiny_tokenizer):
+    """The official loop: the crops seed the generator, the documents go on with it and redraw what is short or known."""
+    texts = ["the stream is scaled " * n for n in (1, 9, 2, 12, 1, 15, 11)]
+    documents = [tiny_tokenizer(text)["input_ids"] for text in texts]
+    generator, expected, history = random.Random(0), [], []
+    for _ in range(6):
+        generator.randint(0, 900 - 50 - 1)
+    while len(expected) < 4:
+        index = generator.randint(0, 6)
+        if index not in history and len(documents[index]) >= 30:
+            history.append(index)
+            start = generator.randint(0, len(documents[index]) - 30)
+            expected.append(documents[index][start : start + 30])
+    generator = random.Random(0)
+    sample_crops(torch.arange(1000), length=50, count=6, sampler="prunecomp-train", generator=generator)
+    crops = sample_documents(tiny_tokenizer, texts, length=30, count=4, generator=generator)
+    assert crops.tolist() == expected

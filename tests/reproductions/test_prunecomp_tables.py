@@ -53,12 +53,15 @@ def test_the_standin_has_the_same_methods(number):
 
 
 def test_code_and_paper_differ_in_calibration_and_share_the_rest():
-    paper = recipe("standin", "standin", None, "PPL +Prune&Comp", 5)
-    code = recipe("standin", "standin", None, "PPL +Prune&Comp", 5, "code")
-    assert (paper.fidelity, code.fidelity) == ("paper", "code")
-    assert code.calibration["count"] == 2 * paper.calibration["count"]
-    assert code.selection["calibration"]["sampler"] == "lines"
-    assert "calibration" not in paper.selection
+    for metric in METRICS:
+        paper = recipe("standin", "standin", None, f"{metric} +Prune&Comp", 5)
+        code = recipe("standin", "standin", None, f"{metric} +Prune&Comp", 5, "code")
+        assert (paper.fidelity, code.fidelity) == ("paper", "code")
+        assert "calibration" not in paper.selection
+        # 256 crops for BI's factors, 128 for all others
+        assert code.calibration["count"] == paper.calibration["count"] * (2 if metric == "CosSim(BI)" else 1)
+        own = code.selection.get("calibration", {}).get("sampler")
+        assert own == {"CosSim(BI)": "prunecomp-train", "PPL": "lines", "Taylor+": "prunecomp-train"}.get(metric)
 
 
 def test_printed_lists_are_read_in_order():
