@@ -30,20 +30,34 @@ def one_shot(scores: Tensor, count: int, protect: Collection[int] = ()) -> list[
 
 
 def best_window(
-    statistics: Statistics, count: int, kind: str = "token", *, exclude_ends: bool = True
+    statistics: Statistics,
+    count: int,
+    kind: str = "token",
+    *,
+    exclude_ends: bool = True,
+    protect: Collection[int] = (),
 ) -> tuple[int, int]:
     """The window ``[start, stop)`` of ``count`` layers that changes the stream least; ties go to the earliest.
 
     LinearPatch Eq. 2 takes the argmax over all starts (``exclude_ends=False``); its official code looks at starts
-    1..N-count-1, so that neither the first nor the last layer goes (``exclude_ends=True``).
+    1..N-count-1, so that neither the first nor the last layer goes (``exclude_ends=True``). Protected layers stay.
     """
-    check_count(count, statistics.layers)
-    scores = window_scores(statistics, count, kind)
-    first, last = (1, len(scores) - 1) if exclude_ends else (0, len(scores))
-    if first >= last:
-        raise UserValueError(f"no window of {count} layers leaves the first and last of {statistics.layers} in place")
-    start = first + int(scores[first:last].argmin())
+    starts = window_starts(statistics.layers, count, exclude_ends=exclude_ends, protect=protect)
+    scores = window_scores(statistics, count, kind).tolist()
+    start = min(starts, key=scores.__getitem__)
     return start, start + count
+
+
+def window_starts(layers: int, count: int, *, exclude_ends: bool, protect: Collection[int] = ()) -> list[int]:
+    """Where a window of ``count`` layers may start, see `best_window`; UserError when there is no such place."""
+    check_count(count, layers)
+    starts = range(1, layers - count) if exclude_ends else range(layers - count + 1)
+    if not starts:
+        raise UserValueError(f"no window of {count} layers leaves the first and last of {layers} in place")
+    free = [start for start in starts if set(protect).isdisjoint(range(start, start + count))]
+    if not free:
+        raise UserValueError(f"no window of {count} of {layers} layers is without a protected one")
+    return free
 
 
 def streamline_window(statistics: Statistics, count: int) -> tuple[int, int]:

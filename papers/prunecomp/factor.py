@@ -8,10 +8,10 @@ every attention and every MLP do not see the scale of the stream, so scaling eve
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from common.calibration import Statistics
 from common.decoder import Decoder
@@ -71,14 +71,21 @@ def fuse_factors(model: nn.Module, factors: Mapping[int, float]) -> None:
     if not factors:
         return
     writers = {layer: decoder.residual_writers(layer) for layer in range(last)}
-    if any(writer.tensor.is_meta for found in writers.values() for writer in found):
-        raise UserError("cannot fuse a factor into offloaded weights; load the model where it fits, e.g. --device cpu")
+    check_loaded([decoder.embed.weight, *(writer.tensor for found in writers.values() for writer in found)])
     untie_embeddings(model)
     decoder.embedding_writer().scale_(math.prod(factors.values()))
     for layer, found in writers.items():
         product = math.prod(factor for position, factor in factors.items() if position > layer)
         for writer in found:
             writer.scale_(product)
+
+
+def check_loaded(weights: Iterable[Tensor]) -> None:
+    """Refuse weights that are not in memory."""
+    if any(weight.is_meta for weight in weights):
+        raise UserError(
+            "offloaded weights can be neither scored nor scaled; load the model where it fits, e.g. on 'cpu'"
+        )
 
 
 def check_cut(position: int, layers: int) -> None:

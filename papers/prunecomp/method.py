@@ -66,7 +66,7 @@ def prune_and_compensate(
 
     Raises:
         UserError: unknown metric or fidelity, an impossible count, more removals than unprotected layers, a metric or
-            factor without its tokens, norms that are not scale-invariant, a model that carries patches.
+            factor without its tokens, norms that are not scale-invariant, offloaded weights, a model that carries patches.
     """
     decoder = Decoder(model)
     keep = None if protected is None else frozenset(protected)
@@ -78,8 +78,8 @@ def prune_and_compensate(
     if metric == "cl":
         report = _window(search, decoder, count, window_factor)
     elif windows is None:  # Mag+ without compensation: the weights of what remains do not change
-        protected = set(range(decoder.num_layers)) - set(search.first(decoder))
-        removed = one_shot(magnitude(decoder), count, protected)
+        eligible = search.eligible(list(range(decoder.num_layers)), decoder.num_layers)
+        removed = one_shot(magnitude(decoder), count, set(range(decoder.num_layers)).difference(eligible))
         remove_layers(model, removed)
         report = {"removed": removed, "factors": [], "cuts": []}
     elif fidelity == "code" and iterative:
@@ -130,7 +130,8 @@ def _window(search: Search, decoder: Decoder, count: int, window_factor: str) ->
     kind = "channel" if search.fidelity == "code" else "token"
     options = {"span": count, "rotate": False, "batch_size": search.batch_size, "progress": search.progress}
     statistics = collect(decoder, search.windows if search.own is None else search.own, kinds=(kind,), **options)
-    start, stop = best_window(statistics, count, kind, exclude_ends=search.fidelity == "code")
+    sparing = {"exclude_ends": search.fidelity == "code", "protect": search.protected or ()}
+    start, stop = best_window(statistics, count, kind, **sparing)
     factor = None
     if search.compensate and stop < decoder.num_layers:
         if search.own is not None:

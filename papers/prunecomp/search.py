@@ -1,6 +1,7 @@
 """Which layer goes next: the paper's metrics over a stream, with their protections ("Layer Pruning Metrics").
 
-Lower scores are removed first for every metric; Eqs. 4 and 5 are cosines, of which the highest goes.
+Lower scores are removed first for every metric; Eqs. 4 and 5 are cosines, of which the highest goes. Eqs. 7 and 8 sum over
+linear weight matrices; the gains of the norms are counted too, as in the official code.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from common.decoder import Decoder
 from common.errors import UserError, UserValueError, unknown
 from common.hooks import patches
 from common.importance import losses_without_each, magnitude, protect, taylor
-from common.selection import check_count
-from papers.prunecomp.factor import check_scale_invariance
+from common.selection import check_count, window_starts
+from papers.prunecomp.factor import check_loaded, check_scale_invariance
 from papers.prunecomp.stream import Stream
 
 METRICS = ("bi", "cl", "ppl", "taylor+", "mag+")
@@ -27,13 +28,13 @@ class Search:
     """What stays the same while layers go. protected: None for the metric's own rule; own: the metric's tokens, if others."""
 
     metric: str
-    fidelity: str
-    compensate: bool
-    protected: frozenset[int] | None
-    windows: Tensor | None
-    own: Tensor | None
-    batch_size: int
-    progress: bool
+    fidelity: str = "paper"
+    compensate: bool = False
+    protected: frozenset[int] | None = None
+    windows: Tensor | None = None
+    own: Tensor | None = None
+    batch_size: int = 8
+    progress: bool = False
 
     def streams(self, decoder: Decoder) -> tuple[Stream, Stream]:
         """The stream that factors are measured on, and the metric's (mostly the same)."""
@@ -74,12 +75,21 @@ class Search:
 
     def lowest(self, stream: Stream, count: int = 1) -> list[int]:
         """The ``count`` eligible layers of lowest score, lowest first; ties go to the earlier layer."""
-        scores = self.scores(stream, self.eligible(stream.layers, stream.decoder.num_layers))
+        eligible = self.eligible(stream.layers, stream.decoder.num_layers)
+        _check_room(count, len(eligible), len(stream.layers))
+        scores = self.scores(stream, eligible)
         return sorted(scores, key=scores.__getitem__)[:count]
 
-    def first(self, decoder: Decoder) -> list[int]:
-        """The layers of the whole model that may go."""
-        return self.eligible(list(range(decoder.num_layers)), decoder.num_layers)
+    def check(self, layers: int, count: int) -> None:
+        """Refuse what cannot be asked of a model of so many layers."""
+        if self.metric not in METRICS:
+            raise unknown("pruning metric", self.metric, METRICS)
+        if self.fidelity not in FIDELITIES:
+            raise unknown("fidelity", self.fidelity, FIDELITIES)
+        check_count(count, layers)
+        _check_room(count, len(self.eligible(list(range(layers)), layers)), layers)
+        if self.metric == "cl":
+            window_starts(layers, count, exclude_ends=self.fidelity == "code", protect=self.protected or ())
 
 
 def next_layer(
@@ -97,29 +107,31 @@ def choose(
     For all metrics but CL, whose window `common.selection.best_window` gives. Raises UserError as `prune_and_compensate`.
     """
     keep = None if protected is None else frozenset(protected)
-    search = Search(metric, "paper", False, keep, stream.ids, None, stream.batch_size, progress)
+    search = Search(metric, protected=keep, windows=stream.ids, batch_size=stream.batch_size, progress=progress)
+    if metric == "cl":
+        raise UserError("CosSim(CL) removes one window at once; find it with common.selection.best_window")
     check(search, stream.decoder, count)
     return search.lowest(stream, count)
 
 
 def check(search: Search, decoder: Decoder, count: int) -> None:
     """Everything that can be refused before any layer runs."""
-    if search.metric not in METRICS:
-        raise unknown("pruning metric", search.metric, METRICS)
-    if search.fidelity not in FIDELITIES:
-        raise unknown("fidelity", search.fidelity, FIDELITIES)
-    check_count(count, decoder.num_layers)
-    allowed = len(search.first(decoder))
-    if count > allowed:
-        raise UserValueError(
-            f"cannot remove {count} layers: only {allowed} of {decoder.num_layers} are not protected; remove fewer, or name "
-            "the layers to keep in protected="
-        )
+    search.check(decoder.num_layers, count)
     if search.windows is None and search.own is None and search.metric != "mag+":
         raise UserError(f"the metric {search.metric!r} needs calibration tokens [samples, tokens]; pass windows")
     if search.windows is None and search.compensate:
         raise UserError("compensation needs calibration tokens [samples, tokens]; pass windows, or compensate=False")
     if patches(decoder.model):
         raise UserError("the model carries patches; prune and compensate it before anything is attached to it")
+    if search.compensate or search.metric.endswith("+"):
+        check_loaded(decoder.model.parameters())
     if search.compensate:
         check_scale_invariance(decoder)
+
+
+def _check_room(count: int, allowed: int, layers: int) -> None:
+    if count > allowed:
+        raise UserValueError(
+            f"cannot remove {count} layers: only {allowed} of {layers} are not protected; remove fewer, or name the layers "
+            "to keep in protected="
+        )

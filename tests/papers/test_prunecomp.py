@@ -1,19 +1,22 @@
 """Prune&Comp against naive loops: a model that really loses layers and whose weights are scaled by hand, one at a time."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
+from conftest import ARCHITECTURES
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from common import checkpoint, importance
+from common import checkpoint, importance, models
 from common.calibration import collect
-from common.decoder import Decoder
+from common.decoder import SUPPORTED, Decoder
 from common.errors import UserError
 from common.hooks import scale_stream
 from common.surgery import remove_layers
 from papers import prunecomp
 from papers.prunecomp import Stream, fuse_factor, prune_and_compensate
+from papers.prunecomp.__main__ import METHOD
 
 
 @pytest.fixture
@@ -244,6 +247,14 @@ def test_cl_removes_the_window_of_highest_cosine_at_once_with_one_factor(tiny_ll
         assert report["factors"] == [None]
 
 
+def test_a_window_is_free_of_protected_layers(tiny_llama, crops):
+    states = observe(tiny_llama, crops)
+    cosines = {s: torch.cosine_similarity(states[s], states[s + 2], dim=-1).mean().item() for s in (0, 1, 4)}
+    start = max(cosines, key=cosines.__getitem__)
+    report = prune_and_compensate(tiny_llama, crops, 2, metric="cl", protected=[3])
+    assert report["removed"] == [start, start + 1]
+
+
 def test_the_official_code_spares_the_ends_and_takes_other_cosines(make_tiny, crops):
     model = make_tiny()
     states = observe(model, crops)
@@ -355,6 +366,14 @@ def test_bad_input_is_named(tiny_llama, crops):
         prune_and_compensate(tiny_llama, crops, 2, protected=(0, 1, 2, 4, 5))
     with pytest.raises(UserError, match="choose 1..4"):
         prune_and_compensate(tiny_llama, crops, 5)
+    with pytest.raises(UserError, match="no window of 2 of 6 layers is without a protected one"):
+        prune_and_compensate(tiny_llama, crops, 2, metric="cl", protected=(1, 3, 5))
+    with pytest.raises(UserError, match="one window at once"):
+        prunecomp.next_layer(Stream(Decoder(tiny_llama), crops), "cl")
+    stream = Stream(Decoder(tiny_llama), crops)
+    stream.remove(2)
+    with pytest.raises(UserError, match="only 0 of 5 are not protected"):
+        prunecomp.next_layer(stream, "bi", protected=(0, 1, 3, 4, 5))
     assert len(tiny_llama.model.layers) == 6
 
 
@@ -365,19 +384,45 @@ def test_norms_that_see_the_scale_are_refused(tiny_llama, crops):
     fuse_factor(tiny_llama, 2, 1.1)  # it is not before this cut
 
 
-def test_offloaded_weights_are_refused_before_anything_changes(tiny_llama):
+def test_offloaded_weights_are_refused_before_anything_changes(tiny_llama, crops):
     before = tiny_llama.model.embed_tokens.weight.clone()
     tiny_llama.model.layers[1].mlp.down_proj.to("meta")
     with pytest.raises(UserError, match="offloaded weights"):
         fuse_factor(tiny_llama, 3, 1.1)
     assert torch.equal(tiny_llama.model.embed_tokens.weight, before)
+    for metric, compensate in (("bi", True), ("mag+", False)):
+        with pytest.raises(UserError, match="offloaded weights"):
+            prune_and_compensate(tiny_llama, crops, 1, metric=metric, compensate=compensate, protected=(0, 5))
+    assert len(tiny_llama.model.layers) == 6
 
 
 def test_an_unknown_architecture_is_refused_by_name(crops):
-    settings = {"n_embd": 32, "n_layer": 4, "n_head": 2, "vocab_size": 320, "n_positions": 32}
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("gpt2", **settings))
-    with pytest.raises(UserError, match="architecture 'gpt2' is not supported; supported: gemma2, llama"):
-        prune_and_compensate(model, crops, 1)
+    """Learned positions, LayerNorm and projections of other names: refused, and not by halves."""
+    gpt2 = {"n_embd": 32, "n_layer": 4, "n_head": 2, "vocab_size": 320, "n_positions": 32}
+    opt = {"hidden_size": 32, "ffn_dim": 48, "num_hidden_layers": 4, "num_attention_heads": 2, "vocab_size": 320}
+    opt |= {"word_embed_proj_dim": 32, "max_position_embeddings": 32}
+    for name, settings in (("gpt2", gpt2), ("opt", opt)):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **settings))
+        with pytest.raises(UserError, match=f"architecture '{name}' is not supported; supported: gemma2, llama"):
+            prune_and_compensate(model, crops, 1)
+
+
+def test_every_architecture_of_the_registry_is_tested_here_or_refused():
+    tested = {settings["model_type"] for settings in ARCHITECTURES.values()}
+    assert tested == set(SUPPORTED)
+    for spec in models.REGISTRY.values():
+        kind = spec.facts["model_type"]
+        if kind not in tested:
+            with pytest.raises(UserError, match=f"architecture '{kind}' is not supported"):
+                Decoder(SimpleNamespace(config=SimpleNamespace(model_type=kind)))
+
+
+def test_the_command_refuses_before_anything_is_read():
+    options = SimpleNamespace(metric="mag+", fidelity="paper", remove=11)
+    with pytest.raises(UserError, match="only 10 of 16 are not protected"):
+        METHOD.check(options, 16)
+    options.remove = 10
+    METHOD.check(options, 16)
 
 
 def test_the_last_layer_goes_without_a_factor_when_the_metric_says_so(tiny_llama, crops, caplog):
