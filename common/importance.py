@@ -194,9 +194,9 @@ def taylor(
             ``inputs[batch][place]`` [samples, tokens, channels]. Saves the forward pass. Any but the first and the last may
             be None; it is then run again from the one before it.
 
-    The loss gradient goes back through one layer at a time for the whole set, so one layer's gradients exist at a time
-    instead of a second copy of the model, and that layer alone is widened to float32 (half precision would lose
-    gradients). Held meanwhile, in host memory: every layer's input on ``ids``. Layer executions: 2 per layer and
+    The loss gradient goes back through one layer at a time for the whole set, so one layer's gradients exist at a time (their
+    sum and a micro-batch's) instead of a second copy of the model, and that layer alone is widened to float32 (half precision
+    would lose gradients). Held meanwhile, in host memory: every layer's input on ``ids``. Layer executions: 2 per layer and
     micro-batch, one forward and one with gradients (1 with ``inputs``).
 
     Raises:
@@ -243,6 +243,7 @@ def taylor(
                     total = list(found[1:])
                 else:
                     total = [a if b is None else b if a is None else a.add_(b) for a, b in zip(total, found[1:])]
+                del found  # or a third set would exist while the next batch's is made
             if total is not None:
                 scores[place] = _saliency(weights, total)
     return scores

@@ -1,6 +1,7 @@
 """Taylor and magnitude against one naive backward pass of the whole model and a plain sum over its state dict."""
 
 import copy
+import weakref
 
 import pytest
 import torch
@@ -83,6 +84,24 @@ def test_taylor_of_a_frozen_half_precision_model_is_that_of_its_widened_copy(mak
     torch.testing.assert_close(scores, naive_taylor(wide, [crops], "after-sum"), rtol=1e-3, atol=0)
     assert {p.dtype for p in half.parameters()} == {torch.bfloat16}
     assert not any(p.requires_grad for p in half.parameters())
+
+
+def test_gradients_of_one_layer_exist_at_a_time(tiny_llama, crops, monkeypatch):
+    """At most a layer's sum and what one micro-batch adds to it are alive whenever gradients are made."""
+    alive, most, grad = [], [], torch.autograd.grad
+
+    def watched(outputs, inputs, *args, **options):
+        found = grad(outputs, inputs, *args, **options)
+        if isinstance(inputs, list):  # a layer's, not the loss's
+            alive.extend(weakref.ref(gradient) for gradient in found[1:])
+            most.append(sum(gradient.numel() for one in alive if (gradient := one()) is not None))
+        return found
+
+    monkeypatch.setattr(torch.autograd, "grad", watched)
+    importance.taylor(Decoder(tiny_llama), crops, micro_batch=1)
+    layer = sum(p.numel() for p in tiny_llama.model.layers[0].parameters())
+    assert len(most) == 6 * 5
+    assert max(most) == 2 * layer
 
 
 def test_taylor_layer_executions_are_the_stated_ones(tiny_llama, crops):
