@@ -97,11 +97,18 @@ def counts(model: torch.nn.Module, samples: int, tokens: int, remove: int) -> No
         )
 
 
-def random_model(kind: str, spread: float) -> torch.nn.Module:
-    """A small random model of one architecture, at its own epsilon."""
+def epsilons() -> list[tuple[str, float]]:
+    """Every supported model type with each epsilon of the registered models; none is a Mistral: that of its first release."""
+    found = {(spec.facts["model_type"], spec.facts["eps"]) for spec in models.REGISTRY.values() if "eps" in spec.facts}
+    return sorted(pair for pair in found | {("mistral", 1e-5)} if pair[0] in SUPPORTED)
+
+
+def random_model(kind: str, spread: float, epsilon: float) -> torch.nn.Module:
+    """A small random model of one architecture."""
     options = {"query_pre_attn_scalar": 16} if kind == "gemma2" else {}
     options |= {"num_local_experts": 4, "num_experts_per_tok": 2} if kind == "mixtral" else {}
-    config = AutoConfig.for_model(kind, **SIZES, **options, num_attention_heads=4, initializer_range=spread)
+    options |= {"num_attention_heads": 4, "initializer_range": spread, "rms_norm_eps": epsilon}
+    config = AutoConfig.for_model(kind, **SIZES, **options)
     torch.manual_seed(0)
     return AutoModelForCausalLM.from_config(config).eval()
 
@@ -126,7 +133,11 @@ def deviations(standin: torch.nn.Module) -> None:
     print("\nlargest logit deviation of fusing from a hook at the cut (float32, cut in the middle)\n")
     print("| model | epsilon | factor 1.2 | factor 0.8 | factor 2, epsilon 0 |")
     print("|---|---|---|---|---|")
-    cases = [(f"{kind}, random, spread {s}", random_model(kind, s)) for kind in sorted(SUPPORTED) for s in (0.02, 0.2)]
+    cases = [
+        (f"{kind}, random, spread {spread}", random_model(kind, spread, epsilon))
+        for kind, epsilon in epsilons()
+        for spread in (0.02, 0.2)
+    ]
     for label, model in [*cases, ("stand-in, trained", standin)]:
         position = model.config.num_hidden_layers // 2
         real = [deviation(model, position, factor, True) for factor in (1.2, 0.8)]
