@@ -10,6 +10,8 @@ from papers import linearpatch
 from papers.linearpatch.method import VARIANTS
 from papers.linearpatch.patch import KINDS
 
+PATCHES = tuple(kind for kind in KINDS if kind != "rotated")  # the same map as hadamard, kept for training
+
 
 def add_options(group: argparse.ArgumentParser) -> None:
     """LinearPatch's own options."""
@@ -19,8 +21,8 @@ def add_options(group: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--patch",
         default="hadamard",
-        choices=KINDS,
-        help="hadamard: the paper's A; diagonal: its +d; matrix (ours): any matrix, by least squares",
+        choices=PATCHES,
+        help="hadamard: the paper's A; diagonal: its +d; scalar (ours): one factor; matrix (ours): any, by least squares",
     )
 
 

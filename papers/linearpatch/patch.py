@@ -195,8 +195,10 @@ def check_cuts(removed: Collection[int], layers: int) -> None:
     which takes any common factor back out.
 
     Raises:
-        UserError: a run that holds the first or the last layer.
+        UserError: layers that there are not, or a run that holds the first or the last one.
     """
+    if outside := sorted(layer for layer in removed if not 0 <= layer < layers):
+        raise UserValueError(f"cannot remove layers {outside}: the model has layers 0 to {layers - 1}")
     for start, stop in runs(removed):
         if start == 0 or stop == layers:
             which, why = ("first", "before it is only the embedding") if start == 0 else ("last", "no layer follows it")

@@ -179,6 +179,8 @@ def test_bad_patches_and_cuts_are_named(tiny_llama, crops, make_tiny):
         linearpatch.patch_cuts(tiny_llama, statistics, [0, 1])
     with pytest.raises(UserError, match=r"\[4, 6\) hold the last layer of 6"):
         linearpatch.prune(tiny_llama, crops, 2, layers=[4, 5])
+    with pytest.raises(UserError, match=r"cannot remove layers \[21, 22\]: the model has layers 0 to 5"):
+        linearpatch.prune(tiny_llama, crops, 2, layers=[21, 22])
     with pytest.raises(UserError, match="3 layers are given, but 2 are to be removed"):
         linearpatch.prune(tiny_llama, crops, 2, layers=[2, 3, 4])
     with pytest.raises(UserError, match="a matrix cannot be had by 'pooled-l1'"):

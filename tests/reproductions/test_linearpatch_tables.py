@@ -19,7 +19,7 @@ from common.selection import best_window
 from figures import style
 from reproductions import linearpatch, measure, registry, reported, shapes
 from reproductions.__main__ import main
-from reproductions.linearpatch import trained
+from reproductions.linearpatch import claims, trained
 from reproductions.methods import magnitudes
 
 REPORTED = Path(__file__).resolve().parents[2] / "papers" / "linearpatch" / "reported" / "table1.csv"
@@ -76,6 +76,33 @@ def test_the_papers_claims_on_its_own_numbers(capsys):
     # LLaMA-3-8B, 7/32: LinearPatch[L] retains 73.57, LLM-Pruner 77.12; and 94.15 - 90.84 is 3.31, not 4.
     assert claims["LinearPatch[L] retains more than SLEB and LLM-Pruner"] is False
     assert [verdict for text, verdict in claims.items() if "4 %" in text] == [False]
+
+
+@pytest.mark.parametrize(
+    "target, words", [("table7", "40 times"), ("table9", "the same layers"), ("figure1d", "lowers sigma_d")]
+)
+def test_claims_of_what_is_printed_hold_in_what_is_printed(target, words):
+    table = registry.get(f"{target}-linearpatch")
+    numbers = reported.cells("linearpatch", table.number)
+    settings = list(dict.fromkeys(key[:2] for key in numbers))
+    (claim,) = [claim for claim in table.claims if words in claim.text]
+    assert claim.check(lambda *key: numbers[key].value if key in numbers else None, settings) is True
+
+
+def test_mostly_alike_takes_more_than_half_of_the_settings():
+    numbers = {
+        ("m", "1", "a", "x"): 1.0,
+        ("m", "1", "b", "x"): 1.0,
+        ("m", "2", "a", "x"): 1.0,
+        ("m", "2", "b", "x"): 2.0,
+    }
+    check = claims.mostly_alike("a", "b", ["x", "y"])
+    lookup = lambda *key: numbers.get(key)  # noqa: E731
+    assert check(lookup, [("m", "1")]) is True
+    assert check(lookup, [("m", "1"), ("m", "2")]) is False  # half of them
+    assert check(lookup, [("m", "3")]) is None
+    numbers["m", "1", "b", "y"] = 5.0  # a number that only one of them has
+    assert check(lookup, [("m", "1")]) is False
 
 
 @pytest.fixture
