@@ -11,22 +11,16 @@ from common.errors import UserValueError, unknown
 KINDS = ("cka", "cosine")
 
 
-def linear_cka(first: Tensor, second: Tensor) -> float:
-    """Linear centred kernel alignment of two views [n, c1] and [n, c2] of the same n tokens (Kornblith et al. 2019).
-
-    ||Y'X||_F^2 / (||X'X||_F ||Y'Y||_F) of the centred views; 1 for views that differ by rotation and scale alone.
-    """
-    x, y = (view.double() - view.double().mean(0) for view in (first, second))
-    cross = (y.T @ x).square().sum()
-    return float(cross / ((x.T @ x).square().sum() * (y.T @ y).square().sum()).sqrt())
-
-
 @torch.no_grad()
 def layer_similarity(decoder: Decoder, ids: Tensor, kind: str = "cka") -> Tensor:
     """Similarity of X[1] .. X[N], the outputs of the layers, on ids [batch, tokens]: float64 [N, N], ones on the diagonal.
 
-    cka: linear CKA over all tokens, by Gram matrices of the tokens (n^2 numbers a layer, whatever the width).
+    cka: linear centred kernel alignment over all tokens (Kornblith et al. 2019), <K, L> / (|K| |L|) of the centred views'
+    Gram matrices; 1 for views that differ by rotation and scale alone. It takes n^2 numbers a layer, whatever the width.
     cosine: the mean over tokens of the cosine along channels.
+
+    Raises:
+        UserError: an unknown kind, or fewer than two tokens.
     """
     if kind not in KINDS:
         raise unknown("similarity", kind, KINDS)
