@@ -24,7 +24,7 @@ from common.decoder import Decoder
 from common.errors import UserValueError, unknown
 from common.surgery import remove_layers
 from papers.laco.merge import RULES, Merge, check_alike, check_unpatched
-from papers.laco.outputs import DEFAULT_COSINE, output_similarity, tokenise
+from papers.laco.outputs import DEFAULT_COSINE, boundaries, output_similarity, tokenise
 
 LEAST_LAYERS = 2  # what `common.surgery` leaves at least
 
@@ -146,9 +146,7 @@ class _Search:
         self.inputs: list[list[Tensor]] = []  # [sentence][layer] -> X[layer]
         self.outputs: list[Tensor] = []
         for ids in tokenise(tokenizer, sentences):
-            states = [self.decoder.embed_tokens(ids)]
-            for layer in range(self.layers):
-                states.append(self.decoder.run(states[-1], layer, layer + 1))
+            states = boundaries(self.decoder, ids)
             self.outputs.append(self.decoder.norm(states.pop())[0])
             self.inputs.append(states)
 

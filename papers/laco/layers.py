@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from common.decoder import Decoder, layer_list
 from common.errors import UserValueError
 from papers.laco.merge import Merge, merged
-from papers.laco.outputs import output_similarity, tokenise
+from papers.laco.outputs import boundaries, output_similarity, tokenise
 
 MERGED = {"Eq. 1": "paper", "the code's merge": "code"}
 
@@ -67,13 +67,7 @@ def merged_norms(model: nn.Module, followers: int = 3) -> dict[str, list[float] 
 @torch.no_grad()
 def _states(decoder: Decoder, tokenizer, sentences: Sequence[str]) -> list[list[Tensor]]:
     """[sentence][boundary] -> X[boundary] [1, tokens, channels]."""
-    found = []
-    for ids in tokenise(tokenizer, sentences):
-        states = [decoder.embed_tokens(ids)]
-        for layer in range(decoder.num_layers):
-            states.append(decoder.run(states[-1], layer, layer + 1))
-        found.append(states)
-    return found
+    return [boundaries(decoder, ids) for ids in tokenise(tokenizer, sentences)]
 
 
 def adjacent_cosines(model: nn.Module, tokenizer, sentences: Sequence[str], cosine: str = "token") -> list[float]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from common.calibration import COSINES
+from common.decoder import Decoder
 from common.errors import UserValueError, unknown
 
 DEFAULT_COSINE = "flat-sentence"
@@ -30,6 +31,14 @@ def tokenise(tokenizer, sentences: Sequence[str]) -> list[Tensor]:
         if not len(tokenizer(sentence, add_special_tokens=False)["input_ids"]):
             raise UserValueError(f"calibration sentence {number} ({sentence!r}) has no tokens; leave it out")
     return [torch.tensor([tokenizer(sentence)["input_ids"]]) for sentence in sentences]
+
+
+def boundaries(decoder: Decoder, ids: Tensor) -> list[Tensor]:
+    """The stream X[0] .. X[N] of one sentence, ids [1, tokens], each [1, tokens, channels]."""
+    states = [decoder.embed_tokens(ids)]
+    for layer in range(decoder.num_layers):
+        states.append(decoder.run(states[-1], layer, layer + 1))
+    return states
 
 
 def output_similarity(ours: Sequence[Tensor], theirs: Sequence[Tensor], cosine: str = DEFAULT_COSINE) -> float:
