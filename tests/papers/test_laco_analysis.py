@@ -2,6 +2,7 @@
 
 import copy
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -170,7 +171,9 @@ def test_posttraining_learns_and_continues(write_checkpoint, tmp_path, monkeypat
     losses = [checkpoint.load(path)[0](ids, labels=ids).loss.item() for path in (source, tmp_path / "out" / "model")]
     assert losses[1] < losses[0] - 0.5
     first = (tmp_path / "out" / "model" / "model.safetensors").read_bytes()
-    posttrain.main([*common, "--tokens", "384"])  # finished: the newest checkpoint is the last step
+    for folder in ("checkpoint-6", "model"):  # as if it had been killed after the third of six steps
+        shutil.rmtree(tmp_path / "out" / folder)
+    assert posttrain.main([*common, "--tokens", "384"]) == 0
     assert (tmp_path / "out" / "model" / "model.safetensors").read_bytes() == first
 
 
