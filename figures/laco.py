@@ -85,7 +85,9 @@ def figure5(entries: list[dict], profile: str) -> plt.Figure:
             if name in lines:
                 axes.plot(range(1, len(lines[name]) + 1), lines[name], mark, color=colour, ms=4, label=label)
     least = min(0, *(min(values) for values in windows.values()))
-    left.set(xlabel="layer (to the next)", ylabel="cosine of outputs", title="(a) adjacent layers", ylim=(least, 1.02))
+    left.set(
+        xlabel="layer (to the next)", ylabel="cosine of outputs", title="(a) adjacent layers", ylim=(least - 0.02, 1.02)
+    )
     start, stop = details["within"]
     right.axvspan(start + 0.5, stop + 0.5, color="#eeeeee", zorder=0, lw=0)
     right.set(xlabel="first of four layers (grey: the paper's part)", title="(b) four layers merged into one")
