@@ -15,27 +15,36 @@
 # # LaCo, walked through
 #
 # *LaCo: Large Language Model Pruning via Layer Collapse.* Rear layers collapse into a prior one, as long as the model's
-# outputs stay alike. This notebook follows the paper on the **stand-in**, a model of 8.7 M parameters and 16 layers that
-# lies in this repository: every number below is computed here or read from a record, and none of them says anything
-# about the paper's models. Nothing is defined here; each step imports the function that is the equation.
+# outputs stay alike. This notebook follows the paper, section by section, on the **stand-in**, a model of 8.7 M parameters
+# and 16 layers that lies in this repository: every number below is computed here or read from a record, and none of them
+# says anything about the paper's models. Nothing is defined here; each step imports the function that is the equation.
 
 # %%
 import copy
 
 import torch
+import transformers
 from IPython.display import Image
 
 from common import models
 from common.results import PUBLISHED, Store
 from figures.style import RENDERED
 from papers.laco import collapse, collapse_to, merge_layers, output_similarity
-from papers.laco.layers import adjacent_cosines, adjacent_distances, merged_norms, merged_outputs
+from papers.laco.layers import (
+    adjacent_cosines,
+    adjacent_distances,
+    merged_norms,
+    merged_outputs,
+    orthogonal_cosines,
+    uncorrelated_outputs,
+)
 from papers.laco.outputs import tokenise
 from papers.laco.sentences import calibration_sentences
 from reproductions import registry, show
 
 torch.set_num_threads(1)
 torch.set_flush_denormal(True)
+transformers.utils.logging.disable_progress_bar()
 model, tokenizer = models.load("standin")
 store = Store(PUBLISHED, None)
 
@@ -72,7 +81,100 @@ for merge in ("paper", "code", "drop"):
     )
 
 # %% [markdown]
-# ## Are adjacent layers alike? (section 4.2, Figure 4)
+# ## Layer collapse (section 2.2, Algorithm 1)
+#
+# Starting near the top, C - 1 layers are merged into layer l. If the outputs of a few sentences stay similar enough to the
+# original model's (s > T), the merge stands and l falls by I; else it is taken back and l falls by one. Layers count from 1
+# here, as in the paper. The sentences (section 3.4: ten of Wikipedia) are drawn from the stand-in's own training text.
+
+# %%
+sentences = calibration_sentences("standin-calibration", 10)
+print(*sentences[:3], "...", sep="\n")
+
+# %%
+for merge, T in (("paper", 0.55), ("code", 0.89)):
+    collapsed = copy.deepcopy(model)
+    found = collapse(collapsed, tokenizer, sentences, C=3, I=2, T=T, merge=merge)
+    print(f"{merge}: T = {T}, {found.layers} layers left, removed {found.removed} (0-based)")
+    print("  ", "  ".join(f"l={a.l}: {a.similarity:.2f}{' *' if a.accepted else ''}" for a in found.trace))
+
+# %% [markdown]
+# Stars mark accepted merges. With the paper's own settings for LLaMA-2-7B, C = 4 and T = .65, Eq. 1 merges nothing here.
+
+# %%
+for merge in ("paper", "code"):
+    found = collapse(copy.deepcopy(model), tokenizer, sentences, C=4, I=2, T=0.65, merge=merge)
+    best = max(attempt.similarity for attempt in found.trace)
+    print(f"{merge}: {found.layers} layers left; highest similarity of an attempt {best:.2f}")
+
+# %% [markdown]
+# Every attempt of five searches, from the records:
+
+# %%
+Image(RENDERED / "figure-search-laco.png", width=760)
+
+# %% [markdown]
+# The similarity is one cosine per sentence, over all its tokens and channels after the final norm, as in the official
+# notebooks; Algorithm 1 does not say. Others can be named.
+
+# %%
+outputs = [
+    [net.model(ids).last_hidden_state[0] for ids in tokenise(tokenizer, sentences)] for net in (collapsed, model)
+]
+for cosine in ("flat-sentence", "token", "channel", "flat-batch"):
+    print(f"{cosine:14} {output_similarity(*outputs, cosine):.3f}")
+
+# %% [markdown]
+# ## What the search costs (section 2.3)
+#
+# The paper counts sentences: at most one pass over all of them for each position of l. A pass need not begin at the
+# embedding. The pointer only falls, so nothing below it has changed when it is tried: one pass over the original model gives
+# its outputs and every layer input the search will start from. The notebooks copy the model for every attempt and run both
+# models from the embedding; `benchmarks/laco.py` does that too, and compares choices, executions and memory.
+
+# %%
+found = collapse(copy.deepcopy(model), tokenizer, sentences, C=4, I=2, T=0.65)
+full = sum(len(sentences) * (16 + 16 - attempt.K) for attempt in found.trace)
+print(
+    f"{len(found.trace)} attempts on {len(sentences)} sentences; the paper's bound is {16 * len(sentences)} sentences"
+)
+print(f"{found.layer_executions} layer executions; two full forwards of every sentence at every attempt take {full}")
+
+# %% [markdown]
+# ## Scores (section 3.5, Table 2)
+#
+# From the records. Both merges leave as many layers; `nothing merged` is the same search with followers that just go.
+
+# %%
+for row in show.build(registry.get("table2-laco"), store, "standin")["rows"]:
+    if row["profile"] == "standin":
+        cells = [row["cells"].get(name, {}).get("reproduced") for name in ("layers", "Avg.", "Per.")]
+        print(f"{row['method']:32}", "  ".join("     -" if value is None else f"{value:6.2f}" for value in cells))
+
+# %% [markdown]
+# What they write (Table 8): each model's continuation of one prompt.
+
+# %%
+for row in show.build(registry.get("table8-laco"), store, "standin")["rows"]:
+    if row["profile"] == "standin":
+        print(f"{row['method']:32}", " ".join(row["cells"]["response 1"].get("text", "-").split()))
+
+# %% [markdown]
+# ## Post-training and pruning again (section 4.1, Figure 3, Table 3)
+#
+# A short run on the stand-in's own training text, with appendix B's settings but for rate, batch and length.
+
+# %%
+Image(RENDERED / "figure3-laco.png", width=420)
+
+# %%
+for row in show.build(registry.get("table3-laco"), store, "standin")["rows"]:
+    if row["profile"] == "standin":
+        cells = [row["cells"].get(name, {}).get("reproduced") for name in ("layers", "Avg.")]
+        print(f"{row['method']:52}", "  ".join("     -" if value is None else f"{value:6.2f}" for value in cells))
+
+# %% [markdown]
+# ## Are adjacent layers' weights alike? (section 4.2, Figure 4)
 #
 # The paper's reason for the merge: distances between adjacent layers' matrices are "generally no more than 200", small
 # for so many numbers. Small against what? Two matrices with nothing in common are $\sqrt{|A|^2 + |B|^2}$ apart.
@@ -98,79 +200,41 @@ for m in (1, 2, 3, 5):
     )
 
 # %% [markdown]
-# ## Are adjacent outputs alike? (Figure 5)
+# ## Are adjacent outputs alike? (section 4.2, Figure 5)
 #
-# They are: the residual stream changes little from layer to layer. But that holds whatever the layers' weights are, and
-# so a merged layer must be compared with what no merging at all would give.
+# (a) They are. But a layer only adds to the stream: had it added something orthogonal, with nothing in common with what was
+# there, the cosines would be about as high. (b) Four layers are merged into one, and its output is compared with the last
+# one's. Beside both merges: Eq. 1 with followers whose rows and columns are shuffled, so that they have nothing in common
+# with the first layer; the first layer alone; and no layer at all.
 
 # %%
-sentences = calibration_sentences("standin-calibration", 10)
-print(*sentences[:3], "...", sep="\n")
-cosines = adjacent_cosines(model, tokenizer, sentences)
-print(f"\nadjacent outputs: {min(cosines):.3f} to {max(cosines):.3f}")
-print("four layers into one, against the last one's output (mean over windows):")
-for name, values in merged_outputs(model, tokenizer, sentences).items():
-    print(f"  {name:18} {sum(values) / len(values):.3f}")
+for name, values in (
+    ("(a) measured", adjacent_cosines(model, tokenizer, sentences)),
+    ("(a) if orthogonal", orthogonal_cosines(model, tokenizer, sentences)),
+):
+    print(f"{name:24} {min(values):.3f} to {max(values):.3f}")
+uncorrelated = {"Eq. 1 if uncorrelated": uncorrelated_outputs(model, tokenizer, sentences)}
+for name, values in (merged_outputs(model, tokenizer, sentences) | uncorrelated).items():
+    print(f"(b) {name:22} {sum(values) / len(values):.3f} (mean over windows)")
 
 # %%
 Image(RENDERED / "figure5-laco.png", width=760)
 
 # %% [markdown]
-# The code's merge does about as well as keeping the first layer alone, and Eq. 1 far worse. Where only one layer is
-# merged ($m = 1$), Eq. 1 is $\theta_{l+1}$: layer $l$ is deleted.
+# The code's merge does about as well as keeping the first layer alone. Eq. 1 does far worse, about as it would with followers
+# that have nothing in common with the layer they are merged into. Where only one layer is merged ($m = 1$), Eq. 1 is
+# $\theta_{l+1}$: layer $l$ is deleted.
 #
-# ## Layer collapse (section 2.2, Algorithm 1)
-#
-# Starting near the top, C - 1 layers are merged into layer l. If the outputs of a few sentences stay similar enough
-# (s > T), the merge stands and l falls by I; else it is taken back and l falls by one. Layers count from 1 here, as in
-# the paper.
+# ## Other shares (section 4.3, Table 4)
 
 # %%
-for merge, T in (("paper", 0.55), ("code", 0.89)):
-    collapsed = copy.deepcopy(model)
-    found = collapse(collapsed, tokenizer, sentences, C=3, I=2, T=T, merge=merge)
-    print(f"{merge}: T = {T}, {found.layers} layers left, removed {found.removed} (0-based)")
-    print("  ", "  ".join(f"l={a.l}: {a.similarity:.2f}{' *' if a.accepted else ''}" for a in found.trace))
+for row in show.build(registry.get("table4-laco"), store, "standin")["rows"]:
+    if row["profile"] == "standin":
+        cells = [row["cells"].get(name, {}).get("reproduced") for name in ("layers", "Avg.")]
+        print(f"{row['method']:32}", "  ".join("     -" if value is None else f"{value:6.2f}" for value in cells))
 
 # %% [markdown]
-# With the paper's own settings for LLaMA-2-7B, C = 4 and T = .65, Eq. 1 merges nothing on the stand-in.
-
-# %%
-for merge in ("paper", "code"):
-    found = collapse(copy.deepcopy(model), tokenizer, sentences, C=4, I=2, T=0.65, merge=merge)
-    best = max(attempt.similarity for attempt in found.trace)
-    print(f"{merge}: {found.layers} layers left; highest similarity of an attempt {best:.2f}")
-
-# %%
-Image(RENDERED / "figure-search-laco.png", width=760)
-
-# %% [markdown]
-# The similarity is one cosine per sentence, over all its tokens and channels after the final norm, as in the official
-# notebooks; Algorithm 1 does not say. Others can be named.
-
-# %%
-outputs = [
-    [net.model(ids).last_hidden_state[0] for ids in tokenise(tokenizer, sentences)] for net in (collapsed, model)
-]
-for cosine in ("flat-sentence", "token", "channel", "flat-batch"):
-    print(f"{cosine:14} {output_similarity(*outputs, cosine):.3f}")
-
-# %% [markdown]
-# ## What the search costs
-#
-# The pointer only falls, so nothing below it has changed when it is tried: one pass over the original model gives its
-# outputs and every layer input the search will start from. The notebooks copy the model for every attempt and run both
-# models from the embedding; `benchmarks/laco.py` does that too, and compares choices, executions and memory.
-
-# %%
-found = collapse(copy.deepcopy(model), tokenizer, sentences, C=4, I=2, T=0.65)
-full = sum(len(sentences) * (16 + 16 - attempt.K) for attempt in found.trace)
-print(
-    f"{found.layer_executions} layer executions; two full forwards for each of {len(found.trace)} attempts take {full}"
-)
-
-# %% [markdown]
-# ## A wanted number of layers (ours)
+# ## A wanted number of layers (Limitations; ours)
 #
 # The paper names as its limitation that only T controls how much is pruned. Lowering T changes nothing until it passes
 # the highest similarity that was rejected, so every distinct run can be walked, from T = 1 down. The number of layers
@@ -182,35 +246,6 @@ found = collapse_to(collapsed, tokenizer, sentences, 10, C=3, I=2, merge="code")
 print(f"10 layers: highest T = {found.threshold:.4f}, removed {found.removed}")
 prompt = tokenizer("sort(values, key)\n\nReturn", return_tensors="pt")
 print(tokenizer.decode(collapsed.generate(**prompt, max_new_tokens=24, do_sample=False)[0]))
-
-# %% [markdown]
-# ## Scores (Tables 2 and 4)
-#
-# From the records. Both merges leave as many layers; `nothing merged` is the same search with followers that just go.
-
-# %%
-for target in ("table2-laco", "table4-laco"):
-    table = show.build(registry.get(target), store, "standin")
-    print(table["title"])
-    for row in table["rows"]:
-        if row["profile"] == "standin":
-            cells = [row["cells"].get(name, {}).get("reproduced") for name in ("layers", "Avg.", "Per.")]
-            shown = "  ".join("     -" if value is None else f"{value:6.2f}" for value in cells)
-            print(f"  {row['method']:32} {shown}")
-
-# %% [markdown]
-# ## Post-training and pruning again (section 4.1, Figure 3, Table 3)
-#
-# A short run on the stand-in's own training text, with appendix B's settings but for rate and length.
-
-# %%
-Image(RENDERED / "figure3-laco.png", width=420)
-
-# %%
-for row in show.build(registry.get("table3-laco"), store, "standin")["rows"]:
-    if row["profile"] == "standin":
-        cells = [row["cells"].get(name, {}).get("reproduced") for name in ("layers", "Avg.")]
-        print(f"{row['method']:52}", "  ".join("     -" if value is None else f"{value:6.2f}" for value in cells))
 
 # %% [markdown]
 # ## What did and did not reproduce
