@@ -84,7 +84,7 @@ def from_table(
     """Examples from a `datasets.Dataset` or a list of mappings with columns for instruction, input and response.
 
     skip_empty: leave examples without a response out, counting them, in place of refusing the data.
-    Raises UserError for a missing column and an empty response, with its row.
+    Raises UserError for a missing column, and with its row for an empty response or what is no text.
     """
     there = list(table.column_names) if hasattr(table, "column_names") else sorted({k for row in table for k in row})
     missing = [column for column in columns if column not in there]
@@ -92,7 +92,10 @@ def from_table(
         raise UserError(f"{name} has no column {' and no column '.join(map(repr, missing))}; it has {', '.join(there)}")
     found, empty = [], 0
     for number, row in enumerate(table):
-        instruction, given, response = (row[column] or "" for column in columns)
+        cells = ["" if row.get(column) is None else row[column] for column in columns]
+        if wrong := [column for column, cell in zip(columns, cells, strict=True) if not isinstance(cell, str)]:
+            raise UserError(f"row {number} of {name} has no text in {wrong[0]!r}; write it as a string")
+        instruction, given, response = cells
         if response.strip():
             found.append(Example(instruction, given, response))
         elif skip_empty:

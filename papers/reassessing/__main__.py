@@ -132,7 +132,7 @@ def _examples(name: str) -> list[instructions.Example]:
     """The examples of a JSON-lines file.
 
     Raises:
-        UserError: it cannot be read, a line is no JSON object, a column is missing or a response empty.
+        UserError: it cannot be read, a line is no JSON object, there is but one, a column is missing or a response empty.
     """
     try:
         lines = [line for line in Path(name).read_text(encoding="utf-8").splitlines() if line.strip()]
@@ -141,6 +141,8 @@ def _examples(name: str) -> list[instructions.Example]:
         raise UserError(f"cannot read the data {name}: {error}; one JSON object a line is needed") from error
     if not table or not all(isinstance(row, dict) for row in table):
         raise UserError(f"cannot read the data {name}: one JSON object a line is needed")
+    if len(table) < 2:
+        raise UserError(f"{name} has one example; at least 2 are needed, one to train on and one to check")
     return instructions.from_table(table, name=Path(name).name)
 
 
@@ -153,10 +155,6 @@ def _rows(job: Job) -> tuple[list[dict], list[dict]]:
         held_out = 32 if source == "standin" else 2000
         return instructions.load(job.tokenizer, source, count=wanted, held_out=held_out)
     examples = _examples(source)
-    if len(examples) < 2:
-        raise UserError(
-            f"{source} has {len(examples)} example; at least 2 are needed, one to train on and one to check"
-        )
     train, valid = instructions.split(examples, max(1, min(2000, len(examples) // 10)))
     return tuple(instructions.rows(job.tokenizer, part) for part in (train[:wanted], valid))
 

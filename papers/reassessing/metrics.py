@@ -50,13 +50,13 @@ def sample_line_crops(
     rng = random.Random(seed)
     short, used, crops = set(), set(), []
     while len(crops) < count:
+        if len(short) + len(used) == len(lines):
+            raise UserError(
+                f"only {len(used)} of {len(lines)} calibration lines have {length} tokens, but {count} are asked for; "
+                "use fewer or shorter samples"
+            )
         index = rng.randint(0, len(lines) - 1)
         if index in short or index in used:
-            if len(short) + len(used) == len(lines):
-                raise UserError(
-                    f"only {len(used)} of {len(lines)} calibration lines have {length} tokens, but {count} are asked for; "
-                    "use fewer or shorter samples"
-                )
             continue
         ids = torch.tensor(tokenizer(lines[index], verbose=False)["input_ids"], dtype=torch.long)
         if len(ids) < length:

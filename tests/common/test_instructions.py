@@ -66,6 +66,10 @@ def test_rows_without_room_for_a_response_are_left_out(tiny_tokenizer):
 def test_missing_columns_and_empty_responses_are_named(tiny_tokenizer, caplog):
     with pytest.raises(UserError, match="no column 'output'; it has input, instruction"):
         instructions.from_table([{"instruction": "a", "input": ""}])
+    with pytest.raises(UserError, match="row 1 of the data has no text in 'output'"):
+        instructions.from_table([{"instruction": "a", "input": "", "output": "b"}, {"instruction": "c", "output": 7}])
+    with pytest.raises(UserError, match="row 1 of the data has an empty 'output'"):  # a column that only some rows have
+        instructions.from_table([{"instruction": "a", "input": "", "output": "b"}, {"instruction": "c"}])
     table = datasets.Dataset.from_list(
         [{"instruction": "a", "input": None, "output": "b"}, {"instruction": "c", "input": "", "output": " "}]
     )

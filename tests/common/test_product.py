@@ -223,8 +223,10 @@ def test_qlora_without_bitsandbytes_is_refused_before_the_work(source, tmp_path,
 @pytest.mark.parametrize(
     "content, message",
     [
-        ('{"instruction": "a", "output": "b"}', "no column 'input'"),
-        ('{"instruction": "a", "input": "", "output": ""}', "empty 'output'"),
+        ('{"instruction": "a", "output": "b"}\n' * 2, "no column 'input'"),
+        ('{"instruction": "a", "input": "", "output": ""}\n' * 2, "empty 'output'"),
+        ('{"instruction": "a", "input": "", "output": 3}\n' * 2, "row 0 of data.jsonl has no text in 'output'"),
+        ('{"instruction": "a", "input": "", "output": "b"}', "at least 2 are needed"),
         ("not json", "one JSON object a line is needed"),
         ("[1, 2]", "one JSON object a line is needed"),
     ],
@@ -233,7 +235,8 @@ def test_damaged_instruction_data_is_named(content, message, source, tmp_path, c
     (tmp_path / "data.jsonl").write_text(content)
     command = arguments(source, tmp_path / "pruned", "--data", str(tmp_path / "data.jsonl"))
     assert main(method_of("reassessing"), command) == 2
-    assert message in capsys.readouterr().err
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert message in lines[-1] and not any("perplexity" in line for line in lines)
 
 
 @pytest.mark.parametrize("paper", PAPERS)
