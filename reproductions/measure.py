@@ -20,8 +20,12 @@ from reproductions.methods import shared
 from reproductions.prepared import Prepared
 
 
-def prepare(recipe: Recipe, *, device: str = "cpu", dtype: str | None = None, progress: bool = False) -> Prepared:
+def prepare(
+    recipe: Recipe, *, device: str = "cpu", dtype: str | None = None, progress: bool = False, anew: bool = False
+) -> Prepared:
     """Load the recipe's model, choose and remove layers, repair the cut and train (a shape recipe: build the shape alone).
+
+    anew: searches and trainings that an earlier run finished are done again.
 
     Raises:
         UserError: an unknown model, selection, repair or training, or whatever loading, calibration and pruning refuse.
@@ -33,7 +37,7 @@ def prepare(recipe: Recipe, *, device: str = "cpu", dtype: str | None = None, pr
     transformers.utils.logging.disable_progress_bar()
     model, tokenizer = models.load(recipe.model, device=device, dtype=dtype)
     dtype_used = str(next(model.parameters()).dtype).removeprefix("torch.")
-    prepared = Prepared(model, tokenizer, recipe, sum(p.numel() for p in model.parameters()))
+    prepared = Prepared(model, tokenizer, recipe, sum(p.numel() for p in model.parameters()), anew=anew)
     # Where the files lie on this machine says nothing to anyone else.
     source = {"name": model.source["name"], "revision": model.source["revision"], "weights": recipe.weights}
     prepared.provenance = {"model": source | {"dtype": dtype_used}}

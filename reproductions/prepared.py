@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import os
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from common import calibration, corpora
 from common.decoder import Decoder
+from common.finetuning import state
 from common.results import ROOT, Recipe
+
+log = logging.getLogger(__name__)
 
 _KEPT = 4  # calibration passes remembered; a table's recipes differ in little else than how they use one
 _STATISTICS: dict[str, calibration.Statistics] = {}
+_MADE: set[Path] = set()  # long work of this very process, which measuring anew need not do again
 
 
 @lru_cache(maxsize=2)
@@ -41,6 +49,7 @@ class Prepared:
     """A model as a recipe describes it, and what was found out on the way.
 
     parameters: of the model before anything was removed. details and provenance go into every record of the recipe.
+    anew: long work that an earlier run left behind is done again.
     """
 
     model: torch.nn.Module
@@ -49,6 +58,7 @@ class Prepared:
     parameters: int
     details: dict = field(default_factory=dict)
     provenance: dict = field(default_factory=dict)
+    anew: bool = False
 
     @cached_property
     def decoder(self) -> Decoder:
@@ -64,8 +74,39 @@ class Prepared:
     def folder(self) -> Path:
         """Where this recipe's long work keeps its checkpoints (made on first use); the same recipe finds them again."""
         path = work_folder() / self.recipe.model / self.recipe.hash
+        if self.anew and path not in _MADE:
+            shutil.rmtree(path, ignore_errors=True)
+        _MADE.add(path)
         path.mkdir(parents=True, exist_ok=True)
         return path
+
+    def searched(self, name: str, facts: Mapping, search: Callable[[], Any], enough: Callable[[Any], bool]) -> Any:
+        """What a long search found, kept as JSON, so that no other recipe and no run after a kill searches again.
+
+        name: of the search. facts: what it depends on, besides the model, its weights and its type.
+        enough: whether what was kept will do; a greedy search for many layers begins with the one for fewer.
+        """
+        recipe = self.recipe
+        whole = [recipe.profile, recipe.model, recipe.weights, str(self.model.dtype), name, facts]
+        digest = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]
+        path = work_folder() / recipe.model / f"{name}-{digest}.json"
+        try:
+            if path in _MADE or not self.anew:
+                found = json.loads(path.read_text())
+                if enough(found):
+                    return found
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:
+            log.warning("%s is unreadable (%s); searching again", path, error)
+        found = search()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            state.write(path, found)
+        except OSError as error:
+            log.warning("cannot keep what was found in %s: %s; another recipe will search again", path, error.strerror)
+        _MADE.add(path)
+        return found
 
     def windows(self) -> Tensor:
         """The recipe's calibration tokens ``[samples, tokens]``."""

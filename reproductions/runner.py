@@ -110,8 +110,8 @@ def run(
 ) -> int:
     """Measure every missing cell; returns the number of failed ones.
 
-    ``measure`` offers ``prepare(recipe, device=, dtype=, progress=)`` and ``benchmark(prepared, name)`` returning values,
-    standard errors and details. A cell that fails is recorded with its reason and does not stop the others.
+    ``measure`` offers ``prepare(recipe, device=, dtype=, progress=, anew=)`` and ``benchmark(prepared, name)`` returning
+    values, standard errors and details. A cell that fails is recorded with its reason and does not stop the others.
     """
     store.check_writable()
     work = missing(tables, store, profile, force=force, models=models, pattern=pattern, limit=limit)
@@ -123,7 +123,7 @@ def run(
             bar.set_description(entry.title)
             started = time.perf_counter()
             prepared, problem = _attempt(
-                lambda e=entry: measure.prepare(e.recipe, device=device, dtype=dtype, progress=True)
+                lambda e=entry: measure.prepare(e.recipe, device=device, dtype=dtype, progress=True, anew=force)
             )
             preparing = time.perf_counter() - started
             for benchmark in entry.benchmarks:

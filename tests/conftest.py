@@ -76,6 +76,12 @@ def _tiny_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
+@pytest.fixture(autouse=True)
+def _own_work_folder(tmp_path, monkeypatch):
+    """No test finds another's searches and checkpoints."""
+    monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path / "long-work"))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def quiet_and_single_threaded():
     """One thread, so that results and timings do not depend on the machine; no transformers chatter."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 
 from common import calibration, corpora, selection
@@ -15,8 +14,6 @@ from reproductions.prepared import Prepared, calibration_windows
 
 # What the paper calls a metric -> its name in recipes.
 METRICS = {"CosSim(BI)": "bi", "CosSim(CL)": "cl", "PPL": "ppl", "Taylor+": "taylor+", "Mag+": "mag+"}
-_SEARCHES: dict[str, dict] = {}
-_CHOICES: dict[str, list[int]] = {}
 
 
 def tokens(prepared: Prepared, entry: dict | None):
@@ -46,18 +43,24 @@ def _prune(prepared: Prepared, progress: bool) -> None:
     choice = dict(recipe.selection)
     choice.pop("method")
     count, own = choice.pop("count"), choice.pop("calibration", None)
-    facts = [recipe.model, recipe.weights, recipe.calibration, recipe.fidelity, choice, own, str(prepared.model.dtype)]
-    key = json.dumps(facts, sort_keys=True)
-    known = _SEARCHES.get(key)
-    if known and choice["metric"] != "cl" and len(known["removed"]) >= count:
-        report = prunecomp.repeat(prepared.model, known["removed"][:count], known["factors"][:count])
-    else:
+    layers = prepared.decoder.num_layers
+
+    def search() -> dict:
         options = {"batch_size": prepared.batch_size, "fidelity": recipe.fidelity, "progress": progress}
         windows, metric_windows = tokens(prepared, recipe.calibration), tokens(prepared, own)
-        report = prunecomp.prune_and_compensate(
+        return prunecomp.prune_and_compensate(
             prepared.model, windows, count, metric_windows=metric_windows, **choice, **options
         )
-        _SEARCHES[key] = report
+
+    if (
+        choice["metric"] == "cl" or recipe.fidelity == "code"
+    ):  # a shorter window is another; fused in place is not repeated
+        report = search()
+    else:
+        facts = {"calibration": recipe.calibration, "own": own, "choice": choice}
+        report = prepared.searched("prunecomp", facts, search, lambda found: len(found["removed"]) >= count)
+    if count and prepared.decoder.num_layers == layers:  # found before: the model is still whole
+        report = prunecomp.repeat(prepared.model, report["removed"][:count], report["factors"][:count])
     prepared.details |= {name: value for name, value in report.items() if name != "layer_executions"}
 
 
@@ -79,15 +82,13 @@ def _metric(prepared: Prepared, progress: bool) -> list[int]:
     if choice["metric"] == "cl":
         statistics = prepared.statistics(choice["count"], ("token",), progress=progress)
         return list(range(*selection.best_window(statistics, choice["count"], exclude_ends=False)))
-    recipe = prepared.recipe
-    key = json.dumps(
-        [recipe.model, recipe.weights, recipe.calibration, choice, str(prepared.model.dtype)], sort_keys=True
+    facts = {"calibration": prepared.recipe.calibration, "choice": choice}
+    return prepared.searched(
+        "metric",
+        facts,
+        lambda: prunecomp.choose(_stream(prepared, progress), choice["count"], choice["metric"], progress=progress),
+        enough=bool,
     )
-    if key not in _CHOICES:
-        _CHOICES[key] = prunecomp.choose(
-            _stream(prepared, progress), choice["count"], choice["metric"], progress=progress
-        )
-    return _CHOICES[key]
 
 
 class _OneLayer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 from common import calibration, corpora, hooks, importance, selection
@@ -11,20 +10,21 @@ from common.evaluation import harness
 from common.evaluation.perplexity import PROTOCOLS
 from reproductions.prepared import Prepared
 
-_SLEB_ORDERS: dict[tuple, list[int]] = {}
-
 
 def _sleb(prepared: Prepared, progress: bool) -> list[int]:
     recipe, decoder = prepared.recipe, prepared.decoder
     wanted = dict(recipe.selection["calibration"])
     count = recipe.selection["count"]
     selection.check_count(count, decoder.num_layers)
-    key = (recipe.model, recipe.weights, json.dumps(wanted, sort_keys=True), str(decoder.embed.weight.dtype))
+
+    def search() -> list[int]:
+        texts = corpora.texts(wanted["corpus"])
+        options = {name: value for name, value in wanted.items() if name != "corpus"}
+        windows = calibration.sample_lines(prepared.tokenizer, texts, **options)
+        return selection.sleb(decoder, windows, count, progress=progress)
+
     # The search is greedy: the first layers of a longer removal are those of a shorter one.
-    if len(_SLEB_ORDERS.get(key, [])) < count:
-        windows = calibration.sample_lines(prepared.tokenizer, corpora.texts(wanted.pop("corpus")), **wanted)
-        _SLEB_ORDERS[key] = selection.sleb(decoder, windows, count, progress=progress)
-    return _SLEB_ORDERS[key][:count]
+    return prepared.searched("sleb", wanted, search, lambda found: len(found) >= count)[:count]
 
 
 def _block_influence(prepared: Prepared, progress: bool) -> list[int]:

@@ -65,6 +65,39 @@ def test_long_work_keeps_one_folder_per_recipe(tmp_path, monkeypatch):
     assert len(folders) == 2 and all(folder.is_dir() and folder.is_relative_to(tmp_path) for folder in folders)
 
 
+def test_a_search_is_kept_for_later_runs_and_measuring_anew_makes_it_again(tmp_path, monkeypatch, tiny_llama, caplog):
+    monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path))
+    searches = []
+
+    def search(length=2):
+        searches.append(length)
+        return list(range(length))
+
+    def ask(length=2, facts=None, **options):
+        monkeypatch.setattr("reproductions.prepared._MADE", set())  # as a later process
+        made = Prepared(tiny_llama, None, recipe(), 0, **options)
+        return made.searched("greedy", facts or {"seed": 0}, lambda: search(length), lambda found: len(found) >= length)
+
+    assert ask() == ask() == [0, 1] and searches == [2]
+    assert ask(3) == ask(2) == [0, 1, 2] and searches == [2, 3]  # too short: longer, and kept
+    assert ask(facts={"seed": 1}) == [0, 1] and len(searches) == 3
+    assert ask(anew=True) == [0, 1] and len(searches) == 4
+    for file in tmp_path.rglob("greedy-*.json"):
+        file.write_text("[0,")
+    assert ask() == [0, 1] and len(searches) == 5 and "searching again" in caplog.text
+
+
+def test_measuring_anew_empties_a_folder_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path))
+    monkeypatch.setattr("reproductions.prepared._MADE", set())
+    (Prepared(None, None, recipe(), 0).folder / "earlier").touch()
+    monkeypatch.setattr("reproductions.prepared._MADE", set())
+    again = Prepared(None, None, recipe(), 0, anew=True)
+    assert not list(again.folder.iterdir())
+    (again.folder / "new").touch()
+    assert (again.folder / "new").exists()  # what this very run made stays
+
+
 def test_text_cells_and_pictures_come_from_records(small, tmp_path, monkeypatch):
     import matplotlib.pyplot as plt
 
