@@ -36,6 +36,7 @@ def prune_and_compensate(
     compensate: bool = True,
     metric_windows: Tensor | None = None,
     protected: Collection[int] | None = None,
+    known: Sequence[int] = (),
     window_factor: str = "direct",
     fidelity: str = "paper",
     batch_size: int = 8,
@@ -53,6 +54,7 @@ def prune_and_compensate(
             factors are those of the model as given, their product at a cut of several layers.
         metric_windows: the metric's own tokens: SLEB's lines for PPL and ten C4 crops for Taylor+ in the official code.
         protected: layers that stay; default: the first four and last two for Taylor+ and Mag+, none for the others.
+        known: what `choose` returned for this metric, its tokens and this model: the first choice is not scored again.
         window_factor: alpha of CL's window, see `magnitude_factor`.
         fidelity: ``paper`` keeps the weights as they are while choosing, and multiplies each once at the end by the product
             of its factors. ``code`` fuses after each removal into the weights as they are stored; its CL takes the cosine
@@ -72,7 +74,7 @@ def prune_and_compensate(
     keep = None if protected is None else frozenset(protected)
     windows, own = (metric_windows, None) if windows is None and not compensate else (windows, metric_windows)
     own = None if own is windows else own
-    search = Search(metric, fidelity, compensate, keep, windows, own, batch_size, progress)
+    search = Search(metric, fidelity, compensate, keep, windows, own, batch_size, progress, tuple(known))
     check(search, decoder, count)
     began = decoder.executions
     if metric == "cl":

@@ -25,7 +25,11 @@ FIDELITIES = ("paper", "code")
 
 @dataclass(frozen=True)
 class Search:
-    """What stays the same while layers go. protected: None for the metric's own rule; own: the metric's tokens, if others."""
+    """What stays the same while layers go.
+
+    protected: None for the metric's own rule. own: the metric's tokens, if others. known: the layers in order of their
+    score in the whole model, lowest first, where that is known already.
+    """
 
     metric: str
     fidelity: str = "paper"
@@ -35,6 +39,7 @@ class Search:
     own: Tensor | None = None
     batch_size: int = 8
     progress: bool = False
+    known: tuple[int, ...] = ()
 
     def streams(self, decoder: Decoder) -> tuple[Stream, Stream]:
         """The stream that factors are measured on, and the metric's (mostly the same)."""
@@ -75,6 +80,8 @@ class Search:
 
     def lowest(self, stream: Stream, count: int = 1) -> list[int]:
         """The ``count`` eligible layers of lowest score, lowest first; ties go to the earlier layer."""
+        if len(self.known) >= count and len(stream.layers) == stream.decoder.num_layers:
+            return list(self.known[:count])
         eligible = self.eligible(stream.layers, stream.decoder.num_layers)
         _check_room(count, len(eligible), len(stream.layers))
         scores = self.scores(stream, eligible)
@@ -100,9 +107,14 @@ def next_layer(
 
 
 def choose(
-    stream: Stream, count: int, metric: str = "bi", *, protected: Collection[int] | None = None, progress: bool = False
+    stream: Stream,
+    count: int | None,
+    metric: str = "bi",
+    *,
+    protected: Collection[int] | None = None,
+    progress: bool = False,
 ) -> list[int]:
-    """``count`` layers at once by the metric's scores in the model as it is, lowest first; nothing is removed.
+    """``count`` layers (None: all that may go) by the metric's scores in the model as it is, lowest first; none is removed.
 
     For all metrics but CL, whose window `common.selection.best_window` gives. Raises UserError as `prune_and_compensate`.
     """
@@ -110,8 +122,9 @@ def choose(
     search = Search(metric, protected=keep, windows=stream.ids, batch_size=stream.batch_size, progress=progress)
     if metric == "cl":
         raise UserError("CosSim(CL) removes one window at once; find it with common.selection.best_window")
-    check(search, stream.decoder, count)
-    return search.lowest(stream, count)
+    check(search, stream.decoder, 1 if count is None else count)
+    layers, whole = stream.layers, stream.decoder.num_layers
+    return search.lowest(stream, len(search.eligible(layers, whole)) if count is None else count)
 
 
 def check(search: Search, decoder: Decoder, count: int) -> None:

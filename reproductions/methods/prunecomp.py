@@ -14,6 +14,7 @@ from reproductions.prepared import Prepared, calibration_windows
 
 # What the paper calls a metric -> its name in recipes.
 METRICS = {"CosSim(BI)": "bi", "CosSim(CL)": "cl", "PPL": "ppl", "Taylor+": "taylor+", "Mag+": "mag+"}
+_COSTLY = ("ppl", "taylor+")  # their scores take much more than a forward pass
 
 
 def tokens(prepared: Prepared, entry: dict | None):
@@ -37,6 +38,18 @@ def tokens(prepared: Prepared, entry: dict | None):
     return calibration.sample_documents(tokenizer, texts, generator=generator, **wanted)
 
 
+def _order(prepared: Prepared, metric: str, entry: dict | None, progress: bool) -> list[int]:
+    """Every layer that a metric may remove, by its score in the dense model: where all searches by that metric begin."""
+
+    def search() -> list[int]:
+        options = {"batch_size": prepared.batch_size, "progress": progress}
+        stream = prunecomp.Stream(prepared.decoder, tokens(prepared, entry), **options)
+        return prunecomp.choose(stream, None, metric, progress=progress)
+
+    facts = {"metric": metric, "calibration": entry, "after": prepared.recipe.calibration}
+    return prepared.searched("order", facts, search, enough=bool)
+
+
 def _prune(prepared: Prepared, progress: bool) -> None:
     """Algorithm 1 or its parts. The same search for fewer layers is the beginning of a longer one that was made before."""
     recipe = prepared.recipe
@@ -47,6 +60,8 @@ def _prune(prepared: Prepared, progress: bool) -> None:
 
     def search() -> dict:
         options = {"batch_size": prepared.batch_size, "fidelity": recipe.fidelity, "progress": progress}
+        if choice["metric"] in _COSTLY and recipe.fidelity == "paper" and "protected" not in choice:
+            options["known"] = _order(prepared, choice["metric"], own or recipe.calibration, progress)
         windows, metric_windows = tokens(prepared, recipe.calibration), tokens(prepared, own)
         return prunecomp.prune_and_compensate(
             prepared.model, windows, count, metric_windows=metric_windows, **choice, **options
@@ -82,13 +97,7 @@ def _metric(prepared: Prepared, progress: bool) -> list[int]:
     if choice["metric"] == "cl":
         statistics = prepared.statistics(choice["count"], ("token",), progress=progress)
         return list(range(*selection.best_window(statistics, choice["count"], exclude_ends=False)))
-    facts = {"calibration": prepared.recipe.calibration, "choice": choice}
-    return prepared.searched(
-        "metric",
-        facts,
-        lambda: prunecomp.choose(_stream(prepared, progress), choice["count"], choice["metric"], progress=progress),
-        enough=bool,
-    )
+    return _order(prepared, choice["metric"], prepared.recipe.calibration, progress)[: choice["count"]]
 
 
 class _OneLayer:
@@ -114,8 +123,11 @@ def _iterated_patch(prepared: Prepared, progress: bool) -> None:
     stream = _stream(prepared, progress)
     options = {"pairs": (), "batch_size": stream.batch_size} | linearpatch.named_statistics(kind, estimator, [(0, 1)])
     removed = []
-    for _ in range(choice["count"]):
-        layer = prunecomp.next_layer(stream, choice["metric"], progress=progress)
+    for step in range(choice["count"]):
+        if step == 0 and choice["metric"] in _COSTLY:
+            layer = _order(prepared, choice["metric"], prepared.recipe.calibration, progress)[0]
+        else:
+            layer = prunecomp.next_layer(stream, choice["metric"], progress=progress)
         statistics = calibration.collect(_OneLayer(stream, layer), stream.ids, **options)
         values = linearpatch.patch_values(statistics, 0, 1, kind=kind, estimator=estimator)
         if kind == "hadamard":

@@ -305,6 +305,20 @@ def test_an_iteration_runs_only_what_the_removal_changed(tiny_llama, crops):
     assert decoder.executions == 6 + 2  # layers 4 and 5
 
 
+@pytest.mark.parametrize("iterative", [True, False])
+@pytest.mark.parametrize("metric", ["ppl", "taylor+"])
+def test_scores_of_the_whole_model_that_are_known_are_not_taken_again(tiny_llama, crops, metric, iterative):
+    options = {"metric": metric, "protected": (0, 5), "batch_size": 2, "iterative": iterative}
+    known = prunecomp.choose(Stream(Decoder(tiny_llama), crops, batch_size=2), None, metric, protected=(0, 5))
+    assert sorted(known) == [1, 2, 3, 4]
+    told = copy.deepcopy(tiny_llama)
+    expected = prune_and_compensate(tiny_llama, crops, 3, **options)
+    report = prune_and_compensate(told, crops, 3, known=known, **options)
+    assert report.pop("layer_executions") < expected.pop("layer_executions")
+    assert report == expected
+    assert torch.equal(logits(told, crops), logits(tiny_llama, crops))
+
+
 @pytest.mark.parametrize("metric", ["bi", "ppl", "taylor+", "mag+"])
 def test_states_that_do_not_fit_are_run_again_with_the_same_choices(make_tiny, crops, metric, monkeypatch):
     options = {"metric": metric, "protected": (0, 5), "batch_size": 2}
