@@ -38,7 +38,7 @@ def tokens(prepared: Prepared, entry: dict | None):
     return calibration.sample_documents(tokenizer, texts, generator=generator, **wanted)
 
 
-def _order(prepared: Prepared, metric: str, entry: dict | None, progress: bool) -> list[int]:
+def _ranking(prepared: Prepared, metric: str, entry: dict | None, progress: bool) -> list[int]:
     """Every layer that a metric may remove, by its score in the dense model: where all searches by that metric begin."""
 
     def search() -> list[int]:
@@ -47,7 +47,7 @@ def _order(prepared: Prepared, metric: str, entry: dict | None, progress: bool) 
         return prunecomp.choose(stream, None, metric, progress=progress)
 
     facts = {"metric": metric, "calibration": entry, "after": prepared.recipe.calibration}
-    return prepared.searched("order", facts, search, enough=bool)
+    return prepared.searched("ranking", facts, search, enough=bool)
 
 
 def _prune(prepared: Prepared, progress: bool) -> None:
@@ -61,7 +61,7 @@ def _prune(prepared: Prepared, progress: bool) -> None:
     def search() -> dict:
         options = {"batch_size": prepared.batch_size, "fidelity": recipe.fidelity, "progress": progress}
         if choice["metric"] in _COSTLY and recipe.fidelity == "paper" and "protected" not in choice:
-            options["known"] = _order(prepared, choice["metric"], own or recipe.calibration, progress)
+            options["known"] = _ranking(prepared, choice["metric"], own or recipe.calibration, progress)
         windows, metric_windows = tokens(prepared, recipe.calibration), tokens(prepared, own)
         return prunecomp.prune_and_compensate(
             prepared.model, windows, count, metric_windows=metric_windows, **choice, **options
@@ -97,7 +97,7 @@ def _metric(prepared: Prepared, progress: bool) -> list[int]:
     if choice["metric"] == "cl":
         statistics = prepared.statistics(choice["count"], ("token",), progress=progress)
         return list(range(*selection.best_window(statistics, choice["count"], exclude_ends=False)))
-    return _order(prepared, choice["metric"], prepared.recipe.calibration, progress)[: choice["count"]]
+    return _ranking(prepared, choice["metric"], prepared.recipe.calibration, progress)[: choice["count"]]
 
 
 class _OneLayer:
@@ -125,7 +125,7 @@ def _iterated_patch(prepared: Prepared, progress: bool) -> None:
     removed = []
     for step in range(choice["count"]):
         if step == 0 and choice["metric"] in _COSTLY:
-            layer = _order(prepared, choice["metric"], prepared.recipe.calibration, progress)[0]
+            layer = _ranking(prepared, choice["metric"], prepared.recipe.calibration, progress)[0]
         else:
             layer = prunecomp.next_layer(stream, choice["metric"], progress=progress)
         statistics = calibration.collect(_OneLayer(stream, layer), stream.ids, **options)
