@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from common import tables
 from common.results import PUBLISHED, ROOT, Store
@@ -41,13 +42,19 @@ def _has_content(cell: dict) -> bool:
     return cell["reproduced"] is not None or "text" in cell
 
 
-def minutes(table: registry.Table, store: Store) -> float:
-    """What the stand-in's cells of one target took, measured alone: its recipes' preparation and its benchmarks."""
+def minutes(targets: Iterable[registry.Table], store: Store) -> float:
+    """What the stand-in's cells of these targets took in one run: each recipe's preparation and each benchmark, once."""
     prepared: dict[str, float] = {}
     measured: dict[tuple[str, str], float] = {}
-    benchmarks = {column.benchmark for column in table.columns("standin") if column.benchmark}
-    for recipe in (row.recipe for row in table.rows("standin", None) if row.recipe):
-        for record in filter(None, (store.get(recipe, benchmark) for benchmark in benchmarks)):
+    wanted = {
+        (row.recipe.hash, column.benchmark): row.recipe
+        for table in targets
+        for row in table.rows("standin", None)
+        for column in table.columns("standin")
+        if row.recipe and column.benchmark
+    }
+    for (_, benchmark), recipe in wanted.items():
+        if (record := store.get(recipe, benchmark)) is not None:
             took = record.provenance
             measured[recipe.hash, record.benchmark] = took.get("seconds", 0.0)
             # a later benchmark of a recipe finds its training done
@@ -66,15 +73,18 @@ def overview(store: Store) -> str:
         found = {name: counts(table, store) for name, table in registry.targets().items() if table.paper == paper}
         total = {key: sum(c[key] for c in found.values()) for key in ("reported", "stand-in", "paper", "not run")}
         title = declare.title_of(paper)
+        took = minutes([registry.get(name) for name in found], store)
         blocks.append(
             f"<details><summary><b>{title}</b>: {len(found)} targets, {total['reported']} reported numbers, "
-            f"{total['stand-in']} cells measured on the stand-in, {total['paper']} on the paper's models</summary>\n"
+            f"{total['stand-in']} cells measured on the stand-in (in {took:.0f} minutes), "
+            f"{total['paper']} on the paper's models"
+            "</summary>\n"
         )
         blocks += ["| " + " | ".join(HEADER) + " |", "| --- | --- |" + " ---: |" * (len(HEADER) - 2)]
         for name, c in found.items():
             heading = registry.get(name).title.removeprefix(f"{title}, ")
             cells = (c["reported"], _weight_free(c["weight-free"]), c["stand-in"], c["paper"], c["not run"])
-            cells += (f"{minutes(registry.get(name), store):.1f}",)
+            cells += (f"{minutes([registry.get(name)], store):.1f}",)
             blocks.append(f"| `{name}` | {heading} | " + " | ".join(map(str, cells)) + " |")
         blocks.append("\n</details>\n")
     return "\n".join(blocks).strip()

@@ -42,4 +42,4 @@ def test_minutes_count_a_recipes_preparation_once_and_every_benchmark():
     columns = [registry.Column(name, name) for name in "abc"] + [registry.Column("AVG", derived="average")]
     rows = [registry.Row("m", "m", "", name, recipe) for name, recipe in (("x", one), ("y", other), ("z", one))]
     table = SimpleNamespace(rows=lambda profile, limit: rows, columns=lambda profile: columns)
-    assert readme.minutes(table, store) == (30 + 6 + 12 + 12) / 60
+    assert readme.minutes([table], store) == readme.minutes([table, table], store) == (30 + 6 + 12 + 12) / 60
