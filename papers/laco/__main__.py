@@ -18,8 +18,10 @@ def add_options(group: argparse.ArgumentParser) -> None:
         "--combine", type=int, metavar="C", help="layers in one merge (default: 2 to 6, to fit --remove)"
     )
     group.add_argument("--interval", type=int, default=2, metavar="I", help="least distance of two merges (default: 2)")
-    group.add_argument("--merge", choices=RULES, help="what merged weights are (default: as --fidelity)")
-    group.add_argument("--sentences", type=int, default=10, metavar="N", help="calibration sentences (default: 10)")
+    merges = "merged weights: Eq. 1 (paper), the last layer's (code), the first layer's (drop); default: as --fidelity"
+    group.add_argument("--merge", choices=RULES, help=merges)
+    sentences = "calibration sentences, read in place of windows (default: 10)"
+    group.add_argument("--sentences", type=int, default=10, metavar="N", help=sentences)
 
 
 def check(options: argparse.Namespace, layers: int) -> None:

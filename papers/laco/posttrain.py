@@ -1,4 +1,4 @@
-"""Post-train a collapsed checkpoint on one or several GPUs: the plain Trainer under `accelerate launch` (LaCo, appendix B).
+r"""Post-train a collapsed checkpoint on one or several GPUs: the plain Trainer under `accelerate launch` (LaCo, appendix B).
 
     accelerate launch --config_file papers/laco/configs/zero2.yaml -m papers.laco.posttrain \
         --checkpoint collapsed/ --corpus c4-train --tokens 1000000000 --out trained/
