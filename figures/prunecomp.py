@@ -87,6 +87,7 @@ def grid(entries: list[dict], profile: str) -> plt.Figure:
     axes.set_xticks(range(len(_REPAIRS)), [repair.replace(" ", "\n") for repair in _REPAIRS])
     axes.set_yticks(range(len(names)), names)
     axes.xaxis.tick_top()
+    axes.set_xlabel("average perplexity: darker is lower")
     axes.tick_params(length=0)
     axes.grid(visible=False)
     for side in ("left", "bottom"):
