@@ -14,8 +14,9 @@ import hashlib
 import random
 from functools import lru_cache
 
-from common.standin import corpus, tasks
+from common.standin import corpus
 from common.standin.corpus import Document
+from common.standin.questions import summary
 
 VERSION = 1
 SHOTS = 5
@@ -44,7 +45,7 @@ def subject_of(document: Document) -> str:
 
 def halves(document: Document) -> tuple[str, str] | None:
     """The first words of a function's summary and the four to eight words after them; None when it is too short."""
-    words = tasks.summary(document).split()
+    words = summary(document).split()
     if document.kind != "function" or len(words) < 8 or len(document.header) > MAX_HEADER:
         return None
     middle = max(3, len(words) // 2)

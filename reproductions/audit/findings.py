@@ -74,6 +74,11 @@ def cells_of(numbers: Iterable[Number]) -> tuple[Cell, ...]:
     return tuple((n.paper, n.table, n.model, n.sparsity, name, n.column) for n in numbers for _, name in row_names(n))
 
 
+def claim(paper: str, where: str, printed: str, value: str, words: str, verdict: str, meaning="", used=(), headline=""):
+    """A finding about a sentence."""
+    return Finding(paper, "claim", where, printed, value, words, verdict, meaning, cells_of(used), headline=headline)
+
+
 def place(number: Number, column: str | None = None) -> str:
     """Where a number stands, in words."""
     _, name = next(row_names(number))

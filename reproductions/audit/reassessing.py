@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator
 
 from reproductions import declare, reported
-from reproductions.audit.claims import claim
-from reproductions.audit.findings import DEFINITION, SLIP, Finding, group
+from reproductions.audit.findings import DEFINITION, SLIP, Finding, claim, group
 from reproductions.reported import Number, row_name
 
 PAPER = "reassessing"

@@ -1,0 +1,147 @@
+"""Sentences of LinearPatch, held against the tables they sum up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from reproductions import reported
+from reproductions.audit.findings import DEFINITION, SLIP, Finding, claim
+from reproductions.reported import Number
+
+
+def get(paper: str, table: str, model: str, sparsity: str, name: str, column: str) -> Number:
+    """The printed number of a cell."""
+    return reported.cells(paper, table)[model, sparsity, name, column]
+
+
+def findings() -> Iterator[Finding]:
+    """Claims whose numbers the tables do not give."""
+    yield from _times_and_gaps()
+    yield from _mmlu()
+    yield from _summary()
+
+
+def _times_and_gaps() -> Iterator[Finding]:
+    ours = get("linearpatch", "1", "LLaMA-3-8B", "5/32", "LinearPatch[L]", "RP")
+    best = get("linearpatch", "1", "LLaMA-3-8B", "5/32", "LLM-Streamline(None)", "RP")
+    gap = ours.value - best.value
+    if round(gap) != 4:
+        yield claim(
+            "linearpatch",
+            "Abstract",
+            "ahead by 4 %",
+            f"{gap:.2f}",
+            f"{ours.text} - {best.text} = {gap:.2f} points of RP; {100 * (ours.value / best.value - 1):.2f} % relative",
+            SLIP,
+            "Cite the points of RP.",
+            headline=f"The abstract's lead of 4 % on LLaMA-3-8B is {gap:.2f} points.",
+        )
+    times = {
+        name: get("linearpatch", "6", "LLaMA-2-7B", "", name, "Time cost (s)")
+        for name in ("LinearPatch", "LLM-Streamline(FFN)")
+    }
+    factor = times["LLM-Streamline(FFN)"].value / times["LinearPatch"].value
+    if abs(factor - 190) > 10:
+        words = f"{times['LLM-Streamline(FFN)'].text} / {times['LinearPatch'].text} = {factor:.1f}"
+        yield claim(
+            "linearpatch", "Section 4.4", "about 190 times faster", f"{factor:.0f} times", words, SLIP, "Cite Table 6."
+        )
+    average = {k[2]: number for k, number in reported.cells("linearpatch", "4").items() if k[3] == "QA AVG"}
+    top = max(average, key=lambda k: average[k].value if k.startswith("LinearPatch") else 0)
+    for name, number in average.items():
+        gap = average[top].value - number.value
+        if name.startswith("LLM-Streamline") and abs(gap - 2.13) > 0.01:
+            twin = [k for k, n in average.items() if abs(average[top].value - n.value - 2.13) < 0.005]
+            words = f"{average[top].text} - {number.text} = {gap:.2f}; 2.13 is the gap to {', '.join(twin) or 'no row'}"
+            yield claim(
+                "linearpatch", "Section 4.4", "2.13 over LLM-Streamline", f"{gap:.2f}", words, SLIP, "", [number]
+            )
+    yield from _relative()
+
+
+def _relative() -> Iterator[Finding]:
+    """Improvements of the ablation (Table 5) that are called relative and are differences."""
+    rp = {k[2]: number for k, number in reported.cells("linearpatch", "5").items() if k[3] == "RP"}
+    for column, before, after in (
+        ("relative improvement over the baseline %", "Vanilla", "+A"),
+        ("relative RP gain %", "+A", "+FT"),
+    ):
+        printed = next(n for n in reported.numbers("linearpatch", "text") if n.column == column)
+        points, relative = rp[after].value - rp[before].value, 100 * (rp[after].value / rp[before].value - 1)
+        if abs(printed.value - relative) > 0.05:
+            words = f"{rp[after].text} - {rp[before].text} = {points:.2f}; the ratio less 1 is {relative:.2f} %"
+            yield claim(
+                "linearpatch",
+                f"Section 4.4, {before} to {after}",
+                f"a relative {printed.text} %",
+                f"{points:.2f} points, {relative:.2f} % relative",
+                words,
+                DEFINITION,
+                "The sentence gives points of RP.",
+                [rp[after]],
+            )
+
+
+def _mmlu() -> Iterator[Finding]:
+    """Appendix E.2: gains on MMLU; the patch is to be held against the same selection without it."""
+    cells = reported.cells("linearpatch", "12")
+    worse, used, rows = [], [], set()
+    for (model, sparsity, name, column), number in cells.items():
+        bare = {"LinearPatch[S]": "ShortGPT", "LinearPatch[L]": "LLM-Streamline(None)"}.get(name)
+        other = cells.get((model, sparsity, bare, column))
+        if column != "Weighted AVG" or other is None:
+            continue
+        rows.add(number)
+        if number.value < other.value and number not in used:
+            worse.append(f"{model} {sparsity} {number.text} < {other.text} ({bare})")
+            used.append(number)
+    if worse:
+        yield claim(
+            "linearpatch",
+            "Appendix E.2 against Table 12",
+            "significant improvements across models and ratios",
+            f"worse than the unpatched layers in {len(worse)} of {len(rows)} rows",
+            "; ".join(worse),
+            SLIP,
+            f"On MMLU the patch wins {len(rows) - len(worse)} times and loses {len(worse)}: no gain to cite.",
+            used,
+            headline=f"On MMLU (Table 12) the patch is below the same layers unpatched in {len(worse)} of {len(rows)} rows; "
+            "the text speaks of significant improvements.",
+        )
+
+
+def _summary() -> Iterator[Finding]:
+    """The blog summary: a rotation alone is the identity, and a value that belongs to another setting."""
+    rows = {k[2]: n for k, n in reported.cells("linearpatch", "summary2").items() if k[3] == "AVG"}
+    bare = rows["No patch (direct pruning)"]
+    rotated = rows["Hadamard only"]
+    if rotated.value != bare.value:
+        yield claim(
+            "linearpatch",
+            "Summary, table 2, Hadamard only",
+            rotated.text,
+            bare.text,
+            f"H H^T = I: rotating there and back changes nothing, so it must give the unpatched {bare.text}",
+            SLIP,
+            "The summary's ablation cannot have been measured: cite Table 5.",
+            [rotated],
+        )
+    paper = {(t, *k): n for t in ("1", "2") for k, n in reported.cells("linearpatch", t).items() if k[3] == "AVG"}
+    right = get("linearpatch", "5", "LLaMA-2-7B", "9/32", "+FT", "AVG")
+    for name, number in rows.items():
+        same = [
+            k for k, n in paper.items() if n.text == number.text and k[1] == number.model and k[2] != number.sparsity
+        ]
+        if same and "Distillation" in name:
+            table, model, sparsity, method, _ = same[0]
+            yield claim(
+                "linearpatch",
+                "Summary, table 2, LinearPatch + Distillation",
+                number.text,
+                right.text,
+                f"{number.text} is {method} at {sparsity} in Table {table}, not distilled; "
+                f"Table 5 has {right.text} for {number.sparsity}",
+                SLIP,
+                "A value of another setting.",
+                [number],
+            )
