@@ -138,7 +138,12 @@ def joined_text(corpus: str | Corpus) -> str:
 
 def digest(corpus: str | Corpus) -> str:
     """SHA-256 of the joined text: what a record names as its data."""
-    return hashlib.sha256(joined_text(corpus).encode()).hexdigest()
+    corpus = get(corpus)
+    total, between = hashlib.sha256(), b""
+    for text in _texts(corpus):  # piece by piece: some corpora fill gigabytes
+        total.update(between + text.encode())
+        between = corpus.join.encode()
+    return total.hexdigest()
 
 
 def encode(tokenizer, text: str) -> Tensor:
@@ -249,4 +254,4 @@ def unavailable(hub_id: str, error: Exception, blocked: str | None = None) -> Us
         return error
     first_line = next(iter(str(error).strip().splitlines()), "")
     reason = blocked or f"{type(error).__name__}: {first_line}".removesuffix(": ")
-    return UserError(f"could not fetch dataset {hub_id}: {reason}; {hub.REMEDY}")
+    return UserError(f"could not fetch dataset {hub_id}: {reason}; {hub.remedy(error)}")

@@ -7,6 +7,7 @@ after a probe that takes at most `PROBE_SECONDS`. Whatever fails becomes one lin
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -59,6 +60,18 @@ def _probe(timeout: float) -> str | None:
     return None if status < 400 else f"{constants.ENDPOINT} answered {status}"
 
 
+def remedy(error: BaseException | None) -> str:
+    """What helps against this error: of a full disk a better network does not."""
+    while error is not None:
+        full = isinstance(error, OSError) and (
+            error.errno in (errno.ENOSPC, errno.EDQUOT) or "disk space" in str(error)
+        )
+        if full:
+            return "free space there, or name a folder on a larger disk in HF_HOME"
+        error = error.__cause__ or error.__context__
+    return REMEDY
+
+
 def require_hub(what: str) -> None:
     """Raise the UserError for `what`, which has to come from the hub, unless the hub answers."""
     reason = unreachable_because()
@@ -98,7 +111,7 @@ def snapshot(hub_id: str, revision: str | None = None, *, code: bool = False) ->
         ) from error
     except Exception as error:  # OSError, httpx2.HTTPError (no OSError), a full disk: the client has no common base
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"could not fetch {hub_id}: {reason}; {REMEDY}") from error
+        raise UserError(f"could not fetch {hub_id}: {reason}; {remedy(error)}") from error
 
 
 def cached(hub_id: str, revision: str | None = None) -> Path | None:

@@ -88,7 +88,7 @@ def load(
     overrides the pinned one. Only safetensors are read; remote code runs only with trust_remote_code. `model.source` says
     where it came from: {"name", "path", "revision"} (revision: the hub commit, None for a directory or the mirror).
     """
-    device, dtype = _checked_device(device), _checked_dtype(dtype)
+    device, dtype = placement(device, dtype)
     path = resolve(str(name_or_path), revision, code=trust_remote_code)
     if dtype is None and str(device) == "cpu":
         dtype = torch.float32
@@ -106,6 +106,17 @@ def _require_standin() -> None:
             f"the stand-in's weights are not in {STANDIN_WEIGHTS}; restore them from git, "
             "or train them with `python -m common.standin.train`"
         )
+
+
+def placement(
+    device: str | torch.device, dtype: torch.dtype | str | None
+) -> tuple[str | torch.device, torch.dtype | None]:
+    """Device ('auto' as it is) and dtype (None as it is) by name.
+
+    Raises:
+        UserError: a device that cannot be used here, a dtype there is none of.
+    """
+    return _checked_device(device), _checked_dtype(dtype)
 
 
 def _checked_device(device: str | torch.device) -> str | torch.device:

@@ -202,6 +202,16 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+def peak_memory() -> dict[str, int | None]:
+    """The most memory the process has held so far, and, where there are GPUs, what was taken of them since the last reset."""
+    found = {"peak_memory_bytes": peak_memory_bytes()}
+    torch = sys.modules.get("torch")  # what measures has loaded it; showing a table should not
+    if torch is not None and torch.cuda.is_available():
+        devices = range(torch.cuda.device_count())
+        found["peak_device_memory_bytes"] = sum(map(torch.cuda.max_memory_allocated, devices))
+    return found
+
+
 def peak_memory_bytes() -> int | None:
     """The most memory the process has held so far; None where the system does not tell."""
     try:

@@ -7,17 +7,28 @@ wants measured is declared in the papers' modules beside this one.
 
 from __future__ import annotations
 
+import gc
+
 import torch
 import transformers
 
-from common import models
+from common import corpora, models
 from common.errors import unknown
 from common.results import Recipe
 from common.standin import corpus as standin_corpus
 from common.surgery import remove_layers
 from reproductions import methods, shapes
 from reproductions.methods import shared
-from reproductions.prepared import Prepared
+from reproductions.prepared import Prepared, named
+
+
+def check(device: str, dtype: str | None) -> None:
+    """Refuse a device or dtype that there is not, before every cell fails for it.
+
+    Raises:
+        UserError: names what is wrong and what to use.
+    """
+    models.placement(device, dtype)
 
 
 def prepare(
@@ -32,6 +43,11 @@ def prepare(
     """
     if recipe.weights == shapes.WEIGHTS:
         return shapes.prepare(recipe)
+    gc.collect()  # what is left of the last model: there may be room for one only
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        for gpu in range(torch.cuda.device_count()):
+            torch.cuda.reset_peak_memory_stats(gpu)
     torch.set_flush_denormal(True)  # a trained model's tiny numbers would slow a CPU down several times
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
@@ -41,12 +57,16 @@ def prepare(
     # Where the files lie on this machine says nothing to anyone else.
     source = {"name": model.source["name"], "revision": model.source["revision"], "weights": recipe.weights}
     prepared.provenance = {"model": source | {"dtype": dtype_used}}
+    if model.device.type == "cuda":
+        prepared.provenance["gpu"] = torch.cuda.get_device_name(model.device)
     if recipe.profile == "standin":
         prepared.provenance["corpus"] = {split: standin_corpus.digest(split) for split in ("train", "test")}
     if recipe.selection is not None:
         _prune(prepared, progress)
     if recipe.training is not None:
         _entry("training", "TRAININGS", recipe.training)(prepared, progress)
+    if recipe.profile == "paper":  # after the work: the texts it read are still at hand
+        prepared.provenance["corpus"] = {name: corpora.digest(name) for name in named(recipe, ("corpus", "validation"))}
     prepared.model.eval()
     return prepared
 

@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -37,6 +37,15 @@ def calibration_windows(calibration_entry: dict, tokenizer) -> Tensor:
     """Token ids ``[samples, tokens]`` of a recipe's calibration entry: corpus, sampler, length, count, seed."""
     wanted = dict(calibration_entry)
     return calibration.sample_crops(_ids(tokenizer, wanted.pop("corpus")), **wanted)
+
+
+def named(part: Recipe | Mapping, keys: Sequence[str]) -> Iterator[str]:
+    """The values of these keys anywhere in a recipe: trainings lie within trainings and selections."""
+    for key, value in (vars(part) if isinstance(part, Recipe) else part).items():
+        if key in keys and isinstance(value, str):
+            yield value
+        if isinstance(value, Mapping):
+            yield from named(value, keys)
 
 
 def work_folder() -> Path:

@@ -1,12 +1,13 @@
 """What the names in a recipe stand for: how layers are chosen, removed, repaired, trained and measured, by paper.
 
-A module here may define four dictionaries, by the names that recipes and tables use (unique over all modules):
+A module here may define these dictionaries, by the names that recipes and tables use (unique over all modules):
 
     SELECTIONS  f(prepared, progress) -> layers in order of removal; leaves the model as it is
     PRUNERS     f(prepared, progress): chooses, removes and repairs at once; sets ``prepared.details["removed"]``
     REPAIRS     f(prepared, removed, progress): removes the given layers and repairs the cut
     TRAININGS   f(prepared, progress): trains what is left
     BENCHMARKS  f(prepared, argument) -> values, standard errors, details; a benchmark is NAME or NAME@ARGUMENT
+    READS       the corpora that a benchmark reads on the paper's models by itself, to be fetched beforehand
 
 Adding a method is adding an entry; `reproductions.measure` finds it.
 """
@@ -14,7 +15,6 @@ Adding a method is adding an entry; `reproductions.measure` finds it.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from functools import cache
 
 MODULES = (
@@ -33,13 +33,13 @@ KINDS = ("SELECTIONS", "PRUNERS", "REPAIRS", "TRAININGS", "BENCHMARKS")
 
 
 @cache
-def known(kind: str) -> dict[str, Callable]:
-    """Every entry of one of the KINDS, by name.
+def known(kind: str) -> dict:
+    """Every entry of one of the KINDS, or of READS, by name.
 
     Raises:
         ValueError: two modules claim one name.
     """
-    found: dict[str, Callable] = {}
+    found: dict = {}
     for name in MODULES:
         entries = getattr(importlib.import_module(f"{__name__}.{name}"), kind, {})
         if twice := found.keys() & entries.keys():

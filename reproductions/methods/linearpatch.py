@@ -73,3 +73,4 @@ def _wait(device: torch.device) -> None:
 
 PRUNERS = magnitudes.PRUNERS
 BENCHMARKS = {"window": _window, "inserted": _inserted} | magnitudes.BENCHMARKS
+READS = magnitudes.READS

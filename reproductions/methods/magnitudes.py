@@ -193,3 +193,4 @@ def cuts(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
 
 PRUNERS = {"observed-window": observe_window}
 BENCHMARKS = {"magnitudes": magnitudes, "alpha": alpha, "cuts": cuts}
+READS = dict.fromkeys(("alpha", "cuts"), tuple(PROTOCOLS[name].corpus for name in TEXTS["paper"][0]))

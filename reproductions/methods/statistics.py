@@ -15,13 +15,14 @@ from reproductions.shapes import MACS_TOKENS
 
 # Windows timed, and how often: the median of the passes is kept.
 WINDOWS, PASSES = 32, 3
+# The text of each profile, and the length of its windows.
+TEXT = {"standin": ("standin-test", 256), "paper": ("wikitext2-test", 2048)}
 
 
 def _test_windows(prepared: Prepared, count: int) -> torch.Tensor:
     """Held-out windows [count, tokens] of the profile's test text."""
-    standin = prepared.recipe.profile == "standin"
-    ids = corpora.joined_ids(prepared.tokenizer, "standin-test" if standin else "wikitext2-test")
-    return cut(ids, 256 if standin else 2048)[:count]
+    corpus, length = TEXT[prepared.recipe.profile]
+    return cut(corpora.joined_ids(prepared.tokenizer, corpus), length)[:count]
 
 
 def _held_mib(model) -> float:
@@ -97,3 +98,4 @@ BENCHMARKS = {
     "training-cost": _training_cost,
     "removed-each": _removed_each,
 }
+READS = dict.fromkeys(("statistics", "similarity"), (TEXT["paper"][0],))

@@ -16,6 +16,7 @@ from reproductions.prepared import Prepared
 
 # Sentences of 64 tokens (as the paper's Table D); the factors of the bound are taken on the first of them.
 SENTENCES, TOKENS = 8, 64
+TEXT = {"standin": "standin-calibration", "paper": "wikitext2-train"}
 SEEDS = 5  # of each toy
 NETWORKS = ("trained", "random", "toy-pre", "toy-post")
 
@@ -39,8 +40,9 @@ def _random_weights(prepared: Prepared, seed: int = 0):
 def _networks(prepared: Prepared, name: str) -> tuple[gradients.Stack, gradients.Stack]:
     """A language model as a stack over all sentences, and over the first one."""
     decoder = prepared.decoder if name == "trained" else Decoder(_random_weights(prepared))
-    corpus = "standin-calibration" if prepared.recipe.profile == "standin" else "wikitext2-train"
-    ids = corpora.joined_ids(prepared.tokenizer, corpus)[: SENTENCES * TOKENS].view(SENTENCES, TOKENS)
+    ids = corpora.joined_ids(prepared.tokenizer, TEXT[prepared.recipe.profile])[: SENTENCES * TOKENS].view(
+        SENTENCES, TOKENS
+    )
     return gradients.of_model(decoder, ids), gradients.of_model(decoder, ids[:1])
 
 
@@ -88,3 +90,4 @@ def _curves(stack: gradients.Stack, run: dict) -> dict:
 
 
 BENCHMARKS = {"theorems": _theorems, "gradients": _gradients}
+READS = {"gradients": (TEXT["paper"],)}

@@ -199,6 +199,14 @@ def test_gated_private_and_broken(monkeypatch):
     hub_answers(monkeypatch, interrupted)
     assert "connection reset; `python -m reproductions fetch`" in refused_within(5)
 
+    def full():
+        raise OSError(28, "No space left on device")
+
+    hub_answers(monkeypatch, full)
+    assert refused_within(5).endswith(
+        "No space left on device; free space there, or name a folder on a larger disk in HF_HOME"
+    )
+
 
 def test_only_safetensors_are_fetched(monkeypatch):
     files = [SimpleNamespace(rfilename=name) for name in ("config.json", "pytorch_model.bin")]

@@ -1,5 +1,6 @@
 """Reassessing's recipes on a small model: which data, which layers, which training, and what reaches the record."""
 
+import hashlib
 import json
 
 import pytest
@@ -57,6 +58,7 @@ def test_a_metric_uses_the_recipes_calibration_seed_and_fidelity(small, tiny_tok
         prepared = measure.prepare(recipe(selection=metric("bi"), calibration=CROPS, fidelity=fidelity))
         expected = reassessing.select("bi", Decoder(small()), 2, ids, fidelity=fidelity)
         assert prepared.details["removed"] == expected
+        assert prepared.provenance["corpus"] == {"lines": hashlib.sha256("\n\n".join(LINES).encode()).hexdigest()}
         assert prepared.decoder.num_layers == 4
     prepared = measure.prepare(recipe(selection=metric("random", seed=7)))
     assert prepared.details["removed"] == reassessing.select("random", Decoder(small()), 2, seed=7)
