@@ -1,12 +1,12 @@
-"""Tables declared from their reported side: every printed row and column, with what is known about how to get it."""
+"""Rows declared from their reported side: every printed one, with what is known about how to get it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from common.results import Recipe
 from reproductions import reported
-from reproductions.registry import Column, Row, Table
+from reproductions.registry import Row
 
 # What a paper calls a model -> the registry's name.
 MODELS = {
@@ -44,12 +44,11 @@ def rows(
     table: str,
     *,
     shape: Shape | None = None,
-    status: str = "not run",
     statuses: Mapping[str, str] | None = None,
 ) -> list[Row]:
     """Every printed row of a table, in printed order, without a recipe for its weights.
 
-    statuses: method -> why it is not there, where that differs from ``status``.
+    statuses: method -> why it is not there, where that is known.
     """
     found: dict[tuple, Row] = {}
     for number in reported.numbers(paper, table):
@@ -64,49 +63,11 @@ def rows(
                 sparsity=number.sparsity,
                 method=name,
                 recipe=None,
-                status=(statuses or {}).get(number.method, status),
+                status=(statuses or {}).get(number.method, "not run"),
                 dense=number.method == "Dense",
                 shapes=shape(model, number) if shape and number.model in MODELS else None,
             )
     return list(found.values())
-
-
-def columns(paper: str, table: str, weight_free: Iterable[Column] = ()) -> list[Column]:
-    """Every printed column, those of ``weight_free`` as given; columns that are ours alone come last."""
-    given = {column.label: column for column in weight_free}
-    labels = reported.columns(paper, table)
-    return [given.get(label) or Column(label) for label in labels] + [
-        c for c in given.values() if c.label not in labels
-    ]
-
-
-def table(
-    paper: str,
-    number: str,
-    title: str,
-    *,
-    weight_free: Iterable[Column] = (),
-    shape: Shape | None = None,
-    statuses: Mapping[str, str] | None = None,
-    note: str = "",
-) -> Table:
-    """A table whose reported side and weight-free cells are here, and whose measurements are not yet."""
-    free = tuple(weight_free)
-
-    def made(profile: str, limit: int | None) -> list[Row]:
-        # What the stand-in would need for it is not implemented.
-        return [] if profile == "standin" else rows(paper, number, shape=shape, statuses=statuses)
-
-    name = number if not number.startswith("A") or len(number) == 1 else f"{number} (appendix {number[1:]})"
-    return Table(
-        target=f"table{number}-{paper}",
-        paper=paper,
-        number=number,
-        title=f"{title_of(paper)}, Table {name}: {title}",
-        rows=made,
-        columns=lambda profile: columns(paper, number, free),
-        note=note,
-    )
 
 
 def title_of(paper: str) -> str:

@@ -131,12 +131,6 @@ def members(group: str) -> list[str]:
     return sorted(task for task in library.all_subtasks if task.startswith(prefix))
 
 
-def datasets_of(tasks: Sequence[str]) -> dict[str, str]:
-    """The hub dataset each of lm-eval's tasks reads: {task: 'org/name'}, without loading any."""
-    manager = _library_manager(tasks)
-    return {task: _yaml(manager, task).get("dataset_path", "") for task in tasks}
-
-
 def _standin_configs(tasks: Sequence[str | Mapping]) -> dict[str, dict]:
     if not any(isinstance(task, str) and _folder(task) is None for task in tasks):
         return {}

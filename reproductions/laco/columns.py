@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from reproductions import columns, declare
+from reproductions import columns, reported
 from reproductions.registry import Column
 
 SHARE = Column("ratio %", "parameters", "ratio", scale=100, compare="exact", weight_free=True)
@@ -45,7 +45,7 @@ def settings(table: str):
     ]
 
     def made(profile: str) -> list[Column]:
-        labels = [column.label for column in declare.columns("laco", table)]
+        labels = reported.columns("laco", table)
         shown = [SHARE if label == SHARE.label else given[label] for label in labels]
         rest = [column for label, column in given.items() if label not in labels]
         return [*shown, *rest, *ours]

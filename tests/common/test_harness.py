@@ -76,10 +76,6 @@ def test_without_a_hub_the_error_is_quick_and_one_line(task, tiny_llama, tiny_to
     assert "\n" not in str(caught.value)
 
 
-def test_datasets_of_tasks_are_known_without_loading_them():
-    assert harness.datasets_of(["boolq", "race"]) == {"boolq": "aps/super_glue", "race": "EleutherAI/race"}
-
-
 def test_gsm8k_keeps_its_shots_and_both_ways_to_read_an_answer(
     mirror, tmp_path, tiny_llama, tiny_tokenizer, monkeypatch
 ):
