@@ -65,8 +65,7 @@ audit: $(STAMP)  ## check the papers' own arithmetic; also writes papers/AUDIT.m
 $(PAPERS): $(STAMP)
 	@targets=$$($(RUN) -m reproductions list | sed -n 's/^\([a-zA-Z0-9]*-$@\) .*/\1/p'); status=0; \
 	$(RUN) -m reproductions run $$targets $(NARROW) $(MEASURE) || status=$$?; test $$status -ge 2 && exit $$status; \
-	for target in $$targets; do $(RUN) -m reproductions show $$target $(NARROW) --format $(FORMAT) || status=$$?; echo; done; \
-	exit $$status
+	$(RUN) -m reproductions show $$targets $(NARROW) --format $(FORMAT) || status=$$?; exit $$status
 
 clean:  ## remove caches (records and .venv stay)
 	rm -rf .cache .pytest_cache .ruff_cache
@@ -96,4 +95,4 @@ grid-fetch: $(STAMP)
 	@$(FETCH)
 
 figure%: $(STAMP)
-	@$(RUN) -m reproductions run $@ $(NARROW) $(MEASURE) && $(RUN) -m reproductions show $@ $(NARROW)
+	@$(RUN_AND_SHOW)

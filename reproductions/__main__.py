@@ -31,8 +31,8 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--dtype", help="float32, bfloat16 or float16 (default: float32 on a CPU, else as saved)")
     run.add_argument("--force", action="store_true", help="measure again what has a record; the record is replaced")
 
-    show = commands.add_parser("show", help="print a table, or draw a figure, from records; measures nothing")
-    show.add_argument("target", metavar="TARGET")
+    show = commands.add_parser("show", help="print tables, or draw figures, from records; measures nothing")
+    show.add_argument("targets", nargs="+", metavar="TARGET", help="several are shown one after another")
     _narrowing(show)
     show.add_argument("--format", default="terminal", help="terminal, md, csv, latex or json (default: terminal)")
 
@@ -89,27 +89,32 @@ def _run(options: argparse.Namespace) -> int:
         return 0
     from reproductions import measure  # loads torch and transformers: only when there is something to measure
 
+    measure.check(options.device, options.dtype)
     options_of_run = {"device": options.device, "dtype": options.dtype, "force": options.force}
     failed = runner.run(tables, store, options.profile, measure, **chosen, **options_of_run)
     if failed:
-        print(f"{failed} cells failed; their reasons are recorded and the next run tries them again", file=sys.stderr)
+        cells = "1 cell" if failed == 1 else f"{failed} cells"
+        print(f"{cells} failed; the reasons are recorded and the next run tries again", file=sys.stderr)
     return 1 if failed else 0
 
 
 def _show(options: argparse.Namespace) -> int:
     from common import tables
     from common.results import Store
-    from reproductions import registry, show
+    from reproductions import registry, runner, show
 
     _check(options)
     if options.format not in tables.FORMATS:
         tables.render({}, options.format)  # raises, naming the formats
-    table = registry.get(options.target)
+    wanted = [registry.get(target) for target in options.targets]
     chosen = {"models": options.model, "pattern": options.row, "limit": options.limit}
-    print(tables.render(show.build(table, Store(), options.profile, **chosen), options.format), end="")
-    if table.draw:
-        paths = show.drawn(table, Store(), options.profile, **chosen)
-        print("\n".join(map(str, paths)) or "nothing measured yet: no picture", file=sys.stderr)
+    shown = runner.fitting(wanted, options.profile, *chosen.values())
+    for number, (table, _) in enumerate(shown):
+        text = tables.render(show.build(table, Store(), options.profile, **chosen), options.format)
+        print("\n" * (number > 0) + text, end="")
+        if table.draw:
+            paths = show.drawn(table, Store(), options.profile, **chosen)
+            print("\n".join(map(str, paths)) or "nothing measured yet: no picture", file=sys.stderr)
     return 0
 
 

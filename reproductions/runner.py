@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import logging
 import sys
@@ -17,6 +18,9 @@ from common.results import Recipe, Record, Store
 from reproductions.registry import Row, Table
 
 log = logging.getLogger(__name__)
+
+# How GPU and CPU allocators, and cuBLAS, say that there is not enough memory.
+_NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
 
 
 @dataclass
@@ -43,6 +47,25 @@ def choose_rows(table: Table, profile: str, models: Sequence[str], pattern: str 
     if pattern is not None and not chosen:
         raise unknown("row", pattern, {row.method for row in rows})
     return chosen
+
+
+def fitting(
+    tables: Sequence[Table], profile: str, models: Sequence[str], pattern: str | None, limit: int | None
+) -> list[tuple[Table, list[Row]]]:
+    """Each table with the rows that a command names; of several tables those that have none of them are left out.
+
+    Raises:
+        UserError: no table has any (says why the first has none).
+    """
+    found, problems = [], []
+    for table in tables:
+        try:
+            found.append((table, choose_rows(table, profile, models, pattern, limit)))
+        except UserError as error:
+            problems.append(error)
+    if problems and not found:
+        raise problems[0]
+    return found
 
 
 def _fits(row: Row, models: Sequence[str], pattern: str | None) -> bool:
@@ -77,8 +100,8 @@ def missing(
             if benchmark not in entry.benchmarks:
                 entry.benchmarks.append(benchmark)
 
-    for table in tables:
-        for row in choose_rows(table, profile, models, pattern, limit):
+    for table, rows in fitting(tables, profile, models, pattern, limit):
+        for row in rows:
             if row.recipe is not None:
                 want(row.recipe, row, [c.benchmark for c in table.columns(profile) if c.benchmark])
         for row in table.rows("paper", None):
@@ -90,8 +113,10 @@ def missing(
 def describe(error: BaseException) -> str:
     """One line that says why a cell failed and, where there is one, the remedy."""
     first = (str(error).strip().splitlines() or [""])[0]
-    if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
+    if isinstance(error, MemoryError) or any(words in str(error).lower() for words in _NO_MEMORY):
         return "out of memory; use a larger device, --dtype bfloat16 or --device auto"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"no space left on the disk ({error.filename or 'a temporary file'}); free some, finished work is kept"
     return first if isinstance(error, UserError) else f"{type(error).__name__}: {first}"
 
 
@@ -121,6 +146,7 @@ def run(
     with tqdm(total=sum(len(w.benchmarks) for w in work), unit="cell", disable=not sys.stderr.isatty()) as bar:
         for entry in work:
             bar.set_description(entry.title)
+            prepared = None  # the last model goes before the next one comes: there may be room for one only
             started = time.perf_counter()
             prepared, problem = _attempt(
                 lambda e=entry: measure.prepare(e.recipe, device=device, dtype=dtype, progress=True, anew=force)
@@ -132,7 +158,7 @@ def run(
                 if prepared is not None:
                     outcome, problem = _attempt(lambda b=benchmark, p=prepared: measure.benchmark(p, b))
                 provenance = shared | {"seconds": time.perf_counter() - started, "preparing_seconds": preparing}
-                provenance |= {"peak_memory_bytes": results.peak_memory_bytes(), "measured_at": results.now()}
+                provenance |= results.peak_memory() | {"measured_at": results.now()}
                 record = _record(entry.recipe, benchmark, prepared, outcome, problem, provenance)
                 store.put(record, entry.recipe)
                 if outcome is None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from common.errors import UserError
 from common.evaluation import scores as scoring
 from common.results import Record, Store
 from reproductions import audit, reported
@@ -161,13 +162,18 @@ def drawn(
     """Draw a figure from its records; returns the files (SVG and PNG), none where nothing has been measured.
 
     The drawing function gets one entry per row that has records: model, sparsity, method, and the records by benchmark,
-    as they are on disk.
+    as they are on disk. The stand-in's picture, the paper's models', one of some rows alone and one of a quick look go to
+    files of different names.
+
+    Raises:
+        UserError: the files cannot be written.
     """
     from figures import style
 
     entries = []
     benchmarks = dict.fromkeys(column.benchmark for column in table.columns(profile) if column.benchmark)
-    for row in choose_rows(table, profile, models=models, pattern=pattern, limit=limit):
+    rows = choose_rows(table, profile, models=models, pattern=pattern, limit=limit)
+    for row in rows:
         found = {name: store.get(row.recipe, name) for name in benchmarks} if row.recipe else {}
         records = {name: asdict(record) for name, record in found.items() if record and record.status == "ok"}
         if records:
@@ -177,7 +183,16 @@ def drawn(
         return []
     module, _, function = table.draw.partition(":")
     figure = getattr(importlib.import_module(module), function)(entries, profile)
-    return style.save(figure, table.target + ("" if profile == "standin" else f"-{profile}"))
+    name = table.target + ("" if profile == "standin" else f"-{profile}")
+    name += "-part" if len(rows) < len(table.rows(profile, limit)) else ""
+    name += f"-limit{limit}" if limit else ""
+    try:
+        return style.save(figure, name)
+    except OSError as error:
+        where = error.filename or style.RENDERED
+        raise UserError(
+            f"cannot write the picture to {where}: {error.strerror}; free space or permit writing"
+        ) from error
 
 
 def _derive(rows: list[tuple[Row, str, dict]], columns: list[Column]) -> None:
@@ -195,6 +210,8 @@ def _derive(rows: list[tuple[Row, str, dict]], columns: list[Column]) -> None:
                 scores[column.label] = reasons[0]
             elif column.derived == "average":
                 scores[column.label] = _average(scores, names)
+            elif not all(reference[name].value for name in names):  # after a quick look, for instance
+                scores[column.label] = "the dense model scores 0"
             else:
                 kind = "linearpatch" if column.derived == "retained" else "prunecomp"
                 scores[column.label] = _retained(scores, reference, names, row.dense, kind)

@@ -1,12 +1,16 @@
 """The command line as a user meets it, and the runner: nothing measured twice, one failure stops nothing."""
 
 import dataclasses
+import errno
 import json
 import subprocess
 import sys
+import weakref
 
 import pytest
+import torch
 
+from common import results
 from common.errors import UserError
 from common.results import Store
 from reproductions import linearpatch, registry, runner
@@ -25,6 +29,19 @@ from reproductions.__main__ import main
             "did you mean 'llama-2-7b'",
         ),
         (["run", "table1-linearpatch", "--limit", "1"], "--limit 1 leaves no standard error"),
+        (
+            ["run", "table1-linearpatch", "--limit", "2", "--device", "qpu"],
+            "device 'qpu' cannot be used here; try 'cpu'",
+        ),
+        (["run", "table1-linearpatch", "--limit", "2", "--dtype", "floot16"], "did you mean 'float16'?"),
+        (
+            ["show", "table1-linearpatch", "table11-linearpatch", "--row", "SLIB"],
+            "unknown row 'SLIB'; did you mean 'SLEB'?",
+        ),
+        (
+            ["fetch", "table5-linearpatch", "--model", "llama-2-13b"],
+            "unknown model in the paper profile of table5-linearpatch",
+        ),
     ],
 )
 def test_bad_input_is_one_line_that_names_it(arguments, message, capsys):
@@ -124,6 +141,107 @@ def test_an_interrupted_run_goes_on_where_it_was(table, store):
     assert runner.run([table], store, "standin", rest, models=["standin"]) == 0
     assert not set(stops.measured) & set(rest.measured)
     assert len(stops.measured) + len(rest.measured) == 110
+
+
+def test_one_model_is_held_at_a_time(table, store):
+    """A model that is gone when the next is loaded needs memory for one, not for two."""
+
+    class Model:
+        pass
+
+    class Heavy(FakeMeasure):
+        def prepare(self, recipe, **options):
+            assert not self.prepared or self.last() is None
+            found = super().prepare(recipe, **options)
+            found.model = Model()
+            self.last = weakref.ref(found.model)
+            return found
+
+    heavy = Heavy()
+    assert runner.run([table], store, "standin", heavy, models=["standin"]) == 0
+    assert len(heavy.prepared) == 11
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), "out of memory; use a larger device"),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you "
+                      "tried to allocate 8 bytes. Error code 12 (Cannot allocate memory)"), "out of memory; use a larger"),
+        (RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes."), "out of memory; use"),
+        (MemoryError(), "out of memory; use a larger device, --dtype bfloat16 or --device auto"),
+        (OSError(errno.ENOSPC, "No space left on device", "/w/store"), "no space left on the disk (/w/store); free some"),
+        (UserError("no such thing; use another"), "no such thing; use another"),
+        (ZeroDivisionError("division by zero\nmore"), "ZeroDivisionError: division by zero"),
+    ],
+)  # fmt: skip
+def test_a_failure_is_one_line_with_its_remedy(error, reason):
+    described = runner.describe(error)
+    assert described.startswith(reason) and "\n" not in described
+
+
+@pytest.fixture
+def measured_by(monkeypatch, tmp_path, table):
+    """The command line with a fake in place of models; records in a folder of their own."""
+    from reproductions import measure
+
+    def use(fake):
+        monkeypatch.setenv("LAYERLAB_RESULTS", str(tmp_path / "mine"))
+        for name in ("prepare", "benchmark"):
+            monkeypatch.setattr(measure, name, getattr(fake, name))
+        return lambda: len(list((tmp_path / "mine").rglob("*.json")))
+
+    return use
+
+
+def test_ctrl_c_keeps_what_is_finished(measured_by, capsys):
+    class Stops(FakeMeasure):
+        def benchmark(self, prepared, name):
+            if len(self.measured) == 3:
+                raise KeyboardInterrupt
+            return super().benchmark(prepared, name)
+
+    kept = measured_by(Stops())
+    assert main(["run", "table1-linearpatch", "--limit", "2"]) == 130
+    assert capsys.readouterr().err == "interrupted; finished measurements are kept, run the same command to go on\n"
+    assert kept() == 3
+
+
+def test_a_disk_that_fills_up_stops_the_run_and_keeps_what_is_finished(measured_by, capsys, monkeypatch):
+    kept = measured_by(FakeMeasure())
+    real, calls = results.os.fsync, []
+
+    def fills_up(file):
+        calls.append(file)
+        if len(calls) > 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(file)
+
+    monkeypatch.setattr(results.os, "fsync", fills_up)
+    assert main(["run", "table1-linearpatch", "--limit", "2"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: cannot write the record ") and error.count("\n") == 1
+    assert "No space left on device; free space there or name another folder in LAYERLAB_RESULTS" in error
+    assert kept() == 3
+
+
+def test_a_failed_cell_is_said_and_the_command_fails(measured_by, capsys):
+    kept = measured_by(FakeMeasure(["docstring_word@1"]))
+    assert main(["run", "table1-linearpatch", "--limit", "2", "--row", "Dense"]) == 1
+    assert "1 cell failed; the reasons are recorded and the next run tries again" in capsys.readouterr().err
+    assert kept() == 10
+
+
+def test_several_targets_may_be_narrowed_to_rows_that_only_some_have(store, capsys):
+    both = [registry.get("table1-linearpatch"), registry.get("table5-linearpatch")]
+    work = runner.missing(both, store, "paper", models=["llama-2-13b"])
+    alone = runner.missing(both[:1], store, "paper", models=["llama-2-13b"])
+    assert [entry.recipe.hash for entry in work] == [entry.recipe.hash for entry in alone]
+    assert (
+        main(["show", "table5-linearpatch", "table1-linearpatch", "--profile", "paper", "--model", "llama-2-13b"]) == 0
+    )
+    shown = capsys.readouterr().out
+    assert "Table 1:" in shown and "Table 5:" not in shown
 
 
 def test_a_quick_look_never_passes_for_the_whole_measurement(table, store):

@@ -1,5 +1,7 @@
 """Recipes carried out: each step found by name and done in order, on a small model in place of the stand-in."""
 
+import dataclasses
+
 import pytest
 
 from common import models
@@ -116,7 +118,7 @@ def test_text_cells_and_pictures_come_from_records(small, tmp_path, monkeypatch)
         paper="linearpatch",
         number="figure 9",
         title="",
-        rows=lambda profile, limit: [Row("small", "small", "2/4", "given", wanted)],
+        rows=lambda profile, limit: [Row("small", "small", "2/4", "given", dataclasses.replace(wanted, limit=limit))],
         columns=lambda profile: [Column("layers", "removed", "removed", text=True), Column("n", "removed", "count")],
         draw="figures.style:draw_for_test",
     )
@@ -132,5 +134,15 @@ def test_text_cells_and_pictures_come_from_records(small, tmp_path, monkeypatch)
     monkeypatch.setattr(style.save, "__defaults__", (tmp_path,))
     paths = show.drawn(table, store, "paper")
     assert [path.name for path in paths] == ["figure9-test-paper.svg", "figure9-test-paper.png"]
+    assert runner.run([table], store, "paper", measure, limit=2) == 0
+    quick = show.drawn(table, store, "paper", limit=2)
+    assert [path.name for path in quick] == ["figure9-test-paper-limit2.svg", "figure9-test-paper-limit2.png"]
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device", "figures/x.svg")
+
+    monkeypatch.setattr(style, "save", full)
+    with pytest.raises(UserError, match="cannot write the picture to figures/x.svg: No space left on device; free"):
+        show.drawn(table, store, "paper")
     assert drawn[0][0][0]["records"]["removed"]["details"]["removed"] == [2, 1]
     assert registry.get("table1-linearpatch").draw is None

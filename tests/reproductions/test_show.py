@@ -68,6 +68,17 @@ def test_cells_that_need_no_weights_are_never_gated(tmp_path):
     assert not any("gate" in row for row in rows.values())
 
 
+def test_a_dense_score_of_zero_leaves_the_rest_of_the_table_to_be_shown(tmp_path, monkeypatch):
+    """As after a quick look at two items of each task."""
+    for kind in ("retained", "retained-average"):
+        monkeypatch.setitem(globals(), "COLUMNS", [*COLUMNS[:2], Column("RP", derived=kind, of=("PIQA",))])
+        rows = shown(tmp_path, 0.0)["by_row"]
+        assert rows["LLaMA-2-7B", "7/32", "ShortGPT"]["cells"]["RP"]["status"] == "the dense model scores 0"
+        assert rows["LLaMA-2-7B", "7/32", "ShortGPT"]["cells"]["PIQA"]["reproduced"] == pytest.approx(70.4)
+        found = shown(tmp_path, 0.8)["by_row"]["LLaMA-2-7B", "7/32", "ShortGPT"]["cells"]["RP"]["reproduced"]
+        assert found == pytest.approx(88.0)
+
+
 def test_two_standard_errors_are_the_limit(tmp_path):
     for dense, status in ((0.7911 - 0.0199, "match"), (0.7911 - 0.0201, "differs")):
         assert shown(tmp_path, dense)["by_row"]["LLaMA-2-7B", "0/32", "Dense"]["cells"]["PIQA"]["status"] == status
