@@ -196,17 +196,18 @@ class _Pass:
     def batch(self, ids: Tensor) -> None:
         decoder, layers = self.decoder, self.statistics.layers
         hidden = decoder.embed_tokens(ids)
+        device = hidden.device  # a model may be spread over several
         means = {rotated: [] for rotated in self.bases}
         for boundary in range(layers + 1):
             if boundary:
                 hidden = decoder.run(hidden, boundary - 1, boundary)
-            wide = hidden.float()
+            wide = hidden.to(device, torch.float32)
             for rotated in self.bases:
                 seen = hadamard_transform(wide) if rotated else wide
                 means[rotated].append(seen.abs().mean(1))  # [batch, channels]
             self._meet(boundary, wide)
         if self.last_use and max(self.last_use.values()) > layers:
-            self._meet(layers + 1, decoder.norm(hidden).float())
+            self._meet(layers + 1, decoder.norm(hidden).to(device, torch.float32))
         self.states.clear()
         for rotated in self.bases:
             self._add_magnitudes(rotated, torch.stack(means[rotated]).double(), ids.shape[1])

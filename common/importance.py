@@ -231,7 +231,7 @@ def taylor(
                 entering = states.pop().to(decoder.device).float().requires_grad_()
                 with torch.enable_grad():
                     leaving = decoder.run(entering, layers=[layer])
-                upstream = gradients[index].to(decoder.device)
+                upstream = gradients[index].to(leaving.device)
                 # an expert that no token chose has no gradient
                 found = torch.autograd.grad(leaving, [entering, *weights], upstream, allow_unused=True)
                 gain = (gains or {}).get(layer, 1.0)  # linear: its gradient is its transpose

@@ -110,7 +110,8 @@ def check_scale_invariance(decoder: Decoder, stop: int | None = None) -> None:
             if "norm" not in name:
                 continue
             generator = torch.Generator().manual_seed(0)
-            probe = (1e3 * torch.randn(1, 1, decoder.hidden_size, generator=generator)).to(decoder.embed.weight)
+            probe = 1e3 * torch.randn(1, 1, decoder.hidden_size, generator=generator)
+            probe = probe.to(next(norm.parameters(), decoder.embed.weight))
             once, twice = norm(probe).float(), norm(2 * probe).float()
             if not (once - twice).abs().max() <= 1e-2 * once.abs().max():
                 raise UserError(

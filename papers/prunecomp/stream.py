@@ -141,7 +141,7 @@ def _product(first: float | Tensor, second: float | Tensor) -> float | Tensor:
 
 def _add(change: _Change, entering: Tensor, leaving: Tensor) -> None:
     """Accumulate in float64 what one batch [batch, tokens, channels] says about a layer."""
-    x, y = entering.float(), leaving.float()
+    x, y = entering.to(leaving.device, torch.float32), leaving.float()
     tiny = torch.finfo(torch.float32).tiny
     dots = torch.linalg.vecdot(x, y)  # [batch, tokens]
     norms = torch.linalg.vector_norm(x, dim=-1) * torch.linalg.vector_norm(y, dim=-1)
