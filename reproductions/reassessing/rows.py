@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterable
 from common import models
 from common.results import Recipe
 from reproductions import declare, reported, shapes
+from reproductions.linearpatch.recipes import REFUSED
 from reproductions.reassessing.recipes import fields, recipe
 from reproductions.registry import Row
 
 PAPER = "reassessing"
 REPORTED = "as reported only"
+UNSUPPORTED = "its architecture is not supported"
 STANDIN_LAYERS = 16
 # What a row's own name stands for: the metric and, where the name alone says it, the arm.
 ALIASES = {
@@ -66,8 +68,11 @@ def printed(table: str, shape: Callable | None = None) -> Callable[[int | None],
 
 
 def _with_recipe(row: Row, number: reported.Number, table: str, limit: int | None) -> Row:
-    if row.model not in models.REGISTRY:
+    spec = models.REGISTRY.get(row.model)
+    if spec is None:
         return dataclasses.replace(row, status=REPORTED)
+    if spec.trust_remote_code or spec.shape_only:  # its shape still counts parameters
+        return dataclasses.replace(row, status=REFUSED if spec.trust_remote_code else UNSUPPORTED)
     if row.dense:
         return dataclasses.replace(row, recipe=recipe(row.model, "paper", limit))
     metric, arm = ALIASES.get(number.method, (number.method, None))
