@@ -71,6 +71,114 @@ TASKS = {
     "race": ("EleutherAI/race", "high", "test", _race),
 }
 
+# hub dataset, config, split, rows: columns and kinds of values as on the hub.
+WSC = {"span1_index": 1, "span2_index": 9, "span1_text": "the layer", "span2_text": "it"}
+RACE = {"example_id": "high1.txt", "article": "The model is pruned.", "options": ["the model", "one", "a layer", "it"]}
+IDIOMS = [
+    "一心一意",
+    "三心二意",
+    "五颜六色",
+    "七上八下",
+    "十全十美",
+    "百发百中",
+    "千变万化",
+    "万无一失",
+    "半途而废",
+    "九牛一毛",
+]
+LACO_TASKS = {
+    "laco_cmnli": (
+        "clue/clue",
+        "cmnli",
+        "validation",
+        [{"sentence1": f"模型{i}", "sentence2": "层", "label": [0, 1, 2, -1][i], "idx": i} for i in range(4)],
+    ),
+    "laco_hellaswag": ("Rowan/hellaswag", None, "validation", [_hellaswag(i) for i in range(4)]),
+    "laco_piqa": (
+        "baber/piqa",
+        None,
+        "validation",
+        [{"goal": f"cut {i}", "sol1": "remove layers", "sol2": "a", "label": i % 2} for i in range(4)],
+    ),
+    "laco_wsc_p": (
+        "aps/super_glue",
+        "wsc.fixed",
+        "validation",
+        [{"text": f"The layer {i} left as it was scaled.", **WSC, "idx": i, "label": i % 2} for i in range(4)],
+    ),
+    "laco_commonsense_qa": (
+        "tau/commonsense_qa",
+        None,
+        "validation",
+        [
+            {
+                "id": str(i),
+                "question": f"what is removed {i}",
+                "question_concept": "layer",
+                "choices": {"label": list("ABCDE"), "text": ["a", "model", "layers", "one", "stream"]},
+                "answerKey": "ABCDE"[i],
+            }
+            for i in range(4)
+        ],
+    ),
+    "laco_boolq": (
+        "aps/super_glue",
+        "boolq",
+        "validation",
+        [{"question": f"is it {i}", "passage": "the model is one", "idx": i, "label": i % 2} for i in range(4)],
+    ),
+    "laco_race_h": (
+        "ehovy/race",
+        "high",
+        "test",
+        [{**RACE, "question": ["What is it ?", "It is _ now ."][i % 2], "answer": "ABCD"[i]} for i in range(4)],
+    ),
+    "laco_race_m": (
+        "ehovy/race",
+        "middle",
+        "test",
+        [{**RACE, "question": "The model is  _  .", "answer": "ABCD"[i]} for i in range(4)],
+    ),
+    "laco_c3": (
+        "clue/clue",
+        "c3",
+        "validation",
+        [
+            {
+                "id": i,
+                "context": ["模型", "很大"],
+                "question": "什么大？",
+                "choice": ["模型", "层", "数据"][: 2 + i % 2],
+                "answer": "层",
+            }
+            for i in range(4)
+        ],
+    ),
+    "laco_wsc_g": ("aps/super_glue", "wsc.fixed", "validation", None),
+    "laco_chid": (
+        "clue/clue",
+        "chid",
+        "validation",
+        [
+            {
+                "idx": 0,
+                "candidates": IDIOMS,
+                "content": ["他#idiom000001#地工作，#idiom000002#。", "天上#idiom000003#。"],
+                "answers": {
+                    "text": ["#idiom000001#", "#idiom000002#", "#idiom000003#"],
+                    "candidate_id": [0, 4, 2],
+                },
+            }
+        ],
+    ),
+    "laco_xsum": (
+        "EdinburghNLP/xsum",
+        None,
+        "validation",
+        [{"document": f"the model {i} is cut", "summary": "a model is cut", "id": str(i)} for i in range(2)],
+    ),
+}
+
 
 def write_rows(root, hub_id, config, split, rows):
     """One split of one dataset as a parquet file in the mirror `root`."""
