@@ -1,11 +1,15 @@
-"""Errors meant for the person at the keyboard: one line that names the thing, the reason and the remedy."""
+"""What is said to the person at the keyboard: errors of one line that name the thing, the reason and the remedy; the log."""
 
 from __future__ import annotations
 
 import difflib
+import logging
+import sys
 from collections.abc import Iterable
 
 _LISTED = 60  # lm-eval alone knows fourteen thousand tasks
+# torchao comes with GPTQ's extra: what it says of kernels that a machine lacks is said at every import
+_NOISY = ("httpx", "urllib3", "filelock", "lm_eval", "datasets", "transformers", "torchao", "torch.utils._pytree")
 
 
 class UserError(Exception):
@@ -14,6 +18,14 @@ class UserError(Exception):
 
 class UserValueError(UserError, ValueError):
     """A `UserError` about a value, for functions whose contract promises `ValueError`."""
+
+
+def quiet_logging(verbose: bool = False) -> None:
+    """Log to standard error as the command lines do: our warnings, and only the errors of the libraries beneath."""
+    level = logging.DEBUG if verbose else logging.WARNING
+    logging.basicConfig(level=level, format="%(levelname)s: %(message)s", stream=sys.stderr)
+    for name in _NOISY:
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:

@@ -12,7 +12,7 @@ import logging
 import os
 import sys
 
-from common.errors import UserError
+from common.errors import UserError, quiet_logging
 
 
 def parser() -> argparse.ArgumentParser:
@@ -139,10 +139,7 @@ def _audit(options: argparse.Namespace) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     options = parser().parse_args(arguments)
-    level = logging.DEBUG if options.verbose else logging.WARNING
-    logging.basicConfig(level=level, format="%(levelname)s: %(message)s", stream=sys.stderr)
-    for noisy in ("httpx", "urllib3", "filelock", "lm_eval", "datasets", "transformers"):
-        logging.getLogger(noisy).setLevel(logging.ERROR)
+    quiet_logging(options.verbose)
     commands = {"list": _list, "run": _run, "show": _show, "fetch": _fetch, "audit": _audit}
     try:
         return commands[options.command](options)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import os
 import shutil
 import sys
@@ -15,7 +14,7 @@ import torch
 import transformers
 
 from common import checkpoint, hooks, hub, models, results
-from common.errors import UserError
+from common.errors import UserError, quiet_logging
 from common.evaluation import harness
 from common.evaluation.perplexity import summarise, token_nlls
 from common.product import card
@@ -29,9 +28,7 @@ REPORT = "pruning.json"
 def main(method: shared.Method, arguments: list[str] | None = None) -> int:
     """Run a method's tool; returns the exit status."""
     options = shared.parser(method).parse_args(arguments)
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
-    for noisy in ("httpx", "urllib3", "filelock", "lm_eval", "datasets"):
-        logging.getLogger(noisy).setLevel(logging.ERROR)
+    quiet_logging()
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     try:
