@@ -186,7 +186,8 @@ def _git(*arguments: str) -> str | None:
 
 def environment() -> dict:
     """Versions, machine and code state: the part of a record's provenance that does not depend on the measurement."""
-    status = _git("status", "--porcelain")
+    # pictures drawn again and records are what the code makes, not the code
+    status = _git("status", "--porcelain", "--", ".", ":!figures/rendered", ":!reproductions/results")
     return {
         "packages": {name: metadata.version(name) for name in PACKAGES},
         "python": platform.python_version(),

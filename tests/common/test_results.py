@@ -107,3 +107,17 @@ def test_provenance_names_versions_and_code():
     assert found["packages"]["torch"].startswith("2.13.0")
     assert set(found) >= {"python", "platform", "commit", "dirty"}
     json.dumps(found)
+
+
+def test_code_is_dirty_when_code_changed_not_when_pictures_or_records_did(tmp_path, monkeypatch):
+    names = ["code.py", "figures/rendered/figure.svg", "reproductions/results/record.json"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("first")
+    for command in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "c"]):
+        subprocess.run(["git", "-C", str(tmp_path), *command], check=True)
+    monkeypatch.setattr(results, "ROOT", tmp_path)
+    for name in reversed(names):
+        assert results.environment()["dirty"] is False
+        (tmp_path / name).write_text("second")
+    assert results.environment()["dirty"] is True
