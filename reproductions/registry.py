@@ -38,6 +38,7 @@ class Column:
     scale: float = 1.0
     compare: str = "accuracy"
     weight_free: bool = False
+    shape_only: bool = False
     text: bool = False
     of: tuple[str, ...] = ()
     hidden: bool = False

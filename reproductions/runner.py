@@ -103,7 +103,8 @@ def missing(
     for table, rows in fitting(tables, profile, models, pattern, limit):
         for row in rows:
             if row.recipe is not None:
-                want(row.recipe, row, [c.benchmark for c in table.columns(profile) if c.benchmark])
+                columns = [c for c in table.columns(profile) if not c.shape_only or row.recipe == row.shapes]
+                want(row.recipe, row, [c.benchmark for c in columns if c.benchmark])
         for row in table.rows("paper", None):
             if row.shapes is not None and _fits(row, models, pattern):
                 want(row.shapes, row, [c.benchmark for c in table.columns("paper") if c.weight_free])

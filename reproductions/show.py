@@ -118,8 +118,8 @@ def _measured(row: Row, columns: list[Column], store: Store, origins: set[str]) 
         if column.benchmark is None:
             continue
         record = store.get(row.recipe, column.benchmark) if row.recipe else None
-        if record is None and column.weight_free and row.shapes:
-            record = store.get(row.shapes, column.benchmark)
+        if column.weight_free and row.shapes and (record is None or column.key not in record.values):
+            record = store.get(row.shapes, column.benchmark) or record
         if record is None:
             found[column.label] = row.status
         elif record.status != "ok":

@@ -88,9 +88,16 @@ def settings(profile: str) -> list[Column]:
 
 
 STORED = [
-    Column("stored input per token", "storage", "input", compare="exact", weight_free=True),
-    Column("stored target per token", "storage", "target", compare="exact", weight_free=True),
-    Column("target with indices (ours)", "storage", "target_with_indices", compare="exact", weight_free=True),
+    Column("stored input per token", "storage", "input", compare="exact", weight_free=True, shape_only=True),
+    Column("stored target per token", "storage", "target", compare="exact", weight_free=True, shape_only=True),
+    Column(
+        "target with indices (ours)",
+        "storage",
+        "target_with_indices",
+        compare="exact",
+        weight_free=True,
+        shape_only=True,
+    ),
 ]
 INSERTED = [
     Column("Parameters (M)", "parameters", "patch_millions", compare="exact", weight_free=True),

@@ -36,14 +36,16 @@ PERPLEXITIES = [
     Column(f"PPL on {name}", f"perplexity@reassessing-{corpus}", "perplexity", compare="perplexity")
     for name, corpus in (("WikiText2", "wikitext2"), ("PTB", "ptb"))
 ]
-TRAINABLE = Column("trainable parameters M", "trainable", "parameters", scale=1e-6, compare="exact", weight_free=True)
+TRAINABLE = Column(
+    "trainable parameters M", "trainable", "parameters", scale=1e-6, compare="exact", weight_free=True, shape_only=True
+)
 PARAMETERS = {"benchmark": "parameters", "key": "left", "scale": 1e-9, "compare": "exact", "weight_free": True}
-MACS = Column("MACs G", "macs", "multiply_adds", scale=1e-9, compare="exact", weight_free=True)
+MACS = Column("MACs G", "macs", "multiply_adds", scale=1e-9, compare="exact", weight_free=True, shape_only=True)
 PRUNING_RATES = [
     Column("PR %", "parameters", "ratio", scale=100, compare="exact", weight_free=True),
     Column("% of layers (ours)", "parameters", "layer_fraction", scale=100, compare="exact", weight_free=True),
 ]
-ALLOCATED = Column("memory MB", "memory", "allocated_mib", compare="exact", weight_free=True)
+ALLOCATED = Column("memory MB", "memory", "allocated_mib", compare="exact", weight_free=True, shape_only=True)
 HELD = Column("memory MiB (ours)", "held-memory", "held_mib", compare="exact")
 COST = [
     Column("GPU memory GB", "training-cost", "peak_gib", compare="exact"),

@@ -13,7 +13,7 @@ import torch
 from common import results
 from common.errors import UserError
 from common.results import Store
-from reproductions import linearpatch, registry, runner
+from reproductions import linearpatch, registry, runner, shapes
 from reproductions.__main__ import main
 
 
@@ -242,6 +242,14 @@ def test_several_targets_may_be_narrowed_to_rows_that_only_some_have(store, caps
     )
     shown = capsys.readouterr().out
     assert "Table 1:" in shown and "Table 5:" not in shown
+
+
+def test_what_only_a_shape_has_is_never_asked_of_weights(store):
+    """Table 3's trainable parameters, Table 7's memory, Table D's multiply-adds."""
+    for number, benchmark in (("3", "trainable"), ("7", "memory"), ("D", "macs")):
+        work = runner.missing([registry.get(f"table{number}-reassessing")], store, "paper")
+        assert {entry.recipe.weights for entry in work if benchmark in entry.benchmarks} == {shapes.WEIGHTS}
+        assert any(entry.recipe.weights != shapes.WEIGHTS for entry in work)
 
 
 def test_a_quick_look_never_passes_for_the_whole_measurement(table, store):
