@@ -57,7 +57,8 @@ def rates(entries: list[dict], profile: str) -> plt.Figure:
         axes.set_title(title, fontsize=9, fontweight="bold" if task is None else "normal")
     for axes in panels.flat[len(tasks) + 1 :]:
         axes.set_axis_off()
-    panels.flat[len(tasks)].legend(fontsize=7)
+    if names:
+        panels.flat[len(tasks)].legend(fontsize=7)
     model, layers = entries[0]["model"], entries[0]["sparsity"].split("/")[1]
     figure.supxlabel(
         f"layers removed, of {layers} ({model}, {'no fine-tuning' if profile == 'standin' else 'LoRA'})", fontsize=9

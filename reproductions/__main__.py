@@ -29,7 +29,11 @@ def parser() -> argparse.ArgumentParser:
     _narrowing(run)
     run.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, or auto to spread a model (default: cpu)")
     run.add_argument("--dtype", help="float32, bfloat16 or float16 (default: float32 on a CPU, else as saved)")
-    run.add_argument("--force", action="store_true", help="measure again what has a record; the record is replaced")
+    run.add_argument(
+        "--force",
+        action="store_true",
+        help="measure again what has a record, with its searches and trainings; the record is replaced",
+    )
 
     show = commands.add_parser("show", help="print tables, or draw figures, from records; measures nothing")
     show.add_argument("targets", nargs="+", metavar="TARGET", help="several are shown one after another")
