@@ -45,7 +45,7 @@ def _has_content(cell: dict) -> bool:
 def minutes() -> dict[str, float]:
     """Target -> minutes that ``make TARGET`` took, by timings.csv: each after those before it, in a clone without records.
 
-    What an earlier target has measured, a later one only reads.
+    What an earlier target has measured, a later one only reads. A paper's name stands for ``make PAPER``, all but the grid.
     """
     with (ROOT / "reproductions" / "timings.csv").open() as lines:
         return {row["target"]: int(row["seconds"]) / 60 for row in csv.DictReader(lines)}
@@ -62,7 +62,8 @@ def overview(store: Store) -> str:
         found = {name: counts(table, store) for name, table in registry.targets().items() if table.paper == paper}
         total = {key: sum(c[key] for c in found.values()) for key in ("reported", "stand-in", "paper", "not run")}
         title = declare.title_of(paper)
-        took = sum(timed.get(name, 0.0) for name in found)
+        own = sum(timed.get(name, 0.0) for name in found if name.endswith(f"-{paper}"))
+        took = timed.get(paper, own) + sum(timed.get(name, 0.0) for name in found if not name.endswith(f"-{paper}"))
         blocks.append(
             f"<details><summary><b>{title}</b>: {len(found)} targets, {total['reported']} reported numbers, "
             f"{total['stand-in']} cells measured on the stand-in ({took:.0f} minutes), "

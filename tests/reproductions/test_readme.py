@@ -32,5 +32,5 @@ def test_every_target_has_its_line_and_the_summaries_add_up():
 
 def test_every_target_was_timed_and_no_other():
     timed = readme.minutes()
-    assert timed.keys() == registry.targets().keys()
+    assert timed.keys() - set(registry.PAPERS) == registry.targets().keys()
     assert all(0 < value < 60 for value in timed.values())
