@@ -67,9 +67,8 @@ def _prune(prepared: Prepared, progress: bool) -> None:
             prepared.model, windows, count, metric_windows=metric_windows, **choice, **options
         )
 
-    if (
-        choice["metric"] == "cl" or recipe.fidelity == "code"
-    ):  # a shorter window is another; fused in place is not repeated
+    # a window of fewer layers is no part of a longer one, and what the code fuses in place cannot be repeated from factors
+    if choice["metric"] == "cl" or recipe.fidelity == "code":
         report = search()
     else:
         facts = {"calibration": recipe.calibration, "own": own, "choice": choice}
