@@ -20,6 +20,10 @@ class UserValueError(UserError, ValueError):
     """A `UserError` about a value, for functions whose contract promises `ValueError`."""
 
 
+class NoData(UserError):
+    """Text or items that a measurement reads cannot be had: its cell says so, and the others go on."""
+
+
 def quiet_logging(verbose: bool = False) -> None:
     """Log to standard error as the command lines do: our warnings, and only the errors of the libraries beneath."""
     level = logging.DEBUG if verbose else logging.WARNING

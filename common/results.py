@@ -14,7 +14,7 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
@@ -35,7 +35,8 @@ class Recipe:
     """How a model comes about: which one, which layers go and how they are chosen, what repairs the cut, what trains it.
 
     weights: digest or pinned revision of the weights. Mappings must be JSON-able. limit: the number of items a task is cut
-    to, None for all; a quick look is another recipe, so it never passes for the whole measurement.
+    to, None for all; a quick look is another recipe, so it never passes for the whole measurement. dtype: of the weights
+    and the computation; float32 is left out of the canonical form, which is how recipes were spelled before there was one.
     """
 
     model: str
@@ -47,10 +48,12 @@ class Recipe:
     calibration: Mapping | None = None
     fidelity: str = "paper"
     limit: int | None = None
+    dtype: str = "float32"
 
     def canonical_json(self) -> str:
         """One spelling per recipe: sorted keys, no spaces."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        fields = {key: value for key, value in asdict(self).items() if (key, value) != ("dtype", "float32")}
+        return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
     @property
     def hash(self) -> str:
@@ -60,7 +63,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Record:
-    """One measurement. status: ``ok`` or ``failed`` (then ``reason`` says why). origin: ``yours`` or ``published``."""
+    """One measurement. status: ``ok``, ``failed`` or ``no data`` (then ``reason`` says why). origin: ``yours`` or ``published``."""
 
     recipe: dict
     recipe_hash: str
@@ -107,30 +110,44 @@ class Store:
             return own
         return self._read(self.path(recipe, benchmark, self.published), "published")
 
-    def put(self, record: Record, recipe: Recipe) -> Path:
+    def put(self, record: Record, recipe: Recipe, items: Mapping | None = None) -> Path:
         """Write a record; the file is whole or not there at all.
+
+        items: name -> outcomes per item, numpy arrays; written first, so that where a record is, they are.
 
         Raises:
             UserError: the folder cannot be written; earlier records are untouched.
         """
         path = self.path(recipe, record.benchmark)
-        temporary = None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as out:
-                temporary = Path(out.name)
-                out.write(record.to_json())
-                out.flush()
-                os.fsync(out.fileno())
-            os.replace(temporary, path)
+            if items:
+                import numpy
+
+                _write(_beside(path), lambda out: numpy.savez_compressed(out, **items))
+            _write(path, lambda out: out.write(record.to_json().encode()))
         except OSError as error:
-            if temporary is not None:
-                temporary.unlink(missing_ok=True)
             raise UserError(
                 f"cannot write the record {path}: {error.strerror}; free space there or name another folder in "
                 "LAYERLAB_RESULTS; records written so far are kept"
             ) from error
         return path
+
+    def items(self, recipe: Recipe, benchmark: str) -> dict:
+        """What `put` was given beside the record that `get` returns: name -> outcomes per item; {} if it was nothing.
+
+        Multiple choice: one bool per item and metric, in the order of the data. Perplexity: ``nll``, the mean of each window.
+        """
+        import numpy
+
+        folders = [self.user, self.published]
+        for folder in folders:
+            if folder is not None and (path := self.path(recipe, benchmark, folder)).exists():
+                if not _beside(path).exists():
+                    return {}
+                with numpy.load(_beside(path), allow_pickle=False) as found:
+                    return dict(found)
+        return {}
 
     def check_writable(self) -> None:
         """Fail before anything is measured when records could not be kept.
@@ -174,6 +191,27 @@ class Store:
         except OSError:
             log.warning("record %s is unreadable (%s) and could not be moved; it is ignored", path, problem)
         return None
+
+
+def _beside(path: Path) -> Path:
+    """The file of the items' outcomes that belong to a record's file."""
+    return path.with_name(f"{path.name.removesuffix('.json')}.npz")
+
+
+def _write(path: Path, fill: Callable) -> None:
+    """Let `fill` write a file that is whole or not there at all."""
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile("wb", dir=path.parent, suffix=".tmp", delete=False) as out:
+            temporary = Path(out.name)
+            fill(out)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        raise
 
 
 def _git(*arguments: str) -> str | None:

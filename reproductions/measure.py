@@ -8,12 +8,13 @@ wants measured is declared in the papers' modules beside this one.
 from __future__ import annotations
 
 import gc
+import time
 
 import torch
 import transformers
 
 from common import corpora, models
-from common.errors import unknown
+from common.errors import UserError, unknown
 from common.results import Recipe
 from common.standin import corpus as standin_corpus
 from common.surgery import remove_layers
@@ -22,18 +23,42 @@ from reproductions.methods import shared
 from reproductions.prepared import Prepared, named
 
 
-def check(device: str, dtype: str | None) -> None:
-    """Refuse a device or dtype that there is not, before every cell fails for it.
+# Above so many parameters a CPU takes days for a table: it has to be asked for by name.
+MOST_ON_CPU = 3e9
+# What a row of full test sets reads: nine tasks and three perplexities, in tokens (LLaMA-2's tokenizer).
+TOKENS_OF_A_ROW = 2.5e6
+
+
+def device_for(asked: str | None, dtype: str | None, largest: tuple[str, float] | None) -> str:
+    """The device to measure on: the one asked for, else a GPU where there is one, else the CPU.
+
+    largest: name and number of parameters of the largest model, None where no weights are needed.
 
     Raises:
-        UserError: names what is wrong and what to use.
+        UserError: a device or dtype that there is not; a model too large for the CPU, unless the CPU is what was asked for.
     """
+    device = asked or ("cuda" if torch.cuda.is_available() else "cpu")
     models.placement(device, dtype)
+    if asked is None and device == "cpu" and largest is not None and largest[1] > MOST_ON_CPU:
+        name, parameters = largest
+        hours = 2 * parameters * TOKENS_OF_A_ROW / _flops() / 3600
+        raise UserError(
+            f"{name} has {parameters / 1e9:.1f} B parameters, and there is no GPU: one row would take about {hours:.0f} hours "
+            "on this CPU; say --device cpu (make: DEVICE=cpu) to do it anyway"
+        )
+    return device
 
 
-def prepare(
-    recipe: Recipe, *, device: str = "cpu", dtype: str | None = None, progress: bool = False, anew: bool = False
-) -> Prepared:
+def _flops() -> float:
+    """Multiplications and additions a second of this CPU in float32, by one matrix product."""
+    x = torch.rand(1024, 1024)
+    x @ x  # warms up
+    started = time.perf_counter()
+    x @ x
+    return 2 * 1024**3 / (time.perf_counter() - started)
+
+
+def prepare(recipe: Recipe, *, device: str = "cpu", progress: bool = False, anew: bool = False) -> Prepared:
     """Load the recipe's model, choose and remove layers, repair the cut and train (a shape recipe: build the shape alone).
 
     anew: searches and trainings that an earlier run finished are done again.
@@ -51,12 +76,11 @@ def prepare(
     torch.set_flush_denormal(True)  # a trained model's tiny numbers would slow a CPU down several times
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    model, tokenizer = models.load(recipe.model, device=device, dtype=dtype)
-    dtype_used = str(next(model.parameters()).dtype).removeprefix("torch.")
+    model, tokenizer = models.load(recipe.model, device=device, dtype=recipe.dtype)
     prepared = Prepared(model, tokenizer, recipe, sum(p.numel() for p in model.parameters()), anew=anew)
     # Where the files lie on this machine says nothing to anyone else.
     source = {"name": model.source["name"], "revision": model.source["revision"], "weights": recipe.weights}
-    prepared.provenance = {"model": source | {"dtype": dtype_used}}
+    prepared.provenance = {"model": source | {"dtype": recipe.dtype}}
     if model.device.type == "cuda":
         prepared.provenance["gpu"] = torch.cuda.get_device_name(model.device)
     if recipe.profile == "standin":

@@ -9,8 +9,8 @@ from functools import lru_cache
 
 from common.errors import unknown
 from common.results import Recipe
+from reproductions.settings import Subject
 
-PROFILES = ("standin", "paper")
 PAPERS = ("linearpatch", "prunecomp", "laco", "reassessing")
 MODULES = tuple(f"reproductions.{paper}" for paper in PAPERS)
 
@@ -24,7 +24,7 @@ class Column:
 
     benchmark, key: the record's benchmark and value. derived: in their place, ``average``, ``retained`` (mean of ratios to
     the dense row) or ``retained-average`` (ratio of averages), over the columns that ``of`` names (none: all accuracy
-    columns). hidden: measured for derived columns, but not shown. scale: what a value is multiplied by to be shown
+    columns). only: ``printed`` for the paper's own models alone, ``one model`` for any other alone. hidden: measured for derived columns, but not shown. scale: what a value is multiplied by to be shown
     (accuracies are stored as shares). compare: how a reproduced number is held against a reported one: ``accuracy`` within
     two standard errors, ``perplexity`` within 1 %, ``exact`` to the printed digits. weight_free: the number follows from
     the model's shape (see Row.shapes). text: the cell is the record's detail of that key, not a number. None of benchmark
@@ -42,6 +42,7 @@ class Column:
     text: bool = False
     of: tuple[str, ...] = ()
     hidden: bool = False
+    only: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,11 +85,16 @@ class Table:
     paper: str
     number: str
     title: str
-    rows: Callable[[str, int | None], list[Row]]  # (profile, limit) -> rows
-    columns: Callable[[str], list[Column]]
+    rows: Callable[[Subject, int | None], list[Row]]  # (subject, limit) -> rows
+    columns: Callable[[str], list[Column]]  # profile -> columns
     claims: tuple[Claim, ...] = ()
     note: str = ""
     draw: str | None = None
+
+    def columns_for(self, subject: Subject) -> list[Column]:
+        """The columns that a subject's rows have."""
+        other = "one model" if subject.printed else "printed"
+        return [column for column in self.columns(subject.profile) if column.only != other]
 
 
 @lru_cache(maxsize=1)

@@ -8,14 +8,16 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tqdm import tqdm
 
 from common import results
-from common.errors import UserError, unknown
+from common.errors import NoData, UserError, unknown
 from common.results import Recipe, Record, Store
+from reproductions import settings, shapes
 from reproductions.registry import Row, Table
+from reproductions.settings import PAPER, Subject
 
 log = logging.getLogger(__name__)
 
@@ -32,17 +34,22 @@ class Work:
     benchmarks: list[str] = field(default_factory=list)
 
 
-def choose_rows(table: Table, profile: str, models: Sequence[str], pattern: str | None, limit: int | None) -> list[Row]:
-    """The rows of a table that a command names.
+def choose_rows(
+    table: Table, subject: Subject | str, models: Sequence[str], pattern: str | None, limit: int | None
+) -> list[Row]:
+    """The rows of a table that a command names; subject: or a profile's name, models: of the paper's own.
 
     Raises:
         UserError: a model that the table does not have, or a pattern that fits no row.
     """
-    rows = table.rows(profile, limit)
+    subject = settings.subject(subject)
+    rows = {(row.model, row.label, row.sparsity, row.method): row for row in table.rows(subject, limit)}
+    # with several numbers of layers, the dense row comes once for each
+    rows = [_in_type(row, subject.dtype) for row in rows.values()]
     known = {row.model for row in rows}
     for model in models:
         if model not in known:
-            raise unknown(f"model in the {profile} profile of {table.target}", model, known)
+            raise unknown(f"model in the {subject.profile} profile of {table.target}", model, known)
     chosen = [row for row in rows if _fits(row, models, pattern)]
     if pattern is not None and not chosen:
         raise unknown("row", pattern, {row.method for row in rows})
@@ -50,7 +57,7 @@ def choose_rows(table: Table, profile: str, models: Sequence[str], pattern: str 
 
 
 def fitting(
-    tables: Sequence[Table], profile: str, models: Sequence[str], pattern: str | None, limit: int | None
+    tables: Sequence[Table], subject: Subject | str, models: Sequence[str], pattern: str | None, limit: int | None
 ) -> list[tuple[Table, list[Row]]]:
     """Each table with the rows that a command names; of several tables those that have none of them are left out.
 
@@ -60,12 +67,19 @@ def fitting(
     found, problems = [], []
     for table in tables:
         try:
-            found.append((table, choose_rows(table, profile, models, pattern, limit)))
+            found.append((table, choose_rows(table, subject, models, pattern, limit)))
         except UserError as error:
             problems.append(error)
     if problems and not found:
         raise problems[0]
     return found
+
+
+def _in_type(row: Row, dtype: str) -> Row:
+    """The row as it is measured in this type; what needs no weights has none."""
+    if row.recipe is None or row.recipe.weights == shapes.WEIGHTS:
+        return row
+    return replace(row, recipe=replace(row.recipe, dtype=dtype))
 
 
 def _fits(row: Row, models: Sequence[str], pattern: str | None) -> bool:
@@ -78,17 +92,18 @@ def _fits(row: Row, models: Sequence[str], pattern: str | None) -> bool:
 def missing(
     tables: Sequence[Table],
     store: Store,
-    profile: str,
+    subject: Subject | str,
     *,
     models: Sequence[str] = (),
     pattern: str | None = None,
     limit: int | None = None,
     force: bool = False,
 ) -> list[Work]:
-    """What has to be measured, grouped by recipe. Failed records are tried again; ``force`` measures everything anew.
+    """What has to be measured, grouped by recipe. What failed or had no data is tried again; ``force`` measures all anew.
 
     Cells of the paper's models that need no weights are part of either profile.
     """
+    subject = settings.subject(subject)
     work: dict[str, Work] = {}
 
     def want(recipe: Recipe, row: Row, benchmarks: Iterable[str]) -> None:
@@ -100,14 +115,14 @@ def missing(
             if benchmark not in entry.benchmarks:
                 entry.benchmarks.append(benchmark)
 
-    for table, rows in fitting(tables, profile, models, pattern, limit):
+    for table, rows in fitting(tables, subject, models, pattern, limit):
         for row in rows:
             if row.recipe is not None:
-                columns = [c for c in table.columns(profile) if not c.shape_only or row.recipe == row.shapes]
+                columns = [c for c in table.columns_for(subject) if not c.shape_only or row.recipe == row.shapes]
                 want(row.recipe, row, [c.benchmark for c in columns if c.benchmark])
-        for row in table.rows("paper", None):
+        for row in table.rows(PAPER, None) if subject.standin or subject.printed else []:
             if row.shapes is not None and _fits(row, models, pattern):
-                want(row.shapes, row, [c.benchmark for c in table.columns("paper") if c.weight_free])
+                want(row.shapes, row, [c.benchmark for c in table.columns_for(PAPER) if c.weight_free])
     return list(work.values())
 
 
@@ -124,34 +139,33 @@ def describe(error: BaseException) -> str:
 def run(
     tables: Sequence[Table],
     store: Store,
-    profile: str,
+    subject: Subject | str,
     measure,
     *,
     models: Sequence[str] = (),
     pattern: str | None = None,
     limit: int | None = None,
     device: str = "cpu",
-    dtype: str | None = None,
     force: bool = False,
 ) -> int:
     """Measure every missing cell; returns the number of failed ones.
 
-    ``measure`` offers ``prepare(recipe, device=, dtype=, progress=, anew=)`` and ``benchmark(prepared, name)`` returning
-    values, standard errors and details. A cell that fails is recorded with its reason and does not stop the others.
+    ``measure`` offers ``prepare(recipe, device=, progress=, anew=)`` and ``benchmark(prepared, name)`` returning values,
+    standard errors, details and, perhaps, outcomes per item. A cell that fails is recorded with its reason and does not
+    stop the others; one whose data cannot be had is recorded as that, and is no failure.
     """
     store.check_writable()
-    work = missing(tables, store, profile, force=force, models=models, pattern=pattern, limit=limit)
-    shared = results.environment() | {"device": device, "dtype": dtype}
+    work = missing(tables, store, subject, force=force, models=models, pattern=pattern, limit=limit)
+    shared = results.environment() | {"device": device}
     failed = 0
     told: set[str] = set()  # one reason can stop every cell of a model: say it once
     with tqdm(total=sum(len(w.benchmarks) for w in work), unit="cell", disable=not sys.stderr.isatty()) as bar:
         for entry in work:
             bar.set_description(entry.title)
+            recipe = entry.recipe
             prepared = None  # the last model goes before the next one comes: there may be room for one only
             started = time.perf_counter()
-            prepared, problem = _attempt(
-                lambda e=entry: measure.prepare(e.recipe, device=device, dtype=dtype, progress=True, anew=force)
-            )
+            prepared, problem = _attempt(lambda r=recipe: measure.prepare(r, device=device, progress=True, anew=force))
             preparing = time.perf_counter() - started
             for benchmark in entry.benchmarks:
                 started = time.perf_counter()
@@ -160,33 +174,45 @@ def run(
                     outcome, problem = _attempt(lambda b=benchmark, p=prepared: measure.benchmark(p, b))
                 provenance = shared | {"seconds": time.perf_counter() - started, "preparing_seconds": preparing}
                 provenance |= results.peak_memory() | {"measured_at": results.now()}
-                record = _record(entry.recipe, benchmark, prepared, outcome, problem, provenance)
-                store.put(record, entry.recipe)
+                record, items = _record(recipe, benchmark, prepared, outcome, problem, provenance)
+                store.put(record, recipe, items)
                 if outcome is None:
-                    failed += 1
-                    if problem not in told:
-                        log.error("%s, %s: %s", entry.title, benchmark, problem)
-                    told.add(problem)
+                    failed += record.status == "failed"
+                    if problem.text not in told:
+                        level = logging.ERROR if record.status == "failed" else logging.WARNING
+                        log.log(level, "%s, %s: %s", entry.title, benchmark, problem.text)
+                    told.add(problem.text)
                 bar.update()
     return failed
 
 
-def _attempt(action: Callable) -> tuple[object | None, str | None]:
+@dataclass(frozen=True)
+class Problem:
+    """Why a cell has no value: one line, and the status that its record gets."""
+
+    text: str
+    status: str
+
+
+def _attempt(action: Callable) -> tuple[object | None, Problem | None]:
     try:
         return action(), None
     except Exception as error:  # whatever stops one cell must not stop the others
         if not isinstance(error, UserError):
             log.debug("cell failed", exc_info=True)
-        return None, describe(error)
+        return None, Problem(describe(error), "no data" if isinstance(error, NoData) else "failed")
 
 
-def _record(recipe: Recipe, benchmark: str, prepared, outcome, problem: str | None, provenance: dict) -> Record:
+def _record(
+    recipe: Recipe, benchmark: str, prepared, outcome, problem: Problem | None, provenance: dict
+) -> tuple[Record, dict]:
+    """The record of a cell, and its outcomes per item."""
     base = {"recipe": recipe.__dict__ | {}, "recipe_hash": recipe.hash, "benchmark": benchmark}
     if prepared is not None:
         provenance = provenance | prepared.provenance
     if outcome is None:
-        return Record(**base, status="failed", reason=problem, provenance=provenance)
-    values, stderr, details = outcome
-    return Record(
-        **base, status="ok", values=values, stderr=stderr, details=prepared.details | details, provenance=provenance
-    )
+        return Record(**base, status=problem.status, reason=problem.text, provenance=provenance), {}
+    values, stderr, details, *items = outcome
+    details = prepared.details | details
+    found = Record(**base, status="ok", values=values, stderr=stderr, details=details, provenance=provenance)
+    return found, dict(*items)
