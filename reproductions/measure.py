@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Sequence
 
 import torch
 import transformers
@@ -21,6 +22,7 @@ from common.surgery import remove_layers
 from reproductions import methods, shapes
 from reproductions.methods import shared
 from reproductions.prepared import Prepared, named
+from reproductions.runner import Work
 
 
 # Above so many parameters a CPU takes days for a table: it has to be asked for by name.
@@ -29,23 +31,23 @@ MOST_ON_CPU = 3e9
 TOKENS_OF_A_ROW = 2.5e6
 
 
-def device_for(asked: str | None, dtype: str | None, largest: tuple[str, float] | None) -> str:
+def device_for(asked: str | None, dtype: str | None, work: Sequence[Work]) -> str:
     """The device to measure on: the one asked for, else a GPU where there is one, else the CPU.
-
-    largest: name and number of parameters of the largest model, None where no weights are needed.
 
     Raises:
         UserError: a device or dtype that there is not; a model too large for the CPU, unless the CPU is what was asked for.
     """
     device = asked or ("cuda" if torch.cuda.is_available() else "cpu")
     models.placement(device, dtype)
-    if asked is None and device == "cpu" and largest is not None and largest[1] > MOST_ON_CPU:
-        name, parameters = largest
-        hours = 2 * parameters * TOKENS_OF_A_ROW / _flops() / 3600
-        raise UserError(
-            f"{name} has {parameters / 1e9:.1f} B parameters, and there is no GPU: one row would take about {hours:.0f} hours "
-            "on this CPU; say --device cpu (make: DEVICE=cpu) to do it anyway"
-        )
+    if asked is None and device == "cpu":
+        for name in {entry.recipe.model for entry in work if entry.recipe.weights != shapes.WEIGHTS}:
+            parameters = models.parameters(name)
+            if parameters > MOST_ON_CPU:
+                hours = 2 * parameters * TOKENS_OF_A_ROW / _flops() / 3600
+                raise UserError(
+                    f"{name} has {parameters / 1e9:.1f} B parameters, and there is no GPU: one row of full test sets would "
+                    f"take about {hours:.0f} hours on this CPU; say --device cpu (make: DEVICE=cpu) to do it anyway"
+                )
     return device
 
 
@@ -117,8 +119,11 @@ def _prune(prepared: Prepared, progress: bool) -> None:
     prepared.details |= {"layers": layers, "layer_executions": decoder.executions}
 
 
-def benchmark(prepared: Prepared, name: str) -> tuple[dict, dict, dict]:
-    """Values, standard errors and details of one benchmark: NAME or NAME@ARGUMENT of a method's, or an lm-eval task."""
+def benchmark(prepared: Prepared, name: str) -> tuple:
+    """Values, standard errors and details of one benchmark: NAME or NAME@ARGUMENT of a method's, or an lm-eval task.
+
+    Perplexities and tasks have a fourth part: outcomes per window or item, numpy arrays by name.
+    """
     if isinstance(prepared, shapes.Prepared):
         return shapes.benchmark(prepared, name)
     base, _, argument = name.partition("@")

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from common import model_registry
 from common.errors import UserError, unknown
 from common.results import Recipe
 from common.standin import WEIGHTS
@@ -106,18 +107,24 @@ def of_model(name: str, remove: Sequence[int] = (), profile: str | None = None) 
         raise UserError(
             f"model {name!r} cannot be measured in the profile {profile!r}: the stand-in's tasks are the stand-in's alone"
         )
-    from common import models  # loads torch: the stand-in's tables do without
+    spec = model_registry.find(name)
+    if spec is None:
+        from common import models  # loads torch: registered models do without
 
-    facts = models.describe(name)
+        found = models.describe(name)
+    elif spec.shape_only or spec.trust_remote_code:
+        raise UserError(f"{spec.name} cannot be loaded here: {spec.note or 'it is registered for its shape alone'}")
+    else:
+        found = spec
     return Subject(
         profile="paper",
-        model=facts.name,
-        label=facts.label,
-        layers=facts.layers,
-        weights=facts.weights,
+        model=found.name,
+        label=found.title,
+        layers=found.layers,
+        weights=found.weights,
         dtype="bfloat16",
         remove=tuple(remove),
-        text=_TEXTS.get(facts.name),
+        text=_TEXTS.get(found.name),
     )
 
 
@@ -134,9 +141,7 @@ def recipe(model: str, subject: Subject, limit: int | None = None, **fields) -> 
     elif model == subject.model:
         weights = subject.weights
     else:
-        from common import models  # loads torch: listing the targets should not
-
-        weights = models.get(model).revision
+        weights = model_registry.get(model).weights
     if subject.text:
         fields = {key: _on_text(value, subject.text) for key, value in fields.items()}
     return Recipe(

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from common import corpora, hub
 from common.errors import UserError, unknown
 from common.evaluation import human_eval
@@ -73,7 +75,8 @@ def evaluate(
     Returns {task: {'acc', 'acc_stderr', 'acc_norm', 'acc_norm_stderr', 'n'}} as fractions, None where a task does not
     have the metric or one item leaves no standard error; tasks with other metrics of `METRICS` have those as well. A group
     has the means over its subjects by their numbers of items, beside its subjects' own entries. Under 'raw' stands
-    lm-eval's own result, made of JSON types and otherwise untouched.
+    lm-eval's own result, made of JSON types and otherwise untouched; under 'items' {task: {metric: one outcome per item}},
+    in the order of the data.
 
     Raises:
         UserError: an unknown task, a limit below 1, a dataset that cannot be had, a task that runs code.
@@ -98,13 +101,21 @@ def evaluate(
             lm=lm,
             task_dict={"tasks": loaded, "groups": {}, "group_map": {}},
             limit=limit,
-            log_samples=False,
+            log_samples=True,
             bootstrap_iters=0 if limit == 1 else 100,  # accuracies have closed forms; 0 turns standard errors off
         )
+    items = {task: _items(samples) for task, samples in found.pop("samples", {}).items()}
     raw = _jsonable(found)
     scores = {name: _scores(raw, name) for name in loaded}
     pooled = {group: _pooled([scores[member] for member in names]) for group, names in groups.items()}
-    return {**scores, **pooled, "raw": raw}
+    return {**scores, **pooled, "raw": raw, "items": items}
+
+
+def _items(samples: Sequence[Mapping]) -> dict[str, np.ndarray]:
+    """Right or wrong by item, for the accuracies that a task has; [] for tasks of other metrics."""
+    ordered = sorted(samples, key=lambda sample: sample["doc_id"])
+    metrics = [metric for metric in ("acc", "acc_norm") if ordered and metric in ordered[0]]
+    return {metric: np.array([bool(sample[metric]) for sample in ordered]) for metric in metrics}
 
 
 def load_tasks(tasks: Sequence[str | Mapping]) -> dict:

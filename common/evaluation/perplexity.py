@@ -164,6 +164,8 @@ class Protocol:
     def measured(self, model, tokenizer, *, limit: int | None = None, progress: bool = True) -> dict:
         """Perplexity of a model with its standard error, token counts, corpus digest and this protocol's identity.
 
+        Under ``window_nlls`` the mean loss of each window (nats, a numpy array).
+
         limit: the first so many windows only. Raises UserError when the corpus cannot be had or is too short.
         """
         if limit is not None and limit < 1:
@@ -172,6 +174,7 @@ class Protocol:
         nlls = token_nlls(model, windows, progress=self.name if progress else None)
         return {
             **summarise(nlls),
+            "window_nlls": nlls.double().mean(dim=1).float().numpy(),
             "tokens": windows.numel(),
             "window": self.window,
             "protocol": self.name,

@@ -58,17 +58,18 @@ def _parameters(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
     return values | {"ratio": (prepared.parameters - left - patch) / prepared.parameters}, {}, {}
 
 
-def _perplexity(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
-    """Perplexity by the named protocol, and the mean loss it comes from (nats per token)."""
+def _perplexity(prepared: Prepared, argument: str) -> tuple[dict, dict, dict, dict]:
+    """Perplexity by the named protocol, and the mean loss it comes from (nats per token), of each window too."""
     if argument not in PROTOCOLS:
         raise unknown("perplexity protocol", argument, PROTOCOLS)
     found = PROTOCOLS[argument].measured(prepared.model, prepared.tokenizer, limit=prepared.recipe.limit)
     values = {"nll": found.pop("nll")}
     stderr = {"nll": found.pop("nll_stderr"), "perplexity": found.pop("stderr")}
-    perplexity = found.pop("perplexity")
+    perplexity, windows = found.pop("perplexity"), found.pop("window_nlls")
     if math.isfinite(perplexity):
         values["perplexity"] = perplexity
-    return values, {key: error for key, error in stderr.items() if key in values and error is not None}, found
+    stderr = {key: error for key, error in stderr.items() if key in values and error is not None}
+    return values, stderr, found, {"nll": windows}
 
 
 def _removed(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
@@ -76,8 +77,8 @@ def _removed(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
     return {"count": len(prepared.details.get("removed", []))}, {}, {}
 
 
-def task(prepared: Prepared, name: str) -> tuple[dict, dict, dict]:
-    """Accuracies of one lm-eval task. Stand-in tasks are named ``task@version``; other names are lm-eval's own."""
+def task(prepared: Prepared, name: str) -> tuple[dict, dict, dict, dict]:
+    """Accuracies of one lm-eval task, and which items are right. Stand-in tasks are named ``task@version``; other names are lm-eval's own."""
     name = name.partition("@")[0]
     batch_size = 16 if prepared.model.device.type == "cpu" else 64
     options = {"limit": prepared.recipe.limit, "batch_size": batch_size}
@@ -85,7 +86,7 @@ def task(prepared: Prepared, name: str) -> tuple[dict, dict, dict]:
     scores = found[name]
     values = {metric: scores[metric] for metric in harness.METRICS if scores.get(metric) is not None}
     stderr = {metric: scores[f"{metric}_stderr"] for metric in values}
-    return values, stderr, {"items": scores["n"], "lm_eval": found["raw"]}
+    return values, stderr, {"items": scores["n"], "lm_eval": found["raw"]}, found["items"].get(name, {})
 
 
 BENCHMARKS = {"parameters": _parameters, "perplexity": _perplexity, "removed": _removed}
