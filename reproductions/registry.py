@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from common.errors import unknown
 from common.results import Recipe
+from reproductions import settings
 from reproductions.settings import Subject
 
 PAPERS = ("linearpatch", "prunecomp", "laco", "reassessing")
@@ -85,16 +86,29 @@ class Table:
     paper: str
     number: str
     title: str
-    rows: Callable[[Subject, int | None], list[Row]]  # (subject, limit) -> rows
+    declared: Callable[[Subject, int | None], list[Row]]  # (subject, limit) -> rows
     columns: Callable[[str], list[Column]]  # profile -> columns
     claims: tuple[Claim, ...] = ()
     note: str = ""
     draw: str | None = None
 
+    def rows(self, subject: Subject | str, limit: int | None = None) -> list[Row]:
+        """The declared rows of a subject (or of a profile's name), each once, in its type of numbers."""
+        subject = settings.subject(subject)
+        rows = {(row.label, row.sparsity, row.method): row for row in self.declared(subject, limit)}
+        return [_in_type(row, subject.dtype) for row in rows.values()]
+
     def columns_for(self, subject: Subject) -> list[Column]:
         """The columns that a subject's rows have."""
         other = "one model" if subject.printed else "printed"
         return [column for column in self.columns(subject.profile) if column.only != other]
+
+
+def _in_type(row: Row, dtype: str) -> Row:
+    """The row as it is measured in this type; what needs no weights has none."""
+    if row.recipe is None or row.recipe == row.shapes:
+        return row
+    return replace(row, recipe=replace(row.recipe, dtype=dtype))
 
 
 @lru_cache(maxsize=1)

@@ -8,14 +8,14 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from tqdm import tqdm
 
 from common import results
 from common.errors import NoData, UserError, unknown
 from common.results import Recipe, Record, Store
-from reproductions import settings, shapes
+from reproductions import settings
 from reproductions.registry import Row, Table
 from reproductions.settings import PAPER, Subject
 
@@ -43,9 +43,7 @@ def choose_rows(
         UserError: a model that the table does not have, or a pattern that fits no row.
     """
     subject = settings.subject(subject)
-    rows = {(row.model, row.label, row.sparsity, row.method): row for row in table.rows(subject, limit)}
-    # with several numbers of layers, the dense row comes once for each
-    rows = [_in_type(row, subject.dtype) for row in rows.values()]
+    rows = table.rows(subject, limit)
     known = {row.model for row in rows}
     for model in models:
         if model not in known:
@@ -73,13 +71,6 @@ def fitting(
     if problems and not found:
         raise problems[0]
     return found
-
-
-def _in_type(row: Row, dtype: str) -> Row:
-    """The row as it is measured in this type; what needs no weights has none."""
-    if row.recipe is None or row.recipe.weights == shapes.WEIGHTS:
-        return row
-    return replace(row, recipe=replace(row.recipe, dtype=dtype))
 
 
 def _fits(row: Row, models: Sequence[str], pattern: str | None) -> bool:

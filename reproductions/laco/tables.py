@@ -43,7 +43,7 @@ def _table(number: str, title: str, made_columns, rows_of_one, shape=None, note:
         paper="laco",
         number=number,
         title=f"{declare.title_of('laco')}, Table {number}: {title}",
-        rows=rows,
+        declared=rows,
         columns=made_columns,
         claims=CLAIMS.get(number, ()),
         note=note,
@@ -67,7 +67,7 @@ def _without_dense(table: Table) -> Table:
     def rows(subject: Subject, limit: int | None) -> list[Row]:
         return [row for row in table.rows(subject, limit) if row.method != DENSE]
 
-    return dataclasses.replace(table, rows=rows)
+    return dataclasses.replace(table, declared=rows)
 
 
 def _generation_rows(subject: Subject, limit: int | None) -> list[Row]:
@@ -126,7 +126,7 @@ TABLES = [
         paper="laco",
         number="8",
         title=f"{declare.title_of('laco')}, Table 8: what the models write",
-        rows=_generation_rows,
+        declared=_generation_rows,
         columns=columns.generations,
         note=WRITTEN,
     ),

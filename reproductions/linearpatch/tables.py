@@ -34,7 +34,7 @@ def _table(
         paper="linearpatch",
         number=number,
         title=f"LinearPatch, Table {number}: {title}",
-        rows=rows,
+        declared=rows,
         columns=columns,
         claims=claims,
         note=note,

@@ -54,7 +54,7 @@ FIGURES = [
         paper="prunecomp",
         number="figure1",
         title="Prune&Comp, Figure 1: average perplexity by what is done and how many layers go",
-        rows=_figure1_rows,
+        declared=_figure1_rows,
         columns=perplexity_columns,
         claims=(
             Claim("more layers pruned with Prune&Comp, yet lower perplexity than fewer without", _more_layers_for_less),
@@ -67,7 +67,7 @@ FIGURES = [
         paper="prunecomp",
         number="figure2",
         title="Prune&Comp, Figure 2: magnitude gain of each layer",
-        rows=_figure2_rows,
+        declared=_figure2_rows,
         columns=lambda profile: [
             Column("largest gain, %", "magnitude-gains", "largest", compare="exact"),
             Column("least gain, %", "magnitude-gains", "least", compare="exact"),

@@ -102,7 +102,7 @@ GRID = Table(
     paper="prunecomp",
     number="grid",
     title="Ours: every metric with every repair, one-shot and iterative",
-    rows=rows,
+    declared=rows,
     columns=columns,
     claims=(
         Claim("ours: the factor lowers perplexity for every metric and schedule", each_better(_BOTH)),

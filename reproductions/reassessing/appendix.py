@@ -226,7 +226,7 @@ TABLES = [
         paper="reassessing",
         number="Q",
         title="Reassessing, Table Q: generated text",
-        rows=_generated,
+        declared=_generated,
         columns=_texts,
         note="Greedy; how the paper's text was sampled is not said.",
     ),

@@ -115,7 +115,7 @@ def _figure(name: str, title: str, rows, of, draw: str, drawn_claims: tuple[Clai
         paper="reassessing",
         number=f"figure{name}",
         title=f"Reassessing, {title}",
-        rows=rows,
+        declared=rows,
         columns=of,
         claims=drawn_claims,
         note=note,

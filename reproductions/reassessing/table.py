@@ -38,7 +38,7 @@ def table(
         paper="reassessing",
         number=number,
         title=f"Reassessing, Table {number}: {title}",
-        rows=rows.by_subject(printed, rows.one_model(on_standin, dense=dense)),
+        declared=rows.by_subject(printed, rows.one_model(on_standin, dense=dense)),
         columns=columns or accuracies(number),
         claims=claims,
         note=note,

@@ -13,7 +13,7 @@ import torch
 from common import results
 from common.errors import UserError
 from common.results import Store
-from reproductions import linearpatch, registry, runner, shapes
+from reproductions import registry, runner, settings, shapes
 from reproductions.__main__ import main
 
 
@@ -86,7 +86,7 @@ class FakeMeasure:
 
 @pytest.fixture
 def table(monkeypatch):
-    monkeypatch.setattr(linearpatch.recipes, "standin_digest", lambda: "digest")
+    monkeypatch.setattr(settings, "standin_digest", lambda: "digest")
     return registry.get("table1-linearpatch")
 
 

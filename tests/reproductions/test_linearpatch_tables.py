@@ -17,7 +17,7 @@ from common.decoder import Decoder
 from common.evaluation.perplexity import PROTOCOLS
 from common.selection import best_window
 from figures import style
-from reproductions import linearpatch, measure, registry, reported, shapes
+from reproductions import linearpatch, measure, registry, reported, settings, shapes
 from reproductions.__main__ import main
 from reproductions.linearpatch import claims, trained
 from reproductions.methods import magnitudes
@@ -160,7 +160,7 @@ def test_the_paper_profile_runs_offline_on_a_mirror(rehearsal, capsys):
 def test_every_training_of_the_paper_profile_runs_on_a_mirror(rehearsal, tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path / "work"))
     for method in trained.METHODS:
-        wanted = linearpatch.recipe("llama-2-7b", "paper", 2, **trained.fields(method, 9, "paper"))
+        wanted = settings.recipe("llama-2-7b", settings.PAPER, 2, **trained.fields(method, 9, "paper"))
         assert wanted.repair["samples"] == 5000 and wanted.repair["learning_rate"] == 1e-4
         prepared = measure.prepare(wanted)
         assert prepared.model.config.num_hidden_layers == 32 - 9, method
@@ -217,7 +217,7 @@ def test_every_printed_row_and_column_is_declared_under_its_printed_name(number)
     assert set(reported.columns("linearpatch", number)) <= set(shown)
 
 
-@pytest.mark.parametrize("profile", registry.PROFILES)
+@pytest.mark.parametrize("profile", settings.PROFILES)
 def test_what_is_ours_says_so_and_baichuan_says_why_it_has_no_recipe(profile):
     for number in (*range(1, 8), *range(9, 16)):
         for row in registry.get(f"table{number}-linearpatch").rows(profile, None):

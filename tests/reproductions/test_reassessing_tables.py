@@ -13,7 +13,7 @@ from reproductions.__main__ import main
 from reproductions.reassessing import TABLES, claims, recipes
 from reproductions.reassessing.recipes import FASTER, fields
 from reproductions.reassessing.rows import REFUSED, REPORTED, UNSUPPORTED
-from reproductions.registry import PROFILES
+from reproductions.settings import PROFILES
 
 BY_NUMBER = {table.number: table for table in TABLES}
 KINDS = {"selection": ("SELECTIONS", "PRUNERS"), "repair": ("REPAIRS",), "training": ("TRAININGS",)}
