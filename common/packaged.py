@@ -174,8 +174,9 @@ def _dequantise(path: Path):
     # What was read from a GGUF refuses to be saved, as its config describes a quantised model. A plain one takes its weights.
     config = type(read.config).from_dict({k: v for k, v in read.config.to_dict().items() if k not in _NOT_KEPT})
     config.rms_norm_eps = float(str(np.float32(config.rms_norm_eps)))  # GGUF keeps 1e-5 in float32
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    model.load_state_dict(read.state_dict())
+    with torch.device("meta"):  # no random weights: they would take time and draws from the caller's generator
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model.load_state_dict(read.state_dict(), assign=True)
     model.tie_weights()
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(**where)
