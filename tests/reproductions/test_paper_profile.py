@@ -15,9 +15,11 @@ import datasets
 import pytest
 import torch
 from hub_mirror import LACO_TASKS, QUESTIONS, TASKS, write_rows
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from common import corpora, hub, models, results, tables
+from common.errors import UserError
 from common.evaluation import PROTOCOLS, generation, harness, human_eval, mmlu
 from common.evaluation.multiple_choice import SharedContextLM
 from common.results import Store
@@ -30,6 +32,7 @@ from reproductions.prunecomp import recipes as prunecomp
 from reproductions.reassessing import recipes as reassessed
 
 LIMIT = 2
+PICKLED = "vicuna-7b-v1.5"
 WORDS = "the layers of a model {i} are removed and the stream of the model is scaled"
 SUBJECTS = ("anatomy", "virology")
 ITEM = {
@@ -115,6 +118,13 @@ def _write_model(root, name, tokenizer):
     tokenizer.save_pretrained(folder)
 
 
+def _pickle_weights(root, name):
+    """The model as its repository has it: with pickled weights only."""
+    folder = root / "models" / models.get(name).hub_id
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
 @pytest.fixture(scope="module")
 def mirrored(tmp_path_factory, tiny_tokenizer):
     """The hub, and everything that takes its size from the paper, small."""
@@ -123,14 +133,19 @@ def mirrored(tmp_path_factory, tiny_tokenizer):
     _write_corpora(root)
     for name in {recipe.model for _, recipe, _ in work()}:
         _write_model(root, name, tiny_tokenizer)
+    _pickle_weights(root, PICKLED)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LAYERLAB_HUB", str(root))
         patch.setenv("LAYERLAB_WORK", str(root / "work"))
+        patch.setenv("LAYERLAB_CACHE", str(root / "converted"))
         patch.setenv(human_eval.VARIABLE, "1")
         patch.setattr(datasets.config, "HF_DATASETS_CACHE", root / "cache")
         patch.setattr(hub, "unreachable_because", lambda *_: pytest.fail("the hub was probed"))
         patch.setattr(harness, "members", lambda group: [f"{group}_{subject}" for subject in SUBJECTS])
         _shorten(patch)
+        with pytest.raises(UserError, match="--convert-weights"):
+            models.resolve(PICKLED)
+        models.resolve(PICKLED, convert_weights=True)  # from here on it is found without asking
         yield root
 
 
