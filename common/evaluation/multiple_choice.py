@@ -27,6 +27,7 @@ from tqdm import tqdm
 from common.decoder import FULL, SLIDING, Decoder
 from common.errors import UserError
 from common.evaluation import prefix_store
+from common.evaluation.targets import target_scores
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +39,6 @@ MAX_TREE = 1024
 # Tokens of one forward pass, padding included: bounds the logits at this many times the vocabulary. On a CPU small
 # passes are faster: activations stay in its cache, and less is padded.
 MAX_TOKENS = {"cpu": 768, "other": 4096}
-# Rows of logits turned into log-probabilities at a time.
-ROWS = 512
 _MASKED_ATTENTION = {"sdpa", "eager"}
 
 Request = tuple[tuple[str, str], list[int], list[int]]
@@ -114,9 +113,10 @@ class SharedContextLM(HFLM):
 
     batch_size: the most trees (usually: items) in one forward pass; `MAX_TOKENS` bounds it as well. min_shared: see
     `MIN_SHARED`. `forward_tokens` and `padded_tokens` count what went through the model: distinct prefixes, and all
-    positions with the padding; `layers_saved` the layer calls that states of an earlier evaluation made unnecessary
-    (`common.evaluation.prefix_store`: small models on the CPU). Attention implementations that take no mask of one's
-    own (flash attention) fall back to `HFLM`'s way. Raises UserError for an architecture `common.decoder` does not know.
+    positions with the padding; `head_rows` the positions whose logits were made; `layers_saved` the layer calls that
+    states of an earlier evaluation made unnecessary (`common.evaluation.prefix_store`: small models on the CPU).
+    Attention implementations that take no mask of one's own (flash attention) fall back to `HFLM`'s way. Raises
+    UserError for an architecture `common.decoder` does not know.
     """
 
     def __init__(self, model, tokenizer, *, batch_size: int = 16, min_shared: float = MIN_SHARED, **options):
@@ -126,6 +126,7 @@ class SharedContextLM(HFLM):
         self.min_shared = min_shared
         self.forward_tokens = 0
         self.padded_tokens = 0
+        self.head_rows = 0
         self.layers_saved = 0
 
     def loglikelihood(self, requests, disable_tqdm: bool = False) -> list[tuple[float, bool]]:
@@ -190,30 +191,31 @@ class SharedContextLM(HFLM):
         spans = []  # (request, row, the nodes whose logits predict the continuation)
         for row, tree in enumerate(batch):
             spans += [(index, row, path[-len(requests[index][2]) :]) for index, path in tree.paths.items()]
-        needed = sorted({node for _, _, nodes in spans for node in nodes})
-        logits = self._logits(batch, torch.tensor(needed))  # [trees, needed, vocabulary]
-        column = {node: position for position, node in enumerate(needed)}
-        rows = torch.tensor([row for _, row, nodes in spans for _ in nodes])
-        columns = torch.tensor([column[node] for _, _, nodes in spans for node in nodes])
+        # each (row, node) whose logits are needed, once: several choices may be predicted at one node
+        length = len(batch[0])
+        flat = torch.tensor([row * length + node for _, row, nodes in spans for node in nodes])
+        needed, rows = flat.unique(return_inverse=True)
         targets = torch.tensor([token for index, _, _ in spans for token in requests[index][2]])
-        likely, greedy = self._look_up(logits, rows, columns, targets)
+        by_row = rows.argsort(stable=True)
+        with self._autocast():
+            hidden = self._hidden(batch).flatten(0, 1)
+            hidden = hidden[needed.to(hidden.device)]
+            nll, best = target_scores(
+                self.decoder, hidden, rows[by_row], targets[by_row], self.softmax_dtype or torch.float32
+            )
+        likely, greedy = torch.empty_like(nll), torch.empty_like(best)
+        likely[by_row], greedy[by_row] = -nll, best
+        self.head_rows += len(needed)
         sizes = [len(nodes) for _, _, nodes in spans]
         parts = zip(spans, likely.split(sizes), greedy.split(sizes), strict=True)
         return [(index, (float(ll.sum()), bool(best.all()))) for (index, _, _), ll, best in parts]
 
-    def _look_up(self, logits: Tensor, rows: Tensor, columns: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probability of each target and whether it is the likeliest token, on the CPU; never all rows at once."""
-        likely, greedy = [], []
-        for part in torch.arange(len(targets)).split(ROWS):
-            chosen = logits[rows[part].to(logits.device), columns[part].to(logits.device)]  # [rows, vocabulary]
-            token = targets[part].to(logits.device)
-            scores = chosen.log_softmax(-1, dtype=self.softmax_dtype or torch.float32)
-            likely.append(scores.gather(1, token[:, None]).squeeze(1).cpu())
-            greedy.append((chosen.argmax(-1) == token).cpu())
-        return torch.cat(likely), torch.cat(greedy)
+    def _autocast(self) -> torch.autocast:
+        dtype = self.mixed_precision_dtype
+        return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None)
 
-    def _logits(self, batch: list[Tree], needed: Tensor) -> Tensor:
-        """Run trees, padded on the right; the logits at the needed positions [trees, needed, vocabulary]."""
+    def _hidden(self, batch: list[Tree]) -> Tensor:
+        """Run trees, padded on the right; what the final norm returns [trees, nodes, channels]."""
         length = len(batch[0])
         ids = torch.zeros(len(batch), length, dtype=torch.long)
         depths = torch.zeros_like(ids)
@@ -233,17 +235,13 @@ class SharedContextLM(HFLM):
         with (
             prefix_store.STORE.recording(self.decoder, self._chain, batch, start),
             prefix_store.only_from(self.decoder, start),
-            torch.autocast(
-                self.device.type, dtype=self.mixed_precision_dtype, enabled=self.mixed_precision_dtype is not None
-            ),
         ):
-            return self.model(
+            return self.decoder.model.model(
                 **({"input_ids": ids.to(self.device)} if hidden is None else {"inputs_embeds": hidden}),
                 attention_mask=masks,
                 position_ids=depths.to(self.device),
                 use_cache=False,
-                logits_to_keep=needed.to(self.device),
-            ).logits
+            ).last_hidden_state
 
     def _masks(self, allowed: Tensor, depths: Tensor) -> Tensor | dict[str, Tensor]:
         """The mask [trees, 1, nodes, nodes] in the form the model wants: one, or one per kind of layer."""

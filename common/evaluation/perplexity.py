@@ -19,16 +19,15 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from tqdm import tqdm
 
 from common import corpora
+from common.decoder import Decoder
 from common.errors import UserError, UserValueError
+from common.evaluation.targets import target_scores
 
-# Tokens in one forward pass (one window if it is longer): bounds the logits that exist at a time.
+# Tokens in one forward pass (one window if it is longer).
 MAX_TOKENS = 2048
-# Positions whose logits are turned into float32 at a time.
-ROWS = 512
 
 
 def cut(tokens: Tensor, window: int) -> Tensor:
@@ -53,18 +52,18 @@ def token_nlls(model, windows: Tensor, *, progress: str | None = None, max_token
 
     [windows, L] -> [windows, L - 1] float32.
 
-    progress: a label for the progress bar (silent when not on a terminal). Logits of one batch exist at a time.
+    progress: a label for the progress bar (silent when not on a terminal). Raises UserError for an architecture that
+    `common.decoder` does not know.
     """
-    device = model.get_input_embeddings().weight.device
+    decoder = Decoder(model)
     batches = windows.split(max(1, max_tokens // windows.shape[1]))
     silent = progress is None or not sys.stderr.isatty()
     found = []
     for batch in tqdm(batches, desc=progress, disable=silent):
-        batch = batch.to(device)
-        logits = model(batch, use_cache=False).logits[:, :-1].flatten(0, 1)  # [batch * (L - 1), vocabulary]
-        pairs = zip(logits.split(ROWS), batch[:, 1:].flatten().to(logits.device).split(ROWS), strict=True)
-        nlls = torch.cat([F.cross_entropy(part.float(), target, reduction="none") for part, target in pairs])
-        found.append(nlls.view(len(batch), -1).cpu())
+        hidden = model.model(batch.to(decoder.device), use_cache=False).last_hidden_state
+        hidden = hidden[:, :-1].flatten(0, 1)  # [batch * (L - 1), channels]
+        nlls, _ = target_scores(decoder, hidden, torch.arange(len(hidden)), batch[:, 1:].flatten().cpu())
+        found.append(nlls.view(len(batch), -1))
     return torch.cat(found)
 
 
