@@ -1,7 +1,8 @@
 """Multiple-choice tasks through lm-eval: its tasks, prompts and metrics, on a model object, offline where possible.
 
-Stand-in tasks come from `common.standin.tasks`; all other names are lm-eval's own, read from its YAML files untouched
-but for `dataset_path`, which points into the local mirror where that has the dataset (`common.hub`: LAYERLAB_HUB).
+Stand-in tasks come from `common.standin.tasks`, others of ours (`OWN`) from the folder `tasks` beside this module. All other
+names are lm-eval's own, read from its YAML files untouched but for `dataset_path`, which points into the local mirror where
+that has the dataset (`common.hub`: LAYERLAB_HUB).
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ _FOLDERS = {
 # Groups of subjects, lm-eval's own tasks: the folder that holds them and what their names begin with.
 GROUPS = {"mmlu": ("mmlu/default", "mmlu_"), "cmmlu": ("cmmlu", "cmmlu_")}
 OWN_TASKS = Path(__file__).parent / "tasks"
+# Our tasks: the folder below OWN_TASKS that holds them and what their names begin with.
+OWN = {"laco": "laco_", "race": "race_v2"}
 
 
 def evaluate(
@@ -164,8 +167,9 @@ def _library() -> Path:
 
 def _folder(task: str) -> Path | None:
     """The folder that holds a task, where it is known without reading the whole library."""
-    if task.startswith("laco_"):
-        return OWN_TASKS / "laco"
+    for folder, prefix in OWN.items():
+        if task.startswith(prefix):
+            return OWN_TASKS / folder
     folders = [_FOLDERS.get(task), *(folder for folder, prefix in GROUPS.values() if task.startswith(prefix))]
     return next((_library() / folder for folder in folders if folder), None)
 

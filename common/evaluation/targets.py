@@ -31,7 +31,7 @@ def target_scores(
     found, greedy = [], []
     edges = torch.searchsorted(rows, torch.arange(0, len(hidden) + HEAD_ROWS, HEAD_ROWS)).tolist()
     for start, first, last in zip(range(0, len(hidden), HEAD_ROWS), edges, edges[1:], strict=False):
-        logits = decoder.head_logits(hidden[start : start + HEAD_ROWS])
+        logits = decoder.head(hidden[start : start + HEAD_ROWS])
         local, tokens = (rows[first:last] - start).to(logits.device), targets[first:last].to(logits.device)
         # the token asked for first at each position; others differ from it by the difference of two logits
         lead = tokens[torch.searchsorted(local, torch.arange(len(logits), device=logits.device))]

@@ -21,7 +21,7 @@ def _sleb(prepared: Prepared, progress: bool) -> list[int]:
         texts = corpora.texts(wanted["corpus"])
         options = {name: value for name, value in wanted.items() if name != "corpus"}
         windows = calibration.sample_lines(prepared.tokenizer, texts, **options)
-        return selection.sleb(decoder, windows, count, progress=progress)
+        return selection.sleb(decoder, windows, count, batch_size=prepared.batch_size, progress=progress)
 
     # The search is greedy: the first layers of a longer removal are those of a shorter one.
     return prepared.searched("sleb", wanted, search, lambda found: len(found) >= count)[:count]

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from common import models
+from common import corpora, models
 from common.errors import UserError
 from common.results import Recipe, Store
 from reproductions import measure, methods, registry, show
@@ -51,6 +51,17 @@ def test_steps_come_in_order_and_their_findings_reach_the_record(small, monkeypa
     assert seen == [("repair", [2, 1], layers), ("train", layers - 2)]
     assert prepared.details["removed"] == [2, 1] and prepared.details["steps"] == 3
     assert measure.benchmark(prepared, "removed") == ({"count": 2}, {}, {})
+
+
+def test_sleb_runs_as_many_samples_at_once_as_the_device_likes(small, monkeypatch):
+    monkeypatch.setattr(corpora, "texts", lambda _: ["the layers of a model are removed"] * 40)
+    monkeypatch.setattr(corpora, "digest", lambda _: "none")
+    monkeypatch.setattr(Prepared, "batch_size", 3)
+    sizes = set()
+    small.model.layers[0].register_forward_pre_hook(lambda _, inputs: sizes.add(len(inputs[0])))
+    lines = {"corpus": "any", "length": 16, "count": 40, "seed": 0}
+    measure.prepare(recipe(selection={"method": "sleb", "count": 1, "calibration": lines}))
+    assert max(sizes) == 3
 
 
 @pytest.mark.parametrize("step", ["selection", "repair", "training"])

@@ -1,7 +1,7 @@
 """Benchmarks by name: groups of subjects, MMLU's protocols, generation, and the columns that ask for them."""
 
 import pytest
-from hub_mirror import write_rows
+from hub_mirror import write_mmlus, write_rows
 
 from common import hub
 from common.errors import UserError
@@ -21,24 +21,7 @@ def prepared(tiny_llama, tiny_tokenizer):
 @pytest.fixture
 def subjects(mirror, tmp_path, monkeypatch):
     """Two subjects of MMLU and CMMLU, with the hub's columns and different numbers of questions."""
-    root = tmp_path / "hub"
-    for hub_id in ("cais/mmlu", "haonan-li/cmmlu"):
-        card = ["---", "configs:"]
-        for subject, count in SUBJECTS.items():
-            card += [f"- config_name: {subject}", "  data_files:"]
-            for split, rows in {"dev": 5, "test": count}.items():
-                texts = [f"what is {split} {i}" for i in range(rows)]
-                if hub_id == "cais/mmlu":
-                    made = [
-                        {"question": t, "subject": subject, "choices": list("wxyz"), "answer": i % 4}
-                        for i, t in enumerate(texts)
-                    ]
-                else:
-                    letters = {letter: letter.lower() for letter in "ABCD"}
-                    made = [{"Question": t, **letters, "Answer": "ABCD"[i % 4]} for i, t in enumerate(texts)]
-                write_rows(root, hub_id, subject, split, made)
-                card += [f"  - split: {split}", f"    path: {subject}/{split}-*"]
-        (root / "datasets" / hub_id / "README.md").write_text("\n".join([*card, "---", ""]))
+    write_mmlus(tmp_path / "hub", SUBJECTS)
     monkeypatch.setattr(harness, "members", lambda group: [f"{group}_{subject}" for subject in SUBJECTS])
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 import datasets
 import pytest
 import torch
-from hub_mirror import LACO_TASKS, QUESTIONS, TASKS, write_rows
+from hub_mirror import LACO_TASKS, QUESTIONS, TASKS, write_mmlus, write_rows
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -61,19 +61,7 @@ def _write_tasks(root):
     for split in ("train", "test"):
         write_rows(root, "openai/gsm8k", "main", split, solved)
     write_rows(root, "openai/openai_humaneval", None, "test", [ITEM, ITEM])
-    for hub_id in ("cais/mmlu", "haonan-li/cmmlu"):
-        card = ["---", "configs:"]
-        for subject in SUBJECTS:
-            card += [f"- config_name: {subject}", "  data_files:"]
-            for split in ("dev", "test"):
-                texts = [f"what is {split} {i}" for i in range(5)]
-                if hub_id == "cais/mmlu":
-                    rows = [{"question": t, "subject": subject, "choices": list("wxyz"), "answer": 1} for t in texts]
-                else:
-                    rows = [{"Question": t, "A": "w", "B": "x", "C": "y", "D": "z", "Answer": "C"} for t in texts]
-                write_rows(root, hub_id, subject, split, rows)
-                card += [f"  - split: {split}", f"    path: {subject}/{split}-*"]
-        (root / "datasets" / hub_id / "README.md").write_text("\n".join([*card, "---", ""]))
+    write_mmlus(root, dict.fromkeys(SUBJECTS, 5))
 
 
 def _write_corpora(root):
