@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 from gguf.quants import dequantize, quantize
-from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from common import models, packaged
@@ -215,13 +214,11 @@ def test_the_model_is_the_quantised_one(spec, packed, tiny_tokenizer, ids, capsy
 def test_the_tokenizer_is_smollms(spec, tiny_tokenizer):
     """Digits one by one and before the rest, no token added, nothing lost; special tokens and the chat are known."""
     tokenizer = AutoTokenizer.from_pretrained(models.resolve(NAME))
-    expected = copy.deepcopy(tiny_tokenizer)
-    expected.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
+    pieces = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("in  2024 and\n\n 5")
+    assert [piece for piece, _ in pieces] == ["in", "ĠĠ", "2", "0", "2", "4", "Ġand", "ĊĊĠ", "5"]
     for text in ("the layers of a model", " 2024,   17 removed\n\n 5", "don't  é 你好"):
         ids = tokenizer(text)["input_ids"]
-        assert ids == expected(text)["input_ids"]
+        assert ids == tiny_tokenizer(text)["input_ids"]  # which has no token that the digits could part
         assert tokenizer.decode(ids) == text
     assert tokenizer("<s>a</s>")["input_ids"] == [1, *tokenizer("a")["input_ids"], 2]
     assert (tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token) == ("<s>", "</s>", "<pad>")
