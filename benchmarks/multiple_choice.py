@@ -113,7 +113,7 @@ def share_states(model, items, batch_size: int) -> dict:
     cut = copy.deepcopy(model)
     remove_layers(cut, range(3 * layers // 8, 3 * layers // 8 + layers // 3))
     seconds, answers = {}, {}
-    for label, limit in (("alone", 0), ("shared", prefix_store.LIMIT)):
+    for label, limit in (("alone", 0), ("shared", None)):
         prefix_store.STORE = prefix_store.PrefixStore(limit)
         for scored in (model, cut):
             lm = SharedContextLM(scored, tokenizer_stub(), batch_size=batch_size)

@@ -2,7 +2,7 @@
 
 A pruned model is its original up to the first change: on the same batch, `X[k]` is the same tensor, to the bit, for every
 `k` below it. Tables score many models that differ only behind their cut, on the same items, one after another in one
-process. So the states that enter every `STRIDE`-th layer are kept, under a digest of the batch and of everything that
+process. So the states at evenly spaced boundaries (`stride`) are kept, under a digest of the batch and of everything that
 makes them (embedding, the layers before, configuration), and an evaluation starts at the deepest state it shares.
 
 Nothing is told to the store: it compares weights, so a model changed in place simply shares less. Whatever a digest of
@@ -13,6 +13,7 @@ torch or transformers (adapters, quantised matrices).
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,11 +24,12 @@ from torch import Tensor, nn
 from common.decoder import Decoder
 from common.hooks import capture
 
-STRIDE = 2
-# The most bytes of states kept; the least recently used go first.
-LIMIT = 2_000_000_000
+# Above so many layers every fourth boundary is kept in place of every second, or the states of full test sets would not fit.
+DEEP = 20
+# The most bytes of states kept, as a share of the machine's memory; the least recently used go first.
+SHARE = 0.4
 # Larger models are not digested: their states would not fit, and reading all weights is not free.
-MAX_WEIGHTS = 256_000_000
+MAX_WEIGHTS = 1_000_000_000
 # What differs between a model and its pruned copy though their first layers are the same; `layer_type` is added by layer.
 _OWN_PER_MODEL = ("num_hidden_layers", "layer_types", "max_window_layers", "_name_or_path")
 
@@ -35,8 +37,8 @@ _OWN_PER_MODEL = ("num_hidden_layers", "layer_types", "max_window_layers", "_nam
 class PrefixStore:
     """States [batch, tokens, channels] by digest, at most `limit` bytes of them; `hits` counts those handed out."""
 
-    def __init__(self, limit: int = LIMIT):
-        self.limit = limit
+    def __init__(self, limit: int | None = None):
+        self.limit = round(SHARE * _memory()) if limit is None else limit
         self.bytes = 0
         self.hits = 0
         self._states: OrderedDict[str, Tensor] = OrderedDict()
@@ -71,8 +73,17 @@ class PrefixStore:
             yield
 
 
+def stride(layers: int) -> int:
+    """How far apart the boundaries of a model with so many layers are; most pruned models have their original's."""
+    return 4 if layers > DEEP else 2
+
+
+def _memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def weights_chain(decoder: Decoder) -> dict[int, str]:
-    """{k: digest of all that makes X[k]}, for every `STRIDE`-th boundary before anything that a digest cannot cover.
+    """{k: digest of all that makes X[k]}, for every `stride`-th boundary before anything that a digest cannot cover.
 
     Empty for models of more than `MAX_WEIGHTS` bytes and off the CPU.
     """
@@ -83,14 +94,14 @@ def weights_chain(decoder: Decoder) -> dict[int, str]:
     digest = hashlib.blake2b(digest_size=16)
     digest.update(repr((sorted(settings.items(), key=str), decoder.config._attn_implementation)).encode())
     _add(digest, decoder.embed)
-    chain = {}
+    chain, step = {}, stride(decoder.num_layers)
     for depth in range(1, decoder.num_layers):
         layer = decoder.layers[depth - 1]
         if not _plain(layer):
             break
         digest.update(decoder.layer_type(depth - 1).encode())
         _add(digest, layer)
-        if depth % STRIDE == 0:
+        if depth % step == 0:
             chain[depth] = digest.hexdigest()
     return chain
 
