@@ -202,7 +202,9 @@ def _terminal(table: dict) -> str:
     blocks = [table["title"]]
     for heading, rows, text in _parts(table):
         columns = _columns(rows)
-        blocks.append(f"{heading}\n\n" + _aligned(_header(table, rows, columns), _grid(rows, columns, text), 3 - _one_model(rows)))
+        blocks.append(
+            f"{heading}\n\n" + _aligned(_header(table, rows, columns), _grid(rows, columns, text), 3 - _one_model(rows))
+        )
     blocks += _notes(table)
     if table["claims"]:
         blocks.append(_aligned(_claims_header(table), _claims(table), 3))
@@ -219,7 +221,10 @@ def _markdown(table: dict) -> str:
     blocks = [f"**{table['title']}**"]
     for heading, rows, text in _parts(table):
         columns = _columns(rows)
-        blocks += [f"{heading}:", _pipes(_header(table, rows, columns), _grid(rows, columns, text), 3 - _one_model(rows))]
+        blocks += [
+            f"{heading}:",
+            _pipes(_header(table, rows, columns), _grid(rows, columns, text), 3 - _one_model(rows)),
+        ]
     blocks += _notes(table)
     if table["claims"]:
         blocks.append(_pipes(_claims_header(table), _claims(table), 3))
@@ -252,7 +257,11 @@ def _latex(table: dict) -> str:
         body.insert(1, r"\midrule")
         blocks.append(
             "\n".join(
-                [rf"% {table['title']}. {heading}", rf"\begin{{tabular}}{{{'l' * (3 - _one_model(rows))}{'r' * len(columns)}}}", r"\toprule"]
+                [
+                    rf"% {table['title']}. {heading}",
+                    rf"\begin{{tabular}}{{{'l' * (3 - _one_model(rows))}{'r' * len(columns)}}}",
+                    r"\toprule",
+                ]
                 + [*body, r"\bottomrule", r"\end{tabular}"]
             )
         )

@@ -29,7 +29,9 @@ def parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="measure what a target still lacks, one record per cell")
     run.add_argument("targets", nargs="+", metavar="TARGET", help="as `list` prints them, e.g. table1-linearpatch")
     _narrowing(run)
-    run.add_argument("--device", help="cpu, cuda, cuda:1, or auto to spread a model (default: cuda where there is a GPU)")
+    run.add_argument(
+        "--device", help="cpu, cuda, cuda:1, or auto to spread a model (default: cuda where there is a GPU)"
+    )
     run.add_argument(
         "--force",
         action="store_true",
@@ -51,7 +53,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _narrowing(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--profile", help="standin or paper (default: as the model has it; without one, the stand-in's)")
+    command.add_argument(
+        "--profile", help="standin or paper (default: as the model has it; without one, the stand-in's)"
+    )
     command.add_argument(
         "--model",
         action="append",
@@ -59,7 +63,9 @@ def _narrowing(command: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="standin, a registered model, a hub id or a directory; one of the paper's own is measured as printed; repeatable",
     )
-    command.add_argument("--remove", metavar="N,N", help="layers to remove from the model (default: the paper's shares)")
+    command.add_argument(
+        "--remove", metavar="N,N", help="layers to remove from the model (default: the paper's shares)"
+    )
     command.add_argument("--row", metavar="PATTERN", help="only rows whose method fits, e.g. 'LinearPatch*'")
     command.add_argument("--limit", type=int, metavar="N", help="a quick look: only N items of each task")
     command.add_argument(
@@ -107,7 +113,9 @@ def _counts(text: str | None) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(",")) if text else ()
     except ValueError as error:
-        raise UserError(f"--remove {text!r} is no list of numbers of layers; write for instance --remove 7,9") from error
+        raise UserError(
+            f"--remove {text!r} is no list of numbers of layers; write for instance --remove 7,9"
+        ) from error
 
 
 def _list(options: argparse.Namespace) -> int:

@@ -24,11 +24,23 @@ from reproductions.methods import shared
 from reproductions.prepared import Prepared, named
 from reproductions.runner import Work
 
-
+# Pruned models of one table are held together up to this many bytes: a thousand stand-ins, ten models of 135 M, no larger.
+HELD_TOGETHER = 4e9
 # Above so many parameters a CPU takes days for a table: it has to be asked for by name.
 MOST_ON_CPU = 3e9
 # What a row of full test sets reads: nine tasks and three perplexities, in tokens (LLaMA-2's tokenizer).
 TOKENS_OF_A_ROW = 2.5e6
+
+
+def held_together(recipe: Recipe) -> int:
+    """How many models of a recipe's kind are measured side by side, so that evaluations share what their models share."""
+    if recipe.weights == shapes.WEIGHTS:
+        return 1
+    try:
+        size = models.parameters(recipe.model) * getattr(torch, recipe.dtype).itemsize
+    except UserError:  # preparing it says so, in its cells
+        return 1
+    return max(1, min(16, int(HELD_TOGETHER / size)))
 
 
 def device_for(asked: str | None, dtype: str | None, work: Sequence[Work]) -> str:

@@ -141,8 +141,8 @@ def run(
 ) -> int:
     """Measure every missing cell; returns the number of failed ones.
 
-    ``measure`` offers ``prepare(recipe, device=, progress=, anew=)`` and ``benchmark(prepared, name)`` returning values,
-    standard errors, details and, perhaps, outcomes per item. A cell that fails is recorded with its reason and does not
+    ``measure`` offers ``held_together(recipe)``, ``prepare(recipe, device=, progress=, anew=)`` and ``benchmark(prepared,
+    name)`` returning values, standard errors, details and, perhaps, outcomes per item. A cell that fails is recorded with its reason and does not
     stop the others; one whose data cannot be had is recorded as that, and is no failure.
     """
     store.check_writable()
@@ -151,30 +151,54 @@ def run(
     failed = 0
     told: set[str] = set()  # one reason can stop every cell of a model: say it once
     with tqdm(total=sum(len(w.benchmarks) for w in work), unit="cell", disable=not sys.stderr.isatty()) as bar:
-        for entry in work:
-            bar.set_description(entry.title)
-            recipe = entry.recipe
-            prepared = None  # the last model goes before the next one comes: there may be room for one only
-            started = time.perf_counter()
-            prepared, problem = _attempt(lambda r=recipe: measure.prepare(r, device=device, progress=True, anew=force))
-            preparing = time.perf_counter() - started
-            for benchmark in entry.benchmarks:
-                started = time.perf_counter()
-                outcome = None
-                if prepared is not None:
-                    outcome, problem = _attempt(lambda b=benchmark, p=prepared: measure.benchmark(p, b))
-                provenance = shared | {"seconds": time.perf_counter() - started, "preparing_seconds": preparing}
-                provenance |= results.peak_memory() | {"measured_at": results.now()}
-                record, items = _record(recipe, benchmark, prepared, outcome, problem, provenance)
-                store.put(record, recipe, items)
-                if outcome is None:
-                    failed += record.status == "failed"
-                    if problem.text not in told:
-                        level = logging.ERROR if record.status == "failed" else logging.WARNING
-                        log.log(level, "%s, %s: %s", entry.title, benchmark, problem.text)
-                    told.add(problem.text)
-                bar.update()
+        while work:
+            # Models that are held together answer each benchmark one after the other: what they share is computed once.
+            held, work = _held(work, measure)
+            ready = [_prepared(entry, measure, device, force, bar) for entry in held]
+            for benchmark in sorted({b: None for entry in held for b in entry.benchmarks}, key=_LAST.__contains__):
+                for entry, (prepared, problem, preparing) in zip(held, ready, strict=True):
+                    if benchmark not in entry.benchmarks:
+                        continue
+                    bar.set_description(entry.title)
+                    started = time.perf_counter()
+                    outcome = None
+                    if prepared is not None:
+                        outcome, problem = _attempt(lambda b=benchmark, p=prepared: measure.benchmark(p, b))
+                    provenance = shared | {"seconds": time.perf_counter() - started, "preparing_seconds": preparing}
+                    provenance |= results.peak_memory() | {"measured_at": results.now()}
+                    record, items = _record(entry.recipe, benchmark, prepared, outcome, problem, provenance)
+                    store.put(record, entry.recipe, items)
+                    if outcome is None:
+                        failed += record.status == "failed"
+                        if problem.text not in told:
+                            level = logging.ERROR if record.status == "failed" else logging.WARNING
+                            log.log(level, "%s, %s: %s", entry.title, benchmark, problem.text)
+                        told.add(problem.text)
+                    bar.update()
+            prepared = ready = None  # they go before the next ones come: there may be room for one only
     return failed
+
+
+# Measured after all others, so that most of a table is there early: more items than those of all other tasks together.
+_LAST = ("hellaswag",)
+
+
+def _held(work: list[Work], measure) -> tuple[list[Work], list[Work]]:
+    """The first recipes, as many of one model as ``measure.held_together`` says fit into memory, and the others."""
+    first = work[0].recipe
+    most = measure.held_together(first)
+    count = 1
+    while count < min(most, len(work)) and work[count].recipe.model == first.model:
+        count += 1
+    return work[:count], work[count:]
+
+
+def _prepared(entry: Work, measure, device: str, force: bool, bar: tqdm) -> tuple[object | None, Problem | None, float]:
+    """A recipe's model, or why there is none, and the seconds that took."""
+    bar.set_description(entry.title)
+    started = time.perf_counter()
+    prepared, problem = _attempt(lambda: measure.prepare(entry.recipe, device=device, progress=True, anew=force))
+    return prepared, problem, time.perf_counter() - started
 
 
 @dataclass(frozen=True)

@@ -144,9 +144,7 @@ def recipe(model: str, subject: Subject, limit: int | None = None, **fields) -> 
         weights = model_registry.get(model).weights
     if subject.text:
         fields = {key: _on_text(value, subject.text) for key, value in fields.items()}
-    return Recipe(
-        model=model, profile=subject.profile, weights=weights, limit=limit, dtype=subject.dtype, **fields
-    )
+    return Recipe(model=model, profile=subject.profile, weights=weights, limit=limit, dtype=subject.dtype, **fields)
 
 
 def _on_text(value, text: str):

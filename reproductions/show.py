@@ -69,7 +69,9 @@ def build(
         rows += own
         shown = {"name": subject.name, "label": subject.label, "profile": subject.profile, "dtype": subject.dtype}
         facts.append(shown | {"origin": " and ".join(sorted(origins)) or "no", "over": over})
-    if PAPER not in subjects and any(subject.standin or subject.name in settings.PUBLISHED_MODELS for subject in subjects):
+    if PAPER not in subjects and any(
+        subject.standin or subject.name in settings.PUBLISHED_MODELS for subject in subjects
+    ):
         # Of the paper's models only what needs no weights belongs beside another model's numbers.
         weight_free = [column for column in table.columns_for(PAPER) if column.weight_free]
         rows += [(row, PAPER, _measured(row, weight_free, store, set())) for row in table.rows(PAPER, None)]
@@ -238,7 +240,9 @@ def _derive(rows: list[tuple[Row, Subject, dict]], columns: list[Column]) -> dic
                 continue
             reference = scores if column.derived == "average" else dense.get(row.model, {})
             everything = list(column.of) or accuracies
-            names = [name for name in everything if not all(_no_data(other.get(name)) for other in siblings)] or everything
+            names = [
+                name for name in everything if not all(_no_data(other.get(name)) for other in siblings)
+            ] or everything
             if len(names) < len(everything):
                 over[column.label] = len(names)
             needed = [side.get(name, row.status) for side in (scores, reference) for name in names]

@@ -76,7 +76,9 @@ def _dense(model: str, label: str, layers: int, subject: Subject, limit: int | N
     return Row(model, label, f"0/{layers}", "Dense", recipe(model, subject, limit), dense=True)
 
 
-def _row(setting: tuple, subject: Subject, limit: int | None, method: str, fields: dict | None, shaped: bool = True) -> Row:
+def _row(
+    setting: tuple, subject: Subject, limit: int | None, method: str, fields: dict | None, shaped: bool = True
+) -> Row:
     model, label, layers, count = setting
     wanted = None if fields is None else recipe(model, subject, limit, **fields)
     shape = shape_of(model, method, count) if subject.printed and shaped else None

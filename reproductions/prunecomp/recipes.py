@@ -159,7 +159,9 @@ def order_rows(number: str, shares: tuple[tuple[int, int], ...] = SHARES) -> Cal
 def size_rows(subject: Subject, limit: int | None) -> list[Row]:
     """Table A6: BI with Prune&Comp, by the number of calibration samples."""
     found = []
-    for row in [] if subject.printed else rows("A6", ["CosSim(BI) +Prune&Comp"], (5,), shares=SHARES[1:])(subject, limit):
+    for row in (
+        [] if subject.printed else rows("A6", ["CosSim(BI) +Prune&Comp"], (5,), shares=SHARES[1:])(subject, limit)
+    ):
         if row.dense:
             found.append(row)
             continue

@@ -18,11 +18,15 @@ def _table(number: str, title: str, made: Callable, columns: Callable, claims=()
 
 
 def _perplexity_table(number: str, title: str, shares=SHARES) -> Table:
-    return _table(number, title, rows(number, PAIRS, shares=shares), perplexity_columns, consistent("AVG", True), _PPL_NOTE)
+    return _table(
+        number, title, rows(number, PAIRS, shares=shares), perplexity_columns, consistent("AVG", True), _PPL_NOTE
+    )
 
 
 def _qa_table(number: str, title: str, shares=SHARES) -> Table:
-    return _table(number, title, rows(number, PAIRS, shape=shape, shares=shares), qa_columns, consistent("RP"), _RP_NOTE)
+    return _table(
+        number, title, rows(number, PAIRS, shape=shape, shares=shares), qa_columns, consistent("RP"), _RP_NOTE
+    )
 
 
 def _order_table(number: str, models: str) -> Table:

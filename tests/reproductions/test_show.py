@@ -8,9 +8,13 @@ from reproductions import readme, registry, reported, show
 from reproductions.linearpatch.trained import FFN_KL
 from reproductions.registry import Column, Row, Table
 
-DENSE = Recipe(model="llama-2-7b", profile="paper", weights="w")
-PRUNED = Recipe(model="llama-2-7b", profile="paper", weights="w", selection={"method": "bi", "count": 7})
-OTHER = Recipe(model="llama-3-8b", profile="paper", weights="w", selection={"method": "bi", "count": 7})
+DENSE = Recipe(model="llama-2-7b", profile="paper", weights="w", dtype="float16")
+PRUNED = Recipe(
+    model="llama-2-7b", profile="paper", weights="w", dtype="float16", selection={"method": "bi", "count": 7}
+)
+OTHER = Recipe(
+    model="llama-3-8b", profile="paper", weights="w", dtype="float16", selection={"method": "bi", "count": 7}
+)
 SHAPE = Recipe(model="llama-2-7b", profile="paper", weights="shape only", selection={"method": "any", "count": 7})
 ROWS = [
     Row("llama-2-7b", "LLaMA-2-7B", "0/32", "Dense", DENSE, dense=True),
