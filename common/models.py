@@ -88,8 +88,9 @@ def resolve(
 class Description:
     """What is known of a model from its config alone.
 
-    name: under which `load` finds it, in this process at least. title: what it is called where it is shown. weights: the digest of a directory's weights, None where
-    the hub says at loading which revision it gives. parameters: as many as the config's model has.
+    name: under which `load` finds it, in this process at least. title: what it is called where it is shown. weights: the
+    digest of a directory's weights, None where the hub says at loading which revision it gives. parameters: as many as the
+    config's model has.
     """
 
     name: str

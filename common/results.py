@@ -63,7 +63,10 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Record:
-    """One measurement. status: ``ok``, ``failed`` or ``no data`` (then ``reason`` says why). origin: ``yours`` or ``published``."""
+    """One measurement.
+
+    status: ``ok``, ``failed`` or ``no data`` (then ``reason`` says why). origin: ``yours`` or ``published``.
+    """
 
     recipe: dict
     recipe_hash: str

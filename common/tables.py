@@ -251,6 +251,7 @@ def _latex(table: dict) -> str:
     blocks = []
     for heading, rows, text in _parts(table):
         columns = _columns(rows)
+        left = 3 - _one_model(rows)
         lines = [[safe(label).replace("n/N", "$n/N$") for label in _header(table, rows, columns)]]
         lines += [[safe(cell) for cell in line] for line in _grid(rows, columns, text)]
         body = [" & ".join(line) + r" \\" for line in lines]
@@ -259,7 +260,7 @@ def _latex(table: dict) -> str:
             "\n".join(
                 [
                     rf"% {table['title']}. {heading}",
-                    rf"\begin{{tabular}}{{{'l' * (3 - _one_model(rows))}{'r' * len(columns)}}}",
+                    rf"\begin{{tabular}}{{{'l' * left}{'r' * len(columns)}}}",
                     r"\toprule",
                 ]
                 + [*body, r"\bottomrule", r"\end{tabular}"]

@@ -61,7 +61,7 @@ def _narrowing(command: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="standin, a registered model, a hub id or a directory; one of the paper's own is measured as printed; repeatable",
+        help="standin, a registered model, a hub id or a directory; one of the paper's own is taken as printed; repeatable",
     )
     command.add_argument(
         "--remove", metavar="N,N", help="layers to remove from the model (default: the paper's shares)"

@@ -142,8 +142,8 @@ def run(
     """Measure every missing cell; returns the number of failed ones.
 
     ``measure`` offers ``held_together(recipe)``, ``prepare(recipe, device=, progress=, anew=)`` and ``benchmark(prepared,
-    name)`` returning values, standard errors, details and, perhaps, outcomes per item. A cell that fails is recorded with its reason and does not
-    stop the others; one whose data cannot be had is recorded as that, and is no failure.
+    name)`` returning values, standard errors, details and, perhaps, outcomes per item. A cell that fails is recorded with
+    its reason and does not stop the others; one whose data cannot be had is recorded as that, and is no failure.
     """
     store.check_writable()
     work = missing(tables, store, subject, force=force, models=models, pattern=pattern, limit=limit)

@@ -78,7 +78,10 @@ def _removed(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
 
 
 def task(prepared: Prepared, name: str) -> tuple[dict, dict, dict, dict]:
-    """Accuracies of one lm-eval task, and which items are right. Stand-in tasks are named ``task@version``; other names are lm-eval's own."""
+    """Accuracies of one lm-eval task, and which items are right.
+
+    Stand-in tasks are named ``task@version``; other names are lm-eval's own.
+    """
     name = name.partition("@")[0]
     batch_size = 16 if prepared.model.device.type == "cpu" else 64
     options = {"limit": prepared.recipe.limit, "batch_size": batch_size}

@@ -29,8 +29,8 @@ def table(
 ) -> Table:
     """A table whose rows are the printed ones (or ``on_paper``'s), or those of one model; columns: the accuracies it prints.
 
-    on_standin: (metric, layers removed, variant) of each row; any other model loses the same shares. shape: the recipe over a printed row's shape, for columns
-    that need no weights. dense: whether the stand-in's dense model comes first.
+    on_standin: (metric, layers removed, variant) of each row; any other model loses the same shares. shape: the recipe over
+    a printed row's shape, for columns that need no weights. dense: whether the stand-in's dense model comes first.
     """
     printed = on_paper or rows.printed(number, shape)
     return Table(
