@@ -112,7 +112,9 @@ def describe(name: str) -> Description:
     """
     path = Path(name).expanduser()
     if not path.is_dir():
-        if name.startswith((".", "/", "~")) or name.count("/") != 1:
+        if name.startswith((".", "/", "~")):
+            raise UserError(f"cannot load {name}: no such directory")
+        if name.count("/") != 1:
             get(name)  # raises, naming the nearest
         config = checkpoint.read_config(hub.config_file(name))
         return Description(name, name, config.num_hidden_layers, None, _parameters(config))

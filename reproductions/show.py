@@ -69,9 +69,7 @@ def build(
         rows += own
         shown = {"name": subject.name, "label": subject.label, "profile": subject.profile, "dtype": subject.dtype}
         facts.append(shown | {"origin": " and ".join(sorted(origins)) or "no", "over": over})
-    if PAPER not in subjects and any(
-        subject.standin or subject.name in settings.PUBLISHED_MODELS for subject in subjects
-    ):
+    if not any(subject.printed for subject in subjects):
         # Of the paper's models only what needs no weights belongs beside another model's numbers.
         weight_free = [column for column in table.columns_for(PAPER) if column.weight_free]
         rows += [(row, PAPER, _measured(row, weight_free, store, set())) for row in table.rows(PAPER, None)]

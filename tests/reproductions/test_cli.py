@@ -39,8 +39,23 @@ from reproductions.__main__ import main
             "unknown row 'SLIB'; did you mean 'SLEB'?",
         ),
         (
-            ["fetch", "table5-linearpatch", "--model", "llama-2-13b"],
-            "unknown model in the paper profile of table5-linearpatch",
+            ["run", "table5-linearpatch", "--profile", "standin", "--model", "llama-2-13b"],
+            "unknown model in the standin profile 'llama-2-13b'; known: standin",
+        ),
+        (
+            ["show", "table1-linearpatch", "--model", "./nothing-there"],
+            "cannot load ./nothing-there: no such directory",
+        ),
+        (
+            ["show", "table1-linearpatch", "--model", "baichuan2-7b", "--remove", "7"],
+            "baichuan2-7b cannot be loaded here",
+        ),
+        (["show", "table1-linearpatch", "--remove", "7"], "say which with --model"),
+        (["show", "table1-linearpatch", "--model", "standin", "--remove", "7,x"], "--remove '7,x' is no list"),
+        (["show", "table1-linearpatch", "--model", "standin", "--remove", "15"], "15 of them cannot be removed"),
+        (
+            ["run", "table1-linearpatch", "--model", "llama-2-7b", "--row", "Dense"],
+            "6.7 B parameters, and there is no GPU",
         ),
     ],
 )

@@ -25,13 +25,14 @@ from common.evaluation.multiple_choice import SharedContextLM
 from common.results import Store
 from figures import style
 from papers.reassessing import gradients
-from reproductions import fetch, linearpatch, measure, registry, runner, shapes, show
+from reproductions import fetch, linearpatch, measure, registry, runner, settings, shapes, show
 from reproductions.laco import recipes as laco
 from reproductions.methods import magnitudes, reassessing, statistics, theory
 from reproductions.prunecomp import recipes as prunecomp
 from reproductions.reassessing import recipes as reassessed
 
 LIMIT = 2
+SUBJECT = replace(settings.PAPER, dtype="bfloat16")
 PICKLED = "vicuna-7b-v1.5"
 WORDS = "the layers of a model {i} are removed and the stream of the model is scaled"
 SUBJECTS = ("anatomy", "virology")
@@ -191,7 +192,7 @@ def work():
     for target, table in registry.targets().items():
         columns = [c for c in table.columns("paper") if c.benchmark and not c.shape_only]
         benchmarks = tuple(dict.fromkeys(c.benchmark for c in columns))
-        for row in table.rows("paper", LIMIT):
+        for row in table.rows(SUBJECT, LIMIT):
             if row.recipe is not None and row.recipe.weights != shapes.WEIGHTS:
                 yield target, row.recipe, benchmarks
 
@@ -247,19 +248,19 @@ def test_every_kind_of_cell_is_measured_fetched_and_shown(mirrored, paper, tmp_p
     store, problems, fetched = Store(tmp_path / "records", None), [], {}
     for target, recipe, benchmarks in sample(paper):
         with reading(really=True) as read:
-            runner.run([_table(recipe, benchmarks)], store, "paper", measure, dtype="bfloat16")
+            runner.run([_table(recipe, benchmarks)], store, SUBJECT, measure)
         for name in benchmarks:
             record = store.get(recipe, name)
             if record.status != "ok" and not record.reason.startswith("GPTQ needs "):
                 problems.append(f"{target}, {name} of {recipe}: {record.reason}")
         if target not in fetched:
             with reading(really=False) as fetched[target]:
-                assert list(fetch.fetch(registry.get(target), "paper"))
+                assert list(fetch.fetch(registry.get(target), SUBJECT))
         problems += [f"{target} reads {what}, which is not fetched" for what in read - fetched[target]]
     for target, table in registry.targets().items():
         if table.paper == paper:
-            built = show.build(table, store, "paper", limit=LIMIT)
+            built = show.build(table, store, SUBJECT, limit=LIMIT)
             assert all(tables.render(built, form) for form in tables.FORMATS), target
             if table.draw:
-                show.drawn(table, store, "paper", limit=LIMIT)
+                show.drawn(table, store, SUBJECT, limit=LIMIT)
     assert not problems, "\n".join(problems)
