@@ -59,6 +59,11 @@ class Tree:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    @property
+    def chain(self) -> bool:
+        """Whether no two requests part: a plain sequence."""
+        return self.depths[-1] == len(self) - 1
+
     def attach(self, request: int, sequence: Sequence[int], stem: Sequence[int]) -> list[int]:
         """Add a request whose input is `sequence` and begins along the nodes `stem`; returns its path."""
         fresh = range(len(self.tokens), len(self.tokens) + len(sequence) - len(stem))
@@ -113,8 +118,9 @@ class SharedContextLM(HFLM):
 
     batch_size: the most trees (usually: items) in one forward pass; `MAX_TOKENS` bounds it as well. min_shared: see
     `MIN_SHARED`. `forward_tokens` and `padded_tokens` count what went through the model: distinct prefixes, and all
-    positions with the padding; `head_rows` the positions whose logits were made; `layers_saved` the layer calls that
-    states of an earlier evaluation made unnecessary (`common.evaluation.prefix_store`: small models on the CPU).
+    positions with the padding; `head_rows` the positions whose logits were made; `layers_run` the layer calls and
+    `layers_saved` those that states of an earlier evaluation made unnecessary (`common.evaluation.prefix_store`: on the
+    CPU).
     Attention implementations that take no mask of one's own (flash attention) fall back to `HFLM`'s way. Raises
     UserError for an architecture `common.decoder` does not know.
     """
@@ -128,6 +134,7 @@ class SharedContextLM(HFLM):
         self.padded_tokens = 0
         self.head_rows = 0
         self.layers_saved = 0
+        self.layers_run = 0
 
     def loglikelihood(self, requests, disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """As in lm-eval: (log-likelihood, whether greedy decoding would say it) of each request's continuation."""
@@ -157,13 +164,15 @@ class SharedContextLM(HFLM):
             log.warning("attention %r takes no custom mask: contexts are not shared", implementation)
             return super()._loglikelihood_tokens(requests, disable_tqdm or _silent(), override_bs)
         trees = grow([self._input(request) for request in requests], min_shared=self.min_shared)
-        self._chain = {} if self.mixed_precision_dtype else prefix_store.weights_chain(self.decoder)
+        self._body = prefix_store.Body(self.decoder, shared=not self.mixed_precision_dtype)
         answers: list[tuple[float, bool] | None] = [None] * len(requests)
         with tqdm(total=len(requests), desc="scoring choices", disable=disable_tqdm or _silent()) as bar:
             for batch in self._batches(trees):
                 for index, answer in self._score(batch, requests):
                     answers[index] = answer
                 bar.update(sum(len(tree.paths) for tree in batch))
+        self.layers_saved += self._body.layers_saved
+        self.layers_run += self._body.layers_run
         return answers
 
     def _input(self, request: Request) -> list[int]:
@@ -218,30 +227,21 @@ class SharedContextLM(HFLM):
         """Run trees, padded on the right; what the final norm returns [trees, nodes, channels]."""
         length = len(batch[0])
         ids = torch.zeros(len(batch), length, dtype=torch.long)
+        for row, tree in enumerate(batch):
+            ids[row, : len(tree)] = torch.tensor(tree.tokens)
+        self.forward_tokens += sum(map(len, batch))
+        self.padded_tokens += ids.numel()
+        if all(
+            tree.chain for tree in batch
+        ):  # plain sequences: causal attention never looks at the padding behind them
+            return self._body(ids)
         depths = torch.zeros_like(ids)
         allowed = torch.eye(length, dtype=torch.bool).repeat(len(batch), 1, 1)  # padding sees itself, or it is NaN
         for row, tree in enumerate(batch):
-            ids[row, : len(tree)] = torch.tensor(tree.tokens)
             depths[row, : len(tree)] = torch.tensor(tree.depths)
             allowed[row, : len(tree), : len(tree)] = tree.ancestry()
-        self.forward_tokens += sum(map(len, batch))
-        self.padded_tokens += ids.numel()
-        batch, start, hidden = "", 0, None
-        if self._chain:
-            batch = prefix_store.batch_digest(ids, depths, allowed)
-            start, hidden = prefix_store.STORE.deepest(self._chain, batch)
-            self.layers_saved += start
         masks = self._masks(allowed.unsqueeze(1), depths)
-        with (
-            prefix_store.STORE.recording(self.decoder, self._chain, batch, start),
-            prefix_store.only_from(self.decoder, start),
-        ):
-            return self.decoder.model.model(
-                **({"input_ids": ids.to(self.device)} if hidden is None else {"inputs_embeds": hidden}),
-                attention_mask=masks,
-                position_ids=depths.to(self.device),
-                use_cache=False,
-            ).last_hidden_state
+        return self._body(ids, depths, allowed, attention_mask=masks, position_ids=depths.to(self.device))
 
     def _masks(self, allowed: Tensor, depths: Tensor) -> Tensor | dict[str, Tensor]:
         """The mask [trees, 1, nodes, nodes] in the form the model wants: one, or one per kind of layer."""
@@ -260,10 +260,8 @@ class SharedContextLM(HFLM):
         return masks[kind]
 
     def _mask_tensor(self, allowed: Tensor) -> Tensor:
-        allowed = allowed.to(self.device)
-        if self.decoder.config._attn_implementation == "sdpa":
-            return allowed
-        dtype = self.decoder.embed.weight.dtype  # the eager implementation adds the mask to the scores
+        """The mask that is added to the scores; sdpa would make it from a boolean one, once for each layer."""
+        allowed, dtype = allowed.to(self.device), self.decoder.embed.weight.dtype
         return torch.zeros_like(allowed, dtype=dtype).masked_fill_(~allowed, torch.finfo(dtype).min)
 
 

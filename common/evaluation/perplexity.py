@@ -24,6 +24,7 @@ from tqdm import tqdm
 from common import corpora
 from common.decoder import Decoder
 from common.errors import UserError, UserValueError
+from common.evaluation import prefix_store
 from common.evaluation.targets import target_scores
 
 # Tokens in one forward pass (one window if it is longer).
@@ -56,13 +57,13 @@ def token_nlls(model, windows: Tensor, *, progress: str | None = None, max_token
     `common.decoder` does not know.
     """
     decoder = Decoder(model)
-    batches = windows.split(max(1, max_tokens // windows.shape[1]))
+    body = prefix_store.Body(decoder)
+    batches = windows.cpu().split(max(1, max_tokens // windows.shape[1]))
     silent = progress is None or not sys.stderr.isatty()
     found = []
     for batch in tqdm(batches, desc=progress, disable=silent):
-        hidden = model.model(batch.to(decoder.device), use_cache=False).last_hidden_state
-        hidden = hidden[:, :-1].flatten(0, 1)  # [batch * (L - 1), channels]
-        nlls, _ = target_scores(decoder, hidden, torch.arange(len(hidden)), batch[:, 1:].flatten().cpu())
+        hidden = body(batch)[:, :-1].flatten(0, 1)  # [batch * (L - 1), channels]
+        nlls, _ = target_scores(decoder, hidden, torch.arange(len(hidden)), batch[:, 1:].flatten())
         found.append(nlls.view(len(batch), -1))
     return torch.cat(found)
 
