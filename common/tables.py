@@ -13,6 +13,7 @@ import json
 from common.errors import unknown
 
 FORMATS = ("terminal", "md", "csv", "latex", "json")
+LARGE = 1e9  # from here on (a model destroyed) digits say nothing
 MARKS = {True: "yes", False: "no", None: "not measured"}
 
 
@@ -33,6 +34,8 @@ def _json(table: dict) -> str:
 
 
 def _number(value: float, digits: int | None = None) -> str:
+    if isinstance(value, float) and abs(value) >= LARGE:
+        return f"{value:.2e}"
     return f"{value:.{2 if digits is None else digits}f}"
 
 
@@ -40,9 +43,13 @@ def _measured_cell(cell: dict, with_error: bool) -> str:
     if cell["reproduced"] is None and "text" in cell:
         return cell["text"]
     if cell["reproduced"] is None:
-        return {"not run": "·", "none": "", "not implemented": ""}.get(cell["status"], "x")
-    error = f"±{cell['stderr']:.1f}" if with_error and cell["stderr"] else ""
+        return _diverged(cell) or {"not run": "·", "none": "", "not implemented": ""}.get(cell["status"], "x")
+    error = f"±{_number(cell['stderr'], 1)}" if with_error and cell["stderr"] else ""
     return _number(cell["reproduced"], cell.get("digits")) + error
+
+
+def _diverged(cell: dict) -> str | None:
+    return "diverged" if cell["status"].startswith("diverged") else None
 
 
 def _printed_cell(cell: dict) -> str:
@@ -58,11 +65,12 @@ def _doubted(cell: dict) -> bool:
 
 def _compared_cell(cell: dict) -> str:
     if cell["reproduced"] is None:
-        return " | ".join(filter(None, (_printed_cell(cell), cell.get("text"))))
+        return " | ".join(filter(None, (_printed_cell(cell), cell.get("text"), _diverged(cell))))
     digits = cell.get("digits")
     difference = ""
     if cell["reported"] is not None:
-        difference = f" ({cell['reproduced'] - cell['reported']:+.{2 if digits is None else digits}f})"
+        change = cell["reproduced"] - cell["reported"]
+        difference = f" ({'-' if change < 0 else '+'}{_number(abs(change), digits)})"
         if cell["status"] != "match":
             difference += " differs" + (f": {cell['explanation']}" if cell.get("explanation") else "")
     error = f"±{_number(cell['stderr'], digits)}" if cell["stderr"] else ""
@@ -113,10 +121,11 @@ def _columns(rows: list[dict]) -> list[str]:
 
 
 def _statuses(table: dict) -> list[str]:
-    """One line per cell that failed, so that no reason is hidden behind a mark."""
+    """One line per cell that failed or whose training diverged, so that no reason is hidden behind a mark."""
     lines = []
     for row in table["rows"]:
-        failed = {name: c["status"] for name, c in row["cells"].items() if c["status"].startswith("failed")}
+        told = ("failed", "diverged:")
+        failed = {name: c["status"] for name, c in row["cells"].items() if c["status"].startswith(told)}
         for status in dict.fromkeys(failed.values()):
             names = ", ".join(name for name, value in failed.items() if value == status)
             lines.append(f"{row['model']} {row['sparsity']} {row['method']}, {names}: {status}")
