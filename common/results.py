@@ -1,7 +1,8 @@
 """The record of one measurement: what was measured, its values, and where they come from.
 
 One JSON file per (recipe, benchmark), written atomically and never edited:
-``<folder>/<profile>/<model>/<recipe hash>/<benchmark>.json``. A user's own records are preferred to published ones.
+``<folder>/<profile>/<model>/<recipe hash>/<benchmark>.json``. A user's own records are preferred to published ones. What is
+read is checked first; a file that is no record is set aside, and the measurement counts as missing.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
+from common import record_json
 from common.errors import UserError
+from common.record_json import SCHEMA, Unreadable
 
 log = logging.getLogger(__name__)
 
-SCHEMA = 1
 ROOT = Path(__file__).resolve().parents[1]
 PUBLISHED = ROOT / "reproductions" / "results"
 PACKAGES = ("torch", "transformers", "datasets", "lm-eval", "tokenizers", "numpy", "scipy")
@@ -65,7 +67,8 @@ class Recipe:
 class Record:
     """One measurement.
 
-    status: ``ok``, ``failed`` or ``no data`` (then ``reason`` says why). origin: ``yours`` or ``published``.
+    status: ``ok``, ``failed`` or ``no data`` (then ``reason`` says why). origin: ``yours`` or ``published``. A value that is
+    not a finite number has diverged.
     """
 
     recipe: dict
@@ -83,7 +86,12 @@ class Record:
     def to_json(self) -> str:
         """The file's content; where it was read from is not part of it."""
         content = {key: value for key, value in asdict(self).items() if key != "origin"}
-        return json.dumps(content, indent=1, sort_keys=True) + "\n"
+        return record_json.write(content)
+
+    @classmethod
+    def from_json(cls, text: str, origin: str = "yours") -> Record:
+        """The record that `to_json` wrote. Raises Unreadable, see `common.record_json.read`."""
+        return cls(**record_json.read(text), origin=origin)
 
 
 def user_folder() -> Path:
@@ -97,6 +105,7 @@ class Store:
     def __init__(self, user: Path | None = None, published: Path | None = PUBLISHED) -> None:
         self.user = user or user_folder()
         self.published = published
+        self._told: set[str] = set()
 
     def path(self, recipe: Recipe, benchmark: str, folder: Path | None = None) -> Path:
         """The file of one measurement."""
@@ -171,29 +180,34 @@ class Store:
         if not path.exists():
             return None
         try:
-            content = json.loads(path.read_text())
-            schema = content["schema"]
-            if schema == SCHEMA:
-                return Record(**content, origin=origin)
-            problem = f"schema-{schema}"
+            return Record.from_json(path.read_text(), origin)
         except OSError as error:
             raise UserError(f"cannot read the record {path}: {error.strerror}; check its permissions") from error
-        except (ValueError, KeyError, TypeError):
-            problem = "corrupt"
-        if origin == "published":
-            log.warning("published record %s is unreadable (%s) and is ignored", path, problem)
-            return None
-        aside = path.with_suffix(f".{problem}.set-aside")
-        number = 1
-        while aside.exists():
-            number += 1
-            aside = path.with_suffix(f".{problem}-{number}.set-aside")
-        try:
-            path.rename(aside)
-            log.warning("record %s is unreadable (%s); set aside as %s", path, problem, aside.name)
-        except OSError:
-            log.warning("record %s is unreadable (%s) and could not be moved; it is ignored", path, problem)
+        except UnicodeDecodeError:
+            problem = Unreadable("corrupt", "it is not text")
+        except Unreadable as error:
+            problem = error
+        self._set_aside(path, origin, problem)
         return None
+
+    def _set_aside(self, path: Path, origin: str, problem: Unreadable) -> None:
+        """Move a damaged file of the user's out of the way; say so, once."""
+        outcome = "it is ignored"
+        if origin != "published":
+            aside, number = path.with_suffix(f".{problem.kind}.set-aside"), 1
+            while aside.exists():
+                number += 1
+                aside = path.with_suffix(f".{problem.kind}-{number}.set-aside")
+            try:
+                path.rename(aside)
+                outcome = f"set aside as {aside.name}"
+            except OSError as error:
+                outcome = f"it could not be moved ({error.strerror}) and is ignored"
+        whose = "published record" if origin == "published" else "record"
+        message = f"{whose} {path} is unreadable ({problem.reason}); {outcome}"
+        if message not in self._told:
+            log.warning("%s", message)
+        self._told.add(message)
 
 
 def _beside(path: Path) -> Path:

@@ -15,6 +15,7 @@ from common.errors import unknown
 
 FORMATS = ("terminal", "md", "csv", "latex", "json")
 PAPER = "paper"  # the subject that stands for the paper's own models
+LARGE = 1e9  # from here on (a model destroyed) digits say nothing
 MARKS = {True: "yes", False: "no", None: "not measured"}
 
 
@@ -35,6 +36,8 @@ def _json(table: dict) -> str:
 
 
 def _number(value: float, digits: int | None = None) -> str:
+    if isinstance(value, float) and abs(value) >= LARGE:
+        return f"{value:.2e}"
     return f"{value:.{2 if digits is None else digits}f}"
 
 
@@ -43,9 +46,14 @@ def _measured_cell(cell: dict, with_error: bool) -> str:
         return cell["text"]
     if cell["reproduced"] is None:
         status = cell["status"].partition(":")[0]
-        return {"not run": "·", "none": "", "not implemented": "", "no data": "no data"}.get(status, "x")
-    error = f"±{cell['stderr']:.1f}" if with_error and cell["stderr"] else ""
+        marks = {"not run": "·", "none": "", "not implemented": "", "no data": "no data"}
+        return _diverged(cell) or marks.get(status, "x")
+    error = f"±{_number(cell['stderr'], 1)}" if with_error and cell["stderr"] else ""
     return _number(cell["reproduced"], cell.get("digits")) + error
+
+
+def _diverged(cell: dict) -> str | None:
+    return "diverged" if cell["status"].startswith("diverged") else None
 
 
 def _printed_cell(cell: dict) -> str:
@@ -61,11 +69,12 @@ def _doubted(cell: dict) -> bool:
 
 def _compared_cell(cell: dict) -> str:
     if cell["reproduced"] is None:
-        return " | ".join(filter(None, (_printed_cell(cell), cell.get("text"))))
+        return " | ".join(filter(None, (_printed_cell(cell), cell.get("text"), _diverged(cell))))
     digits = cell.get("digits")
     difference = ""
     if cell["reported"] is not None:
-        difference = f" ({cell['reproduced'] - cell['reported']:+.{2 if digits is None else digits}f})"
+        change = cell["reproduced"] - cell["reported"]
+        difference = f" ({'-' if change < 0 else '+'}{_number(abs(change), digits)})"
         if cell["status"] != "match":
             difference += " differs" + (f": {cell['explanation']}" if cell.get("explanation") else "")
     error = f"±{_number(cell['stderr'], digits)}" if cell["stderr"] else ""
@@ -125,7 +134,7 @@ def _columns(rows: list[dict]) -> list[str]:
 
 
 def _statuses(table: dict) -> list[str]:
-    """One line per cell that failed, and one per reason for which there is no data: none is hidden behind a mark."""
+    """One line per cell that failed or whose training diverged, and per reason for which there is no data: none is hidden."""
     lines = []
     lacking: dict[str, dict[str, None]] = {}
     for row in table["rows"]:
@@ -134,7 +143,8 @@ def _statuses(table: dict) -> list[str]:
                 lacking.setdefault(cell["status"], {})[name] = None
     lines += [f"{', '.join(names)}: {status}" for status, names in lacking.items()]
     for row in table["rows"]:
-        failed = {name: c["status"] for name, c in row["cells"].items() if c["status"].startswith("failed")}
+        told = ("failed", "diverged:")
+        failed = {name: c["status"] for name, c in row["cells"].items() if c["status"].startswith(told)}
         for status in dict.fromkeys(failed.values()):
             names = ", ".join(name for name, value in failed.items() if value == status)
             lines.append(f"{row['model']} {row['sparsity']} {row['method']}, {names}: {status}")

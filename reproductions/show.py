@@ -160,21 +160,29 @@ def _measured(row: Row, columns: list[Column], store: Store, origins: set[str]) 
 def _read(record: Record, column: Column) -> Score | Text | str:
     """What a record says of a column; a value it does not hold is explained by its details' status.
 
-    Of a model whose training diverged the scores are those of the last good state: the cell says that, as the paper's NaN.
+    Of a model whose training diverged the scores are those of the last good state: the cell says that, as the paper's NaN. So
+    does one whose value is not finite.
     """
     if column.text:
         content = record.details.get(column.key)  # None: nothing was removed from a dense model
         words = map(str, content) if isinstance(content, list) else str("" if content is None else content).split()
         return Text(" ".join(words))  # a cell is one line
-    training = record.details.get("training") or {}
-    if training.get("status") == "diverged" and not column.weight_free:
+    training = record.details.get("training")
+    if isinstance(training, dict) and training.get("status") == "diverged" and not column.weight_free:
         return f"diverged: {training.get('reason', 'no reason recorded')}"
     if column.key not in record.values:
         return str(record.details.get("status", "no value"))
     error = record.stderr.get(column.key)
     value = record.values[column.key]
     scaled = value if column.scale == 1 else value * column.scale  # a count stays one
-    return Score(scaled, None if error is None else error * column.scale)
+    return _score(scaled, None if error is None else error * column.scale)
+
+
+def _score(value: float, error: float | None) -> Score | str:
+    """A number to be shown, or that it has diverged."""
+    if not math.isfinite(value):
+        return "diverged"
+    return Score(value, error if error is not None and math.isfinite(error) else None)
 
 
 def drawn(
@@ -264,12 +272,14 @@ def _split(scores: dict[str, Score], names: list[str]) -> tuple[dict, dict]:
     return {name: scores[name].value for name in names}, {name: scores[name].stderr for name in names}
 
 
-def _average(scores: dict[str, Score], names: list[str]) -> Score:
+def _average(scores: dict[str, Score], names: list[str]) -> Score | str:
     cells, errors = _split(scores, names)
-    return Score(scoring.average(cells), scoring.average_stderr(errors))
+    return _score(scoring.average(cells), scoring.average_stderr(errors))
 
 
-def _retained(scores: dict[str, Score], dense: dict[str, Score], names: list[str], is_dense: bool, kind: str) -> Score:
+def _retained(
+    scores: dict[str, Score], dense: dict[str, Score], names: list[str], is_dense: bool, kind: str
+) -> Score | str:
     cells, errors = _split(scores, names)
     reference, reference_errors = _split(dense, names)
     value = scoring.retained_performance(cells, reference, kind)
@@ -277,7 +287,7 @@ def _retained(scores: dict[str, Score], dense: dict[str, Score], names: list[str
     error = None
     if not is_dense:
         error = scoring.retained_performance_stderr(cells, reference, errors, reference_errors, kind)
-    return Score(value, error)
+    return _score(value, error)
 
 
 def _cell(row: Row, column: Column, scores: dict, printed: dict) -> dict:

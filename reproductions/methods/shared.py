@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from common import calibration, corpora, hooks, importance, selection
 from common.errors import unknown
 from common.evaluation import harness
@@ -63,13 +61,10 @@ def _perplexity(prepared: Prepared, argument: str) -> tuple[dict, dict, dict, di
     if argument not in PROTOCOLS:
         raise unknown("perplexity protocol", argument, PROTOCOLS)
     found = PROTOCOLS[argument].measured(prepared.model, prepared.tokenizer, limit=prepared.recipe.limit)
-    values = {"nll": found.pop("nll")}
+    values = {"nll": found.pop("nll"), "perplexity": found.pop("perplexity")}
     stderr = {"nll": found.pop("nll_stderr"), "perplexity": found.pop("stderr")}
-    perplexity, windows = found.pop("perplexity"), found.pop("window_nlls")
-    if math.isfinite(perplexity):
-        values["perplexity"] = perplexity
-    stderr = {key: error for key, error in stderr.items() if key in values and error is not None}
-    return values, stderr, found, {"nll": windows}
+    windows = found.pop("window_nlls")
+    return values, {key: error for key, error in stderr.items() if error is not None}, found, {"nll": windows}
 
 
 def _removed(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:

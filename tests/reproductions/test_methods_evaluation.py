@@ -1,12 +1,13 @@
 """Benchmarks by name: groups of subjects, MMLU's protocols, generation, and the columns that ask for them."""
 
 import pytest
+import torch
 from hub_mirror import write_mmlus, write_rows
 
 from common import hub
 from common.errors import UserError
 from common.evaluation import PROTOCOLS, generation, harness, mmlu, scores, suites
-from common.results import Recipe
+from common.results import Recipe, Record, Store
 from reproductions import columns, fetch, measure, methods, registry, reported
 from reproductions.prepared import Prepared
 
@@ -108,6 +109,17 @@ def test_generations_reach_the_details(prepared):
     values, errors, details = measure.benchmark(prepared, "generations@reassessing-q")
     assert {f"text-{n}" for n in (1, 2, 3)} < details.keys() and len(details["prompts"]) == 3
     assert all(isinstance(value, float) for value in values.values())
+
+
+def test_a_broken_model_has_a_perplexity_that_diverged(prepared, tmp_path):
+    with torch.no_grad():
+        prepared.model.lm_head.weight.mul_(1e5)
+    values, errors, details = measure.benchmark(prepared, "perplexity@standin-numerical-thin")
+    assert values["nll"] > 700 and values["perplexity"] == float("inf")
+    store, recipe = Store(tmp_path, None), prepared.recipe
+    path = store.put(Record({}, recipe.hash, "perplexity", "ok", values, errors, details), recipe)
+    assert '"perplexity": "Infinity"' in path.read_text()
+    assert store.get(recipe, "perplexity").values == values
 
 
 def test_fetch_knows_what_each_benchmark_reads(subjects, tmp_path, monkeypatch):
