@@ -6,7 +6,8 @@ carries patches (`common.hooks.attach_patch`), two files lie beside it:
     patches.json         {"format": 1, "patches": [{"kind", "position", "options", "tensors": {name: shape}}, ...]}
     patches.safetensors  "<index in the list>.<name>" -> tensor, in the patch's own dtype
 
-Such a directory loaded by plain Hugging Face code is the pruned model without its patches; `load` restores both.
+Such a directory loaded by plain Hugging Face code is the pruned model without its patches; `load` restores both. A third,
+`.layer-pruning.json` (`common.exchange`), names every file that was written, and so what may be replaced later.
 
 Patches are not submodules of the model (why: `common.hooks`), so its own state dict needs no filtering. `common` knows no
 method: a method's package registers how to rebuild its patch with `register_patch(kind, loader)` when it is imported.
@@ -18,8 +19,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from common import exchange
 from common.decoder import SUPPORTED
 from common.errors import UserError
 from common.hooks import attach_patch, patches
@@ -52,29 +52,51 @@ def register_patch(kind: str, loader: PatchLoader) -> None:
 def save(model: nn.Module, tokenizer, path: str | os.PathLike, texts: Mapping[str, str] | None = None) -> Path:
     """Write model, patches and tokenizer (None: no tokenizer) to the directory `path`, all or nothing.
 
-    texts: more files to write there, by name, such as a model card. An earlier checkpoint at `path` is replaced; any
-    other file or non-empty directory there is left alone and refused.
+    texts: more files to write there, by name, such as a model card. An earlier checkpoint at `path` is replaced if it is all
+    that is there (`not_replaceable`); a kill at any moment leaves it or the new one. UserError for anything else there.
     """
     path = Path(path)
-    if path.exists() and not replaceable(path):
-        raise UserError(f"cannot save to {path}: it exists and is no checkpoint; choose another path")
-    temporary = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-        model.save_pretrained(temporary)
+    if reason := not_replaceable(path):
+        raise UserError(f"cannot save to {path}: {reason}, or choose another path")
+
+    def write(directory: Path) -> None:
+        model.save_pretrained(directory)
         if tokenizer is not None:
-            tokenizer.save_pretrained(temporary)
-        _write_patches(model, temporary)
+            tokenizer.save_pretrained(directory)
+        _write_patches(model, directory)
         for name, text in (texts or {}).items():
-            (temporary / name).write_text(text, encoding="utf-8")
-        _replace(temporary, path)
+            (directory / name).write_text(text, encoding="utf-8")
+
+    try:
+        exchange.put(path.resolve(), write)
     except (OSError, SafetensorError) as error:
         raise UserError(f"cannot save to {path}: {_reason(error)}; nothing was changed there") from error
-    finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
     return path
+
+
+def not_replaceable(path: Path) -> str | None:
+    """Why `save` may not put a checkpoint here, with what to do about it; None when it may.
+
+    It may where nothing is, and where only what an earlier `save` wrote is: a directory with its marker and no file that the
+    marker does not name.
+    """
+    if not path.exists():
+        return "it is a link that leads nowhere; remove it" if path.is_symlink() else None
+    if not path.is_dir():
+        return "it is a file; move it away"
+    if os.path.ismount(path):
+        return "it is where a disk is mounted, which cannot be exchanged; name a directory in it"
+    try:
+        there, known = exchange.contents(path), exchange.files(path)
+    except OSError as error:
+        return f"it cannot be read ({error.strerror}); check its permissions"
+    if known is None and there:
+        kind = "a checkpoint" if "config.json" in there else "no checkpoint and not empty"
+        return f"it is {kind} without {exchange.MARKER}, the list of what was saved there; move it away"
+    if unknown := sorted(there - (known or set())):
+        more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+        return f"it holds {unknown[0]}{more}, which was not saved with the checkpoint; move that away"
+    return None
 
 
 def load(
@@ -168,6 +190,8 @@ def _read_patches(directory: Path) -> list[tuple[dict, dict[str, Tensor]]]:
 
 def _check_directory(path: Path, trust_remote_code: bool) -> None:
     """Refuse what is no loadable checkpoint, before anything large is read."""
+    if not path.exists():
+        exchange.recover(path.resolve())  # a kill may have left it beside its place
     if not path.is_dir():
         raise UserError(f"cannot load {path}: no such directory")
     if not (path / "config.json").is_file():
@@ -192,29 +216,6 @@ def _load_tokenizer(path: Path, trust_remote_code: bool):
     if not any((path / name).exists() for name in _TOKENIZER_FILES):
         return None
     return transformers.AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=trust_remote_code)
-
-
-def replaceable(path: Path) -> bool:
-    """Whether `save` may put a checkpoint here: an empty directory or an earlier checkpoint."""
-    return path.is_dir() and ((path / "config.json").exists() or not any(path.iterdir()))
-
-
-def _replace(temporary: Path, path: Path) -> None:
-    """Move the finished directory into place; an earlier one goes away only once the new one stands."""
-    temporary.chmod(0o755)  # mkdtemp makes it private
-    if not path.exists():
-        temporary.rename(path)
-        return
-    aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
-    path.rename(aside / "old")
-    try:
-        temporary.rename(path)
-    except OSError:
-        (aside / "old").rename(path)
-        raise
-    finally:
-        if path.exists():
-            shutil.rmtree(aside, ignore_errors=True)
 
 
 def _reason(error: BaseException) -> str:

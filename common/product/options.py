@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from common import checkpoint
+from common import checkpoint, exchange
 from common.errors import UserError
 
 EPILOG = """\
@@ -94,9 +94,8 @@ def check(options: argparse.Namespace) -> None:
     out = options.out
     if Path(options.model).is_dir() and out.exists() and out.samefile(options.model):
         raise UserError(f"--out {out} is the model itself; choose another directory")
-    if out.is_dir() and not any(out.iterdir()):
-        return
-    if out.exists() and not checkpoint.replaceable(out):
-        raise UserError(f"--out {out} exists and is no checkpoint; choose another directory")
-    if out.exists() and not options.force:
+    exchange.recover(out.resolve())
+    if reason := checkpoint.not_replaceable(out):
+        raise UserError(f"--out {out} cannot be used: {reason}, or choose another directory")
+    if out.is_dir() and any(out.iterdir()) and not options.force:
         raise UserError(f"--out {out} holds a checkpoint; choose another directory, or replace it with --force")

@@ -40,7 +40,7 @@ def main(method: shared.Method, arguments: list[str] | None = None) -> int:
         print("error: out of memory; use a larger --device, --dtype bfloat16 or fewer --samples", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("interrupted; nothing was written to --out", file=sys.stderr)
+        print("interrupted; --out is as it was, or holds the whole new checkpoint", file=sys.stderr)
         return 130
     return 0
 
