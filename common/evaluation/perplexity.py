@@ -13,17 +13,16 @@ from __future__ import annotations
 import hashlib
 import math
 import random
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from tqdm import tqdm
 
 from common import corpora
 from common.errors import UserError, UserValueError
+from common.progress import track
 
 # Tokens in one forward pass (one window if it is longer): bounds the logits that exist at a time.
 MAX_TOKENS = 2048
@@ -53,13 +52,12 @@ def token_nlls(model, windows: Tensor, *, progress: str | None = None, max_token
 
     [windows, L] -> [windows, L - 1] float32.
 
-    progress: a label for the progress bar (silent when not on a terminal). Logits of one batch exist at a time.
+    progress: a label for the progress, None for none. Logits of one batch exist at a time.
     """
     device = model.get_input_embeddings().weight.device
     batches = windows.split(max(1, max_tokens // windows.shape[1]))
-    silent = progress is None or not sys.stderr.isatty()
     found = []
-    for batch in tqdm(batches, desc=progress, disable=silent):
+    for batch in track(batches, progress or "", unit="batch", shown=progress is not None):
         batch = batch.to(device)
         logits = model(batch, use_cache=False).logits[:, :-1].flatten(0, 1)  # [batch * (L - 1), vocabulary]
         pairs = zip(logits.split(ROWS), batch[:, 1:].flatten().to(logits.device).split(ROWS), strict=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -111,7 +110,7 @@ class _Session:
             data_collator=partial(collate, pad_id=pad),
         )
         self.trainer.remove_callback(PrinterCallback)  # it prints to stdout, which is for results
-        self.trainer.add_callback(Watch(self, progress and sys.stderr.isatty()))
+        self.trainer.add_callback(Watch(self, progress))
         self.spent, self.started = 0.0, time.perf_counter()
         self.epochs: list[dict] = []
 

@@ -12,16 +12,15 @@ models from the embedding (`benchmarks/laco.py` compares).
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from common.decoder import Decoder
 from common.errors import UserValueError, unknown
+from common.progress import track
 from common.surgery import remove_layers
 from papers.laco.merge import RULES, Merge, check_alike, check_unpatched
 from papers.laco.outputs import DEFAULT_COSINE, boundaries, output_similarity, tokenise
@@ -201,13 +200,16 @@ class _Search:
             del self.order[l : l + K]
         self.state = state
 
-    def finish(self, state: tuple, trace: list[Attempt], T: float) -> Collapse:
+    def finish(self, state: tuple, trace: list[Attempt], T: float, chosen: Callable | None = None) -> Collapse:
         """Leave the model with the accepted merges `state`, without the layers merged into others."""
-        self.go(state)
         order, removed = list(range(self.layers)), []
         for l, K in state:
             removed += order[l : l + K]
             del order[l : l + K]
+        if chosen is not None:
+            self.go(())
+            chosen(removed)
+        self.go(state)
         if removed:
             remove_layers(self.decoder.model, removed)
         return Collapse(removed, trace, T, self.decoder.num_layers, self.decoder.executions)
@@ -217,15 +219,29 @@ class _Search:
         return Merge(group, self.settings.merge, self.settings.norms)
 
 
+def _said(attempt: Attempt) -> str:
+    s = "not finite" if attempt.similarity is None else f"similarity {attempt.similarity:.4f}"
+    return f"{attempt.K} layers into {attempt.l - 1}: {s}, {'accepted' if attempt.accepted else 'rejected'}"
+
+
 @torch.no_grad()
 def collapse(
-    model: nn.Module, tokenizer, sentences: Sequence[str], *, T: float, progress: bool = False, **settings
+    model: nn.Module,
+    tokenizer,
+    sentences: Sequence[str],
+    *,
+    T: float,
+    chosen: Callable[[list[int]], object] | None = None,
+    progress: bool = False,
+    **settings,
 ) -> Collapse:
     """Algorithm 1 on `model`, in place.
 
     Args:
         sentences: D, the calibration sentences (the paper: ten from Wikipedia).
         T: least similarity, -1..1.
+        chosen: called with the layers that are merged into others while the model is still whole; the weights of layers that
+            merged are then kept as long.
         settings: those of `Settings` by name, `C` at least: `collapse(model, tokenizer, sentences, C=4, T=0.65)`.
 
     Deviation: a merge that would leave a single layer is not tried (`common.surgery` keeps two).
@@ -235,15 +251,27 @@ def collapse(
     """
     if not -1 <= T <= 1:
         raise UserValueError(f"the threshold T = {T} is no cosine; use a number from -1 to 1")
-    search = _Search(model, tokenizer, sentences, Settings(**settings), undoable=False)
-    with tqdm(desc="collapse", unit="attempt", disable=not (progress and sys.stderr.isatty())) as bar:
-        state, trace = search.walk(T, lambda attempt: bar.update())
-    return search.finish(state, trace, T)
+    search = _Search(model, tokenizer, sentences, Settings(**settings), undoable=chosen is not None)
+    with track(None, "LaCo", unit="attempt", shown=progress, each=True) as bar:
+
+        def show(attempt: Attempt) -> None:
+            bar.note(_said(attempt))
+            bar.update()
+
+        state, trace = search.walk(T, show)
+    return search.finish(state, trace, T, chosen)
 
 
 @torch.no_grad()
 def collapse_to(
-    model: nn.Module, tokenizer, sentences: Sequence[str], layers: int, *, progress: bool = False, **settings
+    model: nn.Module,
+    tokenizer,
+    sentences: Sequence[str],
+    layers: int,
+    *,
+    chosen: Callable[[list[int]], object] | None = None,
+    progress: bool = False,
+    **settings,
 ) -> Collapse:
     """Collapse `model` to exactly `layers` layers, in place: ours, the paper names its absence as LaCo's limitation.
 
@@ -252,7 +280,7 @@ def collapse_to(
     share are computed once) until one leaves `layers`; that is the run of the highest T that does. The number of layers
     is not monotone in T, so a bisection could miss it. Besides the model, one layer's weights per merge are held.
 
-    settings: as `collapse`.
+    chosen, settings: as `collapse`.
 
     Raises:
         UserError: as `collapse`; no threshold leaves `layers` layers (those that can be had are named; the model is
@@ -260,12 +288,13 @@ def collapse_to(
     """
     search = _Search(model, tokenizer, sentences, Settings(**settings), undoable=True)
     T, reached = 1.0, set()
-    with tqdm(desc="thresholds", unit="run", disable=not (progress and sys.stderr.isatty())) as bar:
+    with track(None, "LaCo", unit="threshold", shown=progress, each=True) as bar:
         while True:
             state, trace = search.walk(T)
+            bar.note(f"{T:.4f} leaves {trace[-1].layers} layers")
             bar.update()
             if trace[-1].layers == layers:
-                return search.finish(state, trace, T)
+                return search.finish(state, trace, T, chosen)
             reached.add(trace[-1].layers)
             rejected = [a.similarity for a in trace if not a.accepted and a.similarity is not None]
             if not rejected:
