@@ -113,7 +113,7 @@ def load(
     architecture, or patches of an unregistered kind.
     """
     path = Path(path)
-    _check_directory(path, trust_remote_code)
+    check_directory(path, trust_remote_code)
     described = _read_patches(path)  # before the weights: a missing registration should not cost minutes
     placement = {"device_map": "auto"} if str(device) == "auto" else {}
     try:
@@ -126,9 +126,9 @@ def load(
             trust_remote_code=trust_remote_code,
             **placement,
         )
-        tokenizer = _load_tokenizer(path, trust_remote_code)
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         raise UserError(f"cannot load {path}: {_reason(error)}") from error
+    tokenizer = load_tokenizer(path, trust_remote_code)
     broken = sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])})
     if broken:
         raise UserError(
@@ -188,7 +188,7 @@ def _read_patches(directory: Path) -> list[tuple[dict, dict[str, Tensor]]]:
     return described
 
 
-def _check_directory(path: Path, trust_remote_code: bool) -> None:
+def check_directory(path: Path, trust_remote_code: bool = False) -> None:
     """Refuse what is no loadable checkpoint, before anything large is read."""
     if not path.exists():
         exchange.recover(path.resolve())  # a kill may have left it beside its place
@@ -212,10 +212,35 @@ def _check_directory(path: Path, trust_remote_code: bool) -> None:
         )
 
 
-def _load_tokenizer(path: Path, trust_remote_code: bool):
+def load_tokenizer(path: Path, trust_remote_code: bool = False):
+    """The tokenizer of a checkpoint's directory; None when it holds none. Raises UserError when it cannot be read."""
     if not any((path / name).exists() for name in _TOKENIZER_FILES):
         return None
-    return transformers.AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=trust_remote_code)
+    options = {"local_files_only": True, "trust_remote_code": trust_remote_code}
+    try:
+        return transformers.AutoTokenizer.from_pretrained(path, **options)
+    except Exception as error:  # tokenizers raises bare Exception
+        raise UserError(f"cannot load the tokenizer in {path}: {_reason(error)}; save or download it again") from error
+
+
+def stored_tensors(file: Path) -> list[tuple[str, int, int]]:
+    """(dtype in safetensors' spelling, begin, end) of every tensor of a safetensors file, from its header alone.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    try:
+        with file.open("rb") as stream:
+            size = int.from_bytes(stream.read(8), "little")
+            if not 0 < size < min(file.stat().st_size, 2**30):
+                raise ValueError("its header is cut off")
+            header = json.loads(stream.read(size))
+        rows = [(entry["dtype"], *entry["data_offsets"]) for name, entry in header.items() if name != "__metadata__"]
+        if 8 + size + max((end for *_, end in rows), default=0) > file.stat().st_size:
+            raise ValueError("it ends too early")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"cannot read {file}: {_reason(error)}; save or download it again") from error
+    return rows
 
 
 def _reason(error: BaseException) -> str:

@@ -177,15 +177,17 @@ def test_reassessing_trains_head_norm_and_last_layers_and_nothing_else(source, t
         assert "layer calls by epoch: 20, 5 (" in text  # 5 batches through 4 layers, then through the last alone
 
 
-@pytest.mark.parametrize("name", ["mixtral", "gemma2"])
-def test_the_recipe_works_on_experts_and_on_tied_heads(name, source, tmp_path, write_checkpoint):
+@pytest.mark.parametrize("name, untie", [("mixtral", False), ("gemma2", False), ("gemma2", True)])
+def test_the_recipe_works_on_experts_and_on_tied_heads(name, untie, source, tmp_path, write_checkpoint):
     model = write_checkpoint(tmp_path / "model", name)
     command = arguments((model, source[1]), tmp_path / "pruned", *own("reassessing", source))
-    assert main(method_of("reassessing"), command) == 0
+    assert main(method_of("reassessing"), [*command, "--untie-head"] if untie else command) == 0
     before, after = (AutoModelForCausalLM.from_pretrained(path) for path in (model, tmp_path / "pruned"))
-    assert len(after.model.layers) == 4 and not after.config.tie_word_embeddings
+    stays = name == "gemma2" and not untie
+    assert len(after.model.layers) == 4 and after.config.tie_word_embeddings == stays
     assert torch.equal(before.model.embed_tokens.weight, after.model.embed_tokens.weight)
-    assert not torch.equal(before.lm_head.weight, after.lm_head.weight)
+    assert torch.equal(before.lm_head.weight, after.lm_head.weight) == stays
+    assert not torch.equal(before.model.norm.weight, after.model.norm.weight)
     report = json.loads((tmp_path / "pruned" / "pruning.json").read_text())
     ids = checkpoint.load(model)[1](source[1].read_text(), return_tensors="pt")["input_ids"][0]
     held_out = ids[int(0.9 * len(ids)) :][: 4 * 32].view(4, 32)
@@ -199,8 +201,8 @@ def test_the_recipe_works_on_experts_and_on_tied_heads(name, source, tmp_path, w
         (["--last", "5"], "cannot fine-tune the last 5 layers: the model has 4 left"),
         (["--data", "alpaca"], "use alpaca-cleaned, standin or a JSON-lines file"),
         (["--data", "nowhere.jsonl"], "cannot read the data nowhere.jsonl"),
-        (["--batch", "0"], "with batch 0: it must be above 0"),
-        (["--learning-rate", "-1"], "it must be above 0"),
+        (["--batch", "0"], "--batch 0: use 1 to 65,536"),
+        (["--learning-rate", "-1"], "--learning-rate -1.0: use 1e-12 to 1"),
         (["--rows", "0"], "--rows 0: use 1 or more"),
     ],
 )
