@@ -30,7 +30,7 @@ def card(method, report: dict) -> str:
         "",
         f"- Layers removed (0-based, in order of removal): {removed}",
         f"- Parameters: {_change(report['parameters'])}",
-        f"- Size: {_change(report['bytes'], 1e6)} MB, {report['dtype']}",
+        f"- Size: {_change(report['bytes'], ' MB', 1e6)}, stored in {report['dtype']}",
         f"- Calibration text: {report['text']['calibration']}, test text: {report['text']['test']}, "
         f"windows of {report['text']['window']} tokens",
         *(f"- {note}" for note in report["notes"]),
@@ -149,8 +149,8 @@ def _numbers(evaluation: dict) -> list[str]:
     names = " | ".join(name for _, name in STAGES)
     lines = [f"| | {names} |", "| --- | ---: | ---: | ---: |", *(f"| {' | '.join(row)} |" for row in rows)]
     note = (
-        "Perplexity is per token over disjoint windows, each read alone; ± is one standard error. Times are of one sequence, "
-        "on the machine that made this."
+        f"Perplexity is per token over {evaluation['after']['windows']} disjoint windows, each read alone; ± is one standard "
+        "error. Times are of one sequence, the fastest of three runs on the machine that made this."
     )
     return [*lines, "", note, ""]
 
@@ -196,11 +196,11 @@ def _loading(method) -> list[str]:
     ]
 
 
-def _change(pair: dict, unit: float = 1) -> str:
+def _change(pair: dict, unit: str = "", size: float = 1) -> str:
     before, after = pair["before"], pair["after"]
-    sizes = [f"{value:,}" if unit == 1 else f"{value / unit:,.1f}" for value in (before, after)]
+    sizes = [f"{value:,}" if size == 1 else f"{value / size:,.1f}{unit}" for value in (before, after)]
     share = 1 - after / before
-    return f"{sizes[0]} before, {sizes[1]} after ({abs(share):.2%} {'fewer' if share >= 0 else 'MORE'})"
+    return f"{sizes[0]} before, {sizes[1]} after ({abs(share):.2%} {'less' if share >= 0 else 'MORE'})"
 
 
 def command(report: dict) -> str:

@@ -29,7 +29,10 @@ def prepared(method: shared.Method, options: argparse.Namespace) -> Job:
     """
     shared.check(method, options)
     models.placement(options.device, options.dtype)
-    for name in (options.text, options.test):
+    for option in ("text", "test"):
+        name = getattr(options, option)
+        if name is not None and not name.strip():
+            raise UserError(f"--{option} names nothing; give a file or a corpus, or leave it out")
         if name is not None:
             read(name) if is_file(name) else corpora.get(name)
     _check_registered(options)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import math
 import re
-import statistics
 import sys
 import time
 from contextlib import suppress
@@ -26,7 +25,8 @@ from common.product.job import Job
 from common.product.options import tasks
 
 BROKEN = 10.0  # times the dense model's perplexity
-REPEATS, GENERATED, PROMPT, SHOWN = 3, 16, 24, 40  # forward passes; tokens: timed, of a prompt, of a sample
+REPEATS = 3  # of what is timed
+GENERATED, PROMPT, SHOWN = 16, 24, 40  # tokens: timed, of a prompt, of a sample
 
 
 def whole(job: Job, when: str) -> dict:
@@ -55,7 +55,7 @@ def perplexity(job: Job, model, when: str) -> dict:
     windows = job.test_windows
     found = summarise(token_nlls(model, windows, progress=f"perplexity {when}"))
     value, seconds = found["perplexity"], time.perf_counter() - started
-    say(f"perplexity {when}: {shown(value)}")
+    say(f"perplexity {when}: {shown(value)} ({len(windows)} windows of {windows.shape[1]} tokens)")
     return {"perplexity": value, "perplexity_stderr": found["stderr"], "windows": len(windows), "seconds": seconds}
 
 
@@ -83,7 +83,8 @@ def verdict(before: dict, after: dict) -> str:
 def speed(job: Job) -> dict:
     """Milliseconds of a forward pass over one window, tokens a second of greedy decoding, and the peak of memory meanwhile.
 
-    One sequence at a time. Memory: of the GPU what was allocated; on a CPU what the process held, where the system tells.
+    One sequence at a time; the fastest of `REPEATS`, after one that is not counted. Memory: of the GPU what was allocated; on
+    a CPU what the process held, where the system tells.
     """
     model, window = job.model, job.test_windows[:1].to(job.model.get_input_embeddings().weight.device)
     gc.collect()
@@ -94,13 +95,13 @@ def speed(job: Job) -> dict:
         max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, use_cache=True, pad_token_id=0
     )
     with torch.inference_mode():
-        passes = [_seconds(lambda: model(window, use_cache=False), window.device) for _ in range(REPEATS + 1)][1:]
         mask = torch.ones_like(prompt)
-        decoding = _seconds(
+        forward = _fastest(lambda: model(window, use_cache=False), window.device)
+        decoding = _fastest(
             lambda: model.generate(prompt, attention_mask=mask, generation_config=settings), window.device
         )
     return {
-        "forward_ms": 1000 * statistics.median(passes),
+        "forward_ms": 1000 * forward,
         "tokens_per_second": tokens / decoding,
         "peak_memory_bytes": peak.bytes(),
     }
@@ -182,12 +183,16 @@ class _Peak:
         return None
 
 
-def _seconds(work, device: torch.device) -> float:
-    started = time.perf_counter()
-    work()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - started
+def _fastest(work, device: torch.device) -> float:
+    """Seconds of the fastest of `REPEATS` runs; the first, which allocates and compiles, does not count."""
+    taken = []
+    for _ in range(REPEATS + 1):
+        started = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        taken.append(time.perf_counter() - started)
+    return min(taken[1:])
 
 
 def _kept(scores: dict) -> dict:

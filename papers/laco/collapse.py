@@ -127,13 +127,21 @@ def pointer(layers: int, C: int, L: int, H: int, I: int) -> Generator[tuple[int,
 class _Search:
     """The model as a sequence of accepted merges, undone and redone at will; the layers themselves stay in place.
 
-    state: accepted (l, K), in order. undoable: keep the former weights of accepted merges, one layer each.
+    state: accepted (l, K), in order. undoable: keep the former weights of accepted merges, one layer each. bar: counts the
+    attempts that are computed.
     """
 
     def __init__(
-        self, model: nn.Module, tokenizer, sentences: Sequence[str], settings: Settings, undoable: bool
+        self,
+        model: nn.Module,
+        tokenizer,
+        sentences: Sequence[str],
+        settings: Settings,
+        undoable: bool,
+        progress: bool = False,
     ) -> None:
         check_unpatched(model)
+        self.bar = track(None, "LaCo", unit="attempt", shown=progress, each=True)
         self.decoder, self.undoable = Decoder(model), undoable
         self.layers = self.decoder.num_layers
         self.settings = settings.within(self.layers)
@@ -149,7 +157,7 @@ class _Search:
             self.outputs.append(self.decoder.norm(states.pop())[0])
             self.inputs.append(states)
 
-    def walk(self, T: float, shown: Callable[[Attempt], object] = lambda attempt: None) -> tuple[tuple, list[Attempt]]:
+    def walk(self, T: float) -> tuple[tuple, list[Attempt]]:
         """One run of Algorithm 1's loop: the accepted merges, and every attempt."""
         chosen = self.settings
         moves = pointer(self.layers, chosen.C, chosen.L, chosen.H, chosen.I)
@@ -162,7 +170,6 @@ class _Search:
                 if accepted:
                     state, count = (*state, (l, K)), count - K
                 trace.append(Attempt(l, K, s if math.isfinite(s) else None, accepted, count))
-                shown(trace[-1])
                 l, K = moves.send(accepted)
         except StopIteration:
             return state, trace
@@ -176,9 +183,11 @@ class _Search:
                 order = [l - 1, *self.order[l + K :]]
                 runs = (self.decoder.run(states[l - 1], layers=order) for states in self.inputs)
                 outputs = [self.decoder.norm(hidden)[0] for hidden in runs]
-                self._known[state, l] = output_similarity(outputs, self.outputs, self.settings.cosine)
+                s = self._known[state, l] = output_similarity(outputs, self.outputs, self.settings.cosine)
             finally:
                 trial.undo()
+            self.bar.note(f"{K} layers merged into {l - 1}: similarity {s:.4f}")
+            self.bar.update()
         return self._known[state, l]
 
     def go(self, state: tuple) -> None:
@@ -219,11 +228,6 @@ class _Search:
         return Merge(group, self.settings.merge, self.settings.norms)
 
 
-def _said(attempt: Attempt) -> str:
-    s = "not finite" if attempt.similarity is None else f"similarity {attempt.similarity:.4f}"
-    return f"{attempt.K} layers into {attempt.l - 1}: {s}, {'accepted' if attempt.accepted else 'rejected'}"
-
-
 @torch.no_grad()
 def collapse(
     model: nn.Module,
@@ -251,14 +255,9 @@ def collapse(
     """
     if not -1 <= T <= 1:
         raise UserValueError(f"the threshold T = {T} is no cosine; use a number from -1 to 1")
-    search = _Search(model, tokenizer, sentences, Settings(**settings), undoable=chosen is not None)
-    with track(None, "LaCo", unit="attempt", shown=progress, each=True) as bar:
-
-        def show(attempt: Attempt) -> None:
-            bar.note(_said(attempt))
-            bar.update()
-
-        state, trace = search.walk(T, show)
+    search = _Search(model, tokenizer, sentences, Settings(**settings), chosen is not None, progress)
+    with search.bar:
+        state, trace = search.walk(T)
     return search.finish(state, trace, T, chosen)
 
 
@@ -286,13 +285,11 @@ def collapse_to(
         UserError: as `collapse`; no threshold leaves `layers` layers (those that can be had are named; the model is
         left as it was).
     """
-    search = _Search(model, tokenizer, sentences, Settings(**settings), undoable=True)
+    search = _Search(model, tokenizer, sentences, Settings(**settings), True, progress)
     T, reached = 1.0, set()
-    with track(None, "LaCo", unit="threshold", shown=progress, each=True) as bar:
+    with search.bar:
         while True:
             state, trace = search.walk(T)
-            bar.note(f"{T:.4f} leaves {trace[-1].layers} layers")
-            bar.update()
             if trace[-1].layers == layers:
                 return search.finish(state, trace, T, chosen)
             reached.add(trace[-1].layers)

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from common import calibration, checkpoint
 from common.decoder import Decoder
-from common.product import main
+from common.product import main, measure
 from papers.reassessing import sample_line_crops, select
 
 TEXT = "The layers of a model are removed. The stream is scaled by a factor that was measured on some text before.\n\n"
@@ -28,6 +28,13 @@ def source(tmp_path_factory, write_checkpoint):
     ]
     (folder / "data.jsonl").write_text("\n".join(map(json.dumps, rows)))
     return write_checkpoint(folder / "tiny"), folder / "text.txt"
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    """Speed and samples are measured on a few tokens."""
+    for name, value in (("REPEATS", 1), ("GENERATED", 2), ("SHOWN", 4)):
+        monkeypatch.setattr(measure, name, value)
 
 
 def method_of(paper):
