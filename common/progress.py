@@ -2,7 +2,7 @@
 
     for layer in track(layers, "SLEB", unit="layer", each=True) as bar: ...     bar.note("layer 21 goes")
 
-Off a terminal a line is written after every step of work whose steps are long (`each`; those of less than a second share
+Off a terminal a line is written after every step of work whose steps are long (`each`; those of less than five seconds share
 one), and otherwise once a minute; work that is done within the first minute then says nothing.
 """
 
@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 from tqdm import tqdm
 
-SECOND, MINUTE = 1.0, 60.0  # between two lines: of long steps, of short ones
+MOMENT, MINUTE = 5.0, 60.0  # seconds between two lines: of long steps, of short ones
 Item = TypeVar("Item")
 
 
@@ -79,7 +79,7 @@ class track(Generic[Item]):  # noqa: N801 - used like range
         self.count += steps
         self.bar.update(steps)
         now = time.monotonic()
-        if self.lines and now - self.said >= (SECOND if self.each else MINUTE):
+        if self.lines and now - self.said >= (MOMENT if self.each else MINUTE):
             self.said = now
             print(self._line(now - self.started), file=sys.stderr, flush=True)
 

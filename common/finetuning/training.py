@@ -177,9 +177,8 @@ class _Session:
 
 
 def _peak_rate(history: list[dict]) -> float:
-    """Of Trainer's log, which after each step has the rate of the next; the first step's is 0 where there is a warm-up."""
-    rates = [entry["learning_rate"] for entry in history if "learning_rate" in entry]
-    return max(rates[:-1], default=0.0)
+    """Of Trainer's log, which has the rate of each step; the first step's is 0 where there is a warm-up."""
+    return max((entry["learning_rate"] for entry in history if "learning_rate" in entry), default=0.0)
 
 
 def _store(train, valid, settings: Settings, boundary: int, folder: Path, dtype) -> FrozenPrefix:

@@ -118,9 +118,10 @@ def apply(job: Job) -> dict:
             f"last {options.last} layers and final norm; the tied head stays as it is (--untie-head trains a copy)"
         )
     job.notes.append(f"chosen {how}; fine-tuned: {trained}")
+    reached = f"{report.get('peak_rate', math.nan):.2g} reached, warm-up of {settings.warmup_steps} steps"
     job.notes.append(
         f"{len(train):,} examples of {Path(_source(options)).name}, {report['steps']:,} steps, learning rate "
-        f"{settings.learning_rate:g} ({report['peak_rate']:.2g} reached, warm-up of {settings.warmup_steps} steps), "
+        f"{settings.learning_rate:g} ({reached}), "
         f"{report['seconds']:,.0f} s"
     )
     if report["store"]["bytes"]:
