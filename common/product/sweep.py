@@ -94,7 +94,7 @@ def _draw(path: Path, title: str, before: dict, rows: list[dict]) -> None:
     """Perplexity on a logarithmic axis over the number of layers removed, the dense model's as a line."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     figure = Figure(figsize=(6, 4), layout="constrained")
     FigureCanvasAgg(figure)
@@ -103,8 +103,12 @@ def _draw(path: Path, title: str, before: dict, rows: list[dict]) -> None:
     for key, label, style in (("cut_alone", "cut alone", "o--"), ("repaired", "repaired", "s-")):
         axes.plot(counts, [row[key] for row in rows], style, label=label, color={"o": "0.5", "s": "C0"}[style[0]])
     axes.axhline(before["perplexity"], color="black", linewidth=0.8, label="dense")
-    axes.axhline(measure.BROKEN * before["perplexity"], color="C3", linewidth=0.8, linestyle=":", label="broken")
+    broken = measure.BROKEN * before["perplexity"]
+    if any(row["repaired"] > broken or (row["cut_alone"] or 0) > broken for row in rows):
+        axes.axhline(broken, color="C3", linewidth=0.8, linestyle=":", label="broken from here on")
     axes.set(yscale="log", xlabel="layers removed", ylabel="perplexity per token")
+    for axis in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+        axis(FuncFormatter(lambda value, place: f"{value:.3g}"))
     axes.set_title(title, fontsize=9)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(frameon=False)
