@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -16,6 +18,8 @@ from common.errors import UserError, UserValueError
 from common.evaluation.perplexity import cut
 from common.product.options import Method, numbers
 
+# Options that change nothing about what is trained.
+_NO_MATTER = ("out", "force", "plan", "sweep", "windows", "tasks", "limit", "no_evaluation")
 SHARE = 0.9  # of a text file, for calibration; the samplers' share too
 
 
@@ -161,8 +165,10 @@ class Job:
         )
 
     def folder(self, name: str) -> Path:
-        """Where this run's long work of a kind keeps its checkpoints."""
-        return self.work / (f"{name}-{self.count}" if self.options.sweep else name)
+        """Where this run's long work of a kind keeps its checkpoints: the same command finds them, another has its own."""
+        said = {key: str(value) for key, value in vars(self.options).items() if key not in _NO_MATTER}
+        digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+        return self.work / f"{name}-{digest[:8]}"
 
     def chosen(self, removed: list[int]) -> None:
         """Note the layers that go, while the model is still whole, and measure it without them."""

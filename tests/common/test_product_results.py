@@ -267,3 +267,25 @@ def test_the_card_has_what_the_hub_reads(source, tmp_path, write_checkpoint):
 )
 def test_the_base_model_is_named_as_the_hub_does(name, expected, tmp_path):
     assert source_facts(name, tmp_path).get("base_model") == expected
+
+
+def test_a_training_that_was_killed_is_found_by_the_same_command_alone(source, tmp_path, monkeypatch):
+    rows = [
+        {"instruction": f"Count to {n}.", "input": "", "output": " ".join(map(str, range(n)))} for n in range(2, 22)
+    ]
+    (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    options = ["--remove", "2", "--finetune", "partial", "--last", "1", "--data", str(tmp_path / "data.jsonl")]
+    options += ["--batch", "4", "--no-evaluation"]
+
+    def die(*unused, **named):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save", die)  # the training has ended, the result is not yet saved
+        assert tool("reassessing", source, tmp_path / "out", *options) == 130
+    (kept,) = (tmp_path / ".out.work").iterdir()
+    first = json.loads((kept / "report.json").read_text())
+    assert tool("reassessing", source, tmp_path / "other", *options, "--learning-rate", "1e-3") == 0
+    assert tool("reassessing", source, tmp_path / "out", *options) == 0
+    assert report_of(tmp_path / "out")["facts"]["training"]["seconds"] == first["seconds"]  # not trained again
+    assert not (tmp_path / ".out.work").exists()
