@@ -10,18 +10,17 @@ not grow with the number of samples.
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from common.decoder import Decoder
 from common.errors import UserError, UserValueError, unknown
 from common.hadamard import hadamard_transform
 from common.moments import Moments
+from common.progress import track
 from common.statistics import COSINES, Cosine, Statistics, magnitude_ratios
 
 # name -> (the stretch of the text that crops lie in, default seed)
@@ -172,8 +171,7 @@ def collect(
     statistics = Statistics(layers, span)
     statistics.moments = {pair: Moments(matrices=pair in matrices) for pair in dict.fromkeys(moments)}
     pass_ = _Pass(decoder, statistics, pairs, kinds, [False, True] if rotate else [False], elementwise)
-    shown = progress and sys.stderr.isatty()
-    for batch in tqdm(ids.split(batch_size), desc="calibration", unit="batch", disable=not shown):
+    for batch in track(ids.split(batch_size), "calibration", unit="batch", shown=progress):
         pass_.batch(batch)
     return statistics
 

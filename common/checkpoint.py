@@ -6,7 +6,8 @@ carries patches (`common.hooks.attach_patch`), two files lie beside it:
     patches.json         {"format": 1, "patches": [{"kind", "position", "options", "tensors": {name: shape}}, ...]}
     patches.safetensors  "<index in the list>.<name>" -> tensor, in the patch's own dtype
 
-Such a directory loaded by plain Hugging Face code is the pruned model without its patches; `load` restores both.
+Such a directory loaded by plain Hugging Face code is the pruned model without its patches; `load` restores both. A third,
+`.layer-pruning.json` (`common.exchange`), names every file that was written, and so what may be replaced later.
 
 Patches are not submodules of the model (why: `common.hooks`), so its own state dict needs no filtering. `common` knows no
 method: a method's package registers how to rebuild its patch with `register_patch(kind, loader)` when it is imported.
@@ -19,8 +20,6 @@ import hashlib
 import importlib
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from common import exchange
 from common.decoder import SUPPORTED
 from common.errors import UserError
 from common.hooks import attach_patch, patches
@@ -53,29 +53,51 @@ def register_patch(kind: str, loader: PatchLoader) -> None:
 def save(model: nn.Module, tokenizer, path: str | os.PathLike, texts: Mapping[str, str] | None = None) -> Path:
     """Write model, patches and tokenizer (None: no tokenizer) to the directory `path`, all or nothing.
 
-    texts: more files to write there, by name, such as a model card. An earlier checkpoint at `path` is replaced; any
-    other file or non-empty directory there is left alone and refused.
+    texts: more files to write there, by name, such as a model card. An earlier checkpoint at `path` is replaced if it is all
+    that is there (`not_replaceable`); a kill at any moment leaves it or the new one. UserError for anything else there.
     """
     path = Path(path)
-    if path.exists() and not replaceable(path):
-        raise UserError(f"cannot save to {path}: it exists and is no checkpoint; choose another path")
-    temporary = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-        model.save_pretrained(temporary)
+    if reason := not_replaceable(path):
+        raise UserError(f"cannot save to {path}: {reason}, or choose another path")
+
+    def write(directory: Path) -> None:
+        model.save_pretrained(directory)
         if tokenizer is not None:
-            tokenizer.save_pretrained(temporary)
-        _write_patches(model, temporary)
+            tokenizer.save_pretrained(directory)
+        _write_patches(model, directory)
         for name, text in (texts or {}).items():
-            (temporary / name).write_text(text, encoding="utf-8")
-        _replace(temporary, path)
+            (directory / name).write_text(text, encoding="utf-8")
+
+    try:
+        exchange.put(path.resolve(), write)
     except (OSError, SafetensorError) as error:
         raise UserError(f"cannot save to {path}: {_reason(error)}; nothing was changed there") from error
-    finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
     return path
+
+
+def not_replaceable(path: Path) -> str | None:
+    """Why `save` may not put a checkpoint here, with what to do about it; None when it may.
+
+    It may where nothing is, and where only what an earlier `save` wrote is: a directory with its marker and no file that the
+    marker does not name.
+    """
+    if not path.exists():
+        return "it is a link that leads nowhere; remove it" if path.is_symlink() else None
+    if not path.is_dir():
+        return "it is a file; move it away"
+    if os.path.ismount(path):
+        return "it is where a disk is mounted, which cannot be exchanged; name a directory in it"
+    try:
+        there, known = exchange.contents(path), exchange.files(path)
+    except OSError as error:
+        return f"it cannot be read ({error.strerror}); check its permissions"
+    if known is None and there:
+        kind = "a checkpoint" if "config.json" in there else "no checkpoint and not empty"
+        return f"it is {kind} without {exchange.MARKER}, the list of what was saved there; move it away"
+    if unknown := sorted(there - (known or set())):
+        more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+        return f"it holds {unknown[0]}{more}, which was not saved with the checkpoint; move that away"
+    return None
 
 
 def load(
@@ -92,7 +114,7 @@ def load(
     architecture, or patches of an unregistered kind.
     """
     path = Path(path)
-    _check_directory(path, trust_remote_code)
+    check_directory(path, trust_remote_code)
     described = _read_patches(path)  # before the weights: a missing registration should not cost minutes
     placement = {"device_map": "auto"} if str(device) == "auto" else {}
     try:
@@ -105,9 +127,9 @@ def load(
             trust_remote_code=trust_remote_code,
             **placement,
         )
-        tokenizer = _load_tokenizer(path, trust_remote_code)
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         raise UserError(f"cannot load {path}: {_reason(error)}") from error
+    tokenizer = load_tokenizer(path, trust_remote_code)
     broken = sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])})
     if broken:
         raise UserError(
@@ -167,8 +189,10 @@ def _read_patches(directory: Path) -> list[tuple[dict, dict[str, Tensor]]]:
     return described
 
 
-def _check_directory(path: Path, trust_remote_code: bool) -> None:
+def check_directory(path: Path, trust_remote_code: bool = False) -> None:
     """Refuse what is no loadable checkpoint, before anything large is read."""
+    if not path.exists():
+        exchange.recover(path.resolve())  # a kill may have left it beside its place
     if not path.is_dir():
         raise UserError(f"cannot load {path}: no such directory")
     if not (path / "config.json").is_file():
@@ -216,33 +240,35 @@ def digest(path: Path) -> str:
     return total.hexdigest()[:16]
 
 
-def _load_tokenizer(path: Path, trust_remote_code: bool):
+def load_tokenizer(path: Path, trust_remote_code: bool = False):
+    """The tokenizer of a checkpoint's directory; None when it holds none. Raises UserError when it cannot be read."""
     if not any((path / name).exists() for name in _TOKENIZER_FILES):
         return None
-    return transformers.AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=trust_remote_code)
-
-
-def replaceable(path: Path) -> bool:
-    """Whether `save` may put a checkpoint here: an empty directory or an earlier checkpoint."""
-    return path.is_dir() and ((path / "config.json").exists() or not any(path.iterdir()))
-
-
-def _replace(temporary: Path, path: Path) -> None:
-    """Move the finished directory into place; an earlier one goes away only once the new one stands."""
-    temporary.chmod(0o755)  # mkdtemp makes it private
-    if not path.exists():
-        temporary.rename(path)
-        return
-    aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
-    path.rename(aside / "old")
+    options = {"local_files_only": True, "trust_remote_code": trust_remote_code}
     try:
-        temporary.rename(path)
-    except OSError:
-        (aside / "old").rename(path)
-        raise
-    finally:
-        if path.exists():
-            shutil.rmtree(aside, ignore_errors=True)
+        return transformers.AutoTokenizer.from_pretrained(path, **options)
+    except Exception as error:  # tokenizers raises bare Exception
+        raise UserError(f"cannot load the tokenizer in {path}: {_reason(error)}; save or download it again") from error
+
+
+def stored_tensors(file: Path) -> list[tuple[str, int, int]]:
+    """(dtype in safetensors' spelling, begin, end) of every tensor of a safetensors file, from its header alone.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    try:
+        with file.open("rb") as stream:
+            size = int.from_bytes(stream.read(8), "little")
+            if not 0 < size < min(file.stat().st_size, 2**30):
+                raise ValueError("its header is cut off")
+            header = json.loads(stream.read(size))
+        rows = [(entry["dtype"], *entry["data_offsets"]) for name, entry in header.items() if name != "__metadata__"]
+        if 8 + size + max((end for *_, end in rows), default=0) > file.stat().st_size:
+            raise ValueError("it ends too early")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"cannot read {file}: {_reason(error)}; save or download it again") from error
+    return rows
 
 
 def _reason(error: BaseException) -> str:

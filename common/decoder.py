@@ -30,7 +30,7 @@ class Architecture:
     """What differs between model types. Paths are relative to a decoder layer.
 
     writers: modules whose parameters write into the residual stream.
-    offset_gain: the writers are norms that multiply by `1 + weight`, so scaling by `a` means `w <- a(1 + w) - 1`.
+    offset_gain: norms, the writers among them, multiply by `1 + weight`, so scaling by `a` means `w <- a(1 + w) - 1`.
     per_layer: config attributes that hold one entry per layer.
     """
 
@@ -57,7 +57,7 @@ SUPPORTED: dict[str, Architecture] = {
 
 @dataclass(frozen=True)
 class ResidualWriter:
-    """One parameter that writes into the residual stream.
+    """One parameter that writes into the residual stream (or, the final norm's gain, into the head).
 
     name: path of the parameter, relative to the layer; module, parameter: where it is; offset_gain: see `Architecture`.
     """
@@ -230,8 +230,12 @@ class Decoder:
         return writers
 
     def embedding_writer(self) -> ResidualWriter:
-        """The token embedding as a writer. When `tied`, untie first: scaling it would scale the logits too."""
+        """The token embedding as a writer. When `tied`, scaling it scales the logits too: see `final_gain`."""
         return ResidualWriter("embed_tokens.weight", self.embed, "weight")
+
+    def final_gain(self) -> ResidualWriter:
+        """The gain of the final norm; scaled by `a`, it scales what the head reads, and so the logits, by `a`."""
+        return ResidualWriter("norm.weight", self.norm, "weight", self.spec.offset_gain)
 
     def _context(self, hidden: Tensor, padding: Tensor | None) -> _Context:
         """Positions, rotary embedding and masks for this batch shape and padding, built once and then shared."""

@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Iterable
 
+LONGEST = 500  # characters of an error; more is not read
 _LISTED = 60  # lm-eval alone knows fourteen thousand tasks
 # torchao comes with GPTQ's extra: what it says of kernels that a machine lacks is said at every import
 _NOISY = ("httpx", "urllib3", "filelock", "lm_eval", "datasets", "transformers", "torchao", "torch.utils._pytree")
@@ -22,6 +23,13 @@ class UserValueError(UserError, ValueError):
 
 class NoData(UserError):
     """Text or items that a measurement reads cannot be had: its cell says so, and the others go on."""
+
+
+def one_line(error: object) -> str:
+    """An error's text on one line; of a longer one than `LONGEST` the middle is left out."""
+    text = " ".join(str(error).split())
+    half = (LONGEST - 5) // 2
+    return text if len(text) <= LONGEST else f"{text[:half]} ... {text[-half:]}"
 
 
 def quiet_logging(verbose: bool = False) -> None:

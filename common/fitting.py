@@ -12,7 +12,6 @@ import hashlib
 import json
 import math
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -22,9 +21,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from common.errors import UserError, UserValueError, unknown
+from common.progress import track
 
 CHECKPOINT = "fit.safetensors"
 ORDERS = ("sequential", "shuffled")
@@ -151,8 +150,8 @@ class _Run:
         done, started = report["steps"], time.perf_counter()
         before, counted = dict(report), self.counter() if self.counter else 0
         batches = [batch for epoch in range(how.epochs) for batch in how.batches(epoch, self.samples)]
-        shown = progress and sys.stderr.isatty()
-        for step in tqdm(range(done, len(batches)), "training", len(batches), initial=done, disable=not shown):
+        steps = track(range(done, len(batches)), "training", total=len(batches), initial=done, shown=progress)
+        for step in steps:
             problem = self._step(step, batches[step], loss)
             if self.validation and not problem and ((step + 1) % self.validate_every == 0 or step + 1 == len(batches)):
                 self._validate(step + 1)
@@ -162,6 +161,7 @@ class _Run:
                 report |= {"status": "diverged", "reason": problem}
                 break
             report["steps"] = step + 1
+            steps.note(f"loss {report['losses'][-1]:.4f}")
             if report["steps"] % how.save_every == 0:
                 self._save()
         else:

@@ -6,18 +6,17 @@ Scores are float64 tensors [N] over the layers 0..N-1 of the model at hand.
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from common.calibration import Statistics
 from common.decoder import Decoder, gained
 from common.errors import UserValueError, unknown
 from common.losses import next_token_loss, token_losses
+from common.progress import track
 
 ABSOLUTES = ("after-sum", "elementwise")
 # Host memory that the states of a calibration set may take; beyond it only every k-th is kept and the others run again.
@@ -62,9 +61,7 @@ def losses_without_each(
     """
     totals = dict.fromkeys(candidates, 0.0)
     last = max((alive.index(c) for c in candidates), default=-1)
-    batches = tqdm(
-        ids.split(batch_size), desc="trial losses", leave=False, disable=not (progress and sys.stderr.isatty())
-    )
+    batches = track(ids.split(batch_size), "trial losses", unit="batch", leave=False, shown=progress)
     for number, batch in enumerate(batches):
         entering = layer_inputs(decoder, batch, alive, gains) if inputs is None else inputs[number]
         for place, hidden in zip(range(last + 1), entering):
@@ -214,8 +211,8 @@ def taylor(
     inputs = [list(states) for states in inputs]
     gradients = [_loss_gradient(decoder, states.pop(), batch, len(ids)) for states, batch in zip(inputs, batches)]
     scores = torch.zeros(len(layers), dtype=torch.float64)
-    shown = progress and sys.stderr.isatty()
-    for place in tqdm(reversed(range(len(layers))), desc="Taylor", total=len(layers), unit="layer", disable=not shown):
+    places = reversed(range(len(layers)))
+    for place in track(places, "Taylor", total=len(layers), unit="layer", leave=False, shown=progress, each=True):
         layer = layers[place]
         with _wide(decoder.layers[layer]):
             weights = list(scored_weights(decoder.layers[layer], norms).values())

@@ -191,7 +191,7 @@ def _checked_device(device: str | torch.device) -> str | torch.device:
         return "auto"
     try:
         device = torch.device(device)
-        torch.empty(0, device=device)
+        torch.zeros(1, device=device).item()  # which a device without memory, 'meta', refuses
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise UserError(f"device {str(device)!r} cannot be used here; try 'cpu'") from error
     return device

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from torch import Tensor
-from tqdm import tqdm
 
 from common.calibration import Statistics
 from common.decoder import Decoder
 from common.errors import UserValueError
 from common.importance import losses_without_each, window_scores
+from common.progress import track
 
 
 def check_count(count: int, layers: int) -> None:
     """Refuse a number of layers to remove outside 1..N-2."""
     if not 1 <= count <= layers - 2:
         raise UserValueError(f"cannot remove {count} of {layers} layers; choose 1..{layers - 2}")
+
+
+def check_layers(given: Sequence[int], count: int, layers: int) -> None:
+    """Refuse given layers that are not ``count`` different ones of a model of ``layers``."""
+    if outside := sorted(layer for layer in given if not 0 <= layer < layers):
+        raise UserValueError(f"cannot remove layers {outside}: the model has layers 0 to {layers - 1}")
+    if len(set(given)) != len(given) or len(given) != count:
+        raise UserValueError(f"{len(set(given))} different layers are given, but {count} are to be removed")
 
 
 def one_shot(scores: Tensor, count: int, protect: Collection[int] = ()) -> list[int]:
@@ -79,11 +86,13 @@ def sleb(decoder: Decoder, ids: Tensor, count: int, *, batch_size: int = 8, prog
     """
     check_count(count, decoder.num_layers)
     alive, removed = list(range(decoder.num_layers)), []
-    for _ in tqdm(range(count), desc="SLEB", unit="layer", disable=not (progress and sys.stderr.isatty())):
+    steps = track(range(count), "SLEB", unit="layer", shown=progress, each=True)
+    for _ in steps:
         candidates = alive[1:-1]
         losses = losses_without_each(decoder, ids, alive, candidates, batch_size=batch_size, progress=progress)
         removed.append(candidates[int(losses.argmin())])
         alive.remove(removed[-1])
+        steps.note(f"layer {removed[-1]} goes")
     return removed
 
 

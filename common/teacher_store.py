@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -24,10 +23,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from common.decoder import Decoder
 from common.errors import UserError, UserValueError, unknown
+from common.progress import track
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -121,7 +120,7 @@ class TeacherStore:
         """Run the teacher over the windows whose shards are missing or unreadable; how many windows that were."""
         missing = [shard for shard in range(self._shards()) if not self._whole(shard)]
         made = 0
-        for shard in tqdm(missing, "teacher", unit="shard", disable=not (progress and sys.stderr.isatty())):
+        for shard in track(missing, "teacher", unit="shard", shown=progress, each=True):
             made += self._make(shard)
         self._open.cache_clear()
         return made

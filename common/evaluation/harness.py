@@ -121,6 +121,19 @@ def _items(samples: Sequence[Mapping]) -> dict[str, np.ndarray]:
     return {metric: np.array([bool(sample[metric]) for sample in ordered]) for metric in metrics}
 
 
+def check(tasks: Sequence[str]) -> None:
+    """Refuse tasks there are none of, and tasks whose data cannot be had, before a model is read for them.
+
+    Raises:
+        UserError: as `evaluate`.
+    """
+    if "humaneval" in tasks:
+        human_eval.check_allowed("humaneval")
+    groups = {task: members(task) for task in tasks if task in GROUPS}
+    with _lm_eval_quiet():
+        load_tasks([member for task in tasks for member in groups.get(task, [task])])
+
+
 def load_tasks(tasks: Sequence[str | Mapping]) -> dict:
     """lm-eval task objects by name, in the order asked for, with their datasets loaded."""
     standin = _standin_configs(tasks)

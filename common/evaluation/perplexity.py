@@ -13,19 +13,18 @@ from __future__ import annotations
 import hashlib
 import math
 import random
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from common import corpora
 from common.decoder import Decoder
 from common.errors import UserError, UserValueError
 from common.evaluation import prefix_store
 from common.evaluation.targets import target_scores
+from common.progress import track
 
 # Tokens in one forward pass (one window if it is longer).
 MAX_TOKENS = 2048
@@ -53,15 +52,14 @@ def token_nlls(model, windows: Tensor, *, progress: str | None = None, max_token
 
     [windows, L] -> [windows, L - 1] float32.
 
-    progress: a label for the progress bar (silent when not on a terminal). Raises UserError for an architecture that
+    progress: a label for the progress, None for none. Raises UserError for an architecture that
     `common.decoder` does not know.
     """
     decoder = Decoder(model)
     body = prefix_store.Body(decoder)
     batches = windows.cpu().split(max(1, max_tokens // windows.shape[1]))
-    silent = progress is None or not sys.stderr.isatty()
     found = []
-    for batch in tqdm(batches, desc=progress, disable=silent):
+    for batch in track(batches, progress or "", unit="batch", shown=progress is not None):
         hidden = body(batch)[:, :-1].flatten(0, 1)  # [batch * (L - 1), channels]
         nlls, _ = target_scores(decoder, hidden, torch.arange(len(hidden)), batch[:, 1:].flatten())
         found.append(nlls.view(len(batch), -1))

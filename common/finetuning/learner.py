@@ -121,4 +121,5 @@ class Learner(nn.Module):
             hidden = self.decoder.run(self.decoder.embed_tokens(input_ids), 0, self.boundary, attention_mask=mask)
         if numbers is not None:
             self.store.put(numbers, hidden)
+            hidden = self.store.rounded(hidden)
         return hidden

@@ -57,7 +57,8 @@ def attach(model: nn.Module, settings: Settings) -> Attached:
     """
     if settings.method == "partial":
         check_layers(Decoder(model).num_layers, settings.last)
-        untie_embeddings(model)  # else the embedding would train with the head, and with it what is frozen
+        if settings.untie:
+            untie_embeddings(model)  # else the embedding would train with the head, and with it what is frozen
     before = {id(p): (p.requires_grad, p.dtype) for p in model.parameters()}
     dtype = next(model.parameters()).dtype
     if settings.autocast in (None, "float32") or next(model.parameters()).device.type == "cpu":
@@ -98,7 +99,8 @@ def _choose(model: nn.Module, settings: Settings) -> int:
     decoder = Decoder(model)
     boundary = decoder.num_layers - settings.last
     model.requires_grad_(False)
-    for module in (decoder.lm_head, decoder.norm, *decoder.layers[boundary:]):
+    head = [] if decoder.tied else [decoder.lm_head]
+    for module in (*head, decoder.norm, *decoder.layers[boundary:]):
         module.requires_grad_(True)
     return boundary
 

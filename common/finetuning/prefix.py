@@ -31,10 +31,18 @@ class FrozenPrefix:
     """Layer outputs by row.
 
     lengths: tokens of each row. wanted: whether a row is needed again, and so kept. kind: 'memory', 'disk', 'auto' (the
-    first of the two that fits) or 'off'. When nothing fits every row is computed anew, and a warning says so.
+    first of the two that fits) or 'off'. dtype: of the entries; None: what they are computed in. When nothing fits every row
+    is computed anew, and a warning says so.
     """
 
-    def __init__(self, lengths: Sequence[int], wanted: Sequence[bool], kind: str, folder: Path) -> None:
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        wanted: Sequence[bool],
+        kind: str,
+        folder: Path,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         self.lengths = list(lengths)
         sizes = [length if want else 0 for length, want in zip(lengths, wanted, strict=True)]
         self.starts = [0, *accumulate(sizes)]
@@ -42,26 +50,31 @@ class FrozenPrefix:
         self.filled = [False] * len(self.lengths)
         self.kind = kind if any(wanted) else "off"
         self.reason = "" if any(wanted) else "no row is needed twice" if self.lengths else "no layer is frozen"
-        self.folder = Path(folder)
+        self.folder, self.dtype = Path(folder), dtype
         self.bytes = 0
+        self.computed: torch.dtype | None = None
         self._entries: Tensor | None = None
 
     def get(self, rows: Sequence[int], tokens: int) -> Tensor | None:
         """Entries of ``rows``, left-padded with zeros to [rows, tokens, channels]; None if one is missing."""
         if self._entries is None or not all(self.filled[row] for row in rows):
             return None
-        found = self._entries.new_zeros(len(rows), tokens, self._entries.shape[1])
+        found = self._entries.new_zeros(len(rows), tokens, self._entries.shape[1], dtype=self.computed)
         for place, row in enumerate(rows):
             start, length = self.starts[row], self.lengths[row]
             found[place, tokens - length :] = self._entries[start : start + length]
         return found
+
+    def rounded(self, hidden: Tensor) -> Tensor:
+        """What `get` will give back of ``hidden``: the same in the first epoch as in every other."""
+        return hidden if self.dtype is None or self.kind == "off" else hidden.to(self.dtype).to(hidden.dtype)
 
     def put(self, rows: Sequence[int], hidden: Tensor) -> None:
         """Keep ``hidden`` [rows, tokens, channels] of left-padded rows, where it is wanted and there is room."""
         if self.kind == "off":
             return
         if self._entries is None:
-            self._entries = self._allocate(hidden)
+            self._entries, self.computed = self._allocate(hidden), hidden.dtype
             if self._entries is None:
                 return
         for place, row in enumerate(rows):
@@ -82,16 +95,17 @@ class FrozenPrefix:
 
     def _allocate(self, hidden: Tensor) -> Tensor | None:
         shape = (self.starts[-1], hidden.shape[-1])
-        needed = shape[0] * shape[1] * hidden.element_size()
+        dtype = self.dtype or hidden.dtype
+        needed = shape[0] * shape[1] * dtype.itemsize
         tried = []
         for kind in ("memory", "disk") if self.kind == "auto" else (self.kind,):
             free = free_bytes(kind, self.folder)
             if needed <= SHARE * free:
                 self.kind, self.bytes = kind, needed
                 if kind == "memory":
-                    return torch.empty(shape, dtype=hidden.dtype)
+                    return torch.empty(shape, dtype=dtype)
                 path = str(self.folder / "prefix.bin")
-                return torch.from_file(path, shared=True, size=shape[0] * shape[1], dtype=hidden.dtype).view(shape)
+                return torch.from_file(path, shared=True, size=shape[0] * shape[1], dtype=dtype).view(shape)
             tried.append(f"{free / 2**20:,.0f} MiB free in {kind}")
         self.kind, self.reason = (
             "off",

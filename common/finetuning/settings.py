@@ -30,7 +30,8 @@ class Settings:
     a GPU). evaluate_every, save_every: in optimiser steps; the last step is always validated. keep: 'best' keeps the state
     with the lowest validation loss among those at multiples of save_every and the last, 'last' the last; None: 'best', for
     QLoRA 'last'. store: where the outputs of layers that `partial` leaves frozen are kept between epochs; 'auto' takes
-    memory, else disk, else computes them anew.
+    memory, else disk, else computes them anew. untie: `partial` gives a tied head its own copy of the embedding and trains
+    it; False: such a head stays tied and as it is, and the model does not grow.
     """
 
     method: str = "lora"
@@ -59,6 +60,7 @@ class Settings:
     keep: str | None = None
     store: str = "auto"
     seed: int = 42
+    untie: bool = True
 
     def __post_init__(self) -> None:
         for name, known in (("method", METHODS), ("schedule", SCHEDULES), ("store", STORES)):

@@ -40,7 +40,10 @@ def fingerprint(model: nn.Module, train: Sequence[Mapping], valid: Sequence[Mapp
         flat = parameter.detach().flatten()
         sample = flat[:: max(1, len(flat) // 16)][:16].double().cpu()
         weights.update(f"{name}{list(parameter.shape)}".encode() + sample.numpy().tobytes())
-    plan = {"settings": asdict(settings), "data": data.hexdigest(), "weights": weights.hexdigest()}
+    chosen = asdict(settings)
+    if chosen["untie"]:
+        del chosen["untie"]  # younger than trainings that are kept: without it they are found again
+    plan = {"settings": chosen, "data": data.hexdigest(), "weights": weights.hexdigest()}
     return json.loads(json.dumps(plan))
 
 

@@ -9,7 +9,6 @@ from typing import Protocol
 
 import torch
 from torch import nn
-from tqdm import tqdm
 from transformers import Trainer, TrainingArguments
 from transformers.trainer_callback import TrainerCallback
 
@@ -17,6 +16,7 @@ from common.errors import UserError
 from common.finetuning import state
 from common.finetuning.learner import IGNORE, Learner
 from common.finetuning.settings import Settings
+from common.progress import track
 
 
 class Session(Protocol):
@@ -102,7 +102,7 @@ class Watch(TrainerCallback):
     def on_train_begin(self, args, trainer_state, control, **unused):
         name = f"fine-tuning ({self.session.settings.method})"
         step, steps = trainer_state.global_step, trainer_state.max_steps
-        self.bar = tqdm(desc=name, unit="step", initial=step, total=steps, disable=not self.visible)
+        self.bar = track(None, name, initial=step, total=steps, shown=self.visible)
 
     def on_pre_optimizer_step(self, args, trainer_state, control, **unused):
         if args.fp16:  # the loss scaler leaves such a step out and lowers its scale
@@ -114,6 +114,10 @@ class Watch(TrainerCallback):
 
     def on_step_end(self, args, trainer_state, control, **unused):
         self.bar.update()
+
+    def on_log(self, args, trainer_state, control, logs=None, **unused):
+        if "loss" in (logs or {}):
+            self.bar.note(f"loss {logs['loss']:.4f}")
 
     def on_train_end(self, args, trainer_state, control, **unused):
         self.bar.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,23 +36,24 @@ def finetune(
     settings: Settings | None = None,
     folder: Path | str | None = None,
     progress: bool = False,
+    store_dtype: torch.dtype | None = None,
 ) -> tuple[nn.Module, dict]:
     """Train ``model`` in place and return it, plain and in eval mode, with a JSON-able report.
 
     train, valid: rows of input_ids and labels. folder: where checkpoints go; a training killed there continues, a finished
-    one is loaded. None keeps nothing.
+    one is loaded. None keeps nothing. store_dtype: of the frozen layers' outputs between epochs; None: as computed.
 
     The report: status ('ok' or 'diverged', then with a reason and the last good state in the model), method, settings,
-    steps, trainable and all parameters, losses (one per step: mean over its predicted tokens), validation ([step, loss]),
-    kept_step, seconds, peak_memory_bytes (of the GPU, else of the process since its start), epochs (layer_executions and
-    seconds of training in each), validation_layer_executions, store.
+    steps, trainable and all parameters, peak_rate (the highest that a step was taken with), losses (one per step: mean over
+    its predicted tokens), validation ([step, loss]), kept_step, seconds, peak_memory_bytes (of the GPU, else of the process
+    since its start), epochs (layer_executions and seconds of training in each), validation_layer_executions, store.
 
     Raises UserError for bad rows, settings that do not fit the model, or a folder with another training.
     """
     settings = settings or Settings()
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="finetuning-") as temporary:
-            return finetune(model, tokenizer, train, valid, settings, temporary, progress)
+            return finetune(model, tokenizer, train, valid, settings, temporary, progress, store_dtype)
     folder = Path(folder)
     vocabulary = model.get_input_embeddings().weight.shape[0]
     train = checked(train, "training", vocabulary)
@@ -68,7 +68,8 @@ def finetune(
             state.restore(attached.parameters, folder / state.TRAINED)
         else:
             with _checkpointed(model, settings):
-                session = _Session(model, tokenizer, train, valid, settings, attached, folder, progress)
+                store = _store(train, valid, settings, attached.boundary, folder, store_dtype)
+                session = _Session(model, tokenizer, train, valid, settings, attached, folder, store, progress)
                 report = session.run() | {"parameters": total}
             state.finish(folder, attached.parameters, report)
     finally:
@@ -96,10 +97,10 @@ class _Session:
     """One training from its folder's state to its end."""
 
     def __init__(
-        self, model, tokenizer, train, valid, settings: Settings, attached: Attached, folder, progress
+        self, model, tokenizer, train, valid, settings: Settings, attached: Attached, folder, store, progress
     ) -> None:
         self.settings, self.parameters, self.folder = settings, attached.parameters, folder
-        self.store = _store(train, valid, settings, attached.boundary, folder)
+        self.store = store
         self.learner = Learner(model, attached.boundary, self.store)
         pad = getattr(tokenizer, "pad_token_id", None) or 0
         self.trainer = ParameterTrainer(
@@ -111,7 +112,7 @@ class _Session:
             data_collator=partial(collate, pad_id=pad),
         )
         self.trainer.remove_callback(PrinterCallback)  # it prints to stdout, which is for results
-        self.trainer.add_callback(Watch(self, progress and sys.stderr.isatty()))
+        self.trainer.add_callback(Watch(self, progress))
         self.spent, self.started = 0.0, time.perf_counter()
         self.epochs: list[dict] = []
 
@@ -147,6 +148,7 @@ class _Session:
             "settings": json.loads(json.dumps(asdict(self.settings))),
             "steps": self.trainer.state.global_step,
             "trainable": sum(p.numel() for p in parameters.values()),
+            "peak_rate": _peak_rate(history),
             "losses": [entry["loss"] for entry in history if "loss" in entry],
             "validation": [[entry["step"], entry["eval_loss"]] for entry in history if "eval_loss" in entry],
             "seconds": self.seconds,
@@ -174,7 +176,12 @@ class _Session:
         return int(checkpoint.name.rpartition("-")[2])
 
 
-def _store(train, valid, settings: Settings, boundary: int, folder: Path) -> FrozenPrefix:
+def _peak_rate(history: list[dict]) -> float:
+    """Of Trainer's log, which has the rate of each step; the first step's is 0 where there is a warm-up."""
+    return max((entry["learning_rate"] for entry in history if "learning_rate" in entry), default=0.0)
+
+
+def _store(train, valid, settings: Settings, boundary: int, folder: Path, dtype) -> FrozenPrefix:
     """Room for the rows whose frozen layers would run more than once."""
     if not boundary:
         return FrozenPrefix([], [], "off", folder)
@@ -183,4 +190,4 @@ def _store(train, valid, settings: Settings, boundary: int, folder: Path) -> Fro
     validations = math.ceil(epochs * steps_per_epoch / settings.evaluate_every)
     wanted = [epochs > 1] * len(train) + [validations > 1] * len(valid)
     lengths = [len(row["input_ids"]) for rows in (train, valid) for row in rows]
-    return FrozenPrefix(lengths, wanted, settings.store, folder)
+    return FrozenPrefix(lengths, wanted, settings.store, folder, dtype)

@@ -5,7 +5,7 @@ options, checks, text, evaluation before and after, the saved checkpoint and its
 """
 
 from common.product.job import Job
-from common.product.options import Method
+from common.product.options import Method, require
 from common.product.run import main
 
-__all__ = ["Job", "Method", "main"]
+__all__ = ["Job", "Method", "main", "require"]

@@ -4,39 +4,46 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
+from pathlib import Path
+
+from common import models
+from common.product.measure import shown
+
+STAGES = (("before", "dense"), ("cut", "cut alone"), ("after", "repaired"))
 
 
 def card(method, report: dict) -> str:
     """README.md of the saved directory, with the hub's front matter. Every number stands in the report."""
-    layers, parameters = report["layers"], report["parameters"]
+    layers = report["layers"]
     removed = ", ".join(map(str, report["facts"].get("removed", []))) or "see pruning.json"
-    share = 1 - parameters["after"] / parameters["before"]
-    front = ["library_name: transformers", f"base_model: {json.dumps(report['model'])}"]
-    front += ["tags:", "- layer-pruning", f"- {report['paper']}"]
     lines = [
         "---",
-        *front,
+        *_front(report),
         "---",
         "",
         f"# {report['model']}, {layers['before'] - layers['after']} of {layers['before']} layers removed",
         "",
+        *([f"> **Warning: {report['broken']}.** Do not use it.", ""] if report["broken"] else []),
         f"{method.title}: {method.description}",
         "",
         f"- Layers removed (0-based, in order of removal): {removed}",
-        f"- Parameters: {parameters['before']:,} before, {parameters['after']:,} after ({share:.2%} fewer)",
+        f"- Parameters: {_change(report['parameters'])}",
+        f"- Size: {_change(report['bytes'], ' MB', 1e6)}, stored in {report['dtype']}",
         f"- Calibration text: {report['text']['calibration']}, test text: {report['text']['test']}, "
         f"windows of {report['text']['window']} tokens",
         *(f"- {note}" for note in report["notes"]),
         "",
         *_numbers(report["evaluation"]),
+        *_samples(report["evaluation"]),
         "## Loading",
         "",
         *_loading(method),
         "",
         "## How it was made",
         "",
-        "    " + _command(report),
+        "    " + command(report),
         "",
         f"Facts, settings and versions: `pruning.json`. Code: commit {report['environment']['commit'] or 'unknown'}"
         f"{' with local changes' if report['environment']['dirty'] else ''}. The licence is the base model's.",
@@ -48,40 +55,120 @@ def summary(report: dict) -> str:
     """The result in a few lines, for the terminal: sizes, numbers, and the card's notes."""
     layers, parameters = report["layers"], report["parameters"]
     lines = [
-        f"{layers['before']} -> {layers['after']} layers, {parameters['before']:,} -> {parameters['after']:,} parameters"
+        f"{layers['before']} -> {layers['after']} layers, {parameters['before']:,} -> {parameters['after']:,} parameters, "
+        f"{report['bytes']['before'] / 1e6:,.1f} -> {report['bytes']['after'] / 1e6:,.1f} MB"
     ]
-    lines += [f"{label}: {before} -> {after}" for label, before, after in _rows(report["evaluation"])]
-    return "\n".join([*lines, *report["notes"]])
+    for label, *cells in _rows(report["evaluation"]):
+        stages = (f"{name} {cell}" for (_, name), cell in zip(STAGES, cells) if cell)
+        lines.append(f"{label}: {', '.join(stages)}")
+    return "\n".join([*lines, *report["notes"], *([report["broken"]] if report["broken"] else [])])
 
 
-def _rows(evaluation: dict) -> list[tuple[str, str, str]]:
-    """(what, before, after), each with its standard error."""
-    before, after = evaluation["before"], evaluation["after"]
+def source_facts(name: str, source: Path) -> dict:
+    """What the base model's own card says that the new one repeats: its licence; and its hub id, if it has one."""
+    facts = {}
+    spec = models.REGISTRY.get(name)
+    hub_id = spec.hub_id if spec else name if name.count("/") == 1 and not Path(name).exists() else ""
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", hub_id):
+        facts["base_model"] = hub_id
+    try:
+        text = (source / "README.md").read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return facts
+    front = re.match(r"---\n(.*?)\n---", text, re.S)
+    for key in ("license", "license_name", "license_link"):
+        if front and (line := re.search(rf"^{key}:[ \t]*([^\s\[{{|>][^\n]*)$", front[1], re.M)):
+            facts[key] = line[1].strip().strip("\"'")
+    return facts
+
+
+def _front(report: dict) -> list[str]:
+    """The YAML that the hub reads; strings are written as JSON, which YAML reads."""
+    lines = ["library_name: transformers", "pipeline_tag: text-generation"]
+    lines += [f"{key}: {json.dumps(value)}" for key, value in report["source"].items()]
+    lines += ["tags:", "- layer-pruning", f"- {report['paper']}", *(["- broken"] if report["broken"] else [])]
+    found = _results(report)
+    return lines + (["model-index:", *_entry(report, found)] if found else [])
+
+
+def _results(report: dict) -> list[tuple[str, str, str, float]]:
+    """(data set, metric's type, its name, value) of the finished model, numbers alone."""
+    after = report["evaluation"]["after"]
+    if not after:
+        return []
+    about = f"perplexity per token, windows of {report['text']['window']} tokens"
+    rows = [(report["text"]["test"], "perplexity", about, after["perplexity"])]
+    for task, scores in after.get("tasks", {}).items():
+        kept = (metric for metric in scores if metric != "n" and not metric.endswith("_stderr"))
+        rows += [(task, metric, f"{metric}, zero-shot", scores[metric]) for metric in kept]
+    return [row for row in rows if math.isfinite(row[-1])]
+
+
+def _entry(report: dict, rows: list[tuple[str, str, str, float]]) -> list[str]:
+    name = f"{report['model']}-{report['paper']}-{report['layers']['after']}-layers"
+    lines = [f"- name: {json.dumps(name)}", "  results:"]
+    for data, kind, about, value in rows:
+        lines += ["  - task:", "      type: text-generation", "    dataset:", f"      type: {json.dumps(data)}"]
+        lines += [f"      name: {json.dumps(data)}", "    metrics:", f"    - type: {json.dumps(kind)}"]
+        lines += [f"      name: {json.dumps(about)}", f"      value: {value:.6g}"]
+    return lines
+
+
+def _rows(evaluation: dict) -> list[tuple[str, str, str, str]]:
+    """(what, dense, of the cut alone, repaired), each with its standard error; '' for what was not measured."""
+    sides = [evaluation[stage] for stage, _ in STAGES]
+    before, _, after = sides
     if not before:
         return []
-    rows = [("perplexity", *(_value(side["perplexity"], side["perplexity_stderr"]) for side in (before, after)))]
+    rows = [("perplexity", *(_value(side, "perplexity") for side in sides))]
     for task, scores in before.get("tasks", {}).items():
-        for metric in ("acc", "acc_norm"):
-            if scores.get(metric) is not None:
-                sides = (scores, after["tasks"][task])
-                shown = (_value(side[metric], side[f"{metric}_stderr"], 100) for side in sides)
-                rows.append((f"{task}, {metric} (%)", *shown))
+        for metric in scores:
+            if metric != "n" and not metric.endswith("_stderr"):
+                cells = (_value(side["tasks"][task], metric, 100) for side in (before, after))
+                one, two = cells
+                rows.append((f"{task}, {metric} (%)", one, "", two))
+    units = (("forward_ms", "forward pass, one window (ms)", 1), ("tokens_per_second", "greedy decoding (tokens/s)", 1))
+    for key, label, scale in (*units, ("peak_memory_bytes", "peak memory meanwhile (MB)", 1e-6)):
+        if before.get(key) and after.get(key):
+            rows.append((label, f"{before[key] * scale:,.1f}", "", f"{after[key] * scale:,.1f}"))
     return rows
 
 
-def _value(value: float, stderr: float | None, scale: float = 1) -> str:
-    shown = f"{value * scale:.2f}" if math.isfinite(value) else str(value)
-    return shown if stderr is None else f"{shown} ± {stderr * scale:.2f}"
+def _value(side: dict, key: str, scale: float = 1) -> str:
+    if key not in side:
+        return ""
+    value, stderr = side[key] * scale, side.get(f"{key}_stderr")
+    small = stderr is not None and math.isfinite(stderr) and abs(value) < 1e5
+    return f"{shown(value)} ± {stderr * scale:.2f}" if small else shown(value)
 
 
 def _numbers(evaluation: dict) -> list[str]:
     rows = _rows(evaluation)
     if not rows:
         return ["Not evaluated.", ""]
-    lines = ["| | before | after |", "| --- | ---: | ---: |"]
-    lines += [f"| {label} | {before} | {after} |" for label, before, after in rows]
-    note = "Perplexity is per token over disjoint windows, each read alone; ± is one standard error."
+    names = " | ".join(name for _, name in STAGES)
+    lines = [f"| | {names} |", "| --- | ---: | ---: | ---: |", *(f"| {' | '.join(row)} |" for row in rows)]
+    note = (
+        f"Perplexity is per token over {evaluation['after']['windows']} disjoint windows, each read alone; ± is one standard "
+        "error. Times are of one sequence, the fastest of three runs on the machine that made this."
+    )
     return [*lines, "", note, ""]
+
+
+def _samples(evaluation: dict) -> list[str]:
+    """Three prompts, and what both models write after them."""
+    pairs = zip(evaluation["before"].get("samples", []), evaluation["after"].get("samples", []))
+    lines = []
+    for dense, pruned in pairs:
+        lines += ["- prompt: " + _quoted(dense["prompt"]), "  - dense: " + _quoted(dense["text"])]
+        lines += ["  - this model: " + _quoted(pruned["text"])]
+    return ["## Generated text, greedy", "", *lines, ""] if lines else []
+
+
+def _quoted(text: str) -> str:
+    """A text as one line of Markdown code."""
+    shown = " ".join(text.split()).replace("`", "'")
+    return f"`{shown}`" if shown else "(nothing)"
 
 
 def _loading(method) -> list[str]:
@@ -109,7 +196,14 @@ def _loading(method) -> list[str]:
     ]
 
 
-def _command(report: dict) -> str:
+def _change(pair: dict, unit: str = "", size: float = 1) -> str:
+    before, after = pair["before"], pair["after"]
+    sizes = [f"{value:,}" if size == 1 else f"{value / size:,.1f}{unit}" for value in (before, after)]
+    share = 1 - after / before
+    return f"{sizes[0]} before, {sizes[1]} after ({abs(share):.2%} {'less' if share >= 0 else 'MORE'})"
+
+
+def command(report: dict) -> str:
     """The command, with every option that was set."""
     parts = ["python", "-m", f"papers.{report['paper']}"]
     for name, value in report["options"].items():
@@ -119,3 +213,25 @@ def _command(report: dict) -> str:
         elif value not in (None, False, ""):
             parts += [flag, str(value)]
     return shlex.join([*parts, "--out", "DIR"])
+
+
+def finite(value):
+    """A report as JSON can hold it: numbers that are none become null."""
+    if isinstance(value, dict):
+        return {key: finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def public(name: str) -> str:
+    """A name to print in a card: hub ids and short names as given, of a path its last part."""
+    path = Path(name).expanduser()
+    return path.resolve().name if path.exists() or name.startswith(("/", ".", "~")) else name
+
+
+def plain(options: dict) -> dict:
+    """The options as JSON; of paths the last part."""
+    shown = {key: value for key, value in options.items() if key not in ("out", "force", "plan")}
+    named = ("model", "text", "test", "data")
+    return {key: public(value) if key in named and value else value for key, value in shown.items()}

@@ -1,37 +1,91 @@
-"""The model at hand, and the text it is calibrated and measured on."""
+"""The work at hand: the model before and after its weights are read, and the text it is calibrated and measured on."""
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 
 from common import calibration, corpora, models
 from common.decoder import Decoder
-from common.errors import UserError
+from common.errors import UserError, UserValueError
 from common.evaluation.perplexity import cut
+from common.product.options import Method, numbers
 
+# Options that change nothing about what is trained.
+_NO_MATTER = ("out", "force", "plan", "sweep", "windows", "tasks", "limit", "no_evaluation")
 SHARE = 0.9  # of a text file, for calibration; the samplers' share too
 
 
 @dataclass
 class Job:
-    """One run. work: a folder for checkpoints of long work, kept until the result is saved. sampler: see `Method`."""
+    """One run.
 
-    model: nn.Module
-    tokenizer: object
+    source: the model's directory. config, tokenizer: read from there before any weights. work: a folder for checkpoints of
+    long work, kept until the result is saved. model: None until `load`. notes: lines for card and terminal. kept: what the
+    runs of a sweep share, and what was read before the weights. cut: what was measured of the model without the layers that
+    go, before any repair.
+    """
+
+    method: Method
     options: argparse.Namespace
+    source: Path
+    config: Any
+    tokenizer: Any
     work: Path
-    sampler: str
+    model: nn.Module | None = None
     notes: list[str] = field(default_factory=list)
+    kept: dict = field(default_factory=dict)
+    cut: dict = field(default_factory=dict)
+    removed: list[int] = field(default_factory=list)
+
+    def load(self) -> None:
+        """Read the weights, again for every run of a sweep."""
+        self.model = None  # there may be room for one only
+        device, dtype = self.options.device, self.options.dtype
+        self.model, _ = models.load(self.source, device=device, dtype=dtype)
+        self.notes, self.cut, self.removed = [], {}, []
+        self.__dict__.pop("decoder", None)
 
     @cached_property
     def decoder(self) -> Decoder:
         """A view of the model; it follows surgery."""
         return Decoder(self.model)
+
+    @property
+    def layers(self) -> int:
+        """Decoder layers of the model as it came."""
+        return self.config.num_hidden_layers
+
+    @property
+    def given(self) -> list[int] | None:
+        """The layers that the user chose, in the order given."""
+        return numbers(self.options.layers, "layers")
+
+    @property
+    def counts(self) -> list[int]:
+        """The numbers of layers that are to go: one, or those of a sweep; none where the method finds the number."""
+        if self.options.sweep:
+            return numbers(self.options.sweep, "sweep")
+        given = self.given
+        count = self.options.remove if given is None else len(given)
+        return [] if count is None else [count]
+
+    @property
+    def count(self) -> int | None:
+        """How many layers go in this run."""
+        return self.options.remove if self.given is None else len(self.given)
+
+    @property
+    def batch_size(self) -> int:
+        """Calibration samples in a batch: a CPU likes several short ones, a GPU's memory one long one."""
+        return 8 if self.model.device.type == "cpu" else 1
 
     @property
     def standin(self) -> bool:
@@ -40,7 +94,7 @@ class Job:
     @cached_property
     def length(self) -> int:
         """Tokens in a window: as asked, else 2048 or what the model can read (the stand-in: what it was trained on)."""
-        context = getattr(self.model.config, "max_position_embeddings", 2048)
+        context = getattr(self.config, "max_position_embeddings", 2048)
         if self.options.length is None:
             return 256 if self.standin else min(2048, context)
         if self.options.length > context:
@@ -61,31 +115,78 @@ class Job:
             return self.text
         return "standin-test" if self.standin else "wikitext2-test"
 
+    def crops(self, count: int) -> Tensor:
+        """So many calibration windows [count, length]; the first of more are those of fewer."""
+        options = {"length": self.length, "count": count, "seed": self.options.seed}
+        try:
+            return calibration.sample_crops(self._ids(self.text), sampler=self.method.sampler, **options)
+        except UserValueError as error:
+            raise UserError(f"--text {self.text}: {error}") from error
+
     @cached_property
     def windows(self) -> Tensor:
         """Calibration windows [samples, length]."""
-        options = {"length": self.length, "count": self.options.samples, "seed": self.options.seed}
-        return calibration.sample_crops(self._ids(self.text), sampler=self.sampler, **options)
+        return self.crops(self.options.samples)
 
     @cached_property
     def test_windows(self) -> Tensor:
         """Held-out windows [windows, length]: disjoint, from the start of the test text (a shared file's last tenth)."""
-        ids = self._ids(self.test)
+        ids, part = self._ids(self.test), ""
         if self.test == self.text:
-            ids = ids[int(len(ids) * SHARE) :]
-        return cut(ids, self.length)[: self.options.windows]
+            ids, part = ids[int(len(ids) * SHARE) :], " (its last tenth, kept for evaluation)"
+        try:
+            return cut(ids, self.length)[: self.options.windows]
+        except UserValueError as error:
+            raise UserError(
+                f"the test text {self.test}{part}: {error}; use a longer text or a smaller --length"
+            ) from error
 
-    def documents(self) -> list[str]:
-        """The calibration text in pieces: a corpus's documents, a file's paragraphs (those of its first nine tenths)."""
+    def documents(self, least: int = 1) -> list[str]:
+        """The calibration text in pieces: a corpus's documents, or of a file's first nine tenths the paragraphs.
+
+        A file without so many paragraphs is taken line by line.
+
+        Raises:
+            UserError: a file with fewer lines than that, too.
+        """
         if not is_file(self.text):
             return corpora.texts(self.text)
         text = read(self.text)
-        return [piece for piece in text[: int(len(text) * SHARE)].split("\n\n") if piece.strip()]
+        text = text[: int(len(text) * SHARE)]
+        counts = []
+        for separator in ("\n\n", "\n"):
+            pieces = [piece for piece in text.split(separator) if piece.strip()]
+            if len(pieces) >= least:
+                return pieces
+            counts.append(len(pieces))
+        raise UserError(
+            f"the text {self.text} has {counts[0]} paragraphs and {counts[1]} lines in its first nine tenths, but "
+            f"{least} pieces are needed; put blank lines between paragraphs or ask for fewer"
+        )
+
+    def folder(self, name: str) -> Path:
+        """Where this run's long work of a kind keeps its checkpoints: the same command finds them, another has its own."""
+        said = {key: str(value) for key, value in vars(self.options).items() if key not in _NO_MATTER}
+        digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+        return self.work / f"{name}-{digest[:8]}"
+
+    def chosen(self, removed: list[int]) -> None:
+        """Note the layers that go, while the model is still whole, and measure it without them."""
+        from common.product import measure
+
+        self.removed = [int(layer) for layer in removed]
+        kept = [layer for layer in range(self.decoder.num_layers) if layer not in self.removed]
+        self.cut = measure.cut_alone(self, kept)
 
     def _ids(self, name: str) -> Tensor:
-        if is_file(name):
-            return corpora.encode(self.tokenizer, read(name))
-        return corpora.joined_ids(self.tokenizer, name)
+        found = self.kept.setdefault("ids", {})
+        if name not in found:
+            found[name] = (
+                corpora.encode(self.tokenizer, read(name))
+                if is_file(name)
+                else corpora.joined_ids(self.tokenizer, name)
+            )
+        return found[name]
 
 
 def is_file(name: str) -> bool:
@@ -102,19 +203,11 @@ def read(name: str) -> str:
     """
     try:
         text = Path(name).read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot read the text {name}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"cannot read the text {name}: it is no UTF-8 text (byte {error.start})") from error
+    except (OSError, ValueError) as error:
+        reason = f"it is no UTF-8 text (byte {error.start})" if isinstance(error, UnicodeDecodeError) else None
+        raise UserError(
+            f"cannot read the text {name}: {reason or getattr(error, 'strerror', None) or error}"
+        ) from error
     if not text.strip():
         raise UserError(f"the text {name} is empty")
     return text
-
-
-def check_texts(options: argparse.Namespace) -> None:
-    """Refuse texts that are neither a corpus nor a readable file, before the model is read."""
-    for name in (options.text, options.test):
-        if name and is_file(name):
-            read(name)
-        elif name:
-            corpora.get(name)

@@ -1,20 +1,27 @@
-"""What can be asked of every paper's tool, and what is refused before anything large is read."""
+"""What can be asked of every paper's tool, and what is refused at a look at the options alone."""
 
 from __future__ import annotations
 
 import argparse
+import math
+import re
+import sys
 import textwrap
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from common import checkpoint
-from common.errors import UserError
+from common import checkpoint, exchange
+from common.errors import UserError, one_line
 
 EPILOG = """\
 Text is a UTF-8 file or the name of a corpus (standin-calibration, wikitext2-train, c4-train, ...). Of a file, calibration
 uses the first nine tenths and evaluation the last tenth. Without --text: the stand-in's own text for the stand-in,
-WikiText-2 from the hub for every other model. Exit status: 0 done, 2 a request that cannot be met, 130 interrupted."""
+WikiText-2 from the hub for every other model. Layers count from 0. A checkpoint is saved in the dtype the model came in.
+Exit status: 0 done, 2 a request that cannot be met, 3 done, but the model is broken (its perplexity is over ten times the
+dense model's, or no number), 130 interrupted."""
+MOST = 100_000  # windows; more than any paper draws, and a typing error's worth of memory
 
 
 @dataclass(frozen=True)
@@ -22,9 +29,11 @@ class Method:
     """One paper's method as a tool.
 
     paper: its package. title, description: for help and card. apply: changes `job.model` in place and returns JSON-able
-    facts, among them `removed` (original indices). add_options: its own options. check: refuses option values that do not
-    fit the number of layers. sampler: how calibration windows are drawn (`common.calibration.SAMPLERS`). samples, seed:
-    defaults. loader: the import without which a saved model is not whole (patches), else ''.
+    facts, among them `removed` (original indices); it calls `job.chosen(removed)` while the model is still whole.
+    add_options: its own options. check: refuses, before the weights are read, what does not fit the job, and reads what the
+    method needs. sampler: how calibration windows are drawn (`common.calibration.SAMPLERS`). samples, seed: defaults.
+    loader: the import without which a saved model is not whole (patches), else ''. alternatives: its own options that say
+    how many layers go, in place of --remove. fidelity: the default.
     """
 
     paper: str
@@ -32,27 +41,49 @@ class Method:
     description: str
     apply: Callable[..., dict]
     add_options: Callable[[argparse.ArgumentParser], object]
-    check: Callable[[argparse.Namespace, int], None] = lambda options, layers: None
+    check: Callable[..., None] = lambda job: None
     sampler: str = "linearpatch-train"
     samples: int = 128
     seed: int = 2
     loader: str = ""
+    alternatives: tuple[str, ...] = ()
+    fidelity: str = "paper"
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that refuses in one line."""
+
+    def error(self, message: str):
+        print(one_line(f"error: {message}; `{self.prog} --help` says what there is"), file=sys.stderr)
+        raise SystemExit(2)
 
 
 def parser(method: Method) -> argparse.ArgumentParser:
     """The command line of a method: what all share, and its own options."""
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog=f"python -m papers.{method.paper}",
         description=textwrap.fill(f"{method.title}: {method.description}", 100),
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     top.add_argument("--model", required=True, metavar="NAME_OR_PATH", help="a directory, a short name, or a hub id")
-    top.add_argument("--remove", required=True, type=int, metavar="N", help="how many decoder layers go")
-    top.add_argument("--out", required=True, type=Path, metavar="DIR", help="where the new checkpoint goes")
-    top.add_argument("--force", action="store_true", help="replace an earlier checkpoint at --out")
+    top.add_argument("--out", type=Path, metavar="DIR", help="where the new checkpoint goes")
+    top.add_argument("--force", action="store_true", help="replace an earlier checkpoint of ours at --out")
+    which = top.add_argument_group("which layers (one of these)")
+    which.add_argument("--remove", type=int, metavar="N", help="how many decoder layers go; the method chooses them")
+    which.add_argument("--layers", metavar="LIST", help="these go, by your own choice: 21-28,30")
+    which.add_argument(
+        "--sweep",
+        metavar="LIST",
+        help="perplexity for each of these numbers of layers, 1-8 or 2,4,6: a table and a picture",
+    )
+    top.add_argument(
+        "--plan", action="store_true", help="say what would go, its effect, memory and time; write nothing"
+    )
     own = top.add_argument_group(f"options of {method.title}")
-    own.add_argument("--fidelity", default="paper", help="paper (its text) or code (its official code); default: paper")
+    kinds = f"paper (its text) or code (its official code); default: {method.fidelity}"
+    own.add_argument("--fidelity", default=method.fidelity, help=kinds)
     method.add_options(own)
     text = top.add_argument_group("text")
     text.add_argument("--text", metavar="TEXT", help="calibration text: a file or a corpus")
@@ -72,31 +103,98 @@ def parser(method: Method) -> argparse.ArgumentParser:
     machine.add_argument(
         "--device", default="cpu", help="cpu, cuda, cuda:1, or auto to spread the model (default: cpu)"
     )
-    machine.add_argument("--dtype", help="float32, bfloat16 or float16 (default: float32 on a CPU, else as saved)")
+    machine.add_argument(
+        "--dtype", help="to compute in: float32, bfloat16 or float16 (default: float32 on a CPU, else as saved)"
+    )
     return top
 
 
-def check(options: argparse.Namespace) -> None:
-    """Refuse what can be seen to fail without reading the model.
+def check(method: Method, options: argparse.Namespace) -> None:
+    """Refuse what can be seen to fail without looking at model or text.
 
     Raises:
-        UserError: impossible numbers, text files that are not there, an output that would overwrite something.
+        UserError: impossible numbers, lists that are none, an output that would overwrite something.
     """
     if options.fidelity not in ("paper", "code"):
         raise UserError(f"unknown fidelity {options.fidelity!r}; use paper or code")
-    for name in ("remove", "samples", "windows"):
-        if getattr(options, name) < 1:
-            raise UserError(f"--{name} {getattr(options, name)}: use 1 or more")
+    _check_which(method, options)
+    require(options, "remove", 1)
+    require(options, "samples", 1, MOST)
+    require(options, "windows", 1, MOST)
+    require(options, "seed", 0, 2**32 - 1)
     if options.length is not None and options.length < 2:
         raise UserError(f"--length {options.length}: a window needs at least 2 tokens")
     if options.limit is not None and options.limit < 2:
         raise UserError(f"--limit {options.limit} leaves no standard error; use at least 2")
+    if wrong := [task for task in tasks(options) if not re.fullmatch(r"[\w.:+-]+", task)]:
+        raise UserError(f"--tasks {wrong[0]!r} is no task's name; separate names by commas: piqa,arc_easy")
+    if options.sweep and options.no_evaluation:
+        raise UserError("--sweep measures perplexity, which --no-evaluation leaves out; give one of the two")
+    _check_out(options)
+
+
+def _check_which(method: Method, options: argparse.Namespace) -> None:
+    names = ("remove", "layers", "sweep", *method.alternatives)
+    given = [f"--{name}" for name in names if getattr(options, name) is not None]
+    if len(given) != 1:
+        choices = ", ".join(f"--{name}" for name in names)
+        what = f"{' and '.join(given)} contradict each other" if given else "nothing says which layers go"
+        raise UserError(f"{what}; give one of {choices}")
+    for name in ("layers", "sweep"):
+        numbers(getattr(options, name), name)
+    if options.sweep and options.plan:
+        raise UserError("--sweep and --plan contradict each other; a sweep writes no weights either")
+
+
+def _check_out(options: argparse.Namespace) -> None:
     out = options.out
+    if options.plan:
+        return
+    if out is None:
+        raise UserError("--out is missing: name the directory for the result, or look first with --plan")
     if Path(options.model).is_dir() and out.exists() and out.samefile(options.model):
         raise UserError(f"--out {out} is the model itself; choose another directory")
-    if out.is_dir() and not any(out.iterdir()):
-        return
-    if out.exists() and not checkpoint.replaceable(out):
-        raise UserError(f"--out {out} exists and is no checkpoint; choose another directory")
-    if out.exists() and not options.force:
+    exchange.recover(out.resolve())
+    if reason := checkpoint.not_replaceable(out):
+        raise UserError(f"--out {out} cannot be used: {reason}, or choose another directory")
+    if out.is_dir() and any(out.iterdir()) and not options.force:
         raise UserError(f"--out {out} holds a checkpoint; choose another directory, or replace it with --force")
+
+
+def require(options: argparse.Namespace, name: str, least: float, most: float = math.inf) -> None:
+    """Refuse a number option outside of a range, or that is no number; None is not given.
+
+    Raises:
+        UserError: names the option, the value and the range.
+    """
+    value = getattr(options, name)
+    if value is not None and not least <= value <= most:
+        upto = "or more" if most == math.inf else f"to {most:,}"
+        raise UserError(f"--{name.replace('_', '-')} {value}: use {least:,} {upto}")
+
+
+def numbers(text: str | None, name: str) -> list[int] | None:
+    """The whole numbers of a list like ``21-28,30``, in the order given; None for None.
+
+    Raises:
+        UserError: no such list, a range from high to low, a number twice.
+    """
+    if text is None:
+        return None
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,4})\s*(?:-\s*(\d{1,4})\s*)?", part, re.ASCII)
+        if match is None:
+            raise UserError(f"--{name} {text!r}: {part!r} is neither a number nor a range; write 21-28,30")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise UserError(f"--{name} {text!r}: the range {part.strip()} runs backwards; write {last}-{first}")
+        found += range(first, last + 1)
+    if repeated := sorted(number for number, times in Counter(found).items() if times > 1)[:3]:
+        raise UserError(f"--{name} {text!r} names {', '.join(map(str, repeated))} more than once; name each once")
+    return found
+
+
+def tasks(options: argparse.Namespace) -> list[str]:
+    """The lm-eval tasks asked for, each once."""
+    return list(dict.fromkeys(task.strip() for task in options.tasks.split(",") if task.strip()))

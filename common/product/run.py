@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import sys
 import time
-from pathlib import Path
 
 import torch
 import transformers
 
-from common import checkpoint, hooks, hub, models, results
-from common.errors import UserError, quiet_logging
-from common.evaluation import harness
-from common.evaluation.perplexity import summarise, token_nlls
-from common.product import card
+from common import checkpoint, results
+from common.errors import UserError, one_line, quiet_logging
+from common.product import card, checks, measure, sweep
 from common.product import options as shared
-from common.product.job import Job, check_texts
-from common.selection import check_count
+from common.product.job import Job
+from common.progress import clock
 
 REPORT = "pruning.json"
+MEMORY = "out of memory; use a larger --device, --dtype bfloat16 or fewer --samples"
 
 
 def main(method: shared.Method, arguments: list[str] | None = None) -> int:
@@ -32,17 +29,21 @@ def main(method: shared.Method, arguments: list[str] | None = None) -> int:
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     try:
-        run(method, options)
+        report = run(method, options)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return _failed(error)
     except (MemoryError, torch.OutOfMemoryError):
-        print("error: out of memory; use a larger --device, --dtype bfloat16 or fewer --samples", file=sys.stderr)
-        return 2
+        return _failed(MEMORY)
+    except RuntimeError as error:
+        if "can't allocate memory" not in str(error):  # what a CPU's allocator says
+            raise
+        return _failed(MEMORY)
+    except OSError as error:
+        return _failed(f"{error}; --out is as it was")
     except KeyboardInterrupt:
-        print("interrupted; nothing was written to --out", file=sys.stderr)
+        print("interrupted; --out is as it was, or holds the whole new checkpoint", file=sys.stderr)
         return 130
-    return 0
+    return 3 if report.get("broken") else 0
 
 
 def run(method: shared.Method, options: argparse.Namespace) -> dict:
@@ -51,101 +52,84 @@ def run(method: shared.Method, options: argparse.Namespace) -> dict:
     Raises:
         UserError: whatever of the request cannot be met; then `--out` is as it was.
     """
-    shared.check(options)
-    check_texts(options)
+    started = time.perf_counter()
+    job = checks.prepared(method, options)
     torch.set_flush_denormal(True)
     torch.manual_seed(options.seed)
-    started = time.perf_counter()
-    model, tokenizer = models.load(_located(options.model), device=options.device, dtype=options.dtype)
-    work = options.out.parent / f".{options.out.name}.work"
-    job = Job(model, tokenizer, options, work, method.sampler)
-    layers, dense = job.decoder.num_layers, _count(model)
-    check_count(options.remove, layers)
-    method.check(options, layers)
-    _check_room(options.out, model, options.remove / layers)
-    before = _measured(job, "before")
-    _say(f"{method.title}: removing {options.remove} of {layers} layers")
+    measure.say(f"reading {options.model}")
+    if options.sweep:
+        return sweep.run(job)
+    dtype = checks.stored_dtype(job.source)
+    job.load()
+    checks.check_finite(job.model)
+    sizes = measure.sizes(job, dtype)
+    before = measure.whole(job, "of the dense model")
+    measure.verdict(before, before)
+    aim = f"removing {job.count} of {job.layers} layers" if job.count else f"shortening {job.layers} layers"
+    measure.say(f"{method.title}: {aim}")
     facts = method.apply(job)
-    after = _measured(job, "after")
-    report = {
-        "paper": method.paper,
-        "model": _public(options.model),
-        "options": _plain(vars(options)),
-        "layers": {"before": layers, "after": job.decoder.num_layers},
-        "parameters": {"before": dense, "after": _count(model)},
-        "text": {"calibration": _public(job.text), "test": _public(job.test), "window": job.length},
-        "facts": facts,
-        "evaluation": {"before": before, "after": after},
-        "notes": job.notes,
-        "seconds": round(time.perf_counter() - started, 1),
-        "environment": results.environment() | {"device": options.device, "written_at": results.now()},
-    }
-    texts = {"README.md": card.card(method, report), REPORT: json.dumps(report, indent=1) + "\n"}
-    checkpoint.save(model, tokenizer, options.out, texts)
-    shutil.rmtree(work, ignore_errors=True)
+    measure.round_to(job.model, dtype)
+    after = measure.whole(job, "of the result")
+    broken = measure.verdict(before, after)
+    report = _report(job, facts, dtype, {"before": before, "cut": job.cut, "after": after})
+    report |= {"broken": broken, "seconds": round(time.perf_counter() - started, 1)}
+    for key, value in measure.sizes(job, dtype).items():
+        report[key] = {"before": sizes[key], "after": value}
+    if report["bytes"]["after"] >= sizes["bytes"]:
+        job.notes.append("the result is NOT smaller than the model it was made from")
+    if options.plan:
+        print(plan(report, job))
+        return report
+    _save(job, report, dtype)
     print(card.summary(report))
     print(f"saved to {options.out} (card: README.md, facts: {REPORT})")
+    if broken:
+        measure.say(f"warning: {broken}")
     return report
 
 
-def _located(name: str) -> str:
-    """A directory or registered name as it is; any other hub id is fetched."""
-    known = name in models.REGISTRY or any(name == spec.hub_id for spec in models.REGISTRY.values())
-    if known or name.count("/") != 1 or name.startswith((".", "/", "~")) or Path(name).is_dir():
-        return name
-    return str(hub.snapshot(name, None))
+def plan(report: dict, job: Job) -> str:
+    """What a run with these options would do, from one that did all but train and write."""
+    removed = ", ".join(map(str, sorted(report["facts"]["removed"])))
+    peak = results.peak_memory_bytes()
+    lines = [f"plan: {card.command(report)}", f"layers that go: {removed}", card.summary(report)]
+    lines.append(f"memory: {peak / 1e9:.1f} GB at most so far" if peak else "memory: not told by this system")
+    passes, before = job.kept.get("training_passes"), report["evaluation"]["before"]
+    more = "; training and its effect come on top" if passes else ""
+    if passes and before:
+        seconds = passes * before["seconds"] / (before["windows"] * job.length)
+        more = f", and about {clock(seconds)} of training, whose effect is not in these numbers"
+    lines.append(f"time: {clock(report['seconds'])}, as much again for the run itself{more}")
+    return "\n".join([*lines, "nothing was written"])
 
 
-def _public(name: str) -> str:
-    """A name to print in a card: hub ids and short names as given, of a path its last part."""
-    path = Path(name).expanduser()
-    return path.resolve().name if path.exists() or name.startswith(("/", ".", "~")) else name
-
-
-def _plain(options: dict) -> dict:
-    """The options as JSON; of paths the last part."""
-    shown = {key: value for key, value in options.items() if key not in ("out", "force")}
-    named = ("model", "text", "test", "data")
-    return {key: _public(value) if key in named and value else value for key, value in shown.items()}
-
-
-def _count(model) -> int:
-    """Parameters, those of patches included."""
-    return sum(p.numel() for p in (*model.parameters(), *hooks.patch_parameters(model)))
-
-
-def _check_room(out: Path, model, removed_share: float) -> None:
-    """Refuse now what would fail for want of disk after the work is done."""
-    folder = out.absolute()
-    while not folder.exists():
-        folder = folder.parent
-    if not os.access(folder, os.W_OK):
-        raise UserError(f"cannot save to {out}: {folder} is not writable; choose another directory")
-    needed = sum(p.numel() * p.element_size() for p in model.parameters()) * (1 - removed_share)
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise UserError(
-            f"cannot save to {out}: about {needed / 2**20:,.0f} MiB are needed and {free / 2**20:,.0f} MiB are free; "
-            "free space or choose another directory"
-        )
-
-
-def _measured(job: Job, when: str) -> dict:
-    """Perplexity per token on the test windows, and the accuracies of the tasks asked for; {} where none is wanted."""
+def _report(job: Job, facts: dict, dtype: torch.dtype | None, evaluation: dict) -> dict:
     options = job.options
-    if options.no_evaluation:
-        return {}
-    windows = job.test_windows
-    found = summarise(token_nlls(job.model, windows, progress=f"perplexity {when}"))
-    measured = {"perplexity": found["perplexity"], "perplexity_stderr": found["stderr"], "windows": len(windows)}
-    tasks = [task for task in options.tasks.split(",") if task]
-    if tasks:
-        scored = harness.evaluate(job.model, job.tokenizer, tasks, limit=options.limit)
-        kept = ("acc", "acc_stderr", "acc_norm", "acc_norm_stderr", "n")
-        measured["tasks"] = {task: {key: scored[task].get(key) for key in kept} for task in tasks}
-    _say(f"perplexity {when}: {found['perplexity']:.4g}")
-    return measured
+    return {
+        "paper": job.method.paper,
+        "model": card.public(options.model),
+        "source": card.source_facts(options.model, job.source),
+        "options": card.plain(vars(options)),
+        "layers": {"before": job.layers, "after": job.decoder.num_layers},
+        "dtype": str(dtype or job.model.dtype).removeprefix("torch."),
+        "text": {"calibration": card.public(job.text), "test": card.public(job.test), "window": job.length},
+        "facts": facts,
+        "evaluation": evaluation,
+        "notes": job.notes,
+        "environment": results.environment() | {"device": options.device, "written_at": results.now()},
+    }
 
 
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)
+def _save(job: Job, report: dict, dtype: torch.dtype | None) -> None:
+    for parameter in job.model.parameters():
+        if dtype is not None and parameter.is_floating_point() and not parameter.is_meta:
+            parameter.data = parameter.data.to(dtype)
+    content = json.dumps(card.finite(report), indent=1, allow_nan=False)
+    texts = {"README.md": card.card(job.method, report), REPORT: content + "\n"}
+    checkpoint.save(job.model, job.tokenizer, job.options.out, texts)
+    shutil.rmtree(job.work, ignore_errors=True)
+
+
+def _failed(error: object) -> int:
+    print(one_line(f"error: {error}"), file=sys.stderr)
+    return 2

@@ -12,16 +12,15 @@ models from the embedding (`benchmarks/laco.py` compares).
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from common.decoder import Decoder
 from common.errors import UserValueError, unknown
+from common.progress import track
 from common.surgery import remove_layers
 from papers.laco.merge import RULES, Merge, check_alike, check_unpatched
 from papers.laco.outputs import DEFAULT_COSINE, boundaries, output_similarity, tokenise
@@ -128,13 +127,21 @@ def pointer(layers: int, C: int, L: int, H: int, I: int) -> Generator[tuple[int,
 class _Search:
     """The model as a sequence of accepted merges, undone and redone at will; the layers themselves stay in place.
 
-    state: accepted (l, K), in order. undoable: keep the former weights of accepted merges, one layer each.
+    state: accepted (l, K), in order. undoable: keep the former weights of accepted merges, one layer each. bar: counts the
+    attempts that are computed.
     """
 
     def __init__(
-        self, model: nn.Module, tokenizer, sentences: Sequence[str], settings: Settings, undoable: bool
+        self,
+        model: nn.Module,
+        tokenizer,
+        sentences: Sequence[str],
+        settings: Settings,
+        undoable: bool,
+        progress: bool = False,
     ) -> None:
         check_unpatched(model)
+        self.bar = track(None, "LaCo", unit="attempt", shown=progress, each=True)
         self.decoder, self.undoable = Decoder(model), undoable
         self.layers = self.decoder.num_layers
         self.settings = settings.within(self.layers)
@@ -150,7 +157,7 @@ class _Search:
             self.outputs.append(self.decoder.norm(states.pop())[0])
             self.inputs.append(states)
 
-    def walk(self, T: float, shown: Callable[[Attempt], object] = lambda attempt: None) -> tuple[tuple, list[Attempt]]:
+    def walk(self, T: float) -> tuple[tuple, list[Attempt]]:
         """One run of Algorithm 1's loop: the accepted merges, and every attempt."""
         chosen = self.settings
         moves = pointer(self.layers, chosen.C, chosen.L, chosen.H, chosen.I)
@@ -163,7 +170,6 @@ class _Search:
                 if accepted:
                     state, count = (*state, (l, K)), count - K
                 trace.append(Attempt(l, K, s if math.isfinite(s) else None, accepted, count))
-                shown(trace[-1])
                 l, K = moves.send(accepted)
         except StopIteration:
             return state, trace
@@ -177,9 +183,11 @@ class _Search:
                 order = [l - 1, *self.order[l + K :]]
                 runs = (self.decoder.run(states[l - 1], layers=order) for states in self.inputs)
                 outputs = [self.decoder.norm(hidden)[0] for hidden in runs]
-                self._known[state, l] = output_similarity(outputs, self.outputs, self.settings.cosine)
+                s = self._known[state, l] = output_similarity(outputs, self.outputs, self.settings.cosine)
             finally:
                 trial.undo()
+            self.bar.note(f"{K} layers merged into {l - 1}: similarity {s:.4f}")
+            self.bar.update()
         return self._known[state, l]
 
     def go(self, state: tuple) -> None:
@@ -201,13 +209,16 @@ class _Search:
             del self.order[l : l + K]
         self.state = state
 
-    def finish(self, state: tuple, trace: list[Attempt], T: float) -> Collapse:
+    def finish(self, state: tuple, trace: list[Attempt], T: float, chosen: Callable | None = None) -> Collapse:
         """Leave the model with the accepted merges `state`, without the layers merged into others."""
-        self.go(state)
         order, removed = list(range(self.layers)), []
         for l, K in state:
             removed += order[l : l + K]
             del order[l : l + K]
+        if chosen is not None:
+            self.go(())
+            chosen(removed)
+        self.go(state)
         if removed:
             remove_layers(self.decoder.model, removed)
         return Collapse(removed, trace, T, self.decoder.num_layers, self.decoder.executions)
@@ -219,13 +230,22 @@ class _Search:
 
 @torch.no_grad()
 def collapse(
-    model: nn.Module, tokenizer, sentences: Sequence[str], *, T: float, progress: bool = False, **settings
+    model: nn.Module,
+    tokenizer,
+    sentences: Sequence[str],
+    *,
+    T: float,
+    chosen: Callable[[list[int]], object] | None = None,
+    progress: bool = False,
+    **settings,
 ) -> Collapse:
     """Algorithm 1 on `model`, in place.
 
     Args:
         sentences: D, the calibration sentences (the paper: ten from Wikipedia).
         T: least similarity, -1..1.
+        chosen: called with the layers that are merged into others while the model is still whole; the weights of layers that
+            merged are then kept as long.
         settings: those of `Settings` by name, `C` at least: `collapse(model, tokenizer, sentences, C=4, T=0.65)`.
 
     Deviation: a merge that would leave a single layer is not tried (`common.surgery` keeps two).
@@ -235,15 +255,22 @@ def collapse(
     """
     if not -1 <= T <= 1:
         raise UserValueError(f"the threshold T = {T} is no cosine; use a number from -1 to 1")
-    search = _Search(model, tokenizer, sentences, Settings(**settings), undoable=False)
-    with tqdm(desc="collapse", unit="attempt", disable=not (progress and sys.stderr.isatty())) as bar:
-        state, trace = search.walk(T, lambda attempt: bar.update())
-    return search.finish(state, trace, T)
+    search = _Search(model, tokenizer, sentences, Settings(**settings), chosen is not None, progress)
+    with search.bar:
+        state, trace = search.walk(T)
+    return search.finish(state, trace, T, chosen)
 
 
 @torch.no_grad()
 def collapse_to(
-    model: nn.Module, tokenizer, sentences: Sequence[str], layers: int, *, progress: bool = False, **settings
+    model: nn.Module,
+    tokenizer,
+    sentences: Sequence[str],
+    layers: int,
+    *,
+    chosen: Callable[[list[int]], object] | None = None,
+    progress: bool = False,
+    **settings,
 ) -> Collapse:
     """Collapse `model` to exactly `layers` layers, in place: ours, the paper names its absence as LaCo's limitation.
 
@@ -252,20 +279,19 @@ def collapse_to(
     share are computed once) until one leaves `layers`; that is the run of the highest T that does. The number of layers
     is not monotone in T, so a bisection could miss it. Besides the model, one layer's weights per merge are held.
 
-    settings: as `collapse`.
+    chosen, settings: as `collapse`.
 
     Raises:
         UserError: as `collapse`; no threshold leaves `layers` layers (those that can be had are named; the model is
         left as it was).
     """
-    search = _Search(model, tokenizer, sentences, Settings(**settings), undoable=True)
+    search = _Search(model, tokenizer, sentences, Settings(**settings), True, progress)
     T, reached = 1.0, set()
-    with tqdm(desc="thresholds", unit="run", disable=not (progress and sys.stderr.isatty())) as bar:
+    with search.bar:
         while True:
             state, trace = search.walk(T)
-            bar.update()
             if trace[-1].layers == layers:
-                return search.finish(state, trace, T)
+                return search.finish(state, trace, T, chosen)
             reached.add(trace[-1].layers)
             rejected = [a.similarity for a in trace if not a.accepted and a.similarity is not None]
             if not rejected:

@@ -1,6 +1,6 @@
 """LinearPatch: a Hadamard-diagonal-Hadamard matrix at the cut of a layer-pruned model."""
 
-from papers.linearpatch.method import prune, select
+from papers.linearpatch.method import prune, select, survey
 from papers.linearpatch.patch import (
     LinearPatch,
     channel_scales,
@@ -22,4 +22,5 @@ __all__ = [
     "prune",
     "published_window",
     "select",
+    "survey",
 ]

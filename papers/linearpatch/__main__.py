@@ -5,12 +5,20 @@ from __future__ import annotations
 import argparse
 import sys
 
-from common.product import Job, Method, main
+from torch import Tensor
+
+from common.errors import UserError
+from common.product import Job, Method, main, require
+from common.selection import window_starts
+from common.statistics import COSINES, ESTIMATORS, Statistics
 from papers import linearpatch
-from papers.linearpatch.method import VARIANTS
-from papers.linearpatch.patch import KINDS
+from papers.linearpatch import distill
+from papers.linearpatch.method import VARIANTS, default_cosine
+from papers.linearpatch.patch import KINDS, check_cuts
 
 PATCHES = tuple(kind for kind in KINDS if kind != "rotated")  # the same map as hadamard, kept for training
+# What a kind of patch trains when it is distilled; one factor is not trained.
+TRAINED = {"hadamard": "matrix", "matrix": "matrix", "diagonal": "plain-diagonal"}
 
 
 def add_options(group: argparse.ArgumentParser) -> None:
@@ -19,32 +27,131 @@ def add_options(group: argparse.ArgumentParser) -> None:
         "--variant", default="L", choices=VARIANTS, help="L: the best window; S: the layers of lowest BI"
     )
     group.add_argument(
+        "--window",
+        default="computed",
+        choices=("computed", "published"),
+        help="published: the window that Table 9 prints",
+    )
+    group.add_argument("--cosine", choices=COSINES, help="that selects (default: token; channel for --fidelity code)")
+    group.add_argument(
         "--patch",
         default="hadamard",
         choices=PATCHES,
         help="hadamard: the paper's A; diagonal: its +d; scalar (ours): one factor; matrix (ours): any, by least squares",
     )
+    group.add_argument(
+        "--estimator", choices=ESTIMATORS, help="of the scales (default: ratio-of-means; matrix: least-squares)"
+    )
+    group.add_argument(
+        "--distill", type=int, metavar="N", help="then train the patch on N windows of the text (the paper: 5,000)"
+    )
+
+
+def check(job: Job) -> None:
+    """Refuse options that do not go together, and cut the windows.
+
+    Raises:
+        UserError: a patch that has no such estimator or is not trained, a window that Table 9 does not print, layers of
+            one's own at which a patch has nothing to match.
+    """
+    options = job.options
+    require(options, "distill", 1, 1_000_000)
+    if options.patch == "matrix" and options.estimator not in (None, "least-squares"):
+        raise UserError(f"--patch matrix cannot be had by --estimator {options.estimator}; leave the estimator out")
+    if options.distill is not None and options.patch not in TRAINED:
+        raise UserError(f"--distill does not train a patch of kind {options.patch}; use {', '.join(TRAINED)}")
+    if options.window == "published":
+        if job.given is not None:
+            raise UserError("--window published and --layers both say which layers go; give one of the two")
+        for count in job.counts:
+            linearpatch.published_window(options.model, count, options.variant)
+    if job.given is not None:
+        check_cuts(job.given, job.layers)
+    if options.fidelity == "code" and options.variant == "L":
+        for count in job.counts:
+            window_starts(job.layers, count, exclude_ends=True)
+    job.crops(max(options.samples, options.distill or 0))
+    _expect_training(job)
 
 
 def apply(job: Job) -> dict:
-    """Choose, remove and patch; the facts are what `linearpatch.prune` returns, scales left to the checkpoint."""
+    """Choose, remove and patch; the facts are the layers, where the patches are, and the training's report."""
     options = job.options
-    batch = 8 if job.model.device.type == "cpu" else 1
-    estimator = "least-squares" if options.patch == "matrix" else "ratio-of-means"
-    choice = {"variant": options.variant, "kind": options.patch, "estimator": estimator}
-    choice |= {"fidelity": options.fidelity, "batch_size": batch, "progress": True}
-    found = linearpatch.prune(job.model, job.windows, options.remove, **choice)
+    removed, statistics = _surveyed(job)
+    job.chosen(removed)
+    values = {"kind": options.patch, "estimator": _estimator(options), "ends": job.given is None}
+    if options.distill is None or options.plan:
+        found = {"patches": linearpatch.patch_cuts(job.model, statistics, removed, **values)}
+    else:
+        found = _distilled(job, statistics, removed, values)
     job.notes.append(f"{len(found['patches'])} patch(es), one before the layer that follows each cut")
-    return {"removed": found["removed"], "patches": found["patches"]}
+    return {"removed": removed, **found}
+
+
+def _surveyed(job: Job) -> tuple[list[int], Statistics]:
+    """The layers that go and the statistics; the runs of a sweep share the longest one's, but for a matrix."""
+    options = job.options
+    layers = _windows_layers(job)
+    choice = {"variant": options.variant, "fidelity": options.fidelity}
+    if "statistics" in job.kept and layers is None:
+        statistics = job.kept["statistics"]
+        return linearpatch.select(statistics, job.count, cosine=_cosine(options), **choice), statistics
+    choice |= {"kind": options.patch, "estimator": _estimator(options), "cosine": _cosine(options), "layers": layers}
+    more = {"batch_size": job.batch_size, "progress": True}
+    shared = bool(options.sweep) and options.patch != "matrix" and layers is None
+    more["others"] = job.counts if shared else ()
+    removed, statistics = linearpatch.survey(job.model, job.windows, job.count, **choice, **more)
+    if shared:
+        job.kept["statistics"] = statistics
+    return removed, statistics
+
+
+def _windows_layers(job: Job) -> list[int] | None:
+    """The layers that are not to be computed: one's own, or Table 9's."""
+    if job.options.window == "published":
+        return list(range(*linearpatch.published_window(job.options.model, job.count, job.options.variant)))
+    return job.given
+
+
+def _estimator(options: argparse.Namespace) -> str:
+    return options.estimator or ("least-squares" if options.patch == "matrix" else "ratio-of-means")
+
+
+def _cosine(options: argparse.Namespace) -> str:
+    return options.cosine or default_cosine(options.variant, options.fidelity)
+
+
+def _distilled(job: Job, statistics: Statistics, removed: list[int], values: dict) -> dict:
+    options = job.options
+    settings = distill.settings_of(options.fidelity, trainable=TRAINED[options.patch])
+    windows: Tensor = job.crops(options.distill)
+    where = {"folder": job.folder("distillation"), "progress": True}
+    report = distill.distill_cuts(job.model, statistics, removed, windows, settings, **values, **where)
+    losses = report["losses"]
+    if report["status"] == "diverged":
+        job.notes.append(f"the training diverged ({report['reason']}); the last finite state is kept")
+    elif losses:
+        tenth = max(1, len(losses) // 10)
+        first, last = (sum(part) / len(part) for part in (losses[:tenth], losses[-tenth:]))
+        steps = f"{report['steps']:,} windows, {report['seconds']:,.0f} s"
+        job.notes.append(f"distilled on {steps}: loss {first:.4f} -> {last:.4f} (means of the first and last tenth)")
+    return {"patches": report.pop("patches"), "training": report}
+
+
+def _expect_training(job: Job) -> None:
+    """Tell a plan what the training costs, in passes over a token: teacher and student forward, student backward."""
+    if job.options.distill is not None:
+        job.kept["training_passes"] = 4 * job.options.distill * job.length
 
 
 METHOD = Method(
     paper="linearpatch",
     title="LinearPatch",
     description="layers whose output resembles their input are removed, and a Hadamard-diagonal-Hadamard matrix at the cut "
-    "restores the scale of the channels; no training.",
+    "restores the scale of the channels; no training unless it is distilled.",
     apply=apply,
     add_options=add_options,
+    check=check,
     loader="papers.linearpatch",
 )
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from common.calibration import collect
+from common.calibration import collect, default_pairs
 from common.decoder import Decoder
 from common.errors import UserValueError, unknown
 from common.importance import block_influence
@@ -92,6 +92,32 @@ def prune(
         UserError: an impossible count; an unknown variant, cosine, kind, estimator or fidelity; given layers that
             include the first or the last; a model of mixed dtypes.
     """
+    choice = {"variant": variant, "layers": layers, "cosine": cosine, "kind": kind, "estimator": estimator}
+    options = {"fidelity": fidelity, "batch_size": batch_size, "progress": progress}
+    removed, statistics = survey(model, windows, count, **choice, **options)
+    patches = patch_cuts(model, statistics, removed, kind=kind, estimator=estimator, ridge=ridge, ends=layers is None)
+    return {"removed": removed, "patches": patches}
+
+
+def survey(
+    model: nn.Module,
+    windows: Tensor,
+    count: int,
+    *,
+    variant: str = "L",
+    layers: Sequence[int] | None = None,
+    cosine: str | None = None,
+    kind: str = "hadamard",
+    estimator: str = "ratio-of-means",
+    fidelity: str = "paper",
+    others: Sequence[int] = (),
+    batch_size: int = 8,
+    progress: bool = False,
+) -> tuple[list[int], Statistics]:
+    """The layers that `prune` would remove, and the statistics for their patches; the model stays as it is.
+
+    others: numbers of layers that the same statistics shall serve (`select`, `patch_cuts`); not for a computed matrix.
+    """
     decoder = Decoder(model)
     check_count(count, decoder.num_layers)
     _check_names(variant, fidelity, cosine)
@@ -102,17 +128,19 @@ def prune(
         check_cuts(layers, decoder.num_layers)
     cosine = cosine or default_cosine(variant, fidelity)
     options = {"rotate": kind in ("hadamard", "rotated"), "batch_size": batch_size, "progress": progress}
-    cuts = runs(layers) if layers is not None else _candidates(decoder.num_layers, count, variant)
+    counts = {count, *others}
+    cuts = {cut for number in counts for cut in _candidates(decoder.num_layers, number, variant)}
+    cuts = runs(layers) if layers is not None else sorted(cuts)
     later = kind == "matrix" and layers is None
     named = {} if later else named_statistics(kind, estimator, cuts)
-    pairs = [] if layers is not None else None
-    statistics = collect(decoder, windows, span=count, pairs=pairs, kinds=(cosine,), **named, **options)
+    pairs = {pair for number in counts for pair in default_pairs(decoder.num_layers, number)}
+    pairs = [] if layers is not None else sorted(pairs)
+    statistics = collect(decoder, windows, span=max(counts), pairs=pairs, kinds=(cosine,), **named, **options)
     removed = list(layers) if layers is not None else select(statistics, count, variant, fidelity, cosine)
     if later:
         named = named_statistics(kind, estimator, runs(removed))
         statistics = collect(decoder, windows, span=count, pairs=[], **named, **options)
-    patches = patch_cuts(model, statistics, removed, kind=kind, estimator=estimator, ridge=ridge, ends=layers is None)
-    return {"removed": removed, "patches": patches}
+    return removed, statistics
 
 
 def _candidates(layers: int, count: int, variant: str) -> list[tuple[int, int]]:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import ExitStack
 
-from common.product import Job, Method, main
+from common.errors import UserError
+from common.hooks import scale_stream
+from common.product import Job, Method, main, measure
 from papers.prunecomp import METRICS, prune_and_compensate
+from papers.prunecomp.method import repeat
 from papers.prunecomp.search import Search
 
 
@@ -21,25 +25,59 @@ def add_options(group: argparse.ArgumentParser) -> None:
     group.add_argument("--no-compensation", action="store_true", help="leave the weights as they are")
 
 
-def check(options: argparse.Namespace, layers: int) -> None:
-    """Refuse a metric that cannot spare so many layers, before anything is measured."""
-    Search(options.metric, options.fidelity).check(layers, options.remove)
+def check(job: Job) -> None:
+    """Refuse a metric that cannot spare so many layers, and a model with patches; cut the windows."""
+    for count in job.counts:
+        Search(job.options.metric, job.options.fidelity).check(job.layers, count, job.given)
+    if (job.source / "patches.json").exists():
+        raise UserError("the model carries patches; prune and compensate the model that they were made for")
+    job.windows  # noqa: B018 - read now
 
 
 def apply(job: Job) -> dict:
     """Remove and rescale; the facts are what `prune_and_compensate` returns."""
     options = job.options
-    choice = {"metric": options.metric, "iterative": not options.one_shot, "compensate": not options.no_compensation}
-    batch = 8 if job.model.device.type == "cpu" else 1
-    settings = {"fidelity": options.fidelity, "batch_size": batch, "progress": True}
-    found = prune_and_compensate(job.model, job.windows, options.remove, **choice, **settings)
+    found = _shorter(job) or _pruned(job)
     if found["cuts"]:
         job.notes.append("the embedding and the writers before each cut are multiplied by its factor")
+        if job.decoder.tied:
+            job.notes.append("the head stays tied to the embedding; the final norm takes the factors back out")
     if None in found["factors"]:
         job.notes.append(
             "where the last layer went nothing is rescaled: only the final norm follows, which undoes a factor"
         )
+    if not job.cut and not options.no_evaluation:
+        job.cut = _without_factors(job, found)
+    job.removed = found["removed"]
     return found
+
+
+def _pruned(job: Job) -> dict:
+    options = job.options
+    choice = {"metric": options.metric, "iterative": not options.one_shot, "compensate": not options.no_compensation}
+    choice |= {"layers": job.given, "chosen": job.chosen, "fidelity": options.fidelity}
+    options = {"batch_size": job.batch_size, "progress": True}
+    found = prune_and_compensate(job.model, job.windows, job.count, **choice, **options)
+    job.kept.setdefault("found", found)
+    return found
+
+
+def _shorter(job: Job) -> dict | None:
+    """In a sweep, the beginning of a longer removal that was found before: the searches are greedy."""
+    before, options = job.kept.get("found"), job.options
+    if before is None or options.metric == "cl" or options.fidelity == "code":
+        return None
+    removed, factors = before["removed"][: job.count], before["factors"][: job.count]
+    job.chosen(removed)
+    return repeat(job.model, removed, factors)
+
+
+def _without_factors(job: Job, found: dict) -> dict:
+    """The cut alone, where weights were scaled while layers were chosen: each factor taken back at its cut."""
+    with ExitStack() as stack:
+        for position, factor in found["cuts"]:
+            stack.enter_context(scale_stream(job.model, position, 1 / factor))
+        return measure.perplexity(job, job.model, "of the cut alone")
 
 
 METHOD = Method(

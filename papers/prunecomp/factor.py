@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from common.calibration import Statistics
 from common.decoder import Decoder
 from common.errors import UserError, UserValueError, unknown
-from common.surgery import untie_embeddings
 
 WINDOW_FACTORS = ("direct", "product")
 
@@ -47,8 +46,8 @@ def fuse_factor(model: nn.Module, position: int, factor: float) -> None:
 
     Scales the token embedding and, in layers 0 .. position - 1, what writes into the stream: weights and biases of
     ``o_proj`` and ``down_proj`` (of every expert), or Gemma 2's post-norm gains, w <- alpha (1 + w) - 1. A tied head is
-    untied first. The paper's "k in [1, l - 1]" counts layers from 1: with layer 0 left out, Eq. 10 would not hold.
-    Exact as the norms' epsilon goes to 0.
+    scaled with the embedding and stays tied: the final norm's gain is divided by alpha. Exact as the norms' epsilon goes
+    to 0. The paper's "k in [1, l - 1]" counts layers from 1: with layer 0 left out, Eq. 10 would not hold.
 
     Raises:
         UserError: no such position, the final norm (nothing after it sees the factor), a factor that is not a positive
@@ -73,8 +72,10 @@ def fuse_factors(model: nn.Module, factors: Mapping[int, float]) -> None:
         return
     writers = {layer: decoder.residual_writers(layer) for layer in range(last)}
     check_loaded([decoder.embed.weight, *(writer.tensor for found in writers.values() for writer in found)])
-    untie_embeddings(model)
-    decoder.embedding_writer().scale_(math.prod(factors.values()))
+    whole = math.prod(factors.values())
+    decoder.embedding_writer().scale_(whole)
+    if decoder.tied:
+        decoder.final_gain().scale_(1 / whole)
     for layer, found in writers.items():
         product = math.prod(factor for position, factor in factors.items() if position > layer)
         for writer in found:

@@ -9,15 +9,14 @@ have it. Lower scores are removed first for every metric; Eqs. 4 and 5 are cosin
 from __future__ import annotations
 
 import logging
-import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from common.calibration import Statistics, collect
 from common.decoder import Decoder
 from common.importance import magnitude
+from common.progress import track
 from common.selection import best_window, one_shot, runs
 from common.surgery import remove_layers
 from papers.prunecomp.factor import check_cut, check_scale_invariance, fuse_factor, fuse_factors, magnitude_factor
@@ -37,6 +36,8 @@ def prune_and_compensate(
     metric_windows: Tensor | None = None,
     protected: Collection[int] | None = None,
     known: Sequence[int] = (),
+    layers: Sequence[int] | None = None,
+    chosen: Callable[[list[int]], object] | None = None,
     window_factor: str = "direct",
     fidelity: str = "paper",
     batch_size: int = 8,
@@ -55,11 +56,13 @@ def prune_and_compensate(
         metric_windows: the metric's own tokens: SLEB's lines for PPL and ten C4 crops for Taylor+ in the official code.
         protected: layers that stay; default: the first four and last two for Taylor+ and Mag+, none for the others.
         known: what `choose` returned for this metric, its tokens and this model: the first choice is not scored again.
+        layers: these go, in this order, in place of a metric's choice.
+        chosen: called with the layers that go while the model is still whole (the official code's loop has no such moment).
         window_factor: alpha of CL's window, see `magnitude_factor`.
         fidelity: ``paper`` keeps the weights as they are while choosing, and multiplies each once at the end by the product
             of its factors. ``code`` fuses after each removal into the weights as they are stored; its CL takes the cosine
             along tokens per channel and spares the ends, its PPL keeps the first and the last remaining layer. Two things of
-            the official code are not repeated: it leaves tied heads tied, and rounds alpha to half precision.
+            the official code are not repeated: it scales a tied head with the embedding, and rounds alpha to half precision.
         batch_size: samples a batch.
 
     Returns the removed layers in order (original indices), the factor of each (for CL, one; None where the last layer
@@ -67,27 +70,30 @@ def prune_and_compensate(
     layer executions (one per layer and batch).
 
     Raises:
-        UserError: unknown metric or fidelity, an impossible count, more removals than unprotected layers, a metric or
-            factor without its tokens, norms that are not scale-invariant, offloaded weights, a model that carries patches.
+        UserError: unknown metric or fidelity, an impossible count or choice, more removals than unprotected layers, a
+            metric or factor without its tokens, norms that are not scale-invariant, offloaded weights, a model with patches.
     """
     decoder = Decoder(model)
     keep = None if protected is None else frozenset(protected)
     windows, own = (metric_windows, None) if windows is None and not compensate else (windows, metric_windows)
     own = None if own is windows else own
     search = Search(metric, fidelity, compensate, keep, windows, own, batch_size, progress, tuple(known))
-    check(search, decoder, count)
+    check(search, decoder, count, layers)
     began = decoder.executions
-    if metric == "cl":
-        report = _window(search, decoder, count, window_factor)
+    given, chosen = None if layers is None else list(layers), chosen or (lambda removed: None)
+    if metric == "cl" and given is None:
+        report = _window(search, decoder, count, window_factor, chosen)
     elif windows is None:  # Mag+ without compensation: the weights of what remains do not change
         eligible = search.eligible(list(range(decoder.num_layers)), decoder.num_layers)
-        removed = one_shot(magnitude(decoder), count, set(range(decoder.num_layers)).difference(eligible))
+        sparing = set(range(decoder.num_layers)).difference(eligible)
+        removed = given or one_shot(magnitude(decoder), count, sparing)
+        chosen(removed)
         remove_layers(model, removed)
         report = {"removed": removed, "factors": [], "cuts": []}
     elif fidelity == "code" and iterative:
-        report = _in_place(search, decoder, count)
+        report = _in_place(search, decoder, count, given)
     else:
-        report = _streamed(search, decoder, count, iterative)
+        report = _streamed(search, decoder, count, iterative, given, chosen)
     return report | {"layer_executions": decoder.executions - began}
 
 
@@ -127,7 +133,7 @@ def repeat(model: nn.Module, removed: Sequence[int], factors: Sequence[float | N
     return _report(removed, list(factors), cuts)
 
 
-def _window(search: Search, decoder: Decoder, count: int, window_factor: str) -> dict:
+def _window(search: Search, decoder: Decoder, count: int, window_factor: str, chosen: Callable) -> dict:
     """CosSim(CL), Eq. 5: the window that changes the stream least, at once; one factor across it."""
     kind = "channel" if search.fidelity == "code" else "token"
     options = {"span": count, "rotate": False, "batch_size": search.batch_size, "progress": search.progress}
@@ -141,24 +147,27 @@ def _window(search: Search, decoder: Decoder, count: int, window_factor: str) ->
         factor = magnitude_factor(statistics, start, stop, how=window_factor)
     elif search.compensate:
         _nothing_follows(stop - 1)
+    chosen(list(range(start, stop)))
     remove_layers(decoder.model, range(start, stop))
     cuts = {} if factor is None else {start: factor}
     fuse_factors(decoder.model, cuts)
     return _report(range(start, stop), [factor] if search.compensate else [], cuts)
 
 
-def _streamed(search: Search, decoder: Decoder, count: int, iterative: bool) -> dict:
+def _streamed(
+    search: Search, decoder: Decoder, count: int, iterative: bool, given: list[int] | None, chosen: Callable
+) -> dict:
     """All other metrics: the model stays whole while layers are chosen, and is cut and fused once at the end."""
     stream, metric_stream = search.streams(decoder)
-    order: list[int] = []
+    order = given or ([] if iterative else search.lowest(metric_stream, count))
     alphas: dict[int, float] = {}
     if not iterative:
-        order = search.lowest(metric_stream, count)
         alphas = {layer: stream.factor(layer) for layer in order} if search.compensate else {}
     removed: list[int] = []
     factors: list[float | None] = []
-    for step in tqdm(range(count), "Prune&Comp", disable=not (search.progress and sys.stderr.isatty())):
-        layer = search.lowest(metric_stream)[0] if iterative else order[step]
+    steps = track(range(count), "Prune&Comp", unit="layer", shown=search.progress, each=True)
+    for step in steps:
+        layer = order[step] if order else search.lowest(metric_stream)[0]
         alpha = None
         if search.compensate and layer == stream.layers[-1]:
             _nothing_follows(layer)
@@ -168,21 +177,27 @@ def _streamed(search: Search, decoder: Decoder, count: int, iterative: bool) -> 
             one.remove(layer, 1.0 if alpha is None else alpha)
         removed.append(layer)
         factors.append(alpha)
+        steps.note(f"layer {layer} goes" + ("" if alpha is None else f", factor {alpha:.4f}"))
+    chosen(removed)
     remove_layers(decoder.model, removed)
     fuse_factors(decoder.model, stream.cuts())
     return _report(removed, factors if search.compensate else [], stream.cuts())
 
 
-def _in_place(search: Search, decoder: Decoder, count: int) -> dict:
+def _in_place(search: Search, decoder: Decoder, count: int, given: list[int] | None) -> dict:
     """The official code's loop: a fresh look at the present model, then its weights are cut and scaled as they are stored."""
     names, total = list(range(decoder.num_layers)), decoder.num_layers
     removed: list[int] = []
     factors: list[float | None] = []
-    for _ in range(count):
+    steps = track(range(count), "Prune&Comp", unit="layer", shown=search.progress, each=True)
+    for step in steps:
         stream, metric_stream = search.streams(decoder)
-        eligible = [names.index(layer) for layer in search.eligible(names, total)]
-        scores = search.scores(metric_stream, eligible)
-        place = min(scores, key=scores.__getitem__)
+        if given is None:
+            eligible = [names.index(layer) for layer in search.eligible(names, total)]
+            scores = search.scores(metric_stream, eligible)
+            place = min(scores, key=scores.__getitem__)
+        else:
+            place = names.index(given[step])
         alpha = None
         if search.compensate and place == len(names) - 1:
             _nothing_follows(names[place])
@@ -193,6 +208,7 @@ def _in_place(search: Search, decoder: Decoder, count: int) -> dict:
             fuse_factor(decoder.model, place, alpha)
         removed.append(names.pop(place))
         factors.append(alpha)
+        steps.note(f"layer {removed[-1]} goes" + ("" if alpha is None else f", factor {alpha:.4f}"))
     return _report(removed, factors if search.compensate else [], _cuts(removed, factors, total))
 
 

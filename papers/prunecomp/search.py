@@ -6,7 +6,7 @@ linear weight matrices; the gains of the norms are counted too, as in the offici
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -15,7 +15,7 @@ from common.decoder import Decoder
 from common.errors import UserError, UserValueError, unknown
 from common.hooks import patches
 from common.importance import losses_without_each, magnitude, protect, taylor
-from common.selection import check_count, window_starts
+from common.selection import check_count, check_layers, window_starts
 from papers.prunecomp.factor import check_loaded, check_scale_invariance
 from papers.prunecomp.stream import Stream
 
@@ -87,13 +87,16 @@ class Search:
         scores = self.scores(stream, eligible)
         return sorted(scores, key=scores.__getitem__)[:count]
 
-    def check(self, layers: int, count: int) -> None:
-        """Refuse what cannot be asked of a model of so many layers."""
+    def check(self, layers: int, count: int, given: Sequence[int] | None = None) -> None:
+        """Refuse what cannot be asked of a model of so many layers; protections do not hold for given ones."""
         if self.metric not in METRICS:
             raise unknown("pruning metric", self.metric, METRICS)
         if self.fidelity not in FIDELITIES:
             raise unknown("fidelity", self.fidelity, FIDELITIES)
         check_count(count, layers)
+        if given is not None:
+            check_layers(given, count, layers)
+            return
         _check_room(count, len(self.eligible(list(range(layers)), layers)), layers)
         if self.metric == "cl":
             window_starts(layers, count, exclude_ends=self.fidelity == "code", protect=self.protected or ())
@@ -127,9 +130,9 @@ def choose(
     return search.lowest(stream, len(search.eligible(layers, whole)) if count is None else count)
 
 
-def check(search: Search, decoder: Decoder, count: int) -> None:
-    """Everything that can be refused before any layer runs."""
-    search.check(decoder.num_layers, count)
+def check(search: Search, decoder: Decoder, count: int, given: Sequence[int] | None = None) -> None:
+    """Everything that can be refused before any layer runs. given: layers that go in place of a choice."""
+    search.check(decoder.num_layers, count, given)
     if search.windows is None and search.own is None and search.metric != "mag+":
         raise UserError(f"the metric {search.metric!r} needs calibration tokens [samples, tokens]; pass windows")
     if search.windows is None and search.compensate:

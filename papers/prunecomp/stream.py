@@ -9,16 +9,15 @@ which is what fusing it comes to.
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from common.decoder import Decoder, gained
 from common.errors import UserValueError
 from common.importance import fill_states, spacing
+from common.progress import track
 from common.statistics import magnitude_ratios
 
 
@@ -58,7 +57,7 @@ class Stream:
         """``[batch][p]``: what the layer at place p receives (at the end ``X[N]``), up to ``place``; None: not kept."""
         place = len(self.layers) if place is None else place
         missing = [index for index, states in enumerate(self._states) if len(states) <= place]
-        for index in tqdm(missing, "stream", leave=False, disable=not (self.progress and sys.stderr.isatty())):
+        for index in track(missing, "stream", unit="batch", leave=False, shown=self.progress):
             states = self._states[index]
             if not states:
                 states.append(self._gained(self.decoder.embed_tokens(self._batches[index]), 0).cpu())

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from common import instructions
 from common.errors import UserError
 from common.finetuning import Settings, check_layers, finetune, four_bit
-from common.product import Job, Method, main
+from common.finetuning.learner import checked
+from common.product import Job, Method, main, require
+from common.product.checks import stored_dtype
 from common.product.job import is_file
 from common.surgery import remove_layers
 from papers.reassessing.metrics import LENGTH, METRICS, NEED_TOKENS, SAMPLES, sample_line_crops, select
 
 ARMS = ("partial", "lora", "qlora", "full", "none")
 # A model of the stand-in's size learns nothing at 1e-5; these are its settings in this repository's tables.
-STANDIN = {"learning_rate": 1e-3, "batch": 8, "warmup_steps": 3, "evaluate_every": 24, "save_every": 24, "rows": 192}
+STANDIN = {"learning_rate": 1e-4, "batch": 8, "warmup_steps": 2, "evaluate_every": 12, "save_every": 12, "rows": 96}
 PAPER = {
     "learning_rate": 1e-5,
     "batch": 64,
@@ -44,49 +49,80 @@ def add_options(group: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--batch", type=int, metavar="N", help="examples in an optimiser step (default: 64; stand-in: 8)"
     )
-    group.add_argument("--learning-rate", type=float, metavar="R", help="default: 1e-5 (stand-in: 1e-3)")
+    group.add_argument("--learning-rate", type=float, metavar="R", help="default: 1e-5 (stand-in: 1e-4)")
+    heads = "give a tied head its own copy of the embedding and train that: the model grows by it"
+    group.add_argument("--untie-head", action="store_true", help=heads)
 
 
-def check(options: argparse.Namespace, layers: int) -> None:
-    """Refuse trainings that cannot be, before the model is measured.
+def check(job: Job) -> None:
+    """Refuse trainings that cannot be, before the weights are read, and read what metric and training need.
 
     Raises:
-        UserError: more layers to fine-tune than remain, impossible settings, QLoRA without bitsandbytes, missing data.
+        UserError: more layers to fine-tune than remain, impossible settings, QLoRA without bitsandbytes, missing or unfit
+            data, a text with too few lines that are long enough.
     """
+    options = job.options
+    require(options, "last", 0)
+    require(options, "rows", 1)
+    require(options, "epochs", 1e-9, 1000)
+    require(options, "batch", 1, 65_536)
+    require(options, "learning_rate", 1e-12, 1)
+    if options.metric in NEED_TOKENS and job.given is None:
+        job.kept["calibration"] = _calibration(job)
     if options.finetune == "partial":
-        check_layers(layers - options.remove, options.last)
+        for count in job.counts:
+            check_layers(job.layers - count, options.last)
     if options.finetune == "qlora":
         four_bit()
     if options.finetune != "none":
-        _settings(options)
-        if options.rows is not None and options.rows < 1:
-            raise UserError(f"--rows {options.rows}: use 1 or more")
         if is_file(_source(options)):
             _examples(_source(options))
         elif _source(options) not in instructions.SOURCES:
             raise UserError(f"--data {_source(options)}: use {', '.join(instructions.SOURCES)} or a JSON-lines file")
+        train, valid = job.kept["rows"] = _rows(job)
+        _settings(job, len(train))
+        tokens = options.epochs * sum(len(row["input_ids"]) for row in train)
+        # forward and backward of what trains; what is frozen runs forward once for all epochs
+        share = min(1.0, (options.last + 1) / job.layers) if options.finetune == "partial" else 1.0
+        job.kept["training_passes"] = tokens * (3 * share + (1 - share) / max(1.0, options.epochs))
+        checked(train, "training", job.config.vocab_size)
+        checked(valid, "validation", job.config.vocab_size)
 
 
 def apply(job: Job) -> dict:
     """Choose, remove, fine-tune; the facts hold what was chosen and the training's report, losses included."""
     options = job.options
     choice = {"fidelity": options.fidelity, "seed": options.seed, "progress": True}
-    removed = select(options.metric, job.decoder, options.remove, _calibration(job), **choice)
+    if job.given is not None:
+        removed, how = job.given, "by hand"
+    else:
+        removed = select(options.metric, job.decoder, job.count, job.kept.get("calibration"), **choice)
+        how = f"by {options.metric}"
+    job.chosen(removed)
     remove_layers(job.model, removed)
     facts = {"removed": removed}
-    if options.finetune == "none":
-        job.notes.append(f"chosen by {options.metric}; not fine-tuned")
+    if options.finetune == "none" or options.plan:
+        job.notes.append(f"chosen {how}; not fine-tuned")
         return facts
-    train, valid = _rows(job)
-    settings = _settings(options)
-    _, report = finetune(job.model, job.tokenizer, train, valid, settings, job.work / "training", progress=True)
+    train, valid = job.kept["rows"]
+    settings = _settings(job, len(train))
+    if settings.method == "partial" and job.decoder.tied and not options.untie_head:
+        settings = replace(settings, untie=False)
+    where = {"folder": job.folder("training"), "store_dtype": _kept_dtype(job), "progress": True}
+    _, report = finetune(job.model, job.tokenizer, train, valid, settings, **where)
     if report["status"] != "ok":
         raise UserError(f"the training diverged ({report.get('reason', 'no reason given')}); lower --learning-rate")
     trained = f"last {options.last} layers, head and final norm" if options.finetune == "partial" else options.finetune
-    job.notes.append(f"chosen by {options.metric}; fine-tuned: {trained}")
+    if not settings.untie:
+        trained = (
+            f"last {options.last} layers and final norm; the tied head stays as it is (--untie-head trains a copy)"
+        )
+    job.notes.append(f"chosen {how}; fine-tuned: {trained}")
+    reached = f"{report.get('peak_rate', math.nan):.2g} reached, warm-up of {settings.warmup_steps} steps"
     job.notes.append(
         f"{len(train):,} examples of {Path(_source(options)).name}, {report['steps']:,} steps, learning rate "
-        f"{settings.learning_rate:g}, {report['seconds']:,.0f} s"
+        f"{settings.learning_rate:g} ({reached}), "
+        f"{report['seconds']:,.0f} s"
     )
     if report["store"]["bytes"]:
         calls = ", ".join(f"{epoch['layer_executions']:,}" for epoch in report["epochs"])
@@ -95,32 +131,50 @@ def apply(job: Job) -> dict:
     return facts | {"training": report, "data_sha256": instructions.digest(train)}
 
 
-def _calibration(job: Job) -> Tensor | None:
+def _calibration(job: Job) -> Tensor:
     """What the metric reads (appendix D): for taylor and bi short crops of the text's lines, for ppl windows of all of it.
 
     The official code's ppl reads the test text, and so chooses on what is measured.
     """
     options = job.options
-    if options.metric not in NEED_TOKENS:
-        return None
     if options.metric == "ppl":
         return job.test_windows if options.fidelity == "code" else job.windows
     length = min(LENGTH, job.length)  # all samples are one batch of Taylor's
-    return sample_line_crops(job.tokenizer, job.documents(), count=options.samples, length=length, seed=options.seed)
+    lines = job.documents(options.samples)
+    try:
+        return sample_line_crops(job.tokenizer, lines, count=options.samples, length=length, seed=options.seed)
+    except UserError as error:
+        raise UserError(f"--text {job.text}: {error}") from error
+
+
+def _kept_dtype(job: Job) -> torch.dtype | None:
+    """What outputs of frozen layers are kept in: bfloat16 for a model that came so, else what they are computed in.
+
+    float16 could not hold them: massive activations go beyond its range.
+    """
+    return torch.bfloat16 if stored_dtype(job.source) == torch.bfloat16 else None
 
 
 def _defaults(options: argparse.Namespace) -> Mapping:
     return STANDIN if options.model == "standin" else PAPER
 
 
-def _settings(options: argparse.Namespace) -> Settings:
-    """The training's settings: the paper's (for the stand-in its own), unless asked for otherwise."""
+def _settings(job: Job, rows: int) -> Settings:
+    """The training's settings: the paper's (for the stand-in this repository's tables'), unless asked for otherwise.
+
+    The warm-up is the paper's 100 steps, or a tenth of a training that is shorter than ten times as long.
+    """
+    options = job.options
     chosen = {key: value for key, value in _defaults(options).items() if key != "rows"}
     chosen |= {"method": options.finetune, "last": options.last, "epochs": options.epochs, "seed": options.seed}
     for name in ("batch", "learning_rate"):
         if getattr(options, name) is not None:
             chosen[name] = getattr(options, name)
-    micro = max(size for size in (1, 2, 4) if chosen["batch"] % size == 0) if chosen["batch"] > 0 else 1
+    steps = math.ceil(options.epochs * math.ceil(rows / chosen["batch"]))
+    chosen["warmup_steps"] = min(chosen["warmup_steps"], steps // 10)
+    for name in ("evaluate_every", "save_every"):
+        chosen[name] = max(1, min(chosen[name], steps // 2))
+    micro = max(size for size in (1, 2, 4) if chosen["batch"] % size == 0)
     return Settings.of(chosen | {"micro_batch": micro})
 
 

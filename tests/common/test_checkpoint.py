@@ -1,6 +1,7 @@
 """Pruned, patched models survive save and load to the last bit; everything broken is refused with one clear line."""
 
 import json
+import os
 import sys
 
 import pytest
@@ -92,12 +93,57 @@ def test_save_never_overwrites_other_things(tiny_llama, tmp_path):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "a.txt").write_text("mine")
     (tmp_path / "file").write_text("mine")
-    for name in ("notes", "file"):
-        with pytest.raises(UserError, match="is no checkpoint; choose another path"):
-            checkpoint.save(tiny_llama, None, tmp_path / name)
+    with pytest.raises(UserError, match="is no checkpoint and not empty without .layer-pruning.json"):
+        checkpoint.save(tiny_llama, None, tmp_path / "notes")
+    with pytest.raises(UserError, match="it is a file; move it away"):
+        checkpoint.save(tiny_llama, None, tmp_path / "file")
     with pytest.raises(UserError, match="cannot save to"):
         checkpoint.save(tiny_llama, None, tmp_path / "file" / "below")
     assert (tmp_path / "notes" / "a.txt").read_text() == (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "name", ["thesis.tex", "figures/one.png", ".git/HEAD", "notes/", "model-00002-of-00002.safetensors"]
+)
+def test_a_checkpoint_that_holds_anything_else_is_not_replaced(tiny_llama, tmp_path, name):
+    directory = checkpoint.save(tiny_llama, None, tmp_path / "model")
+    added = directory / name
+    added.parent.mkdir(exist_ok=True)
+    added.mkdir() if name.endswith("/") else added.write_text("years of work")
+    before = {path: path.stat().st_mtime_ns for path in directory.rglob("*")}
+    with pytest.raises(UserError, match=f"it holds {name}, which was not saved with the checkpoint"):
+        checkpoint.save(tiny_llama, None, directory)
+    assert {path: path.stat().st_mtime_ns for path in directory.rglob("*")} == before
+    added.rmdir() if name.endswith("/") else added.unlink()
+    if added.parent != directory:
+        added.parent.rmdir()
+    checkpoint.save(tiny_llama, None, directory)
+
+
+def test_a_checkpoint_that_is_not_ours_is_not_replaced(tiny_llama, tmp_path):
+    tiny_llama.save_pretrained(tmp_path / "theirs")
+    with pytest.raises(UserError, match="a checkpoint without .layer-pruning.json, the list of what was saved there"):
+        checkpoint.save(tiny_llama, None, tmp_path / "theirs")
+
+
+def test_what_is_saved_has_the_modes_of_the_umask(tiny_llama, tiny_tokenizer, make_patch, tmp_path):
+    attach_patch(tiny_llama, 2, make_patch(0.4))
+    before = os.umask(0o027)
+    try:
+        directory = checkpoint.save(tiny_llama, tiny_tokenizer, tmp_path / "model", {"README.md": "a card"})
+    finally:
+        os.umask(before)
+    assert directory.stat().st_mode & 0o777 == 0o750
+    assert {path.stat().st_mode & 0o777 for path in directory.iterdir()} == {0o640}
+
+
+def test_a_link_to_a_directory_stays_a_link(tiny_llama, tmp_path):
+    (tmp_path / "large-disk").mkdir()
+    (tmp_path / "model").symlink_to("large-disk")
+    for _ in range(2):
+        checkpoint.save(tiny_llama, None, tmp_path / "model")
+    assert (tmp_path / "model").is_symlink() and (tmp_path / "large-disk" / "config.json").is_file()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["large-disk", "model"]
 
 
 def test_an_unregistered_patch_says_what_to_import(tiny_llama, make_patch, tmp_path):

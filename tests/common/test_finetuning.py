@@ -74,6 +74,47 @@ def test_a_tied_head_is_untied_before_it_trains(make_tiny):
     assert not model.config.tie_word_embeddings
 
 
+def test_a_tied_head_may_stay_as_it_is(make_tiny):
+    model = make_tiny("gemma2")
+    before, size = weights(model), sum(p.numel() for p in model.parameters())
+    model, report = finetune(model, None, rows(8), settings=Settings(method="partial", last=1, untie=False, **QUICK))
+    after = weights(model)
+    changed = {name for name in after if not torch.equal(after[name], before[name])}
+    assert changed == {name for name in after if name.startswith(("model.norm.", "model.layers.5."))}
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    assert sum(p.numel() for p in model.parameters()) == size and report["trainable"] < size
+
+
+def test_the_peak_rate_is_that_of_the_steps_taken(make_tiny):
+    shared = QUICK | {"method": "full", "learning_rate": 1e-3, "batch": 2}
+    for warmup, expected in ((0, 1e-3), (2, 1e-3), (8, 3 / 8 * 1e-3)):  # of four steps; the first of a warm-up is at 0
+        settings = Settings(**shared | {"warmup_steps": warmup}, epochs=1, schedule="constant_with_warmup")
+        _, report = finetune(make_tiny(), None, rows(8), settings=settings)
+        assert report["steps"] == 4 and report["peak_rate"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+def test_a_store_in_half_the_bytes_gives_every_epoch_the_same(make_tiny, tmp_path, kind, monkeypatch):
+    seen = []
+    run = Learner._prefix
+
+    def watch(learner, ids, mask, row):
+        hidden = run(learner, ids, mask, row)
+        seen.append((tuple(row.tolist()), hidden.clone()))
+        return hidden
+
+    monkeypatch.setattr(Learner, "_prefix", watch)
+    settings = Settings(method="partial", last=2, epochs=3, store=kind, **QUICK | {"batch": 4, "micro_batch": 1})
+    options = {"settings": settings, "folder": tmp_path, "store_dtype": torch.bfloat16}
+    _, report = finetune(make_tiny(), None, rows(4), **options)
+    tokens = sum(len(row["input_ids"]) for row in rows(4))
+    assert report["store"] == {"kind": kind, "bytes": tokens * 64 * 2}
+    for number in range(4):
+        first, *others = [hidden for row, hidden in seen if row == (number,)]
+        assert len(others) == 2 and all(torch.equal(first, other) for other in others)
+        assert first.dtype == torch.float32 and torch.equal(first, first.bfloat16().float())
+
+
 @pytest.mark.parametrize("method", ["partial", "full"])
 def test_losses_and_weights_are_those_of_a_plain_loop(make_tiny, method):
     steps, data = 5, rows(6)

@@ -1,0 +1,202 @@
+"""A directory written beside its place and then put there, so that a kill at any moment leaves the old one or the new one.
+
+    .NAME.new-PID-XXXXXXXX     being written, or whole and about to go to NAME; after an exchange, what NAME was before
+    .NAME.old-PID-XXXXXXXX     what NAME was before, where the system cannot exchange two directories at once
+
+Every such directory, and the finished one, carries `MARKER`, which says what wrote it and, once it is whole, names every
+file. `recover` at the next start puts a whole one in place if NAME is missing, and clears away the others.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+MARKER = ".layer-pruning.json"
+FORMAT = 1
+STALE_SECONDS = 24 * 3600  # of a directory whose process cannot be asked after: it is another machine's
+_HALF = f"{MARKER}.tmp"
+_HERE, _EXCHANGE, _SWAP = -100, 2, 2  # AT_FDCWD; RENAME_EXCHANGE of Linux; RENAME_SWAP of macOS
+
+
+def put(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write(directory)` fill a new directory and put it at `path`, in place of a directory there, all or nothing.
+
+    The caller has made sure that what is there may go. Files and directories have the umask's mode, and are on disk before
+    they are put in place. Errors of the file system and of `write` are passed on; `path` is then as it was.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    recover(path)
+    made = _beside(path, "new")
+    made.mkdir()
+    try:
+        _mark(made, None)
+        write(made)
+        _settle(made)
+        if not path.exists():
+            made.rename(path)
+        elif not exchange(made, path):
+            _replace(made, path)
+        _sync(path.parent)
+    finally:
+        _clear(made)
+
+
+def recover(path: Path) -> None:
+    """Undo what a killed process left of a `put` to `path`: nothing is lost, and what can be deleted is."""
+    with suppress(OSError):
+        _recover(path)
+
+
+def _recover(path: Path) -> None:
+    left = [found for found in _left(path) if not _alive(found)]
+    if not path.exists():
+        whole = [found for found in left if (files(found) or {""}) <= contents(found)]
+        whole.sort(key=lambda found: (_kind(path, found) == "new", found.stat().st_mtime))
+        if whole:
+            whole[-1].rename(path)
+            left.remove(whole[-1])
+    for found in left:
+        _clear(found)
+
+
+def files(directory: Path) -> set[str] | None:
+    """The files that a finished directory of ours was written with, the marker left out; None if it is none of ours."""
+    marker = _marker(directory)
+    named = marker.get("files") if marker else None
+    return set(named) if isinstance(named, list) and marker.get("format") == FORMAT else None
+
+
+def contents(directory: Path) -> set[str]:
+    """Every file below a directory, and every empty folder, by its path in it."""
+    found = set()
+    for folder, folders, names in os.walk(directory):
+        inside = [*names, *(name for name in folders if (Path(folder) / name).is_symlink())]
+        if not inside and not folders:
+            found.add(Path(folder).relative_to(directory).as_posix() + "/")
+        found |= {(Path(folder) / name).relative_to(directory).as_posix() for name in inside}
+    return found - {MARKER, "./"}
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Let two directories change places in one step; False where the system cannot do that."""
+    library = ctypes.CDLL(None, use_errno=True)
+    name, flag, before = ("renameatx_np", _SWAP, -2) if sys.platform == "darwin" else ("renameat2", _EXCHANGE, _HERE)
+    call = getattr(library, name, None)
+    if call is None:
+        return False
+    return call(before, os.fsencode(one), before, os.fsencode(other), ctypes.c_uint(flag)) == 0
+
+
+def _replace(made: Path, path: Path) -> None:
+    """Two renames; between them `path` is missing, and `recover` knows what belongs there."""
+    aside = _beside(path, "old")
+    path.rename(aside)
+    try:
+        made.rename(path)
+    except BaseException:  # an interrupt too
+        if not path.exists():
+            aside.rename(path)
+        raise
+    _clear(aside)
+
+
+def _beside(path: Path, kind: str) -> Path:
+    return path.with_name(f".{path.name}.{kind}-{os.getpid()}-{secrets.token_hex(4)}")
+
+
+def _kind(path: Path, found: Path) -> str | None:
+    match = re.fullmatch(rf"\.{re.escape(path.name)}\.(new|old)-\d+-[0-9a-f]{{8}}", found.name)
+    return match and match[1]
+
+
+def _left(path: Path) -> list[Path]:
+    """What bears our name pattern beside `path` and our marker, or nothing but a marker half written."""
+    if not path.parent.is_dir():
+        return []
+    named = [found for found in path.parent.iterdir() if _kind(path, found) and not found.is_symlink()]
+    return [found for found in named if found.is_dir() and (_marker(found) or contents(found) <= {_HALF})]
+
+
+def _alive(directory: Path) -> bool:
+    """Whether the process that writes a directory may still be at work."""
+    marker = _marker(directory) or {}
+    if marker.get("host") not in (None, socket.gethostname()):
+        return time.time() - directory.stat().st_mtime < STALE_SECONDS
+    process = int(directory.name.split("-")[-2])
+    if process == os.getpid():
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # it lives, and is somebody else's
+    return time.time() - directory.stat().st_mtime < STALE_SECONDS
+
+
+def _marker(directory: Path) -> dict | None:
+    try:
+        found = json.loads((directory / MARKER).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _mark(directory: Path, names: list[str] | None) -> None:
+    """Write the marker, whole or not at all; names: of the files of a finished directory."""
+    content = {"format": FORMAT, "written_by": "layer-pruning-reproductions", "host": socket.gethostname()}
+    if names is not None:
+        content["files"] = names
+        del content["host"]  # of no interest in what is shared
+    temporary = directory / _HALF
+    temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    _sync(temporary)
+    os.replace(temporary, directory / MARKER)
+
+
+def _settle(directory: Path) -> None:
+    """Give every file the umask's mode (safetensors writes its own for the owner alone), then to disk, then the marker."""
+    names = sorted(contents(directory))
+    mode = (directory / MARKER).stat().st_mode & 0o777  # opened like any file
+    for name in names:
+        if not name.endswith("/"):
+            (directory / name).chmod(mode)
+            _sync(directory / name)
+    _mark(directory, names)
+    _sync(directory)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError:
+        if not path.is_dir():  # not every file system does this for a directory
+            raise
+    finally:
+        os.close(handle)
+
+
+def _clear(directory: Path) -> None:
+    """Delete a directory of ours, the marker last, so that what a kill leaves is known for ours."""
+    with suppress(OSError):
+        for inside in directory.iterdir():
+            if inside.name == MARKER:
+                continue
+            if inside.is_dir() and not inside.is_symlink():
+                shutil.rmtree(inside, ignore_errors=True)
+            else:
+                inside.unlink()
+        (directory / MARKER).unlink(missing_ok=True)
+        directory.rmdir()

@@ -1,0 +1,163 @@
+"""What is refused in the first seconds, from files alone, and what is refused once the weights are read."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+from pathlib import Path
+
+import psutil
+import torch
+import transformers
+from torch import nn
+
+from common import checkpoint, corpora, hub, models
+from common.errors import UserError
+from common.product import options as shared
+from common.product.job import Job, is_file, read
+from common.selection import check_count, check_layers
+
+_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+def prepared(method: shared.Method, options: argparse.Namespace) -> Job:
+    """The job, with all that can be known before the weights are read: nothing that it needs is missing.
+
+    Raises:
+        UserError: whatever of the request cannot be met.
+    """
+    shared.check(method, options)
+    models.placement(options.device, options.dtype)
+    for option in ("text", "test"):
+        name = getattr(options, option)
+        if name is not None and not name.strip():
+            raise UserError(f"--{option} names nothing; give a file or a corpus, or leave it out")
+        if name is not None:
+            read(name) if is_file(name) else corpora.get(name)
+    _check_registered(options)
+    source = located(options.model)
+    config = _config(source)
+    out = Path("plan") if options.out is None else options.out
+    tokenizer = checkpoint.load_tokenizer(source)
+    job = Job(method, options, source, config, tokenizer, out.parent / f".{out.name}.work")
+    for count in job.counts:
+        check_count(count, job.layers)
+    if job.given is not None:
+        check_layers(job.given, len(job.given), job.layers)
+    _check_tokenizer(job)
+    _check_room(job)
+    job.length  # noqa: B018 - refused now if the model cannot read as much
+    method.check(job)
+    if not options.no_evaluation:
+        job.test_windows  # noqa: B018 - read now: a text too short should not cost a pruning
+        if shared.tasks(options):
+            from common.evaluation import harness
+
+            harness.check(shared.tasks(options))
+    return job
+
+
+def located(name: str) -> Path:
+    """The directory of a model: registered, local, or fetched from the hub by its id."""
+    known = name in models.REGISTRY or any(name == spec.hub_id for spec in models.REGISTRY.values())
+    if known or name.count("/") != 1 or name.startswith((".", "/", "~")) or Path(name).is_dir():
+        return models.resolve(name)
+    return hub.snapshot(name, None)
+
+
+def stored_dtype(source: Path) -> torch.dtype | None:
+    """The dtype that most of a checkpoint's bytes are stored in; None for one of which nothing here computes."""
+    sizes: dict[str, int] = {}
+    for file in source.glob("*.safetensors"):
+        if file.name != checkpoint.PATCHES_TENSORS:
+            for kind, begin, end in checkpoint.stored_tensors(file):
+                sizes[kind] = sizes.get(kind, 0) + end - begin
+    return _DTYPES.get(max(sizes, key=sizes.__getitem__)) if sizes else None
+
+
+def check_finite(model: nn.Module) -> None:
+    """Refuse weights that are no numbers.
+
+    Raises:
+        UserError: names the tensors.
+    """
+    bad = [name for name, p in model.named_parameters() if not p.is_meta and not torch.isfinite(p).all()]
+    if bad:
+        more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
+        raise UserError(
+            f"the model holds NaN or infinite weights in {', '.join(bad[:3])}{more}; the checkpoint is damaged, or its dtype "
+            "cannot hold them: download or save it again, or give another --dtype"
+        )
+
+
+def _check_registered(options: argparse.Namespace) -> None:
+    """A registered model's layers are known before it is fetched."""
+    if options.model in models.REGISTRY and options.model != models.STANDIN and options.remove is not None:
+        check_count(options.remove, models.get(options.model).facts["layers"])
+
+
+def _config(source: Path):
+    """The model's config, read and understood."""
+    checkpoint.check_directory(source)
+    try:
+        config = transformers.AutoConfig.from_pretrained(source, local_files_only=True)
+    except Exception as error:  # whatever a config may do to its class: there is no common base
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"cannot load {source}: its config.json is not understood ({reason})") from error
+    layers = getattr(config, "num_hidden_layers", None)
+    if not isinstance(layers, int) or layers < 3:
+        raise UserError(f"the model has {layers} layers; pruning leaves two at least, so it needs three or more")
+    if getattr(config, "quantization_config", None):
+        raise UserError(
+            f"the model in {source} is quantised; prune the one it was made from, and quantise the result again"
+        )
+    return config
+
+
+def _check_tokenizer(job: Job) -> None:
+    """Every token needs a row in the embedding: else the first text that has it ends in an index error."""
+    if job.tokenizer is None:
+        raise UserError(f"cannot load {job.source}: it has no tokenizer; save one with it (tokenizer.save_pretrained)")
+    highest, rows = max(job.tokenizer.get_vocab().values(), default=-1), job.config.vocab_size
+    if highest >= rows:
+        raise UserError(
+            f"the tokenizer has tokens up to {highest:,}, but the model's embedding has {rows:,} rows; use the model's own "
+            "tokenizer, or model.resize_token_embeddings(len(tokenizer)) and save both"
+        )
+
+
+def _check_room(job: Job) -> None:
+    """Refuse what would fail for want of memory, or of disk after the work is done."""
+    size = sum(file.stat().st_size for file in job.source.glob("*.safetensors"))
+    _check_memory(job, size)
+    if job.options.plan:
+        return
+    out, folder = job.options.out, job.options.out.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        raise UserError(f"cannot save to {out}: {folder} is no directory; choose another directory")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError(f"cannot save to {out}: {folder} is not writable; choose another directory")
+    # beside an earlier one, which goes only when the new one is there
+    needed = 0 if job.options.sweep else size * (1 - (job.count or 0) / job.layers)
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise UserError(
+            f"cannot save to {out}: about {needed / 2**20:,.0f} MiB are needed and {free / 2**20:,.0f} MiB are free; "
+            "free space or choose another directory"
+        )
+
+
+def _check_memory(job: Job, size: int) -> None:
+    if job.options.device != "cpu":
+        return
+    stored = stored_dtype(job.source) or torch.float32
+    asked = {"float16": 2, "bfloat16": 2}.get(job.options.dtype, 4)
+    needed, free = size * asked / stored.itemsize, psutil.virtual_memory().available
+    if needed > free:
+        raise UserError(
+            f"the weights take {needed / 2**30:.1f} GiB in memory and {free / 2**30:.1f} GiB are free; use --dtype bfloat16, "
+            "a GPU (--device cuda), or a larger machine"
+        )

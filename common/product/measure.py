@@ -1,0 +1,200 @@
+"""What a model is measured by before and after: perplexity, tasks, speed, memory, and three texts to look at."""
+
+from __future__ import annotations
+
+import gc
+import math
+import re
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+import transformers
+from torch import nn
+
+from common import hooks
+from common.decoder import Decoder
+from common.errors import UserError
+from common.evaluation import harness
+from common.evaluation.generation import complete
+from common.evaluation.perplexity import summarise, token_nlls
+from common.product.job import Job
+from common.product.options import tasks
+
+BROKEN = 10.0  # times the dense model's perplexity
+REPEATS = 3  # of what is timed
+GENERATED, PROMPT, SHOWN = 16, 24, 40  # tokens: timed, of a prompt, of a sample
+
+
+def whole(job: Job, when: str) -> dict:
+    """Everything that is measured of the dense and of the finished model; {} where nothing is wanted."""
+    if job.options.no_evaluation:
+        return {}
+    found = perplexity(job, job.model, when)
+    if job.options.sweep:
+        return found
+    if names := tasks(job.options):
+        scored = harness.evaluate(job.model, job.tokenizer, names, limit=job.options.limit)
+        found["tasks"] = {name: _kept(scored[name]) for name in names}
+    return found | speed(job) | {"samples": samples(job)}
+
+
+def cut_alone(job: Job, kept: list[int]) -> dict:
+    """The perplexity of the whole model at hand run without the layers that are to go; {} where nothing is wanted."""
+    if job.options.no_evaluation:
+        return {}
+    return perplexity(job, _Without(job.decoder, kept), "of the cut alone")
+
+
+def perplexity(job: Job, model, when: str) -> dict:
+    """Perplexity per token on the test windows, with its standard error, and the seconds it took."""
+    started = time.perf_counter()
+    windows = job.test_windows
+    found = summarise(token_nlls(model, windows, progress=f"perplexity {when}"))
+    value, seconds = found["perplexity"], time.perf_counter() - started
+    say(f"perplexity {when}: {shown(value)} ({len(windows)} windows of {windows.shape[1]} tokens)")
+    return {"perplexity": value, "perplexity_stderr": found["stderr"], "windows": len(windows), "seconds": seconds}
+
+
+def verdict(before: dict, after: dict) -> str:
+    """What is to be said of a model that no longer works; '' of one that does, or was not measured.
+
+    Raises:
+        UserError: the dense model's perplexity is no number, so that nothing can be compared with it.
+    """
+    if not before:
+        return ""
+    dense = before["perplexity"]
+    if not math.isfinite(dense):
+        raise UserError(
+            f"the model's own perplexity is {dense}, before anything is removed; use --dtype float32 or bfloat16, another "
+            "text, or download the model again"
+        )
+    if not after or after["perplexity"] <= BROKEN * dense:
+        return ""
+    value = after["perplexity"]
+    times = f"{value / dense:,.0f} times" if math.isfinite(value) else "against"
+    return f"this model is broken: its perplexity is {shown(value)}, {times} the dense model's {shown(dense)}"
+
+
+def speed(job: Job) -> dict:
+    """Milliseconds of a forward pass over one window, tokens a second of greedy decoding, and the peak of memory meanwhile.
+
+    One sequence at a time; the fastest of `REPEATS`, after one that is not counted. Memory: of the GPU what was allocated; on
+    a CPU what the process held, where the system tells.
+    """
+    model, window = job.model, job.test_windows[:1].to(job.model.get_input_embeddings().weight.device)
+    gc.collect()
+    peak = _Peak(window.device)
+    tokens = max(1, min(GENERATED, job.length // 2))
+    prompt = window[:, : job.length - tokens][:, :PROMPT]
+    settings = transformers.GenerationConfig(
+        max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, use_cache=True, pad_token_id=0
+    )
+    with torch.inference_mode():
+        mask = torch.ones_like(prompt)
+        forward = _fastest(lambda: model(window, use_cache=False), window.device)
+        decoding = _fastest(
+            lambda: model.generate(prompt, attention_mask=mask, generation_config=settings), window.device
+        )
+    return {
+        "forward_ms": 1000 * forward,
+        "tokens_per_second": tokens / decoding,
+        "peak_memory_bytes": peak.bytes(),
+    }
+
+
+def samples(job: Job) -> list[dict]:
+    """What the model greedily writes after the beginnings of three test windows."""
+    windows = job.test_windows
+    chosen = sorted({0, len(windows) // 2, len(windows) - 1})
+    begun = max(1, min(PROMPT, job.length // 2))
+    prompts = [job.tokenizer.decode(windows[index][:begun], skip_special_tokens=True) for index in chosen]
+    prompts = [prompt for prompt in prompts if job.tokenizer(prompt)["input_ids"]]
+    tokens = max(1, min(SHOWN, job.length - begun))
+    try:
+        texts = complete(job.model, job.tokenizer, prompts, tokens)
+    except UserError as error:  # a context of a few tokens
+        say(f"no samples: {error}")
+        return []
+    return [{"prompt": prompt, "text": text} for prompt, text in zip(prompts, texts)]
+
+
+def sizes(job: Job, dtype: torch.dtype | None) -> dict:
+    """Parameters and bytes of the model as it is saved, patches included; a tied head counts once."""
+    own, patches = list(job.model.parameters()), hooks.patch_parameters(job.model)
+    stored = sum(p.numel() * (dtype.itemsize if dtype and p.is_floating_point() else p.element_size()) for p in own)
+    added = sum(p.numel() * p.element_size() for p in patches)
+    return {"parameters": sum(p.numel() for p in (*own, *patches)), "bytes": stored + added}
+
+
+@torch.no_grad()
+def round_to(model: nn.Module, dtype: torch.dtype | None) -> None:
+    """Round weights to what they are saved as, in the dtype they are computed in: what is measured is what is saved."""
+    for parameter in model.parameters():
+        if dtype is not None and parameter.is_floating_point() and not parameter.is_meta:
+            parameter.data = parameter.data.to(dtype).to(parameter.dtype)
+
+
+def shown(value: float) -> str:
+    """A perplexity: two decimals, or four digits of a large one."""
+    return f"{value:.2f}" if value < 1e5 else f"{value:.3e}" if math.isfinite(value) else "not finite"
+
+
+def say(line: str) -> None:
+    """A line about the work, which is no result."""
+    print(line, file=sys.stderr, flush=True)
+
+
+class _Without:
+    """A model run without some of its layers, which all stay in place."""
+
+    def __init__(self, decoder: Decoder, kept: list[int]) -> None:
+        self.decoder, self.kept = decoder, kept
+        self.get_input_embeddings = decoder.model.get_input_embeddings
+
+    def __call__(self, ids: torch.Tensor, use_cache: bool = False) -> SimpleNamespace:
+        hidden = self.decoder.run(self.decoder.embed_tokens(ids), layers=self.kept)
+        return SimpleNamespace(logits=self.decoder.logits(hidden))
+
+
+class _Peak:
+    """The most memory taken since it was made: of the GPU, or of the process where the system lets its mark be reset."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.known = device, device.type == "cuda"
+        if self.known:
+            torch.cuda.reset_peak_memory_stats(device)
+        else:
+            with suppress(OSError):
+                Path("/proc/self/clear_refs").write_text("5")
+                self.known = True
+
+    def bytes(self) -> int | None:
+        """None where the system does not tell."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device)
+        with suppress(OSError):
+            match = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text()) if self.known else None
+            return int(match[1]) * 1024 if match else None
+        return None
+
+
+def _fastest(work, device: torch.device) -> float:
+    """Seconds of the fastest of `REPEATS` runs; the first, which allocates and compiles, does not count."""
+    taken = []
+    for _ in range(REPEATS + 1):
+        started = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        taken.append(time.perf_counter() - started)
+    return min(taken[1:])
+
+
+def _kept(scores: dict) -> dict:
+    """A task's scores without what it does not have."""
+    return {name: value for name, value in scores.items() if value is not None}

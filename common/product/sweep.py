@@ -1,0 +1,115 @@
+"""Perplexity against the number of layers removed: a table and a picture, and no weights.
+
+The model is read again for every number, the largest first, so that a method may keep what a longer search found.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import time
+from pathlib import Path
+
+from common import exchange, results
+from common.product import card, checks, measure
+from common.product.job import Job
+from common.progress import clock, track
+
+FIELDS = ("removed", "cut_alone", "repaired", "repaired_stderr", "layers")
+
+
+def run(job: Job) -> dict:
+    """Measure every number of layers of `--sweep`; writes sweep.csv, sweep.md, sweep.png and sweep.json to --out."""
+    counts, started = job.counts, time.perf_counter()
+    job.options.remove = max(counts)
+    dtype = checks.stored_dtype(job.source)
+    job.load()
+    checks.check_finite(job.model)
+    before = measure.whole(job, "of the dense model")
+    measure.verdict(before, before)
+    rows = []
+    steps = track(sorted(counts, reverse=True), "sweep", unit="number", each=True)
+    for count in steps:
+        if rows:
+            job.options.remove = count
+            job.load()
+        facts = job.method.apply(job)
+        measure.round_to(job.model, dtype)
+        after = measure.whole(job, f"without {count} layers")
+        rows.append(_row(count, job, facts, after))
+        steps.note(f"{count} layers: {measure.shown(after['perplexity'])}")
+    job.options.remove = None
+    rows.sort(key=lambda row: row["removed"])
+    report = {
+        "paper": job.method.paper,
+        "model": card.public(job.options.model),
+        "options": card.plain(vars(job.options)),
+        "text": {"calibration": card.public(job.text), "test": card.public(job.test), "window": job.length},
+        "dense": before,
+        "rows": rows,
+        "seconds": round(time.perf_counter() - started, 1),
+        "environment": results.environment() | {"written_at": results.now()},
+    }
+    title = f"{job.method.title} on {report['model']}, perplexity on {report['text']['test']}"
+    table = _table(title, before, rows)
+
+    def write(folder: Path) -> None:
+        (folder / "sweep.json").write_text(json.dumps(card.finite(report), indent=1, allow_nan=False) + "\n")
+        (folder / "sweep.md").write_text(table, encoding="utf-8")
+        with (folder / "sweep.csv").open("w", newline="", encoding="utf-8") as file:
+            lines = csv.DictWriter(file, FIELDS)
+            lines.writeheader()
+            lines.writerows({**row, "layers": " ".join(map(str, row["layers"]))} for row in rows)
+        _draw(folder / "sweep.png", title, before, rows)
+
+    exchange.put(job.options.out.resolve(), write)
+    shutil.rmtree(job.work, ignore_errors=True)
+    print(table)
+    print(f"saved to {job.options.out} (sweep.md, sweep.csv, sweep.png), {clock(report['seconds'])}")
+    return report
+
+
+def _row(count: int, job: Job, facts: dict, after: dict) -> dict:
+    return {
+        "removed": count,
+        "cut_alone": job.cut.get("perplexity"),
+        "repaired": after["perplexity"],
+        "repaired_stderr": after["perplexity_stderr"],
+        "layers": list(facts["removed"]),
+    }
+
+
+def _table(title: str, before: dict, rows: list[dict]) -> str:
+    lines = [f"**{title}**", "", "| removed | cut alone | repaired | layers |", "| ---: | ---: | ---: | --- |"]
+    lines.append(f"| 0 (dense) | {measure.shown(before['perplexity'])} | | |")
+    for row in rows:
+        alone = "" if row["cut_alone"] is None else measure.shown(row["cut_alone"])
+        repaired = measure.shown(row["repaired"])
+        lines.append(f"| {row['removed']} | {alone} | {repaired} | {', '.join(map(str, row['layers']))} |")
+    return "\n".join(lines) + "\n"
+
+
+def _draw(path: Path, title: str, before: dict, rows: list[dict]) -> None:
+    """Perplexity on a logarithmic axis over the number of layers removed, the dense model's as a line."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    counts = [row["removed"] for row in rows]
+    for key, label, style in (("cut_alone", "cut alone", "o--"), ("repaired", "repaired", "s-")):
+        axes.plot(counts, [row[key] for row in rows], style, label=label, color={"o": "0.5", "s": "C0"}[style[0]])
+    axes.axhline(before["perplexity"], color="black", linewidth=0.8, label="dense")
+    broken = measure.BROKEN * before["perplexity"]
+    if any(row["repaired"] > broken or (row["cut_alone"] or 0) > broken for row in rows):
+        axes.axhline(broken, color="C3", linewidth=0.8, linestyle=":", label="broken from here on")
+    axes.set(yscale="log", xlabel="layers removed", ylabel="perplexity per token")
+    for axis in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+        axis(FuncFormatter(lambda value, place: f"{value:.3g}"))
+    axes.set_title(title, fontsize=9)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=150)

@@ -1,0 +1,103 @@
+"""What long work says of itself on standard error: a bar on a terminal, elsewhere lines that a log file can hold.
+
+    for layer in track(layers, "SLEB", unit="layer", each=True) as bar: ...     bar.note("layer 21 goes")
+
+Off a terminal a line is written after every step of work whose steps are long (`each`; those of less than five seconds share
+one), and otherwise once a minute; work that is done within the first minute then says nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import Generic, TypeVar
+
+from tqdm import tqdm
+
+MOMENT, MINUTE = 5.0, 60.0  # seconds between two lines: of long steps, of short ones
+Item = TypeVar("Item")
+
+
+class track(Generic[Item]):  # noqa: N801 - used like range
+    """Iterate over `items`, or count with `update`, and say how far it is.
+
+    total: how many, where `items` does not tell. initial: done before. unit: of what is counted. shown: False says nothing.
+    leave: the bar stays on the terminal once it is full. each: a line after every step, off a terminal.
+    """
+
+    def __init__(
+        self,
+        items: Iterable[Item] | None,
+        what: str,
+        *,
+        total: int | None = None,
+        initial: int = 0,
+        unit: str = "step",
+        shown: bool = True,
+        leave: bool = True,
+        each: bool = False,
+    ) -> None:
+        self.items, self.what, self.unit, self.each = items, what, unit, each
+        self.total = len(items) if total is None and hasattr(items, "__len__") else total
+        self.count = self.initial = initial
+        self.text = ""
+        self.lines = shown and not sys.stderr.isatty()
+        self.bar = tqdm(
+            desc=what,
+            total=self.total,
+            initial=initial,
+            unit=unit,
+            leave=leave,
+            disable=not shown or self.lines,
+        )
+        self.started = self.said = time.monotonic()
+
+    def __iter__(self) -> Iterator[Item]:
+        with self:
+            for item in self.items:
+                yield item
+                self.update()
+
+    def __enter__(self) -> track[Item]:
+        return self
+
+    def __exit__(self, *unused) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """The bar is done with."""
+        self.bar.close()
+
+    def note(self, text: str) -> None:
+        """What there is to know of the present step; stands behind the bar, or in the step's line."""
+        self.text = text
+        self.bar.set_postfix_str(text)
+
+    def update(self, steps: int = 1) -> None:
+        """So many steps more are done."""
+        self.count += steps
+        self.bar.update(steps)
+        now = time.monotonic()
+        if self.lines and now - self.said >= (MOMENT if self.each else MINUTE):
+            self.said = now
+            print(self._line(now - self.started), file=sys.stderr, flush=True)
+
+    def _line(self, elapsed: float) -> str:
+        of = f" of {self.total:,}" if self.total else ""
+        parts = [f"{self.what}: {self.unit} {self.count:,}{of}", self.text, f"{clock(elapsed)} elapsed"]
+        if self.total and self.count < self.total:
+            left = elapsed / (self.count - self.initial) * (self.total - self.count)
+            parts.append(f"about {clock(left)} left")
+        return ", ".join(part for part in parts if part)
+
+
+def clock(seconds: float) -> str:
+    """Seconds as people read them: ``0:05``, ``12:30``, ``3:04:05``.
+
+    >>> clock(3725)
+    '1:02:05'
+    """
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

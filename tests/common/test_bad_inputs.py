@@ -1,0 +1,331 @@
+"""Whatever is wrong with a command line, its texts or its model is one line, said before any weights are read."""
+
+import importlib
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from common import checkpoint, models
+from common.product import main
+
+TOOLS = ("linearpatch", "prunecomp", "laco", "reassessing")
+TEXT = "The layers of a model are removed. The stream is scaled by a factor that was measured on some text before.\n\n"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory, write_checkpoint, make_tiny, tiny_tokenizer):
+    """A folder with a good model and text, and everything that may be wrong with either."""
+    folder = tmp_path_factory.mktemp("inputs")
+    (folder / "text.txt").write_text("".join(f"{number} {TEXT}" for number in range(120)))
+    (folder / "short.txt").write_text(TEXT)
+    (folder / "empty.txt").write_text("  \n")
+    (folder / "one-line.txt").write_text(" ".join(f"{number} {TEXT.strip()}" for number in range(120)))
+    (folder / "picture.txt").write_bytes(b"\x89PNG\r\n\x1a\n\x00\xff")
+    (folder / "notes").mkdir()
+    (folder / "notes" / "thesis.tex").write_text("years of work")
+    rows = [{"instruction": f"Count to {n}.", "input": "", "output": "1 2 3"} for n in range(2, 22)]
+    data = {
+        "good": "\n".join(map(json.dumps, rows)),
+        "column": '{"instruction": "a", "output": "b"}\n' * 2,
+        "empty": '{"instruction": "a", "input": "", "output": ""}\n' * 2,
+        "number": '{"instruction": "a", "input": "", "output": 3}\n' * 2,
+        "one": '{"instruction": "a", "input": "", "output": "b"}',
+        "words": "not json",
+        "lists": "[1, 2]\n[3, 4]",
+        "nothing": "",
+        "long": "\n".join(json.dumps(row | {"instruction": "count " * 400}) for row in rows),
+    }
+    for name, content in data.items():
+        (folder / f"{name}.jsonl").write_text(content)
+    good = write_checkpoint(folder / "good")
+    for name, damage in DAMAGES.items():
+        shutil.copytree(good, folder / name)
+        damage(folder / name)
+    write_checkpoint(folder / "many-tokens", model=fewer_rows(make_tiny))
+    checkpoint.save(make_tiny(), tiny_tokenizer, folder / "ours")
+    shutil.copytree(folder / "ours", folder / "ours-and-more")
+    (folder / "ours-and-more" / "thesis.tex").write_text("years of work")
+    return folder
+
+
+def fewer_rows(make_tiny):
+    model = make_tiny()
+    model.resize_token_embeddings(200)
+    return model
+
+
+def edit(**changes):
+    def damage(folder):
+        content = json.loads((folder / "config.json").read_text()) | changes
+        (folder / "config.json").write_text(json.dumps(content))
+
+    return damage
+
+
+def write(name, content):
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+def pickled(folder):
+    (folder / "model.safetensors").unlink()
+    torch.save({}, folder / "pytorch_model.bin")
+
+
+def no_tokenizer(folder):
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+
+
+def cut_short(folder):
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def with_patches(folder):
+    (folder / "patches.json").write_text(json.dumps({"format": 1, "patches": []}))
+    save_file({"0.weight": torch.ones(2)}, folder / "patches.safetensors")
+
+
+DAMAGES = {
+    "no-config": lambda folder: (folder / "config.json").unlink(),
+    "torn-config": write("config.json", b"{"),
+    "list-config": write("config.json", b"[1]"),
+    "binary-config": write("config.json", b"\xff\xfe\x00"),
+    "other-type": edit(model_type="opt"),
+    "no-type": edit(model_type=None),
+    "words-for-layers": edit(num_hidden_layers="many"),
+    "two-layers": edit(num_hidden_layers=2),
+    "negative-layers": edit(num_hidden_layers=-4),
+    "quantised": edit(quantization_config={"quant_method": "gptq", "bits": 4}),
+    "no-weights": lambda folder: (folder / "model.safetensors").unlink(),
+    "pickled": pickled,
+    "cut-short": cut_short,
+    "empty-weights": write("model.safetensors", b""),
+    "no-header": write("model.safetensors", b"\xff" * 64),
+    "no-tokenizer": no_tokenizer,
+    "torn-tokenizer": write("tokenizer.json", b'{"model": 3'),
+}
+# What is wrong, the options that say so, and what the line must name. {folder} is the folder of `files`.
+SHARED = [
+    (["--remove", "0"], "--remove 0: use 1 or more"),
+    (["--remove", "-2"], "--remove -2: use 1 or more"),
+    (["--remove", "5"], "cannot remove 5 of 6 layers; choose 1..4"),
+    (["--remove", "999999999999"], "cannot remove 999999999999 of 6 layers"),
+    (["--remove", "two"], "invalid int value: 'two'"),
+    (["--remove", ""], "invalid int value: ''"),
+    (["--remove", "1.5"], "invalid int value: '1.5'"),
+    (["--remove", "nan"], "invalid int value"),
+    (["--remove"], "expected one argument"),
+    (["--remove", "2", "--layers", "2-3"], "--remove and --layers contradict each other"),
+    (["--remove", "2", "--sweep", "1-3"], "--remove and --sweep contradict each other"),
+    ([], "nothing says which layers go; give one of --remove, --layers, --sweep"),
+    (["--layers", ""], "'' is neither a number nor a range"),
+    (["--layers", "two"], "'two' is neither a number nor a range; write 21-28,30"),
+    (["--layers", "2,"], "'' is neither a number nor a range"),
+    (["--layers=-1"], "'-1' is neither a number nor a range"),
+    (["--layers", "2-"], "'2-' is neither a number nor a range"),
+    (["--layers", "4-2"], "runs backwards; write 2-4"),
+    (["--layers", "2,3,2"], "names 2 more than once"),
+    (["--layers", "2-4,3"], "names 3 more than once"),
+    (["--layers", "6"], "cannot remove layers [6]: the model has layers 0 to 5"),
+    (["--layers", "1-5"], "cannot remove 5 of 6 layers"),
+    (["--layers", "123456"], "neither a number nor a range"),
+    (["--layers", "²"], "neither a number nor a range"),
+    (["--sweep", "0-2"], "cannot remove 0 of 6 layers"),
+    (["--sweep", "1-5"], "cannot remove 5 of 6 layers"),
+    (["--sweep", "some"], "'some' is neither a number nor a range"),
+    (["--sweep", "1-3", "--plan"], "--sweep and --plan contradict each other"),
+    (["--sweep", "1-3", "--no-evaluation"], "--sweep measures perplexity"),
+]
+COMMON = [
+    (["--samples", "0"], "--samples 0: use 1 to 100,000"),
+    (["--samples", "-1"], "--samples -1"),
+    (["--samples", "1000000000"], "--samples 1000000000: use 1 to 100,000"),
+    (["--samples", "many"], "invalid int value"),
+    (["--length", "1"], "--length 1: a window needs at least 2 tokens"),
+    (["--length", "-5"], "--length -5"),
+    (["--length", "100000"], "--length 100000 is more than the model's context of 4096 tokens"),
+    (["--length", "4096", "--test", "{folder}/short.txt"], "the test text {folder}/short.txt"),
+    (["--windows", "0"], "--windows 0"),
+    (["--windows", "x"], "invalid int value: 'x'"),
+    (["--seed", "-1"], "--seed -1: use 0 to 4,294,967,295"),
+    (["--seed", "99999999999999999999"], "--seed 99999999999999999999"),
+    (["--limit", "1"], "--limit 1 leaves no standard error; use at least 2"),
+    (["--limit", "-3"], "--limit -3"),
+    (["--tasks", "piqa arc_easy"], "'piqa arc_easy' is no task's name; separate names by commas"),
+    (["--tasks", "../secrets"], "is no task's name"),
+    (["--fidelity", "exact"], "unknown fidelity 'exact'; use paper or code"),
+    (["--fidelity", ""], "unknown fidelity ''"),
+    (["--device", "gpu"], "device 'gpu' cannot be used here; try 'cpu'"),
+    (["--device", "cuda:99"], "device 'cuda:99' cannot be used here"),
+    (["--device", "meta"], "device 'meta' cannot be used here"),
+    (["--device", ""], "device '' cannot be used here"),
+    (["--dtype", "int8"], "unknown dtype 'int8'"),
+    (["--dtype", "fp16"], "unknown dtype 'fp16'; known: bfloat16, float16, float32"),
+    (["--text", "nowhere.txt"], "cannot read the text nowhere.txt: No such file"),
+    (["--text", "{folder}"], "Is a directory"),
+    (["--text", "{folder}/picture.txt"], "it is no UTF-8 text (byte 0)"),
+    (["--text", "{folder}/empty.txt"], "empty.txt is empty"),
+    (["--text", "wikitext3-train"], "unknown corpus 'wikitext3-train'; did you mean 'wikitext2-train'"),
+    (["--text", "a\0b.txt"], "cannot read the text a"),
+    (["--text", "n" * 5000 + ".txt"], "File name too long"),
+    (["--text", "two\nlines.txt"], "cannot read the text two lines.txt"),
+    (["--test", "nowhere.txt"], "cannot read the text nowhere.txt"),
+    (["--test", "{folder}/picture.txt"], "it is no UTF-8 text"),
+    (["--test", "{folder}/empty.txt"], "empty.txt is empty"),
+    (["--test", "{folder}/short.txt"], "do not fill one window of 128"),
+    (["--test", ""], "--test names nothing"),
+    (["--text", " "], "--text names nothing"),
+    (["--model", "./missing"], "cannot load ./missing: no such directory"),
+    (["--model", "llama2-7b"], "did you mean 'llama-2-7b'"),
+    (["--model", "gemma-7b", "--remove", "2"], "registered for its shape alone"),
+    (["--model", "{folder}/text.txt"], "no such directory"),
+    (["--model", "{folder}/notes"], "it has no config.json"),
+    (["--model", "{folder}/many-tokens"], "tokens up to 295, but the model's embedding has 200 rows"),
+    (["--model", "{folder}/no-config"], "it has no config.json"),
+    (["--model", "{folder}/torn-config"], "config.json cannot be read"),
+    (["--model", "{folder}/list-config"], "config.json cannot be read"),
+    (["--model", "{folder}/binary-config"], "config.json cannot be read"),
+    (["--model", "{folder}/other-type"], "architecture 'opt' is not supported; supported: gemma2"),
+    (["--model", "{folder}/no-type"], "architecture None is not supported"),
+    (["--model", "{folder}/words-for-layers"], "{folder}/words-for-layers"),
+    (["--model", "{folder}/two-layers"], "the model has 2 layers; pruning leaves two at least"),
+    (["--model", "{folder}/negative-layers"], "layers"),
+    (["--model", "{folder}/quantised"], "is quantised; prune the one it was made from"),
+    (["--model", "{folder}/no-weights"], "it has no safetensors weights"),
+    (["--model", "{folder}/pickled"], "pickled ones are never loaded"),
+    (["--model", "{folder}/cut-short"], "it ends too early"),
+    (["--model", "{folder}/empty-weights"], "its header is cut off"),
+    (["--model", "{folder}/no-header"], "its header is cut off"),
+    (["--model", "{folder}/no-tokenizer"], "it has no tokenizer"),
+    (["--model", "{folder}/torn-tokenizer"], "cannot load the tokenizer"),
+    (["--out", "{folder}/text.txt"], "it is a file; move it away"),
+    (["--out", "{folder}/text.txt/below"], "is no directory"),
+    (["--out", "{folder}/notes", "--force"], "without .layer-pruning.json"),
+    (["--out", "{folder}/two-layers", "--force"], "a checkpoint without .layer-pruning.json"),
+    (["--out", "{folder}/good", "--force"], "is the model itself"),
+    (["--out", "{folder}/ours"], "replace it with --force"),
+    (["--out", "{folder}/ours-and-more", "--force"], "it holds thesis.tex, which was not saved with the checkpoint"),
+    (["--faster"], "unrecognized arguments: --faster"),
+    (["--fide", "code"], "unrecognized arguments: --fide code"),
+    (["--text"], "expected one argument"),
+]
+OWN = {
+    "linearpatch": [
+        (["--variant", "X"], "invalid choice: 'X'"),
+        (["--patch", "round"], "invalid choice: 'round'"),
+        (["--estimator", "mean"], "invalid choice: 'mean'"),
+        (["--cosine", "sine"], "invalid choice: 'sine'"),
+        (["--window", "best"], "invalid choice: 'best'"),
+        (["--window", "published"], "unknown model of Table 9"),
+        (
+            ["--patch", "matrix", "--estimator", "elementwise"],
+            "--patch matrix cannot be had by --estimator elementwise",
+        ),
+        (["--distill", "0"], "--distill 0: use 1 to 1,000,000"),
+        (["--distill", "4", "--patch", "scalar"], "--distill does not train a patch of kind scalar"),
+        (["--text", "{folder}/short.txt"], "--text {folder}/short.txt: the calibration text has"),
+        (["--layers", "0-1"], "layers [0, 2) hold the first layer of 6"),
+        (["--layers", "4,5"], "layers [4, 6) hold the last layer of 6"),
+        (["--layers", "2-3", "--window", "published"], "both say which layers go"),
+    ],
+    "prunecomp": [
+        (["--metric", "best"], "invalid choice: 'best'"),
+        (["--metric", "taylor+"], "cannot remove 2 layers: only 0 of 6 are not protected"),
+        (["--metric", "mag+"], "cannot remove 2 layers: only 0 of 6 are not protected"),
+        (["--metric", "bi", "--one-shot=3"], "ignored explicit argument '3'"),
+        (["--text", "{folder}/short.txt"], "--text {folder}/short.txt: the calibration text has"),
+        (["--model", "{folder}/patched"], "the model carries patches"),
+    ],
+    "laco": [
+        (["--combine", "1"], "--combine 1: use 2 to 3, one more than --remove"),
+        (["--combine", "4"], "--combine 4: use 2 to 3"),
+        (["--interval", "0"], "--interval 0: use 1 or more"),
+        (["--sentences", "0"], "--sentences 0"),
+        (["--sentences", "5000"], "109 paragraphs and 109 lines in its first nine tenths, but 5000 pieces are needed"),
+        (["--text", "{folder}/one-line.txt"], "1 paragraphs and 1 lines"),
+        (["--text", "{folder}/short.txt"], "pieces are needed"),
+        (["--threshold", "0.5"], "--remove and --threshold contradict each other"),
+        (["--merge", "mean"], "invalid choice: 'mean'"),
+        (["--layers", "0,1"], "--layers names layer 0, but LaCo merges layers into the one before"),
+        (["--model", "{folder}/patched"], "the model carries patches"),
+    ],
+    "reassessing": [
+        (["--last", "-1"], "--last -1: use 0 or more"),
+        (["--last", "5"], "cannot fine-tune the last 5 layers: the model has 4 left"),
+        (["--metric", "best"], "invalid choice: 'best'"),
+        (["--finetune", "all"], "invalid choice: 'all'"),
+        (["--data", "alpaca"], "use alpaca-cleaned, standin or a JSON-lines file"),
+        (["--data", "nowhere.jsonl"], "cannot read the data nowhere.jsonl"),
+        (["--data", "{folder}"], "cannot read the data"),
+        (["--data", "{folder}/picture.txt"], "cannot read the data"),
+        (["--data", "{folder}/column.jsonl"], "column.jsonl has no column 'input'"),
+        (["--data", "{folder}/empty.jsonl"], "row 0 of empty.jsonl has an empty 'output'"),
+        (["--data", "{folder}/number.jsonl"], "row 0 of number.jsonl has no text in 'output'"),
+        (["--data", "{folder}/one.jsonl"], "at least 2 are needed"),
+        (["--data", "{folder}/words.jsonl"], "one JSON object a line is needed"),
+        (["--data", "{folder}/lists.jsonl"], "one JSON object a line is needed"),
+        (["--data", "{folder}/nothing.jsonl"], "one JSON object a line is needed"),
+        (["--data", "{folder}/long.jsonl"], "no example has a response within 256 tokens"),
+        (["--rows", "0"], "--rows 0: use 1 or more"),
+        (["--epochs", "0"], "--epochs 0.0"),
+        (["--epochs", "nan"], "--epochs nan"),
+        (["--epochs", "inf"], "--epochs inf"),
+        (["--batch", "0"], "--batch 0: use 1 to 65,536"),
+        (["--learning-rate", "0"], "--learning-rate 0.0"),
+        (["--learning-rate", "nan"], "--learning-rate nan"),
+        (["--learning-rate=-1e-5"], "--learning-rate -1e-05"),
+        (["--learning-rate", "50"], "--learning-rate 50.0"),
+        (["--metric", "taylor"], "have 128 tokens, but 4 are asked for"),
+        (["--metric", "bi", "--text", "{folder}/one-line.txt"], "1 paragraphs and 1 lines"),
+        (["--metric", "ppl", "--text", "{folder}/short.txt"], "--text {folder}/short.txt: the calibration text has"),
+    ],
+}
+CASES = [(tool, more, said, False) for tool in TOOLS for more, said in SHARED]
+CASES += [(tool, more, said, True) for tool in TOOLS for more, said in (*COMMON, *OWN[tool])]
+
+
+@pytest.fixture(autouse=True)
+def no_weights(monkeypatch):
+    """Nothing here may come so far as to read weights."""
+
+    def refuse(*unused, **options):
+        raise AssertionError("the weights were read")
+
+    monkeypatch.setattr(models, "load", refuse)
+
+
+def tree(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("tool, more, said, removes", CASES)
+def test_one_line_says_what_is_wrong(tool, more, said, removes, files, tmp_path, capsys, make_tiny):
+    if not (files / "patched").exists():
+        shutil.copytree(files / "good", files / "patched")
+        with_patches(files / "patched")
+    given = [option.replace("{folder}", str(files)) for option in more]
+    command = ["--text", str(files / "text.txt"), "--length", "128", "--samples", "4", "--windows", "4"]
+    if tool == "reassessing":
+        command += ["--data", str(files / "good.jsonl"), "--last", "1", "--batch", "4"]
+    if removes and "--layers" not in more and "--remove" not in more:
+        command += ["--remove", "2"]
+    command += [] if "--model" in more else ["--model", str(files / "good")]
+    command += [] if "--out" in more else ["--out", str(tmp_path / "out")]
+    before = tree(files)
+    try:
+        status = main(importlib.import_module(f"papers.{tool}.__main__").METHOD, [*command, *given])
+    except SystemExit as stop:
+        status = stop.code
+    printed = capsys.readouterr()
+    assert status == 2 and printed.out == ""
+    assert printed.err.startswith("error: ") and printed.err.count("\n") == 1 and printed.err.endswith("\n")
+    assert said.replace("{folder}", str(files)) in printed.err and len(printed.err) < 600
+    assert tree(files) == before and not list(tmp_path.iterdir())
+
+
+def test_there_are_enough_of_them():
+    assert len(CASES) > 450

@@ -1,0 +1,140 @@
+"""A process killed at any moment of a save leaves the old checkpoint or the new one, and the next start clears up."""
+
+import itertools
+import json
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+import pytest
+import torch
+
+from common import checkpoint, exchange
+from common.errors import UserError
+
+FILE_EVENTS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod", "os.scandir", "os.listdir")
+
+
+def killed_at(moment, work):
+    """Run `work` in a child that dies by SIGKILL at its `moment`-th use of the file system; whether it came so far."""
+    child = os.fork()
+    if child == 0:
+        seen = itertools.count(1)
+
+        def count(event, arguments):
+            if event in FILE_EVENTS and next(seen) == moment:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        try:
+            sys.addaudithook(count)
+            work()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+@pytest.fixture(params=["at once", "two renames"])
+def way(request, monkeypatch):
+    """With the system's exchange of two directories, and without."""
+    if request.param == "two renames":
+        monkeypatch.setattr(exchange, "exchange", lambda one, other: False)
+    elif not exchange_works():
+        pytest.skip("the system cannot exchange two directories")
+
+
+def exchange_works():
+    with tempfile.TemporaryDirectory() as folder:
+        one, two = Path(folder) / "one", Path(folder) / "two"
+        one.mkdir()
+        two.mkdir()
+        return exchange.exchange(one, two)
+
+
+@pytest.mark.parametrize("earlier", [True, False])
+def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(way, earlier, make_tiny, tiny_tokenizer, tmp_path):
+    old, new = make_tiny("llama"), make_tiny("llama")
+    with torch.no_grad():
+        new.model.norm.weight += 1
+    path = tmp_path / "model"
+    outcomes = []
+    for moment in range(1, 200):
+        if earlier and not path.exists():
+            checkpoint.save(old, tiny_tokenizer, path, {"README.md": "old"})
+        dead = killed_at(moment, lambda: checkpoint.save(new, tiny_tokenizer, path, {"README.md": "new"}))
+        if not dead:
+            break
+        try:
+            model, tokenizer = checkpoint.load(path)
+        except UserError:
+            assert not earlier, f"nothing can be loaded after a kill at moment {moment}"
+            outcomes.append("nothing")
+        else:
+            which = new if torch.equal(model.model.norm.weight, new.model.norm.weight) else old
+            assert all(torch.equal(a, b) for a, b in zip(model.parameters(), which.parameters(), strict=True))
+            assert tokenizer is not None
+            text = (path / "README.md").read_text()
+            assert text == ("new" if which is new else "old")
+            outcomes.append(text)
+        exchange.recover(path)
+        assert [entry.name for entry in tmp_path.iterdir()] in (["model"], [])  # nothing stays behind
+        if path.exists():
+            assert checkpoint.not_replaceable(path) is None
+            checkpoint.save(old, tiny_tokenizer, path, {"README.md": "old"}) if earlier else clear(path)
+    assert len(outcomes) > 15 and not dead
+    assert set(outcomes) == {"old" if earlier else "nothing", "new"}
+
+
+def clear(path):
+    for file in path.iterdir():
+        file.unlink()
+    path.rmdir()
+
+
+def test_only_what_is_ours_and_whose_process_is_dead_is_swept(tmp_path):
+    path = tmp_path / "model"
+
+    def left(name, marker=None, file="weights"):
+        folder = tmp_path / name
+        folder.mkdir()
+        if file:
+            (folder / file).write_text("x")
+        if marker is not None:
+            (folder / exchange.MARKER).write_text(json.dumps(marker))
+        return folder
+
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)  # a number that no process has now
+    ours = {"format": 1, "host": None}
+    dead = [left(f".model.new-{child}-00000000", ours), left(f".model.new-{child}-00000001", file=None)]
+    dead += [left(f".model.old-{child}-00000002", file=f"{exchange.MARKER}.tmp")]
+    kept = [left(f".model.new-{os.getppid()}-00000003", ours)]  # its process lives
+    kept += [left(f".model.new-{child}-00000004")]  # no marker: not ours
+    kept += [left(f".model.new-{child}-00000005", {"format": 1, "host": "elsewhere"})]  # may be at work there
+    kept += [left(f".another.new-{child}-00000006", ours), left(".model.new-copy", ours), left("model-backup", ours)]
+    exchange.recover(path)
+    assert not any(folder.exists() for folder in dead)
+    assert all((folder / "weights").exists() for folder in kept)
+    os.utime(kept[2], (0, 0))
+    exchange.recover(path)
+    assert not kept[2].exists()
+
+
+def test_a_failed_write_leaves_what_was_there(tmp_path):
+    path = tmp_path / "model"
+    exchange.put(path, lambda folder: (folder / "a").write_text("old"))
+
+    def fail(folder):
+        (folder / "a").write_text("new")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError):
+        exchange.put(path, fail)
+    assert (path / "a").read_text() == "old" and exchange.files(path) == {"a"}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model"]

@@ -1,0 +1,291 @@
+"""What the tools say of a result: sizes, the cut alone, a broken model, own layers, plans, sweeps, the card's metadata."""
+
+import csv
+import importlib
+import json
+
+import pytest
+import torch
+import yaml
+from safetensors import safe_open
+from transformers import AutoModelForCausalLM
+
+from common import calibration, checkpoint
+from common.hooks import detach_patches
+from common.product import main, measure
+from common.product.card import source_facts
+from common.surgery import remove_layers
+from papers import linearpatch, prunecomp
+from papers.laco import merge_layers
+from papers.linearpatch import __main__ as linearpatch_tool
+
+TEXT = "The layers of a model are removed. The stream is scaled by a factor that was measured on some text before.\n\n"
+PAPERS = ("linearpatch", "prunecomp", "laco", "reassessing")
+OWN = {"reassessing": ["--finetune", "none"]}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory, write_checkpoint):
+    """A tiny checkpoint and a text file."""
+    folder = tmp_path_factory.mktemp("results")
+    (folder / "text.txt").write_text("".join(f"{number} {TEXT}" for number in range(120)))
+    return write_checkpoint(folder / "tiny"), folder / "text.txt"
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    """Speed and samples are measured on a few tokens."""
+    for name, value in (("REPEATS", 1), ("GENERATED", 2), ("SHOWN", 4)):
+        monkeypatch.setattr(measure, name, value)
+    monkeypatch.setattr(measure.gc, "collect", lambda: 0)  # half a second in a process of this size
+
+
+def tool(paper, source, out, *more):
+    model, text = source
+    fixed = ["--model", str(model), "--out", str(out), "--text", str(text)]
+    fixed += ["--samples", "4", "--length", "32", "--windows", "4", *OWN.get(paper, [])]
+    return main(importlib.import_module(f"papers.{paper}.__main__").METHOD, [*fixed, *more])
+
+
+def report_of(out):
+    return json.loads((out / "pruning.json").read_text())
+
+
+def windows(source, last=True):
+    """The held-out windows [4, 32] of the text file, or all its tokens."""
+    _, tokenizer = checkpoint.load(source[0])
+    ids = torch.tensor(tokenizer(source[1].read_text())["input_ids"])
+    return ids[int(0.9 * len(ids)) :][: 4 * 32].view(4, 32) if last else ids
+
+
+def perplexity(model, source):
+    held_out = windows(source)
+    with torch.no_grad():
+        return model(held_out, labels=held_out).loss.exp().item()
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_the_cut_alone_is_the_dense_model_without_the_layers(paper, source, tmp_path):
+    assert tool(paper, source, tmp_path / "out", "--remove", "2") == 0
+    report = report_of(tmp_path / "out")
+    dense = AutoModelForCausalLM.from_pretrained(source[0]).eval()
+    assert report["evaluation"]["before"]["perplexity"] == pytest.approx(perplexity(dense, source), rel=1e-4)
+    remove_layers(dense, report["facts"]["removed"])
+    assert report["evaluation"]["cut"]["perplexity"] == pytest.approx(perplexity(dense, source), rel=1e-4)
+    for stage in ("dense", "cut alone", "repaired"):
+        assert stage in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_the_cut_alone_of_the_official_loop_takes_the_factors_back(source, tmp_path):
+    assert tool("prunecomp", source, tmp_path / "out", "--remove", "2", "--fidelity", "code") == 0
+    report = report_of(tmp_path / "out")
+    dense = AutoModelForCausalLM.from_pretrained(source[0]).eval()
+    remove_layers(dense, report["facts"]["removed"])
+    assert report["evaluation"]["cut"]["perplexity"] == pytest.approx(perplexity(dense, source), rel=5e-3)
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+@pytest.mark.parametrize(
+    "name, dtype", [("gemma2", torch.bfloat16), ("llama", torch.float16), ("llama", torch.float32)]
+)
+def test_what_is_saved_is_smaller_and_has_the_dtype_it_came_in(
+    paper, name, dtype, source, tmp_path, make_tiny, write_checkpoint
+):
+    model = write_checkpoint(tmp_path / "model", model=make_tiny(name).to(dtype))
+    assert tool(paper, (model, source[1]), tmp_path / "out", "--remove", "3") == 0
+    with safe_open(tmp_path / "out" / "model.safetensors", "pt") as file:
+        assert {file.get_tensor(key).dtype for key in file.keys()} == {dtype}  # noqa: SIM118
+    sizes = [sum(file.stat().st_size for file in folder.glob("*.safetensors")) for folder in (model, tmp_path / "out")]
+    assert sizes[1] < sizes[0]
+    report = report_of(tmp_path / "out")
+    for side, size in zip(("before", "after"), sizes):
+        assert report["bytes"][side] == pytest.approx(size, abs=9000)  # less the headers
+    loaded, _ = checkpoint.load(tmp_path / "out", dtype=torch.float32)
+    assert loaded.config.tie_word_embeddings == (name == "gemma2")
+    # what was measured in float32 is what lies on the disk in half of it
+    assert report["evaluation"]["after"]["perplexity"] == pytest.approx(perplexity(loaded, source), rel=1e-4)
+
+
+@pytest.mark.parametrize("times, status", [(0.5, 3), (1e9, 0)])
+def test_a_broken_model_is_said_to_be_so_and_kept(times, status, source, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(measure, "BROKEN", times)
+    assert tool("linearpatch", source, tmp_path / "out", "--remove", "2") == status
+    card, printed = (tmp_path / "out" / "README.md").read_text(), capsys.readouterr()
+    for text in (card, printed.out, printed.err):
+        assert ("this model is broken: its perplexity is" in text) == (status == 3)
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "out").config.num_hidden_layers == 4
+
+
+def test_a_result_that_is_no_number_is_broken_and_valid_json(source, tmp_path, monkeypatch):
+    def spoil(job):
+        job.chosen([2])
+        remove_layers(job.model, [2])
+        job.model.model.norm.weight.data.fill_(float("nan"))
+        return {"removed": [2]}
+
+    method = linearpatch_tool.METHOD
+    monkeypatch.setattr(linearpatch_tool, "METHOD", type(method)(**{**vars(method), "apply": spoil}))
+    assert tool("linearpatch", source, tmp_path / "out", "--remove", "1") == 3
+    content = (tmp_path / "out" / "pruning.json").read_text()
+    report = json.loads(content, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert report["evaluation"]["after"]["perplexity"] is None and "not finite" in report["broken"]
+    assert "model-index" not in (tmp_path / "out" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_layers_that_are_no_numbers_are_named(value, source, tmp_path, make_tiny, write_checkpoint, capsys):
+    model = make_tiny()
+    model.model.layers[3].mlp.up_proj.weight.data[0, 0] = value
+    folder = write_checkpoint(tmp_path / "model", model=model)
+    assert tool("laco", (folder, source[1]), tmp_path / "out", "--remove", "1") == 2
+    assert "NaN or infinite weights in model.layers.3.mlp.up_proj.weight;" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_own_layers_go(source, tmp_path):
+    for paper in PAPERS:
+        assert tool(paper, source, tmp_path / paper, "--layers", "2-3,1" if paper == "prunecomp" else "1,3-4") == 0
+        report = report_of(tmp_path / paper)
+        assert sorted(report["facts"]["removed"]) == ([1, 2, 3] if paper == "prunecomp" else [1, 3, 4])
+    ids = windows(source, last=False)
+    merged = AutoModelForCausalLM.from_pretrained(source[0]).eval()
+    merge_layers(merged, 2, 2, "code")
+    merge_layers(merged, 0, 1, "code")
+    scaled = AutoModelForCausalLM.from_pretrained(source[0]).eval()
+    saved = AutoModelForCausalLM.from_pretrained(tmp_path / "laco")
+    assert all(torch.equal(a, b) for a, b in zip(merged.parameters(), saved.parameters(), strict=True))
+    report = report_of(tmp_path / "prunecomp")
+    prunecomp.repeat(scaled, [2, 3, 1], report["facts"]["factors"])
+    saved = AutoModelForCausalLM.from_pretrained(tmp_path / "prunecomp")
+    assert torch.equal(saved(ids[None, :64]).logits, scaled(ids[None, :64]).logits)
+    plain, _ = checkpoint.load(tmp_path / "linearpatch")
+    assert [patch.position for patch in detach_patches(plain)] == [1, 2]
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_a_plan_says_what_would_go_and_writes_nothing(paper, source, tmp_path, capsys):
+    assert tool(paper, source, tmp_path / "out", "--remove", "2", "--plan") == 0
+    planned = capsys.readouterr().out
+    assert not list(tmp_path.iterdir()) and "nothing was written" in planned
+    assert tool(paper, source, tmp_path / "out", "--remove", "2") == 0
+    removed = sorted(report_of(tmp_path / "out")["facts"]["removed"])
+    assert f"layers that go: {', '.join(map(str, removed))}\n" in planned
+    found = [line for line in capsys.readouterr().out.splitlines() if line.startswith("perplexity:")]
+    assert found[0] in planned.splitlines()
+
+
+def test_a_plan_tells_the_time_of_training_and_does_not_train(source, tmp_path, capsys):
+    assert tool("linearpatch", source, tmp_path / "out", "--remove", "2", "--plan", "--distill", "8") == 0
+    assert "of training, whose effect is not in these numbers" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_a_sweep_is_single_runs_side_by_side(paper, source, tmp_path, capsys):
+    assert tool(paper, source, tmp_path / "sweep", "--sweep", "1,3") == 0
+    with (tmp_path / "sweep" / "sweep.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["removed"] for row in rows] == ["1", "3"]
+    for row in rows:
+        assert tool(paper, source, tmp_path / row["removed"], "--remove", row["removed"]) == 0
+        report = report_of(tmp_path / row["removed"])
+        assert list(map(int, row["layers"].split())) == report["facts"]["removed"]
+        for column, stage in (("cut_alone", "cut"), ("repaired", "after")):
+            assert float(row[column]) == pytest.approx(report["evaluation"][stage]["perplexity"], rel=1e-5)
+    assert (tmp_path / "sweep" / "sweep.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "sweep" / "sweep.md").read_text() in capsys.readouterr().out
+    assert not list((tmp_path / "sweep").glob("*.safetensors"))
+    assert tool(paper, source, tmp_path / "sweep", "--sweep", "1") == 2  # not without --force
+    assert tool(paper, source, tmp_path / "sweep", "--sweep", "1", "--force") == 0
+
+
+def test_distillation_changes_the_patch_and_nothing_else(source, tmp_path):
+    for name, more in (("plain", []), ("distilled", ["--distill", "6"])):
+        assert tool("linearpatch", source, tmp_path / name, "--layers", "2-3", *more) == 0
+    one, two = (checkpoint.load(tmp_path / name)[0] for name in ("plain", "distilled"))
+    first, second = (detach_patches(model)[0] for model in (one, two))
+    assert first.position == second.position == 2
+    assert not torch.equal(first.module.weight, second.module.weight)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    report = report_of(tmp_path / "distilled")
+    assert report["facts"]["training"]["steps"] == 6
+    assert any(note.startswith("distilled on 6 windows") for note in report["notes"])
+
+
+def test_cosine_and_estimator_reach_the_method(source, tmp_path):
+    options = ["--remove", "2", "--cosine", "channel", "--estimator", "least-squares", "--patch", "diagonal"]
+    assert tool("linearpatch", source, tmp_path / "out", *options) == 0
+    model, tokenizer = checkpoint.load(source[0])
+    crops = calibration.sample_crops(
+        torch.tensor(tokenizer(source[1].read_text())["input_ids"]),
+        sampler="linearpatch-train",
+        length=32,
+        count=4,
+        seed=2,
+    )
+    linearpatch.prune(model, crops, 2, cosine="channel", estimator="least-squares", kind="diagonal")
+    saved, _ = checkpoint.load(tmp_path / "out")
+    mine, theirs = (detach_patches(m)[0] for m in (model, saved))
+    assert mine.position == theirs.position and torch.equal(mine.module.weight, theirs.module.weight)
+
+
+def test_laco_takes_a_threshold_in_place_of_a_number(source, tmp_path, capsys):
+    assert tool("laco", source, tmp_path / "out", "--threshold", "-1", "--combine", "2") == 0
+    report = report_of(tmp_path / "out")
+    assert report["facts"]["threshold"] == -1 and report["layers"]["after"] == 6 - len(report["facts"]["removed"]) < 6
+    assert tool("laco", source, tmp_path / "none", "--threshold", "1") == 2
+    assert "no merge is so similar (the most similar was" in capsys.readouterr().err
+
+
+def test_laco_merges_as_the_official_code_unless_told(source, tmp_path):
+    for name, more in (("default", []), ("code", ["--merge", "code"]), ("paper", ["--merge", "paper"])):
+        assert tool("laco", source, tmp_path / name, "--layers", "2-3", *more) in (0, 3)
+    saved = {name: AutoModelForCausalLM.from_pretrained(tmp_path / name) for name in ("default", "code", "paper")}
+    weights = {name: model.model.layers[1].mlp.up_proj.weight for name, model in saved.items()}
+    assert torch.equal(weights["default"], weights["code"]) and not torch.equal(weights["default"], weights["paper"])
+
+
+def test_the_card_has_what_the_hub_reads(source, tmp_path, write_checkpoint):
+    model = write_checkpoint(tmp_path / "model")
+    (model / "README.md").write_text("---\nlicense: apache-2.0\nlanguage:\n- en\n---\n# A model\n")
+    assert tool("linearpatch", (model, source[1]), tmp_path / "out", "--remove", "2") == 0
+    card, report = (tmp_path / "out" / "README.md").read_text(), report_of(tmp_path / "out")
+    front = yaml.safe_load(card.split("---\n")[1])
+    assert front["license"] == "apache-2.0" and front["pipeline_tag"] == "text-generation"
+    assert "base_model" not in front  # a directory is no model of the hub
+    result = front["model-index"][0]["results"][0]
+    assert result["dataset"]["name"] == "text.txt" and result["task"]["type"] == "text-generation"
+    value = result["metrics"][0]["value"]
+    assert value == pytest.approx(report["evaluation"]["after"]["perplexity"], rel=1e-4)
+    assert card.count("- prompt: ") == 3 and card.count("  - this model: ") == 3
+    for label in ("forward pass, one window (ms)", "greedy decoding (tokens/s)"):
+        assert label in card
+
+
+@pytest.mark.parametrize(
+    "name, expected", [("llama-2-7b", "meta-llama/Llama-2-7b-hf"), ("org/model", "org/model"), ("standin", None)]
+)
+def test_the_base_model_is_named_as_the_hub_does(name, expected, tmp_path):
+    assert source_facts(name, tmp_path).get("base_model") == expected
+
+
+def test_a_training_that_was_killed_is_found_by_the_same_command_alone(source, tmp_path, monkeypatch):
+    rows = [
+        {"instruction": f"Count to {n}.", "input": "", "output": " ".join(map(str, range(n)))} for n in range(2, 22)
+    ]
+    (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    options = ["--remove", "2", "--finetune", "partial", "--last", "1", "--data", str(tmp_path / "data.jsonl")]
+    options += ["--batch", "4", "--no-evaluation"]
+
+    def die(*unused, **named):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save", die)  # the training has ended, the result is not yet saved
+        assert tool("reassessing", source, tmp_path / "out", *options) == 130
+    (kept,) = (tmp_path / ".out.work").iterdir()
+    first = json.loads((kept / "report.json").read_text())
+    assert tool("reassessing", source, tmp_path / "other", *options, "--learning-rate", "1e-3") == 0
+    assert tool("reassessing", source, tmp_path / "out", *options) == 0
+    assert report_of(tmp_path / "out")["facts"]["training"]["seconds"] == first["seconds"]  # not trained again
+    assert not (tmp_path / ".out.work").exists()
