@@ -114,7 +114,7 @@ def test_generations_reach_the_details(prepared):
 def test_a_broken_model_has_a_perplexity_that_diverged(prepared, tmp_path):
     with torch.no_grad():
         prepared.model.lm_head.weight.mul_(1e5)
-    values, errors, details = measure.benchmark(prepared, "perplexity@standin-numerical-thin")
+    values, errors, details, _ = measure.benchmark(prepared, "perplexity@standin-numerical-thin")
     assert values["nll"] > 700 and values["perplexity"] == float("inf")
     store, recipe = Store(tmp_path, None), prepared.recipe
     path = store.put(Record({}, recipe.hash, "perplexity", "ok", values, errors, details), recipe)
