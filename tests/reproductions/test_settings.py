@@ -107,7 +107,9 @@ def mirrored(tmp_path, tiny_tokenizer, monkeypatch):
     wikitext = tmp_path / "hub" / "datasets" / "Salesforce" / "wikitext" / "wikitext-2-raw-v1"
     wikitext.mkdir(parents=True)
     datasets.Dataset.from_dict({"text": texts}).to_parquet(wikitext / "train-00000-of-00001.parquet")
-    write_rows(tmp_path / "hub", {name: rows for name, rows in TASKS.items() if "piqa" in str(name)})
+    hub_id, config, split, make = TASKS["piqa"]
+    for name in ("train", split):
+        write_rows(tmp_path / "hub", hub_id, config, name, [make(i) for i in range(4)])
     monkeypatch.setattr("common.hub.unreachable_because", lambda *_: "no network")
     monkeypatch.setitem(linearpatch.CALIBRATION, "paper", linearpatch.CALIBRATION["paper"] | {"length": 48, "count": 4})
     return folder
