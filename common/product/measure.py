@@ -15,7 +15,7 @@ import torch
 import transformers
 from torch import nn
 
-from common import hooks
+from common import hooks, results
 from common.decoder import Decoder
 from common.errors import UserError
 from common.evaluation import harness
@@ -26,14 +26,24 @@ from common.product.options import tasks
 
 BROKEN = 10.0  # times the dense model's perplexity
 REPEATS = 3  # of what is timed
+_SEEN: list[int] = []  # marks of the process's memory that were reset
 GENERATED, PROMPT, SHOWN = 16, 24, 40  # tokens: timed, of a prompt, of a sample
 
 
 def whole(job: Job, when: str) -> dict:
-    """Everything that is measured of the dense and of the finished model; {} where nothing is wanted."""
+    """Everything that is measured of the dense and of the finished model; {} where nothing is wanted.
+
+    Raises:
+        UserError: the dense model's perplexity is no number, so that nothing can be compared with it.
+    """
     if job.options.no_evaluation:
         return {}
     found = perplexity(job, job.model, when)
+    if not job.removed and not math.isfinite(found["perplexity"]):
+        raise UserError(
+            "the model's own perplexity is not finite, before anything is removed; use --dtype float32 or bfloat16, another "
+            "text, or download the model again"
+        )
     if job.options.sweep:
         return found
     if names := tasks(job.options):
@@ -60,22 +70,10 @@ def perplexity(job: Job, model, when: str) -> dict:
 
 
 def verdict(before: dict, after: dict) -> str:
-    """What is to be said of a model that no longer works; '' of one that does, or was not measured.
-
-    Raises:
-        UserError: the dense model's perplexity is no number, so that nothing can be compared with it.
-    """
-    if not before:
+    """What is to be said of a model that no longer works; '' of one that does, or was not measured."""
+    if not before or after["perplexity"] <= BROKEN * before["perplexity"]:
         return ""
-    dense = before["perplexity"]
-    if not math.isfinite(dense):
-        raise UserError(
-            f"the model's own perplexity is {dense}, before anything is removed; use --dtype float32 or bfloat16, another "
-            "text, or download the model again"
-        )
-    if not after or after["perplexity"] <= BROKEN * dense:
-        return ""
-    value = after["perplexity"]
+    dense, value = before["perplexity"], after["perplexity"]
     times = f"{value / dense:,.0f} times" if math.isfinite(value) else "against"
     return f"this model is broken: its perplexity is {shown(value)}, {times} the dense model's {shown(dense)}"
 
@@ -149,6 +147,11 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def highest_memory() -> int:
+    """The most memory the process has held so far, in bytes; 0 where the system does not tell."""
+    return max(*_SEEN, results.peak_memory_bytes() or 0, 0)
+
+
 class _Without:
     """A model run without some of its layers, which all stay in place."""
 
@@ -169,6 +172,7 @@ class _Peak:
         if self.known:
             torch.cuda.reset_peak_memory_stats(device)
         else:
+            _SEEN.append(results.peak_memory_bytes() or 0)
             with suppress(OSError):
                 Path("/proc/self/clear_refs").write_text("5")
                 self.known = True
