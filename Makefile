@@ -1,12 +1,12 @@
 # Thin: targets only call `python -m reproductions`, which lists, measures and shows.
-PROFILE ?= standin
 PYTHON ?= python3.11
 VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/.stamp
 
-NARROW := --profile $(PROFILE) $(foreach m,$(MODEL),--model $(m)) $(if $(ROW),--row '$(ROW)') $(if $(LIMIT),--limit $(LIMIT))
-MEASURE := $(if $(DEVICE),--device $(DEVICE)) $(if $(DTYPE),--dtype $(DTYPE)) $(if $(FORCE),--force)
+NARROW := $(if $(PROFILE),--profile $(PROFILE)) $(foreach m,$(MODEL),--model $(m)) $(if $(REMOVE),--remove $(REMOVE)) \
+	$(if $(ROW),--row '$(ROW)') $(if $(LIMIT),--limit $(LIMIT)) $(if $(DTYPE),--dtype $(DTYPE))
+MEASURE := $(if $(DEVICE),--device $(DEVICE)) $(if $(FORCE),--force)
 FORMAT ?= terminal
 
 .DEFAULT_GOAL := help
@@ -19,7 +19,7 @@ help: $(STAMP)  ## this list
 	@echo "Also:"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1  \2/p' Makefile
 	@echo "  $(PAPERS)  every table and figure of one paper, in one run"
-	@echo "Options: PROFILE=paper MODEL=llama-2-7b ROW='LinearPatch*' LIMIT=20 DEVICE=cuda DTYPE=bfloat16 FORCE=1 FORMAT=md"
+	@echo "Options: MODEL=smollm2-135m-instruct REMOVE=7,9 PROFILE=paper ROW='LinearPatch*' LIMIT=20 DEVICE=cuda DTYPE=bfloat16 FORCE=1 FORMAT=md"
 
 setup: $(STAMP)  ## build .venv from requirements.lock
 
@@ -71,7 +71,7 @@ clean:  ## remove caches (records and .venv stay)
 	rm -rf .cache .pytest_cache .ruff_cache
 
 SHOW = $(RUN) -m reproductions show $(@:-render=) $(NARROW) --format $(FORMAT)
-FETCH = $(RUN) -m reproductions fetch $(@:-fetch=) --profile paper $(foreach m,$(MODEL),--model $(m))
+FETCH = $(RUN) -m reproductions fetch $(@:-fetch=) $(foreach m,$(MODEL),--model $(m)) $(if $(REMOVE),--remove $(REMOVE))
 # A failed cell must not hide the table: show what there is, then fail.
 RUN_AND_SHOW = status=0; $(RUN) -m reproductions run $@ $(NARROW) $(MEASURE) || status=$$?; \
 	test $$status -ge 2 || $(SHOW) || status=$$?; exit $$status

@@ -24,6 +24,7 @@ from common import models
 from common.errors import UserError
 from common.evaluation import prefix_store
 from common.evaluation.multiple_choice import SharedContextLM
+from common.evaluation.state_files import LIMIT, StateFiles
 from common.surgery import remove_layers
 
 CONTEXT, SPREAD, CHOICE, CHOICES = 59, 25, (4, 20), 4
@@ -113,8 +114,8 @@ def share_states(model, items, batch_size: int) -> dict:
     cut = copy.deepcopy(model)
     remove_layers(cut, range(3 * layers // 8, 3 * layers // 8 + layers // 3))
     seconds, answers = {}, {}
-    for label, limit in (("alone", 0), ("shared", prefix_store.LIMIT)):
-        prefix_store.STORE = prefix_store.PrefixStore(limit)
+    for label, limit in (("alone", 0), ("shared", LIMIT)):
+        prefix_store.STORE = StateFiles(limit)
         for scored in (model, cut):
             lm = SharedContextLM(scored, tokenizer_stub(), batch_size=batch_size)
             start = time.perf_counter()
@@ -153,7 +154,7 @@ def main() -> None:
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     model, name = build_model(arguments.model)
     items = build_items(model.config.vocab_size, arguments.items)
-    prefix_store.STORE = prefix_store.PrefixStore(0)  # else a repeat would begin where the one before ended
+    prefix_store.STORE = StateFiles(0)  # else a repeat would begin where the one before ended
     found = compare(model, items, arguments.batch_size, arguments.hflm_batch_size, arguments.repeats)
     found["states"] = share_states(model, items, arguments.batch_size)
     if arguments.json:

@@ -18,7 +18,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from common import models
 from common.decoder import SUPPORTED, Decoder
 from common.hooks import scale_stream
-from common.importance import magnitude, next_token_loss, protect, taylor
+from common.importance import magnitude, protect, taylor
+from common.losses import next_token_loss
 from common.surgery import remove_layers
 from papers.prunecomp import METRICS, fuse_factor, prune_and_compensate
 

@@ -12,7 +12,7 @@ import torch
 
 from common import models
 from common.decoder import Decoder
-from common.importance import next_token_loss
+from common.losses import next_token_loss
 from common.selection import sleb
 
 

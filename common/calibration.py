@@ -21,7 +21,7 @@ from common.errors import UserError, UserValueError, unknown
 from common.hadamard import hadamard_transform
 from common.moments import Moments
 from common.progress import track
-from common.statistics import COSINES, Cosine, Statistics
+from common.statistics import COSINES, Cosine, Statistics, magnitude_ratios
 
 # name -> (the stretch of the text that crops lie in, default seed)
 SAMPLERS = {
@@ -258,7 +258,6 @@ class _Pass:
         """``means`` [N + 1, batch, channels]: mean magnitudes of each sample at every boundary."""
         statistics = self.statistics
         statistics.magnitudes[rotated] = statistics.magnitudes.get(rotated, 0.0) + means.sum(1) * tokens
-        safe = means.clamp_min(torch.finfo(torch.float32).tiny)
         for distance in range(1, statistics.span + 1):
-            ratio = (means[distance:] / safe[:-distance]).sum(1)
+            ratio = magnitude_ratios(means[:-distance], means[distance:]).sum(1)
             statistics.ratios[rotated, distance] = statistics.ratios.get((rotated, distance), 0.0) + ratio

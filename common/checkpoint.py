@@ -16,6 +16,7 @@ Only safetensors are read; nothing is ever unpickled.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import os
@@ -210,6 +211,33 @@ def check_directory(path: Path, trust_remote_code: bool = False) -> None:
             f"cannot load {path}: it has no safetensors weights, and pickled ones are never loaded; "
             "convert them first with save_pretrained"
         )
+
+
+def read_config(path: Path):
+    """The transformers config in a file.
+
+    Raises:
+        UserError: it cannot be read, or its architecture is not supported.
+    """
+    try:
+        config = transformers.AutoConfig.from_pretrained(path.parent, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"cannot load {path.parent}: config.json cannot be read ({_reason(error)})") from error
+    if config.model_type not in SUPPORTED:
+        raise UserError(
+            f"cannot load {path.parent}: architecture {config.model_type!r} is not supported; "
+            f"supported: {', '.join(sorted(SUPPORTED))}"
+        )
+    return config
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a directory's config and weights (patches included), first sixteen digits: other weights, other model."""
+    total = hashlib.sha256()
+    for file in [path / "config.json", *sorted(path.glob("*.safetensors"))]:
+        with file.open("rb") as content:
+            total.update(f"{file.name}:{hashlib.file_digest(content, 'sha256').hexdigest()}\n".encode())
+    return total.hexdigest()[:16]
 
 
 def load_tokenizer(path: Path, trust_remote_code: bool = False):

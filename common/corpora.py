@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from common import hub
-from common.errors import UserError, unknown
+from common.errors import NoData, UserError, unknown
 
 _FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".json.gz": "json", ".jsonl.gz": "json"}
 
@@ -83,6 +83,13 @@ def _corpora() -> Iterator[Corpus]:
         yield Corpus(
             f"standin-{split}", split=split, domain="all", note="held-out docstrings" if split != "train" else ""
         )
+    yield Corpus(
+        "wikitext2-tokenised-validation",
+        "Salesforce/wikitext",
+        "wikitext-2-v1",
+        "validation",
+        note="rare words are <unk>, as the data set's first form has them; not the raw text of the other WikiText-2 corpora",
+    )
     yield Corpus(
         "standin-calibration", split="train", domain="calibration", note="a part of each domain's training docstrings"
     )
@@ -249,9 +256,12 @@ def silenced() -> Iterator[None]:
 
 
 def unavailable(hub_id: str, error: Exception, blocked: str | None = None) -> UserError:
-    """The one-line error for a dataset that could not be loaded; blocked: why the hub cannot be used, if it cannot."""
+    """The one-line error for a dataset that could not be loaded; blocked: why the hub cannot be used, if it cannot.
+
+    `NoData`, unless the error itself is one for the user already.
+    """
     if isinstance(error, UserError):
         return error
     first_line = next(iter(str(error).strip().splitlines()), "")
     reason = blocked or f"{type(error).__name__}: {first_line}".removesuffix(": ")
-    return UserError(f"could not fetch dataset {hub_id}: {reason}; {hub.remedy(error)}")
+    return NoData(f"could not fetch dataset {hub_id}: {reason}; {hub.remedy(error)}")

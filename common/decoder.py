@@ -210,7 +210,11 @@ class Decoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """`X[N]` [batch, tokens, channels] -> logits [batch, tokens, vocabulary]: final norm, head, soft cap if any."""
-        logits = self.lm_head(self.norm(hidden))
+        return self.head(self.norm(hidden))
+
+    def head(self, normed: Tensor) -> Tensor:
+        """What the final norm returns [..., channels] -> logits [..., vocabulary]: head, soft cap if any."""
+        logits = self.lm_head(normed)
         cap = getattr(self.config, "final_logit_softcapping", None)
         return logits if cap is None else torch.tanh(logits / cap) * cap
 

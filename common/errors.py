@@ -21,6 +21,10 @@ class UserValueError(UserError, ValueError):
     """A `UserError` about a value, for functions whose contract promises `ValueError`."""
 
 
+class NoData(UserError):
+    """Text or items that a measurement reads cannot be had: its cell says so, and the others go on."""
+
+
 def one_line(error: object) -> str:
     """An error's text on one line; of a longer one than `LONGEST` the middle is left out."""
     text = " ".join(str(error).split())

@@ -3,6 +3,9 @@
 A local mirror comes first: with the environment variable LAYERLAB_HUB=/dir, 'org/name' is looked up as
 /dir/models/org/name (models) or /dir/datasets/org/name (datasets). Then the hub's own cache. Then the network, and only
 after a probe that takes at most `PROBE_SECONDS`. Whatever fails becomes one line that says what to do.
+
+Only safetensors are loaded. For a repository without them, the conversion that the hub's own bot proposes as a pull
+request is taken; where there is none either, the user may have the pickled weights converted (`common.pickled`).
 """
 
 from __future__ import annotations
@@ -11,18 +14,23 @@ import errno
 import json
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import huggingface_hub
 from huggingface_hub import constants
 from huggingface_hub.utils import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError, get_session
 
+from common import cache, pickled
 from common.errors import UserError
 
 PROBE_SECONDS = 3.0
 MIRROR_VARIABLE = "LAYERLAB_HUB"
 REMEDY = "`python -m reproductions fetch` on a machine with network, or use the stand-in"
 _IGNORED = ["original/*", "consolidated*", "*.bin", "*.pth", "*.pt", "*.gguf", "*.onnx", "*.msgpack", "*.h5"]
+# Who proposes conversions, and how the hub's conversion service titles them.
+_BOT, _BOT_TITLE = "SFconvertbot", "Adding `safetensors` variant of this model"
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 
@@ -79,23 +87,74 @@ def require_hub(what: str) -> None:
         raise UserError(f"could not fetch {what}: {reason}; {REMEDY}")
 
 
-def snapshot(hub_id: str, revision: str | None = None, *, code: bool = False) -> Path:
+def snapshot(hub_id: str, revision: str | None = None, *, code: bool = False, convert_weights: bool = False) -> Path:
     """The directory with config, tokenizer and safetensors weights of a model: mirror, cache, or download.
 
-    code: also fetch Python files. Raises UserError when it cannot be had, naming the reason and the remedy.
+    code: also fetch Python files. convert_weights: where there are pickled weights only, convert them; what was converted
+    before is found without it. Raises UserError when it cannot be had, naming the reason and the remedy.
     """
     path = mirror("models", hub_id) or cached(hub_id, revision)
-    if path:
-        return path
+    if path and pickled.only(path):
+        converted = pickled.folder(path, hub_id)
+        final = path == mirror("models", hub_id) or converted.is_dir() or unreachable_because()
+        path = _converted(path, hub_id, convert_weights) if final else None
+    return path or _download(hub_id, revision, code, convert_weights)
+
+
+def revision_of(path: Path) -> str | None:
+    """The hub commit that a directory given by `snapshot` is; None for the mirror's, which name none."""
+    if path.parent.name == "snapshots":  # the hub's cache names its directories by commit
+        return path.name
+    converted = cache.folder() / "models" in path.parents and not path.name.startswith(pickled.UNVERSIONED)
+    return path.name if converted else None
+
+
+def _converted(path: Path, hub_id: str, convert_weights: bool) -> Path:
+    if not convert_weights and not pickled.folder(path, hub_id).is_dir():
+        raise pickled.refusal(hub_id)
+    return pickled.convert(path, hub_id)
+
+
+def _download(hub_id: str, revision: str | None, code: bool, convert_weights: bool) -> Path:
     require_hub(hub_id)
-    try:
-        files = [item.rfilename for item in huggingface_hub.HfApi().model_info(hub_id, revision=revision).siblings]
-        if not any(name.endswith(".safetensors") and "/" not in name for name in files):
-            raise UserError(
-                f"could not fetch {hub_id}: it has no safetensors weights, and pickled ones are never loaded"
-            )
-        ignored = _IGNORED if code else [*_IGNORED, "*.py"]
+    ignored = _IGNORED if code else [*_IGNORED, "*.py"]
+    with _explained(hub_id, revision):
+        if not _has_safetensors(hub_id, revision):
+            proposed = _proposed_conversion(hub_id) if revision is None else None
+            if proposed is None:
+                if not convert_weights:
+                    raise pickled.refusal(hub_id)
+                ignored = [pattern for pattern in ignored if pattern != "*.bin"]
+                path = Path(huggingface_hub.snapshot_download(hub_id, revision=revision, ignore_patterns=ignored))
+                return pickled.convert(path, hub_id)
+            path = Path(huggingface_hub.snapshot_download(hub_id, revision=proposed, ignore_patterns=ignored))
+            _remember_conversion(hub_id, path.name)
+            return path
         return Path(huggingface_hub.snapshot_download(hub_id, revision=revision, ignore_patterns=ignored))
+
+
+def config_file(hub_id: str, revision: str | None = None) -> Path:
+    """A model's config.json alone: mirror, cache, or download.
+
+    Raises:
+        UserError: it cannot be had, naming the reason and the remedy.
+    """
+    if path := mirror("models", hub_id):
+        return path / "config.json"
+    try:
+        found = huggingface_hub.hf_hub_download(hub_id, "config.json", revision=revision, local_files_only=True)
+    except (OSError, ValueError):
+        require_hub(hub_id)
+        with _explained(hub_id, revision):
+            found = huggingface_hub.hf_hub_download(hub_id, "config.json", revision=revision)
+    return Path(found)
+
+
+@contextmanager
+def _explained(hub_id: str, revision: str | None) -> Iterator[None]:
+    """Turn what the hub's client raises into one line that says what to do."""
+    try:
+        yield
     except UserError:
         raise
     except GatedRepoError as error:
@@ -114,8 +173,50 @@ def snapshot(hub_id: str, revision: str | None = None, *, code: bool = False) ->
         raise UserError(f"could not fetch {hub_id}: {reason}; {remedy(error)}") from error
 
 
+def _has_safetensors(hub_id: str, revision: str | None) -> bool:
+    files = huggingface_hub.HfApi().model_info(hub_id, revision=revision).siblings
+    return any(file.rfilename.endswith(".safetensors") and "/" not in file.rfilename for file in files)
+
+
+def _proposed_conversion(hub_id: str) -> str | None:
+    """The revision (refs/pr/N) of the open pull request with which the hub's bot adds safetensors, if there is one.
+
+    The author counts: anybody may propose other weights under the same title.
+    """
+    proposals = huggingface_hub.HfApi().get_repo_discussions(
+        hub_id, author=_BOT, discussion_type="pull_request", discussion_status="open"
+    )
+    for proposal in proposals:
+        named = proposal.author == _BOT and proposal.title == _BOT_TITLE
+        if named and _has_safetensors(hub_id, proposal.git_reference):
+            return proposal.git_reference
+    return None
+
+
+def _remembered_conversion(hub_id: str) -> Path:
+    return cache.folder() / "models" / hub_id.replace("/", "--") / "conversion"
+
+
+def _remember_conversion(hub_id: str, commit: str) -> None:
+    """Note which commit stands for the model, so that it is found without the network."""
+    note = _remembered_conversion(hub_id)
+    note.parent.mkdir(parents=True, exist_ok=True)
+    note.write_text(commit)
+
+
 def cached(hub_id: str, revision: str | None = None) -> Path | None:
-    """The hub cache's snapshot of a model if it is complete (config, tokenizer, every weight file), else None."""
+    """The hub cache's snapshot of a model if it is complete (config, tokenizer, every weight file), else None.
+
+    A model without safetensors: the snapshot of their conversion if one was fetched, else that of the pickled weights.
+    """
+    path = _cached(hub_id, revision)
+    note = _remembered_conversion(hub_id)
+    if revision is None and (path is None or pickled.only(path)) and note.is_file():
+        path = _cached(hub_id, note.read_text()) or path
+    return path
+
+
+def _cached(hub_id: str, revision: str | None) -> Path | None:
     try:
         path = Path(huggingface_hub.snapshot_download(hub_id, revision=revision, local_files_only=True))
         index = path / "model.safetensors.index.json"
@@ -124,5 +225,6 @@ def cached(hub_id: str, revision: str | None = None) -> Path | None:
             weights = set(json.loads(index.read_text())["weight_map"].values())
     except (OSError, ValueError, KeyError):
         return None
-    complete = all((path / name).exists() for name in ("config.json", *weights))
+    complete = pickled.only(path) or all((path / name).exists() for name in weights)
+    complete = complete and (path / "config.json").exists()
     return path if complete and any((path / name).exists() for name in _TOKENIZERS) else None

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from common.calibration import Statistics
 from common.decoder import Decoder, gained
 from common.errors import UserValueError, unknown
+from common.losses import next_token_loss, token_losses
 from common.progress import track
 
 ABSOLUTES = ("after-sum", "elementwise")
@@ -34,13 +35,6 @@ def window_scores(statistics: Statistics, count: int, kind: str = "token") -> Te
     """1 - mean cosine across every window of ``count`` layers, by its start, [N - count + 1]."""
     starts = range(statistics.layers - count + 1)
     return torch.tensor([1 - statistics.cosine(kind, s, s + count) for s in starts], dtype=torch.float64)
-
-
-def next_token_loss(decoder: Decoder, hidden: Tensor, ids: Tensor) -> Tensor:
-    """Mean next-token loss per sample in nats, float64 [batch], from ``X[N]`` [batch, tokens, channels] and its tokens."""
-    logits = decoder.logits(hidden)[:, :-1].float()  # [batch, tokens - 1, vocabulary]
-    losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:].to(logits.device), reduction="none")
-    return losses.double().mean(1)
 
 
 @torch.no_grad()
@@ -273,8 +267,12 @@ def _loss_gradient(decoder: Decoder, state: Tensor, ids: Tensor, samples: int) -
     """Gradient of ``sum of these samples' losses / samples`` with respect to ``X[N]``, float32, in host memory."""
     hidden = state.to(decoder.device).float().requires_grad_()
     with _wide(decoder.norm, decoder.lm_head), torch.enable_grad():
-        loss = next_token_loss(decoder, hidden, ids).sum() / samples
-    return torch.autograd.grad(loss, hidden)[0].cpu()
+        normed = decoder.norm(hidden)
+        read = normed.detach().requires_grad_()
+        for losses in token_losses(decoder, read, ids):
+            losses.sum().backward(inputs=[read])  # before the next part's logits are made
+        upstream = read.grad / (samples * (ids.shape[1] - 1))
+        return torch.autograd.grad(normed, hidden, upstream)[0].cpu()
 
 
 def _saliency(weights: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> float:

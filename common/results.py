@@ -1,7 +1,8 @@
 """The record of one measurement: what was measured, its values, and where they come from.
 
 One JSON file per (recipe, benchmark), written atomically and never edited:
-``<folder>/<profile>/<model>/<recipe hash>/<benchmark>.json``. A user's own records are preferred to published ones.
+``<folder>/<profile>/<model>/<recipe hash>/<benchmark>.json``. A user's own records are preferred to published ones. What is
+read is checked first; a file that is no record is set aside, and the measurement counts as missing.
 """
 
 from __future__ import annotations
@@ -14,17 +15,18 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
+from common import record_json
 from common.errors import UserError
+from common.record_json import SCHEMA, Unreadable
 
 log = logging.getLogger(__name__)
 
-SCHEMA = 1
 ROOT = Path(__file__).resolve().parents[1]
 PUBLISHED = ROOT / "reproductions" / "results"
 PACKAGES = ("torch", "transformers", "datasets", "lm-eval", "tokenizers", "numpy", "scipy")
@@ -35,7 +37,8 @@ class Recipe:
     """How a model comes about: which one, which layers go and how they are chosen, what repairs the cut, what trains it.
 
     weights: digest or pinned revision of the weights. Mappings must be JSON-able. limit: the number of items a task is cut
-    to, None for all; a quick look is another recipe, so it never passes for the whole measurement.
+    to, None for all; a quick look is another recipe, so it never passes for the whole measurement. dtype: of the weights
+    and the computation; float32 is left out of the canonical form, which is how recipes were spelled before there was one.
     """
 
     model: str
@@ -47,10 +50,12 @@ class Recipe:
     calibration: Mapping | None = None
     fidelity: str = "paper"
     limit: int | None = None
+    dtype: str = "float32"
 
     def canonical_json(self) -> str:
         """One spelling per recipe: sorted keys, no spaces."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        fields = {key: value for key, value in asdict(self).items() if (key, value) != ("dtype", "float32")}
+        return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
     @property
     def hash(self) -> str:
@@ -60,7 +65,11 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Record:
-    """One measurement. status: ``ok`` or ``failed`` (then ``reason`` says why). origin: ``yours`` or ``published``."""
+    """One measurement.
+
+    status: ``ok``, ``failed`` or ``no data`` (then ``reason`` says why). origin: ``yours`` or ``published``. A value that is
+    not a finite number has diverged.
+    """
 
     recipe: dict
     recipe_hash: str
@@ -77,7 +86,12 @@ class Record:
     def to_json(self) -> str:
         """The file's content; where it was read from is not part of it."""
         content = {key: value for key, value in asdict(self).items() if key != "origin"}
-        return json.dumps(content, indent=1, sort_keys=True) + "\n"
+        return record_json.write(content)
+
+    @classmethod
+    def from_json(cls, text: str, origin: str = "yours") -> Record:
+        """The record that `to_json` wrote. Raises Unreadable, see `common.record_json.read`."""
+        return cls(**record_json.read(text), origin=origin)
 
 
 def user_folder() -> Path:
@@ -91,6 +105,7 @@ class Store:
     def __init__(self, user: Path | None = None, published: Path | None = PUBLISHED) -> None:
         self.user = user or user_folder()
         self.published = published
+        self._told: set[str] = set()
 
     def path(self, recipe: Recipe, benchmark: str, folder: Path | None = None) -> Path:
         """The file of one measurement."""
@@ -107,30 +122,44 @@ class Store:
             return own
         return self._read(self.path(recipe, benchmark, self.published), "published")
 
-    def put(self, record: Record, recipe: Recipe) -> Path:
+    def put(self, record: Record, recipe: Recipe, items: Mapping | None = None) -> Path:
         """Write a record; the file is whole or not there at all.
+
+        items: name -> outcomes per item, numpy arrays; written first, so that where a record is, they are.
 
         Raises:
             UserError: the folder cannot be written; earlier records are untouched.
         """
         path = self.path(recipe, record.benchmark)
-        temporary = None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as out:
-                temporary = Path(out.name)
-                out.write(record.to_json())
-                out.flush()
-                os.fsync(out.fileno())
-            os.replace(temporary, path)
+            if items:
+                import numpy
+
+                _write(_beside(path), lambda out: numpy.savez_compressed(out, **items))
+            _write(path, lambda out: out.write(record.to_json().encode()))
         except OSError as error:
-            if temporary is not None:
-                temporary.unlink(missing_ok=True)
             raise UserError(
                 f"cannot write the record {path}: {error.strerror}; free space there or name another folder in "
                 "LAYERLAB_RESULTS; records written so far are kept"
             ) from error
         return path
+
+    def items(self, recipe: Recipe, benchmark: str) -> dict:
+        """What `put` was given beside the record that `get` returns: name -> outcomes per item; {} if it was nothing.
+
+        Multiple choice: one bool per item and metric, in the order of the data. Perplexity: ``nll``, the mean of each window.
+        """
+        import numpy
+
+        folders = [self.user, self.published]
+        for folder in folders:
+            if folder is not None and (path := self.path(recipe, benchmark, folder)).exists():
+                if not _beside(path).exists():
+                    return {}
+                with numpy.load(_beside(path), allow_pickle=False) as found:
+                    return dict(found)
+        return {}
 
     def check_writable(self) -> None:
         """Fail before anything is measured when records could not be kept.
@@ -151,29 +180,55 @@ class Store:
         if not path.exists():
             return None
         try:
-            content = json.loads(path.read_text())
-            schema = content["schema"]
-            if schema == SCHEMA:
-                return Record(**content, origin=origin)
-            problem = f"schema-{schema}"
+            return Record.from_json(path.read_text(), origin)
         except OSError as error:
             raise UserError(f"cannot read the record {path}: {error.strerror}; check its permissions") from error
-        except (ValueError, KeyError, TypeError):
-            problem = "corrupt"
-        if origin == "published":
-            log.warning("published record %s is unreadable (%s) and is ignored", path, problem)
-            return None
-        aside = path.with_suffix(f".{problem}.set-aside")
-        number = 1
-        while aside.exists():
-            number += 1
-            aside = path.with_suffix(f".{problem}-{number}.set-aside")
-        try:
-            path.rename(aside)
-            log.warning("record %s is unreadable (%s); set aside as %s", path, problem, aside.name)
-        except OSError:
-            log.warning("record %s is unreadable (%s) and could not be moved; it is ignored", path, problem)
+        except UnicodeDecodeError:
+            problem = Unreadable("corrupt", "it is not text")
+        except Unreadable as error:
+            problem = error
+        self._set_aside(path, origin, problem)
         return None
+
+    def _set_aside(self, path: Path, origin: str, problem: Unreadable) -> None:
+        """Move a damaged file of the user's out of the way; say so, once."""
+        outcome = "it is ignored"
+        if origin != "published":
+            aside, number = path.with_suffix(f".{problem.kind}.set-aside"), 1
+            while aside.exists():
+                number += 1
+                aside = path.with_suffix(f".{problem.kind}-{number}.set-aside")
+            try:
+                path.rename(aside)
+                outcome = f"set aside as {aside.name}"
+            except OSError as error:
+                outcome = f"it could not be moved ({error.strerror}) and is ignored"
+        whose = "published record" if origin == "published" else "record"
+        message = f"{whose} {path} is unreadable ({problem.reason}); {outcome}"
+        if message not in self._told:
+            log.warning("%s", message)
+        self._told.add(message)
+
+
+def _beside(path: Path) -> Path:
+    """The file of the items' outcomes that belong to a record's file."""
+    return path.with_name(f"{path.name.removesuffix('.json')}.npz")
+
+
+def _write(path: Path, fill: Callable) -> None:
+    """Let `fill` write a file that is whole or not there at all."""
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile("wb", dir=path.parent, suffix=".tmp", delete=False) as out:
+            temporary = Path(out.name)
+            fill(out)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        raise
 
 
 def _git(*arguments: str) -> str | None:

@@ -8,10 +8,15 @@ import torch
 from torch import Tensor
 
 from common.errors import UserValueError, unknown
-from common.moments import Moments
+from common.moments import Moments, silent
 
 COSINES = ("token", "channel", "flat-batch", "flat-sentence")
 ESTIMATORS = ("ratio-of-means", "pooled-l1", "elementwise", "least-squares")
+
+
+def magnitude_ratios(before: Tensor, after: Tensor) -> Tensor:
+    """``after / before`` of magnitudes [..., channels]; 1 for a channel that is `silent` before."""
+    return torch.where(silent(before), 1.0, after / before)
 
 
 @dataclass
@@ -78,19 +83,21 @@ class Statistics:
         entries with a zero denominator left out; only for pairs named in ``collect(elementwise=...)``. least-squares
         (ours): the factor of X[a] nearest to X[b], each token weighted by 1 / |X[a]|^2 (`common.moments`); only for
         pairs named in ``collect(moments=...)``.
+
+        A channel that is zero at ``a`` has 1 by every estimator (`common.moments.silent`). The official codes divide by zero.
         """
         if estimator not in ESTIMATORS:
             raise unknown("estimator", estimator, ESTIMATORS)
         if estimator == "elementwise":
             total, _, count = self._elementwise(a, b, rotated)
-            return total / count.clamp_min(1)
+            return torch.where(silent(self.magnitudes[rotated][a]), 1.0, total / count)
         if estimator == "least-squares":
             return self.least_squares(a, b).channels(rotated)
         self._require_rotated(rotated)
         if not 0 <= a < b <= self.layers:
             raise UserValueError(f"no ratio from X[{a}] to X[{b}]: the model has boundaries 0..{self.layers}")
         if estimator == "pooled-l1":
-            return self.magnitudes[rotated][b] / self.magnitudes[rotated][a].clamp_min(torch.finfo().tiny)
+            return magnitude_ratios(self.magnitudes[rotated][a], self.magnitudes[rotated][b])
         if b - a > self.span:
             raise UserValueError(f"ratios were collected for up to {self.span} layers, not {b - a}; raise span")
         return self.ratios[rotated, b - a][a] / self.samples

@@ -1,7 +1,8 @@
 """Render the JSON form of a table for the terminal, Markdown, CSV or LaTeX. Renders only; every number comes with it.
 
 The form is that of ``show --format json``: target, profile, title, rows of cells (reported, reproduced, stderr, status),
-claims. Rows of the profile that was run come first; with the stand-in, the paper's models stand in a table of their own.
+claims, and the subjects (`reproductions.settings`) whose rows these are. Each subject has a table of its own; the paper's
+models come last.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import json
 from common.errors import unknown
 
 FORMATS = ("terminal", "md", "csv", "latex", "json")
+PAPER = "paper"  # the subject that stands for the paper's own models
+LARGE = 1e9  # from here on (a model destroyed) digits say nothing
 MARKS = {True: "yes", False: "no", None: "not measured"}
 
 
@@ -33,6 +36,8 @@ def _json(table: dict) -> str:
 
 
 def _number(value: float, digits: int | None = None) -> str:
+    if isinstance(value, float) and abs(value) >= LARGE:
+        return f"{value:.2e}"
     return f"{value:.{2 if digits is None else digits}f}"
 
 
@@ -40,9 +45,15 @@ def _measured_cell(cell: dict, with_error: bool) -> str:
     if cell["reproduced"] is None and "text" in cell:
         return cell["text"]
     if cell["reproduced"] is None:
-        return {"not run": "·", "none": "", "not implemented": ""}.get(cell["status"], "x")
-    error = f"±{cell['stderr']:.1f}" if with_error and cell["stderr"] else ""
+        status = cell["status"].partition(":")[0]
+        marks = {"not run": "·", "none": "", "not implemented": "", "no data": "no data"}
+        return _diverged(cell) or marks.get(status, "x")
+    error = f"±{_number(cell['stderr'], 1)}" if with_error and cell["stderr"] else ""
     return _number(cell["reproduced"], cell.get("digits")) + error
+
+
+def _diverged(cell: dict) -> str | None:
+    return "diverged" if cell["status"].startswith("diverged") else None
 
 
 def _printed_cell(cell: dict) -> str:
@@ -58,11 +69,12 @@ def _doubted(cell: dict) -> bool:
 
 def _compared_cell(cell: dict) -> str:
     if cell["reproduced"] is None:
-        return " | ".join(filter(None, (_printed_cell(cell), cell.get("text"))))
+        return " | ".join(filter(None, (_printed_cell(cell), cell.get("text"), _diverged(cell))))
     digits = cell.get("digits")
     difference = ""
     if cell["reported"] is not None:
-        difference = f" ({cell['reproduced'] - cell['reported']:+.{2 if digits is None else digits}f})"
+        change = cell["reproduced"] - cell["reported"]
+        difference = f" ({'-' if change < 0 else '+'}{_number(abs(change), digits)})"
         if cell["status"] != "match":
             difference += " differs" + (f": {cell['explanation']}" if cell.get("explanation") else "")
     error = f"±{_number(cell['stderr'], digits)}" if cell["stderr"] else ""
@@ -70,23 +82,26 @@ def _compared_cell(cell: dict) -> str:
 
 
 def _parts(table: dict) -> list[tuple[str, list[dict], callable]]:
-    """(heading, rows, cell text) of each table to print."""
-    own = [row for row in table["rows"] if row["profile"] == table["profile"]]
-    if table["profile"] == "paper":
-        return [("Reported | reproduced (difference)", own, _compared_cell)]
-    reported = [row for row in table["rows"] if row["profile"] == "paper"]
-    last = [column for column in table["columns"] if column in ("AVG", "RP")]
+    """(heading, rows, cell text) of each table to print: one per subject, then the paper's own models."""
+    parts = []
+    for subject in table["subjects"]:
+        own = [row for row in table["rows"] if row["subject"] == subject["name"]]
+        if subject["name"] == PAPER:
+            parts.append((f"Reported | reproduced (difference), {subject['dtype']}", own, _compared_cell))
+            continue
+        last = [column for column in table["columns"] if column in ("AVG", "RP")]
 
-    def measured(cell: dict) -> str:
-        return _measured_cell(cell, cell["column"] in last)
+        def measured(cell: dict, last=last) -> str:
+            return _measured_cell(cell, cell["column"] in last)
 
-    heading = "Reported by the paper on its own models; none of these was run here"
-    if any(cell["reproduced"] is not None for row in reported for cell in row["cells"].values()):
-        heading += ". What needs no weights: reported | from the model's shape (difference)"
-    parts = [
-        (f"Measured on the stand-in ({_whose(table['origin'])})", own, measured),
-        (heading, reported, _compared_cell),
-    ]
+        name = "the stand-in" if subject["profile"] == "standin" else subject["label"]
+        parts.append((f"Measured on {name} ({subject['dtype']}; {_whose(subject['origin'])})", own, measured))
+    reported = [row for row in table["rows"] if row["subject"] == PAPER]
+    if PAPER not in [subject["name"] for subject in table["subjects"]]:
+        heading = "Reported by the paper on its own models; none of these was run here"
+        if any(cell["reproduced"] is not None for row in reported for cell in row["cells"].values()):
+            heading += ". What needs no weights: reported | from the model's shape (difference)"
+        parts.append((heading, reported, _compared_cell))
     return [part for part in parts if part[1]]
 
 
@@ -104,8 +119,14 @@ def _grid(rows: list[dict], columns: list[str], text) -> list[list[str]]:
         )
         note = row["status"] if empty and not row["status"].startswith("failed") else ""
         note = row.get("gate", note)
-        lines.append([row["model"], row["sparsity"], row["method"] + (f" ({note})" if note else ""), *cells])
+        model = [] if _one_model(rows) else [row["model"]]
+        lines.append([*model, row["sparsity"], row["method"] + (f" ({note})" if note else ""), *cells])
     return lines
+
+
+def _one_model(rows: list[dict]) -> bool:
+    """Whether the heading alone says whose rows these are: one model's, that is not the paper's."""
+    return bool(rows) and rows[0]["subject"] != PAPER and len({row["model"] for row in rows}) == 1
 
 
 def _columns(rows: list[dict]) -> list[str]:
@@ -113,10 +134,17 @@ def _columns(rows: list[dict]) -> list[str]:
 
 
 def _statuses(table: dict) -> list[str]:
-    """One line per cell that failed, so that no reason is hidden behind a mark."""
+    """One line per cell that failed or whose training diverged, and per reason for which there is no data: none is hidden."""
     lines = []
+    lacking: dict[str, dict[str, None]] = {}
     for row in table["rows"]:
-        failed = {name: c["status"] for name, c in row["cells"].items() if c["status"].startswith("failed")}
+        for name, cell in row["cells"].items():
+            if cell["status"].startswith("no data: "):
+                lacking.setdefault(cell["status"], {})[name] = None
+    lines += [f"{', '.join(names)}: {status}" for status, names in lacking.items()]
+    for row in table["rows"]:
+        told = ("failed", "diverged:")
+        failed = {name: c["status"] for name, c in row["cells"].items() if c["status"].startswith(told)}
         for status in dict.fromkeys(failed.values()):
             names = ", ".join(name for name, value in failed.items() if value == status)
             lines.append(f"{row['model']} {row['sparsity']} {row['method']}, {names}: {status}")
@@ -124,7 +152,26 @@ def _statuses(table: dict) -> list[str]:
 
 
 def _claims(table: dict) -> list[list[str]]:
-    return [[c["text"], MARKS[c["reported"]], c.get("note") or MARKS[c["reproduced"]]] for c in table["claims"]]
+    names = [subject["name"] for subject in table["subjects"]]
+    return [
+        [c["text"], MARKS[c["reported"]], *(c.get("note") or MARKS[c["by_subject"][name]] for name in names)]
+        for c in table["claims"]
+    ]
+
+
+def _claims_header(table: dict) -> list[str]:
+    here = ["here" if subject["name"] == PAPER else f"on {subject['name']}" for subject in table["subjects"]]
+    return ["The paper's claims", "in its numbers", *here]
+
+
+def _header(table: dict, rows: list[dict], columns: list[str]) -> list[str]:
+    """Column labels; an average that leaves out what there is no data for says over how many it is."""
+    over = {}
+    for subject in table["subjects"]:
+        if rows and rows[0]["subject"] == subject["name"]:
+            over = subject["over"]
+    first = ["n/N", "Method"] if _one_model(rows) else ["Model", "n/N", "Method"]
+    return [*first, *(f"{c} of {over[c]}" if c in over else c for c in columns)]
 
 
 def _aligned(header: list[str], lines: list[list[str]], left: int) -> str:
@@ -140,10 +187,10 @@ def _aligned(header: list[str], lines: list[list[str]], left: int) -> str:
 
 def _notes(table: dict) -> list[str]:
     lines = [table["note"]] if table.get("note") else []
-    marks = {c["status"] for row in table["rows"] if row["profile"] == table["profile"] for c in row["cells"].values()}
-    if "not run" in marks and table["profile"] == "standin":
+    marks = {c["status"] for row in table["rows"] if row["subject"] != PAPER for c in row["cells"].values()}
+    if "not run" in marks:
         lines.append("·: not run.")
-    printed = [cell for row in table["rows"] if row["profile"] == "paper" for cell in row["cells"].values()]
+    printed = [cell for row in table["rows"] if row["subject"] == PAPER for cell in row["cells"].values()]
     if any(cell["reproduced"] is not None for cell in printed):
         lines += [table["tolerance"]] if table.get("tolerance") else []
         counts = {mark: sum(cell["status"] == mark for cell in printed) for mark in ("match", "differs")}
@@ -165,11 +212,12 @@ def _terminal(table: dict) -> str:
     blocks = [table["title"]]
     for heading, rows, text in _parts(table):
         columns = _columns(rows)
-        blocks.append(f"{heading}\n\n" + _aligned(["Model", "n/N", "Method", *columns], _grid(rows, columns, text), 3))
+        blocks.append(
+            f"{heading}\n\n" + _aligned(_header(table, rows, columns), _grid(rows, columns, text), 3 - _one_model(rows))
+        )
     blocks += _notes(table)
     if table["claims"]:
-        header = ["The paper's claims", "in its numbers", f"here ({table['profile']})"]
-        blocks.append(_aligned(header, _claims(table), 3))
+        blocks.append(_aligned(_claims_header(table), _claims(table), 3))
     return "\n\n".join(blocks + _statuses(table)) + "\n"
 
 
@@ -183,11 +231,13 @@ def _markdown(table: dict) -> str:
     blocks = [f"**{table['title']}**"]
     for heading, rows, text in _parts(table):
         columns = _columns(rows)
-        blocks += [f"{heading}:", _pipes(["Model", "n/N", "Method", *columns], _grid(rows, columns, text), 3)]
+        blocks += [
+            f"{heading}:",
+            _pipes(_header(table, rows, columns), _grid(rows, columns, text), 3 - _one_model(rows)),
+        ]
     blocks += _notes(table)
     if table["claims"]:
-        header = ["The paper's claims", "in its numbers", f"here ({table['profile']})"]
-        blocks.append(_pipes(header, _claims(table), 3))
+        blocks.append(_pipes(_claims_header(table), _claims(table), 3))
     return "\n\n".join(blocks + _statuses(table)) + "\n"
 
 
@@ -211,13 +261,18 @@ def _latex(table: dict) -> str:
     blocks = []
     for heading, rows, text in _parts(table):
         columns = _columns(rows)
-        lines = [["Model", "$n/N$", "Method", *map(safe, columns)]]
+        left = 3 - _one_model(rows)
+        lines = [[safe(label).replace("n/N", "$n/N$") for label in _header(table, rows, columns)]]
         lines += [[safe(cell) for cell in line] for line in _grid(rows, columns, text)]
         body = [" & ".join(line) + r" \\" for line in lines]
         body.insert(1, r"\midrule")
         blocks.append(
             "\n".join(
-                [rf"% {table['title']}. {heading}", rf"\begin{{tabular}}{{lll{'r' * len(columns)}}}", r"\toprule"]
+                [
+                    rf"% {table['title']}. {heading}",
+                    rf"\begin{{tabular}}{{{'l' * left}{'r' * len(columns)}}}",
+                    r"\toprule",
+                ]
                 + [*body, r"\bottomrule", r"\end{tabular}"]
             )
         )

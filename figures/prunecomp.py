@@ -17,9 +17,11 @@ _REPAIRS = ("none", "factor", "d", "A", "d, least squares", "matrix, least squar
 
 
 def average(entry: dict) -> float | None:
-    """Mean perplexity of an entry's texts; None while one of them is missing."""
-    found = [r["values"].get("perplexity") for name, r in entry["records"].items() if name.startswith("perplexity")]
-    return sum(found) / len(found) if found and None not in found else None
+    """Mean perplexity of an entry's texts; None while one of them is missing or diverged."""
+    texts = [record["values"] for name, record in entry["records"].items() if name.startswith("perplexity")]
+    found = [values.get("perplexity", math.nan) for values in texts]
+    mean = sum(found) / len(found) if found else math.nan
+    return mean if math.isfinite(mean) else None
 
 
 def figure1(entries: list[dict], profile: str) -> plt.Figure:

@@ -12,7 +12,9 @@ import logging
 import os
 import sys
 
-from common.errors import UserError, quiet_logging
+from common.errors import UserError, quiet_logging, unknown
+
+DTYPES = ("float32", "bfloat16", "float16")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -27,8 +29,9 @@ def parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="measure what a target still lacks, one record per cell")
     run.add_argument("targets", nargs="+", metavar="TARGET", help="as `list` prints them, e.g. table1-linearpatch")
     _narrowing(run)
-    run.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, or auto to spread a model (default: cpu)")
-    run.add_argument("--dtype", help="float32, bfloat16 or float16 (default: float32 on a CPU, else as saved)")
+    run.add_argument(
+        "--device", help="cpu, cuda, cuda:1, or auto to spread a model (default: cuda where there is a GPU)"
+    )
     run.add_argument(
         "--force",
         action="store_true",
@@ -42,28 +45,77 @@ def parser() -> argparse.ArgumentParser:
 
     fetch = commands.add_parser("fetch", help="download every model and dataset a target needs, then run offline")
     fetch.add_argument("target", metavar="TARGET")
-    _narrowing(fetch, profile="paper")
+    _narrowing(fetch)
 
     audit = commands.add_parser("audit", help="check the papers' own arithmetic")
     audit.add_argument("--json", action="store_true", help="as JSON")
     return top
 
 
-def _narrowing(command: argparse.ArgumentParser, profile: str = "standin") -> None:
-    command.add_argument("--profile", default=profile, help=f"standin or paper (default: {profile})")
-    command.add_argument("--model", action="append", default=[], metavar="NAME", help="only this model; repeatable")
+def _narrowing(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--profile", help="standin or paper (default: as the model has it; without one, the stand-in's)"
+    )
+    command.add_argument(
+        "--model",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="standin, a registered model, a hub id or a directory; one of the paper's own is taken as printed; repeatable",
+    )
+    command.add_argument(
+        "--remove", metavar="N,N", help="layers to remove from the model (default: the paper's shares)"
+    )
     command.add_argument("--row", metavar="PATTERN", help="only rows whose method fits, e.g. 'LinearPatch*'")
     command.add_argument("--limit", type=int, metavar="N", help="a quick look: only N items of each task")
+    command.add_argument(
+        "--dtype",
+        help="float32, bfloat16 or float16, of weights and computation; records of one type are not those of another "
+        "(default: float32 for the stand-in, float16 for the papers' models, bfloat16 for any other)",
+    )
 
 
 def _check(options: argparse.Namespace) -> None:
-    from common.errors import unknown
-    from reproductions.registry import PROFILES
-
-    if options.profile not in PROFILES:
-        raise unknown("profile", options.profile, PROFILES)
     if options.limit is not None and options.limit < 2:
         raise UserError(f"--limit {options.limit} leaves no standard error; use at least 2")
+    if options.dtype is not None and options.dtype not in DTYPES:
+        raise unknown("dtype", options.dtype, DTYPES)
+
+
+def _subjects(options: argparse.Namespace, tables: list) -> list[tuple]:
+    """(subject, models of the paper's own to narrow it to) for each that a command names; [] when it names none."""
+    from dataclasses import replace
+
+    from reproductions import settings
+
+    remove = _counts(options.remove)
+    profile = options.profile
+    printed = {row.model for table in tables for row in table.rows(settings.PAPER, None)}
+    of_paper, found = [], []
+    for name in options.model:
+        if profile == "standin" and name != settings.STANDIN.model:
+            raise unknown("model in the standin profile", name, [settings.STANDIN.model])
+        if name in printed and not remove:
+            of_paper.append(name)
+        else:
+            found.append((settings.of_model(name, remove, profile), ()))
+    if remove and not options.model:
+        raise UserError("--remove says how many layers a model loses: say which with --model (make: MODEL=)")
+    if of_paper or (profile and not options.model):
+        found.insert(0, (settings.subject("paper" if of_paper else profile), tuple(of_paper)))
+    if options.dtype:
+        default = [] if found else [(settings.STANDIN, ())]
+        found = [(replace(subject, dtype=options.dtype), models) for subject, models in found or default]
+    return found
+
+
+def _counts(text: str | None) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError as error:
+        raise UserError(
+            f"--remove {text!r} is no list of numbers of layers; write for instance --remove 7,9"
+        ) from error
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -80,22 +132,33 @@ def _list(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     from common.results import Store
-    from reproductions import registry, runner
+    from reproductions import registry, runner, settings
 
     _check(options)
     tables = [registry.get(target) for target in options.targets]
-    if options.profile == "standin":
-        os.environ["HF_HUB_OFFLINE"] = "1"  # nothing of the stand-in comes from the hub: ask no network
     store = Store()
-    chosen = {"models": options.model, "pattern": options.row, "limit": options.limit}
-    if not runner.missing(tables, store, options.profile, force=options.force, **chosen):
+    narrowed = {"pattern": options.row, "limit": options.limit}
+    jobs = [
+        (subject, {"models": models, **narrowed})
+        for subject, models in _subjects(options, tables) or [(settings.STANDIN, ())]
+    ]
+    if all(subject.standin for subject, _ in jobs):
+        os.environ["HF_HUB_OFFLINE"] = "1"  # nothing of the stand-in comes from the hub: ask no network
+    work = [
+        entry
+        for subject, chosen in jobs
+        for entry in runner.missing(tables, store, subject, force=options.force, **chosen)
+    ]
+    if not work:
         print("every cell has a record; nothing to measure", file=sys.stderr)
         return 0
     from reproductions import measure  # loads torch and transformers: only when there is something to measure
 
-    measure.check(options.device, options.dtype)
-    options_of_run = {"device": options.device, "dtype": options.dtype, "force": options.force}
-    failed = runner.run(tables, store, options.profile, measure, **chosen, **options_of_run)
+    device = measure.device_for(options.device, options.dtype, work)
+    failed = sum(
+        runner.run(tables, store, subject, measure, **chosen, device=device, force=options.force)
+        for subject, chosen in jobs
+    )
     if failed:
         cells = "1 cell" if failed == 1 else f"{failed} cells"
         print(f"{cells} failed; the reasons are recorded and the next run tries again", file=sys.stderr)
@@ -105,30 +168,36 @@ def _run(options: argparse.Namespace) -> int:
 def _show(options: argparse.Namespace) -> int:
     from common import tables
     from common.results import Store
-    from reproductions import registry, runner, show
+    from reproductions import registry, runner, settings, show
 
     _check(options)
     if options.format not in tables.FORMATS:
         tables.render({}, options.format)  # raises, naming the formats
     wanted = [registry.get(target) for target in options.targets]
-    chosen = {"models": options.model, "pattern": options.row, "limit": options.limit}
-    shown = runner.fitting(wanted, options.profile, *chosen.values())
+    store = Store()
+    named = _subjects(options, wanted)
+    models = [model for _, of_paper in named for model in of_paper]
+    chosen = {"pattern": options.row, "limit": options.limit}
+    first = named[0] if named else (settings.STANDIN, ())
+    shown = runner.fitting(wanted, first[0], first[1], *chosen.values())
     for number, (table, _) in enumerate(shown):
-        text = tables.render(show.build(table, Store(), options.profile, **chosen), options.format)
+        subjects = [subject for subject, _ in named] or show.published(table, store, options.limit)
+        text = tables.render(show.build(table, store, subjects, models=models, **chosen), options.format)
         print("\n" * (number > 0) + text, end="")
-        if table.draw:
-            paths = show.drawn(table, Store(), options.profile, **chosen)
+        for subject in subjects if table.draw else []:
+            paths = show.drawn(table, store, subject, models=models if subject.printed else (), **chosen)
             print("\n".join(map(str, paths)) or "nothing measured yet: no picture", file=sys.stderr)
     return 0
 
 
 def _fetch(options: argparse.Namespace) -> int:
-    from reproductions import fetch, registry
+    from reproductions import fetch, registry, settings
 
     _check(options)
     table = registry.get(options.target)
-    for what in fetch.fetch(table, options.profile, models=options.model, pattern=options.row):
-        print(what)
+    for subject, models in _subjects(options, [table]) or [(settings.PAPER, ())]:
+        for what in fetch.fetch(table, subject, models=models, pattern=options.row):
+            print(what)
     return 0
 
 

@@ -7,32 +7,44 @@ from collections.abc import Iterator, Sequence
 from tqdm import tqdm
 
 from common import corpora, instructions, models
+from common.errors import NoData
 from common.evaluation import PROTOCOLS, harness, mmlu
-from reproductions import methods, shapes
+from reproductions import methods, settings, shapes
 from reproductions.prepared import named
 from reproductions.registry import Table
 from reproductions.runner import choose_rows
+from reproductions.settings import Subject
 
 
-def fetch(table: Table, profile: str, *, models: Sequence[str] = (), pattern: str | None = None) -> Iterator[str]:
+def fetch(
+    table: Table, subject: Subject | str, *, models: Sequence[str] = (), pattern: str | None = None
+) -> Iterator[str]:
     """Fetch every model, corpus and task of the chosen rows, one after the other; yields a line for each.
 
     Raises:
         UserError: something could not be fetched; what came before is kept and not fetched again.
     """
-    rows = [row for row in choose_rows(table, profile, models, pattern, None) if row.recipe]
+    subject = settings.subject(subject)
+    rows = [row for row in choose_rows(table, subject, models, pattern, None) if row.recipe]
     rows = [row for row in rows if row.recipe.weights != shapes.WEIGHTS]  # a shape needs nothing
-    if profile == "standin":
+    if subject.standin:
         yield "the stand-in profile needs nothing from the hub"
         return
     jobs = [("model", name) for name in dict.fromkeys(row.model for row in rows)]
     for kind, keys in (("corpus", ("corpus", "validation")), ("instructions", ("source",))):
         jobs += [(kind, name) for name in dict.fromkeys(n for row in rows for n in named(row.recipe, keys))]
-    benchmarks = dict.fromkeys(column.benchmark for column in table.columns(profile) if column.benchmark and rows)
+    benchmarks = dict.fromkeys(column.benchmark for column in table.columns_for(subject) if column.benchmark and rows)
     jobs += [("benchmark", name) for name in benchmarks]
+    lacking = []
     for kind, name in tqdm(jobs, desc="fetching", disable=None):
-        _FETCH[kind](name)
-        yield f"{kind} {name}: here"
+        try:
+            _FETCH[kind](name)
+            yield f"{kind} {name}: here"
+        except NoData as error:  # what else there is makes most of a table
+            lacking.append(error)
+            yield f"{kind} {name}: no data ({error})"
+    if lacking and len(lacking) == sum(kind != "model" for kind, _ in jobs):
+        raise lacking[0]
 
 
 def _benchmark(name: str) -> None:

@@ -8,32 +8,71 @@ wants measured is declared in the papers' modules beside this one.
 from __future__ import annotations
 
 import gc
+import time
+from collections.abc import Sequence
 
 import torch
 import transformers
 
 from common import corpora, models
-from common.errors import unknown
+from common.errors import UserError, unknown
 from common.results import Recipe
 from common.standin import corpus as standin_corpus
 from common.surgery import remove_layers
 from reproductions import methods, shapes
 from reproductions.methods import shared
 from reproductions.prepared import Prepared, named
+from reproductions.runner import Work
+
+# Pruned models of one table are held together up to this many bytes: a thousand stand-ins, ten models of 135 M, no larger.
+HELD_TOGETHER = 4e9
+# Above so many parameters a CPU takes days for a table: it has to be asked for by name.
+MOST_ON_CPU = 3e9
+# What a row of full test sets reads: nine tasks and three perplexities, in tokens (LLaMA-2's tokenizer).
+TOKENS_OF_A_ROW = 2.5e6
 
 
-def check(device: str, dtype: str | None) -> None:
-    """Refuse a device or dtype that there is not, before every cell fails for it.
+def held_together(recipe: Recipe) -> int:
+    """How many models of a recipe's kind are measured side by side, so that evaluations share what their models share."""
+    if recipe.weights == shapes.WEIGHTS:
+        return 1
+    try:
+        size = models.parameters(recipe.model) * getattr(torch, recipe.dtype).itemsize
+    except UserError:  # preparing it says so, in its cells
+        return 1
+    return max(1, min(16, int(HELD_TOGETHER / size)))
+
+
+def device_for(asked: str | None, dtype: str | None, work: Sequence[Work]) -> str:
+    """The device to measure on: the one asked for, else a GPU where there is one, else the CPU.
 
     Raises:
-        UserError: names what is wrong and what to use.
+        UserError: a device or dtype that there is not; a model too large for the CPU, unless the CPU is what was asked for.
     """
+    device = asked or ("cuda" if torch.cuda.is_available() else "cpu")
     models.placement(device, dtype)
+    if asked is None and device == "cpu":
+        for name in {entry.recipe.model for entry in work if entry.recipe.weights != shapes.WEIGHTS}:
+            parameters = models.parameters(name)
+            if parameters > MOST_ON_CPU:
+                hours = 2 * parameters * TOKENS_OF_A_ROW / _flops() / 3600
+                raise UserError(
+                    f"{name} has {parameters / 1e9:.1f} B parameters, and there is no GPU: one row of full test sets would "
+                    f"take about {hours:.0f} hours on this CPU; say --device cpu (make: DEVICE=cpu) to do it anyway"
+                )
+    return device
 
 
-def prepare(
-    recipe: Recipe, *, device: str = "cpu", dtype: str | None = None, progress: bool = False, anew: bool = False
-) -> Prepared:
+def _flops() -> float:
+    """Multiplications and additions a second of this CPU in float32, by one matrix product."""
+    x = torch.rand(1024, 1024)
+    x @ x  # warms up
+    started = time.perf_counter()
+    x @ x
+    return 2 * 1024**3 / (time.perf_counter() - started)
+
+
+def prepare(recipe: Recipe, *, device: str = "cpu", progress: bool = False, anew: bool = False) -> Prepared:
     """Load the recipe's model, choose and remove layers, repair the cut and train (a shape recipe: build the shape alone).
 
     anew: searches and trainings that an earlier run finished are done again.
@@ -51,12 +90,11 @@ def prepare(
     torch.set_flush_denormal(True)  # a trained model's tiny numbers would slow a CPU down several times
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    model, tokenizer = models.load(recipe.model, device=device, dtype=dtype)
-    dtype_used = str(next(model.parameters()).dtype).removeprefix("torch.")
+    model, tokenizer = models.load(recipe.model, device=device, dtype=recipe.dtype)
     prepared = Prepared(model, tokenizer, recipe, sum(p.numel() for p in model.parameters()), anew=anew)
     # Where the files lie on this machine says nothing to anyone else.
     source = {"name": model.source["name"], "revision": model.source["revision"], "weights": recipe.weights}
-    prepared.provenance = {"model": source | {"dtype": dtype_used}}
+    prepared.provenance = {"model": source | {"dtype": recipe.dtype}}
     if model.device.type == "cuda":
         prepared.provenance["gpu"] = torch.cuda.get_device_name(model.device)
     if recipe.profile == "standin":
@@ -93,8 +131,11 @@ def _prune(prepared: Prepared, progress: bool) -> None:
     prepared.details |= {"layers": layers, "layer_executions": decoder.executions}
 
 
-def benchmark(prepared: Prepared, name: str) -> tuple[dict, dict, dict]:
-    """Values, standard errors and details of one benchmark: NAME or NAME@ARGUMENT of a method's, or an lm-eval task."""
+def benchmark(prepared: Prepared, name: str) -> tuple:
+    """Values, standard errors and details of one benchmark: NAME or NAME@ARGUMENT of a method's, or an lm-eval task.
+
+    Perplexities and tasks have a fourth part: outcomes per window or item, numpy arrays by name.
+    """
     if isinstance(prepared, shapes.Prepared):
         return shapes.benchmark(prepared, name)
     base, _, argument = name.partition("@")

@@ -8,6 +8,7 @@ import re
 from common import tables
 from common.results import PUBLISHED, ROOT, Store
 from reproductions import declare, registry, reported, show
+from reproductions.settings import PAPER
 
 HEADER = (
     "Target",
@@ -26,7 +27,7 @@ def counts(table: registry.Table, store: Store) -> dict:
     standin = show.build(table, store, "standin")["rows"]
     own = [c for row in standin if row["profile"] == "standin" for c in row["cells"].values()]
     rows = show.build(table, store, "paper")["rows"]
-    free = {column.label for column in table.columns("paper") if column.weight_free}
+    free = {column.label for column in table.columns_for(PAPER) if column.weight_free}
     paper = [(row["shape"] or label in free, cell) for row in rows for label, cell in row["cells"].items()]
     shaped = [cell["status"] for weight_free, cell in paper if weight_free and cell["reproduced"] is not None]
     return {

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from common.errors import unknown
 from common.results import Recipe
+from reproductions import settings
+from reproductions.settings import Subject
 
-PROFILES = ("standin", "paper")
 PAPERS = ("linearpatch", "prunecomp", "laco", "reassessing")
 MODULES = tuple(f"reproductions.{paper}" for paper in PAPERS)
 
@@ -24,8 +25,9 @@ class Column:
 
     benchmark, key: the record's benchmark and value. derived: in their place, ``average``, ``retained`` (mean of ratios to
     the dense row) or ``retained-average`` (ratio of averages), over the columns that ``of`` names (none: all accuracy
-    columns). hidden: measured for derived columns, but not shown. scale: what a value is multiplied by to be shown
-    (accuracies are stored as shares). compare: how a reproduced number is held against a reported one: ``accuracy`` within
+    columns). only: ``printed`` for the paper's own models alone, ``one model`` for any other alone. hidden: measured for
+    derived columns, but not shown. scale: what a value is multiplied by to be shown (accuracies are stored as shares).
+    compare: how a reproduced number is held against a reported one: ``accuracy`` within
     two standard errors, ``perplexity`` within 1 %, ``exact`` to the printed digits. weight_free: the number follows from
     the model's shape (see Row.shapes). text: the cell is the record's detail of that key, not a number. None of benchmark
     and derived: the column is declared, and its cells say so.
@@ -42,6 +44,7 @@ class Column:
     text: bool = False
     of: tuple[str, ...] = ()
     hidden: bool = False
+    only: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,11 +87,29 @@ class Table:
     paper: str
     number: str
     title: str
-    rows: Callable[[str, int | None], list[Row]]  # (profile, limit) -> rows
-    columns: Callable[[str], list[Column]]
+    declared: Callable[[Subject, int | None], list[Row]]  # (subject, limit) -> rows
+    columns: Callable[[str], list[Column]]  # profile -> columns
     claims: tuple[Claim, ...] = ()
     note: str = ""
     draw: str | None = None
+
+    def rows(self, subject: Subject | str, limit: int | None = None) -> list[Row]:
+        """The declared rows of a subject (or of a profile's name), each once, in its type of numbers."""
+        subject = settings.subject(subject)
+        rows = {(row.label, row.sparsity, row.method): row for row in self.declared(subject, limit)}
+        return [_in_type(row, subject.dtype) for row in rows.values()]
+
+    def columns_for(self, subject: Subject) -> list[Column]:
+        """The columns that a subject's rows have."""
+        other = "one model" if subject.printed else "printed"
+        return [column for column in self.columns(subject.profile) if column.only != other]
+
+
+def _in_type(row: Row, dtype: str) -> Row:
+    """The row as it is measured in this type; what needs no weights has none."""
+    if row.recipe is None or row.recipe == row.shapes:
+        return row
+    return replace(row, recipe=replace(row.recipe, dtype=dtype))
 
 
 @lru_cache(maxsize=1)

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from tqdm import tqdm
 
 from common import results
-from common.errors import UserError, unknown
+from common.errors import NoData, UserError, unknown
 from common.results import Recipe, Record, Store
+from reproductions import settings
 from reproductions.registry import Row, Table
+from reproductions.settings import PAPER, Subject
 
 log = logging.getLogger(__name__)
 
@@ -32,17 +34,20 @@ class Work:
     benchmarks: list[str] = field(default_factory=list)
 
 
-def choose_rows(table: Table, profile: str, models: Sequence[str], pattern: str | None, limit: int | None) -> list[Row]:
-    """The rows of a table that a command names.
+def choose_rows(
+    table: Table, subject: Subject | str, models: Sequence[str], pattern: str | None, limit: int | None
+) -> list[Row]:
+    """The rows of a table that a command names; subject: or a profile's name, models: of the paper's own.
 
     Raises:
         UserError: a model that the table does not have, or a pattern that fits no row.
     """
-    rows = table.rows(profile, limit)
+    subject = settings.subject(subject)
+    rows = table.rows(subject, limit)
     known = {row.model for row in rows}
     for model in models:
         if model not in known:
-            raise unknown(f"model in the {profile} profile of {table.target}", model, known)
+            raise unknown(f"model in the {subject.profile} profile of {table.target}", model, known)
     chosen = [row for row in rows if _fits(row, models, pattern)]
     if pattern is not None and not chosen:
         raise unknown("row", pattern, {row.method for row in rows})
@@ -50,7 +55,7 @@ def choose_rows(table: Table, profile: str, models: Sequence[str], pattern: str 
 
 
 def fitting(
-    tables: Sequence[Table], profile: str, models: Sequence[str], pattern: str | None, limit: int | None
+    tables: Sequence[Table], subject: Subject | str, models: Sequence[str], pattern: str | None, limit: int | None
 ) -> list[tuple[Table, list[Row]]]:
     """Each table with the rows that a command names; of several tables those that have none of them are left out.
 
@@ -60,7 +65,7 @@ def fitting(
     found, problems = [], []
     for table in tables:
         try:
-            found.append((table, choose_rows(table, profile, models, pattern, limit)))
+            found.append((table, choose_rows(table, subject, models, pattern, limit)))
         except UserError as error:
             problems.append(error)
     if problems and not found:
@@ -78,17 +83,18 @@ def _fits(row: Row, models: Sequence[str], pattern: str | None) -> bool:
 def missing(
     tables: Sequence[Table],
     store: Store,
-    profile: str,
+    subject: Subject | str,
     *,
     models: Sequence[str] = (),
     pattern: str | None = None,
     limit: int | None = None,
     force: bool = False,
 ) -> list[Work]:
-    """What has to be measured, grouped by recipe. Failed records are tried again; ``force`` measures everything anew.
+    """What has to be measured, grouped by recipe. What failed or had no data is tried again; ``force`` measures all anew.
 
     Cells of the paper's models that need no weights are part of either profile.
     """
+    subject = settings.subject(subject)
     work: dict[str, Work] = {}
 
     def want(recipe: Recipe, row: Row, benchmarks: Iterable[str]) -> None:
@@ -100,14 +106,14 @@ def missing(
             if benchmark not in entry.benchmarks:
                 entry.benchmarks.append(benchmark)
 
-    for table, rows in fitting(tables, profile, models, pattern, limit):
+    for table, rows in fitting(tables, subject, models, pattern, limit):
         for row in rows:
             if row.recipe is not None:
-                columns = [c for c in table.columns(profile) if not c.shape_only or row.recipe == row.shapes]
+                columns = [c for c in table.columns_for(subject) if not c.shape_only or row.recipe == row.shapes]
                 want(row.recipe, row, [c.benchmark for c in columns if c.benchmark])
-        for row in table.rows("paper", None):
+        for row in table.rows(PAPER, None) if subject.standin or subject.printed else []:
             if row.shapes is not None and _fits(row, models, pattern):
-                want(row.shapes, row, [c.benchmark for c in table.columns("paper") if c.weight_free])
+                want(row.shapes, row, [c.benchmark for c in table.columns_for(PAPER) if c.weight_free])
     return list(work.values())
 
 
@@ -124,69 +130,104 @@ def describe(error: BaseException) -> str:
 def run(
     tables: Sequence[Table],
     store: Store,
-    profile: str,
+    subject: Subject | str,
     measure,
     *,
     models: Sequence[str] = (),
     pattern: str | None = None,
     limit: int | None = None,
     device: str = "cpu",
-    dtype: str | None = None,
     force: bool = False,
 ) -> int:
     """Measure every missing cell; returns the number of failed ones.
 
-    ``measure`` offers ``prepare(recipe, device=, dtype=, progress=, anew=)`` and ``benchmark(prepared, name)`` returning
-    values, standard errors and details. A cell that fails is recorded with its reason and does not stop the others.
+    ``measure`` offers ``held_together(recipe)``, ``prepare(recipe, device=, progress=, anew=)`` and ``benchmark(prepared,
+    name)`` returning values, standard errors, details and, perhaps, outcomes per item. A cell that fails is recorded with
+    its reason and does not stop the others; one whose data cannot be had is recorded as that, and is no failure.
     """
     store.check_writable()
-    work = missing(tables, store, profile, force=force, models=models, pattern=pattern, limit=limit)
-    shared = results.environment() | {"device": device, "dtype": dtype}
+    work = missing(tables, store, subject, force=force, models=models, pattern=pattern, limit=limit)
+    shared = results.environment() | {"device": device}
     failed = 0
     told: set[str] = set()  # one reason can stop every cell of a model: say it once
     with tqdm(total=sum(len(w.benchmarks) for w in work), unit="cell", disable=not sys.stderr.isatty()) as bar:
-        for entry in work:
-            bar.set_description(entry.title)
-            prepared = None  # the last model goes before the next one comes: there may be room for one only
-            started = time.perf_counter()
-            prepared, problem = _attempt(
-                lambda e=entry: measure.prepare(e.recipe, device=device, dtype=dtype, progress=True, anew=force)
-            )
-            preparing = time.perf_counter() - started
-            for benchmark in entry.benchmarks:
-                started = time.perf_counter()
-                outcome = None
-                if prepared is not None:
-                    outcome, problem = _attempt(lambda b=benchmark, p=prepared: measure.benchmark(p, b))
-                provenance = shared | {"seconds": time.perf_counter() - started, "preparing_seconds": preparing}
-                provenance |= results.peak_memory() | {"measured_at": results.now()}
-                record = _record(entry.recipe, benchmark, prepared, outcome, problem, provenance)
-                store.put(record, entry.recipe)
-                if outcome is None:
-                    failed += 1
-                    if problem not in told:
-                        log.error("%s, %s: %s", entry.title, benchmark, problem)
-                    told.add(problem)
-                bar.update()
+        while work:
+            # Models that are held together answer each benchmark one after the other: what they share is computed once.
+            held, work = _held(work, measure)
+            ready = [_prepared(entry, measure, device, force, bar) for entry in held]
+            for benchmark in sorted({b: None for entry in held for b in entry.benchmarks}, key=_LAST.__contains__):
+                for entry, (prepared, problem, preparing) in zip(held, ready, strict=True):
+                    if benchmark not in entry.benchmarks:
+                        continue
+                    bar.set_description(entry.title)
+                    started = time.perf_counter()
+                    outcome = None
+                    if prepared is not None:
+                        outcome, problem = _attempt(lambda b=benchmark, p=prepared: measure.benchmark(p, b))
+                    provenance = shared | {"seconds": time.perf_counter() - started, "preparing_seconds": preparing}
+                    provenance |= results.peak_memory() | {"measured_at": results.now()}
+                    record, items = _record(entry.recipe, benchmark, prepared, outcome, problem, provenance)
+                    store.put(record, entry.recipe, items)
+                    if outcome is None:
+                        failed += record.status == "failed"
+                        if problem.text not in told:
+                            level = logging.ERROR if record.status == "failed" else logging.WARNING
+                            log.log(level, "%s, %s: %s", entry.title, benchmark, problem.text)
+                        told.add(problem.text)
+                    bar.update()
+            prepared = ready = None  # they go before the next ones come: there may be room for one only
     return failed
 
 
-def _attempt(action: Callable) -> tuple[object | None, str | None]:
+# Measured after all others, so that most of a table is there early: more items than those of all other tasks together.
+_LAST = ("hellaswag",)
+
+
+def _held(work: list[Work], measure) -> tuple[list[Work], list[Work]]:
+    """The first recipes, as many of one model as ``measure.held_together`` says fit into memory, and the others."""
+    first = work[0].recipe
+    most = measure.held_together(first)
+    count = 1
+    while count < min(most, len(work)) and work[count].recipe.model == first.model:
+        count += 1
+    return work[:count], work[count:]
+
+
+def _prepared(entry: Work, measure, device: str, force: bool, bar: tqdm) -> tuple[object | None, Problem | None, float]:
+    """A recipe's model, or why there is none, and the seconds that took."""
+    bar.set_description(entry.title)
+    started = time.perf_counter()
+    prepared, problem = _attempt(lambda: measure.prepare(entry.recipe, device=device, progress=True, anew=force))
+    return prepared, problem, time.perf_counter() - started
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a cell has no value: one line, and the status that its record gets."""
+
+    text: str
+    status: str
+
+
+def _attempt(action: Callable) -> tuple[object | None, Problem | None]:
     try:
         return action(), None
     except Exception as error:  # whatever stops one cell must not stop the others
         if not isinstance(error, UserError):
             log.debug("cell failed", exc_info=True)
-        return None, describe(error)
+        return None, Problem(describe(error), "no data" if isinstance(error, NoData) else "failed")
 
 
-def _record(recipe: Recipe, benchmark: str, prepared, outcome, problem: str | None, provenance: dict) -> Record:
+def _record(
+    recipe: Recipe, benchmark: str, prepared, outcome, problem: Problem | None, provenance: dict
+) -> tuple[Record, dict]:
+    """The record of a cell, and its outcomes per item."""
     base = {"recipe": recipe.__dict__ | {}, "recipe_hash": recipe.hash, "benchmark": benchmark}
     if prepared is not None:
         provenance = provenance | prepared.provenance
     if outcome is None:
-        return Record(**base, status="failed", reason=problem, provenance=provenance)
-    values, stderr, details = outcome
-    return Record(
-        **base, status="ok", values=values, stderr=stderr, details=prepared.details | details, provenance=provenance
-    )
+        return Record(**base, status=problem.status, reason=problem.text, provenance=provenance), {}
+    values, stderr, details, *items = outcome
+    details = prepared.details | details
+    found = Record(**base, status="ok", values=values, stderr=stderr, details=details, provenance=provenance)
+    return found, dict(*items)

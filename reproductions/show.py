@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from common.errors import UserError
 from common.evaluation import scores as scoring
 from common.results import Record, Store
-from reproductions import audit, reported
+from reproductions import audit, reported, settings
 from reproductions.registry import Column, Row, Table
 from reproductions.runner import choose_rows
+from reproductions.settings import PAPER, STANDIN, Subject
 
 TOLERANCE = (
     "A reproduced number matches a reported one when they differ by at most two standard errors (accuracies), 1 % "
@@ -44,54 +45,80 @@ class Text:
 def build(
     table: Table,
     store: Store,
-    profile: str,
+    subjects: Subject | str | Sequence[Subject],
     *,
     models: Sequence[str] = (),
     pattern: str | None = None,
     limit: int | None = None,
 ) -> dict:
-    """The JSON form of a table (README: how reported and reproduced are compared)."""
+    """The JSON form of a table (README: how reported and reproduced are compared).
+
+    subjects: one, by a profile's name or itself, or several: each has rows of its own, in this order. models: of the
+    paper's own.
+    """
+    subjects = [settings.subject(s) for s in ([subjects] if isinstance(subjects, Subject | str) else subjects)]
     printed = reported.cells(table.paper, table.number)
-    rows, origins = [], set()
-    for row in choose_rows(table, profile, models=models, pattern=pattern, limit=limit):
-        rows.append((row, profile, _measured(row, table.columns(profile), store, origins)))
-    _derive(rows, table.columns(profile))
-    if profile != "paper":
-        # Of the paper's models only what needs no weights belongs beside the stand-in's numbers.
-        weight_free = [column for column in table.columns("paper") if column.weight_free]
-        rows += [(row, "paper", _measured(row, weight_free, store, set())) for row in table.rows("paper", None)]
+    rows, facts = [], []
+    for subject in subjects:
+        origins: set[str] = set()
+        own = [
+            (row, subject, _measured(row, table.columns_for(subject), store, origins))
+            for row in choose_rows(table, subject, models=models, pattern=pattern, limit=limit)
+        ]
+        over = _derive(own, table.columns_for(subject))
+        rows += own
+        shown = {"name": subject.name, "label": subject.label, "profile": subject.profile, "dtype": subject.dtype}
+        facts.append(shown | {"origin": " and ".join(sorted(origins)) or "no", "over": over})
+    if not any(subject.printed for subject in subjects):
+        # Of the paper's models only what needs no weights belongs beside another model's numbers.
+        weight_free = [column for column in table.columns_for(PAPER) if column.weight_free]
+        rows += [(row, PAPER, _measured(row, weight_free, store, set())) for row in table.rows(PAPER, None)]
     lines = []
-    for row, of_profile, scores in rows:
-        columns = [column for column in table.columns(of_profile) if not column.hidden]
-        cells = {c.label: _cell(row, c, scores, printed if of_profile == "paper" else {}) for c in columns}
+    for row, subject, scores in rows:
+        columns = [column for column in table.columns_for(subject) if not column.hidden]
+        cells = {c.label: _cell(row, c, scores, printed if subject.printed else {}) for c in columns}
         cells = {label: cell for label, cell in cells.items() if cell["status"] != "absent"}
         lacking = [cell for cell in cells.values() if cell["reproduced"] is None and "text" not in cell]
         statuses = {cell["status"] for cell in lacking} - {"none"}
         status = "measured" if not statuses else min(statuses, key=len)
         line = {"model": row.label, "sparsity": row.sparsity, "method": row.method, "dense": row.dense}
         line["shape"] = row.recipe is not None and row.recipe == row.shapes  # whatever is measured, it needs no weights
-        lines.append(line | {"profile": of_profile, "status": status, "cells": cells})
+        lines.append(line | {"profile": subject.profile, "subject": subject.name, "status": status, "cells": cells})
     _mark(table, lines)
-    _gate(lines, {column.label for column in table.columns("paper") if not column.weight_free})
+    _gate(lines, {column.label for column in table.columns_for(PAPER) if not column.weight_free})
+    first = subjects[0]
     return {
         "target": table.target,
-        "profile": profile,
+        "profile": first.profile,
         "title": table.title + (f" (only {limit} items of each task)" if limit else ""),
-        "origin": " and ".join(sorted(origins)) or "no",
-        "columns": [column.label for column in table.columns(profile) if not column.hidden],
+        "origin": facts[0]["origin"],
+        "subjects": facts,
+        "columns": [column.label for column in table.columns_for(first) if not column.hidden],
         "note": table.note,
         "tolerance": TOLERANCE,
         "gate": GATE,
         "rows": lines,
-        "claims": _claims(table, lines, printed, profile),
+        "claims": _claims(table, lines, printed, subjects),
     }
+
+
+def published(table: Table, store: Store, limit: int | None = None) -> list[Subject]:
+    """What a table is shown for when nobody says for whom: the real models with records of it, then the stand-in."""
+    found = []
+    for name in settings.PUBLISHED_MODELS:
+        subject = settings.of_model(name)
+        benchmarks = {column.benchmark for column in table.columns_for(subject) if column.benchmark}
+        rows = choose_rows(table, subject, (), None, limit)
+        if any(row.recipe and store.get(row.recipe, name) for row in rows for name in benchmarks):
+            found.append(subject)
+    return [*found, STANDIN]
 
 
 def _mark(table: Table, lines: list[dict]) -> None:
     """Name the audit's findings at the printed numbers they are about."""
     found = audit.by_cell()
     for line in lines:
-        for column, cell in line["cells"].items() if line["profile"] == "paper" else ():
+        for column, cell in line["cells"].items() if line["subject"] == PAPER.name else ():
             key = (table.paper, table.number, line["model"], line["sparsity"], line["method"], column)
             if key in found:
                 cell["audit"] = list(found[key])
@@ -100,13 +127,13 @@ def _mark(table: Table, lines: list[dict]) -> None:
 def _gate(lines: list[dict], labels: set[str]) -> None:
     """Mark the rows of the paper's models whose dense row does not match the reported one."""
     for dense in lines:
-        if dense["profile"] != "paper" or not dense["dense"]:
+        if dense["subject"] != PAPER.name or not dense["dense"]:
             continue
         differing = [k for k, cell in dense["cells"].items() if k in labels and cell["status"] == "differs"]
         if not differing:
             continue
         for line in lines:
-            same = line["profile"] == "paper" and line["model"] == dense["model"] and not line["dense"]
+            same = line["subject"] == PAPER.name and line["model"] == dense["model"] and not line["dense"]
             if same and any(c["reproduced"] is not None for k, c in line["cells"].items() if k in labels):
                 line["gate"] = f"not comparable yet: the dense model differs in {', '.join(differing)}"
 
@@ -123,7 +150,7 @@ def _measured(row: Row, columns: list[Column], store: Store, origins: set[str]) 
         if record is None:
             found[column.label] = row.status
         elif record.status != "ok":
-            found[column.label] = f"failed: {record.reason}"
+            found[column.label] = f"{record.status}: {record.reason}"
         else:
             origins.add(record.origin)
             found[column.label] = _read(record, column)
@@ -133,27 +160,35 @@ def _measured(row: Row, columns: list[Column], store: Store, origins: set[str]) 
 def _read(record: Record, column: Column) -> Score | Text | str:
     """What a record says of a column; a value it does not hold is explained by its details' status.
 
-    Of a model whose training diverged the scores are those of the last good state: the cell says that, as the paper's NaN.
+    Of a model whose training diverged the scores are those of the last good state: the cell says that, as the paper's NaN. So
+    does one whose value is not finite.
     """
     if column.text:
         content = record.details.get(column.key)  # None: nothing was removed from a dense model
         words = map(str, content) if isinstance(content, list) else str("" if content is None else content).split()
         return Text(" ".join(words))  # a cell is one line
-    training = record.details.get("training") or {}
-    if training.get("status") == "diverged" and not column.weight_free:
+    training = record.details.get("training")
+    if isinstance(training, dict) and training.get("status") == "diverged" and not column.weight_free:
         return f"diverged: {training.get('reason', 'no reason recorded')}"
     if column.key not in record.values:
         return str(record.details.get("status", "no value"))
     error = record.stderr.get(column.key)
     value = record.values[column.key]
     scaled = value if column.scale == 1 else value * column.scale  # a count stays one
-    return Score(scaled, None if error is None else error * column.scale)
+    return _score(scaled, None if error is None else error * column.scale)
+
+
+def _score(value: float, error: float | None) -> Score | str:
+    """A number to be shown, or that it has diverged."""
+    if not math.isfinite(value):
+        return "diverged"
+    return Score(value, error if error is not None and math.isfinite(error) else None)
 
 
 def drawn(
     table: Table,
     store: Store,
-    profile: str,
+    subject: Subject | str,
     *,
     models: Sequence[str] = (),
     pattern: str | None = None,
@@ -162,17 +197,18 @@ def drawn(
     """Draw a figure from its records; returns the files (SVG and PNG), none where nothing has been measured.
 
     The drawing function gets one entry per row that has records: model, sparsity, method, and the records by benchmark,
-    as they are on disk. The stand-in's picture, the paper's models', one of some rows alone and one of a quick look go to
-    files of different names.
+    as they are on disk. The stand-in's picture, the paper's models', any other model's, one of some rows alone and one of a
+    quick look go to files of different names.
 
     Raises:
         UserError: the files cannot be written.
     """
     from figures import style
 
+    subject = settings.subject(subject)
     entries = []
-    benchmarks = dict.fromkeys(column.benchmark for column in table.columns(profile) if column.benchmark)
-    rows = choose_rows(table, profile, models=models, pattern=pattern, limit=limit)
+    benchmarks = dict.fromkeys(column.benchmark for column in table.columns_for(subject) if column.benchmark)
+    rows = choose_rows(table, subject, models=models, pattern=pattern, limit=limit)
     for row in rows:
         found = {name: store.get(row.recipe, name) for name in benchmarks} if row.recipe else {}
         records = {name: asdict(record) for name, record in found.items() if record and record.status == "ok"}
@@ -182,9 +218,9 @@ def drawn(
     if not entries:
         return []
     module, _, function = table.draw.partition(":")
-    figure = getattr(importlib.import_module(module), function)(entries, profile)
-    name = table.target + ("" if profile == "standin" else f"-{profile}")
-    name += "-part" if len(rows) < len(table.rows(profile, limit)) else ""
+    figure = getattr(importlib.import_module(module), function)(entries, subject.profile)
+    name = table.target + ("" if subject.standin else f"-{subject.name.replace('/', '--')}")
+    name += "-part" if len(rows) < len(choose_rows(table, subject, (), None, limit)) else ""
     name += f"-limit{limit}" if limit else ""
     try:
         return style.save(figure, name)
@@ -195,16 +231,26 @@ def drawn(
         ) from error
 
 
-def _derive(rows: list[tuple[Row, str, dict]], columns: list[Column]) -> None:
-    """Fill in the columns that follow from others: averages, and what is retained of the dense row."""
+def _derive(rows: list[tuple[Row, Subject, dict]], columns: list[Column]) -> dict[str, int]:
+    """Fill in the columns that follow from others: averages, and what is retained of the dense row.
+
+    A column without data in any row of a model is left out of both; returns column -> how many it is over, where some are.
+    """
     accuracies = [c.label for c in columns if c.benchmark and c.compare == "accuracy"]
     dense = {row.model: scores for row, _, scores in rows if row.dense}
+    over = {}
     for row, _, scores in rows:
+        siblings = [other for sibling, _, other in rows if sibling.model == row.model]
         for column in columns:
             if column.derived is None:
                 continue
             reference = scores if column.derived == "average" else dense.get(row.model, {})
-            names = list(column.of) or accuracies
+            everything = list(column.of) or accuracies
+            names = [
+                name for name in everything if not all(_no_data(other.get(name)) for other in siblings)
+            ] or everything
+            if len(names) < len(everything):
+                over[column.label] = len(names)
             needed = [side.get(name, row.status) for side in (scores, reference) for name in names]
             if reasons := [score for score in needed if isinstance(score, str)]:
                 scores[column.label] = reasons[0]
@@ -215,18 +261,25 @@ def _derive(rows: list[tuple[Row, str, dict]], columns: list[Column]) -> None:
             else:
                 kind = "linearpatch" if column.derived == "retained" else "prunecomp"
                 scores[column.label] = _retained(scores, reference, names, row.dense, kind)
+    return over
+
+
+def _no_data(score: Score | Text | str | None) -> bool:
+    return isinstance(score, str) and score.startswith("no data")
 
 
 def _split(scores: dict[str, Score], names: list[str]) -> tuple[dict, dict]:
     return {name: scores[name].value for name in names}, {name: scores[name].stderr for name in names}
 
 
-def _average(scores: dict[str, Score], names: list[str]) -> Score:
+def _average(scores: dict[str, Score], names: list[str]) -> Score | str:
     cells, errors = _split(scores, names)
-    return Score(scoring.average(cells), scoring.average_stderr(errors))
+    return _score(scoring.average(cells), scoring.average_stderr(errors))
 
 
-def _retained(scores: dict[str, Score], dense: dict[str, Score], names: list[str], is_dense: bool, kind: str) -> Score:
+def _retained(
+    scores: dict[str, Score], dense: dict[str, Score], names: list[str], is_dense: bool, kind: str
+) -> Score | str:
     cells, errors = _split(scores, names)
     reference, reference_errors = _split(dense, names)
     value = scoring.retained_performance(cells, reference, kind)
@@ -234,7 +287,7 @@ def _retained(scores: dict[str, Score], dense: dict[str, Score], names: list[str
     error = None
     if not is_dense:
         error = scoring.retained_performance_stderr(cells, reference, errors, reference_errors, kind)
-    return Score(value, error)
+    return _score(value, error)
 
 
 def _cell(row: Row, column: Column, scores: dict, printed: dict) -> dict:
@@ -279,23 +332,32 @@ def _cut_off(score: Score, number: reported.Number) -> bool:
     return 0 <= score.value - number.value < 2 * number.half_unit
 
 
-def _claims(table: Table, lines: list[dict], numbers: dict, profile: str) -> list[dict]:
-    here = {(r["model"], r["sparsity"], r["method"]): r["cells"] for r in lines if r["profile"] == profile}
+def _claims(table: Table, lines: list[dict], numbers: dict, subjects: Sequence[Subject]) -> list[dict]:
+    """Each claim on the reported numbers and on every subject's own; ``reproduced`` is the first subject's."""
 
     def printed(model: str, sparsity: str, method: str, column: str) -> float | None:
         number = numbers.get((model, sparsity, method, column))
         return number.value if number else None
 
-    def measured(model: str, sparsity: str, method: str, column: str) -> float | None:
-        return here.get((model, sparsity, method), {}).get(column, {}).get("reproduced")
+    def pruned(keys: Iterable[tuple[str, str, bool]]) -> list[tuple[str, str]]:
+        """(model, sparsity) of what is not dense; of the dense models where a table has nothing else."""
+        keys = list(keys)
+        found = dict.fromkeys((model, sparsity) for model, sparsity, dense in keys if not dense)
+        return list(found or dict.fromkeys((model, sparsity) for model, sparsity, _ in keys))
 
-    def settings(keys) -> list[tuple[str, str]]:
-        return list(dict.fromkeys((k[0], k[1]) for k in keys if not k[1].startswith("0/")))
+    in_print = pruned((model, sparsity, method.startswith("Dense")) for model, sparsity, method, *_ in numbers)
+    found = [{"text": claim.text, "reported": claim.check(printed, in_print)} for claim in table.claims]
+    for subject in subjects:
+        own = [line for line in lines if line["subject"] == subject.name]
+        here = {(line["model"], line["sparsity"], line["method"]): line["cells"] for line in own}
 
-    found = []
-    for claim in table.claims:
-        skipped = claim.only_reported and profile != "paper"
-        result = {"text": claim.text, "reported": claim.check(printed, settings(numbers))}
-        result["reproduced"] = None if skipped else claim.check(measured, settings(here))
-        found.append(result)
+        def measured(model: str, sparsity: str, method: str, column: str, here=here) -> float | None:
+            return here.get((model, sparsity, method), {}).get(column, {}).get("reproduced")
+
+        pairs = pruned((line["model"], line["sparsity"], line["dense"]) for line in own)
+        for claim, result in zip(table.claims, found, strict=True):
+            skipped = claim.only_reported and not subject.printed
+            verdict = None if skipped else claim.check(measured, pairs)
+            result.setdefault("reproduced", verdict)
+            result.setdefault("by_subject", {})[subject.name] = verdict
     return found

@@ -48,6 +48,15 @@ def _copa(i):
     return {"premise": "The stream is small.", **choices, "idx": i, "label": i % 2}
 
 
+def _mmlu(subject, split, i):
+    return {"question": f"what is {split} {i}", "subject": subject, "choices": list("wxyz"), "answer": i % 4}
+
+
+def _cmmlu(subject, split, i):
+    options = {letter: letter.lower() for letter in "ABCD"}
+    return {"Question": f"what is {split} {i} of {subject}", **options, "Answer": "ABCD"[i % 4]}
+
+
 # dataset, config, split, row maker: the columns and splits of the hub's own repositories.
 TASKS = {
     "arc_challenge": ("allenai/ai2_arc", "ARC-Challenge", "test", _arc),
@@ -68,7 +77,7 @@ TASKS = {
     "copa": ("aps/super_glue", "copa", "validation", _copa),
     "winogrande": ("allenai/winogrande", "winogrande_xl", "validation", _winogrande),
     "wsc273": ("lighteval/winograd_wsc", "wsc273", "test", _winograd),
-    "race": ("EleutherAI/race", "high", "test", _race),
+    "race_v2": ("EleutherAI/race", "high", "test", _race),
 }
 
 # hub dataset, config, split, rows: columns and kinds of values as on the hub.
@@ -185,6 +194,30 @@ def write_rows(root, hub_id, config, split, rows):
     folder = root / "datasets" / hub_id / (config or "data")
     folder.mkdir(parents=True, exist_ok=True)
     datasets.Dataset.from_list(rows).to_parquet(folder / f"{split}-00000-of-00001.parquet")
+
+
+def write_subjects(root, hub_id, subjects):
+    """A dataset of several configs, ``{subject: {split: rows}}``, with the card that names its splits.
+
+    Without the hub's card `datasets` would take a file named dev for the validation split.
+    """
+    card = ["---", "configs:"]
+    for subject, splits in subjects.items():
+        card += [f"- config_name: {subject}", "  data_files:"]
+        for split, rows in splits.items():
+            write_rows(root, hub_id, subject, split, rows)
+            card += [f"  - split: {split}", f"    path: {subject}/{split}-*"]
+    (root / "datasets" / hub_id / "README.md").write_text("\n".join([*card, "---", ""]))
+
+
+def write_mmlus(root, subjects):
+    """MMLU and CMMLU with five examples and ``subjects[name]`` questions of each subject."""
+    for hub_id, make in (("cais/mmlu", _mmlu), ("haonan-li/cmmlu", _cmmlu)):
+        made = {}
+        for subject, count in subjects.items():
+            sizes = {"dev": 5, "test": count}
+            made[subject] = {split: [make(subject, split, i) for i in range(sizes[split])] for split in sizes}
+        write_subjects(root, hub_id, made)
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 """Multiple-choice tasks through lm-eval: its tasks, prompts and metrics, on a model object, offline where possible.
 
-Stand-in tasks come from `common.standin.tasks`; all other names are lm-eval's own, read from its YAML files untouched
-but for `dataset_path`, which points into the local mirror where that has the dataset (`common.hub`: LAYERLAB_HUB).
+Stand-in tasks come from `common.standin.tasks`, others of ours (`OWN`) from the folder `tasks` beside this module. All other
+names are lm-eval's own, read from its YAML files untouched but for `dataset_path`, which points into the local mirror where
+that has the dataset (`common.hub`: LAYERLAB_HUB).
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
+
+import numpy as np
 
 from common import corpora, hub
 from common.errors import UserError, unknown
@@ -52,6 +55,8 @@ _FOLDERS = {
 # Groups of subjects, lm-eval's own tasks: the folder that holds them and what their names begin with.
 GROUPS = {"mmlu": ("mmlu/default", "mmlu_"), "cmmlu": ("cmmlu", "cmmlu_")}
 OWN_TASKS = Path(__file__).parent / "tasks"
+# Our tasks: the folder below OWN_TASKS that holds them and what their names begin with.
+OWN = {"laco": "laco_", "race": "race_v2"}
 
 
 def evaluate(
@@ -73,7 +78,8 @@ def evaluate(
     Returns {task: {'acc', 'acc_stderr', 'acc_norm', 'acc_norm_stderr', 'n'}} as fractions, None where a task does not
     have the metric or one item leaves no standard error; tasks with other metrics of `METRICS` have those as well. A group
     has the means over its subjects by their numbers of items, beside its subjects' own entries. Under 'raw' stands
-    lm-eval's own result, made of JSON types and otherwise untouched.
+    lm-eval's own result, made of JSON types and otherwise untouched; under 'items' {task: {metric: one outcome per item}},
+    in the order of the data.
 
     Raises:
         UserError: an unknown task, a limit below 1, a dataset that cannot be had, a task that runs code.
@@ -85,7 +91,7 @@ def evaluate(
     if "humaneval" in tasks:
         human_eval.check_allowed("humaneval")
     groups = {task: members(task) for task in tasks if isinstance(task, str) and task in GROUPS}
-    with _lm_eval_quiet():
+    with _lm_eval_quiet(), _templates_compiled_once():
         loaded = load_tasks([member for task in tasks for member in groups.get(str(task), [task])])
         for task in loaded.values():
             # As lm-eval's command line: a task that fixes its number of shots at 0 keeps it.
@@ -98,13 +104,21 @@ def evaluate(
             lm=lm,
             task_dict={"tasks": loaded, "groups": {}, "group_map": {}},
             limit=limit,
-            log_samples=False,
+            log_samples=True,
             bootstrap_iters=0 if limit == 1 else 100,  # accuracies have closed forms; 0 turns standard errors off
         )
+    items = {task: _items(samples) for task, samples in found.pop("samples", {}).items()}
     raw = _jsonable(found)
     scores = {name: _scores(raw, name) for name in loaded}
     pooled = {group: _pooled([scores[member] for member in names]) for group, names in groups.items()}
-    return {**scores, **pooled, "raw": raw}
+    return {**scores, **pooled, "raw": raw, "items": items}
+
+
+def _items(samples: Sequence[Mapping]) -> dict[str, np.ndarray]:
+    """Right or wrong by item, for the accuracies that a task has; [] for tasks of other metrics."""
+    ordered = sorted(samples, key=lambda sample: sample["doc_id"])
+    metrics = [metric for metric in ("acc", "acc_norm") if ordered and metric in ordered[0]]
+    return {metric: np.array([bool(sample[metric]) for sample in ordered]) for metric in metrics}
 
 
 def check(tasks: Sequence[str]) -> None:
@@ -166,8 +180,9 @@ def _library() -> Path:
 
 def _folder(task: str) -> Path | None:
     """The folder that holds a task, where it is known without reading the whole library."""
-    if task.startswith("laco_"):
-        return OWN_TASKS / "laco"
+    for folder, prefix in OWN.items():
+        if task.startswith(prefix):
+            return OWN_TASKS / folder
     folders = [_FOLDERS.get(task), *(folder for folder, prefix in GROUPS.values() if task.startswith(prefix))]
     return next((_library() / folder for folder in folders if folder), None)
 
@@ -279,3 +294,15 @@ def _lm_eval_quiet() -> Iterator[None]:
     finally:
         logger.setLevel(level)
         lm_eval.api.task.tqdm = bar
+
+
+@contextmanager
+def _templates_compiled_once() -> Iterator[None]:
+    """lm-eval compiles a task's templates anew for each item and each use: a third of its time on HellaSwag."""
+    from lm_eval.utils import env
+
+    env.from_string = lru_cache(maxsize=64)(env.from_string)
+    try:
+        yield
+    finally:
+        del env.from_string

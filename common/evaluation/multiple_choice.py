@@ -27,6 +27,7 @@ from tqdm import tqdm
 from common.decoder import FULL, SLIDING, Decoder
 from common.errors import UserError
 from common.evaluation import prefix_store
+from common.evaluation.targets import target_scores
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +39,6 @@ MAX_TREE = 1024
 # Tokens of one forward pass, padding included: bounds the logits at this many times the vocabulary. On a CPU small
 # passes are faster: activations stay in its cache, and less is padded.
 MAX_TOKENS = {"cpu": 768, "other": 4096}
-# Rows of logits turned into log-probabilities at a time.
-ROWS = 512
 _MASKED_ATTENTION = {"sdpa", "eager"}
 
 Request = tuple[tuple[str, str], list[int], list[int]]
@@ -59,6 +58,11 @@ class Tree:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @property
+    def chain(self) -> bool:
+        """Whether no two requests part: a plain sequence."""
+        return self.depths[-1] == len(self) - 1
 
     def attach(self, request: int, sequence: Sequence[int], stem: Sequence[int]) -> list[int]:
         """Add a request whose input is `sequence` and begins along the nodes `stem`; returns its path."""
@@ -114,9 +118,11 @@ class SharedContextLM(HFLM):
 
     batch_size: the most trees (usually: items) in one forward pass; `MAX_TOKENS` bounds it as well. min_shared: see
     `MIN_SHARED`. `forward_tokens` and `padded_tokens` count what went through the model: distinct prefixes, and all
-    positions with the padding; `layers_saved` the layer calls that states of an earlier evaluation made unnecessary
-    (`common.evaluation.prefix_store`: small models on the CPU). Attention implementations that take no mask of one's
-    own (flash attention) fall back to `HFLM`'s way. Raises UserError for an architecture `common.decoder` does not know.
+    positions with the padding; `head_rows` the positions whose logits were made; `layers_run` the layer calls and
+    `layers_saved` those that states of an earlier evaluation made unnecessary (`common.evaluation.prefix_store`: on the
+    CPU).
+    Attention implementations that take no mask of one's own (flash attention) fall back to `HFLM`'s way. Raises
+    UserError for an architecture `common.decoder` does not know.
     """
 
     def __init__(self, model, tokenizer, *, batch_size: int = 16, min_shared: float = MIN_SHARED, **options):
@@ -126,11 +132,37 @@ class SharedContextLM(HFLM):
         self.min_shared = min_shared
         self.forward_tokens = 0
         self.padded_tokens = 0
+        self.head_rows = 0
         self.layers_saved = 0
+        self.layers_run = 0
+        self._encodings: dict[str, list[int]] = {}
 
     def loglikelihood(self, requests, disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """As in lm-eval: (log-likelihood, whether greedy decoding would say it) of each request's continuation."""
-        return super().loglikelihood(requests, disable_tqdm=disable_tqdm or _silent())
+        self._encodings = self._encoded([request.args for request in requests])
+        try:
+            return super().loglikelihood(requests, disable_tqdm=disable_tqdm or _silent())
+        finally:
+            self._encodings = {}
+
+    def _encoded(self, pairs: Sequence[tuple[str, str]]) -> dict[str, list[int]]:
+        """The token ids of every text that lm-eval encodes for pairs of context and continuation, each once.
+
+        One call for all of them is several times faster than a call for each, and choices share their context.
+        """
+        first = self.tokenizer.decode(self.prefix_token_id)  # lm-eval gives a text that has it no second one
+        texts = {text for context, rest in pairs if context for text in (context.rstrip(), context + rest)}
+        plain = [text for text in texts if not text.startswith(first)]
+        options = {} if self.add_bos_token is None else {"add_special_tokens": self.add_bos_token}
+        return (
+            dict(zip(plain, self.tokenizer(plain, verbose=False, **options)["input_ids"], strict=True)) if plain else {}
+        )
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, *args, **options) -> list[int]:
+        """As in lm-eval."""
+        if add_special_tokens is None and not args and not options and string in self._encodings:
+            return self._encodings[string]
+        return super().tok_encode(string, add_special_tokens, *args, **options)
 
     def sequence_nll(self, requests) -> list[float]:
         """For requests of (text, most tokens): the text's negative log-likelihood, in nats, over its number of tokens.
@@ -156,13 +188,15 @@ class SharedContextLM(HFLM):
             log.warning("attention %r takes no custom mask: contexts are not shared", implementation)
             return super()._loglikelihood_tokens(requests, disable_tqdm or _silent(), override_bs)
         trees = grow([self._input(request) for request in requests], min_shared=self.min_shared)
-        self._chain = {} if self.mixed_precision_dtype else prefix_store.weights_chain(self.decoder)
+        self._body = prefix_store.Body(self.decoder, shared=not self.mixed_precision_dtype)
         answers: list[tuple[float, bool] | None] = [None] * len(requests)
         with tqdm(total=len(requests), desc="scoring choices", disable=disable_tqdm or _silent()) as bar:
             for batch in self._batches(trees):
                 for index, answer in self._score(batch, requests):
                     answers[index] = answer
                 bar.update(sum(len(tree.paths) for tree in batch))
+        self.layers_saved += self._body.layers_saved
+        self.layers_run += self._body.layers_run
         return answers
 
     def _input(self, request: Request) -> list[int]:
@@ -190,60 +224,48 @@ class SharedContextLM(HFLM):
         spans = []  # (request, row, the nodes whose logits predict the continuation)
         for row, tree in enumerate(batch):
             spans += [(index, row, path[-len(requests[index][2]) :]) for index, path in tree.paths.items()]
-        needed = sorted({node for _, _, nodes in spans for node in nodes})
-        logits = self._logits(batch, torch.tensor(needed))  # [trees, needed, vocabulary]
-        column = {node: position for position, node in enumerate(needed)}
-        rows = torch.tensor([row for _, row, nodes in spans for _ in nodes])
-        columns = torch.tensor([column[node] for _, _, nodes in spans for node in nodes])
+        # each (row, node) whose logits are needed, once: several choices may be predicted at one node
+        length = len(batch[0])
+        flat = torch.tensor([row * length + node for _, row, nodes in spans for node in nodes])
+        needed, rows = flat.unique(return_inverse=True)
         targets = torch.tensor([token for index, _, _ in spans for token in requests[index][2]])
-        likely, greedy = self._look_up(logits, rows, columns, targets)
+        by_row = rows.argsort(stable=True)
+        with self._autocast():
+            hidden = self._hidden(batch).flatten(0, 1)
+            hidden = hidden[needed.to(hidden.device)]
+            nll, best = target_scores(
+                self.decoder, hidden, rows[by_row], targets[by_row], self.softmax_dtype or torch.float32
+            )
+        likely, greedy = torch.empty_like(nll), torch.empty_like(best)
+        likely[by_row], greedy[by_row] = -nll, best
+        self.head_rows += len(needed)
         sizes = [len(nodes) for _, _, nodes in spans]
         parts = zip(spans, likely.split(sizes), greedy.split(sizes), strict=True)
         return [(index, (float(ll.sum()), bool(best.all()))) for (index, _, _), ll, best in parts]
 
-    def _look_up(self, logits: Tensor, rows: Tensor, columns: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probability of each target and whether it is the likeliest token, on the CPU; never all rows at once."""
-        likely, greedy = [], []
-        for part in torch.arange(len(targets)).split(ROWS):
-            chosen = logits[rows[part].to(logits.device), columns[part].to(logits.device)]  # [rows, vocabulary]
-            token = targets[part].to(logits.device)
-            scores = chosen.log_softmax(-1, dtype=self.softmax_dtype or torch.float32)
-            likely.append(scores.gather(1, token[:, None]).squeeze(1).cpu())
-            greedy.append((chosen.argmax(-1) == token).cpu())
-        return torch.cat(likely), torch.cat(greedy)
+    def _autocast(self) -> torch.autocast:
+        dtype = self.mixed_precision_dtype
+        return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None)
 
-    def _logits(self, batch: list[Tree], needed: Tensor) -> Tensor:
-        """Run trees, padded on the right; the logits at the needed positions [trees, needed, vocabulary]."""
+    def _hidden(self, batch: list[Tree]) -> Tensor:
+        """Run trees, padded on the right; what the final norm returns [trees, nodes, channels]."""
         length = len(batch[0])
         ids = torch.zeros(len(batch), length, dtype=torch.long)
+        for row, tree in enumerate(batch):
+            ids[row, : len(tree)] = torch.tensor(tree.tokens)
+        self.forward_tokens += sum(map(len, batch))
+        self.padded_tokens += ids.numel()
+        if all(
+            tree.chain for tree in batch
+        ):  # plain sequences: causal attention never looks at the padding behind them
+            return self._body(ids)
         depths = torch.zeros_like(ids)
         allowed = torch.eye(length, dtype=torch.bool).repeat(len(batch), 1, 1)  # padding sees itself, or it is NaN
         for row, tree in enumerate(batch):
-            ids[row, : len(tree)] = torch.tensor(tree.tokens)
             depths[row, : len(tree)] = torch.tensor(tree.depths)
             allowed[row, : len(tree), : len(tree)] = tree.ancestry()
-        self.forward_tokens += sum(map(len, batch))
-        self.padded_tokens += ids.numel()
-        batch, start, hidden = "", 0, None
-        if self._chain:
-            batch = prefix_store.batch_digest(ids, depths, allowed)
-            start, hidden = prefix_store.STORE.deepest(self._chain, batch)
-            self.layers_saved += start
         masks = self._masks(allowed.unsqueeze(1), depths)
-        with (
-            prefix_store.STORE.recording(self.decoder, self._chain, batch, start),
-            prefix_store.only_from(self.decoder, start),
-            torch.autocast(
-                self.device.type, dtype=self.mixed_precision_dtype, enabled=self.mixed_precision_dtype is not None
-            ),
-        ):
-            return self.model(
-                **({"input_ids": ids.to(self.device)} if hidden is None else {"inputs_embeds": hidden}),
-                attention_mask=masks,
-                position_ids=depths.to(self.device),
-                use_cache=False,
-                logits_to_keep=needed.to(self.device),
-            ).logits
+        return self._body(ids, depths, allowed, attention_mask=masks, position_ids=depths.to(self.device))
 
     def _masks(self, allowed: Tensor, depths: Tensor) -> Tensor | dict[str, Tensor]:
         """The mask [trees, 1, nodes, nodes] in the form the model wants: one, or one per kind of layer."""
@@ -262,10 +284,8 @@ class SharedContextLM(HFLM):
         return masks[kind]
 
     def _mask_tensor(self, allowed: Tensor) -> Tensor:
-        allowed = allowed.to(self.device)
-        if self.decoder.config._attn_implementation == "sdpa":
-            return allowed
-        dtype = self.decoder.embed.weight.dtype  # the eager implementation adds the mask to the scores
+        """The mask that is added to the scores; sdpa would make it from a boolean one, once for each layer."""
+        allowed, dtype = allowed.to(self.device), self.decoder.embed.weight.dtype
         return torch.zeros_like(allowed, dtype=dtype).masked_fill_(~allowed, torch.finfo(dtype).min)
 
 

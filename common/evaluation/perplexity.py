@@ -18,16 +18,16 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from common import corpora
+from common.decoder import Decoder
 from common.errors import UserError, UserValueError
+from common.evaluation import prefix_store
+from common.evaluation.targets import target_scores
 from common.progress import track
 
-# Tokens in one forward pass (one window if it is longer): bounds the logits that exist at a time.
+# Tokens in one forward pass (one window if it is longer).
 MAX_TOKENS = 2048
-# Positions whose logits are turned into float32 at a time.
-ROWS = 512
 
 
 def cut(tokens: Tensor, window: int) -> Tensor:
@@ -52,17 +52,17 @@ def token_nlls(model, windows: Tensor, *, progress: str | None = None, max_token
 
     [windows, L] -> [windows, L - 1] float32.
 
-    progress: a label for the progress, None for none. Logits of one batch exist at a time.
+    progress: a label for the progress, None for none. Raises UserError for an architecture that
+    `common.decoder` does not know.
     """
-    device = model.get_input_embeddings().weight.device
-    batches = windows.split(max(1, max_tokens // windows.shape[1]))
+    decoder = Decoder(model)
+    body = prefix_store.Body(decoder)
+    batches = windows.cpu().split(max(1, max_tokens // windows.shape[1]))
     found = []
     for batch in track(batches, progress or "", unit="batch", shown=progress is not None):
-        batch = batch.to(device)
-        logits = model(batch, use_cache=False).logits[:, :-1].flatten(0, 1)  # [batch * (L - 1), vocabulary]
-        pairs = zip(logits.split(ROWS), batch[:, 1:].flatten().to(logits.device).split(ROWS), strict=True)
-        nlls = torch.cat([F.cross_entropy(part.float(), target, reduction="none") for part, target in pairs])
-        found.append(nlls.view(len(batch), -1).cpu())
+        hidden = body(batch)[:, :-1].flatten(0, 1)  # [batch * (L - 1), channels]
+        nlls, _ = target_scores(decoder, hidden, torch.arange(len(hidden)), batch[:, 1:].flatten())
+        found.append(nlls.view(len(batch), -1))
     return torch.cat(found)
 
 
@@ -162,6 +162,8 @@ class Protocol:
     def measured(self, model, tokenizer, *, limit: int | None = None, progress: bool = True) -> dict:
         """Perplexity of a model with its standard error, token counts, corpus digest and this protocol's identity.
 
+        Under ``window_nlls`` the mean loss of each window (nats, a numpy array).
+
         limit: the first so many windows only. Raises UserError when the corpus cannot be had or is too short.
         """
         if limit is not None and limit < 1:
@@ -170,6 +172,7 @@ class Protocol:
         nlls = token_nlls(model, windows, progress=self.name if progress else None)
         return {
             **summarise(nlls),
+            "window_nlls": nlls.double().mean(dim=1).float().numpy(),
             "tokens": windows.numel(),
             "window": self.window,
             "protocol": self.name,

@@ -2,8 +2,8 @@
 
 A pruned model is its original up to the first change: on the same batch, `X[k]` is the same tensor, to the bit, for every
 `k` below it. Tables score many models that differ only behind their cut, on the same items, one after another in one
-process. So the states that enter every `STRIDE`-th layer are kept, under a digest of the batch and of everything that
-makes them (embedding, the layers before, configuration), and an evaluation starts at the deepest state it shares.
+process. So states are kept (`common.evaluation.state_files`) under a digest of the batch and of everything that makes
+them (embedding, the layers before, configuration), and an evaluation starts at the deepest state it shares.
 
 Nothing is told to the store: it compares weights, so a model changed in place simply shares less. Whatever a digest of
 weights does not cover ends the shared part: a layer with hooks (patches), a replaced `forward`, a module that is not of
@@ -13,66 +13,70 @@ torch or transformers (adapters, quantised matrices).
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from common.decoder import Decoder
-from common.hooks import capture
+from common.evaluation.state_files import StateFiles
 
-STRIDE = 2
-# The most bytes of states kept; the least recently used go first.
-LIMIT = 2_000_000_000
-# Larger models are not digested: their states would not fit, and reading all weights is not free.
-MAX_WEIGHTS = 256_000_000
+# Larger models are not digested: their states would hardly fit, and reading all weights is not free.
+MAX_WEIGHTS = 8_000_000_000
 # What differs between a model and its pruned copy though their first layers are the same; `layer_type` is added by layer.
 _OWN_PER_MODEL = ("num_hidden_layers", "layer_types", "max_window_layers", "_name_or_path")
 
+STORE = StateFiles()
 
-class PrefixStore:
-    """States [batch, tokens, channels] by digest, at most `limit` bytes of them; `hits` counts those handed out."""
 
-    def __init__(self, limit: int = LIMIT):
-        self.limit = limit
-        self.bytes = 0
-        self.hits = 0
-        self._states: OrderedDict[str, Tensor] = OrderedDict()
+class Body:
+    """A model's body (embedding, layers, final norm) that begins at the deepest state the store has.
 
-    def deepest(self, chain: dict[int, str], batch: str) -> tuple[int, Tensor | None]:
-        """The deepest boundary whose state is known for this batch, with that state; (0, None) when none is."""
-        for depth in sorted(chain, reverse=True):
-            if (key := chain[depth] + batch) in self._states:
-                self.hits += 1
-                for shallower in sorted(chain):  # the whole line stays fresh: the next model may part earlier
-                    if shallower <= depth and chain[shallower] + batch in self._states:
-                        self._states.move_to_end(chain[shallower] + batch)
-                return depth, self._states[key]
-        return 0, None
+    Made anew for each evaluation: the weights are digested once, here. layers_saved, layers_run: layer calls that a
+    state made unnecessary, and those made. shared: False leaves the store alone.
+    """
 
-    def put(self, key: str, state: Tensor) -> None:
-        size = state.numel() * state.element_size()
-        if key in self._states or size > self.limit:
-            return
-        self._states[key] = state.clone()
-        self.bytes += size
-        while self.bytes > self.limit:
-            _, oldest = self._states.popitem(last=False)
-            self.bytes -= oldest.numel() * oldest.element_size()
+    def __init__(self, decoder: Decoder, *, shared: bool = True):
+        self.decoder = decoder
+        self.chain = weights_chain(decoder) if shared and STORE.limit else {}
+        self.kept = STORE.begin(self.chain, decoder.num_layers) if self.chain else set()
+        self.layers_saved = 0
+        self.layers_run = 0
+
+    def __call__(self, ids: Tensor, *facts: Tensor, **inputs) -> Tensor:
+        """What the final norm returns for `ids` [batch, tokens] on the CPU: [batch, tokens, channels].
+
+        facts: tensors on the CPU that say, with the ids, all about `inputs`, the further arguments of the body.
+        """
+        start, hidden, batch = 0, None, ""
+        if self.chain:
+            batch = batch_digest(ids, *facts)
+            start, hidden = STORE.deepest(self.chain, batch)
+        self.layers_saved += start
+        self.layers_run += self.decoder.num_layers - start
+        first = {"input_ids": ids.to(self.decoder.device)} if hidden is None else {"inputs_embeds": hidden}
+        with self._recording(batch, start), only_from(self.decoder, start):
+            return self.decoder.model.model(**first, **inputs, use_cache=False).last_hidden_state
 
     @contextmanager
-    def recording(self, decoder: Decoder, chain: dict[int, str], batch: str, start: int) -> Iterator[None]:
-        """While open, a forward pass that starts at layer `start` leaves its states here."""
-        # a patch on the receiving layer acts before the state could be seen there: what is seen is not X[depth] any more
-        depths = [depth for depth in chain if depth > start and not decoder.layers[depth]._forward_pre_hooks]
-        with capture(decoder.model, depths, lambda depth, state: self.put(chain[depth] + batch, state)):
+    def _recording(self, batch: str, start: int) -> Iterator[None]:
+        """While open, a pass that starts at layer `start` leaves its states in the store."""
+
+        def keep(depth: int):
+            # before a patch on the receiving layer acts: its hook comes later than a prepended one
+            return lambda _, args: STORE.put(self.chain[depth], batch, args[0])
+
+        with ExitStack() as stack:
+            for depth in self.kept:
+                if depth > start:
+                    layer = self.decoder.layers[depth]
+                    stack.callback(layer.register_forward_pre_hook(keep(depth), prepend=True).remove)
             yield
 
 
 def weights_chain(decoder: Decoder) -> dict[int, str]:
-    """{k: digest of all that makes X[k]}, for every `STRIDE`-th boundary before anything that a digest cannot cover.
+    """{k: digest of all that makes X[k]}, for k = 1, 2, ... before anything that a digest cannot cover.
 
     Empty for models of more than `MAX_WEIGHTS` bytes and off the CPU.
     """
@@ -90,8 +94,7 @@ def weights_chain(decoder: Decoder) -> dict[int, str]:
             break
         digest.update(decoder.layer_type(depth - 1).encode())
         _add(digest, layer)
-        if depth % STRIDE == 0:
-            chain[depth] = digest.hexdigest()
+        chain[depth] = digest.hexdigest()
     return chain
 
 
@@ -136,7 +139,4 @@ def _add(digest, module: nn.Module) -> None:
     digest.update(repr(module).encode())
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         digest.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
-
-
-STORE = PrefixStore()
+        digest.update(tensor.detach().reshape(-1).contiguous().view(torch.uint8).numpy())

@@ -26,6 +26,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from common import cache
 from common.errors import UserError, unknown
 
 log = logging.getLogger(__name__)
@@ -192,11 +193,6 @@ def without_duplicates(documents: Iterable[Document]) -> list[Document]:
     ]
 
 
-def cache_folder() -> Path:
-    """Where derived data may be kept between runs: ``$LAYERLAB_CACHE`` or ``.cache`` beside the packages."""
-    return Path(os.environ.get("LAYERLAB_CACHE") or Path(__file__).resolve().parents[2] / ".cache")
-
-
 def sources() -> dict[str, str]:
     """Distribution -> installed version of everything the corpus is read from (the standard library under "python")."""
     versions = {name: metadata.version(name) for name, _ in PACKAGES.values()}
@@ -212,7 +208,7 @@ def documents() -> tuple[Document, ...]:
     """
     stamp = {"format": FORMAT_VERSION, "sources": sources()}
     key = hashlib.sha256(json.dumps(stamp, sort_keys=True).encode()).hexdigest()[:12]
-    path = cache_folder() / f"docstrings-{key}.jsonl"
+    path = cache.folder() / f"docstrings-{key}.jsonl"
     if path.exists():
         try:
             return tuple(_read(path))

@@ -42,6 +42,9 @@ def channel_scales(
     |X^(l+n)| over that of |X^(l)|, then the mean over samples. ``elementwise`` is Eq. 4 as printed, the mean of
     element-wise ratios, which near-zero denominators dominate. ``pooled-l1`` is the ratio of L1 norms of the whole set.
     ``least-squares`` (ours) is the factor that brings X^(l) nearest to X^(l+n) (`common.moments`).
+
+    A channel that is zero before the cut has 1 by every estimator (zero in one sample: that sample's ratio is 1). The
+    official code divides by zero.
     """
     return statistics.ratio(start, stop, estimator, rotated)
 

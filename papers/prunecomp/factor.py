@@ -24,7 +24,8 @@ def magnitude_factor(statistics: Statistics, start: int, stop: int | None = None
     """alpha of the removed layers ``[start, stop)`` (one layer by default), in float64 (Eq. 9).
 
     Per calibration sequence and channel the L1 norm over tokens of X^(stop) over that of X^(start); the mean over channels
-    and sequences. The official code averages per channel over sequences first: the same number.
+    and sequences. The official code averages per channel over sequences first: the same number. A channel that is zero in
+    X^(start) of a sequence counts as 1 there; the official code divides by zero.
 
     how: for several layers, which the paper leaves open: ``direct`` is the ratio across all of them (the official code
     for CosSim(CL)), ``product`` the product of each layer's own.

@@ -18,6 +18,7 @@ from common.decoder import Decoder, gained
 from common.errors import UserValueError
 from common.importance import fill_states, spacing
 from common.progress import track
+from common.statistics import magnitude_ratios
 
 
 @dataclass
@@ -147,5 +148,5 @@ def _add(change: _Change, entering: Tensor, leaving: Tensor) -> None:
     change.cosine += (dots / norms.clamp_min(tiny)).double().sum().item()
     change.tokens += dots.numel()
     before, after = x.abs().mean(1).double(), y.abs().mean(1).double()  # [batch, channels]
-    change.ratio += (after / before.clamp_min(tiny)).mean(1).sum().item()
+    change.ratio += magnitude_ratios(before, after).mean(1).sum().item()
     change.samples += len(x)

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from common.decoder import Decoder
-from common.importance import next_token_loss
+from common.losses import next_token_loss
 
 
 @dataclass(frozen=True)

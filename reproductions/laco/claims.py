@@ -13,9 +13,10 @@ PAPERS = ", the paper's C and T (ours)"
 Settings = list[tuple[str, str]]
 
 
-def dense(cell: Lookup, model: str, column: str) -> float | None:
+def dense(cell: Lookup, settings: Settings, model: str, column: str) -> float | None:
     """The cell of the Dense* row, whatever its sparsity is printed as."""
-    found = (cell(model, sparsity, DENSE, column) for sparsity in ("0%", "", "0/16"))
+    depths = dict.fromkeys(f"0/{s.partition('/')[2]}" for _, s in settings)
+    found = (cell(model, sparsity, DENSE, column) for sparsity in ("0%", "", *depths))
     return next((value for value in found if value is not None), None)
 
 
@@ -97,7 +98,7 @@ def again_retains(share: float) -> Callable:
 
     def check(cell: Lookup, settings: Settings) -> bool | None:
         def verdict(model: str, sparsity: str) -> bool | None:
-            left, whole = cell(model, sparsity, AGAIN, "Avg."), dense(cell, model, "Avg.")
+            left, whole = cell(model, sparsity, AGAIN, "Avg."), dense(cell, settings, model, "Avg.")
             return None if left is None or whole is None else left >= share * whole
 
         return _every(settings, verdict)
@@ -122,8 +123,8 @@ def half_retains(share: float) -> Callable:
 
     def check(cell: Lookup, settings: Settings) -> bool | None:
         def verdict(model: str, sparsity: str) -> bool | None:
-            ours, whole = cell(model, sparsity, LACO, "Avg."), dense(cell, model, "Avg.")
-            layers, all_of_them = cell(model, sparsity, LACO, "layers"), dense(cell, model, "layers")
+            ours, whole = cell(model, sparsity, LACO, "Avg."), dense(cell, settings, model, "Avg.")
+            layers, all_of_them = cell(model, sparsity, LACO, "layers"), dense(cell, settings, model, "layers")
             if None in (ours, whole, layers, all_of_them) or layers > 0.56 * all_of_them:
                 return None
             return ours >= share * whole
@@ -134,8 +135,7 @@ def half_retains(share: float) -> Callable:
 
 
 def _accepts(cell: Lookup, settings: Settings) -> bool | None:
-    every = [*settings, ("stand-in", "0/16")]  # where nothing was merged
-    merges = [v for s in every for m in (LACO, LACO + PAPERS) if (v := cell(*s, m, "merges (ours)")) is not None]
+    merges = [v for s in settings for m in (LACO, LACO + PAPERS) if (v := cell(*s, m, "merges (ours)")) is not None]
     return all(v > 0 for v in merges) if merges else None
 
 

@@ -4,44 +4,47 @@ from __future__ import annotations
 
 from reproductions import declare
 from reproductions.laco import recipes
-from reproductions.laco.recipes import CODE, DENSE, LACO, MAIN, TRAINED, collapsed, standin, trained, unmerged
-from reproductions.linearpatch.recipes import recipe
+from reproductions.laco.recipes import CODE, DENSE, LACO, MAIN, TRAINED, collapsed, one_model, trained, unmerged
 from reproductions.registry import Claim, Column, Lookup, Row, Table
+from reproductions.settings import Subject, recipe
 
 LABELS = {"llama-2-7b": "LLaMA-2-7B", "llama-2-13b": "LLaMA-2-13B"}
 SENTENCES = 20  # section 4.2
 
 
-def _dense(profile: str, limit: int | None, **fields) -> list[Row]:
+def _dense(subject: Subject, limit: int | None, **fields) -> list[Row]:
     """The dense model; of the paper's two the one whose weights can be loaded."""
-    model, label = ("standin", "stand-in") if profile == "standin" else ("llama-2-7b", "LLaMA-2-7B")
-    wanted = recipe(model, profile, limit, **fields)
-    return [Row(model, label, "0/16" if profile == "standin" else "", DENSE, wanted, dense=True)]
+    if subject.printed:
+        wanted = recipe("llama-2-7b", subject, limit, **fields)
+        return [Row("llama-2-7b", LABELS["llama-2-7b"], "", DENSE, wanted, dense=True)]
+    return one_model(subject, [(subject.layers, DENSE, recipe(subject.model, subject, limit, **fields))])
 
 
-def _similarity_rows(profile: str, limit: int | None) -> list[Row]:
-    return _dense(profile, limit, calibration=recipes.calibration(profile, SENTENCES))
+def _similarity_rows(subject: Subject, limit: int | None) -> list[Row]:
+    return _dense(subject, limit, calibration=recipes.calibration(subject.profile, SENTENCES))
 
 
-def _training_rows(profile: str, limit: int | None) -> list[Row]:
+def _training_rows(subject: Subject, limit: int | None) -> list[Row]:
     rows = []
     for merge, name in (("paper", ""), ("code", CODE)):
-        if profile == "standin":
-            rows += standin([(MAIN["standin"], TRAINED + name, trained("standin", profile, limit, merge))])
-        else:
-            wanted = trained("llama-2-7b", profile, limit, merge)
+        if subject.printed:
+            wanted = trained("llama-2-7b", subject, limit, merge)
             rows.append(Row("llama-2-7b", LABELS["llama-2-7b"], "", TRAINED + name, wanted))
+        else:
+            wanted = trained(subject.model, subject, limit, merge)
+            rows += one_model(subject, [(recipes.main_left(subject), TRAINED + name, wanted)])
     return rows
 
 
-def _search_rows(profile: str, limit: int | None) -> list[Row]:
-    if profile == "standin":
+def _search_rows(subject: Subject, limit: int | None) -> list[Row]:
+    if not subject.printed:
         rows = []
+        lefts = sorted(recipes.lefts(subject), reverse=True)[1:] or [recipes.main_left(subject)]
         for merge, name in (("paper", ""), ("code", CODE)):
-            rows += [(left, LACO + name, collapsed("standin", profile, limit, left, merge)) for left in (12, 8)]
-        return standin([*rows, (MAIN["standin"], recipes.UNMERGED, unmerged(profile, limit))])
+            rows += [(left, LACO + name, collapsed(subject.model, subject, limit, left, merge)) for left in lefts]
+        return one_model(subject, [*rows, (recipes.main_left(subject), recipes.UNMERGED, unmerged(subject, limit))])
     return [
-        Row(model, label, "", LACO + name, collapsed(model, profile, limit, MAIN[model], merge))
+        Row(model, label, "", LACO + name, collapsed(model, subject, limit, MAIN[model], merge))
         for model, label in LABELS.items()
         for merge, name in (("paper", ""), ("code", CODE))
     ]
@@ -49,7 +52,7 @@ def _search_rows(profile: str, limit: int | None) -> list[Row]:
 
 def _of(method: str, column: str, verdict):
     def check(cell: Lookup, settings: list[tuple[str, str]]) -> bool | None:
-        found = [cell(m, s, method, column) for m, s in (*settings, ("stand-in", "0/16"))]
+        found = [cell(*setting, method, column) for setting in settings]
         found = [value for value in found if value is not None]
         return all(map(verdict, found)) if found else None
 
@@ -62,7 +65,7 @@ def _figure(name: str, title: str, rows, columns: list[Column], claims=(), note:
         paper="laco",
         number=name,
         title=f"{declare.title_of('laco')}, {title}",
-        rows=rows,
+        declared=rows,
         columns=lambda profile: columns,
         claims=claims,
         note=note,

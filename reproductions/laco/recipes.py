@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 
 from common.results import Recipe
 from reproductions import declare, reported, shapes
-from reproductions.linearpatch.recipes import REFUSED, made, recipe
+from reproductions.linearpatch.recipes import REFUSED, made
 from reproductions.registry import Row
+from reproductions.settings import PAPER, Subject, recipe
 
 DENSE, LACO, TRAINED, AGAIN = "Dense*", "LaCo", "LaCo +post train", "LaCo +post train +re prune"
 CODE = ", code's merge (ours)"  # what every row of LaCo gets a neighbour with
@@ -19,7 +20,7 @@ STATUSES = {
     "LLMPru.": "as reported only",
     "SliceGPT": "as reported only",
 }
-LAYERS = {"llama-2-7b": 32, "llama-2-13b": 40, "baichuan2-7b": 32, "baichuan2-13b": 40, "standin": 16}
+LAYERS = {"llama-2-7b": 32, "llama-2-13b": 40, "baichuan2-7b": 32, "baichuan2-13b": 40}
 # Tables 5 and 6: layers left -> C and T; L = 1, H = all layers, I = 2 throughout.
 SETTINGS = {
     "llama-2-7b": {28: (5, 0.85), 23: (4, 0.65), 17: (6, 0.45)},
@@ -27,13 +28,15 @@ SETTINGS = {
     "baichuan2-7b": {23: (4, 0.70)},
     "baichuan2-13b": {30: (6, 0.70)},
 }
-MAIN = {"llama-2-7b": 23, "llama-2-13b": 30, "baichuan2-7b": 23, "baichuan2-13b": 30, "standin": 12}
+MAIN = {"llama-2-7b": 23, "llama-2-13b": 30, "baichuan2-7b": 23, "baichuan2-13b": 30}
 LEFT = {"12.0%": 28, "27.1%": 23, "45.0%": 17, "14.6%": 34, "24.6%": 30, "24.7%": 30, "49.7%": 20}
 # The stand-in: three layers at a time (C = 3), and thresholds at which merges are accepted, by merge and layers left. With
 # the paper's own (C = 4, T = .65) Eq. 1 merges nothing there, which is Table 5's to show.
 STANDIN_C = 3
 STANDIN_T = {"paper": {14: 0.91, 12: 0.55, 8: 0.18}, "code": {14: 0.96, 12: 0.89, 8: 0.77}}
-STANDIN_LEFT = (14, 12, 8)
+# LLaMA-2-7B's (n of 32, C). Any other model loses these shares, rounded to whole merges of C - 1 layers, by the highest
+# threshold that leaves as many: the paper's thresholds are its own models'.
+SHARES = ((4, 5), (9, 4), (15, 6))
 
 # Section 3.4: ten sentences of English Wikipedia. The stand-in's are sentences of its own training text.
 CORPUS = {"paper": "wikipedia-en", "standin": "standin-calibration"}
@@ -48,7 +51,35 @@ TRAINED_WITH = {
     "standin": {"batch": 8, "micro_batch": 8, "learning_rate": 1e-3, "save_every": 16, "evaluate_every": 16},
 }
 # Layers left by pruning again. The paper gives no settings for it: C and I as before, the threshold is searched.
-AGAIN_LEFT = {"llama-2-7b": 17, "standin": 8}
+AGAIN_LEFT = {"llama-2-7b": 17}
+
+
+def lefts(subject: Subject) -> dict[int, int]:
+    """Layers left -> C, for the shares of Tables 4, 6 and 10 on one model; with ``REMOVE=`` for what that says.
+
+    C: four where that leaves whole merges, else the least from 5, 6, 3 and 2 that does.
+    """
+    if subject.remove:
+        removed = subject.counts(standin=())
+        return {subject.layers - n: next(C for C in (4, 5, 6, 3, 2) if n % (C - 1) == 0) for n in removed}
+    if subject.standin:
+        return dict.fromkeys((14, 12, 8), STANDIN_C)
+    found = {}
+    for n, C in SHARES:
+        merges = max(1, round(n * subject.layers / 32 / (C - 1)))
+        found[subject.layers - merges * (C - 1)] = C
+    return found
+
+
+def main_left(subject: Subject) -> int:
+    """Layers left in the main results: of several shares the middle one, as in the paper."""
+    found = sorted(lefts(subject), reverse=True)
+    return found[min(1, len(found) - 1)]
+
+
+def again_left(subject: Subject) -> int:
+    """Layers left when the main results' model is pruned again: about half."""
+    return min(lefts(subject))
 
 
 def calibration(profile: str, sentences: int = 10) -> dict:
@@ -56,49 +87,59 @@ def calibration(profile: str, sentences: int = 10) -> dict:
     return {"corpus": CORPUS[profile], "sentences": sentences, "seed": 0}
 
 
-def selection(model: str, merge: str, C: int, T: float | None = None, layers: int | None = None) -> dict:
-    """A collapse with a given threshold, or with the highest one that leaves so many `layers`."""
+def selection(merge: str, C: int, H: int, T: float | None = None, layers: int | None = None) -> dict:
+    """A collapse with a given threshold, or with the highest one that leaves so many `layers`. H: all layers."""
     wanted = {"T": T} if layers is None else {"layers": layers}
-    fixed = {"method": "laco", "C": C, "L": 1, "H": LAYERS[model], "I": 2, "cosine": "flat-sentence"}
+    fixed = {"method": "laco", "C": C, "L": 1, "H": H, "I": 2, "cosine": "flat-sentence"}
     return fixed | {"merge": merge} | wanted
 
 
-def collapsed(model: str, profile: str, limit: int | None, left: int, merge: str = "paper", **fields) -> Recipe:
-    """The recipe of a collapse to `left` layers by the settings of Tables 5 and 6 (the stand-in: its own)."""
-    C, T = (STANDIN_C, STANDIN_T[merge][left]) if model == "standin" else SETTINGS[model][left]
-    wanted = selection(model, merge, C, T)
-    return recipe(model, profile, limit, selection=wanted, calibration=calibration(profile), fidelity=merge, **fields)
+def collapsed(model: str, subject: Subject, limit: int | None, left: int, merge: str = "paper", **fields) -> Recipe:
+    """The recipe of a collapse to `left` layers: the paper's models by Tables 5 and 6, the stand-in by its own settings."""
+    if subject.printed:
+        C, T = SETTINGS[model][left]
+        wanted = selection(merge, C, LAYERS[model], T)
+    else:
+        T = STANDIN_T[merge].get(left) if subject.standin else None
+        wanted = selection(merge, lefts(subject)[left], subject.layers, T, left if T is None else None)
+    calibrated = calibration(subject.profile)
+    return recipe(model, subject, limit, selection=wanted, calibration=calibrated, fidelity=merge, **fields)
 
 
-def trained(model: str, profile: str, limit: int | None, merge: str = "paper", again: bool = False) -> Recipe:
+def trained(model: str, subject: Subject, limit: int | None, merge: str = "paper", again: bool = False) -> Recipe:
     """The main collapse, post-trained; again: and collapsed once more."""
+    profile = subject.profile
     training = {"method": "laco-posttrain", "data": TRAINING[profile], "settings": TRAINED_WITH[profile]}
+    left = MAIN[model] if subject.printed else main_left(subject)
     if again:
-        C = STANDIN_C if model == "standin" else SETTINGS[model][MAIN[model]][0]
-        next_one = selection(model, merge, C, layers=AGAIN_LEFT[model])
+        C = SETTINGS[model][left][0] if subject.printed else lefts(subject)[left]
+        layers = AGAIN_LEFT[model] if subject.printed else again_left(subject)
+        next_one = selection(merge, C, 0, layers=layers)
         training["reprune"] = {k: v for k, v in next_one.items() if k not in ("method", "H")}
-    return collapsed(model, profile, limit, MAIN[model], merge, training=training)
+    return collapsed(model, subject, limit, left, merge, training=training)
 
 
-def unmerged(profile: str, limit: int | None) -> Recipe:
-    """The stand-in by Algorithm 1 with followers that just go, to as many layers."""
-    wanted = selection("standin", "drop", STANDIN_C, layers=MAIN["standin"])
-    return recipe("standin", profile, limit, selection=wanted, calibration=calibration(profile))
+def unmerged(subject: Subject, limit: int | None) -> Recipe:
+    """One model by Algorithm 1 with followers that just go, to as many layers."""
+    left = main_left(subject)
+    wanted = selection("drop", lefts(subject)[left], subject.layers, layers=left)
+    return recipe(subject.model, subject, limit, selection=wanted, calibration=calibration(subject.profile))
 
 
-def shortgpt(profile: str, limit: int | None) -> Recipe:
-    """As many layers of lowest block influence removed from the stand-in (LinearPatch's row)."""
-    return recipe("standin", profile, limit, **made("ShortGPT", LAYERS["standin"] - MAIN["standin"], profile))
+def shortgpt(subject: Subject, limit: int | None) -> Recipe:
+    """As many layers of lowest block influence removed from one model (LinearPatch's row)."""
+    count = subject.layers - main_left(subject)
+    return recipe(subject.model, subject, limit, **made("ShortGPT", count, subject.profile))
 
 
-def of_printed(row: Row, profile: str, limit: int | None, merge: str) -> Recipe | None:
+def of_printed(row: Row, limit: int | None, merge: str) -> Recipe | None:
     """The recipe behind a printed row, None for what is only reported."""
     if row.method == DENSE:
-        return recipe(row.model, profile, limit)
+        return recipe(row.model, PAPER, limit)
     if row.method == LACO:
-        return collapsed(row.model, profile, limit, LEFT.get(row.sparsity, MAIN[row.model]), merge)
+        return collapsed(row.model, PAPER, limit, LEFT.get(row.sparsity, MAIN[row.model]), merge)
     if row.method in (TRAINED, AGAIN):
-        return trained(row.model, profile, limit, merge, again=row.method == AGAIN)
+        return trained(row.model, PAPER, limit, merge, again=row.method == AGAIN)
     return None
 
 
@@ -118,58 +159,64 @@ def printed(table: str, shape: Callable | None = None) -> Callable[[int | None],
             if row.model.startswith("baichuan"):
                 found.append(dataclasses.replace(row, status=REFUSED))
                 continue
-            found.append(dataclasses.replace(row, recipe=of_printed(row, "paper", limit, "paper")))
+            found.append(dataclasses.replace(row, recipe=of_printed(row, limit, "paper")))
             if row.method != DENSE:
-                code = of_printed(row, "paper", limit, "code")
+                code = of_printed(row, limit, "code")
                 found.append(dataclasses.replace(row, method=row.method + CODE, recipe=code, shapes=None))
         return found
 
     return rows
 
 
-def standin(entries: Iterable[tuple[int, str, Recipe]]) -> list[Row]:
-    """Rows of the stand-in from (layers left, method, recipe)."""
+def one_model(subject: Subject, entries: Iterable[tuple[int | None, str, Recipe]]) -> list[Row]:
+    """Rows of one model from (layers left, method, recipe); None: how many are left is for the search to find."""
+    N = subject.layers
     return [
-        Row("standin", "stand-in", f"{16 - left}/16", method, wanted, dense=method == DENSE)
-        for left, method, wanted in entries
+        Row(subject.model, subject.label, "" if left is None else f"{N - left}/{N}", name, wanted, dense=name == DENSE)
+        for left, name, wanted in entries
     ]
 
 
-def main_rows(profile: str, limit: int | None) -> list[Row]:
-    """The stand-in's rows of Tables 1, 2 and 7: both merges, the same search without merging, and ShortGPT."""
-    left = MAIN["standin"]
-    return standin(
+def _dense(subject: Subject, limit: int | None) -> tuple[int, str, Recipe]:
+    return subject.layers, DENSE, recipe(subject.model, subject, limit)
+
+
+def main_rows(subject: Subject, limit: int | None) -> list[Row]:
+    """One model's rows of Tables 1, 2 and 7: both merges, the same search without merging, and ShortGPT."""
+    left = main_left(subject)
+    return one_model(
+        subject,
         [
-            (16, DENSE, recipe("standin", profile, limit)),
-            (left, LACO, collapsed("standin", profile, limit, left)),
-            (left, LACO + CODE, collapsed("standin", profile, limit, left, "code")),
-            (left, UNMERGED, unmerged(profile, limit)),
-            (left, SHORTGPT, shortgpt(profile, limit)),
-        ]
+            _dense(subject, limit),
+            (left, LACO, collapsed(subject.model, subject, limit, left)),
+            (left, LACO + CODE, collapsed(subject.model, subject, limit, left, "code")),
+            (left, UNMERGED, unmerged(subject, limit)),
+            (left, SHORTGPT, shortgpt(subject, limit)),
+        ],
     )
 
 
-def training_rows(profile: str, limit: int | None) -> list[Row]:
-    """The stand-in's rows of Tables 3 and 9; pruned again beside as many layers removed at once."""
-    left, again = MAIN["standin"], AGAIN_LEFT["standin"]
-    rows = [(16, DENSE, recipe("standin", profile, limit))]
+def training_rows(subject: Subject, limit: int | None) -> list[Row]:
+    """One model's rows of Tables 3 and 9; pruned again beside as many layers removed at once."""
+    model, left, again = subject.model, main_left(subject), again_left(subject)
+    rows = [_dense(subject, limit)]
     for merge, name in (("paper", ""), ("code", CODE)):
         rows += [
-            (left, LACO + name, collapsed("standin", profile, limit, left, merge)),
-            (left, TRAINED + name, trained("standin", profile, limit, merge)),
-            (again, AGAIN + name, trained("standin", profile, limit, merge, again=True)),
-            (again, AT_ONCE + name, collapsed("standin", profile, limit, again, merge)),
+            (left, LACO + name, collapsed(model, subject, limit, left, merge)),
+            (left, TRAINED + name, trained(model, subject, limit, merge)),
+            (again, AGAIN + name, trained(model, subject, limit, merge, again=True)),
+            (again, AT_ONCE + name, collapsed(model, subject, limit, again, merge)),
         ]
-    return standin(rows)
+    return one_model(subject, rows)
 
 
-def ratio_rows(profile: str, limit: int | None) -> list[Row]:
-    """The stand-in's rows of Tables 4, 6 and 10."""
-    rows = [(16, DENSE, recipe("standin", profile, limit))]
-    for left in STANDIN_LEFT:
+def ratio_rows(subject: Subject, limit: int | None) -> list[Row]:
+    """One model's rows of Tables 4, 6 and 10."""
+    rows = [_dense(subject, limit)]
+    for left in sorted(lefts(subject), reverse=True):
         for merge, name in (("paper", ""), ("code", CODE)):
-            rows.append((left, LACO + name, collapsed("standin", profile, limit, left, merge)))
-    return standin(rows)
+            rows.append((left, LACO + name, collapsed(subject.model, subject, limit, left, merge)))
+    return one_model(subject, rows)
 
 
 def shape(model: str, number: reported.Number) -> Recipe | None:

@@ -8,9 +8,9 @@ from functools import partial
 from reproductions import declare
 from reproductions.laco import columns, recipes
 from reproductions.laco.claims import CLAIMS, PAPERS
-from reproductions.laco.recipes import CODE, DENSE, LACO, MAIN, collapsed, selection, standin
-from reproductions.linearpatch.recipes import recipe
+from reproductions.laco.recipes import CODE, DENSE, LACO, collapsed, one_model, selection
 from reproductions.registry import Row, Table
+from reproductions.settings import Subject, recipe
 
 SHARES = "ratio % is recomputed from the printed number of layers left; the second column repeats it as printed."
 MERGES = (
@@ -32,46 +32,48 @@ WRITTEN = (
 )
 
 
-def _table(number: str, title: str, made_columns, standin_rows, shape=None, note: str = MERGES) -> Table:
+def _table(number: str, title: str, made_columns, rows_of_one, shape=None, note: str = MERGES) -> Table:
     printed = recipes.printed(number, shape)
 
-    def rows(profile: str, limit: int | None) -> list[Row]:
-        return printed(limit) if profile == "paper" else standin_rows(profile, limit)
+    def rows(subject: Subject, limit: int | None) -> list[Row]:
+        return printed(limit) if subject.printed else rows_of_one(subject, limit)
 
     return Table(
         target=f"table{number}-laco",
         paper="laco",
         number=number,
         title=f"{declare.title_of('laco')}, Table {number}: {title}",
-        rows=rows,
+        declared=rows,
         columns=made_columns,
         claims=CLAIMS.get(number, ()),
         note=note,
     )
 
 
-def _search_rows(profile: str, limit: int | None, lefts: tuple[int, ...]) -> list[Row]:
-    """Both merges with the stand-in's settings, and with the paper's C = 4 and T = .65 for LLaMA-2-7B."""
-    found = []
+def _search_rows(subject: Subject, limit: int | None, all_shares: bool = False) -> list[Row]:
+    """Both merges with one model's own settings, and with the paper's C = 4 and T = .65 for LLaMA-2-7B."""
+    lefts = sorted(recipes.lefts(subject), reverse=True) if all_shares else [recipes.main_left(subject)]
+    model, found = subject.model, []
     for merge, name in (("paper", ""), ("code", CODE)):
-        found += [(left, LACO + name, collapsed("standin", profile, limit, left, merge)) for left in lefts]
-        wanted = selection("standin", merge, 4, 0.65)
-        fields = {"selection": wanted, "calibration": recipes.calibration(profile), "fidelity": merge}
-        found.append((16 if merge == "paper" else 8, LACO + PAPERS + name, recipe("standin", profile, limit, **fields)))
-    return standin(found)
+        found += [(left, LACO + name, collapsed(model, subject, limit, left, merge)) for left in lefts]
+        wanted = selection(merge, 4, subject.layers, 0.65)
+        fields = {"selection": wanted, "calibration": recipes.calibration(subject.profile), "fidelity": merge}
+        left = {"paper": 16, "code": 8}[merge] if subject.standin else None
+        found.append((left, LACO + PAPERS + name, recipe(model, subject, limit, **fields)))
+    return one_model(subject, found)
 
 
 def _without_dense(table: Table) -> Table:
-    def rows(profile: str, limit: int | None) -> list[Row]:
-        return [row for row in table.rows(profile, limit) if row.method != DENSE]
+    def rows(subject: Subject, limit: int | None) -> list[Row]:
+        return [row for row in table.rows(subject, limit) if row.method != DENSE]
 
-    return dataclasses.replace(table, rows=rows)
+    return dataclasses.replace(table, declared=rows)
 
 
-def _generation_rows(profile: str, limit: int | None) -> list[Row]:
+def _generation_rows(subject: Subject, limit: int | None) -> list[Row]:
     """Table 8: LLaMA-2-7B's answer to one XSum prompt; on the stand-in three prompts of its own."""
-    if profile == "standin":
-        return recipes.main_rows(profile, limit)
+    if not subject.printed:
+        return recipes.main_rows(subject, limit)
     found = []
     for row in recipes.printed("2")(limit):
         if row.model == "llama-2-7b":
@@ -102,7 +104,7 @@ TABLES = [
             "5",
             "hyperparameters of the main results",
             columns.settings("5"),
-            partial(_search_rows, lefts=(MAIN["standin"],)),
+            _search_rows,
             note=SEARCH,
         )
     ),
@@ -111,7 +113,7 @@ TABLES = [
             "6",
             "hyperparameters at different shares",
             columns.settings("6"),
-            partial(_search_rows, lefts=recipes.STANDIN_LEFT),
+            partial(_search_rows, all_shares=True),
             recipes.shape,
             f"{SEARCH} {SHARES}",
         )
@@ -124,7 +126,7 @@ TABLES = [
         paper="laco",
         number="8",
         title=f"{declare.title_of('laco')}, Table 8: what the models write",
-        rows=_generation_rows,
+        declared=_generation_rows,
         columns=columns.generations,
         note=WRITTEN,
     ),

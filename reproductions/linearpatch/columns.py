@@ -32,8 +32,12 @@ def tasks(profile: str, *, few: bool = False, hidden: bool = False) -> list[Colu
 
 
 def question_answering(profile: str) -> list[Column]:
-    """Ratio, the nine tasks, AVG and RP (Tables 1, 2 and 14)."""
-    return [RATIO, *tasks(profile), *_summary(tasks(profile), "AVG", "RP")]
+    """Ratio, the nine tasks, AVG and RP (Tables 1, 2 and 14); of one real model WikiText-2 as well."""
+    found = [RATIO, *tasks(profile), *_summary(tasks(profile), "AVG", "RP")]
+    if profile == "paper":
+        text = f"perplexity@{PROTOCOLS[profile]['WIKI-2']}"
+        found.append(Column("WIKI-2 (ours)", text, "perplexity", compare="perplexity", only="one model"))
+    return found
 
 
 def perplexities(profile: str, average: str, part: str = "quarter") -> list[Column]:

@@ -10,23 +10,23 @@ from reproductions.linearpatch.columns import RATIO
 from reproductions.linearpatch.recipes import CALIBRATION, recipe
 from reproductions.linearpatch.recipes import settings as models_of
 from reproductions.registry import Claim, Column, Row, Table
+from reproductions.settings import Subject
 
 _WINDOW = [Column("start", "magnitudes", "start", compare="exact"), Column("end", "magnitudes", "end", compare="exact")]
 
 
-def _observed(counts: dict[str, int] | None = None) -> Callable[[str, int | None], list[Row]]:
+def _observed(counts: dict[str, int] | None = None) -> Callable[[Subject, int | None], list[Row]]:
     """Rows of dense models looked at around the window that [L] removes; counts: layers removed, default the larger."""
 
-    def observed(profile: str, limit: int | None = None) -> list[Row]:
+    def observed(subject: Subject, limit: int | None = None) -> list[Row]:
+        settings = [(*facts, removed[0]) for *facts, removed in models_of(subject)]
+        if counts is not None:
+            settings = rows.chosen(subject, counts)
         found = []
-        for model, label, layers, removed in models_of(profile):
-            if counts is None or model in counts:
-                count = removed[0] if counts is None else counts[model]
-                selection = {"method": "observed-window", "count": count, "cosine": "token"}
-                fields = {"selection": selection, "calibration": CALIBRATION[profile]}
-                found.append(
-                    Row(model, label, f"{count}/{layers}", "observed", recipe(model, profile, limit, **fields))
-                )
+        for model, label, layers, count in settings:
+            selection = {"method": "observed-window", "count": count, "cosine": "token"}
+            fields = {"selection": selection, "calibration": CALIBRATION[subject.profile]}
+            found.append(Row(model, label, f"{count}/{layers}", "observed", recipe(model, subject, limit, **fields)))
         return found
 
     return observed
@@ -38,7 +38,7 @@ def _figure(number: str, title: str, counts: dict | None, columns: list[Column],
         paper="linearpatch",
         number=f"figure{number}",
         title=f"LinearPatch, Figure {number}: {title}",
-        rows=_observed(counts),
+        declared=_observed(counts),
         columns=lambda profile: columns,
         draw=f"figures.linearpatch:figure{number}",
         **more,
@@ -158,7 +158,7 @@ FIGURES = [
         paper="linearpatch",
         number="figure5",
         title="LinearPatch, Figure 5: loss while the patch and LLM-Streamline's networks are trained (ours)",
-        rows=lambda profile, limit=None: [row for row in rows.what_is_trained(profile, limit) if not row.dense],
+        declared=lambda subject, limit=None: [row for row in rows.what_is_trained(subject, limit) if not row.dense],
         columns=lambda profile: [RATIO],  # any benchmark that Table 4 measures: the curve is in all of its records
         draw="figures.curves:draw",
     ),

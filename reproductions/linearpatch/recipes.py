@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
-from functools import lru_cache
 
 from common.results import Recipe
-from common.standin import WEIGHTS
 from reproductions import shapes
 from reproductions.registry import Row
+from reproductions.settings import Subject, recipe
 
 # As printed in the paper: label, layers, numbers of layers removed.
 PAPER_MODELS = {
@@ -19,8 +17,9 @@ PAPER_MODELS = {
 }
 BAICHUAN = {"baichuan2-7b": ("Baichuan2-7B", 32, (9, 7))}
 REFUSED = "refused: needs remote code, has no safetensors"
-# 5 and 4 of 16 layers are the closest to the paper's 27 % and 21 % of the parameters.
-STANDIN_MODELS = {"standin": ("stand-in", 16, (5, 4))}
+# LLaMA-2-7B's. On the stand-in 5 and 4 of 16 layers are the closest to the paper's 27 % and 21 % of the parameters.
+SHARES = ((9, 32), (7, 32))
+STANDIN_COUNTS = (5, 4)
 
 # Section 4.1: 128 sequences of 2048 tokens of WikiText-2; crops as in the official code. The stand-in's context is 256.
 CALIBRATION = {
@@ -52,24 +51,12 @@ def least_squares(kind: str) -> dict:
     return {"method": "linearpatch", "kind": kind, "estimator": "least-squares"}
 
 
-@lru_cache(maxsize=1)
-def standin_digest() -> str:
-    """SHA-256 of the stand-in's weights, first sixteen digits: other weights are another model."""
-    return hashlib.sha256((WEIGHTS / "model.safetensors").read_bytes()).hexdigest()[:16]
-
-
-def recipe(model: str, profile: str, limit: int | None, **fields) -> Recipe:
-    """A recipe with the weights that the profile's model has."""
-    from common import models  # loads torch: listing the targets should not
-
-    weights = standin_digest() if profile == "standin" else models.get(model).revision
-    return Recipe(model=model, profile=profile, weights=weights, limit=limit, **fields)
-
-
-def settings(profile: str, baichuan: bool = False) -> Iterator[tuple[str, str, int, tuple[int, ...]]]:
+def settings(subject: Subject, baichuan: bool = False) -> Iterator[tuple[str, str, int, tuple[int, ...]]]:
     """(registry name, label, layers, numbers removed) of a table's models."""
-    chosen = STANDIN_MODELS if profile == "standin" else BAICHUAN if baichuan else PAPER_MODELS
-    for model, (label, layers, counts) in chosen.items():
+    if not subject.printed:
+        yield subject.model, subject.label, subject.layers, subject.counts(*SHARES, standin=STANDIN_COUNTS)
+        return
+    for model, (label, layers, counts) in (BAICHUAN if baichuan else PAPER_MODELS).items():
         yield model, label, layers, counts
 
 
@@ -98,22 +85,24 @@ def made(method: str, count: int, profile: str) -> dict | None:
 METHODS = ("LLM-Pruner", "SLEB", "ShortGPT", "LLM-Streamline(None)", "LinearPatch[S]", "LinearPatch[L]")
 
 
-def training_free(profile: str, limit: int | None = None, *, baichuan: bool = False, pruner: bool = True) -> list[Row]:
+def training_free(
+    subject: Subject, limit: int | None = None, *, baichuan: bool = False, pruner: bool = True
+) -> list[Row]:
     """Dense, then for each sparsity the METHODS in printed order (Tables 1 and 11 to 15; LLM-Pruner only where printed).
 
     Baichuan2's rows have no recipe: its weights cannot be loaded without running its repository's code.
     """
     rows = []
-    for model, label, layers, counts in settings(profile, baichuan):
-        refused = baichuan and profile == "paper"
-        dense = None if refused else recipe(model, profile, limit)
+    for model, label, layers, counts in settings(subject, baichuan):
+        refused = baichuan and subject.printed
+        dense = None if refused else recipe(model, subject, limit)
         rows.append(Row(model, label, f"0/{layers}", "Dense", dense, REFUSED if refused else "not run", dense=True))
         for count in counts:
             for method in METHODS if pruner else METHODS[1:]:
-                fields = made(method, count, profile)
-                wanted = None if refused or fields is None else recipe(model, profile, limit, **fields)
+                fields = made(method, count, subject.profile)
+                wanted = None if refused or fields is None else recipe(model, subject, limit, **fields)
                 status = "not implemented" if fields is None else REFUSED if refused else "not run"
-                shape = shape_of(model, method, count) if profile == "paper" else None
+                shape = shape_of(model, method, count) if subject.printed else None
                 rows.append(Row(model, label, f"{count}/{layers}", method, wanted, status, shapes=shape))
     return rows
 

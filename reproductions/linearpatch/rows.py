@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from reproductions import shapes
 from reproductions.linearpatch import columns, trained
 from reproductions.linearpatch.recipes import (
     CALIBRATION,
+    PAPER_MODELS,
     PATCH,
     PLAIN,
     REFUSED,
@@ -22,6 +24,7 @@ from reproductions.linearpatch.recipes import (
 from reproductions.linearpatch.recipes import settings as models_of
 from reproductions.linearpatch.trained import DIAGONAL, FFN_KL, FFN_MSE, FULL, MSE  # noqa: F401 - names of rows, for the claims
 from reproductions.registry import Row
+from reproductions.settings import STANDIN, Subject
 
 # Table 5: the paper's ladder, and ours beside it.
 LADDER = ("Vanilla", "+d", "+A", "+FT")
@@ -57,92 +60,100 @@ FEWER = (8, 16)
 TEXTS = tuple(label for profile in columns.PROTOCOLS.values() for label in profile)
 
 
-def _chosen(profile: str, standin: int, **counts: int) -> list[tuple[str, str, int, int]]:
-    """(registry name, label, layers, number removed) of the models a table shows, one number each."""
-    wanted = {"standin": standin} | {name.replace("_", "-"): count for name, count in counts.items()}
-    return [(m, label, layers, wanted[m]) for m, label, layers, _ in models_of(profile) if m in wanted]
+def chosen(subject: Subject, counts: Mapping[str, int]) -> list[tuple[str, str, int, int]]:
+    """(registry name, label, layers, number removed) of the models a table shows, one number each.
+
+    counts: what the paper's models lose and what the stand-in does; any other model loses the first one's share.
+    """
+    if subject.printed:
+        return [(m, label, layers, counts[m]) for m, label, layers, _ in models_of(subject) if m in counts]
+    first, count = next(iter(counts.items()))
+    removed = subject.counts((count, PAPER_MODELS[first][1]), standin=counts[STANDIN.model])
+    return [(subject.model, subject.label, subject.layers, n) for n in removed]
 
 
-def _dense(model: str, label: str, layers: int, profile: str, limit: int | None) -> Row:
-    return Row(model, label, f"0/{layers}", "Dense", recipe(model, profile, limit), dense=True)
+def _dense(model: str, label: str, layers: int, subject: Subject, limit: int | None) -> Row:
+    return Row(model, label, f"0/{layers}", "Dense", recipe(model, subject, limit), dense=True)
 
 
-def _row(setting: tuple, profile: str, limit: int | None, method: str, fields: dict | None, shaped: bool = True) -> Row:
+def _row(
+    setting: tuple, subject: Subject, limit: int | None, method: str, fields: dict | None, shaped: bool = True
+) -> Row:
     model, label, layers, count = setting
-    wanted = None if fields is None else recipe(model, profile, limit, **fields)
-    shape = shape_of(model, method, count) if profile == "paper" and shaped else None
+    wanted = None if fields is None else recipe(model, subject, limit, **fields)
+    shape = shape_of(model, method, count) if subject.printed and shaped else None
     return Row(model, label, f"{count}/{layers}", method, wanted, shapes=shape)
 
 
-def post_training(profile: str, limit: int | None = None) -> list[Row]:
+def post_training(subject: Subject, limit: int | None = None) -> list[Row]:
     """Tables 2 and 3: dense, LLM-Streamline(FFN) +FT, LinearPatch[L] without and with training; ours, the matrix."""
     found = []
-    for setting in _chosen(profile, 4, llama_2_7b=7, llama_3_8b=5):
+    for setting in chosen(subject, {"llama-2-7b": 7, "llama-3-8b": 5, "standin": 4}):
         model, label, layers, count = setting
-        found.append(_dense(model, label, layers, profile, limit))
+        found.append(_dense(model, label, layers, subject, limit))
         fields = {
-            "LLM-Streamline(FFN) +FT": trained.fields(FFN_MSE, count, profile),
-            "LinearPatch[L]": made("LinearPatch[L]", count, profile),
-            MATRIX_L: made("LinearPatch[L]", count, profile) | {"repair": least_squares("matrix")},
-            "LinearPatch[L +FT]": trained.fields(FULL, count, profile),
+            "LLM-Streamline(FFN) +FT": trained.fields(FFN_MSE, count, subject.profile),
+            "LinearPatch[L]": made("LinearPatch[L]", count, subject.profile),
+            MATRIX_L: made("LinearPatch[L]", count, subject.profile) | {"repair": least_squares("matrix")},
+            "LinearPatch[L +FT]": trained.fields(FULL, count, subject.profile),
         }
-        found += [_row(setting, profile, limit, method, wanted) for method, wanted in fields.items()]
+        found += [_row(setting, subject, limit, method, wanted) for method, wanted in fields.items()]
     return found
 
 
-def what_is_trained(profile: str, limit: int | None = None) -> list[Row]:
+def what_is_trained(subject: Subject, limit: int | None = None) -> list[Row]:
     """Table 4: what is trained, towards what, by which loss."""
     found = []
-    for setting in _chosen(profile, 5, llama_2_7b=9):
-        found.append(_dense(*setting[:3], profile, limit))
+    for setting in chosen(subject, {"llama-2-7b": 9, "standin": 5}):
+        found.append(_dense(*setting[:3], subject, limit))
         for method in trained.METHODS:
-            found.append(_row(setting, profile, limit, method, trained.fields(method, setting[3], profile)))
+            found.append(_row(setting, subject, limit, method, trained.fields(method, setting[3], subject.profile)))
     return found
 
 
-def ingredients(profile: str, limit: int | None = None) -> list[Row]:
-    """Table 5, and ours beside it. The paper's [S] and [L] are one there; on the stand-in they are not, so both are shown."""
+def ingredients(subject: Subject, limit: int | None = None) -> list[Row]:
+    """Table 5, and ours beside it. The paper's [S] and [L] are one there; elsewhere they need not be, so both are shown."""
     found = []
-    for model, label, layers, count in _chosen(profile, 5, llama_2_7b=9):
-        found.append(_dense(model, label, layers, profile, limit))
+    for model, label, layers, count in chosen(subject, {"llama-2-7b": 9, "standin": 5}):
+        found.append(_dense(model, label, layers, subject, limit))
         variants = {label: window(count)}
-        if profile == "standin":
+        if not subject.printed:
             variants |= {f"{label} [S]": lowest_bi(count)}
         for name, selection in variants.items():
             setting, choice = (
                 (model, name, layers, count),
-                {"selection": selection, "calibration": CALIBRATION[profile]},
+                {"selection": selection, "calibration": CALIBRATION[subject.profile]},
             )
             for method, repair in _REPAIRS.items():
                 fields = choice | ({"repair": repair} if repair else {})
-                found.append(_row(setting, profile, limit, method, fields, shaped=False))
-            tuned = trained.fields(FULL, count, profile) if name == label else None
+                found.append(_row(setting, subject, limit, method, fields, shaped=False))
+            tuned = trained.fields(FULL, count, subject.profile) if name == label else None
             if tuned or name == label:
-                found.append(_row(setting, profile, limit, "+FT", tuned, shaped=False))
+                found.append(_row(setting, subject, limit, "+FT", tuned, shaped=False))
     return found
 
 
-def inserted(profile: str, limit: int | None = None) -> list[Row]:
+def inserted(subject: Subject, limit: int | None = None) -> list[Row]:
     """Table 6: what stands in the place of the removed layers, timed where it is."""
     found = []
-    for model, label, _, count in _chosen(profile, 4, llama_2_7b=7):
-        ffn = {"selection": window(count), "calibration": CALIBRATION[profile], "repair": trained.FFN}
+    for model, label, _, count in chosen(subject, {"llama-2-7b": 7, "standin": 4}):
+        ffn = {"selection": window(count), "calibration": CALIBRATION[subject.profile], "repair": trained.FFN}
         for method, fields in {
             "LLM-Streamline(FFN)": ffn,
-            "LinearPatch": made("LinearPatch[L]", count, profile),
+            "LinearPatch": made("LinearPatch[L]", count, subject.profile),
         }.items():
-            shape = shapes.recipe(model, 0, INSERTED_SHAPES[method]) if profile == "paper" else None
-            found.append(Row(model, label, "", method, recipe(model, profile, limit, **fields), shapes=shape))
-        if profile == "paper":
+            shape = shapes.recipe(model, 0, INSERTED_SHAPES[method]) if subject.printed else None
+            found.append(Row(model, label, "", method, recipe(model, subject, limit, **fields), shapes=shape))
+        if subject.printed:
             quotient = shapes.recipe(model, 0, {"method": "streamline-ffn", "over": "linearpatch"})
             found.append(Row(model, label, "", "FFN / LinearPatch on this CPU (ours)", quotient, shapes=quotient))
     return found
 
 
-def stored(profile: str, limit: int | None = None) -> list[Row]:
+def stored(subject: Subject, limit: int | None = None) -> list[Row]:
     """Table 7: numbers stored per training token; they follow from the model's width and K alone."""
     found = []
-    for model, label, _, _ in _chosen(profile, 4, llama_2_7b=7):
+    for model, label, _, _ in chosen(subject, {"llama-2-7b": 7, "standin": 4}):
         for method, inserted_shape in INSERTED_SHAPES.items():
             name = method.removesuffix("(FFN)")
             shape = shapes.recipe(model, 0, inserted_shape)
@@ -150,16 +161,16 @@ def stored(profile: str, limit: int | None = None) -> list[Row]:
     return found
 
 
-def settings(profile: str, limit: int | None = None) -> list[Row]:
+def settings(subject: Subject, limit: int | None = None) -> list[Row]:
     """Table 9: [S] and [L] at every sparsity; ours, by the other cosines (the official code's is per channel)."""
     found = []
-    for baichuan in (False, True) if profile == "paper" else (False,):
-        for model, label, layers, counts in models_of(profile, baichuan):
+    for baichuan in (False, True) if subject.printed else (False,):
+        for model, label, layers, counts in models_of(subject, baichuan):
             for count in counts:
                 setting = (model, label, layers, count)
                 for method in ("LinearPatch[S]", "LinearPatch[L]"):
-                    fields = None if baichuan else made(method, count, profile)
-                    row = _row(setting, profile, limit, method, fields)
+                    fields = None if baichuan else made(method, count, subject.profile)
+                    row = _row(setting, subject, limit, method, fields)
                     found.append(replace(row, status=REFUSED) if baichuan else row)
                 others = {
                     "LinearPatch[L], channel cosine, ends kept: the code (ours)": window(count, "channel", True),
@@ -168,18 +179,18 @@ def settings(profile: str, limit: int | None = None) -> list[Row]:
                     "LinearPatch[S], channel cosine (ours)": lowest_bi(count, "channel"),
                 }
                 for method, selection in {} if baichuan else others.items():
-                    fields = {"selection": selection, "calibration": CALIBRATION[profile]}
-                    found.append(_row(setting, profile, limit, method, fields, shaped=False))
+                    fields = {"selection": selection, "calibration": CALIBRATION[subject.profile]}
+                    found.append(_row(setting, subject, limit, method, fields, shaped=False))
     return found
 
 
-def calibration_sizes(profile: str, limit: int | None = None) -> list[Row]:
+def calibration_sizes(subject: Subject, limit: int | None = None) -> list[Row]:
     """Table 10: the number of samples that selection and scales see."""
     found = []
-    for setting in _chosen(profile, 5, llama_2_7b=9):
+    for setting in chosen(subject, {"llama-2-7b": 9, "standin": 5}):
         for count in (*FEWER, *SAMPLES):
-            fields = made("LinearPatch[L]", setting[3], profile)
-            fields |= {"calibration": CALIBRATION[profile] | {"count": count}}
+            fields = made("LinearPatch[L]", setting[3], subject.profile)
+            fields |= {"calibration": CALIBRATION[subject.profile] | {"count": count}}
             method = f"LinearPatch[{count} samples]" + (" (ours)" if count in FEWER else "")
-            found.append(_row(setting, profile, limit, method, fields, shaped=False))
+            found.append(_row(setting, subject, limit, method, fields, shaped=False))
     return found

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from reproductions.linearpatch import claims, columns, rows
 from reproductions.linearpatch.recipes import training_free
 from reproductions.registry import Claim, Column, Row, Table
+from reproductions.settings import Subject
 
 _RATIO_NOTE = "Ratio counts removed parameters less those of what is put in their place."
 _PERPLEXITY_NOTE = (
@@ -23,7 +24,7 @@ _OTHERS = ("SLEB", "LLM-Pruner")
 def _table(
     number: str,
     title: str,
-    rows: Callable[[str, int | None], list[Row]],
+    rows: Callable[[Subject, int | None], list[Row]],
     columns: Callable[[str], list[Column]],
     claims: tuple[Claim, ...] = (),
     note: str = "",
@@ -33,7 +34,7 @@ def _table(
         paper="linearpatch",
         number=number,
         title=f"LinearPatch, Table {number}: {title}",
-        rows=rows,
+        declared=rows,
         columns=columns,
         claims=claims,
         note=note,
@@ -77,8 +78,8 @@ _SLEB_TEXT = Claim(
 )  # fmt: skip
 
 
-def _baichuan(profile: str, limit: int | None, pruner: bool = True) -> list[Row]:
-    return training_free(profile, limit, baichuan=True, pruner=pruner)
+def _baichuan(subject: Subject, limit: int | None, pruner: bool = True) -> list[Row]:
+    return training_free(subject, limit, baichuan=True, pruner=pruner)
 
 
 TABLES = [
@@ -247,7 +248,7 @@ TABLES = [
     _table(
         "12",
         "MMLU, training-free methods",
-        lambda profile, limit=None: training_free(profile, limit, pruner=False),
+        lambda subject, limit=None: training_free(subject, limit, pruner=False),
         columns.mmlu,
         (
             *_repairs(_MMLU, False, "scores above"),
@@ -274,7 +275,7 @@ TABLES = [
     _table(
         "15",
         "MMLU with Baichuan2-7B",
-        lambda profile, limit=None: _baichuan(profile, limit, pruner=False),
+        lambda subject, limit=None: _baichuan(subject, limit, pruner=False),
         columns.mmlu,
         (*_repairs(_MMLU, False, "scores above"), _ABOVE_SLEB),
         f"{_RATIO_NOTE} {_BAICHUAN_NOTE.format(12)}",

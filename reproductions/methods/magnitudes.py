@@ -14,7 +14,7 @@ from torch import Tensor
 from common import selection
 from common.evaluation.perplexity import PROTOCOLS
 from common.hadamard import hadamard_transform
-from common.importance import next_token_loss
+from common.losses import next_token_loss
 from common.statistics import Statistics
 from papers.linearpatch import LinearPatch, patch_values
 from reproductions.prepared import Prepared

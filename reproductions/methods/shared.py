@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from common import calibration, corpora, hooks, importance, selection
 from common.errors import unknown
 from common.evaluation import harness
@@ -21,7 +19,7 @@ def _sleb(prepared: Prepared, progress: bool) -> list[int]:
         texts = corpora.texts(wanted["corpus"])
         options = {name: value for name, value in wanted.items() if name != "corpus"}
         windows = calibration.sample_lines(prepared.tokenizer, texts, **options)
-        return selection.sleb(decoder, windows, count, progress=progress)
+        return selection.sleb(decoder, windows, count, batch_size=prepared.batch_size, progress=progress)
 
     # The search is greedy: the first layers of a longer removal are those of a shorter one.
     return prepared.searched("sleb", wanted, search, lambda found: len(found) >= count)[:count]
@@ -58,17 +56,15 @@ def _parameters(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
     return values | {"ratio": (prepared.parameters - left - patch) / prepared.parameters}, {}, {}
 
 
-def _perplexity(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
-    """Perplexity by the named protocol, and the mean loss it comes from (nats per token)."""
+def _perplexity(prepared: Prepared, argument: str) -> tuple[dict, dict, dict, dict]:
+    """Perplexity by the named protocol, and the mean loss it comes from (nats per token), of each window too."""
     if argument not in PROTOCOLS:
         raise unknown("perplexity protocol", argument, PROTOCOLS)
     found = PROTOCOLS[argument].measured(prepared.model, prepared.tokenizer, limit=prepared.recipe.limit)
-    values = {"nll": found.pop("nll")}
+    values = {"nll": found.pop("nll"), "perplexity": found.pop("perplexity")}
     stderr = {"nll": found.pop("nll_stderr"), "perplexity": found.pop("stderr")}
-    perplexity = found.pop("perplexity")
-    if math.isfinite(perplexity):
-        values["perplexity"] = perplexity
-    return values, {key: error for key, error in stderr.items() if key in values and error is not None}, found
+    windows = found.pop("window_nlls")
+    return values, {key: error for key, error in stderr.items() if error is not None}, found, {"nll": windows}
 
 
 def _removed(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
@@ -76,8 +72,11 @@ def _removed(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
     return {"count": len(prepared.details.get("removed", []))}, {}, {}
 
 
-def task(prepared: Prepared, name: str) -> tuple[dict, dict, dict]:
-    """Accuracies of one lm-eval task. Stand-in tasks are named ``task@version``; other names are lm-eval's own."""
+def task(prepared: Prepared, name: str) -> tuple[dict, dict, dict, dict]:
+    """Accuracies of one lm-eval task, and which items are right.
+
+    Stand-in tasks are named ``task@version``; other names are lm-eval's own.
+    """
     name = name.partition("@")[0]
     batch_size = 16 if prepared.model.device.type == "cpu" else 64
     options = {"limit": prepared.recipe.limit, "batch_size": batch_size}
@@ -85,7 +84,7 @@ def task(prepared: Prepared, name: str) -> tuple[dict, dict, dict]:
     scores = found[name]
     values = {metric: scores[metric] for metric in harness.METRICS if scores.get(metric) is not None}
     stderr = {metric: scores[f"{metric}_stderr"] for metric in values}
-    return values, stderr, {"items": scores["n"], "lm_eval": found["raw"]}
+    return values, stderr, {"items": scores["n"], "lm_eval": found["raw"]}, found["items"].get(name, {})
 
 
 BENCHMARKS = {"parameters": _parameters, "perplexity": _perplexity, "removed": _removed}

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-from reproductions.linearpatch import recipe as make_recipe
-from reproductions.linearpatch.recipes import STANDIN_MODELS
+from reproductions import settings
 from reproductions.prunecomp.columns import perplexity_columns
-from reproductions.prunecomp.recipes import ABLATION, CROPS, recipe
+from reproductions.prunecomp.recipes import ABLATION, CROPS, SHARES, recipe
 from reproductions.registry import Claim, Column, Lookup, Row, Table
+from reproductions.settings import Subject
 
 # Figure 1 is of LLaMA-3-8B, 5 and 7 of 32 layers pruned; Figure 2 of both LLaMA models.
-_FIGURE1 = {"paper": ("llama-3-8b", "LLaMA-3-8B", 32, (5, 7)), "standin": ("standin", "stand-in", 16, (4, 5))}
-_FIGURE2 = {
-    "paper": {"llama-3-8b": ("LLaMA-3-8B", 32), "llama-2-7b": ("LLaMA-2-7B", 32)},
-    "standin": {model: facts[:2] for model, facts in STANDIN_MODELS.items()},
-}
+_FIGURE1 = ("llama-3-8b", "LLaMA-3-8B", 32, (5, 7))
+_FIGURE2 = (_FIGURE1[:3], ("llama-2-7b", "LLaMA-2-7B", 32))
 
 
-def _figure1_rows(profile: str, limit: int | None) -> list[Row]:
-    model, label, layers, counts = _FIGURE1[profile]
-    found = [Row(model, label, f"0/{layers}", "Dense", make_recipe(model, profile, limit), dense=True)]
+def _figure1_rows(subject: Subject, limit: int | None) -> list[Row]:
+    model, label, layers, counts = _FIGURE1
+    if not subject.printed:
+        model, label, layers = subject.model, subject.label, subject.layers
+        counts = sorted(subject.counts(*SHARES, standin=(4, 5)))
+    found = [Row(model, label, f"0/{layers}", "Dense", settings.recipe(model, subject, limit), dense=True)]
     for count in counts:
         for method in ABLATION:
-            found.append(Row(model, label, f"{count}/{layers}", method, recipe(model, profile, limit, method, count)))
+            found.append(Row(model, label, f"{count}/{layers}", method, recipe(model, subject, limit, method, count)))
     return found
 
 
-def _figure2_rows(profile: str, limit: int | None) -> list[Row]:
+def _figure2_rows(subject: Subject, limit: int | None) -> list[Row]:
+    drawn = _FIGURE2 if subject.printed else [(subject.model, subject.label, subject.layers)]
+    wanted = {"calibration": CROPS[subject.profile]}
     return [
-        Row(model, label, f"0/{layers}", "Dense", make_recipe(model, profile, limit, calibration=CROPS[profile]))
-        for model, (label, layers) in _FIGURE2[profile].items()
+        Row(model, label, f"0/{layers}", "Dense", settings.recipe(model, subject, limit, **wanted))
+        for model, label, layers in drawn
     ]
 
 
@@ -42,9 +44,7 @@ def _more_layers_for_less(cell: Lookup, settings: list[tuple[str, str]]) -> bool
 
 
 def _every_layer_gains(cell: Lookup, settings: list[tuple[str, str]]) -> bool | None:
-    """Settings of dense models are not passed on; the figure has one row a model."""
-    dense = [(label, f"0/{layers}") for models in _FIGURE2.values() for label, layers in models.values()]
-    found = [value for setting in dense if (value := cell(*setting, "Dense", "least gain, %")) is not None]
+    found = [value for setting in settings if (value := cell(*setting, "Dense", "least gain, %")) is not None]
     return all(value > 0 for value in found) if found else None
 
 
@@ -54,7 +54,7 @@ FIGURES = [
         paper="prunecomp",
         number="figure1",
         title="Prune&Comp, Figure 1: average perplexity by what is done and how many layers go",
-        rows=_figure1_rows,
+        declared=_figure1_rows,
         columns=perplexity_columns,
         claims=(
             Claim("more layers pruned with Prune&Comp, yet lower perplexity than fewer without", _more_layers_for_less),
@@ -67,7 +67,7 @@ FIGURES = [
         paper="prunecomp",
         number="figure2",
         title="Prune&Comp, Figure 2: magnitude gain of each layer",
-        rows=_figure2_rows,
+        declared=_figure2_rows,
         columns=lambda profile: [
             Column("largest gain, %", "magnitude-gains", "largest", compare="exact"),
             Column("least gain, %", "magnitude-gains", "least", compare="exact"),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 
 from common.results import Recipe
-from reproductions.linearpatch import recipe as make_recipe
+from reproductions import settings
 from reproductions.linearpatch.recipes import PATCH, PLAIN, least_squares
 from reproductions.prunecomp.claims import each_better
 from reproductions.prunecomp.columns import perplexity_columns
 from reproductions.prunecomp.recipes import CROPS, METRICS, recipe
 from reproductions.registry import Claim, Column, Row, Table
+from reproductions.settings import Subject
 
 # Repairs that are not fused: patches by LinearPatch's estimators and by least squares.
 PATCHES = {
@@ -33,7 +34,7 @@ VARIANTS = {
     ("iterative", "none"): " +IterPrune",
     ("iterative", "factor"): " +Prune&Comp",
 }
-MODELS = {"standin": ("standin", "stand-in", 16, 5), "paper": ("llama-3-8b", "LLaMA-3-8B", 32, 7)}
+MODEL = ("llama-3-8b", "LLaMA-3-8B", 32, (7,))
 
 
 def name(metric: str, schedule: str, repair: str) -> str:
@@ -42,36 +43,40 @@ def name(metric: str, schedule: str, repair: str) -> str:
     return f"{metric}, {schedule}, {repair}" + (f" ({paper})" if paper else "")
 
 
-def grid_recipe(profile: str, limit: int | None, metric: str, schedule: str, repair: str) -> Recipe:
+def grid_recipe(
+    model: str, count: int, subject: Subject, limit: int | None, metric: str, schedule: str, repair: str
+) -> Recipe:
     """none and factor are Prune&Comp's recipes. A patch in the loop is fitted to the model as it is by then."""
-    model, _, _, count = MODELS[profile]
     if repair in ("none", "factor"):
         variants = {
             ("one-shot", "factor"): " +MagComp",
             ("iterative", "none"): " +IterPrune",
             ("iterative", "factor"): " +Prune&Comp",
         }
-        return recipe(model, profile, limit, metric + variants.get((schedule, repair), ""), count)
+        return recipe(model, subject, limit, metric + variants.get((schedule, repair), ""), count)
     chosen = {
         "method": "prunecomp-metric" if schedule == "one-shot" else "iterated-patch",
         "metric": METRICS[metric],
         "count": count,
     }
     patch = PATCHES[repair]
-    fields = {"selection": chosen, "repair": patch, "calibration": CROPS[profile]}
+    fields = {"selection": chosen, "repair": patch, "calibration": CROPS[subject.profile]}
     if schedule == "iterative":
         chosen["patch"] = {key: value for key, value in patch.items() if key != "method"}
         fields.pop("repair")
-    return make_recipe(model, profile, limit, **fields)
+    return settings.recipe(model, subject, limit, **fields)
 
 
-def rows(profile: str, limit: int | None) -> list[Row]:
+def rows(subject: Subject, limit: int | None) -> list[Row]:
     """Dense, then repair by schedule by metric. CL removes one window at once: it has no iterative rows."""
-    model, label, layers, count = MODELS[profile]
-    found = [Row(model, label, f"0/{layers}", "Dense", make_recipe(model, profile, limit), dense=True)]
-    for repair, schedule, metric in itertools.product(REPAIRS, SCHEDULES, METRICS):
+    model, label, layers, counts = MODEL
+    if not subject.printed:
+        model, label, layers = subject.model, subject.label, subject.layers
+        counts = subject.counts((7, 32), standin=5)
+    found = [Row(model, label, f"0/{layers}", "Dense", settings.recipe(model, subject, limit), dense=True)]
+    for count, repair, schedule, metric in itertools.product(counts, REPAIRS, SCHEDULES, METRICS):
         if (schedule, metric) != ("iterative", "CosSim(CL)"):
-            made = grid_recipe(profile, limit, metric, schedule, repair)
+            made = grid_recipe(model, count, subject, limit, metric, schedule, repair)
             found.append(Row(model, label, f"{count}/{layers}", name(metric, schedule, repair), made))
     return found
 
@@ -97,7 +102,7 @@ GRID = Table(
     paper="prunecomp",
     number="grid",
     title="Ours: every metric with every repair, one-shot and iterative",
-    rows=rows,
+    declared=rows,
     columns=columns,
     claims=(
         Claim("ours: the factor lowers perplexity for every metric and schedule", each_better(_BOTH)),

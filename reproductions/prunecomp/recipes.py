@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from common.results import Recipe
-from reproductions import declare, reported, shapes
-from reproductions.linearpatch import STANDIN_MODELS
-from reproductions.linearpatch import recipe as make_recipe
+from reproductions import declare, reported, settings, shapes
 from reproductions.registry import Row
+from reproductions.settings import PAPER, Subject
 
 # What the paper calls a metric -> its name in recipes (`reproductions.methods.prunecomp` has the same, beside the models).
 METRICS = {"CosSim(BI)": "bi", "CosSim(CL)": "cl", "PPL": "ppl", "Taylor+": "taylor+", "Mag+": "mag+"}
@@ -45,6 +44,13 @@ CODE_TAYLOR = {
 }
 
 
+# LLaMA-3-8B's (the first where a table has one), and LLaMA-2-7B's in the appendix.
+SHARES = ((7, 32), (5, 32))
+APPENDIX_SHARES = ((9, 32), (7, 32))
+# Table A6.
+SAMPLES = {"paper": (64, 128, 256), "standin": (16, 32, 64)}
+
+
 def selection(profile: str, metric: str, count: int, variant: str, fidelity: str = "paper") -> dict:
     """A recipe's selection. CL removes one window at once, so it is never iterated."""
     iterative, compensate = VARIANTS[variant]
@@ -59,7 +65,7 @@ def selection(profile: str, metric: str, count: int, variant: str, fidelity: str
 
 def recipe(
     model: str,
-    profile: str,
+    subject: Subject,
     limit: int | None,
     method: str,
     count: int,
@@ -68,15 +74,15 @@ def recipe(
 ) -> Recipe:
     """The recipe of a row: ``CosSim(BI) +Prune&Comp`` or another metric and variant; ``Dense`` for count 0."""
     if not count:
-        return make_recipe(model, profile, limit)
+        return settings.recipe(model, subject, limit)
     metric, _, variant = method.partition(" ")
-    calibration = dict(CROPS[profile])
+    calibration = dict(CROPS[subject.profile])
     if fidelity == "code" and metric == "CosSim(BI)":
         calibration["count"] *= 2
     if samples:
         calibration["count"] = samples
-    chosen = selection(profile, metric, count, variant, fidelity)
-    return make_recipe(model, profile, limit, selection=chosen, calibration=calibration, fidelity=fidelity)
+    chosen = selection(subject.profile, metric, count, variant, fidelity)
+    return settings.recipe(model, subject, limit, selection=chosen, calibration=calibration, fidelity=fidelity)
 
 
 def shape(model: str, number: reported.Number) -> Recipe | None:
@@ -85,16 +91,17 @@ def shape(model: str, number: reported.Number) -> Recipe | None:
     return shapes.recipe(model, count) if count else None
 
 
-def _standin_rows(methods: list[str], limit: int | None, counts: tuple[int, ...], dense: bool = True) -> list[Row]:
-    rows = []
-    for model, (label, layers, _) in STANDIN_MODELS.items():
-        if dense:
-            rows.append(Row(model, label, f"0/{layers}", "Dense", make_recipe(model, "standin", limit), dense=True))
-        for count in counts:
-            for method in methods:
-                made = recipe(model, "standin", limit, method, count)
-                rows.append(Row(model, label, f"{count}/{layers}", method, made))
-    return rows
+def _rows_of(
+    subject: Subject, methods: list[str], limit: int | None, counts: Sequence[int], dense: bool = True
+) -> list[Row]:
+    """The methods on one model that loses so many layers."""
+    model, label, layers = subject.model, subject.label, subject.layers
+    wanted = [(0, "Dense")] if dense else []
+    wanted += [(n, method) for n in counts for method in methods]
+    return [
+        Row(model, label, f"{n}/{layers}", method, recipe(model, subject, limit, method, n), dense=not n)
+        for n, method in wanted
+    ]
 
 
 def _printed_rows(number: str, limit: int | None, shape=None, fidelity: str = "paper") -> list[Row]:
@@ -102,7 +109,7 @@ def _printed_rows(number: str, limit: int | None, shape=None, fidelity: str = "p
     rows = []
     for row in declare.rows("prunecomp", number, shape=shape):
         count = int(row.sparsity.partition("/")[0])
-        made = recipe(row.model, "paper", limit, row.method, count, fidelity)
+        made = recipe(row.model, PAPER, limit, row.method, count, fidelity)
         rows.append(replace(row, recipe=made))
     return rows
 
@@ -111,26 +118,37 @@ PAIRS = [method for metric in METRICS for method in (metric, f"{metric} +Prune&C
 ABLATION = ["CosSim(BI)", "CosSim(BI) +IterPrune", "CosSim(BI) +MagComp", "CosSim(BI) +MagComp +IterPrune"]
 
 
-def rows(number: str, methods: list[str], counts: tuple[int, ...] = (5, 4), shape=None, dense: bool = True) -> Callable:
-    """Rows of a table: as printed, or the same methods on the stand-in (5 and 4 of 16 layers)."""
+def rows(
+    number: str,
+    methods: list[str],
+    standin: tuple[int, ...] = (5, 4),
+    shape=None,
+    dense: bool = True,
+    shares: tuple[tuple[int, int], ...] = SHARES,
+) -> Callable:
+    """Rows of a table: as printed, or the same methods on one model.
 
-    def made(profile: str, limit: int | None) -> list[Row]:
-        if profile == "standin":
-            return _standin_rows(methods, limit, counts, dense)
-        return _printed_rows(number, limit, shape)
+    standin: how many of its 16 layers the stand-in loses; shares: what any other model does, as many as those.
+    """
+
+    def made(subject: Subject, limit: int | None) -> list[Row]:
+        if subject.printed:
+            return _printed_rows(number, limit, shape)
+        removed = subject.counts(*shares[: len(standin)], standin=standin)
+        return _rows_of(subject, methods, limit, removed, dense)
 
     return made
 
 
-def order_rows(number: str) -> Callable:
+def order_rows(number: str, shares: tuple[tuple[int, int], ...] = SHARES) -> Callable:
     """The lists of Tables A3 and A4, by the official code's settings; below them by the paper's text."""
 
-    def made(profile: str, limit: int | None) -> list[Row]:
-        printed = rows(number, PAIRS, dense=False)(profile, limit)
+    def made(subject: Subject, limit: int | None) -> list[Row]:
+        printed = rows(number, PAIRS, dense=False, shares=shares)(subject, limit)
         found = []
         for row in printed:
             count = int(row.sparsity.partition("/")[0])
-            code = recipe(row.model, profile, limit, row.method, count, "code")
+            code = recipe(row.model, subject, limit, row.method, count, "code")
             found.append(replace(row, recipe=code))
             found.append(replace(row, method=f"{row.method} (by the paper's text; ours)", shapes=None))
         return found
@@ -138,18 +156,21 @@ def order_rows(number: str) -> Callable:
     return made
 
 
-def size_rows(profile: str, limit: int | None) -> list[Row]:
+def size_rows(subject: Subject, limit: int | None) -> list[Row]:
     """Table A6: BI with Prune&Comp, by the number of calibration samples."""
     found = []
-    for row in _standin_rows(["CosSim(BI) +Prune&Comp"], limit, (5,)) if profile == "standin" else []:
+    for row in (
+        [] if subject.printed else rows("A6", ["CosSim(BI) +Prune&Comp"], (5,), shares=SHARES[1:])(subject, limit)
+    ):
         if row.dense:
             found.append(row)
             continue
-        for samples in (16, 32, 64):
-            made = recipe(row.model, profile, limit, row.method, 5, samples=samples)
+        count = int(row.sparsity.partition("/")[0])
+        for samples in SAMPLES[subject.profile]:
+            made = recipe(row.model, subject, limit, row.method, count, samples=samples)
             found.append(replace(row, method=f"{row.method} {samples} samples", recipe=made))
-    for row in declare.rows("prunecomp", "A6") if profile == "paper" else []:
+    for row in declare.rows("prunecomp", "A6") if subject.printed else []:
         method, _, samples = row.method.removesuffix(" samples").rpartition(" ")
-        made = recipe(row.model, profile, limit, method, int(row.sparsity.partition("/")[0]), samples=int(samples))
+        made = recipe(row.model, subject, limit, method, int(row.sparsity.partition("/")[0]), samples=int(samples))
         found.append(replace(row, recipe=made))
     return found

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from reproductions.linearpatch.columns import mmlu
 from reproductions.prunecomp.claims import consistent, each_part_helps, sizes_agree
 from reproductions.prunecomp.columns import order_columns, perplexity_columns, qa_columns
-from reproductions.prunecomp.recipes import ABLATION, PAIRS, order_rows, rows, shape, size_rows
+from reproductions.prunecomp.recipes import ABLATION, APPENDIX_SHARES, PAIRS, SHARES, order_rows, rows, shape, size_rows
 from reproductions.registry import Claim, Table
 
 
@@ -17,12 +17,16 @@ def _table(number: str, title: str, made: Callable, columns: Callable, claims=()
     return Table(f"table{number}-prunecomp", "prunecomp", number, full, made, columns, claims, note)
 
 
-def _perplexity_table(number: str, title: str) -> Table:
-    return _table(number, title, rows(number, PAIRS), perplexity_columns, consistent("AVG", True), _PPL_NOTE)
+def _perplexity_table(number: str, title: str, shares=SHARES) -> Table:
+    return _table(
+        number, title, rows(number, PAIRS, shares=shares), perplexity_columns, consistent("AVG", True), _PPL_NOTE
+    )
 
 
-def _qa_table(number: str, title: str) -> Table:
-    return _table(number, title, rows(number, PAIRS, shape=shape), qa_columns, consistent("RP"), _RP_NOTE)
+def _qa_table(number: str, title: str, shares=SHARES) -> Table:
+    return _table(
+        number, title, rows(number, PAIRS, shape=shape, shares=shares), qa_columns, consistent("RP"), _RP_NOTE
+    )
 
 
 def _order_table(number: str, models: str) -> Table:
@@ -57,8 +61,8 @@ TABLES = [
         (Claim(_ABLATION_CLAIM, each_part_helps("AVG", True)),),
         _PPL_NOTE,
     ),
-    _perplexity_table("A1", "perplexity of LLaMA-2-13B and Qwen3-8B"),
-    _qa_table("A2", "question answering, LLaMA-2"),
+    _perplexity_table("A1", "perplexity of LLaMA-2-13B and Qwen3-8B", APPENDIX_SHARES),
+    _qa_table("A2", "question answering, LLaMA-2", APPENDIX_SHARES),
     _order_table("A3", "LLaMA-2-7B and LLaMA-3-8B"),
     _order_table("A4", "LLaMA-2-13B and Qwen3-8B"),
     _table(

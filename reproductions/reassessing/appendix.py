@@ -21,14 +21,15 @@ from reproductions.reassessing.rows import (
 from reproductions.reassessing.table import SAME, SIZES, table
 from reproductions.registry import Claim, Column, Row, Table
 from reproductions.reported import row_name
+from reproductions.settings import Subject
 
 _SAMPLES = [(metric, 4, f"{n} sample{'s' * (n > 1)}") for metric in ("BI", "Taylor") for n in (1, 5, 10, 30, 50)]
 
 
-def _generated(profile: str, limit: int | None) -> list[Row]:
+def _generated(subject: Subject, limit: int | None) -> list[Row]:
     """Table Q: the recipe's model and the dense one."""
-    if profile == "standin":
-        return rows.standin([OURS])(limit)
+    if not subject.printed:
+        return rows.one_model([OURS])(subject, limit)
     return [
         row
         for row in rows.printed("4")(limit)
@@ -225,7 +226,7 @@ TABLES = [
         paper="reassessing",
         number="Q",
         title="Reassessing, Table Q: generated text",
-        rows=_generated,
+        declared=_generated,
         columns=_texts,
         note="Greedy; how the paper's text was sampled is not said.",
     ),

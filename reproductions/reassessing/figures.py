@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from reproductions.linearpatch.claims import every
 from reproductions.reassessing import body, claims, columns
-from reproductions.reassessing.recipes import fields, recipe
-from reproductions.reassessing.rows import paper_row, standin
+from reproductions.reassessing.recipes import fields
+from reproductions.reassessing.rows import one_model, paper_row
 from reproductions.registry import Claim, Column, Row, Table
+from reproductions.settings import Subject, recipe
 
 _RATES = {"paper": tuple(range(1, 21)), "standin": (2, 4, 8)}
 _PAPER_MODEL = ("llama-3.1-8b-instruct", "LLaMA-3.1-8B-It", 32)
@@ -16,28 +17,28 @@ def _paper_row(metric: str, removed: int, variant: str, limit: int | None) -> Ro
     return paper_row(*_PAPER_MODEL, metric, removed, variant, limit)
 
 
-def _rates(profile: str, limit: int | None) -> list[Row]:
-    """Figure A: reverse-order and Taylor, with LoRA; on the stand-in without fine-tuning."""
+def _rates(subject: Subject, limit: int | None) -> list[Row]:
+    """Figure A: reverse-order and Taylor, with LoRA; on one model without fine-tuning."""
     metrics = ("Reverse-order", "Taylor")
-    if profile == "standin":
-        return standin([(m, n, "no fine-tuning (ours)") for m in metrics for n in _RATES[profile]])(limit)
+    if not subject.printed:
+        return one_model([(m, n, "no fine-tuning (ours)") for m in metrics for n in _RATES["standin"]])(subject, limit)
     rows = [_paper_row("Dense", 0, "", limit)]
-    return rows + [_paper_row(m, n, "+LoRA", limit) for m in metrics for n in _RATES[profile]]
+    return rows + [_paper_row(m, n, "+LoRA", limit) for m in metrics for n in _RATES["paper"]]
 
 
-def _similarity(profile: str, limit: int | None) -> list[Row]:
+def _similarity(subject: Subject, limit: int | None) -> list[Row]:
     """Figure B: half of the layers removed by Taylor, at once, one by one, and in two halves.
 
-    On the stand-in head and last three layers are trained, which takes a fraction of LoRA's time.
+    On one model head and last three layers are trained, which takes a fraction of LoRA's time.
     """
-    if profile == "standin":
+    if not subject.printed:
         wanted = [("Taylor", 8, f"{head} +lm_head & last 3") for head in ("one-shot", "1:1:8", "1:4:8")]
-        return standin(wanted, dense=False)(limit)
+        return one_model(wanted, dense=False)(subject, limit)
     return [_paper_row("Taylor", 16, f"{head} +LoRA", limit) for head in ("one-shot", "1:1:16", "1:8:16")]
 
 
-def _dense(profile: str, limit: int | None) -> list[Row]:
-    return standin([])(limit) if profile == "standin" else [_paper_row("Dense", 0, "", limit)]
+def _dense(subject: Subject, limit: int | None) -> list[Row]:
+    return [_paper_row("Dense", 0, "", limit)] if subject.printed else one_model([])(subject, limit)
 
 
 def _deviation(theorem: str) -> str:
@@ -84,19 +85,19 @@ _FLOW_CLAIMS = (
 )
 
 
-def _fine_tuned(profile: str, limit: int | None) -> list[Row]:
+def _fine_tuned(subject: Subject, limit: int | None) -> list[Row]:
     """Table 2's trained rows."""
     (table,) = (table for table in body.TABLES if table.number == "2")
-    return [row for row in table.rows(profile, limit) if row.recipe and row.recipe.training]
+    return [row for row in table.rows(subject, limit) if row.recipe and row.recipe.training]
 
 
 _COUNTS = (1, 5, 10, 30, 50)
 
 
-def _unpruned(profile: str, limit: int | None) -> list[Row]:
+def _unpruned(subject: Subject, limit: int | None) -> list[Row]:
     """The dense model with the calibration of Taylor and BI, whose number of samples and seed the benchmark varies."""
-    name, label, layers = ("standin", "stand-in", 16) if profile == "standin" else _PAPER_MODEL
-    wanted = recipe(name, profile, limit, calibration=fields("BI", 1, "", profile)["calibration"])
+    name, label, layers = _PAPER_MODEL if subject.printed else (subject.model, subject.label, subject.layers)
+    wanted = recipe(name, subject, limit, calibration=fields("BI", 1, "", subject.profile)["calibration"])
     return [Row(name, label, f"0/{layers}", "Dense", wanted, dense=True)]
 
 
@@ -114,7 +115,7 @@ def _figure(name: str, title: str, rows, of, draw: str, drawn_claims: tuple[Clai
         paper="reassessing",
         number=f"figure{name}",
         title=f"Reassessing, {title}",
-        rows=rows,
+        declared=rows,
         columns=of,
         claims=drawn_claims,
         note=note,

@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 
 from common.errors import UserValueError
-from common.results import Recipe
-from reproductions.linearpatch.recipes import SLEB_LINES, standin_digest
+from reproductions.linearpatch.recipes import SLEB_LINES
 
 # Appendix D and official code: ten lines cropped to 128 tokens, Python's `random` with this seed.
 SAMPLES, LENGTH, SEED = 10, 128, 42
@@ -48,14 +47,6 @@ GPTQ = {
     "paper": {"bits": 4, "group_size": 128, "texts": 128, "tokens": 2048, "corpus": "c4-train"},
     "standin": {"bits": 4, "group_size": 64, "texts": 32, "tokens": 256, "corpus": "standin-calibration"},
 }
-
-
-def recipe(model: str, profile: str, limit: int | None = None, **fields) -> Recipe:
-    """A recipe with the weights that the profile's model has."""
-    from common import models  # loads torch: listing the targets should not
-
-    weights = standin_digest() if profile == "standin" else models.get(model).revision
-    return Recipe(model=model, profile=profile, weights=weights, limit=limit, **fields)
 
 
 def fields(metric: str, count: int, variant: str, profile: str) -> dict:

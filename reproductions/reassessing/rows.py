@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterable
 
 from common import models
 from common.results import Recipe
 from reproductions import declare, reported, shapes
 from reproductions.linearpatch.recipes import REFUSED
-from reproductions.reassessing.recipes import fields, recipe
+from reproductions.reassessing.recipes import fields
 from reproductions.registry import Row
+from reproductions.settings import PAPER as PAPERS_MODELS
+from reproductions.settings import STANDIN, Subject, recipe
 
 PAPER = "reassessing"
 REPORTED = "as reported only"
 UNSUPPORTED = "its architecture is not supported"
-STANDIN_LAYERS = 16
 # What a row's own name stands for: the metric and, where the name alone says it, the arm.
 ALIASES = {
     "ShortGPT (BI)": ("BI", "LoRA"),
@@ -74,7 +76,7 @@ def _with_recipe(row: Row, number: reported.Number, table: str, limit: int | Non
     if spec.trust_remote_code or spec.shape_only:  # its shape still counts parameters
         return dataclasses.replace(row, status=REFUSED if spec.trust_remote_code else UNSUPPORTED)
     if row.dense:
-        return dataclasses.replace(row, recipe=recipe(row.model, "paper", limit))
+        return dataclasses.replace(row, recipe=recipe(row.model, PAPERS_MODELS, limit))
     metric, arm = ALIASES.get(number.method, (number.method, None))
     removed = count(row.model, number)
     if metric not in METRICS or number.method in ONLY_REPORTED.get(table, ()) or removed is None:
@@ -83,12 +85,12 @@ def _with_recipe(row: Row, number: reported.Number, table: str, limit: int | Non
         return dataclasses.replace(row, status="not repeated, see the note")
     variant = number.variant if arm is None else f"+{arm}"
     found = fields(metric, removed, variant, "paper")
-    return dataclasses.replace(row, recipe=recipe(row.model, "paper", limit, **found))
+    return dataclasses.replace(row, recipe=recipe(row.model, PAPERS_MODELS, limit, **found))
 
 
 def paper_row(model: str, label: str, layers: int, metric: str, removed: int, variant: str, limit: int | None) -> Row:
     """A row on one of the paper's models that it prints no numbers for."""
-    made = recipe(model, "paper", limit, **(fields(metric, removed, variant, "paper") if removed else {}))
+    made = recipe(model, PAPERS_MODELS, limit, **(fields(metric, removed, variant, "paper") if removed else {}))
     return Row(model, label, f"{removed}/{layers}", reported.row_name(metric, variant), made, dense=not removed)
 
 
@@ -108,33 +110,48 @@ def printed_with(table: str, arms: Iterable[str]) -> Callable[[int | None], list
     return rows
 
 
-def standin(settings: Iterable[tuple[str, int, str]], *, dense: bool = True) -> Callable[[int | None], list[Row]]:
-    """Rows on the stand-in from (metric, layers removed, variant); variants are spelled as in the paper's tables."""
+def one_model(settings: Iterable[tuple[str, int, str]], *, dense: bool = True) -> Callable[[Subject, int | None], list]:
+    """Rows on one model from (metric, layers that the stand-in loses of its 16, variant), spelled as in the paper's tables.
+
+    Any other model loses the same share, so do schedules.
+    """
     wanted = list(settings)
 
-    def rows(limit: int | None) -> list[Row]:
-        found = [standin_row("Dense", 0, "", limit)] if dense else []
-        return found + [standin_row(metric, removed, variant, limit) for metric, removed, variant in wanted]
+    def rows(subject: Subject, limit: int | None) -> list[Row]:
+        found = [_row(subject, "Dense", 0, "", limit)] if dense else []
+        for metric, of_standin, variant in wanted:
+            for removed in subject.counts((of_standin, STANDIN.layers), standin=of_standin):
+                found.append(_row(subject, metric, removed, _scaled(variant, of_standin, removed), limit))
+        return found
 
     return rows
 
 
-def standin_row(metric: str, removed: int, variant: str, limit: int | None) -> Row:
-    """One row on the stand-in."""
-    made = recipe("standin", "standin", limit, **(fields(metric, removed, variant, "standin") if removed else {}))
+def _scaled(variant: str, of_standin: int, removed: int) -> str:
+    """A variant whose schedule ``1:b:c``, if it has one, ends with so many layers: ``1:2:4`` is ``1:4:8`` where 8 go."""
+
+    def schedule(found: re.Match) -> str:
+        step = int(found[1])
+        return f"1:{step if step == 1 else max(1, round(step * removed / of_standin))}:{removed}"
+
+    return re.sub(r"1:(\d+):\d+", schedule, variant)
+
+
+def _row(subject: Subject, metric: str, removed: int, variant: str, limit: int | None) -> Row:
+    wanted = fields(metric, removed, variant, subject.profile) if removed else {}
     return Row(
-        model="standin",
-        label="stand-in",
-        sparsity=f"{removed}/{STANDIN_LAYERS}",
+        model=subject.model,
+        label=subject.label,
+        sparsity=f"{removed}/{subject.layers}",
         method=reported.row_name(metric, variant),
-        recipe=made,
+        recipe=recipe(subject.model, subject, limit, **wanted),
         dense=not removed,
     )
 
 
-def by_profile(on_paper: Callable, on_standin: Callable) -> Callable[[str, int | None], list[Row]]:
-    """A table's rows: (profile, limit) -> rows."""
-    return lambda profile, limit: on_standin(limit) if profile == "standin" else on_paper(limit)
+def by_subject(on_paper: Callable, on_one: Callable) -> Callable[[Subject, int | None], list[Row]]:
+    """A table's rows: (subject, limit) -> rows."""
+    return lambda subject, limit: on_paper(limit) if subject.printed else on_one(subject, limit)
 
 
 def _removed(number: reported.Number) -> int:

@@ -27,10 +27,10 @@ def table(
     dense: bool = True,
     on_paper: Callable[[int | None], list[Row]] | None = None,
 ) -> Table:
-    """A table whose rows are the printed ones (or ``on_paper``'s), or the stand-in's; columns: the accuracies it prints.
+    """A table whose rows are the printed ones (or ``on_paper``'s), or those of one model; columns: the accuracies it prints.
 
-    on_standin: (metric, layers removed, variant) of each row. shape: the recipe over a printed row's shape, for columns
-    that need no weights. dense: whether the stand-in's dense model comes first.
+    on_standin: (metric, layers removed, variant) of each row; any other model loses the same shares. shape: the recipe over
+    a printed row's shape, for columns that need no weights. dense: whether the stand-in's dense model comes first.
     """
     printed = on_paper or rows.printed(number, shape)
     return Table(
@@ -38,7 +38,7 @@ def table(
         paper="reassessing",
         number=number,
         title=f"Reassessing, Table {number}: {title}",
-        rows=rows.by_profile(printed, rows.standin(on_standin, dense=dense)),
+        declared=rows.by_subject(printed, rows.one_model(on_standin, dense=dense)),
         columns=columns or accuracies(number),
         claims=claims,
         note=note,

@@ -10,6 +10,7 @@ from common.calibration import Statistics, collect, default_pairs, sample_crops,
 from common.decoder import Decoder
 from common.errors import UserError
 from common.hadamard import hadamard_matrix
+from common.statistics import ESTIMATORS
 
 
 def stored_states(model, ids) -> list[torch.Tensor]:
@@ -67,6 +68,38 @@ def test_magnitudes_and_ratios_are_those_of_stored_states(tiny, crops, rotated):
     elementwise = (states[4].abs() / states[1].abs()).mean((0, 1))
     # Near-zero denominators dominate Eq. 4, so float32 states give it only roughly.
     torch.testing.assert_close(found.ratio(1, 4, "elementwise", rotated), elementwise, rtol=2e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("rotated", [False, True])
+def test_a_channel_that_is_zero_before_the_cut_is_left_alone(tiny, crops, rotated, estimator):
+    rotation = hadamard_matrix(64) if rotated else torch.eye(64, dtype=torch.float64)
+    keeps = rotation @ torch.diag((torch.arange(64) != 5).double()) @ rotation.T  # all but channel 5 of X H
+    with torch.no_grad():
+        weight = tiny.model.embed_tokens.weight
+        weight.copy_(weight.double() @ keeps)
+    x, y = (s.double() @ rotation for s in stored_states(tiny, crops)[0:3:2])
+    assert x[..., 5].abs().max() < 1e-5 * x.abs().mean()  # rotated: but for rounding
+    assert y[..., 5].abs().mean() > 0.1 * y.abs().mean()
+    decoder = Decoder(tiny)
+    found = collect(decoder, crops, span=2, batch_size=4, elementwise=[(0, 2)], moments=[(0, 2)])
+    scales = found.ratio(0, 2, estimator, rotated)
+    assert scales[5] == 1
+    others = torch.arange(64) != 5
+    assert scales[others].isfinite().all() and not (scales[others] == 1).any()
+    if estimator == "ratio-of-means":
+        expected = (y.abs().mean(1) / x.abs().mean(1)).mean(0)[others]
+        torch.testing.assert_close(scales[others], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_channel_that_is_zero_in_one_sample_counts_as_one_there(tiny_llama, crops):
+    crops[2] = 9
+    with torch.no_grad():
+        tiny_llama.model.embed_tokens.weight[9, 5] = 0
+    x, y = (s.double().abs().mean(1)[:, 5] for s in stored_states(tiny_llama, crops)[:2])
+    rest = torch.arange(len(crops)) != 2
+    expected = ((y[rest] / x[rest]).sum() + 1) / len(crops)
+    assert collect(Decoder(tiny_llama), crops).ratio(0, 1)[5].item() == pytest.approx(expected.item(), rel=1e-4)
 
 
 def test_batch_size_changes_nothing_and_each_batch_costs_one_pass(tiny_llama, crops):

@@ -5,8 +5,9 @@ import weakref
 
 import pytest
 import torch
+from heads import watch_head
 
-from common import importance
+from common import importance, losses
 from common.decoder import Decoder
 from common.errors import UserError
 from common.hooks import scale_stream
@@ -102,6 +103,18 @@ def test_gradients_of_one_layer_exist_at_a_time(tiny_llama, crops, monkeypatch):
     layer = sum(p.numel() for p in tiny_llama.model.layers[0].parameters())
     assert len(most) == 6 * 5
     assert max(most) == 2 * layer
+
+
+def test_the_loss_gradient_needs_few_positions_logits_at_a_time(tiny, crops, monkeypatch):
+    monkeypatch.setattr(losses, "ROWS", 7)
+    expected = naive_taylor(tiny, [crops], "after-sum")
+    tiny.zero_grad()
+    rows, alive = watch_head(tiny)
+    scores = importance.taylor(Decoder(tiny), crops, micro_batch=5)
+    torch.testing.assert_close(scores, expected, rtol=2e-3, atol=1e-5)
+    assert rows == [7] * 12 + [1]  # 5 x 17 predictions
+    assert max(alive) == 1
+    assert all(p.grad is None for p in tiny.parameters())
 
 
 def test_taylor_layer_executions_are_the_stated_ones(tiny_llama, crops):

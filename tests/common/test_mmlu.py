@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-import datasets
 import pytest
 import torch
+from hub_mirror import write_subjects
 
 from common.errors import UserError
 from common.evaluation import mmlu, scores
@@ -107,18 +107,8 @@ def test_hendrycks_has_57_subjects_and_the_papers_weights():
 
 
 def test_subjects_are_read_with_the_hubs_columns(mirror, tmp_path, make_tiny, tiny_tokenizer):
-    root = tmp_path / "hub" / "datasets" / "cais" / "mmlu"
-    card = ["---", "configs:"]
-    for subject in ("anatomy", "virology"):
-        folder = root / subject
-        folder.mkdir(parents=True)
-        card += [f"- config_name: {subject}", "  data_files:"]
-        for split, rows in {"dev": ROWS[:2], "test": ROWS[2:], "validation": ROWS[:1]}.items():
-            rows = [{**row, "subject": subject} for row in rows]
-            datasets.Dataset.from_list(rows).to_parquet(folder / f"{split}-00000-of-00001.parquet")
-            card += [f"  - split: {split}", f"    path: {subject}/{split}-*"]
-    # without the hub's card, `datasets` would take a file named dev for the validation split
-    (root / "README.md").write_text("\n".join([*card, "---", ""]))
+    splits = {"dev": ROWS[:2], "test": ROWS[2:], "validation": ROWS[:1]}
+    write_subjects(tmp_path / "hub", "cais/mmlu", dict.fromkeys(("anatomy", "virology"), splits))
     protocol = replace(mmlu.get("hendrycks"), categories={"other": ("anatomy", "virology")}, regrouped={})
     values, errors, details = mmlu.evaluate(make_tiny("llama"), tiny_tokenizer, protocol, limit=2)
     assert values.keys() == errors.keys() == {"other", "weighted"}

@@ -8,7 +8,7 @@ from common.calibration import collect
 from common.decoder import Decoder
 from common.errors import UserError
 from common.hadamard import hadamard_matrix
-from common.moments import Moments
+from common.moments import Moments, silent
 
 
 @pytest.fixture
@@ -97,6 +97,13 @@ def test_zero_tokens_and_zero_channels_are_left_as_they_are():
     assert moments.tokens == 1
     assert moments.channels()[0] == 1
     assert torch.isfinite(moments.matrix()).all()
+
+
+def test_silence_is_seen_from_the_mean_channel_and_never_beside_overflow():
+    assert silent(torch.tensor([0.0, 1e-9, 1e-4, 1.0])).tolist() == [True, True, False, False]
+    assert silent(torch.tensor([[0.0, 0.0], [1e-40, 1e-40]])).tolist() == [[True, True], [False, False]]
+    for bad in (float("inf"), float("nan")):  # scales are then not finite, which is refused
+        assert not silent(torch.tensor([0.0, 1.0, bad])).any()
 
 
 def test_sigma_d_is_the_standard_deviation_of_elementwise_ratios(states):

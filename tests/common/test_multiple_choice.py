@@ -102,6 +102,21 @@ def test_answers_follow_changed_weights(tiny_llama, tiny_tokenizer):
     compare(after, reference(tiny_llama, tiny_tokenizer, requests()))
 
 
+@pytest.mark.parametrize("options", [{}, {"add_bos_token": True}, {"add_bos_token": False}])
+def test_texts_encoded_together_are_lm_evals_tokens(tiny_llama, tiny_tokenizer, monkeypatch, options):
+    pairs = [("the layers ", "of a"), ("the layers", " of"), ("<s>the layers", " of"), ("  ", "zebra"), ("", "zebra")]
+    wanted = [Instance("loglikelihood", {}, pair, index) for index, pair in enumerate([*pairs, ("the layers", " are")])]
+    seen, calls = [], []
+    ours = SharedContextLM(tiny_llama, tiny_tokenizer, **options)
+    for lm in (ours, HFLM(pretrained=tiny_llama, tokenizer=tiny_tokenizer, backend="causal", **options)):
+        monkeypatch.setattr(lm, "_loglikelihood_tokens", lambda new, **_: seen.append(new) or [])
+        lm.loglikelihood(wanted, disable_tqdm=True)
+    assert seen[0] == seen[1] and len(seen[0]) == 6
+    monkeypatch.setattr(HFLM, "tok_encode", lambda self, text, *_: calls.append(text) or [1, 2, 3])
+    ours.loglikelihood(wanted, disable_tqdm=True)
+    assert set(calls) <= {"<s>the layers", "<s>the layers of", "zebra"}
+
+
 def test_every_distinct_prefix_is_run_once(tiny_llama, tiny_tokenizer):
     context = list(range(10, 30))
     choices = [[40, 41, 42], [40, 41, 43], [50], [51]]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import subprocess
 import sys
@@ -47,25 +48,112 @@ def test_own_records_are_preferred_to_published_ones(store):
     assert (store.get(RECIPE, "b").values, store.get(RECIPE, "b").origin) == ({"acc": 0.9}, "yours")
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"schema": 0}', '{"schema": 1, "surprise": 2}'])
-def test_damaged_and_older_records_are_set_aside_and_kept(store, content, caplog):
+def test_numbers_that_are_not_finite_are_kept_in_valid_json(store):
+    values = {"perplexity": math.inf, "nll": math.nan, "least": -math.inf, "acc": 0.5}
+    path = store.put(record(values=values, details={"losses": [3.5, [math.inf]], "why": None}), RECIPE)
+    plain = json.loads(path.read_text(), parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    assert plain["values"] == {"perplexity": "Infinity", "nll": "NaN", "least": "-Infinity", "acc": 0.5}
+    found = store.get(RECIPE, "b")
+    assert math.isnan(found.values.pop("nll"))
+    assert found.values == {"perplexity": math.inf, "least": -math.inf, "acc": 0.5}
+    assert found.details == {"losses": [3.5, [math.inf]], "why": None}
+
+
+def test_published_records_are_read_as_they_were_written():
+    paths = sorted(results.PUBLISHED.rglob("*.json"))
+    assert len(paths) > 1000
+    for path in paths:
+        assert Record.from_json(path.read_text()).to_json() == path.read_text(), path
+
+
+WHOLE = json.loads(record().to_json())
+DEEP = "[" * 100 + "]" * 100
+DAMAGED = {
+    "empty": ("", "not valid JSON"),
+    "half": ("{", "not valid JSON"),
+    "a list": ("[]", "not an object"),
+    "no schema": ("{}", "names no schema"),
+    "older": ('{"schema": 0}', "has schema 0, not 1"),
+    "unknown field": (json.dumps(WHOLE | {"surprise": 2}), "unknown field 'surprise'"),
+    "missing field": (json.dumps({k: v for k, v in WHOLE.items() if k != "benchmark"}), "lacks 'benchmark'"),
+    "NaN": (json.dumps(WHOLE | {"values": {"acc": math.nan}}), "not finite"),
+    "too large": (json.dumps(WHOLE).replace("0.5", "1e999"), "not finite"),
+    "too long": (json.dumps(WHOLE).replace("0.5", "1" * 6000), "not finite"),
+    "deep": (json.dumps(WHOLE).replace("0.5", DEEP), "deeper than 64 levels"),
+    "two values": (json.dumps(WHOLE) * 2, "not valid JSON"),
+    "deeper than Python goes": ("[" * 100_000, "deeper than 64 levels"),
+    **{
+        f"{field} {value!r}": (json.dumps(WHOLE | {field: value}), message)
+        for field, value, message in (
+            ("schema", "1", "names no schema"),
+            ("schema", 1.0, "names no schema"),
+            ("schema", True, "names no schema"),
+            ("schema", None, "names no schema"),
+            ("schema", "../../x", "names no schema"),
+            ("schema", 10**300, "names no schema"),
+            ("recipe", "bi", "'recipe' has the wrong type"),
+            ("recipe_hash", 7, "'recipe_hash' has the wrong type"),
+            ("benchmark", None, "'benchmark' has the wrong type"),
+            ("status", "fine", "status is none of ok, failed"),
+            ("status", ["ok"], "'status' has the wrong type"),
+            ("values", [0.5], "'values' has the wrong type"),
+            ("values", None, "'values' has the wrong type"),
+            ("values", {"acc": "0.5"}, "'acc' is not a number"),
+            ("values", {"acc": None}, "'acc' is not a number"),
+            ("values", {"acc": [0.5]}, "'acc' is not a number"),
+            ("stderr", {"acc": "small"}, "'acc' is not a number"),
+            ("details", "none", "'details' has the wrong type"),
+            ("provenance", [], "'provenance' has the wrong type"),
+            ("reason", {"a": 1}, "'reason' has the wrong type"),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_what_is_no_record_is_set_aside_and_kept(store, damage, caplog):
+    content, reason = DAMAGED[damage]
     path = store.put(record(), RECIPE)
     for _ in range(2):  # a second one must not overwrite the first
         path.write_text(content)
         assert store.get(RECIPE, "b") is None
     aside = list(path.parent.glob("*.set-aside"))
     assert [file.read_text() for file in aside] == [content] * 2
-    assert "set aside as" in caplog.text
+    assert f"record {path} is unreadable (" in caplog.text and reason in caplog.text
+    assert all(f"set aside as {file.name}" in caplog.text for file in aside)
     store.put(record(), RECIPE)
     assert store.get(RECIPE, "b") == record()
+
+
+def test_a_record_that_is_no_text_is_set_aside(store, caplog):
+    path = store.put(record(), RECIPE)
+    path.write_bytes(b"\xff\xfe{")
+    assert store.get(RECIPE, "b") is None
+    assert "it is not text" in caplog.text and not path.exists()
+
+
+def test_what_cannot_be_set_aside_is_ignored_and_named_once(store, caplog, monkeypatch):
+    path = store.put(record(), RECIPE)
+    path.write_text("{")
+
+    def refuse(*_):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(results.Path, "rename", refuse)
+    assert [store.get(RECIPE, "b") for _ in range(3)] == [None] * 3
+    assert path.read_text() == "{"
+    assert len(caplog.records) == 1 and "(Read-only file system) and is ignored" in caplog.text
 
 
 def test_damaged_published_records_are_left_where_they_are(store, caplog):
     path = Store(store.published, None).put(record(), RECIPE)
     path.write_text("{")
-    assert store.get(RECIPE, "b") is None
+    assert [store.get(RECIPE, "b") for _ in range(3)] == [None] * 3
     assert path.read_text() == "{"
-    assert "is ignored" in caplog.text
+    assert (
+        len(caplog.records) == 1
+        and f"published record {path} is unreadable (it is not valid JSON); it is ignored" in caplog.text
+    )
 
 
 def test_a_full_disk_leaves_the_old_record_and_no_rubbish(store, monkeypatch):

@@ -5,8 +5,9 @@ import math
 
 import pytest
 import torch
+from heads import watch_head
 
-from common import importance, selection
+from common import importance, losses, selection
 from common.calibration import collect
 from common.decoder import Decoder
 from common.errors import UserError
@@ -48,6 +49,22 @@ def test_sleb_layer_executions_are_the_stated_ones(tiny_llama, crops):
     decoder = Decoder(tiny_llama)
     selection.sleb(decoder, crops, 2, batch_size=5)
     assert decoder.executions == sum((m - 2) + (m - 2) * (m - 1) // 2 for m in (6, 5))
+
+
+@pytest.mark.parametrize("rows", [7, 1000])
+def test_few_positions_logits_exist_at_a_time_and_change_nothing(tiny, crops, monkeypatch, rows):
+    """SLEB's and PPL's losses are means over whole windows, however few positions pass the head together."""
+    monkeypatch.setattr(losses, "ROWS", rows)
+    largest, most = watch_head(tiny)
+    expected = [naive_loss(without(tiny, [layer]), crops) for layer in range(6)]
+    del largest[:], most[:]
+    scores = importance.perplexity_importance(Decoder(tiny), crops, batch_size=5)
+    torch.testing.assert_close(scores, torch.tensor(expected, dtype=torch.float64), rtol=1e-5, atol=1e-5)
+    assert max(largest) == min(rows, 5 * 17) and max(most) == 1
+    del largest[:]
+    first = selection.sleb(Decoder(tiny), crops, 1, batch_size=2)[0]
+    assert first == min(range(1, 5), key=expected.__getitem__)
+    assert max(largest) == min(rows, 2 * 17)
 
 
 def test_block_influence_is_shortgpts_formula(tiny_llama, crops):
@@ -114,5 +131,5 @@ def test_runs_are_maximal_and_half_open():
 
 def test_losses_are_natural_logarithms(tiny_llama, crops):
     flat = torch.zeros(5, 18, 64)
-    uniform = importance.next_token_loss(Decoder(tiny_llama), flat, crops)
+    uniform = losses.next_token_loss(Decoder(tiny_llama), flat, crops)
     assert uniform.tolist() == pytest.approx([math.log(320)] * 5, rel=1e-5)

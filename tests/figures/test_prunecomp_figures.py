@@ -33,8 +33,9 @@ def test_figure_1_has_a_bar_per_method_and_setting():
         18.0,
     ]
     assert axes.lines[0].get_ydata()[0] == 5.0
-    entries[1] = entry(methods[0], "4/16", 10.0, None)
-    assert len(prunecomp.figure1(entries, "standin").axes[0].patches) == 7
+    for absent in (None, float("inf"), float("nan")):
+        entries[1] = entry(methods[0], "4/16", 10.0, absent)
+        assert len(prunecomp.figure1(entries, "standin").axes[0].patches) == 7
 
 
 def test_figure_2_has_the_gains():

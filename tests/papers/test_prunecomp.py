@@ -140,6 +140,17 @@ def test_the_factor_is_equation_9(tiny_llama, crops):
     assert prunecomp.magnitude_factor(statistics, 2, 4, how="product") == pytest.approx(product, rel=1e-9)
 
 
+def test_a_channel_that_is_zero_before_the_layer_counts_as_one(tiny_llama, crops):
+    with torch.no_grad():
+        tiny_llama.model.embed_tokens.weight[:, 7] = 0
+        hidden = tiny_llama(input_ids=crops, output_hidden_states=True, use_cache=False).hidden_states
+    before, after = (state.double().abs().mean(1) for state in hidden[:2])
+    expected = torch.where(torch.arange(64) == 7, 1.0, after / before).mean().item()
+    decoder = Decoder(tiny_llama)
+    assert Stream(decoder, crops).factor(0) == pytest.approx(expected, rel=1e-5)
+    assert prunecomp.magnitude_factor(collect(decoder, crops), 0) == pytest.approx(expected, rel=1e-5)
+
+
 # --- Algorithm 1 against a naive loop on the weights themselves
 
 

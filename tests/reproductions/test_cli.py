@@ -13,7 +13,7 @@ import torch
 from common import results
 from common.errors import UserError
 from common.results import Store
-from reproductions import linearpatch, registry, runner, shapes
+from reproductions import registry, runner, settings, shapes
 from reproductions.__main__ import main
 
 
@@ -39,8 +39,23 @@ from reproductions.__main__ import main
             "unknown row 'SLIB'; did you mean 'SLEB'?",
         ),
         (
-            ["fetch", "table5-linearpatch", "--model", "llama-2-13b"],
-            "unknown model in the paper profile of table5-linearpatch",
+            ["run", "table5-linearpatch", "--profile", "standin", "--model", "llama-2-13b"],
+            "unknown model in the standin profile 'llama-2-13b'; known: standin",
+        ),
+        (
+            ["show", "table1-linearpatch", "--model", "./nothing-there"],
+            "cannot load ./nothing-there: no such directory",
+        ),
+        (
+            ["show", "table1-linearpatch", "--model", "baichuan2-7b", "--remove", "7"],
+            "baichuan2-7b cannot be loaded here",
+        ),
+        (["show", "table1-linearpatch", "--remove", "7"], "say which with --model"),
+        (["show", "table1-linearpatch", "--model", "standin", "--remove", "7,x"], "--remove '7,x' is no list"),
+        (["show", "table1-linearpatch", "--model", "standin", "--remove", "15"], "15 of them cannot be removed"),
+        (
+            ["run", "table1-linearpatch", "--model", "llama-2-7b", "--row", "Dense"],
+            "6.7 B parameters, and there is no GPU",
         ),
     ],
 )
@@ -71,6 +86,9 @@ class FakeMeasure:
     def __init__(self, failing=()):
         self.failing, self.prepared, self.measured = set(failing), [], []
 
+    def held_together(self, recipe):
+        return 1
+
     def prepare(self, recipe, **options):
         self.prepared.append(recipe.hash)
         found = runner.Work(recipe, "")
@@ -86,7 +104,7 @@ class FakeMeasure:
 
 @pytest.fixture
 def table(monkeypatch):
-    monkeypatch.setattr(linearpatch.recipes, "standin_digest", lambda: "digest")
+    monkeypatch.setattr(settings, "standin_digest", lambda: "digest")
     return registry.get("table1-linearpatch")
 
 

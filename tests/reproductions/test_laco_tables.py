@@ -12,7 +12,7 @@ from common.results import Recipe
 from figures import laco as drawing
 from papers import laco
 from papers.laco.sentences import draw
-from reproductions import registry, reported
+from reproductions import registry, reported, settings
 from reproductions.__main__ import main
 from reproductions.methods import laco as methods
 from reproductions.prepared import Prepared
@@ -31,7 +31,7 @@ def test_every_printed_row_and_column_is_declared_under_its_printed_name(number)
 
 
 @pytest.mark.parametrize("number", [*TABLES, "8"])
-@pytest.mark.parametrize("profile", registry.PROFILES)
+@pytest.mark.parametrize("profile", settings.PROFILES)
 def test_what_is_ours_says_so_and_every_other_row_says_why_it_is_not_there(number, profile):
     printed = {key[:3] for key in reported.cells("laco", number)} if number != "8" else set()
     known = {name for other in TABLES for *_, name, _ in reported.cells("laco", other)}
@@ -119,8 +119,8 @@ def rehearsal(mirror, tmp_path, monkeypatch, tiny_tokenizer):
 
 
 def test_the_paper_profile_collapses_offline_on_a_mirror(rehearsal, capsys):
-    command = ["table5-laco", "--profile", "paper", "--model", "llama-2-7b"]
-    assert main(["run", *command]) == 0
+    command = ["table5-laco", "--profile", "paper", "--model", "llama-2-7b", "--dtype", "float32"]
+    assert main(["run", *command, "--device", "cpu"]) == 0
     capsys.readouterr()
     assert main(["show", *command, "--format", "json"]) == 0
     rows = {row["method"]: row["cells"] for row in json.loads(capsys.readouterr().out)["rows"]}

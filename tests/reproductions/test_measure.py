@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from common import models
+from common import corpora, models
 from common.errors import UserError
 from common.results import Recipe, Store
-from reproductions import measure, methods, registry, show
+from reproductions import measure, methods, registry, settings, show
 from reproductions.prepared import Prepared
 from reproductions.registry import Column, Row, Table
 
@@ -51,6 +51,17 @@ def test_steps_come_in_order_and_their_findings_reach_the_record(small, monkeypa
     assert seen == [("repair", [2, 1], layers), ("train", layers - 2)]
     assert prepared.details["removed"] == [2, 1] and prepared.details["steps"] == 3
     assert measure.benchmark(prepared, "removed") == ({"count": 2}, {}, {})
+
+
+def test_sleb_runs_as_many_samples_at_once_as_the_device_likes(small, monkeypatch):
+    monkeypatch.setattr(corpora, "texts", lambda _: ["the layers of a model are removed"] * 40)
+    monkeypatch.setattr(corpora, "digest", lambda _: "none")
+    monkeypatch.setattr(Prepared, "batch_size", 3)
+    sizes = set()
+    small.model.layers[0].register_forward_pre_hook(lambda _, inputs: sizes.add(len(inputs[0])))
+    lines = {"corpus": "any", "length": 16, "count": 40, "seed": 0}
+    measure.prepare(recipe(selection={"method": "sleb", "count": 1, "calibration": lines}))
+    assert max(sizes) == 3
 
 
 @pytest.mark.parametrize("step", ["selection", "repair", "training"])
@@ -118,24 +129,26 @@ def test_text_cells_and_pictures_come_from_records(small, tmp_path, monkeypatch)
         paper="linearpatch",
         number="figure 9",
         title="",
-        rows=lambda profile, limit: [Row("small", "small", "2/4", "given", dataclasses.replace(wanted, limit=limit))],
+        declared=lambda subject, limit: [
+            Row("small", "small", "2/4", "given", dataclasses.replace(wanted, limit=limit))
+        ],
         columns=lambda profile: [Column("layers", "removed", "removed", text=True), Column("n", "removed", "count")],
         draw="figures.style:draw_for_test",
     )
     from reproductions import runner
 
-    store = Store(tmp_path, None)
-    assert show.drawn(table, store, "paper") == []
-    assert runner.run([table], store, "paper", measure) == 0
-    row = show.build(table, store, "paper")["rows"][0]
+    store, subject = Store(tmp_path, None), dataclasses.replace(settings.PAPER, dtype="float32")
+    assert show.drawn(table, store, subject) == []
+    assert runner.run([table], store, subject, measure) == 0
+    row = show.build(table, store, subject)["rows"][0]
     assert row["cells"]["layers"] | {"text": "2 1", "status": "measured"} == row["cells"]["layers"]
     assert row["cells"]["n"]["reproduced"] == 2 and row["status"] == "measured"
     monkeypatch.setattr(style, "RENDERED", tmp_path)
     monkeypatch.setattr(style.save, "__defaults__", (tmp_path,))
-    paths = show.drawn(table, store, "paper")
+    paths = show.drawn(table, store, subject)
     assert [path.name for path in paths] == ["figure9-test-paper.svg", "figure9-test-paper.png"]
-    assert runner.run([table], store, "paper", measure, limit=2) == 0
-    quick = show.drawn(table, store, "paper", limit=2)
+    assert runner.run([table], store, subject, measure, limit=2) == 0
+    quick = show.drawn(table, store, subject, limit=2)
     assert [path.name for path in quick] == ["figure9-test-paper-limit2.svg", "figure9-test-paper-limit2.png"]
 
     def full(*_, **__):
@@ -143,6 +156,6 @@ def test_text_cells_and_pictures_come_from_records(small, tmp_path, monkeypatch)
 
     monkeypatch.setattr(style, "save", full)
     with pytest.raises(UserError, match="cannot write the picture to figures/x.svg: No space left on device; free"):
-        show.drawn(table, store, "paper")
+        show.drawn(table, store, subject)
     assert drawn[0][0][0]["records"]["removed"]["details"]["removed"] == [2, 1]
     assert registry.get("table1-linearpatch").draw is None

@@ -1,12 +1,13 @@
 """Benchmarks by name: groups of subjects, MMLU's protocols, generation, and the columns that ask for them."""
 
 import pytest
-from hub_mirror import write_rows
+import torch
+from hub_mirror import write_mmlus, write_rows
 
 from common import hub
 from common.errors import UserError
 from common.evaluation import PROTOCOLS, generation, harness, mmlu, scores, suites
-from common.results import Recipe
+from common.results import Recipe, Record, Store
 from reproductions import columns, fetch, measure, methods, registry, reported
 from reproductions.prepared import Prepared
 
@@ -21,24 +22,7 @@ def prepared(tiny_llama, tiny_tokenizer):
 @pytest.fixture
 def subjects(mirror, tmp_path, monkeypatch):
     """Two subjects of MMLU and CMMLU, with the hub's columns and different numbers of questions."""
-    root = tmp_path / "hub"
-    for hub_id in ("cais/mmlu", "haonan-li/cmmlu"):
-        card = ["---", "configs:"]
-        for subject, count in SUBJECTS.items():
-            card += [f"- config_name: {subject}", "  data_files:"]
-            for split, rows in {"dev": 5, "test": count}.items():
-                texts = [f"what is {split} {i}" for i in range(rows)]
-                if hub_id == "cais/mmlu":
-                    made = [
-                        {"question": t, "subject": subject, "choices": list("wxyz"), "answer": i % 4}
-                        for i, t in enumerate(texts)
-                    ]
-                else:
-                    letters = {letter: letter.lower() for letter in "ABCD"}
-                    made = [{"Question": t, **letters, "Answer": "ABCD"[i % 4]} for i, t in enumerate(texts)]
-                write_rows(root, hub_id, subject, split, made)
-                card += [f"  - split: {split}", f"    path: {subject}/{split}-*"]
-        (root / "datasets" / hub_id / "README.md").write_text("\n".join([*card, "---", ""]))
+    write_mmlus(tmp_path / "hub", SUBJECTS)
     monkeypatch.setattr(harness, "members", lambda group: [f"{group}_{subject}" for subject in SUBJECTS])
 
 
@@ -125,6 +109,17 @@ def test_generations_reach_the_details(prepared):
     values, errors, details = measure.benchmark(prepared, "generations@reassessing-q")
     assert {f"text-{n}" for n in (1, 2, 3)} < details.keys() and len(details["prompts"]) == 3
     assert all(isinstance(value, float) for value in values.values())
+
+
+def test_a_broken_model_has_a_perplexity_that_diverged(prepared, tmp_path):
+    with torch.no_grad():
+        prepared.model.lm_head.weight.mul_(1e5)
+    values, errors, details, _ = measure.benchmark(prepared, "perplexity@standin-numerical-thin")
+    assert values["nll"] > 700 and values["perplexity"] == float("inf")
+    store, recipe = Store(tmp_path, None), prepared.recipe
+    path = store.put(Record({}, recipe.hash, "perplexity", "ok", values, errors, details), recipe)
+    assert '"perplexity": "Infinity"' in path.read_text()
+    assert store.get(recipe, "perplexity").values == values
 
 
 def test_fetch_knows_what_each_benchmark_reads(subjects, tmp_path, monkeypatch):

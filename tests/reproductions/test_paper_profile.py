@@ -14,22 +14,26 @@ from dataclasses import replace
 import datasets
 import pytest
 import torch
-from hub_mirror import LACO_TASKS, QUESTIONS, TASKS, write_rows
+from hub_mirror import LACO_TASKS, QUESTIONS, TASKS, write_mmlus, write_rows
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from common import corpora, hub, models, results, tables
+from common.errors import UserError
 from common.evaluation import PROTOCOLS, generation, harness, human_eval, mmlu
 from common.evaluation.multiple_choice import SharedContextLM
 from common.results import Store
 from figures import style
 from papers.reassessing import gradients
-from reproductions import fetch, linearpatch, measure, registry, runner, shapes, show
+from reproductions import fetch, linearpatch, measure, registry, runner, settings, shapes, show
 from reproductions.laco import recipes as laco
 from reproductions.methods import magnitudes, reassessing, statistics, theory
 from reproductions.prunecomp import recipes as prunecomp
 from reproductions.reassessing import recipes as reassessed
 
 LIMIT = 2
+SUBJECT = replace(settings.PAPER, dtype="bfloat16")
+PICKLED = "vicuna-7b-v1.5"
 WORDS = "the layers of a model {i} are removed and the stream of the model is scaled"
 SUBJECTS = ("anatomy", "virology")
 ITEM = {
@@ -58,19 +62,7 @@ def _write_tasks(root):
     for split in ("train", "test"):
         write_rows(root, "openai/gsm8k", "main", split, solved)
     write_rows(root, "openai/openai_humaneval", None, "test", [ITEM, ITEM])
-    for hub_id in ("cais/mmlu", "haonan-li/cmmlu"):
-        card = ["---", "configs:"]
-        for subject in SUBJECTS:
-            card += [f"- config_name: {subject}", "  data_files:"]
-            for split in ("dev", "test"):
-                texts = [f"what is {split} {i}" for i in range(5)]
-                if hub_id == "cais/mmlu":
-                    rows = [{"question": t, "subject": subject, "choices": list("wxyz"), "answer": 1} for t in texts]
-                else:
-                    rows = [{"Question": t, "A": "w", "B": "x", "C": "y", "D": "z", "Answer": "C"} for t in texts]
-                write_rows(root, hub_id, subject, split, rows)
-                card += [f"  - split: {split}", f"    path: {subject}/{split}-*"]
-        (root / "datasets" / hub_id / "README.md").write_text("\n".join([*card, "---", ""]))
+    write_mmlus(root, dict.fromkeys(SUBJECTS, 5))
 
 
 def _write_corpora(root):
@@ -115,6 +107,13 @@ def _write_model(root, name, tokenizer):
     tokenizer.save_pretrained(folder)
 
 
+def _pickle_weights(root, name):
+    """The model as its repository has it: with pickled weights only."""
+    folder = root / "models" / models.get(name).hub_id
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
 @pytest.fixture(scope="module")
 def mirrored(tmp_path_factory, tiny_tokenizer):
     """The hub, and everything that takes its size from the paper, small."""
@@ -123,14 +122,19 @@ def mirrored(tmp_path_factory, tiny_tokenizer):
     _write_corpora(root)
     for name in {recipe.model for _, recipe, _ in work()}:
         _write_model(root, name, tiny_tokenizer)
+    _pickle_weights(root, PICKLED)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LAYERLAB_HUB", str(root))
         patch.setenv("LAYERLAB_WORK", str(root / "work"))
+        patch.setenv("LAYERLAB_CACHE", str(root / "converted"))
         patch.setenv(human_eval.VARIABLE, "1")
         patch.setattr(datasets.config, "HF_DATASETS_CACHE", root / "cache")
         patch.setattr(hub, "unreachable_because", lambda *_: pytest.fail("the hub was probed"))
         patch.setattr(harness, "members", lambda group: [f"{group}_{subject}" for subject in SUBJECTS])
         _shorten(patch)
+        with pytest.raises(UserError, match="--convert-weights"):
+            models.resolve(PICKLED)
+        models.resolve(PICKLED, convert_weights=True)  # from here on it is found without asking
         yield root
 
 
@@ -188,7 +192,7 @@ def work():
     for target, table in registry.targets().items():
         columns = [c for c in table.columns("paper") if c.benchmark and not c.shape_only]
         benchmarks = tuple(dict.fromkeys(c.benchmark for c in columns))
-        for row in table.rows("paper", LIMIT):
+        for row in table.rows(SUBJECT, LIMIT):
             if row.recipe is not None and row.recipe.weights != shapes.WEIGHTS:
                 yield target, row.recipe, benchmarks
 
@@ -244,19 +248,19 @@ def test_every_kind_of_cell_is_measured_fetched_and_shown(mirrored, paper, tmp_p
     store, problems, fetched = Store(tmp_path / "records", None), [], {}
     for target, recipe, benchmarks in sample(paper):
         with reading(really=True) as read:
-            runner.run([_table(recipe, benchmarks)], store, "paper", measure, dtype="bfloat16")
+            runner.run([_table(recipe, benchmarks)], store, SUBJECT, measure)
         for name in benchmarks:
             record = store.get(recipe, name)
             if record.status != "ok" and not record.reason.startswith("GPTQ needs "):
                 problems.append(f"{target}, {name} of {recipe}: {record.reason}")
         if target not in fetched:
             with reading(really=False) as fetched[target]:
-                assert list(fetch.fetch(registry.get(target), "paper"))
+                assert list(fetch.fetch(registry.get(target), SUBJECT))
         problems += [f"{target} reads {what}, which is not fetched" for what in read - fetched[target]]
     for target, table in registry.targets().items():
         if table.paper == paper:
-            built = show.build(table, store, "paper", limit=LIMIT)
+            built = show.build(table, store, SUBJECT, limit=LIMIT)
             assert all(tables.render(built, form) for form in tables.FORMATS), target
             if table.draw:
-                show.drawn(table, store, "paper", limit=LIMIT)
+                show.drawn(table, store, SUBJECT, limit=LIMIT)
     assert not problems, "\n".join(problems)

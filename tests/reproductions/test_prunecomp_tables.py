@@ -19,6 +19,7 @@ from reproductions.__main__ import main
 from reproductions.methods import prunecomp as methods
 from reproductions.prepared import calibration_windows
 from reproductions.prunecomp import METRICS, TABLES, recipe, recipes
+from reproductions.settings import STANDIN
 
 NUMBERS = [table.number for table in TABLES if table.number.lstrip("A").isdigit()]
 
@@ -54,8 +55,8 @@ def test_the_standin_has_the_same_methods(number):
 
 def test_code_and_paper_differ_in_calibration_and_share_the_rest():
     for metric in METRICS:
-        paper = recipe("standin", "standin", None, f"{metric} +Prune&Comp", 5)
-        code = recipe("standin", "standin", None, f"{metric} +Prune&Comp", 5, "code")
+        paper = recipe("standin", STANDIN, None, f"{metric} +Prune&Comp", 5)
+        code = recipe("standin", STANDIN, None, f"{metric} +Prune&Comp", 5, "code")
         assert (paper.fidelity, code.fidelity) == ("paper", "code")
         assert "calibration" not in paper.selection
         # 256 crops for BI's factors, 128 for all others
@@ -105,7 +106,7 @@ def test_rp_is_the_ratio_of_averages_of_every_printed_row():
 
 
 def test_a_recipe_is_carried_out_and_a_shorter_one_starts_from_a_longer(tmp_path):
-    made = [recipe("standin", "standin", None, "Mag+ +Prune&Comp", count, samples=2) for count in (3, 2)]
+    made = [recipe("standin", STANDIN, None, "Mag+ +Prune&Comp", count, samples=2) for count in (3, 2)]
     three, two = (measure.prepare(one) for one in made)
     assert two.details["removed"] == three.details["removed"][:2]
     assert two.details["layer_executions"] == 0  # nothing is searched twice
@@ -205,8 +206,18 @@ def rehearsal(mirror, tmp_path, monkeypatch, tiny_tokenizer):
 
 
 def test_the_papers_lists_are_measured_offline_on_a_mirror(rehearsal, capsys):
-    command = ["tableA3-prunecomp", "--profile", "paper", "--model", "llama-2-7b", "--row", "*Comp"]
-    assert main(["run", *command]) == 0
+    command = [
+        "tableA3-prunecomp",
+        "--profile",
+        "paper",
+        "--model",
+        "llama-2-7b",
+        "--dtype",
+        "float32",
+        "--row",
+        "*Comp",
+    ]
+    assert main(["run", *command, "--device", "cpu"]) == 0
     assert main(["show", *command, "--format", "json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert len(rows) == 2 * 5  # sparsities and metrics

@@ -13,7 +13,7 @@ from reproductions.__main__ import main
 from reproductions.reassessing import TABLES, claims, recipes
 from reproductions.reassessing.recipes import FASTER, fields
 from reproductions.reassessing.rows import REFUSED, REPORTED, UNSUPPORTED
-from reproductions.registry import PROFILES
+from reproductions.settings import PROFILES
 
 BY_NUMBER = {table.number: table for table in TABLES}
 KINDS = {"selection": ("SELECTIONS", "PRUNERS"), "repair": ("REPAIRS",), "training": ("TRAININGS",)}
@@ -154,8 +154,8 @@ def rehearsal(mirror, tmp_path, monkeypatch, tiny_tokenizer):
 
 
 def test_the_papers_recipe_runs_offline_on_a_mirror(rehearsal, capsys):
-    command = ["tableG-reassessing", "--profile", "paper", "--row", "Ours", "--limit", "2"]
-    assert main(["run", *command]) == 0, capsys.readouterr().err
+    command = ["tableG-reassessing", "--profile", "paper", "--row", "Ours", "--limit", "2", "--dtype", "float32"]
+    assert main(["run", *command, "--device", "cpu"]) == 0, capsys.readouterr().err
     [path] = rehearsal.glob("paper/llama-3-8b/*/perplexity@reassessing-wikitext2.json")
     record = json.loads(path.read_text())
     assert record["details"]["removed"] == [31, 30, 29, 28, 27, 26, 25]

@@ -1,5 +1,8 @@
 """The dense gate of `show`, and the table of tables: a row is compared only where the dense model matches."""
 
+import math
+from dataclasses import replace
+
 import pytest
 
 from common import tables
@@ -8,9 +11,13 @@ from reproductions import readme, registry, reported, show
 from reproductions.linearpatch.trained import FFN_KL
 from reproductions.registry import Column, Row, Table
 
-DENSE = Recipe(model="llama-2-7b", profile="paper", weights="w")
-PRUNED = Recipe(model="llama-2-7b", profile="paper", weights="w", selection={"method": "bi", "count": 7})
-OTHER = Recipe(model="llama-3-8b", profile="paper", weights="w", selection={"method": "bi", "count": 7})
+DENSE = Recipe(model="llama-2-7b", profile="paper", weights="w", dtype="float16")
+PRUNED = Recipe(
+    model="llama-2-7b", profile="paper", weights="w", dtype="float16", selection={"method": "bi", "count": 7}
+)
+OTHER = Recipe(
+    model="llama-3-8b", profile="paper", weights="w", dtype="float16", selection={"method": "bi", "count": 7}
+)
 SHAPE = Recipe(model="llama-2-7b", profile="paper", weights="shape only", selection={"method": "any", "count": 7})
 ROWS = [
     Row("llama-2-7b", "LLaMA-2-7B", "0/32", "Dense", DENSE, dense=True),
@@ -104,6 +111,32 @@ def test_a_training_that_diverged_is_shown_as_such(tmp_path):
     assert verdicts == {"finished": False, "diverged": True}
     assert cells["WIKI-2"]["reproduced"] is None and cells["QA RP"]["status"] == "diverged: the loss of step 7 is nan"
     assert cells["Ratio"]["reproduced"] == 50  # needs no training
+
+
+@pytest.mark.parametrize("profile", ["paper", "standin"])
+def test_a_value_that_is_not_finite_is_shown_as_diverged(tmp_path, profile):
+    """And so are the averages over it; its row's other cells stay."""
+    store = Store(tmp_path, None)
+    recipe = replace(PRUNED, dtype="float16" if profile == "paper" else "float32")
+    texts = {"WIKI-2": math.inf, "C4": math.nan, "PTB": 1e200, "StdLib": 12.5}
+    for name, value in texts.items():
+        error = {"perplexity": math.inf if name == "PTB" else 0.1}
+        store.put(Record({}, recipe.hash, f"perplexity@{name}", "ok", {"perplexity": value}, error), recipe)
+    columns = [Column(name, f"perplexity@{name}", "perplexity", compare="perplexity") for name in texts]
+    columns.append(Column("AVG", derived="average", of=("StdLib", "C4")))
+    columns.append(Column("RP", derived="retained", of=("StdLib",)))
+    rows = [ROWS[1], replace(ROWS[1], method="Dense", sparsity="0/32", dense=True)]
+    table = Table("t", "linearpatch", "1", "title", lambda *_: rows, lambda _: columns)
+    content = show.build(table, store, profile)
+    cells = content["rows"][0]["cells"]
+    diverged = [name for name, cell in cells.items() if cell["status"] == "diverged" and cell["reproduced"] is None]
+    assert diverged == ["WIKI-2", "C4", "AVG"]
+    assert (cells["PTB"]["reproduced"], cells["PTB"]["stderr"]) == (1e200, None)
+    assert (cells["StdLib"]["reproduced"], cells["RP"]["reproduced"]) == (12.5, 100)
+    for form in tables.FORMATS:
+        text = tables.render(content, form)
+        assert text.count("diverged") >= 3 and "1" + "0" * 20 not in text
+        assert "inf" not in text.lower() and "nan" not in text.lower()
 
 
 @pytest.mark.parametrize("paper", registry.PAPERS)

@@ -1,0 +1,1 @@
+"""RACE as LinearPatch and Prune&Comp measured it."""

@@ -1,0 +1,40 @@
+"""RACE's high-school part with the prompt of lm-eval 0.4.4, with which LinearPatch's and Prune&Comp's numbers were made.
+
+An item is an article and its questions; the last one is asked, the others stand before it with their answers. One that
+ends in a blank is shown as its last five characters and the answer: " _  .the model". Since May 2026 (pull request 3716,
+version 3.0 of the task `race`) lm-eval shows the sentence instead: "It is the model". Scores of the two prompts are not
+comparable; all else is equal.
+"""
+
+from __future__ import annotations
+
+import ast
+
+LETTERS = "ABCD"
+BLANK = "  _  ."  # how RACE writes a blank at the end of a sentence
+KEPT = 5  # characters of such a question that version 2.0 shows
+
+
+def questions(doc: dict) -> list[dict]:
+    """The item's questions: each has question, options and answer (a letter)."""
+    return ast.literal_eval(doc["problems"])
+
+
+def prompt(doc: dict) -> str:
+    """Article, an empty line, the questions before the last one with their answers, and the last one as it is."""
+    *answered, asked = questions(doc)
+    lines = [f"Article: {doc['article']}", ""]
+    for item in answered:
+        text, right = item["question"], item["options"][LETTERS.index(item["answer"])]
+        lines += [text[-KEPT:] + right] if text.endswith(BLANK) else [f"Question: {text}", f"Answer: {right}"]
+    return "\n".join([*lines, asked["question"]])
+
+
+def options(doc: dict) -> list[str]:
+    """The four options of the last question."""
+    return questions(doc)[-1]["options"]
+
+
+def answer(doc: dict) -> int:
+    """The place of the right one."""
+    return LETTERS.index(questions(doc)[-1]["answer"])

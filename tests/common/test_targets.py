@@ -1,0 +1,53 @@
+"""Log-likelihoods of single tokens against the full logits of Hugging Face's own forward pass."""
+
+import random
+
+import pytest
+import torch
+
+from common.decoder import Decoder
+from common.evaluation import targets
+from common.evaluation.multiple_choice import SharedContextLM
+from common.evaluation.targets import target_scores
+
+
+@pytest.fixture
+def ids():
+    return torch.randint(3, 320, (3, 13), generator=torch.Generator().manual_seed(7))
+
+
+@pytest.mark.parametrize(("head_rows", "step"), [(256, 16), (5, 2), (13, 13)])
+@torch.inference_mode()
+def test_scores_are_those_of_the_full_logits(tiny, ids, monkeypatch, head_rows, step):
+    monkeypatch.setattr(targets, "HEAD_ROWS", head_rows)
+    monkeypatch.setattr(targets, "ROWS", {"cpu": step})
+    full = tiny(ids).logits.flatten(0, 1)
+    likely = full.double().log_softmax(-1)
+    hidden = tiny.model(ids).last_hidden_state.flatten(0, 1)
+    chosen = torch.tensor([0, 4, 5, 12, 13, 20, 21, 22, 23, 38])
+    generator = torch.Generator().manual_seed(1)
+    # one to three targets at each position, the likeliest token among them
+    rows = torch.arange(10).repeat_interleave(torch.randint(1, 4, (10,), generator=generator))
+    tokens = torch.randint(3, 320, rows.shape, generator=generator)
+    tokens[::2] = full[chosen[rows[::2]]].argmax(-1)
+    nll, greedy = target_scores(Decoder(tiny), hidden[chosen], rows, tokens)
+    torch.testing.assert_close(nll.double(), -likely[chosen[rows], tokens], atol=2e-5, rtol=0)
+    assert torch.equal(greedy, full[chosen[rows]].argmax(-1) == tokens)
+    assert greedy.any() and not greedy.all()
+
+
+def test_the_head_runs_once_for_each_prefix_that_predicts(tiny, tiny_tokenizer):
+    rng = random.Random(2)
+    contexts = [[rng.randrange(3, 300) for _ in range(rng.randrange(3, 9))] for _ in range(9)]
+    wanted = [
+        (("c", "a"), context, [rng.randrange(3, 7) for _ in range(rng.randrange(1, 4))])
+        for context in contexts
+        for _ in range(4)
+    ]
+    seen = []
+    tiny.lm_head.register_forward_pre_hook(lambda module, args: seen.append(args[0].shape[:-1].numel()))
+    lm = SharedContextLM(tiny, tiny_tokenizer, batch_size=4)
+    lm._loglikelihood_tokens(wanted, disable_tqdm=True)
+    prefixes = {(*context, *choice[:end]) for _, context, choice in wanted for end in range(len(choice))}
+    assert lm.head_rows == sum(seen) == len(prefixes)
+    assert lm.head_rows < lm.forward_tokens

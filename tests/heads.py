@@ -1,0 +1,22 @@
+"""What passes a model's head: how many positions at once, and how many batches of logits are alive meanwhile."""
+
+from __future__ import annotations
+
+import weakref
+
+from torch import nn
+
+
+def watch_head(model: nn.Module) -> tuple[list[int], list[int]]:
+    """Two lists that grow with every call of the head: its positions, and the logits (this call's too) that still exist."""
+    rows: list[int] = []
+    alive: list[int] = []
+    made: list[weakref.ref] = []
+
+    def hook(module, inputs, logits):
+        made.append(weakref.ref(logits))
+        rows.append(logits.numel() // logits.shape[-1])
+        alive.append(sum(one() is not None for one in made))
+
+    model.lm_head.register_forward_hook(hook)
+    return rows, alive
