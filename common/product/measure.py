@@ -9,20 +9,19 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 import transformers
 from torch import nn
 
 from common import hooks, results
-from common.decoder import Decoder
 from common.errors import UserError
 from common.evaluation import harness
 from common.evaluation.generation import complete
 from common.evaluation.perplexity import summarise, token_nlls
 from common.product.job import Job
 from common.product.options import tasks
+from common.surgery import without_layers
 
 BROKEN = 10.0  # times the dense model's perplexity
 REPEATS = 3  # of what is timed
@@ -52,11 +51,12 @@ def whole(job: Job, when: str) -> dict:
     return found | speed(job) | {"samples": samples(job)}
 
 
-def cut_alone(job: Job, kept: list[int]) -> dict:
+def cut_alone(job: Job) -> dict:
     """The perplexity of the whole model at hand run without the layers that are to go; {} where nothing is wanted."""
     if job.options.no_evaluation:
         return {}
-    return perplexity(job, _Without(job.decoder, kept), "of the cut alone")
+    with without_layers(job.model, job.removed):
+        return perplexity(job, job.model, "of the cut alone")
 
 
 def perplexity(job: Job, model, when: str) -> dict:
@@ -150,18 +150,6 @@ def say(line: str) -> None:
 def highest_memory() -> int:
     """The most memory the process has held so far, in bytes; 0 where the system does not tell."""
     return max(*_SEEN, results.peak_memory_bytes() or 0, 0)
-
-
-class _Without:
-    """A model run without some of its layers, which all stay in place."""
-
-    def __init__(self, decoder: Decoder, kept: list[int]) -> None:
-        self.decoder, self.kept = decoder, kept
-        self.get_input_embeddings = decoder.model.get_input_embeddings
-
-    def __call__(self, ids: torch.Tensor, use_cache: bool = False) -> SimpleNamespace:
-        hidden = self.decoder.run(self.decoder.embed_tokens(ids), layers=self.kept)
-        return SimpleNamespace(logits=self.decoder.logits(hidden))
 
 
 class _Peak:
