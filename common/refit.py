@@ -7,9 +7,9 @@ model's stream X:
     W <- W + D,   D = argmin |H D' - (T - S)|^2 + r |D|^2
 
 H [tokens, features]: the inputs of the matrix in the repaired model. S: the repaired stream after the matrix has written,
-T: the dense stream at the same place. `down_proj` of the last layer before the cut goes first, towards X[b]; then `o_proj` and
-`down_proj` of the `following` kept layers, towards the dense stream after their attention and after their MLP. r is `ridge`
-times the mean eigenvalue of H'H: directions that calibration hardly shows are left as they are.
+T: the dense stream at the same place. `down_proj` of the last layer before the cut goes first, towards X[b]; then `o_proj`
+and `down_proj` of the `following` kept layers, towards the dense stream after their attention and after their MLP. r is
+`ridge` times the mean eigenvalue of H'H: directions that calibration hardly shows are left as they are.
 
 Nothing is added and nothing is trained: the result is a plain checkpoint of the pruned shape.
 
