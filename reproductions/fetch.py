@@ -8,7 +8,8 @@ from tqdm import tqdm
 
 from common import corpora, instructions, models
 from common.errors import NoData
-from common.evaluation import PROTOCOLS, harness, mmlu
+from common.evaluation import harness, mmlu
+from common.evaluation.perplexity import PROTOCOLS
 from reproductions import methods, settings, shapes
 from reproductions.prepared import named
 from reproductions.registry import Table

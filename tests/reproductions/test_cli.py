@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import json
+import os
 import subprocess
 import sys
 import weakref
@@ -12,7 +13,7 @@ import torch
 
 from common import results
 from common.errors import UserError
-from common.results import Store
+from common.results import ROOT, Store
 from reproductions import registry, runner, settings, shapes
 from reproductions.__main__ import main
 
@@ -72,12 +73,19 @@ def test_list_names_every_target(capsys):
     assert listed == {name: table.title for name, table in registry.targets().items()}
 
 
-def test_listing_and_showing_load_no_model_library():
+def test_listing_and_showing_load_no_model_library(tmp_path):
+    """Every target, its picture drawn too (but not written), for every kind of subject."""
     code = (
-        "import sys; from reproductions.__main__ import main; main(['list']);"
-        "sys.exit(any(m in sys.modules for m in ('lm_eval', 'datasets')))"
+        "import sys; from figures import style; from reproductions import registry; from reproductions.__main__ import main;"
+        "style.save = lambda figure, name: style.plt.close(figure) or [];"
+        "main(['list']); main(['show', *registry.targets()]);"
+        "main(['show', *registry.targets(), '--profile', 'paper', '--model', 'smollm2-135m-instruct']);"
+        "print([m for m in ('torch', 'transformers', 'datasets', 'lm_eval') if m in sys.modules], file=sys.stderr)"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+    environment = os.environ | {"LAYERLAB_RESULTS": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=environment)
+    assert done.stderr.splitlines()[-1] == "[]" and "error" not in done.stderr
+    assert done.stdout.count("Prune&Comp, Table 1: perplexity") == 3
 
 
 class FakeMeasure:
