@@ -166,13 +166,12 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from common import tables
+    from common import layout, tables
     from common.results import Store
     from reproductions import registry, runner, settings, show
 
     _check(options)
-    if options.format not in tables.FORMATS:
-        tables.render({}, options.format)  # raises, naming the formats
+    tables.check_format(options.format)
     wanted = [registry.get(target) for target in options.targets]
     store = Store()
     named = _subjects(options, wanted)
@@ -180,13 +179,16 @@ def _show(options: argparse.Namespace) -> int:
     chosen = {"pattern": options.row, "limit": options.limit}
     first = named[0] if named else (settings.STANDIN, ())
     shown = runner.fitting(wanted, first[0], first[1], *chosen.values())
-    for number, (table, _) in enumerate(shown):
+    built, pictures = [], []
+    for table, _ in shown:
         subjects = [subject for subject, _ in named] or show.published(table, store, options.limit)
-        text = tables.render(show.build(table, store, subjects, models=models, **chosen), options.format)
-        print("\n" * (number > 0) + text, end="")
-        for subject in subjects if table.draw else []:
-            paths = show.drawn(table, store, subject, models=models if subject.printed else (), **chosen)
-            print("\n".join(map(str, paths)) or "nothing measured yet: no picture", file=sys.stderr)
+        built.append(show.build(table, store, subjects, models=models, **chosen))
+        pictures += [(table, subject) for subject in subjects if table.draw]
+    width = layout.terminal_width() if options.format == "terminal" else None
+    print(tables.render(built if len(wanted) > 1 else built[0], options.format, width), end="")
+    for table, subject in pictures:
+        paths = show.drawn(table, store, subject, models=models if subject.printed else (), **chosen)
+        print("\n".join(map(str, paths)) or "nothing measured yet: no picture", file=sys.stderr)
     return 0
 
 

@@ -1,7 +1,9 @@
 """The command line as a user meets it, and the runner: nothing measured twice, one failure stops nothing."""
 
+import csv
 import dataclasses
 import errno
+import io
 import json
 import os
 import subprocess
@@ -299,6 +301,26 @@ def test_show_holds_the_stable_form(capsys, monkeypatch, tmp_path):
             else:  # of the paper's models only what needs no weights
                 assert cell["reproduced"] is None or cell is row["cells"]["Ratio"]
     assert all(set(c) >= {"text", "reported", "reproduced"} for c in table["claims"])
+
+
+def test_several_targets_are_one_list_and_one_table(capsys):
+    both = ["table1-linearpatch", "table9-linearpatch"]
+    assert main(["show", *both, "--format", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [table["target"] for table in shown] == both
+    assert main(["show", *both, "--format", "csv"]) == 0
+    lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [line["target"] for line in lines] == [
+        table["target"] for table in shown for row in table["rows"] for _ in row["cells"]
+    ]
+
+
+def test_show_fits_the_terminal(capsys, monkeypatch):
+    for width in (80, 200):
+        monkeypatch.setenv("COLUMNS", str(width))
+        assert main(["show", "table1-laco"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert width // 2 < max(map(len, lines)) <= width
 
 
 def test_a_folder_that_cannot_hold_records_is_refused_before_measuring(monkeypatch, tmp_path, capsys):
