@@ -128,5 +128,5 @@ def get(target: str) -> Table:
         UserError: there is none; the nearest names are given.
     """
     if target not in targets():
-        raise unknown("target", target, targets())
+        raise unknown("target", target, targets(), "`python -m reproductions list` prints all")
     return targets()[target]

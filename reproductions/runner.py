@@ -50,7 +50,7 @@ def choose_rows(
             raise unknown(f"model in the {subject.profile} profile of {table.target}", model, known)
     chosen = [row for row in rows if _fits(row, models, pattern)]
     if pattern is not None and not chosen:
-        raise unknown("row", pattern, {row.method for row in rows})
+        raise unknown("row", pattern, {row.method for row in rows}, f"`show {table.target}` prints all")
     return chosen
 
 
