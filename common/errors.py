@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import logging
 import sys
@@ -31,6 +32,15 @@ def one_line(error: object) -> str:
     text = " ".join(str(error).split())
     half = (LONGEST - 5) // 2
     return text if len(text) <= LONGEST else f"{text[:half]} ... {text[-half:]}"
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that refuses in one line."""
+
+    def error(self, message: str):
+        """Say what is wrong and exit with 2."""
+        print(one_line(f"error: {message}; `{self.prog} --help` says what there is"), file=sys.stderr)
+        raise SystemExit(2)
 
 
 def quiet_logging(verbose: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Command line: ``python -m reproductions {list,run,show,fetch,audit}``.
+"""The command line: ``python -m reproductions {list,run,show,fetch,audit}``.
 
 Results go to standard output and files, progress and messages to standard error. Exit status: 0 all well, 1 a cell
 failed (the others are measured and kept), 2 a request that cannot be met, 130 interrupted.
@@ -12,14 +12,16 @@ import logging
 import os
 import sys
 
-from common.errors import UserError, quiet_logging, unknown
+from common import launch
+from common.errors import Parser, UserError, one_line, quiet_logging, unknown
+from common.tables import check_format
 
 DTYPES = ("float32", "bfloat16", "float16")
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line's parser."""
-    top = argparse.ArgumentParser(prog="python -m reproductions", description="Run and show the papers' tables.")
+    top = Parser(prog="python -m reproductions", description="Run and show the papers' tables.")
     top.add_argument("--verbose", action="store_true", help="log details and tracebacks to standard error")
     commands = top.add_subparsers(dest="command", required=True, metavar="{list,run,show,fetch,audit}")
 
@@ -38,10 +40,13 @@ def parser() -> argparse.ArgumentParser:
         help="measure again what has a record, with its searches and trainings; the record is replaced",
     )
 
+    run.add_argument("--no-show", action="store_true", help="do not print the tables afterwards")
+    _shown(run)
+
     show = commands.add_parser("show", help="print tables, or draw figures, from records; measures nothing")
     show.add_argument("targets", nargs="+", metavar="TARGET", help="several are shown one after another")
     _narrowing(show)
-    show.add_argument("--format", default="terminal", help="terminal, md, csv, latex or json (default: terminal)")
+    _shown(show)
 
     fetch = commands.add_parser("fetch", help="download every model and dataset a target needs, then run offline")
     fetch.add_argument("target", metavar="TARGET")
@@ -50,6 +55,13 @@ def parser() -> argparse.ArgumentParser:
     audit = commands.add_parser("audit", help="check the papers' own arithmetic")
     audit.add_argument("--json", action="store_true", help="as JSON")
     return top
+
+
+def _shown(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--format", default="terminal", help="terminal, md, csv, latex or json (default: terminal)")
+    command.add_argument(
+        "--also", default="", help=argparse.SUPPRESS
+    )  # the Makefile's own targets, to be suggested too
 
 
 def _narrowing(command: argparse.ArgumentParser) -> None:
@@ -80,6 +92,8 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError(f"--limit {options.limit} leaves no standard error; use at least 2")
     if options.dtype is not None and options.dtype not in DTYPES:
         raise unknown("dtype", options.dtype, DTYPES)
+    if hasattr(options, "format"):
+        check_format(options.format)
 
 
 def _subjects(options: argparse.Namespace, tables: list) -> list[tuple]:
@@ -149,20 +163,28 @@ def _run(options: argparse.Namespace) -> int:
         for subject, chosen in jobs
         for entry in runner.missing(tables, store, subject, force=options.force, **chosen)
     ]
+    failed = _measured(options, tables, store, jobs, work) if work else 0
     if not work:
         print("every cell has a record; nothing to measure", file=sys.stderr)
-        return 0
-    from reproductions import measure  # loads torch and transformers: only when there is something to measure
-
-    device = measure.device_for(options.device, options.dtype, work)
-    failed = sum(
-        runner.run(tables, store, subject, measure, **chosen, device=device, force=options.force)
-        for subject, chosen in jobs
-    )
     if failed:
         cells = "1 cell" if failed == 1 else f"{failed} cells"
         print(f"{cells} failed; the reasons are recorded and the next run tries again", file=sys.stderr)
-    return 1 if failed else 0
+    shown = 0 if options.no_show else _show(options)
+    return 1 if failed else shown
+
+
+def _measured(options: argparse.Namespace, tables: list, store, jobs: list, work: list) -> int:
+    """Measure what is missing; the number of cells that failed.
+
+    Raises:
+        UserError: a device that cannot be used, or no data for anything that was asked for.
+    """
+    with launch.nothing_begun():  # torch and transformers: only when there is something to measure
+        from reproductions import measure, runner
+
+    device = measure.device_for(options.device, options.dtype, work)
+    how = {"device": device, "force": options.force}
+    return sum(runner.run(tables, store, subject, measure, **chosen, **how) for subject, chosen in jobs)
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -171,8 +193,7 @@ def _show(options: argparse.Namespace) -> int:
     from reproductions import registry, runner, settings, show
 
     _check(options)
-    tables.check_format(options.format)
-    wanted = [registry.get(target) for target in options.targets]
+    wanted = [registry.get(target, options.also.split()) for target in options.targets]
     store = Store()
     named = _subjects(options, wanted)
     models = [model for _, of_paper in named for model in of_paper]
@@ -186,10 +207,22 @@ def _show(options: argparse.Namespace) -> int:
         pictures += [(table, subject) for subject in subjects if table.draw]
     width = layout.terminal_width() if options.format == "terminal" else None
     print(tables.render(built if len(wanted) > 1 else built[0], options.format, width), end="")
-    for table, subject in pictures:
-        paths = show.drawn(table, store, subject, models=models if subject.printed else (), **chosen)
-        print("\n".join(map(str, paths)) or "nothing measured yet: no picture", file=sys.stderr)
+    _draw(options, store, pictures, models)
     return 0
+
+
+def _draw(options: argparse.Namespace, store, pictures: list, models: list[str]) -> None:
+    """Draw each (table, subject); where pictures cannot be written that is said once, and the tables are there anyway."""
+    from reproductions import show
+
+    for table, subject in pictures:
+        narrowed = {"models": models if subject.printed else (), "pattern": options.row, "limit": options.limit}
+        try:
+            paths = show.drawn(table, store, subject, **narrowed)
+        except show.NotWritten as error:
+            print(one_line(f"no pictures: {error}"), file=sys.stderr)
+            return
+        print("\n".join(map(str, paths)) or "nothing measured yet: no picture", file=sys.stderr)
 
 
 def _fetch(options: argparse.Namespace) -> int:
@@ -221,7 +254,7 @@ def main(arguments: list[str] | None = None) -> int:
     except UserError as error:
         if options.verbose:
             logging.exception("refused")
-        print(f"error: {error}", file=sys.stderr)
+        print(one_line(f"error: {error}"), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted; finished measurements are kept, run the same command to go on", file=sys.stderr)
@@ -229,7 +262,3 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader (head, less) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

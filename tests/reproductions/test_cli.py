@@ -16,6 +16,7 @@ import torch
 from common import results
 from common.errors import UserError
 from common.results import ROOT, Store
+from figures import style
 from reproductions import registry, runner, settings, shapes
 from reproductions.__main__ import main
 
@@ -231,7 +232,8 @@ def test_ctrl_c_keeps_what_is_finished(measured_by, capsys):
 
     kept = measured_by(Stops())
     assert main(["run", "table1-linearpatch", "--limit", "2"]) == 130
-    assert capsys.readouterr().err == "interrupted; finished measurements are kept, run the same command to go on\n"
+    said = capsys.readouterr()
+    assert said.err == "interrupted; finished measurements are kept, run the same command to go on\n" and not said.out
     assert kept() == 3
 
 
@@ -258,6 +260,29 @@ def test_a_failed_cell_is_said_and_the_command_fails(measured_by, capsys):
     assert main(["run", "table1-linearpatch", "--limit", "2", "--row", "Dense"]) == 1
     assert "1 cell failed; the reasons are recorded and the next run tries again" in capsys.readouterr().err
     assert kept() == 10
+
+
+def test_a_run_ends_with_its_table(measured_by, capsys):
+    measured_by(FakeMeasure(["docstring_word@1"]))
+    command = ["run", "table1-linearpatch", "--limit", "2", "--row", "Dense"]
+    assert main([*command, "--format", "json"]) == 1  # a failed cell hides no other
+    row = json.loads(capsys.readouterr().out)["rows"][0]
+    assert row["cells"]["Continue"]["reproduced"] == 50 and row["cells"]["Word"]["status"].startswith("failed")
+    measured_by(FakeMeasure())
+    assert main([*command, "--no-show"]) == 0 and not capsys.readouterr().out
+    assert main(command) == 0  # nothing is left to measure
+    said = capsys.readouterr()
+    assert said.out.startswith("LinearPatch, Table 1") and "nothing to measure" in said.err
+
+
+def test_pictures_that_cannot_be_written_hide_no_table(capsys, monkeypatch, tmp_path):
+    """As in a checkout that may only be read."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(style.save, "__defaults__", (tmp_path / "file" / "rendered",))
+    assert main(["show", "figure4-laco", "figure2-prunecomp"]) == 0
+    said = capsys.readouterr()
+    assert "LaCo, Figure 4" in said.out and "Prune&Comp, Figure 2" in said.out
+    assert said.err.startswith("no pictures: cannot write the picture to ") and said.err.count("\n") == 1
 
 
 def test_several_targets_may_be_narrowed_to_rows_that_only_some_have(store, capsys):

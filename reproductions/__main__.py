@@ -1,0 +1,13 @@
+"""``python -m reproductions``: see `reproductions.command_line`."""
+
+import sys
+
+from common import launch
+
+if __name__ == "__main__":
+    launch.guard()
+
+from reproductions.command_line import main  # noqa: E402 - Ctrl-C is answered before anything slow is imported
+
+if __name__ == "__main__":
+    sys.exit(launch.run(main))
