@@ -51,6 +51,11 @@ def parser() -> argparse.ArgumentParser:
     fetch = commands.add_parser("fetch", help="download every model and dataset a target needs, then run offline")
     fetch.add_argument("target", metavar="TARGET")
     _narrowing(fetch)
+    fetch.add_argument(
+        "--convert-weights",
+        action="store_true",
+        help="convert pickled weights to safetensors where a model has no others",
+    )
 
     audit = commands.add_parser("audit", help="check the papers' own arithmetic")
     audit.add_argument("--json", action="store_true", help="as JSON")
@@ -180,10 +185,16 @@ def _measured(options: argparse.Namespace, tables: list, store, jobs: list, work
         UserError: a device that cannot be used, or no data for anything that was asked for.
     """
     with launch.nothing_begun():  # torch and transformers: only when there is something to measure
-        from reproductions import measure, runner
+        from reproductions import fetch, measure, runner
 
     device = measure.device_for(options.device, options.dtype, work)
-    how = {"device": device, "force": options.force}
+    lacking = fetch.lacking(work)
+    if lacking.everything:
+        mirror = "; a mirror of the hub can be named in LAYERLAB_HUB"
+        raise UserError(f"nothing can be measured: {fetch.summary(lacking, tables)}{mirror}")
+    if lacking.benchmarks or lacking.recipes:
+        print(one_line(f"warning: {fetch.summary(lacking, tables)}"), file=sys.stderr)
+    how = {"device": device, "force": options.force, "lacking": lacking.why}
     return sum(runner.run(tables, store, subject, measure, **chosen, **how) for subject, chosen in jobs)
 
 
@@ -231,7 +242,9 @@ def _fetch(options: argparse.Namespace) -> int:
     _check(options)
     table = registry.get(options.target)
     for subject, models in _subjects(options, [table]) or [(settings.PAPER, ())]:
-        for what in fetch.fetch(table, subject, models=models, pattern=options.row):
+        for what in fetch.fetch(
+            table, subject, models=models, pattern=options.row, convert_weights=options.convert_weights
+        ):
             print(what)
     return 0
 
