@@ -26,7 +26,7 @@ help: $(STAMP)  ## this list
 	@echo "Also:"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1  \2/p' Makefile
 	@echo "  $(PAPERS)  every table and figure of one paper, in one run"
-	@echo "Options: MODEL=smollm2-135m-instruct REMOVE=7,9 PROFILE=paper ROW='LinearPatch*' LIMIT=20 DEVICE=cuda DTYPE=bfloat16 FORCE=1 FORMAT=md"
+	@echo "Options: MODEL=smollm2-135m-instruct REMOVE=7,9 PROFILE=paper ROW='LinearPatch*' LIMIT=20 DEVICE=cuda DTYPE=bfloat16 FORCE=1 FORMAT=md; for TARGET-fetch CONVERT_WEIGHTS=1"
 
 setup: $(STAMP)  ## build .venv from requirements.lock
 
