@@ -11,10 +11,21 @@ import dataclasses
 from functools import cache
 from pathlib import Path
 
-from reproductions.audit import claims, counts, derived, elsewhere, laco, lists, order, ratios, reassessing, repeats
-from reproductions.audit.findings import KINDS, PREFIXES, Finding, merged
+from reproductions.audit import laco, linearpatch, prunecomp, reassessing, repeats, scores, tables
+from reproductions.audit.engine import KINDS, PREFIXES, Finding, merged
 
 NAMES = Path(__file__).with_name("names.csv")
+MODULES = (linearpatch, prunecomp, laco, reassessing)
+CHECKS = (
+    scores.derived,
+    tables.ratios,
+    tables.ordered,
+    tables.above_dense,
+    repeats.repeated,
+    repeats.elsewhere,
+    tables.listed,
+    scores.counted,
+)
 FIELDS = ("name", "paper", "kind", "where")
 
 
@@ -33,8 +44,8 @@ def key(finding: Finding) -> tuple[str, ...]:
 @cache
 def findings() -> tuple[Finding, ...]:
     """Every finding, named, in the order of papers, kinds and tables; a new one gets its paper's next number."""
-    checks = (claims, reassessing, derived, laco, ratios, order, repeats, elsewhere, lists, counts)
-    found = merged(f for check in checks for f in check.findings())
+    checked = (f for module in MODULES for check in CHECKS for f in check(module.PAPER))
+    found = merged((*checked, *(f for module in MODULES for f in module.findings())))
     given, named = dict(names()), []
     for paper, prefix in PREFIXES.items():
         last = max((int(name.partition("-")[2]) for (p, *_), name in given.items() if p == paper), default=0)

@@ -1,16 +1,117 @@
-"""LaCo's averages, percentages and categories against the tables that hold the scores they come from."""
+"""LaCo: what its tables are; its averages, categories and shares against scores and shapes; its sentences."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from reproductions import reported
-from reproductions.audit.derived import LACO, LACO_ALL
-from reproductions.audit.findings import SLIP, UNRESOLVED, Finding, agrees, cells_of, group, mean_slack, place, shown
+from common import model_registry
+from reproductions import declare, reported
+from reproductions.audit.engine import (
+    SLIP,
+    UNRESOLVED,
+    Finding,
+    Paper,
+    agrees,
+    cells_of,
+    claim,
+    group,
+    mean_slack,
+    place,
+    shown,
+)
+from reproductions.audit.tables import compare_share, removed_share
 
+CATEGORIES = {
+    "Reas.": ("CMNLI", "HeSw", "PIQA"),
+    "Lang.": ("CHID", "WSC_P", "WSC_G"),
+    "Know.": ("CSQA", "BoolQ"),
+    "Exam.": ("MMLU", "CMMLU"),
+    "Unde.": ("RaceH", "RaceM", "XSum", "C3"),
+}
+ALL = tuple(column for columns in CATEGORIES.values() for column in columns)
+QUESTIONS = {"CHID": 202, "WSC_P": 104, "WSC_G": 104, "CSQA": 1221, "BoolQ": 3270, "PIQA": 1838}
+QUESTIONS |= {"RaceH": 3498, "RaceM": 1436, "C3": 1825}
 # Table of averages -> table of scores.
 SOURCES = {"2": "1", "3": "9", "4": "10"}
+PAPER = Paper(
+    "laco",
+    questions=((("1", "9", "10"), QUESTIONS),),
+    foreign=("*", "†", "‡", "Dense"),  # its own dense row is taken over as well
+    summaries={("4",): ("Avg.", False)},
+    shares=("7",),
+    copies=False,  # its tables name one row by several shares
+)
+
+
+def findings() -> Iterator[Finding]:
+    """Sentences, averages, labels and shares that scores and shapes contradict."""
+    yield from _categories()
+    yield from _eighty()
+    yield from _seventy()
+    yield from _averages()
+    yield from _per_cents()
+    yield from _labels()
+    yield from _shares()
+
+
+def _categories() -> Iterator[Finding]:
+    """LaCo is said to be ahead in four categories."""
+    table = group(reported.numbers("laco", "2"))
+    lost, used = [], []
+    for model in dict.fromkeys(key[0] for key in table):
+        rows = {k[2]: row for k, row in table.items() if k[0] == model and not k[2].startswith("Dense")}
+        for category in ("Lang.", "Know.", "Exam.", "Unde."):
+            best = max(rows, key=lambda k, c=category, r=rows: r[k][c].value)
+            if best != "LaCo":
+                lost.append(f"{model} {category} {best} {rows[best][category].text} > {rows['LaCo'][category].text}")
+                used.append(rows["LaCo"][category])
+    if lost:
+        yield claim(
+            "laco", "Section 3.5 against Table 2", "ahead in Language, Knowledge, Examination and Understanding",
+            f"{len(lost)} of 16 cells are a baseline's", "; ".join(lost), SLIP, "", used,
+        )  # fmt: skip
+
+
+def _eighty() -> Iterator[Finding]:
+    """The abstract's 80 % at pruning ratios of 25-30 %."""
+    shares, kept = {}, {}
+    averages = group(reported.numbers("laco", "2"))
+    for key, row in group(reported.numbers("laco", "1")).items():
+        if key[2] == "LaCo":
+            facts = model_registry.get(declare.MODELS[key[0]]).facts
+            shares[key[0]] = 100 * (facts["layers"] - row["layers"].value) * facts["layer_params"] / facts["params"]
+            kept[key[0]] = averages[key[0], "", "LaCo", ""]["Per."]
+    both = [model for model in shares if 25 <= shares[model] <= 30 and kept[model].value > 80]
+    if len(both) < len(shares):
+        yield claim(
+            "laco",
+            "Abstract",
+            "over 80 % at pruning ratios of 25-30 %",
+            f"{len(both)} of {len(shares)} models",
+            "; ".join(f"{m}: {shares[m]:.1f} % removed, {kept[m].text} % kept" for m in shares),
+            SLIP,
+            "Say which model: the others lose less than 25 % of their parameters, or keep less than 80 % of the score.",
+            list(kept.values()),
+            headline=f"'Over 80 % at pruning ratios of 25-30 %' holds for {len(both)} of {len(shares)} models "
+            f"({', '.join(both)}); the others lose {min(shares.values()):.1f} to "
+            f"{max(v for m, v in shares.items() if m not in both):.1f} % of their parameters.",
+        )
+
+
+def _seventy() -> Iterator[Finding]:
+    """LaCo is said to keep about 70 % near one half."""
+    table = group(reported.numbers("laco", "4"))
+    for key, row in table.items():
+        dense = next(r for k, r in table.items() if k[0] == key[0] and k[2] == "Dense*")
+        kept = 100 * row["Avg."].value / dense["Avg."].value
+        removed = float(key[1].rstrip("%"))
+        if removed >= 45 and abs(kept - 70) > 5:
+            words = f"{row['Avg.'].text} / {dense['Avg.'].text} = {kept:.1f} %"
+            printed = "about 70 % at close to 50 %"
+            yield claim(
+                "laco", f"Section 4.3, {key[0]} {key[1]}", printed, f"{kept:.1f} %", words, SLIP, "", [row["Avg."]]
+            )
 
 
 def _key(row: tuple, with_sparsity: bool) -> tuple:
@@ -18,43 +119,14 @@ def _key(row: tuple, with_sparsity: bool) -> tuple:
     return (model, sparsity if with_sparsity else "", method, variant)
 
 
-def findings() -> Iterator[Finding]:
-    """Averages, categories and percentages of Tables 2, 3, 4 and 7 that the scores contradict, and a label of Table 5."""
-    yield from _averages()
-    yield from _labels()
-
-
-def _labels() -> Iterator[Finding]:
-    """Table 5: rows printed under a name that the table has already used."""
-    models = list(dict.fromkeys(n.model for n in reported.numbers("laco", "1")))
-    rows = group(reported.numbers("laco", "5"))
-    for position, (key, row) in enumerate(rows.items(), 1):
-        first = next(iter(row.values()))
-        printed = re.search(r"printed as a second (\S+);", first.flag)
-        if printed:
-            yield Finding(
-                "laco",
-                "label",
-                f"Table 5, row {position}",
-                printed[1],
-                key[0],
-                f"{printed[1]} has a row already; of Table 1's models ({', '.join(models)}) only {key[0]} would be without "
-                f"one, and it has {row['H'].text} layers too",
-                SLIP,
-                f"T = {row['T'].text} is {key[0]}'s threshold.",
-                cells_of(row.values()),
-            )
-
-
 def _averages() -> Iterator[Finding]:
-    if not {*SOURCES, *SOURCES.values(), "7"} <= set(reported.tables("laco")):
-        return
+    """Averages, categories and percentages of Tables 2, 3 and 4."""
     for table, source in SOURCES.items():
         scores = {_key(k, table == "4"): row for k, row in group(reported.numbers("laco", source)).items()}
         for key, row in group(reported.numbers("laco", table)).items():
             cells = scores.get(_key(key, table == "4"), {})
             dense = next((r for k, r in scores.items() if k[0] == key[0] and k[2] == "Dense*"), {})
-            for column, names in {"Avg.": LACO_ALL, "Per.": LACO_ALL, **LACO}.items():
+            for column, names in {"Avg.": ALL, "Per.": ALL, **CATEGORIES}.items():
                 if column not in row or any(name not in cells for name in names):
                     continue
                 inputs = [cells[name] for name in names]
@@ -81,11 +153,15 @@ def _averages() -> Iterator[Finding]:
                     if column == "Avg." and abs(value - printed.value) > 1
                     else "",
                 )
+
+
+def _per_cents() -> Iterator[Finding]:
+    """Table 7: every score of Table 1 as a per cent of the dense model's."""
     scores = group(reported.numbers("laco", "1"))
     for key, row in group(reported.numbers("laco", "7")).items():
         base = next(r for k, r in scores.items() if k[0] == key[0] and k[2] == "Dense*")
         cells = next((r for k, r in scores.items() if (k[0], k[2], k[3]) == (key[0], key[2], key[3])), {})
-        for name in LACO_ALL:
+        for name in ALL:
             if name in row and name in cells:
                 value = 100 * cells[name].value / base[name].value
                 slack = 100 * 0.005 * (1 + value / 100) / base[name].value
@@ -100,3 +176,36 @@ def _averages() -> Iterator[Finding]:
                         UNRESOLVED,
                         cells=cells_of([row[name]]),
                     )
+
+
+def _labels() -> Iterator[Finding]:
+    """Table 5: rows printed under a name that the table has already used."""
+    models = list(dict.fromkeys(n.model for n in reported.numbers("laco", "1")))
+    rows = group(reported.numbers("laco", "5"))
+    for position, (key, row) in enumerate(rows.items(), 1):
+        first = next(iter(row.values()))
+        printed = re.search(r"printed as a second (\S+);", first.flag)
+        if printed:
+            yield Finding(
+                "laco",
+                "label",
+                f"Table 5, row {position}",
+                printed[1],
+                key[0],
+                f"{printed[1]} has a row already; of Table 1's models ({', '.join(models)}) only {key[0]} would be without "
+                f"one, and it has {row['H'].text} layers too",
+                SLIP,
+                f"T = {row['T'].text} is {key[0]}'s threshold.",
+                cells_of(row.values()),
+            )
+
+
+def _shares() -> Iterator[Finding]:
+    """Printed shares against the layers printed beside them."""
+    for table in ("1", "4", "6", "7", "10"):
+        for (model, sparsity, method, _), row in group(reported.numbers("laco", table)).items():
+            if not method.startswith("LaCo") and table != "6" or sparsity in ("", "0%") or "layers" not in row:
+                continue
+            name = declare.MODELS[model]
+            removed = model_registry.get(name).facts["layers"] - int(row["layers"].value)
+            yield from compare_share(row["ratio %"], row["layers"], *removed_share(name, removed, method))

@@ -1,20 +1,74 @@
-"""Sentences of Reassessing Layer Pruning, held against its tables: margins, gains, citations, captions."""
+"""Reassessing Layer Pruning: what its tables are; margins, gains, citations, rates and sizes against them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
+from common import model_registry
 from reproductions import declare, reported
-from reproductions.audit import elsewhere
-from reproductions.audit.findings import DEFINITION, PAPER_NAMES, SLIP, Finding, claim, group
+from reproductions.audit import repeats
+from reproductions.audit.engine import (
+    DEFINITION,
+    PAPER_NAMES,
+    SLIP,
+    Finding,
+    Paper,
+    Rule,
+    agrees,
+    cells_of,
+    claim,
+    group,
+    place,
+    shown,
+)
+from reproductions.audit.scores import mean
+from reproductions.audit.tables import compare_share
 from reproductions.reported import Number, row_name
 
-PAPER = "reassessing"
+QUESTIONS = {"PIQA": 1838, "HellaSwag": 10042, "OpenbookQA": 500, "ARC-e": 2376, "ARC-c": 1172, "WinoGrande": 1267}
+QUESTIONS |= {"MMLU": 14042, "CMMLU": 11582, "HumanEval(Pass@1)": 164}
+TASKS = ("PIQA", "HellaSwag", "OpenbookQA", "ARC-e", "ARC-c", "MMLU", "CMMLU", "WinoGrande")
+MIB = 2**20
+# Reassessing names its own model, and rows measured with its own code, differently in Tables 4 and P.
+METHODS = {
+    "Llama-3.1-6.3B-It-Alpaca": ("Reverse-order", "+lm_head & last 3"),
+    "Llama-3-6.3B-It-Alpaca": ("Reverse-order", "+lm_head & last 3"),
+    "Llama-3-6.3B-Alpaca": ("Reverse-order", "+lm_head & last 3"),
+    "ShortGPT (BI)": ("BI", "+LoRA"),
+    "Shortened LLaMA (PPL)": ("PPL", "+LoRA"),
+    "Shortened LLaMA (Taylor)": ("Taylor", "+LoRA"),
+}
+# What its other tables call the standard setting: all of Alpaca-cleaned, one shot, ten calibration samples.
+STANDARD = ("one-shot ", "Alpaca-cleaned ", "1.0 ", "10 samples ")
+
+
+def alias(number: Number) -> tuple[str, str, str, str]:
+    """(sparsity, method, variant, column) under the names of Tables 1, 2 and L."""
+    method, variant = number.method, number.variant
+    if variant in ("", "+lm_head & last 3"):
+        method, variant = METHODS.get(method, (method, variant))
+    for words in STANDARD:
+        variant = variant.removeprefix(words)
+    return {"25%": "8/32", "0%": "0/32"}.get(number.sparsity, number.sparsity), method, variant, number.column
+
+
+PAPER = Paper(
+    "reassessing",
+    rules=(
+        Rule(tuple("124567ABCEFKLMNOP"), "Avg.", mean(TASKS, all_of_them=False)),
+        Rule(("H",), "Avg.", mean(("MMLU", "PIQA", "OpenbookQA", "WinoGrande", "HellaSwag", "ARC-c"))),
+    ),
+    questions=((tuple("124567ABCEFHIKLMNOP"), QUESTIONS),),
+    summaries={("6",): ("Avg.", False)},
+    lists={"O": ("O",)},
+    alias=alias,
+    calibrated="O",
+)
 
 
 def findings() -> Iterator[Finding]:
-    """Claims whose numbers the tables do not give."""
+    """Claims, rates and sizes that the tables and the models' shapes do not give."""
     for table in ("4", "5"):
         yield from _margins(table)
     yield from _borrowed()
@@ -22,6 +76,9 @@ def findings() -> Iterator[Finding]:
     yield from _less_data()
     yield from _citations()
     yield from _caption()
+    yield from _layers_for_parameters()
+    yield from _memory()
+    yield from _sizes()
 
 
 def _mean(row: dict[str, Number], tasks: list[str]) -> float:
@@ -30,7 +87,7 @@ def _mean(row: dict[str, Number], tasks: list[str]) -> float:
 
 def margins(table: str) -> dict[str, list[tuple[str, dict[str, Number], dict[str, Number], float, float]]]:
     """Model -> (baseline, its row, the paper's row, printed margin, margin on the tasks both have), dense rows apart."""
-    rows = group(reported.numbers(PAPER, table))
+    rows = group(reported.numbers("reassessing", table))
     found: dict[str, list] = {}
     for (model, _, method, variant), row in rows.items():
         mine = next(r for k, r in rows.items() if k[0] == model and ("Alpaca" in k[2] or k[2] == "Our"))
@@ -52,7 +109,7 @@ def _margins(table: str) -> Iterator[Finding]:
                 (fewer if len(row) < len(mine) else wrong).append((name, row, mine, printed, true))
         if fewer:
             yield claim(
-                PAPER,
+                "reassessing",
                 f"Table {table}, {model}, margins over {', '.join(name for name, *_ in fewer)}",
                 ", ".join(f"{100 * printed:.2f}" for *_, printed, _ in fewer),
                 ", ".join(f"{100 * true:.2f}" for *_, true in fewer),
@@ -64,7 +121,7 @@ def _margins(table: str) -> Iterator[Finding]:
         for part in wrong:
             name, row, _, printed, true = part
             yield claim(
-                PAPER,
+                "reassessing",
                 f"Table {table}, {model}, margin over {name}",
                 f"{100 * printed:.2f} points",
                 f"{100 * true:.2f} points",
@@ -84,7 +141,9 @@ def _on_common(name: str, row: dict, mine: dict, printed: float, true: float) ->
 def _range(table: str, model: str, rows: list) -> Iterator[Finding]:
     """The abstract's 'from a to b' over the baselines of a model."""
     text = {
-        n.column: n for n in reported.numbers(PAPER, "text") if n.model == model and n.column.startswith("abstract")
+        n.column: n
+        for n in reported.numbers("reassessing", "text")
+        if n.model == model and n.column.startswith("abstract")
     }
     low, high = (next(n for c, n in text.items() if word in c) for word in ("smallest", "largest"))
     true = sorted((100 * part[-1], part[0]) for part in rows)
@@ -92,7 +151,7 @@ def _range(table: str, model: str, rows: list) -> Iterator[Finding]:
     if abs(least - low.value) < 0.05 and abs(most - high.value) < 0.05:
         return
     yield claim(
-        PAPER,
+        "reassessing",
         f"Abstract against Table {table}, {model}",
         f"ahead by {low.text} to {high.text} %",
         f"{least:.2f} to {most:.2f} points",
@@ -109,7 +168,7 @@ def _range(table: str, model: str, rows: list) -> Iterator[Finding]:
 
 def _borrowed() -> Iterator[Finding]:
     """Table 4: what the abstract's range is over when a marked row, and so perhaps all of its mark, is another model's."""
-    copied = {copy["PIQA"].row: source["PIQA"] for copy, source in elsewhere.copies()[0] if copy["PIQA"].table == "4"}
+    copied = {copy["PIQA"].row: source["PIQA"] for copy, source in repeats.copies()[0] if copy["PIQA"].table == "4"}
     for model, rows in margins("4").items():
         proved = [(name, row) for name, row, *_ in rows if row["PIQA"].row in copied]
         if not proved:
@@ -121,7 +180,7 @@ def _borrowed() -> Iterator[Finding]:
         first, source = proved[0][0], copied[proved[0][1]["PIQA"].row]
         least, most = (pick(100 * printed for *_, printed, _ in rows) for pick in (min, max))
         yield claim(
-            PAPER,
+            "reassessing",
             f"Abstract against Table 4, {model}, rows of another model",
             f"ahead by {least:.2f} to {most:.2f} points",
             f"{own[0][0]:.2f} to {own[-1][0]:.2f} points over the rows without that mark",
@@ -139,8 +198,8 @@ def _borrowed() -> Iterator[Finding]:
 
 def _average_gain() -> Iterator[Finding]:
     """Section 3.3: reverse order against PPL over three models."""
-    printed = next(n for n in reported.numbers(PAPER, "text") if "average gain over PPL" in n.column)
-    rows = group(reported.numbers(PAPER, "1"))
+    printed = next(n for n in reported.numbers("reassessing", "text") if "average gain over PPL" in n.column)
+    rows = group(reported.numbers("reassessing", "1"))
     models = list(dict.fromkeys(key[0] for key in rows))
 
     def mean(method: str) -> float:
@@ -149,7 +208,7 @@ def _average_gain() -> Iterator[Finding]:
     gain = mean("Reverse-order") - mean("PPL")
     if abs(gain - printed.value) > 0.01:
         yield claim(
-            PAPER,
+            "reassessing",
             "Section 3.3 against Table 1",
             f"{printed.text} % over PPL",
             f"{gain:.2f} points",
@@ -160,14 +219,14 @@ def _average_gain() -> Iterator[Finding]:
 
 def _less_data() -> Iterator[Finding]:
     """Section E: with a fifth of the data a substantial decline, in the printed averages."""
-    rows = {key[3].partition(" ")[0]: row for key, row in group(reported.numbers(PAPER, "C")).items()}
+    rows = {key[3].partition(" ")[0]: row for key, row in group(reported.numbers("reassessing", "C")).items()}
     full, fifth = rows["1.0"], rows["0.2"]
     tasks = [c for c in full if c != "Avg."]
     printed = 100 * (full["Avg."].value - fifth["Avg."].value)
     true = 100 * (_mean(full, tasks) - _mean(fifth, tasks))
     if abs(printed - true) > 0.5:
         yield claim(
-            PAPER,
+            "reassessing",
             "Section E against Table C",
             f"a substantial decline with 20 % of the data ({printed:.1f} points)",
             f"{true:.1f} points",
@@ -183,15 +242,15 @@ def _less_data() -> Iterator[Finding]:
 def _citations() -> Iterator[Finding]:
     """Numbers of the text that are not in the table that the sentence points to."""
     wrong: dict[str, list[tuple[Number, list[str]]]] = {}
-    for number in reported.numbers(PAPER, "text"):
+    for number in reported.numbers("reassessing", "text"):
         cited = re.search(r"cites: (Table (\w+)|Section \w+)", number.flag)
         if cited and (cited[2] is None or not _is_in(number, cited[2])):
-            there = [t for t in reported.tables(PAPER) if t != "text" and _is_in(number, t)]
+            there = [t for t in reported.tables("reassessing") if t != "text" and _is_in(number, t)]
             wrong.setdefault(cited[1], []).append((number, there))
     for cited, parts in wrong.items():
         tables = list(dict.fromkeys(t for _, there in parts for t in there))
         yield claim(
-            PAPER,
+            "reassessing",
             f"Section E, {', '.join(n.method + ' ' + n.text for n, _ in parts)}",
             f"see {cited}",
             f"Table {' or '.join(tables)}",
@@ -207,21 +266,111 @@ def _is_in(number: Number, table: str) -> bool:
         and n.method.replace("-It-", "-")
         == number.method.replace("-It-", "-")  # Table 4 has its own name for one model
         and (n.value == number.value or abs(100 * n.value - number.value) < 0.005)
-        for n in reported.numbers(PAPER, table)
+        for n in reported.numbers("reassessing", table)
     )
 
 
 def _caption() -> Iterator[Finding]:
     """Table N: the caption's example ends at another number of layers than the table's rows."""
-    caption = next(n for n in reported.numbers(PAPER, "text") if "table N's caption" in n.column)
-    counts = {declare.removed_layers(n) for n in reported.numbers(PAPER, "N")}
-    variants = sorted({n.variant.partition(" ")[0] for n in reported.numbers(PAPER, "N") if n.variant[0].isdigit()})
+    caption = next(n for n in reported.numbers("reassessing", "text") if "table N's caption" in n.column)
+    counts = {declare.removed_layers(n) for n in reported.numbers("reassessing", "N")}
+    variants = sorted(
+        {n.variant.partition(" ")[0] for n in reported.numbers("reassessing", "N") if n.variant[0].isdigit()}
+    )
     if counts != {int(caption.value)}:
         yield claim(
-            PAPER,
+            "reassessing",
             "Caption of Table N",
             f"{caption.text} layers pruned by the end",
             f"{', '.join(map(str, counts))} layers",
             f"its rows are {', '.join(variants)}",
             SLIP,
         )
+
+
+def _layers_for_parameters() -> Iterator[Finding]:
+    """Reassessing, Table 6: rates that are shares of the layers, beside rates that are shares of the parameters."""
+    rows = [number for number in reported.numbers("reassessing", "6") if number.column == "PR %"]
+    layers, parameters = {}, {}
+    for number in rows:
+        facts = model_registry.get(declare.MODELS[number.model]).facts
+        for count in range(1, facts["layers"]):
+            share = 100 * count * facts["layer_params"] / facts["params"]
+            if agrees(number, 100 * count / facts["layers"], 0):
+                layers[number] = count, share
+            elif number.method in ("ShortGPT", "LaCo") and agrees(number, share, number.half_unit):  # whole layers too
+                parameters[number] = count
+                yield from compare_share(
+                    number, number, share, f"({count} * {facts['layer_params']}) / {facts['params']}"
+                )
+    if not (layers and parameters):
+        return
+    most, (count, share) = list(layers.items())[-1]
+    other = max(parameters.values())
+    yield Finding(
+        "reassessing",
+        "share of parameters",
+        f"Table 6, {most.model}, rates of {most.method}",
+        ", ".join(number.sparsity for number in layers),
+        ", ".join(f"{value:.2f}%" for _, value in layers.values()),
+        "; ".join(
+            f"{n} layers are {k.sparsity} of the layers and {v:.2f}% of the parameters" for k, (n, v) in layers.items()
+        )
+        + f". The rates of ShortGPT and LaCo are shares of the parameters: {', '.join(map(str, parameters.values()))} layers",
+        DEFINITION,
+        f"At the highest rate the table compares {count} removed layers with {other}: not the same size of model.",
+        cells_of(layers),
+        headline=f"Table 6 counts its own pruning rate in layers and the others' in parameters: its {most.sparsity} are "
+        f"{share:.2f} % of the parameters, against models that lost {max(n.value for n in parameters):g} %.",
+    )
+
+
+def _memory() -> Iterator[Finding]:
+    """Reassessing, Table 7: the memory of a quantized model against the least that 4 bits can take."""
+    rows = [n for n in reported.numbers("reassessing", "7") if n.column == "memory MB"]
+    for number in rows:
+        facts = model_registry.get(declare.MODELS[number.model]).facts
+        left = facts["layers"] - declare.removed_layers(number)
+        if "GPTQ" not in number.variant:
+            continue
+        least = left * (facts["layer_params"] - 2 * facts["hidden"]) / 2 / MIB
+        if number.value >= least:
+            continue
+        full = next(n for n in rows if n is not number)
+        rest = (2 * facts["vocab"] * facts["hidden"] + (2 * left + 1) * facts["hidden"]) * 2 / MIB
+        said = next(n for n in reported.numbers("reassessing", "text") if "memory reduction" in n.column)
+        yield Finding(
+            "reassessing",
+            "memory",
+            place(number),
+            f"{number.text} MB, {100 * (1 - number.value / full.value):.1f} % less than {full.text} MB",
+            f"at least {least:.0f} MiB for the layers alone, {least + rest:.0f} MiB with embedding and head at 16 bits",
+            f"{left} layers x {facts['layer_params'] - 2 * facts['hidden']} weights x 4 bits = {least:.2f} MiB",
+            SLIP,
+            f"The reduction can be {100 * (1 - (least + rest) / full.value):.0f} % at most, not {said.text} %.",
+            cells_of([number]),
+            headline=f"The 4-bit model's {number.text} MB (and the {said.text} % saved) are impossible: its weights alone "
+            f"need {least:.0f} MiB, {least + rest:.0f} MiB with embedding and head.",
+        )
+
+
+def _sizes() -> Iterator[Finding]:
+    """Reassessing, Table P: parameters that belong to a model of another name."""
+    for number in reported.numbers("reassessing", "P"):
+        if number.column != "# Parameters B" or number.method != "Dense" or number.model not in declare.MODELS:
+            continue
+        name = declare.MODELS[number.model]
+        count = model_registry.get(name).facts["params"]
+        generation = [re.findall(r"[\d.]*\d", label) for label in (number.model, name)]
+        if agrees(number, count / 1e9, 0) and generation[0] != generation[1]:
+            yield Finding(
+                "reassessing",
+                "share of parameters",
+                place(number),
+                f"{number.model} with {number.text} B",
+                f"the parameters of {name}",
+                f"{name}: {count:,} = {shown(count / 1e9, number)} B",
+                SLIP,
+                f"The row is about {name}, whatever its label says.",
+                cells_of([number]),
+            )

@@ -1,126 +1,108 @@
-"""The same configuration printed twice with different numbers, and different configurations printed with the same ones."""
+"""One configuration printed twice with different numbers, and different ones, here or in two papers, with the same."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from functools import cache
+from itertools import combinations
 
 from reproductions import reported
-from reproductions.audit.findings import PAPER_NAMES, UNRESOLVED, Finding, cells_of, group, place
+from reproductions.audit.engine import (
+    PAPER_NAMES,
+    SLIP,
+    UNRESOLVED,
+    Finding,
+    Paper,
+    Row,
+    cells_of,
+    group,
+    named,
+    padding,
+    place,
+    scale,
+)
 from reproductions.reported import Number, row_name
 
-# Rows of one configuration under several names: (paper, table, method, variant) -> (method, variant).
-ALIASES = {
-    ("linearpatch", "5", "Vanilla", ""): ("LLM-Streamline(None)", ""),
-    ("linearpatch", "5", "+A", ""): ("LinearPatch", "S/L"),
-    ("linearpatch", "5", "+FT", ""): ("LinearPatch", "L +FT, logits, KL"),
-    ("linearpatch", "10", "LinearPatch", "128 samples"): ("LinearPatch", "S/L"),
-    ("linearpatch", "summary1", "LLM-Streamline", ""): ("LLM-Streamline(None)", ""),
-    ("linearpatch", "summary1", "LinearPatch", ""): ("LinearPatch", "L"),
-    ("linearpatch", "summary1", "LinearPatch", "+Distillation"): ("LinearPatch", "L +FT"),
-    ("linearpatch", "summary2", "Channel scaling only", ""): ("+d", ""),
-    ("linearpatch", "summary2", "LinearPatch (both fused)", ""): ("LinearPatch", "S/L"),
-    ("linearpatch", "summary2", "LinearPatch", "+Distillation"): ("LinearPatch", "L +FT, logits, KL"),
-    ("linearpatch", "summary2", "No patch (direct pruning)", ""): ("LLM-Streamline(None)", ""),
-    ("prunecomp", "4", "CosSim(BI)", "+MagComp +IterPrune"): ("CosSim(BI)", "+Prune&Comp"),
-    ("prunecomp", "A5", "CosSim(BI)", "+MagComp +IterPrune"): ("CosSim(BI)", "+Prune&Comp"),
-}
-# Reassessing names its own model, and rows measured with its own code, differently in Tables 4 and P.
-METHODS = {
-    "Llama-3.1-6.3B-It-Alpaca": ("Reverse-order", "+lm_head & last 3"),
-    "Llama-3-6.3B-It-Alpaca": ("Reverse-order", "+lm_head & last 3"),
-    "Llama-3-6.3B-Alpaca": ("Reverse-order", "+lm_head & last 3"),
-    "ShortGPT (BI)": ("BI", "+LoRA"),
-    "Shortened LLaMA (PPL)": ("PPL", "+LoRA"),
-    "Shortened LLaMA (Taylor)": ("Taylor", "+LoRA"),
-}
-# What its other tables call the standard setting: all of Alpaca-cleaned, one shot, ten calibration samples.
-STANDARD = ("one-shot ", "Alpaca-cleaned ", "1.0 ", "10 samples ")
-# The same selection under two papers' names.
-ACROSS = {"CosSim(BI)": "ShortGPT", "CosSim(CL)": "LLM-Streamline(None)", "Dense": "Dense"}
-PPL_TABLES = {("linearpatch", "3"), ("prunecomp", "1"), ("prunecomp", "A1"), ("prunecomp", "4")}
 SETTINGS = ("Ratio", "ratio %", "PR %", "layers", "GPU memory GB", "training time s", "# Parameters B", "TTokens T")
-LAYERS = {"reassessing": "O"}  # the table that lists removed layers by calibration samples
-SHARES = {("laco", "7")}  # per cent of the dense model, not scores
-
-
-def _tables(paper: str) -> list[str]:
-    return [table for table in reported.tables(paper) if "text" not in table]
-
-
-def _named(number: Number) -> list[tuple]:
-    """(model, sparsity, method, variant, column) under names that all tables of a paper share."""
-    method, variant, sparsity = number.method, number.variant, number.sparsity
-    method, variant = ALIASES.get((number.paper, number.table, method, variant), (method, variant))
-    if number.paper == "reassessing":
-        method, variant = (
-            METHODS.get(method, (method, variant)) if variant in ("", "+lm_head & last 3") else (method, variant)
-        )
-        for words in STANDARD:
-            variant = variant.removeprefix(words)
-        sparsity = {"25%": "8/32", "0%": "0/32"}.get(sparsity, sparsity)
-    column = "PPL AVG" if number.column == "AVG" and (number.paper, number.table) in PPL_TABLES else number.column
-    return [(number.model, sparsity, method, v, column) for v in variant.split("/")]
+# One task under the papers' names.
+TASKS = {"HeSw": "HellaSwag", "WG": "WinoGrande"}
+TASKS |= {name: name for name in ("ARC-e", "ARC-c", "OpenbookQA", "BoolQ", "WSC", "CoPa", "MMLU", "CMMLU", "PIQA")}
+TASKS |= {name: name for name in ("HellaSwag", "WinoGrande")}
+PER_CENTS = ("laco", "7")  # of the dense model, not scores
+FEWEST = 4  # scores in common with another paper's row: fewer may agree by chance
 
 
 def _is_score(column: str) -> bool:
     return column not in SETTINGS and not column.startswith("removed ") and column not in ("C", "L", "H", "I", "T")
 
 
-def findings() -> Iterator[Finding]:
-    """Disagreements between tables of one paper, between papers, and rows that repeat."""
-    for paper in PAPER_NAMES:
-        copies = list(_repeated_rows(paper))
-        # A row that is another one's copy disagrees with its namesakes because of that: said once.
-        copied = {cell[1:5] for finding in copies for cell in finding.cells}
-        yield from _between_tables(paper, copied)
-        yield from copies
-        if paper == "prunecomp":
-            yield from _between_papers(copied)
+def scored_tables(paper: Paper) -> list[str]:
+    """The tables of a paper, without the numbers of its text."""
+    return [table for table in reported.tables(paper.name) if "text" not in table]
 
 
-def _between_tables(paper: str, copied: set) -> Iterator[Finding]:
+def repeated(paper: Paper) -> Iterator[Finding]:
+    """Disagreements between tables, and rows that repeat."""
+    yield from _between_tables(paper)
+    yield from copied_rows(paper)
+
+
+def copied_cells(paper: Paper) -> set[tuple]:
+    """(table, model, sparsity, row name) of what is another row's copy.
+
+    Such a row disagrees with its namesakes because of that: said once.
+    """
+    return {cell[1:5] for finding in copied_rows(paper) for cell in finding.cells}
+
+
+def _between_tables(paper: Paper) -> Iterator[Finding]:
+    copied = copied_cells(paper)
     seen: dict[tuple, Number] = {}
     pairs: dict[tuple, list[tuple[Number, Number]]] = {}
-    for table in _tables(paper):
-        for number in reported.numbers(paper, table):
-            if (paper, table) in SHARES and number.column != "layers":
+    for table in scored_tables(paper):
+        for number in reported.numbers(paper.name, table):
+            if table in paper.shares and number.column != "layers":
                 continue
-            for key in _named(number):
+            for key in named(paper, number):
                 first = seen.setdefault(key, number)
-                if first.table == table or first.text == number.text or _cell(number)[1:5] in copied:
+                if first.table == table or first.text == number.text or cell(number)[1:5] in copied:
                     continue
-                pair = pairs.setdefault((first.table, table, *_named(first)[0][:2], first.row), [])
+                pair = pairs.setdefault((first.table, table, *named(paper, first)[0][:2], first.row), [])
                 if (first, number) not in pair:
                     pair.append((first, number))
     alike: dict[tuple, list] = {}
     for cells in pairs.values():
-        if any(_differ(a, b) for a, b in cells):
+        if any(differ(a, b) for a, b in cells):
             alike.setdefault(tuple((a.text, b.text, b.column) for a, b in cells), []).append(cells)
     for same in alike.values():  # one disagreement, however many tables repeat it
         one, other = same[0][0]
         tables = [one.table, *dict.fromkeys(cells[0][1].table for cells in same)]
         names = dict.fromkeys(row_name(n.method, n.variant) for n in (one, other))
         where = f"Table {' and '.join(map(_table, tables))}, {one.model} {one.sparsity}, {' or '.join(names)}"
-        yield _disagreement(paper, where, same[0], [n for cells in same for pair in cells for n in pair])
+        yield disagreement(paper.name, where, same[0], [n for cells in same for pair in cells for n in pair])
 
 
 def _table(name: str) -> str:
     return name.replace("summary", "the summary's table ")
 
 
-def _cell(number: Number) -> tuple:
+def cell(number: Number) -> tuple:
+    """The first table cell that shows a number."""
     return cells_of([number])[0]
 
 
-def _differ(a: Number, b: Number) -> bool:
+def differ(a: Number, b: Number) -> bool:
+    """Whether rounding does not explain that two prints of a number are unlike."""
     if "." not in a.text + b.text:
         return a.value != b.value  # counts are not rounded
     return abs(a.value - b.value) > (a.half_unit + b.half_unit) * (1 + 1e-6)
 
 
-def _disagreement(paper: str, where: str, pairs: list[tuple[Number, Number]], marked: list[Number] = ()) -> Finding:
+def disagreement(paper: str, where: str, pairs: list[tuple[Number, Number]], marked: list[Number] = ()) -> Finding:
+    """The finding about numbers that should be one. marked: the cells concerned, if they are more."""
     # Once a row disagrees, last digits belong to the story too; a shorter print of the same number does not.
-    pairs = [(a, b) for a, b in pairs if _differ(a, b) or len(a.text) == len(b.text)]
+    pairs = [(a, b) for a, b in pairs if differ(a, b) or len(a.text) == len(b.text)]
     return Finding(
         paper,
         "printed twice, differently",
@@ -134,35 +116,14 @@ def _disagreement(paper: str, where: str, pairs: list[tuple[Number, Number]], ma
     )
 
 
-def _between_papers(copied: set) -> Iterator[Finding]:
-    """Rows that Prune&Comp shares with LinearPatch: the same models, selections and protocols."""
-    seen = {}
-    for table in ("1", "11", "12"):
-        for number in reported.numbers("linearpatch", table):
-            for key in _named(number):
-                seen.setdefault(key, number)
-    pairs: dict[tuple, list] = {}
-    for table in _tables("prunecomp"):
-        for number in reported.numbers("prunecomp", table):
-            if number.variant or number.method not in ACROSS or number.column == "RP" or _cell(number)[1:5] in copied:
-                continue  # RP is defined differently
-            for model, sparsity, method, _, column in _named(number):
-                other = seen.get((model, sparsity, ACROSS[method], "", column))
-                if other is not None and _differ(other, number):
-                    pairs.setdefault((other.table, table, number.row), []).append((other, number))
-    for (one, *_), cells in pairs.items():
-        where = f"LinearPatch's Table {one} and {place(cells[0][1], 'same row')}"
-        yield _disagreement("prunecomp", where, cells)
-
-
 def _same(a: Number, b: Number) -> bool:
     """Equal as printed, or as far as the shorter print goes."""
-    return a.text == b.text or len(a.text) != len(b.text) and not _differ(a, b)
+    return a.text == b.text or len(a.text) != len(b.text) and not differ(a, b)
 
 
-def _layers(paper: str, key: tuple) -> set[float]:
+def _layers(paper: Paper, key: tuple) -> set[float]:
     """The layers that a row removes, where the paper lists them."""
-    rows = group(reported.numbers(paper, LAYERS[paper]))
+    rows = group(reported.numbers(paper.name, paper.calibrated))
     return {n.value for c, n in rows.get(key, {}).items() if c.startswith("removed ")}
 
 
@@ -174,15 +135,14 @@ def _alike(one: dict[str, Number], other: dict[str, Number], same_table: bool) -
     return len(equal) if enough and len(equal) >= len(both) - (not same_table) else 0
 
 
-def _repeated_rows(paper: str) -> Iterator[Finding]:
+@cache
+def copied_rows(paper: Paper) -> tuple[Finding, ...]:
     """Rows that agree in every score though their model, sparsity or training differs, gathered into one finding each."""
     rows = []
-    for table in _tables(paper):
-        if (paper, table) in SHARES:
-            continue
-        for key, row in group(reported.numbers(paper, table)).items():
+    for table in scored_tables(paper) if paper.copies else ():
+        for key, row in group(reported.numbers(paper.name, table)).items():
             scores = {c: n for c, n in row.items() if _is_score(c)}
-            if scores and not (paper == "laco" and table in ("5", "6")):
+            if scores:
                 rows.append((table, key, scores))
     clusters: list[list[int]] = []
     placed: set[int] = set()
@@ -193,23 +153,21 @@ def _repeated_rows(paper: str) -> Iterator[Finding]:
         if twins:
             clusters.append([i, *twins])
             placed |= {i, *twins}
-    for cluster in clusters:
-        yield _copy([rows[i] for i in cluster])
+    return tuple(_copy([rows[i] for i in cluster]) for cluster in clusters)
 
 
-def _copied(paper: str, one: tuple, other: tuple) -> bool:
+def _copied(paper: Paper, one: tuple, other: tuple) -> bool:
     (table, key, scores), (table2, key2, scores2) = one, other
     if not _alike(scores, scores2, table == table2):
         return False
-    name, name2 = ({k[:4] for k in _named(next(iter(s.values())))} for s in (scores, scores2))
+    name, name2 = ({k[:4] for k in named(paper, next(iter(s.values())))} for s in (scores, scores2))
     if name & name2:
         return False  # the same row in two tables
     a, b = next(iter(name)), next(iter(name2))
     if a[:2] == b[:2] and (a[2] != b[2] or table != table2):
         return False  # two methods may well choose the same layers
-    if key[:3] == key2[:3] and LAYERS.get(paper) and _layers(paper, key) == _layers(paper, key2) != set():
-        return False  # more calibration samples that choose the same layers
-    return paper != "laco"  # whose tables name one row by several shares
+    # More calibration samples may choose the same layers.
+    return not (key[:3] == key2[:3] and paper.calibrated and _layers(paper, key) == _layers(paper, key2) != set())
 
 
 def _copy(rows: list[tuple]) -> Finding:
@@ -251,3 +209,84 @@ def _names(rows: list[tuple[str, tuple]]) -> list[str]:
         + (row_name(key[3], variants[0]) if len(variants) == 1 else f"{key[3]}[{'; '.join(variants)}]")
         for key, variants in found.items()
     ]
+
+
+@cache
+def rows() -> tuple[Row, ...]:
+    """Task -> score of every row with enough scores, of all papers."""
+    tables = [
+        (paper, table) for paper in PAPER_NAMES for table in reported.tables(paper) if (paper, table) != PER_CENTS
+    ]
+    found = [row for each in tables for row in group(reported.numbers(*each)).values()]
+    scores = [{TASKS[c]: n for c, n in row.items() if c in TASKS} for row in found]
+    return tuple(row for row in scores if len(row) >= FEWEST)
+
+
+def spread(row: Row, task: str) -> float:
+    """How far a score may be from the one measured, in per cent: half its last digit, or of the last not padded."""
+    return 100 / scale(row[task]) * (row[task].half_unit + padding(row.values()))
+
+
+def agreeing(one: Row, other: Row) -> list[str]:
+    """The tasks in which two rows have one score, as far as the shorter print goes."""
+    per_cent = {
+        task: [100 / scale(row[task]) * row[task].value for row in (one, other)] for task in one if task in other
+    }
+    return [
+        task
+        for task, (a, b) in per_cent.items()
+        if abs(a - b) <= max(spread(one, task), spread(other, task)) * (1 + 1e-6)
+    ]
+
+
+@cache
+def copies() -> tuple[tuple[tuple[Row, Row], ...], Counter]:
+    """Pairs (copy, source) of rows of two papers and two models that agree in every score, the shorter print the copy.
+
+    And of all pairs with enough scores in common, how many agree in how many: the chance of such a pair.
+    """
+    found, tally = [], Counter()
+    for one, other in combinations(rows(), 2):
+        (a, *_), (b, *_) = one.values(), other.values()
+        both = one.keys() & other.keys()
+        if a.paper == b.paper or a.model == b.model or len(both) < FEWEST:
+            continue
+        equal = agreeing(one, other)
+        tally[len(equal)] += 1
+        if len(equal) == len(both):
+            task = equal[0]
+            found.append((other, one) if spread(one, task) < spread(other, task) else (one, other))
+    return tuple(found), tally
+
+
+def source(number: Number) -> list[Number]:
+    """What other papers print for another model in place of this number, in a row that is otherwise the same too."""
+    return [
+        theirs[task] for copy, theirs in copies()[0] for task, mine in copy.items() if mine == number and task in theirs
+    ]
+
+
+def elsewhere(paper: Paper) -> Iterator[Finding]:
+    """One finding for each row that other papers' tables print under another model."""
+    pairs, tally = copies()
+    for copy in {id(copy): copy for copy, _ in pairs if next(iter(copy.values())).paper == paper.name}.values():
+        sources = [row for other, row in pairs if other is copy]
+        tasks = [task for task in copy if task in sources[0]]
+        (mine, *_), (theirs, *_) = copy.values(), sources[0].values()
+        tables = ", ".join(dict.fromkeys(row[tasks[0]].table for row in sources))
+        label = " ".join(filter(None, (theirs.model, theirs.sparsity, row_name(theirs.method, theirs.variant))))
+        most = max((equal for equal in tally if equal < len(tasks)), default=0)
+        yield Finding(
+            mine.paper,
+            "another model's row",
+            place(mine).rpartition(", ")[0],
+            "; ".join(f"{task} {copy[task].text}" for task in tasks),
+            f"{PAPER_NAMES[theirs.paper]}'s Tables {tables}, {label}: "
+            + "; ".join(f"{task} {sources[0][task].text}" for task in tasks),
+            f"{len(tasks)} of {len(tasks)} scores agree to the digits printed. Of {tally.total()} pairs of rows of two "
+            f"papers and two models with {FEWEST} scores or more in common, {len(pairs)} agree in all, the others in "
+            f"{most} at most",
+            SLIP,
+            f"The row is {theirs.model}'s with {theirs.sparsity} removed: no baseline for {mine.model}.",
+            cells_of(copy.values()),
+        )

@@ -11,7 +11,7 @@ from common.results import ROOT
 from reproductions import reported
 from reproductions.audit import FIELDS, NAMES, key, names
 from reproductions.audit import findings as all_findings
-from reproductions.audit.findings import KINDS, PAPER_NAMES, VERDICTS, Finding
+from reproductions.audit.engine import KINDS, PAPER_NAMES, VERDICTS, Finding
 
 # Long lists of single cells are folded.
 FOLDED, FEW = ("no k of n", "standard error"), 5

@@ -8,8 +8,8 @@ import pytest
 
 from reproductions import audit, reported
 from reproductions.__main__ import main
-from reproductions.audit import counts, elsewhere, report
-from reproductions.audit.findings import PAPER_NAMES, VERDICTS, padding
+from reproductions.audit import repeats, report, scores, tables
+from reproductions.audit.engine import PAPER_NAMES, VERDICTS, padding
 from reproductions.registry import PAPERS
 
 TABLES = [(paper, table) for paper in PAPERS for table in reported.tables(paper)]
@@ -189,19 +189,17 @@ def test_what_matters_to_someone_citing_comes_first():
 
 def test_a_wrong_number_is_found_and_a_right_one_is_not():
     """The checks against numbers made up here: an order, a list, a misprint and a rounded mean."""
-    from reproductions.audit import derived, order
-
     number = reported.numbers("linearpatch", "1")[0]
 
     def made(text: str, column: str = "x"):
         return reported.Number(**{**number.__dict__, "text": text, "column": column})
 
-    assert order._out_of_order({"RP": made("80.00")}, {"RP": made("81.00")}, ("RP", False)) == ["RP"]
-    assert order._out_of_order({"RP": made("81.00")}, {"RP": made("80.00")}, ("RP", False)) == []
-    assert order._out_of_order({"AVG": made("81.00")}, {"AVG": made("80.00")}, ("AVG", True)) == ["AVG"]
-    assert order.share("9/32") == 9 / 32 and order.share("27.1%") == pytest.approx(0.271) and order.share("") is None
-    assert derived._misprint("0.3163", "0.1633") and derived._misprint("0.5458", "0.3458")
-    assert not derived._misprint("0.1234", "0.4321") and not derived._misprint("0.1", "0.1")
+    assert tables._out_of_order({"RP": made("80.00")}, {"RP": made("81.00")}, ("RP", False)) == ["RP"]
+    assert tables._out_of_order({"RP": made("81.00")}, {"RP": made("80.00")}, ("RP", False)) == []
+    assert tables._out_of_order({"AVG": made("81.00")}, {"AVG": made("80.00")}, ("AVG", True)) == ["AVG"]
+    assert tables.share("9/32") == 9 / 32 and tables.share("27.1%") == pytest.approx(0.271) and tables.share("") is None
+    assert scores._misprint("0.3163", "0.1633") and scores._misprint("0.5458", "0.3458")
+    assert not scores._misprint("0.1234", "0.4321") and not scores._misprint("0.1", "0.1")
 
 
 def test_numbers_that_are_right_at_the_digits_printed_are_no_findings():
@@ -215,7 +213,7 @@ def test_numbers_that_are_right_at_the_digits_printed_are_no_findings():
 
 def test_a_row_under_another_model_is_found_among_all_pairs():
     """Against LaCo's numbers rounded here; and rows that differ in one score are no copies."""
-    pairs, tally = elsewhere.copies()
+    pairs, tally = repeats.copies()
     assert {(mine["PIQA"].paper, mine["PIQA"].row, theirs["PIQA"].table) for mine, theirs in pairs} == {
         ("reassessing", ("LLaMA-3.1-8B-It", "20%", "LaCo*", ""), table) for table in ("1", "9", "10")
     }
@@ -224,7 +222,7 @@ def test_a_row_under_another_model_is_found_among_all_pairs():
         assert number.value in {round(source[task].value / 100 + step, 3) for step in (-4e-5, 4e-5)}
     assert tally[4] == 3 and tally[3] == 0 and tally.total() > 30_000
     other = copy | {"PIQA": reported.Number(**{**copy["PIQA"].__dict__, "text": "0.6970"})}
-    assert elsewhere.agreeing(other, source) == [task for task in copy if task != "PIQA"]
+    assert repeats.agreeing(other, source) == [task for task in copy if task != "PIQA"]
 
 
 def test_a_row_padded_with_zeros_is_read_to_the_digit_before():
@@ -233,6 +231,23 @@ def test_a_row_padded_with_zeros_is_read_to_the_digit_before():
     assert made[0].half_unit + padding(made) == pytest.approx(0.0005)
     assert padding(made[:3]) == 0
     assert padding([*made, reported.numbers("reassessing", "1")[0]]) == 0 != made[0].half_unit
+
+
+@pytest.mark.parametrize("module", audit.MODULES, ids=lambda module: module.PAPER.name)
+def test_a_declared_table_is_transcribed_and_has_the_column(module):
+    """A check of a table that is not there would find nothing."""
+    paper = module.PAPER
+    for rule in paper.rules:
+        for table in rule.tables:
+            assert rule.column in reported.columns(paper.name, table)
+    for declared, sizes in paper.questions:
+        for table in declared:
+            assert sizes.keys() & set(reported.columns(paper.name, table))
+    for declared, (column, _) in paper.summaries.items():
+        for table in declared:
+            assert column in reported.columns(paper.name, table)
+    for table in (*paper.lists, *(name for found in paper.lists.values() for name in found), *paper.shares):
+        assert reported.numbers(paper.name, table)
 
 
 def test_findings_keep_their_names():
@@ -257,7 +272,7 @@ def test_possible_counts_against_all_counts():
         printable = {f"{100 * k / n:.2f}" for k in range(n + 1)}
         for text in ("45.17", "45.00", "80.59", "80.60", "46.25"):
             made = reported.Number(**{**number.__dict__, "text": text})
-            assert counts.possible(made, n) == (text in printable)
+            assert scores.possible(made, n) == (text in printable)
 
 
 def test_the_report_in_the_repository_is_the_current_one(capsys):

@@ -1,11 +1,12 @@
-"""What the audit finds, and how a recomputed number is held against a printed one."""
+"""What the audit finds, what it is told of a paper, and how a recomputed number is held against a printed one."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 
+from common.evaluation.scores import MMLU_QUESTIONS
 from reproductions.reported import Number, row_names
 
 SLIP = "paper's slip"
@@ -42,8 +43,26 @@ KINDS = {
     "standard error": "Standard errors that do not belong to the accuracy",
 }
 
+# Questions of lm-eval's nine tasks, and of MMLU's groups, as LinearPatch and Prune&Comp call them.
+LM_EVAL = {
+    "ARC-c": 1172,
+    "ARC-e": 2376,
+    "BoolQ": 3270,
+    "HeSw": 10042,
+    "PIQA": 1838,
+    "WG": 1267,
+    "WSC": 273,
+    "Race-h": 1045,
+    "CoPa": 100,
+}
+MMLU = dict(zip(("STEM", "Humanities", "Social", "Other"), MMLU_QUESTIONS.values(), strict=True))
+PERPLEXITIES = ("WIKI-2", "C4", "PTB")
+
 # (paper, table, model, sparsity, row name, column)
 Cell = tuple[str, str, str, str, str, str]
+Row = Mapping[str, Number]
+# A value, how far rounding of its inputs can move it, the sum in words, and the inputs.
+Computed = tuple[float, float, str, list[Number]]
 
 
 @dataclass(frozen=True)
@@ -69,6 +88,46 @@ class Finding:
     def as_dict(self) -> dict:
         """JSON-able."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a column of some tables follows from a row and the dense row; nothing where an input is missing."""
+
+    tables: tuple[str, ...]
+    column: str
+    compute: Callable[[Row, Row], Computed | None]
+
+
+@dataclass(frozen=True, eq=False)
+class Paper:
+    """What the checks have to know of a paper's tables; what else it says wrongly, its own module finds.
+
+    rules: of derived columns. questions: (tables, task -> questions in its test set). foreign: words in the names of rows
+    that the paper took over. summaries: tables -> the column that sums a row up, and whether lower is better. lists: the
+    table that lists removed layers -> tables with scores of its rows; bare_lists: its rows with a variant are more than
+    pruned. alias: (sparsity, method, variant, column) of a number under names that all tables share. shares: tables of
+    per cents of the dense model, not scores. calibrated: the table that lists layers by calibration samples. copies:
+    whether one row twice is a finding.
+    """
+
+    name: str
+    rules: tuple[Rule, ...] = ()
+    questions: tuple[tuple[tuple[str, ...], dict[str, int]], ...] = ()
+    foreign: tuple[str, ...] = ("*", "†", "‡")
+    summaries: Mapping[tuple[str, ...], tuple[str, bool]] = field(default_factory=dict)
+    lists: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    bare_lists: bool = False
+    alias: Callable[[Number], tuple[str, str, str, str]] = lambda n: (n.sparsity, n.method, n.variant, n.column)
+    shares: tuple[str, ...] = ()
+    calibrated: str = ""
+    copies: bool = True
+
+
+def named(paper: Paper, number: Number) -> list[tuple]:
+    """(model, sparsity, method, variant, column) under shared names, for each variant that the number is printed for."""
+    sparsity, method, variant, column = paper.alias(number)
+    return [(number.model, sparsity, method, v, column) for v in variant.split("/")]
 
 
 def cells_of(numbers: Iterable[Number]) -> tuple[Cell, ...]:

@@ -1,17 +1,77 @@
-"""Sentences of LinearPatch, held against the tables they sum up."""
+"""LinearPatch: what its tables are, and sentences of the paper and of its blog summary held against them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from reproductions import reported
-from reproductions.audit.findings import DEFINITION, SLIP, Finding, claim
+from reproductions.audit.engine import (
+    DEFINITION,
+    LM_EVAL,
+    MMLU,
+    PERPLEXITIES,
+    SLIP,
+    Computed,
+    Finding,
+    Paper,
+    Row,
+    Rule,
+    claim,
+)
+from reproductions.audit.scores import mean, weighted
 from reproductions.reported import Number
 
+# Rows of one configuration under several names: (table, method, variant) -> (method, variant).
+ALIASES = {
+    ("5", "Vanilla", ""): ("LLM-Streamline(None)", ""),
+    ("5", "+A", ""): ("LinearPatch", "S/L"),
+    ("5", "+FT", ""): ("LinearPatch", "L +FT, logits, KL"),
+    ("10", "LinearPatch", "128 samples"): ("LinearPatch", "S/L"),
+    ("summary1", "LLM-Streamline", ""): ("LLM-Streamline(None)", ""),
+    ("summary1", "LinearPatch", ""): ("LinearPatch", "L"),
+    ("summary1", "LinearPatch", "+Distillation"): ("LinearPatch", "L +FT"),
+    ("summary2", "Channel scaling only", ""): ("+d", ""),
+    ("summary2", "LinearPatch (both fused)", ""): ("LinearPatch", "S/L"),
+    ("summary2", "LinearPatch", "+Distillation"): ("LinearPatch", "L +FT, logits, KL"),
+    ("summary2", "No patch (direct pruning)", ""): ("LLM-Streamline(None)", ""),
+}
 
-def get(paper: str, table: str, model: str, sparsity: str, name: str, column: str) -> Number:
-    """The printed number of a cell."""
-    return reported.cells(paper, table)[model, sparsity, name, column]
+
+def alias(number: Number) -> tuple[str, str, str, str]:
+    """(sparsity, method, variant, column) under the names of Tables 1, 2 and 11."""
+    method, variant = ALIASES.get((number.table, number.method, number.variant), (number.method, number.variant))
+    column = "PPL AVG" if (number.table, number.column) == ("3", "AVG") else number.column
+    return number.sparsity, method, variant, column
+
+
+def _mean_of_ratios(row: Row, dense: Row) -> Computed | None:
+    """RP of LinearPatch: the mean of the tasks' ratios to the dense model."""
+    if any(c not in row or c not in dense for c in LM_EVAL):
+        return None
+    pairs = [(row[c], dense[c]) for c in LM_EVAL]
+    value = 100 * sum(a.value / b.value for a, b in pairs) / len(pairs)
+    slack = 100 * sum((a.half_unit + a.value / b.value * b.half_unit) / b.value for a, b in pairs) / len(pairs)
+    return value, slack, "mean over the nine tasks of pruned / dense", [a for a, _ in pairs]
+
+
+PAPER = Paper(
+    "linearpatch",
+    rules=(
+        Rule(("1", "2", "5", "14"), "AVG", mean(LM_EVAL)),
+        Rule(("1", "2", "5", "14"), "RP", _mean_of_ratios),
+        Rule(("4", "5", "11", "13"), "PPL AVG", mean(PERPLEXITIES)),
+        Rule(("3",), "AVG", mean(PERPLEXITIES)),
+        Rule(("12", "15"), "Weighted AVG", weighted),
+    ),
+    questions=((("1", "2", "5", "14"), LM_EVAL), (("12", "15"), MMLU)),
+    summaries={
+        ("1", "2", "14"): ("RP", False),
+        ("3",): ("AVG", True),
+        ("11", "13"): ("PPL AVG", True),
+        ("12", "15"): ("Weighted AVG", False),
+    },
+    alias=alias,
+)
 
 
 def findings() -> Iterator[Finding]:
@@ -19,6 +79,11 @@ def findings() -> Iterator[Finding]:
     yield from _times_and_gaps()
     yield from _mmlu()
     yield from _summary()
+
+
+def get(paper: str, table: str, model: str, sparsity: str, name: str, column: str) -> Number:
+    """The printed number of a cell."""
+    return reported.cells(paper, table)[model, sparsity, name, column]
 
 
 def _times_and_gaps() -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Sentences of Prune&Comp, held against the tables they sum up."""
+"""Prune&Comp: what its tables are, sentences of the paper held against them, and rows that it shares with LinearPatch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,26 @@ from collections.abc import Iterator
 
 from common import model_registry
 from reproductions import declare, reported
-from reproductions.audit.findings import SLIP, UNRESOLVED, Finding, claim
+from reproductions.audit import linearpatch, repeats, tables
+from reproductions.audit.engine import (
+    LM_EVAL,
+    MMLU,
+    PERPLEXITIES,
+    SLIP,
+    UNRESOLVED,
+    Computed,
+    Finding,
+    Paper,
+    Row,
+    Rule,
+    cells_of,
+    claim,
+    group,
+    mean_slack,
+    named,
+    place,
+)
+from reproductions.audit.scores import mean, weighted
 from reproductions.reported import Number
 
 # What a V100 was sold with, in GB.
@@ -17,13 +36,56 @@ QUOTED = {
     "RP": (("2",), "RP"),
     "MMLU Weighted AVG": (("3",), "Weighted AVG"),
 }
+# The same selection under LinearPatch's name.
+ACROSS = {"CosSim(BI)": "ShortGPT", "CosSim(CL)": "LLM-Streamline(None)", "Dense": "Dense"}
+ALIASES = {
+    ("4", "CosSim(BI)", "+MagComp +IterPrune"): ("CosSim(BI)", "+Prune&Comp"),
+    ("A5", "CosSim(BI)", "+MagComp +IterPrune"): ("CosSim(BI)", "+Prune&Comp"),
+}
+
+
+def alias(number: Number) -> tuple[str, str, str, str]:
+    """(sparsity, method, variant, column) under the names of Tables 1 and 2."""
+    method, variant = ALIASES.get((number.table, number.method, number.variant), (number.method, number.variant))
+    column = "PPL AVG" if number.table in ("1", "4", "A1") and number.column == "AVG" else number.column
+    return number.sparsity, method, variant, column
+
+
+def _ratio_of_means(row: Row, dense: Row) -> Computed | None:
+    """RP of Prune&Comp: the ratio of the average to the dense average."""
+    if any(c not in row or c not in dense for c in LM_EVAL):
+        return None
+    ours = [row[c] for c in LM_EVAL]
+    theirs = [dense[c] for c in LM_EVAL]
+    top, bottom = sum(n.value for n in ours), sum(n.value for n in theirs)
+    slack = 100 * 9 * (mean_slack(ours) + top / bottom * mean_slack(theirs)) / bottom
+    return 100 * top / bottom, slack, f"({top:.2f} / 9) / ({bottom:.2f} / 9)", ours
+
+
+_SCORES = ("1", "2", "3", "A1", "A2", "A5")
+PAPER = Paper(
+    "prunecomp",
+    rules=(
+        Rule(("1", "A1", "4"), "AVG", mean(PERPLEXITIES)),
+        Rule(("2", "A2", "A5"), "AVG", mean(LM_EVAL)),
+        Rule(("2", "A2"), "RP", _ratio_of_means),
+        Rule(("3",), "Weighted AVG", weighted),
+    ),
+    questions=((("2", "A2", "A5"), LM_EVAL), (("3",), MMLU)),
+    summaries={("1", "A1"): ("AVG", True), ("2", "A2"): ("AVG", False)},
+    lists={"A3": _SCORES, "A4": _SCORES},
+    bare_lists=True,
+    alias=alias,
+)
 
 
 def findings() -> Iterator[Finding]:
-    """Claims whose numbers the tables do not give."""
+    """Claims whose numbers the tables do not give, and what LinearPatch prints of the same rows."""
     yield from _quotes()
     yield from _improves()
     yield from _setup()
+    yield from _between_papers()
+    yield from _windows()
 
 
 def _quotes() -> Iterator[Finding]:
@@ -114,3 +176,59 @@ def _setup() -> Iterator[Finding]:
     if memory.value not in sold:
         words = f"V100 cards were sold with {' and '.join(map(str, sold))} GB"
         yield claim("prunecomp", "Experimental setup, hardware", f"{memory.text}GB V100", "no such card", words, SLIP)
+
+
+def _between_papers() -> Iterator[Finding]:
+    """Rows that Prune&Comp shares with LinearPatch: the same models, selections and protocols."""
+    seen, copied = {}, repeats.copied_cells(PAPER)
+    for table in ("1", "11", "12"):
+        for number in reported.numbers("linearpatch", table):
+            for key in named(linearpatch.PAPER, number):
+                seen.setdefault(key, number)
+    pairs: dict[tuple, list] = {}
+    for table in repeats.scored_tables(PAPER):
+        for number in reported.numbers("prunecomp", table):
+            if (
+                number.variant
+                or number.method not in ACROSS
+                or number.column == "RP"
+                or repeats.cell(number)[1:5] in copied
+            ):
+                continue  # RP is defined differently
+            for model, sparsity, method, _, column in named(PAPER, number):
+                other = seen.get((model, sparsity, ACROSS[method], "", column))
+                if other is not None and repeats.differ(other, number):
+                    pairs.setdefault((other.table, table, number.row), []).append((other, number))
+    for (one, *_), cells in pairs.items():
+        where = f"LinearPatch's Table {one} and {place(cells[0][1], 'same row')}"
+        yield repeats.disagreement("prunecomp", where, cells)
+
+
+def _windows() -> Iterator[Finding]:
+    """LinearPatch's windows (Table 9) against the layers that Prune&Comp lists for the same selection."""
+    same = {"LinearPatch[S]": "CosSim(BI)", "LinearPatch[L]": "CosSim(CL)"}
+    lists = {
+        key: tables.removed(row)
+        for table in ("A3", "A4")
+        for key, row in group(reported.numbers("prunecomp", table)).items()
+    }
+    windows = reported.cells("linearpatch", "9")
+    for (model, sparsity, name, column), start in windows.items():
+        layers = lists.get((model, sparsity, same[name], ""), [])
+        if column != "start" or not layers:
+            continue
+        end = windows[model, sparsity, name, "end"]
+        wanted = set(range(int(start.value), int(end.value)))
+        listed = [int(n.value) for n in layers][: len(wanted)]
+        if set(listed) != wanted:
+            yield Finding(
+                "prunecomp",
+                "one set of layers, two scores",
+                f"Table {layers[0].table} and LinearPatch's Table 9, {model} {sparsity}, {same[name]}",
+                f"layers {min(listed)} to {max(listed)}",
+                f"layers {min(wanted)} to {max(wanted)} ({name})",
+                f"the selection is the same, {', '.join(map(str, sorted(wanted ^ set(listed))))} are in one set only",
+                UNRESOLVED,
+                "Where the two papers print the same scores, one of the two lists is not the model that was measured.",
+                cells_of([*layers, start, end]),
+            )
