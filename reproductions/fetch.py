@@ -9,8 +9,7 @@ from tqdm import tqdm
 from common import corpora, instructions, models
 from common.errors import NoData
 from common.evaluation import PROTOCOLS, harness, mmlu
-from reproductions import methods, settings, shapes
-from reproductions.prepared import named
+from reproductions import benchmarks, settings, shapes, steps  # noqa: F401 - steps: those that recipes name
 from reproductions.registry import Table
 from reproductions.runner import choose_rows
 from reproductions.settings import Subject
@@ -31,10 +30,9 @@ def fetch(
         yield "the stand-in profile needs nothing from the hub"
         return
     jobs = [("model", name) for name in dict.fromkeys(row.model for row in rows)]
-    for kind, keys in (("corpus", ("corpus", "validation")), ("instructions", ("source",))):
-        jobs += [(kind, name) for name in dict.fromkeys(n for row in rows for n in named(row.recipe, keys))]
-    benchmarks = dict.fromkeys(column.benchmark for column in table.columns_for(subject) if column.benchmark and rows)
-    jobs += [("benchmark", name) for name in benchmarks]
+    jobs += sorted(dict.fromkeys(pair for row in rows for pair in row.recipe.reads()), key=lambda pair: pair[0])
+    names = dict.fromkeys(column.benchmark for column in table.columns_for(subject) if column.benchmark and rows)
+    jobs += [("benchmark", name) for name in names]
     lacking = []
     for kind, name in tqdm(jobs, desc="fetching", disable=None):
         try:
@@ -50,7 +48,8 @@ def fetch(
 def _benchmark(name: str) -> None:
     """Load the text or items of a benchmark; those that measure the model alone need none."""
     base, _, argument = name.partition("@")
-    for corpus in methods.known("READS").get(base, ()):
+    known = benchmarks.known()
+    for corpus in known[base].reads if base in known else ():
         corpora.texts(corpus)
     if base == "perplexity":
         corpora.texts(PROTOCOLS[argument].source)
@@ -60,7 +59,7 @@ def _benchmark(name: str) -> None:
             _ = [protocol.rows(subject, split) for split in ("dev", "test")]
     elif (group := base.removeprefix("laco_")) in harness.GROUPS:
         harness.load_tasks(harness.members(group))
-    elif base not in methods.known("BENCHMARKS"):
+    elif base not in known:
         harness.load_tasks([base])
 
 

@@ -1,6 +1,6 @@
 """Which recipe stands behind every row, pinned: a record is found by its recipe's hash, so none may change by accident.
 
-``golden.csv`` is written again by ``python -m tests.reproductions.test_golden`` where a table gains rows or is meant to change.
+``python -m tests.reproductions.test_golden`` writes ``golden.csv`` again where a table gains rows or is meant to change.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from common.results import PUBLISHED, Recipe
-from reproductions import registry, settings
+from common.recipe import PARTS, Recipe
+from common.results import PUBLISHED
+from reproductions import registry, settings, steps  # noqa: F401 - steps: those that recipes name
 
 GOLDEN = Path(__file__).with_name("golden.csv")
 FIELDS = ("target", "subject", "model", "sparsity", "method", "recipe", "shape")
@@ -59,6 +60,26 @@ def test_every_published_record_lies_where_its_recipe_says():
     for record in records:
         recipe = Recipe(**record["recipe"])
         assert recipe.hash == record["recipe_hash"] == record["path"].parent.name, record["path"]
+
+
+def read_and_written(recipe: Recipe) -> None:
+    for part in PARTS:
+        step, mapping = recipe.step(part), getattr(recipe, part)
+        assert (None if step is None else step.to_json()) == mapping, recipe
+        assert step is None or step.describe()
+
+
+def test_every_declared_and_every_published_recipe_is_read_into_typed_steps():
+    recipes = [
+        recipe for name in SUBJECTS for _, row in declared(name) for recipe in (row.recipe, row.shapes) if recipe
+    ]
+    recipes += [Recipe(**record["recipe"]) for record in published()]
+    by_hash = {recipe.hash: recipe for recipe in recipes}
+    assert len(by_hash) > 500
+    for recipe in by_hash.values():
+        read_and_written(recipe)
+        typed = Recipe(**vars(recipe) | {part: recipe.step(part) for part in PARTS})
+        assert typed.hash == recipe.hash
 
 
 if __name__ == "__main__":

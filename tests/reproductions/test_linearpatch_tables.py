@@ -19,8 +19,8 @@ from common.selection import best_window
 from figures import style
 from reproductions import linearpatch, measure, registry, reported, settings, shapes
 from reproductions.__main__ import main
+from reproductions.benchmarks import magnitudes
 from reproductions.linearpatch import claims, trained
-from reproductions.methods import magnitudes
 
 REPORTED = Path(__file__).resolve().parents[2] / "papers" / "linearpatch" / "reported" / "table1.csv"
 TASKS = ("ARC-c", "ARC-e", "BoolQ", "HeSw", "PIQA", "WG", "WSC", "Race-h", "CoPa")

@@ -26,8 +26,8 @@ from common.results import Store
 from figures import style
 from papers.reassessing import gradients
 from reproductions import fetch, linearpatch, measure, registry, runner, settings, shapes, show
+from reproductions.benchmarks import magnitudes, reassessing, statistics, theory
 from reproductions.laco import recipes as laco
-from reproductions.methods import magnitudes, reassessing, statistics, theory
 from reproductions.prunecomp import recipes as prunecomp
 from reproductions.reassessing import recipes as reassessed
 
