@@ -43,7 +43,8 @@ class Context:
     """A model as a recipe describes it, and what was found out on the way.
 
     parameters: of the model before anything was removed. details and provenance go into every record of the recipe.
-    anew: long work that an earlier run left behind is done again. progress: long work shows how far it is.
+    anew: long work that an earlier run left behind is done again. progress: long work shows how far it is. at_hand:
+    calibration tokens ``[samples, tokens]`` that stand for the recipe's text. keep: what a search brought is kept on disk.
     """
 
     model: torch.nn.Module
@@ -54,6 +55,8 @@ class Context:
     provenance: dict = field(default_factory=dict)
     anew: bool = False
     progress: bool = False
+    at_hand: Tensor | None = None
+    keep: bool = True
 
     @cached_property
     def decoder(self) -> Decoder:
@@ -69,6 +72,11 @@ class Context:
     def calibration(self) -> Calibration | None:
         """The recipe's typed calibration entry."""
         return self.recipe.step("calibration")
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether there are calibration tokens."""
+        return self.at_hand is not None or self.recipe.calibration is not None
 
     @property
     def fidelity(self) -> str:
@@ -101,6 +109,8 @@ class Context:
         name: of the search. facts: what it depends on, besides the model, its weights and its type.
         enough: whether what was kept will do; a greedy search for many layers begins with the one for fewer.
         """
+        if not self.keep:
+            return search()
         recipe = self.recipe
         whole = [recipe.profile, recipe.model, recipe.weights, str(self.model.dtype), name, facts]
         digest = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]
@@ -139,6 +149,8 @@ class Context:
         Raises:
             UserError: the recipe has no calibration entry.
         """
+        if self.at_hand is not None:
+            return self.at_hand
         if self.calibration is None:
             raise UserError("the recipe has no calibration entry, but one of its steps reads calibration tokens")
         return self.tokens(self.calibration)
@@ -148,15 +160,30 @@ class Context:
 
         options: of `calibration.collect`. Call it before anything is removed.
         """
-        facts = [self.recipe.model, self.recipe.weights, self.recipe.calibration, span, list(kinds), options]
+        options |= {"span": span, "kinds": tuple(kinds)}
+        if self.at_hand is not None:
+            return self._collected(options)
+        facts = [self.recipe.model, self.recipe.weights, self.recipe.calibration, options]
         key = json.dumps([*facts, str(self.model.dtype)], sort_keys=True)
         if key not in _STATISTICS:
             while len(_STATISTICS) >= _KEPT:
                 _STATISTICS.pop(next(iter(_STATISTICS)))
-            options |= {"batch_size": self.batch_size, "progress": self.progress}
-            windows = self.windows()
-            _STATISTICS[key] = calibration.collect(self.decoder, windows, span=span, kinds=tuple(kinds), **options)
+            _STATISTICS[key] = self._collected(options)
         return _STATISTICS[key]
+
+    def _collected(self, options: Mapping) -> calibration.Statistics:
+        where = {"batch_size": self.batch_size, "progress": self.progress}
+        return calibration.collect(self.decoder, self.windows(), **options, **where)
+
+
+def around(model: torch.nn.Module, tokenizer=None, windows: Tensor | None = None, **recipe) -> Context:
+    """A context around a model of one's own, for steps that are called by hand: with these calibration tokens.
+
+    recipe: other fields of `Recipe`. Nothing is kept on disk, since nothing tells one such model from another.
+    """
+    known = {"model": "at hand", "profile": "at hand"} | recipe
+    parameters = sum(p.numel() for p in model.parameters())
+    return Context(model, tokenizer, Recipe(**known), parameters, progress=True, at_hand=windows, keep=False)
 
 
 @lru_cache(maxsize=2)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
 
 from common import selection
 from common.context import Context, work_folder
@@ -40,13 +43,14 @@ class Patch(Repair):
     def apply(self, context: Context) -> None:
         self.patch(context, _statistics(context, self.kind, self.estimator))
 
-    def patch(self, context: Context, statistics: Statistics) -> None:
+    def patch(self, context: Context, statistics: Statistics, ends: bool = True) -> None:
         """Remove the chosen layers and patch every cut, from statistics of the model as it is.
 
-        The selection has decided which: Eq. 2 takes the argmax over all windows, so the ends may be among them.
+        ends: the first or last layer may be among them, as where a selection has decided: Eq. 2 takes the argmax over all
+        windows.
         """
         options = {"kind": self.kind, "estimator": self.estimator, "ridge": RIDGE if self.ridge is None else self.ridge}
-        context.details["patches"] = patch_cuts(context.model, statistics, context.removed, ends=True, **options)
+        context.details["patches"] = patch_cuts(context.model, statistics, context.removed, ends=ends, **options)
 
 
 @register("linearpatch-distilled")
@@ -68,10 +72,8 @@ class DistilledPatch(TrainedRepair):
         windows, teacher = self.windows(context), self.teacher or "stored"
         if teacher not in TEACHERS:
             raise unknown("teacher", teacher, TEACHERS)
-        estimator = self.estimator or "ratio-of-means"
-        changes = self.said("trainable", "target", "top_k", "store_dtype")
-        settings = distill.settings_of(context.fidelity, fitting=self.fitting(Fitting()), **changes)
-        statistics = _statistics(context, self.kind or "hadamard", estimator)
+        settings = self.settings(context)
+        statistics = _statistics(context, self.kind or "hadamard", self.estimator or "ratio-of-means")
         facts = {name: value for name, value in context.recipe.calibration.items() if name not in ("count", "length")}
         store = None
         if teacher == "stored" and settings.target == "logits":
@@ -79,22 +81,25 @@ class DistilledPatch(TrainedRepair):
             known += [settings.top_k, settings.store_dtype]
             name = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
             store = work_folder() / context.recipe.model / f"teacher-{name}"
-        report = distill.distill_cuts(
-            context.model,
-            statistics,
-            context.removed,
-            windows,
-            settings,
-            ends=True,  # the selection has decided
-            store=store,
-            tokenizer=context.tokenizer,
-            facts=facts,
-            folder=context.folder / "distillation",
-            progress=context.progress,
-            kind=self.kind,
-            estimator=estimator,
-        )
+        where = {"store": store, "facts": facts, "folder": context.folder / "distillation"}
+        report = self.distill(context, statistics, windows, **where)
         note_training(context, report | {"teacher": "online" if store is None else "stored"})
+
+    def settings(self, context: Context) -> distill.Settings:
+        """How the patch is distilled."""
+        changes = self.said("trainable", "target", "top_k", "store_dtype")
+        return distill.settings_of(context.fidelity, fitting=self.fitting(Fitting()), **changes)
+
+    def distill(
+        self, context: Context, statistics: Statistics, windows: Tensor, ends: bool = True, **where
+    ) -> dict[str, Any]:
+        """Train on these windows, remove the chosen layers and patch; the report. where: store, facts, folder."""
+        start = {"kind": self.kind, "estimator": self.estimator or "ratio-of-means", "ends": ends}
+        more = {"tokenizer": context.tokenizer, "progress": context.progress}
+        settings = self.settings(context)
+        return distill.distill_cuts(
+            context.model, statistics, context.removed, windows, settings, **start, **more, **where
+        )
 
 
 @register("observed-window")

@@ -68,8 +68,9 @@ class PruneAndComp(Pruning):
         """Remove and compensate, in place, whatever is known from before; options: more of `prune_and_compensate`."""
         options |= {"batch_size": context.batch_size, "fidelity": context.fidelity, "progress": context.progress}
         own = None if self.calibration is None else context.tokens(self.calibration)
-        windows = None if context.calibration is None else context.windows()
-        if self.metric in COSTLY and context.fidelity == "paper" and self.protected is None:
+        windows = context.windows() if context.calibrated else None
+        kept = context.keep and context.fidelity == "paper" and self.protected is None
+        if self.metric in COSTLY and kept:
             options["known"] = ranking(context, self.metric, self.calibration or context.calibration)
         return prune_and_compensate(context.model, windows, self.count, metric_windows=own, **self._choice(), **options)
 
