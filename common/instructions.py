@@ -107,8 +107,8 @@ def from_table(
     return found
 
 
-def split(examples: Sequence[Example], held_out: int, seed: int = 42) -> tuple[list[Example], list[Example]]:
-    """(training, validation) examples as `datasets.Dataset.train_test_split` draws them (Reassessing: 2,000, seed 42)."""
+def split(examples: Sequence, held_out: int, seed: int = 42) -> tuple[list, list]:
+    """(training, validation) parts as `datasets.Dataset.train_test_split` draws them (Reassessing: 2,000, seed 42)."""
     import datasets
 
     if not 0 < held_out < len(examples):
@@ -119,10 +119,14 @@ def split(examples: Sequence[Example], held_out: int, seed: int = 42) -> tuple[l
 
 
 def _alpaca(count: int | None, held_out: int, seed: int) -> tuple[list[Example], list[Example]]:
-    """Alpaca-cleaned: 51,760 rows, of which 2,000 are held out. count: the first so many training rows."""
+    """Alpaca-cleaned: 51,760 rows, of which 2,000 are held out, as the official code draws them: before rows with an
+    empty response, which it trains on, are left out here. count: the first so many training rows.
+    """
     name = "yahma/alpaca-cleaned"
-    examples = from_table(corpora.open_dataset(name, None, "train"), name=name, skip_empty=True)
-    train, valid = split(examples, held_out, seed)
+    parts = zip(
+        split(list(corpora.open_dataset(name, None, "train")), held_out, seed), ("training", "held-out"), strict=True
+    )
+    train, valid = (from_table(rows, name=f"the {part} rows of {name}", skip_empty=True) for rows, part in parts)
     return train[:count], valid
 
 

@@ -7,7 +7,13 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import sys
 from importlib.util import find_spec
+
+from common import launch
+
+if sys.argv[:1] == ["-m"]:  # `python -m papers.<paper>`: this and the paper's package are imported before its __main__
+    launch.guard()
 
 
 def load_steps() -> None:

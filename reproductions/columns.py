@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from common.evaluation import suites
 from common.standin.tasks import VERSION as TASKS_VERSION
 from reproductions.registry import Column
 
@@ -94,8 +95,6 @@ def laco_averages(profile: str) -> list[Column]:
 
 def tasks(profile: str, *, few: bool = False, hidden: bool = False) -> list[Column]:
     """The nine tasks. few: on the stand-in only the four FEW."""
-    from common.evaluation import suites  # loads torch: listing the targets should not
-
     suite = suites.get("standin-qa" if profile == "standin" else "linearpatch-qa")
     # A stand-in task is ours and may change: its version is part of the benchmark's name.
     version = f"@{TASKS_VERSION}" if profile == "standin" else ""

@@ -19,7 +19,7 @@ from common.context import Context, carry_out
 from common.errors import UserError
 from common.recipe import Recipe
 from common.standin import corpus as standin_corpus
-from reproductions import benchmarks, shapes, steps  # noqa: F401 - steps: those that recipes name
+from reproductions import benchmarks, shape_measures, shapes, steps  # noqa: F401 - steps: those that recipes name
 from reproductions.runner import Work
 
 # Pruned models of one table are held together up to this many bytes: a thousand stand-ins, ten models of 135 M, no larger.
@@ -72,7 +72,7 @@ def _flops() -> float:
 
 def prepare(
     recipe: Recipe, *, device: str = "cpu", progress: bool = False, anew: bool = False
-) -> Context | shapes.Shape:
+) -> Context | shape_measures.Shape:
     """Load the recipe's model and carry the recipe out (a shape recipe: build the shape alone).
 
     anew: searches and trainings that an earlier run finished are done again.
@@ -81,7 +81,7 @@ def prepare(
         UserError: an unknown model, selection, repair or training, or whatever loading, calibration and pruning refuse.
     """
     if recipe.weights == shapes.WEIGHTS:
-        return shapes.prepare(recipe)
+        return shape_measures.prepare(recipe)
     gc.collect()  # what is left of the last model: there may be room for one only
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -114,10 +114,10 @@ def _provenance(context: Context) -> dict:
     return found
 
 
-def benchmark(context: Context | shapes.Shape, name: str) -> tuple:
+def benchmark(context: Context | shape_measures.Shape, name: str) -> tuple:
     """Values, standard errors and details of one benchmark: NAME or NAME@ARGUMENT, or an lm-eval task.
 
     Perplexities and tasks have a fourth part: outcomes per window or item, numpy arrays by name.
     """
-    where = shapes.benchmark if isinstance(context, shapes.Shape) else benchmarks.measure
+    where = shape_measures.benchmark if isinstance(context, shape_measures.Shape) else benchmarks.measure
     return where(context, name)

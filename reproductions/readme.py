@@ -92,10 +92,12 @@ def render(text: str) -> str:
     store = Store(PUBLISHED, None)
     parts = {"tables": overview(store)}
     for name, table in registry.targets().items():
-        content = show.build(table, store, "standin")
+        if f"<!-- {name} -->" not in text:
+            continue
+        content = show.build(table, store, show.published(table, store))
         # The README shows what is ours; the paper's numbers are one `make` away.
-        content["rows"] = [row for row in content["rows"] if row["profile"] == "standin"]
-        parts[name] = tables.render(content | {"origin": "published"}, "md").strip()
+        content["rows"] = [row for row in content["rows"] if row["subject"] != PAPER.name]
+        parts[name] = tables.render(content, "md").strip()
     for name, part in parts.items():
         pattern = rf"(<!-- {re.escape(name)} -->\n).*?(<!-- end {re.escape(name)} -->)"
         text = re.sub(pattern, lambda m, part=part: f"{m[1]}{part}\n{m[2]}", text, flags=re.S)

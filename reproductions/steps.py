@@ -15,6 +15,7 @@ from common.recipe import Options, Pruning, register
 from common.surgery import remove_layers
 from papers import linearpatch, prunecomp
 from papers.prunecomp.steps import COSTLY, ranking, stream
+from reproductions import shapes as _shapes  # noqa: F401 - registers those over a shape alone
 
 papers.load_steps()
 

@@ -1,23 +1,48 @@
-"""The papers' own arithmetic, checked: every finding follows from the transcribed numbers, none is listed by hand."""
+"""The papers' own arithmetic, checked: every finding follows from the transcribed numbers, none is listed by hand.
+
+A finding keeps its name (``LP-1``): ``names.csv`` holds the names given so far, ``make audit`` adds new findings' names to
+it, and the name of what is found no longer is not given again.
+"""
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 from functools import cache
+from pathlib import Path
 
-from reproductions.audit import claims, counts, derived, laco, lists, order, ratios, reassessing, repeats
+from reproductions.audit import claims, counts, derived, elsewhere, laco, lists, order, ratios, reassessing, repeats
 from reproductions.audit.findings import KINDS, PREFIXES, Finding, merged
+
+NAMES = Path(__file__).with_name("names.csv")
+FIELDS = ("name", "paper", "kind", "where")
+
+
+@cache
+def names() -> dict[tuple[str, ...], str]:
+    """(paper, kind, where) -> the name given to the finding there, whether it is still found or not."""
+    with NAMES.open(newline="", encoding="utf-8") as lines:
+        return {tuple(line[field] for field in FIELDS[1:]): line["name"] for line in csv.DictReader(lines)}
+
+
+def key(finding: Finding) -> tuple[str, ...]:
+    """What a finding is known by."""
+    return finding.paper, finding.kind, finding.where
 
 
 @cache
 def findings() -> tuple[Finding, ...]:
-    """Every finding, named (``LP-1``) in the order of papers, kinds and tables."""
-    checks = (claims, reassessing, derived, laco, ratios, order, repeats, lists, counts)
+    """Every finding, named, in the order of papers, kinds and tables; a new one gets its paper's next number."""
+    checks = (claims, reassessing, derived, laco, ratios, order, repeats, elsewhere, lists, counts)
     found = merged(f for check in checks for f in check.findings())
-    named = []
+    given, named = dict(names()), []
     for paper, prefix in PREFIXES.items():
-        mine = sorted((f for f in found if f.paper == paper), key=lambda f: list(KINDS).index(f.kind))
-        named += [dataclasses.replace(f, name=f"{prefix}-{i}") for i, f in enumerate(mine, 1)]
+        last = max((int(name.partition("-")[2]) for (p, *_), name in given.items() if p == paper), default=0)
+        for finding in sorted((f for f in found if f.paper == paper), key=lambda f: list(KINDS).index(f.kind)):
+            if key(finding) not in given:
+                last += 1
+                given[key(finding)] = f"{prefix}-{last}"
+            named.append(dataclasses.replace(finding, name=given[key(finding)]))
     return tuple(named)
 
 

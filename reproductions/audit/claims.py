@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from common import models
+from common import model_registry
 from reproductions import declare, reported
 from reproductions.audit import claims_linearpatch, claims_prunecomp
 from reproductions.audit.findings import SLIP, Finding, claim, group
@@ -51,7 +51,7 @@ def _laco_eighty(tables: dict[str, dict]) -> Iterator[Finding]:
     shares, kept = {}, {}
     for key, row in tables["1"].items():
         if key[2] == "LaCo":
-            facts = models.get(declare.MODELS[key[0]]).facts
+            facts = model_registry.get(declare.MODELS[key[0]]).facts
             shares[key[0]] = 100 * (facts["layers"] - row["layers"].value) * facts["layer_params"] / facts["params"]
             kept[key[0]] = tables["2"][key[0], "", "LaCo", ""]["Per."]
     both = [model for model in shares if 25 <= shares[model] <= 30 and kept[model].value > 80]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from common.evaluation.scores import MMLU_QUESTIONS
 from reproductions import reported
+from reproductions.audit import elsewhere
 from reproductions.audit.findings import (
     EXTRACTION,
+    PAPER_NAMES,
     SLIP,
     UNRESOLVED,
     Finding,
@@ -128,12 +130,6 @@ def _echo(wrong: Number, row: Row) -> str:
     return f" The printed value repeats the row's {same[0]}." if same else ""
 
 
-def _as_printed(number: Number) -> str:
-    """The text of a number that may have been padded."""
-    original = reported.cells(number.paper, number.table)[cells_of([number])[0][2:]].text
-    return original if original == number.text else f"{original}, read as {number.text}"
-
-
 def _missing(rule: Rule, row: Row, wrong: Number, rows: list[Row]) -> str:
     """Whether one score that the text at hand has lost would explain an average over the others."""
     usual = statistics.mode(tuple(c for c in r if c != rule.column) for r in rows if rule.column in r)
@@ -152,6 +148,10 @@ def _suspect(rule: Rule, row: Row, dense: Row, wrong: Number, inputs: list[Numbe
 
     Only what few others explain as well, and what is in line with the same selection's rows elsewhere in the paper.
     """
+    if sources := [other for number in inputs for other in elsewhere.source(number)]:
+        first = [n for n in sources if n.table == sources[0].table]
+        where = f"{PAPER_NAMES[first[0].paper]}'s Table {first[0].table} ({first[0].model} {first[0].sparsity})"
+        return f" The cells are right: {where} has {', '.join(f'{n.column} {n.text}' for n in first)}."
     base = rule.compute(row, dense)[0]
     found, printed_elsewhere = [], []
     for number in inputs:
@@ -222,31 +222,13 @@ def _moved(number: Number, by: float) -> Number:
     return Number(**{**number.__dict__, "text": repr(number.value + by)})
 
 
-def _digits(number: Number) -> int:
-    return len(number.text.partition(".")[2])
-
-
-def _padded(rows: dict[tuple, dict[str, Number]]) -> dict[tuple, dict[str, Number]]:
-    """Numbers that lack one digit of their column's, read with the zero that was not printed: 18.2 as 18.20."""
-    usual = {}
-    for column in {c for row in rows.values() for c in row}:
-        usual[column] = statistics.mode(_digits(row[column]) for row in rows.values() if column in row)
-    return {
-        key: {
-            c: replace(n, text=n.text + "0") if "." in n.text and _digits(n) == usual[c] - 1 else n
-            for c, n in row.items()
-        }
-        for key, row in rows.items()
-    }
-
-
 def findings() -> Iterator[Finding]:
     """Every derived column that its own inputs contradict."""
     for rule in RULES:
         for table in rule.tables:
             if table not in reported.tables(rule.paper):
                 continue
-            rows = _padded(group(reported.numbers(rule.paper, table)))
+            rows = group(reported.numbers(rule.paper, table))
             ordered = list(rows.values())
             for position, (key, row) in enumerate(rows.items()):
                 if rule.column not in row:
@@ -265,10 +247,10 @@ def findings() -> Iterator[Finding]:
                     paper=rule.paper,
                     kind="derived column",
                     where=place(wrong),
-                    printed=_as_printed(wrong),
+                    printed=wrong.text,
                     recomputed=shown(value, wrong),
                     arithmetic=f"{words} = {shown(value, wrong, 1)}.{hints}",
-                    verdict=EXTRACTION if missing else UNRESOLVED if hints else SLIP,
+                    verdict=EXTRACTION if missing else UNRESOLVED if hints and "cells are right" not in hints else SLIP,
                     meaning="A few steps of rounding: harmless."
                     if small
                     else "Cite the recomputed value, or the cells.",

@@ -34,8 +34,10 @@ KINDS = {
     "above the dense model": "Better than the dense model",
     "printed twice, differently": "One configuration, two numbers",
     "row printed twice": "Two configurations, one row",
+    "another model's row": "Rows that another paper prints under another model",
     "list of layers": "Lists of removed layers that cannot be",
     "one set of layers, two scores": "One set of layers, two models",
+    "lost digit": "Numbers a digit short",
     "no k of n": "Accuracies that no number of right answers gives",
     "standard error": "Standard errors that do not belong to the accuracy",
 }
@@ -132,6 +134,24 @@ def agrees(printed: Number, recomputed: float, slack: float) -> bool:
     return abs(printed.value - recomputed) <= (printed.half_unit + slack) * (1 + 1e-6)
 
 
+def scale(number: Number) -> int:
+    """What a share of right answers is multiplied by to be printed: Reassessing prints shares, all others per cent."""
+    return 1 if number.paper == "reassessing" and number.column != "HumanEval(Pass@1)" else 100
+
+
+def decimals(number: Number) -> int:
+    """How many digits are printed after the point."""
+    return len(number.text.partition(".")[2])
+
+
+def padding(scores: Iterable[Number]) -> float:
+    """What a row's scores may be off beyond their last digit, when all of at least four end in zero: printed to one less."""
+    scores = list(scores)
+    if len(scores) < 4 or not all("." in n.text and n.text.endswith("0") for n in scores):
+        return 0.0
+    return 9 * scores[0].half_unit
+
+
 def shown(value: float, like: Number, extra: int = 0) -> str:
     """A recomputed number with the printed one's digits."""
-    return f"{value:.{len(like.text.partition('.')[2]) + extra}f}"
+    return f"{value:.{decimals(like) + extra}f}"

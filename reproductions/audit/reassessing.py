@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 
 from reproductions import declare, reported
-from reproductions.audit.findings import DEFINITION, SLIP, Finding, claim, group
+from reproductions.audit import elsewhere
+from reproductions.audit.findings import DEFINITION, PAPER_NAMES, SLIP, Finding, claim, group
 from reproductions.reported import Number, row_name
 
 PAPER = "reassessing"
@@ -16,6 +17,7 @@ def findings() -> Iterator[Finding]:
     """Claims whose numbers the tables do not give."""
     for table in ("4", "5"):
         yield from _margins(table)
+    yield from _borrowed()
     yield from _average_gain()
     yield from _less_data()
     yield from _citations()
@@ -103,6 +105,36 @@ def _range(table: str, model: str, rows: list) -> Iterator[Finding]:
         headline=f"{model}: the abstract's lead of {low.text} to {high.text} % is {least:.2f} to {most:.2f} points once "
         "averages are right and tasks the same.",
     )
+
+
+def _borrowed() -> Iterator[Finding]:
+    """Table 4: what the abstract's range is over when a marked row, and so perhaps all of its mark, is another model's."""
+    copied = {copy["PIQA"].row: source["PIQA"] for copy, source in elsewhere.copies()[0] if copy["PIQA"].table == "4"}
+    for model, rows in margins("4").items():
+        proved = [(name, row) for name, row, *_ in rows if row["PIQA"].row in copied]
+        if not proved:
+            continue
+        marks = tuple({name[-1] for name, _ in proved})
+        marked = [part for part in rows if part[0].endswith(marks)]
+        own = sorted((100 * true, name) for name, *_, true in rows if not name.endswith(marks))
+        names = ", ".join(name for name, *_ in marked)
+        first, source = proved[0][0], copied[proved[0][1]["PIQA"].row]
+        least, most = (pick(100 * printed for *_, printed, _ in rows) for pick in (min, max))
+        yield claim(
+            PAPER,
+            f"Abstract against Table 4, {model}, rows of another model",
+            f"ahead by {least:.2f} to {most:.2f} points",
+            f"{own[0][0]:.2f} to {own[-1][0]:.2f} points over the rows without that mark",
+            f"{first} is {source.model}'s row; the same mark stands at {names}, whose printed margins are "
+            f"{', '.join(f'{100 * printed:.2f}' for *_, printed, _ in marked)}. Without them: "
+            + ", ".join(f"{name} {margin:.2f}" for margin, name in own),
+            SLIP,
+            "Cite no margin over a row with that mark: it may compare two models.",
+            [row["Avg."] for _, row, *_ in marked],
+            headline=f"Table 4's row {first} for {model} is {PAPER_NAMES[source.paper]}'s row for {source.model} at "
+            f"{source.sparsity}, to the digits printed; over rows without its mark the lead is {own[0][0]:.2f} to "
+            f"{own[-1][0]:.2f} points, not {least:.2f} to {most:.2f}.",
+        )
 
 
 def _average_gain() -> Iterator[Finding]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections import Counter
 from collections.abc import Sequence
 
 from common.results import ROOT
 from reproductions import reported
+from reproductions.audit import FIELDS, NAMES, key, names
 from reproductions.audit import findings as all_findings
 from reproductions.audit.findings import KINDS, PAPER_NAMES, VERDICTS, Finding
 
@@ -89,7 +91,12 @@ def _plain(text: str) -> str:
 
 
 def write() -> None:
-    """Write ``papers/AUDIT.md``."""
+    """Write ``papers/AUDIT.md``, and the names of new findings."""
+    given = {**names(), **{key(finding): finding.name for finding in all_findings()}}
+    with NAMES.open("w", newline="", encoding="utf-8") as out:
+        lines = csv.writer(out, lineterminator="\n")
+        lines.writerow(FIELDS)
+        lines.writerows((name, *known) for known, name in given.items())
     PATH.write_text(as_markdown(all_findings()), encoding="utf-8")
 
 

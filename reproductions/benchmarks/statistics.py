@@ -13,7 +13,7 @@ from common.errors import UserError
 from common.evaluation.perplexity import cut
 from papers.reassessing import quantization
 from reproductions.benchmarks import benchmark
-from reproductions.shapes import MACS_TOKENS
+from reproductions.shape_measures import MACS_TOKENS
 
 # Windows timed, and how often: the median of the passes is kept.
 WINDOWS, PASSES = 32, 3

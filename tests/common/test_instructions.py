@@ -107,6 +107,25 @@ def test_alpaca_is_read_from_the_mirror(mirror, tmp_path, tiny_tokenizer):
         instructions.load(tiny_tokenizer, "alpaca")
 
 
+def test_alpaca_is_split_before_empty_responses_are_left_out(monkeypatch):
+    """As the official code draws the held-out rows, which trains on empty responses."""
+    table = datasets.Dataset.from_dict(
+        {
+            "instruction": [str(number) for number in range(40)],
+            "input": [""] * 40,
+            "output": ["" if number % 4 == 0 else "x" for number in range(40)],
+        }
+    )
+    monkeypatch.setattr(instructions.corpora, "open_dataset", lambda *_: table)
+    drawn = table.train_test_split(test_size=12, shuffle=True, seed=42)
+    answered = {part: [row["instruction"] for row in drawn[part] if row["output"]] for part in drawn}
+    train, valid = instructions.SOURCES["alpaca-cleaned"](None, 12, 42)
+    assert [example.instruction for example in train] == answered["train"]
+    assert [example.instruction for example in valid] == answered["test"]
+    first, _ = instructions.SOURCES["alpaca-cleaned"](5, 12, 42)
+    assert [example.instruction for example in first] == answered["train"][:5]
+
+
 def test_the_standins_instructions_come_from_its_training_documents(tiny_tokenizer, monkeypatch):
     from common.standin import corpus
 

@@ -16,7 +16,11 @@ def cell(reported=None, reproduced=None, stderr=None, status="measured"):
 
 def row(model, profile, method, cells, status="measured"):
     line = {"model": model, "sparsity": "4/16", "method": method}
-    return line | {"profile": profile, "status": status, "cells": cells}
+    return line | {"profile": profile, "subject": profile, "status": status, "cells": cells}
+
+
+def subject(name):
+    return {"name": name, "label": name, "profile": name, "dtype": "float32", "origin": "published", "over": {}}
 
 
 @pytest.fixture
@@ -32,14 +36,15 @@ def standin():
         row("LLaMA-2-7B", "paper", "Dense", printed, "not run"),
     ]
     claims = [
-        {"text": "a & b", "reported": True, "reproduced": None},
-        {"text": "c", "reported": False, "reproduced": True},
+        {"text": "a & b", "reported": True, "reproduced": None, "by_subject": {"standin": None, "paper": None}},
+        {"text": "c", "reported": False, "reproduced": True, "by_subject": {"standin": True, "paper": True}},
     ]
     return {
         "target": "t",
         "profile": "standin",
         "title": "A title",
         "origin": "published",
+        "subjects": [subject("standin")],
         "columns": ["Task", "RP"],
         "note": "A note.",
         "rows": rows,
@@ -79,8 +84,21 @@ def test_csv_and_json_hold_every_cell(standin):
     assert json.loads(tables.render(standin, "json")) == standin
 
 
+def test_several_tables_are_one_document(standin):
+    other = standin | {"target": "u", "rows": standin["rows"][:1]}
+    assert json.loads(tables.render([standin, other], "json")) == [standin, other]
+    assert json.loads(tables.render([standin], "json")) == [standin]
+    lines = list(csv.DictReader(io.StringIO(tables.render([standin, other], "csv"))))
+    assert [line["target"] for line in lines] == ["t"] * 8 + ["u"] * 2
+    alone = tables.render(standin, "csv").splitlines() + tables.render(other, "csv").splitlines()[1:]
+    assert [",".join(line.split(",")[1:]) for line in tables.render([standin, other], "csv").splitlines()] == alone
+    for form in ("terminal", "md", "latex"):
+        text = tables.render([standin, other], form)
+        assert text == tables.render(standin, form) + "\n" + tables.render(other, form)
+
+
 def test_the_paper_profile_shows_both_and_the_difference(standin):
-    standin["profile"] = "paper"
+    standin["subjects"] = [subject("paper")]
     standin["rows"] = [
         row("LLaMA-2-7B", "paper", "Dense", {"Task": cell(77.77, 77.5, 1.0, "match"), "RP": cell(66.66)})
     ]
@@ -92,7 +110,7 @@ def test_the_paper_profile_shows_both_and_the_difference(standin):
 def test_latex_and_markdown_escape_what_would_break_them(standin):
     standin["rows"][0]["method"] = "A_b & 50%"
     assert r"A\_b \& 50\%" in tables.render(standin, "latex")
-    standin["profile"] = "paper"
+    standin["subjects"] = [subject("paper")]
     standin["rows"] = [row("M", "paper", "x", {"Task": cell(1.0, 2.0), "RP": cell(1.0)})]
     markdown = [line for line in tables.render(standin, "md").splitlines() if line.startswith("| M ")]
     assert markdown[0].replace("\\|", "").count("|") == 6

@@ -8,8 +8,8 @@ import pytest
 
 from reproductions import audit, reported
 from reproductions.__main__ import main
-from reproductions.audit import counts, report
-from reproductions.audit.findings import PAPER_NAMES, VERDICTS
+from reproductions.audit import counts, elsewhere, report
+from reproductions.audit.findings import PAPER_NAMES, VERDICTS, padding
 from reproductions.registry import PAPERS
 
 TABLES = [(paper, table) for paper in PAPERS for table in reported.tables(paper)]
@@ -77,14 +77,15 @@ KNOWN = [
     ("linearpatch", "summary's table 2", "58.62", "58.31"),
     ("linearpatch", "Hadamard only", "57.68", "56.52", "H H^T = I"),
     ("linearpatch", "Summary, table 2, LinearPatch + Distillation", "62.42", "61.71", "7/32 in Table 1"),
-    ("prunecomp", "Table 1, LLaMA-3-8B 7/32 PPL, AVG", "18.2", "18.25"),
     ("prunecomp", "LLaMA-2-7B 7/32, CosSim(CL) and Taylor+", "PTB 62.18 and 63.02"),
     ("prunecomp", "CosSim(BI)", "23.57 -> 19.88", "33.87 -> 22.23", "23.57 is the row PPL"),
     ("prunecomp", "Qwen3-8B", "5 of 32", "36 layers"),
     ("prunecomp", "consistently enhances", "Qwen3-8B 5/36 PPL 66.81 -> 64.80"),
     ("prunecomp", "Table 2, Qwen3-8B 5/36 PPL, HeSw", "76.06", "74.93"),
     ("prunecomp", "Caption of Table 3", "CosSim(BI)", "5 metrics"),
-    ("prunecomp", "Table 3, LLaMA-3-8B 5/32 Taylor+, Weighted AVG", "38.64", "38.62"),
+    ("prunecomp", "Table 3, LLaMA-3-8B 5/32 Taylor+, Humanities", "37.4", "37.45", "1762/4705", "37.40 is no k/4705"),
+    ("prunecomp", "Table 3, LLaMA-3-8B 5/32 CosSim(CL), STEM, Humanities", "53.47", "1613/3018 = 53.45"),
+    ("linearpatch", "Table 12, LLaMA-2-7B 7/32, ShortGPT, LLM-Streamline(None), STEM", "31.75", "958/3018 = 31.74"),
     ("prunecomp", "LLaMA-2-13B among the models", "only in the appendix"),
     ("prunecomp", "24GB V100"),
     # Beyond the dossier's list: the appendix.
@@ -120,7 +121,18 @@ KNOWN = [
         "about 0.3998",
     ),
     ("reassessing", "Table 2, LLaMA-3.1-8B-It 8/32 Reverse-order +lm_head, Avg.", "0.5599", "0.5587"),
-    ("reassessing", "LaCo*, Avg.", "0.4408", "0.4430"),
+    ("reassessing", "LaCo*, Avg.", "0.4408", "0.4430", "The cells are right", "PIQA 69.80, HeSw 55.69, MMLU 26.45"),
+    (
+        "reassessing",
+        "Table 4, LLaMA-3.1-8B-It 20% LaCo*",
+        "PIQA 0.6980",
+        "Tables 1, 9, 10, LLaMA-2-7B 27.1% LaCo",
+        "4 of 4",
+    ),
+    ("reassessing", "Table 4, LLaMA-3.1-8B-It, rows of another model", "5.62 to 17.27", "7.96 to 17.27", "13.99"),
+    ("reassessing", "Table I, CodeQwen1.5-7B-Chat 20% Ours", "48.72", "48.17 or 48.78", "80/164"),
+    ("reassessing", "Table H, Mixtral-8x7B 5/32 Ours", "OpenbookQA 0.4321", "216/500", "972/1267", "611/1172"),
+    ("reassessing", "Table N", "one-shot +LoRA], HellaSwag", "0.1633 ± 0.0046", "± 0.0037"),
     (
         "reassessing",
         "Table A, LLaMA-3.1-8B-It 8/32 Reverse-order[one-shot +LoRA], Avg.",
@@ -190,6 +202,46 @@ def test_a_wrong_number_is_found_and_a_right_one_is_not():
     assert order.share("9/32") == 9 / 32 and order.share("27.1%") == pytest.approx(0.271) and order.share("") is None
     assert derived._misprint("0.3163", "0.1633") and derived._misprint("0.5458", "0.3458")
     assert not derived._misprint("0.1234", "0.4321") and not derived._misprint("0.1", "0.1")
+
+
+def test_numbers_that_are_right_at_the_digits_printed_are_no_findings():
+    """Prune&Comp's 18.2 and 21.7 are 18.247 and 21.740, cut to one digit."""
+    cells = {cell for finding in audit.findings() for cell in finding.cells}
+    for table, model, sparsity, mean in (("1", "LLaMA-3-8B", "7/32", 18.247), ("A1", "LLaMA-2-13B", "8/40", 21.740)):
+        number = reported.cells("prunecomp", table)[model, sparsity, "PPL", "AVG"]
+        assert number.text == f"{mean:.1f}"
+        assert ("prunecomp", table, model, sparsity, "PPL", "AVG") not in cells
+
+
+def test_a_row_under_another_model_is_found_among_all_pairs():
+    """Against LaCo's numbers rounded here; and rows that differ in one score are no copies."""
+    pairs, tally = elsewhere.copies()
+    assert {(mine["PIQA"].paper, mine["PIQA"].row, theirs["PIQA"].table) for mine, theirs in pairs} == {
+        ("reassessing", ("LLaMA-3.1-8B-It", "20%", "LaCo*", ""), table) for table in ("1", "9", "10")
+    }
+    copy, source = pairs[0]
+    for task, number in copy.items():
+        assert number.value in {round(source[task].value / 100 + step, 3) for step in (-4e-5, 4e-5)}
+    assert tally[4] == 3 and tally[3] == 0 and tally.total() > 30_000
+    other = copy | {"PIQA": reported.Number(**{**copy["PIQA"].__dict__, "text": "0.6970"})}
+    assert elsewhere.agreeing(other, source) == [task for task in copy if task != "PIQA"]
+
+
+def test_a_row_padded_with_zeros_is_read_to_the_digit_before():
+    made = [reported.Number(**{**reported.numbers("reassessing", "1")[0].__dict__, "text": text}) for text in
+            ("0.6980", "0.5570", "0.2650", "0.2520")]  # fmt: skip
+    assert made[0].half_unit + padding(made) == pytest.approx(0.0005)
+    assert padding(made[:3]) == 0
+    assert padding([*made, reported.numbers("reassessing", "1")[0]]) == 0 != made[0].half_unit
+
+
+def test_findings_keep_their_names():
+    """Every finding is in the list of names, which no two share, and a retired name is not given again."""
+    known = audit.names()
+    assert len(set(known.values())) == len(known)
+    assert {audit.key(f): f.name for f in audit.findings()}.items() <= known.items()
+    retired = set(known.values()) - {f.name for f in audit.findings()}
+    assert retired == {"PC-7", "PC-8", "PC-9"}
 
 
 def test_findings_are_named_once_and_have_a_verdict():

@@ -7,7 +7,8 @@ from hub_mirror import write_mmlus, write_rows
 from common import hub
 from common.context import Context
 from common.errors import UserError
-from common.evaluation import PROTOCOLS, generation, harness, mmlu, scores, suites
+from common.evaluation import generation, harness, mmlu, scores, suites
+from common.evaluation.perplexity import PROTOCOLS
 from common.results import Recipe, Record, Store
 from reproductions import benchmarks, columns, fetch, measure, registry, reported
 

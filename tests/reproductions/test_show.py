@@ -117,10 +117,11 @@ def test_a_training_that_diverged_is_shown_as_such(tmp_path):
 def test_a_value_that_is_not_finite_is_shown_as_diverged(tmp_path, profile):
     """And so are the averages over it; its row's other cells stay."""
     store = Store(tmp_path, None)
+    recipe = replace(PRUNED, dtype="float16" if profile == "paper" else "float32")
     texts = {"WIKI-2": math.inf, "C4": math.nan, "PTB": 1e200, "StdLib": 12.5}
     for name, value in texts.items():
         error = {"perplexity": math.inf if name == "PTB" else 0.1}
-        store.put(Record({}, PRUNED.hash, f"perplexity@{name}", "ok", {"perplexity": value}, error), PRUNED)
+        store.put(Record({}, recipe.hash, f"perplexity@{name}", "ok", {"perplexity": value}, error), recipe)
     columns = [Column(name, f"perplexity@{name}", "perplexity", compare="perplexity") for name in texts]
     columns.append(Column("AVG", derived="average", of=("StdLib", "C4")))
     columns.append(Column("RP", derived="retained", of=("StdLib",)))

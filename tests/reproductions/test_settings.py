@@ -1,0 +1,163 @@
+"""What a table is made for: the paper's models, the stand-in, any other model; and the type of numbers in a recipe."""
+
+import dataclasses
+import json
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from hub_mirror import TASKS, write_rows
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from common import checkpoint, models
+from common.errors import UserError
+from common.results import Recipe, Store
+from reproductions import linearpatch, registry, settings, show
+from reproductions.__main__ import main
+
+
+def test_float32_is_how_recipes_were_spelled_before_there_was_a_type():
+    """The hash of a published record, from the fields that it was written with."""
+    old = {"model": "standin", "profile": "standin", "weights": "w", "selection": {"method": "bi", "count": 2}}
+    plain, half = Recipe(**old), Recipe(**old, dtype="bfloat16")
+    assert "dtype" not in json.loads(plain.canonical_json())
+    assert json.loads(half.canonical_json())["dtype"] == "bfloat16"
+    assert plain.hash == Recipe(**old, dtype="float32").hash != half.hash
+
+
+def test_records_of_one_type_are_not_those_of_another(tmp_path):
+    from common.results import Record
+
+    store, recipe = Store(tmp_path, None), Recipe("m", "paper", "w", dtype="bfloat16")
+    store.put(Record(dict(vars(recipe)), recipe.hash, "piqa", "ok", {"acc": 0.5}), recipe)
+    assert store.get(recipe, "piqa").values == {"acc": 0.5}
+    assert store.get(dataclasses.replace(recipe, dtype="float16"), "piqa") is None
+
+
+def test_outcomes_per_item_lie_beside_their_record(tmp_path):
+    from common.results import Record
+
+    store, recipe = Store(tmp_path / "yours", tmp_path / "published"), Recipe("m", "paper", "w")
+    right = np.arange(1000) % 3 == 0
+    path = store.put(Record(dict(vars(recipe)), recipe.hash, "piqa", "ok", {"acc": 0.334}), recipe, {"acc": right})
+    assert np.array_equal(store.items(recipe, "piqa")["acc"], right)
+    assert path.with_suffix(".npz").stat().st_size < 1000
+    assert store.items(recipe, "boolq") == {}
+
+
+@pytest.mark.parametrize("target", sorted(registry.targets()))
+def test_every_target_has_rows_for_any_model(target):
+    """The paper's rows and data at the paper's shares, with nothing of the stand-in's: 7/32 and 9/32 of 30 are 7 and 8."""
+    subject = settings.of_model("smollm2-135m-instruct")
+    table = registry.get(target)
+    rows = table.rows(subject)
+    if target == "table7-linearpatch" or not rows:  # follows from the shape alone
+        return
+    for row in rows:
+        assert row.model == "smollm2-135m-instruct" and row.label.startswith(
+            "SmolLM2-135M-Instruct, dequantised from Q4_1"
+        )
+        if row.recipe is not None:
+            text = row.recipe.canonical_json()
+            assert row.recipe.dtype == "bfloat16" and row.recipe.profile == "paper"
+            assert "standin" not in text
+            for part in (row.recipe.calibration or {}, (row.recipe.selection or {}).get("calibration", {})):
+                assert part.get("corpus", settings._TEXTS[subject.model]) == settings._TEXTS[subject.model]
+    keys = [(row.label, row.sparsity, row.method) for row in rows]
+    assert len(set(keys)) == len(keys)
+    assert not any(column.only == "printed" for column in table.columns_for(subject))
+
+
+def test_shares_are_rounded_and_what_is_said_wins():
+    subject = settings.of_model("smollm2-135m-instruct")
+    assert subject.counts((9, 32), (7, 32), standin=(5, 4)) == (8, 7)
+    assert subject.counts((7, 32), (7, 32), standin=1) == (7,)  # several that round to one are one
+    assert settings.STANDIN.counts((9, 32), (7, 32), standin=(5, 4)) == (5, 4)
+    asked = settings.of_model("smollm2-135m-instruct", remove=(3, 9))
+    assert asked.counts((9, 32), standin=(5, 4)) == (3, 9)
+    rows = registry.get("table1-linearpatch").rows(asked)
+    assert {row.sparsity for row in rows} == {"0/30", "3/30", "9/30"}
+    assert sum(row.dense for row in rows) == 1
+    with pytest.raises(UserError, match="30 layers: 29 of them cannot be removed"):
+        registry.get("table1-linearpatch").rows(settings.of_model("smollm2-135m-instruct", remove=(29,)))
+
+
+def test_the_profile_follows_from_the_model():
+    assert settings.of_model("standin") == settings.STANDIN
+    assert settings.of_model("smollm2-135m").profile == "paper"
+    for name, profile in (("standin", "paper"), ("smollm2-135m", "standin")):
+        with pytest.raises(UserError, match="the stand-in's tasks are the stand-in's alone"):
+            settings.of_model(name, profile=profile)
+
+
+@pytest.fixture
+def mirrored(tmp_path, tiny_tokenizer, monkeypatch):
+    """A model of somebody's, on a mirror that has one of the nine tasks and the calibration text."""
+    monkeypatch.setenv("LAYERLAB_HUB", str(tmp_path / "hub"))
+    monkeypatch.setenv("LAYERLAB_RESULTS", str(tmp_path / "results"))
+    monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path / "work"))
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 8}
+    config = LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=4, initializer_range=0.05)
+    folder = tmp_path / "hub" / "models" / "somebody" / "small"
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tiny_tokenizer.save_pretrained(folder)
+    texts = [line for i in range(120) for line in ("", f" = Part {i} = \n", f" the stream of layer {i} is scaled . \n")]
+    wikitext = tmp_path / "hub" / "datasets" / "Salesforce" / "wikitext" / "wikitext-2-raw-v1"
+    wikitext.mkdir(parents=True)
+    datasets.Dataset.from_dict({"text": texts}).to_parquet(wikitext / "train-00000-of-00001.parquet")
+    hub_id, config, split, make = TASKS["piqa"]
+    for name in ("train", split):
+        write_rows(tmp_path / "hub", hub_id, config, name, [make(i) for i in range(4)])
+    monkeypatch.setattr("common.hub.unreachable_because", lambda *_: "no network")
+    monkeypatch.setitem(linearpatch.CALIBRATION, "paper", linearpatch.CALIBRATION["paper"] | {"length": 48, "count": 4})
+    return folder
+
+
+@pytest.mark.parametrize("by", ["hub id", "directory"])
+def test_a_table_is_made_for_a_model_from_the_hub_and_for_a_directory(by, mirrored, capsys):
+    name = "somebody/small" if by == "hub id" else str(mirrored)
+    command = ["table1-linearpatch", "--model", name, "--remove", "2", "--row", "*n*", "--dtype", "float32"]
+    assert main(["run", *command]) == 0
+    capsys.readouterr()
+    assert main(["show", *command, "--format", "json"]) == 0
+    table = json.loads(capsys.readouterr().out)
+    own = [row for row in table["rows"] if row["subject"] != "paper"]
+    assert {row["sparsity"] for row in own} == {"0/8", "2/8"}
+    assert all(
+        row["cells"]["ARC-c"]["status"].startswith("no data: ") for row in own if row["status"] != "not implemented"
+    )
+    dense = next(row for row in own if row["dense"])
+    assert dense["cells"]["AVG"]["reproduced"] == dense["cells"]["PIQA"]["reproduced"]
+    assert table["subjects"][0]["over"] == {"AVG": 1, "RP": 1}
+    assert all(row["cells"].get("PIQA", {}).get("reported") is None for row in own)
+    # the same command again measures nothing
+    assert main(["run", *command]) == 0
+    assert "nothing to measure" in capsys.readouterr().err or by == "directory"
+
+
+def test_a_directory_is_known_by_its_weights(tmp_path, tiny_llama, tiny_tokenizer):
+    one, other = tmp_path / "a" / "model", tmp_path / "b" / "model"
+    checkpoint.save(tiny_llama, tiny_tokenizer, one)
+    with torch.no_grad():
+        tiny_llama.model.norm.weight.mul_(1.5)
+    checkpoint.save(tiny_llama, tiny_tokenizer, other)
+    first, second = models.describe(str(one)), models.describe(str(other))
+    assert first.name == second.name == "local/model" and first.weights != second.weights
+    assert first.parameters == sum(p.numel() for p in tiny_llama.parameters())
+
+
+def test_what_is_published_comes_before_the_stand_in(tmp_path):
+    """A real model is shown where there are records of it, and only there."""
+    from common.results import Record
+
+    table, store = registry.get("table1-linearpatch"), Store(tmp_path, None)
+    assert [subject.name for subject in show.published(table, store)] == ["standin"]
+    dense = table.rows(settings.of_model("smollm2-135m-instruct"))[0].recipe
+    store.put(Record(dict(vars(dense)), dense.hash, "piqa", "ok", {"acc_norm": 0.64}, {"acc_norm": 0.01}), dense)
+    subjects = show.published(table, store)
+    assert [subject.name for subject in subjects] == ["smollm2-135m-instruct", "standin"]
+    content = show.build(table, store, subjects)
+    assert content["rows"][0]["cells"]["PIQA"]["reproduced"] == pytest.approx(64)
+    assert [c["by_subject"].keys() for c in content["claims"]][0] == {"smollm2-135m-instruct", "standin"}
