@@ -16,6 +16,7 @@ from reproductions.shared import CALIBRATION, PATCH, PLAIN, REFUSED, least_squar
 
 # Table 5: the paper's ladder, and ours beside it.
 LADDER = ("Vanilla", "+d", "+A", "+FT")
+REFIT = "output matrices around the cut refitted (ours)"
 SCALAR, CHANNELS, SPECTRUM, MATRIX = (
     f"least squares: {what} (ours)" for what in ("one factor", "+d", "+A", "any matrix")
 )
@@ -31,6 +32,7 @@ _REPAIRS = {
     CHANNELS: least_squares("diagonal"),
     SPECTRUM: least_squares("hadamard"),
     MATRIX: least_squares("matrix"),
+    REFIT: {"method": "refit", "following": 3, "ridge": 1e-3},
 }
 
 # Tables 2 and 3.

@@ -27,15 +27,31 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from common.context import Context
 from common.decoder import Decoder
 from common.errors import UserError, UserValueError
 from common.progress import track
+from common.recipe import Repair, register
 from common.selection import check_layers
 from common.surgery import remove_layers
 
 FOLLOWING = 3
 RIDGE = 1e-3
 ATTENTION, MLP = "self_attn.o_proj", "mlp.down_proj"
+
+
+@register("refit")
+@dataclass(frozen=True)
+class Refit(Repair):
+    """Refits the output matrices around every cut; options: see `refit`."""
+
+    following: int = FOLLOWING
+    ridge: float = RIDGE
+
+    def apply(self, context: Context) -> None:
+        options = {"following": self.following, "ridge": self.ridge, "batch_size": context.batch_size}
+        reports = refit(context.model, context.windows(), context.removed, progress=context.progress, **options)
+        context.details["refitted"] = reports
 
 
 @dataclass

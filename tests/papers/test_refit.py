@@ -5,9 +5,10 @@ import copy
 import pytest
 import torch
 
-from common import checkpoint, refit
+from common import checkpoint
 from common.decoder import Decoder
 from common.errors import UserError
+from papers import refit
 
 PLAIN = ("llama", "mistral", "qwen2", "qwen3")
 
@@ -129,3 +130,19 @@ def test_what_cannot_be_refitted_is_refused_before_anything_changes(kind, option
     with pytest.raises(UserError, match=message):
         refit.refit(model, ids, options.pop("removed", [2]), **options)
     assert len(model.model.layers) == layers
+
+
+def test_a_recipe_refits_as_the_function_does(make_tiny, ids, tiny_tokenizer, monkeypatch):
+    from common.context import Context, carry_out
+    from common.recipe import Recipe
+    from common.steps import Given
+
+    one, other = make_tiny("llama"), make_tiny("llama")
+    recipe = Recipe("tiny", "paper", "w", Given((2, 3)), refit.Refit(following=1), calibration={"corpus": "c"})
+    context = Context(one, tiny_tokenizer, recipe, 0)
+    monkeypatch.setattr(Context, "windows", lambda self: ids)
+    carry_out(context)
+    reports = refit.refit(other, ids, [2, 3], following=1, batch_size=context.batch_size)
+    assert context.details["refitted"] == reports
+    with torch.no_grad():
+        assert torch.equal(one(ids).logits, other(ids).logits)
