@@ -1,17 +1,24 @@
 # Thin: targets only call `python -m reproductions`, which lists, measures and shows.
+MAKEFLAGS += --no-builtin-rules
+.SUFFIXES:
 PYTHON ?= python3.11
 VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/.stamp
 
-NARROW := $(if $(PROFILE),--profile $(PROFILE)) $(foreach m,$(MODEL),--model $(m)) $(if $(REMOVE),--remove $(REMOVE)) \
-	$(if $(ROW),--row '$(ROW)') $(if $(LIMIT),--limit $(LIMIT)) $(if $(DTYPE),--dtype $(DTYPE))
-MEASURE := $(if $(DEVICE),--device $(DEVICE)) $(if $(FORCE),--force)
-FORMAT ?= terminal
+# A value as one word of the shell, whatever quotes it holds; what is empty, 0, no, false or off is not on.
+quoted = '$(subst ','\'',$(1))'
+option = $(if $(strip $(2)),$(1) $(call quoted,$(2)))
+on = $(filter-out 0 n no No NO false False FALSE off Off OFF,$(1))
+NARROW = $(call option,--profile,$(PROFILE)) $(foreach m,$(MODEL),$(call option,--model,$(m))) $(call option,--remove,$(REMOVE)) \
+	$(call option,--row,$(ROW)) $(call option,--limit,$(LIMIT)) $(call option,--dtype,$(DTYPE))
+SHOWN = $(NARROW) $(call option,--format,$(FORMAT))
+MEASURED = $(SHOWN) $(call option,--device,$(DEVICE)) $(if $(call on,$(FORCE)),--force)
 
 .DEFAULT_GOAL := help
 PAPERS := linearpatch prunecomp laco reassessing
-.PHONY: help setup setup-quantization test lint benchmarks gpu readme audit clean $(PAPERS)
+OWN := help setup setup-quantization test lint benchmarks gpu readme audit clean $(PAPERS)
+.PHONY: $(OWN)
 
 help: $(STAMP)  ## this list
 	@echo "Tables and figures (TARGET runs and shows; TARGET-render only shows; TARGET-fetch downloads what it needs):"
@@ -19,7 +26,7 @@ help: $(STAMP)  ## this list
 	@echo "Also:"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1  \2/p' Makefile
 	@echo "  $(PAPERS)  every table and figure of one paper, in one run"
-	@echo "Options: MODEL=smollm2-135m-instruct REMOVE=7,9 PROFILE=paper ROW='LinearPatch*' LIMIT=20 DEVICE=cuda DTYPE=bfloat16 FORCE=1 FORMAT=md"
+	@echo "Options: MODEL=smollm2-135m-instruct REMOVE=7,9 PROFILE=paper ROW='LinearPatch*' LIMIT=20 DEVICE=cuda DTYPE=bfloat16 FORCE=1 FORMAT=md; for TARGET-fetch CONVERT_WEIGHTS=1"
 
 setup: $(STAMP)  ## build .venv from requirements.lock
 
@@ -63,36 +70,35 @@ audit: $(STAMP)  ## check the papers' own arithmetic; also writes papers/AUDIT.m
 
 # One process for a whole paper: recipes that several tables share are prepared once.
 $(PAPERS): $(STAMP)
-	@targets=$$($(RUN) -m reproductions list | sed -n 's/^\([a-zA-Z0-9]*-$@\) .*/\1/p'); status=0; \
-	$(RUN) -m reproductions run $$targets $(NARROW) $(MEASURE) || status=$$?; test $$status -ge 2 && exit $$status; \
-	$(RUN) -m reproductions show $$targets $(NARROW) --format $(FORMAT) || status=$$?; exit $$status
+	@$(RUN) -m reproductions run $$($(RUN) -m reproductions list | sed -n 's/^\([^ ]*-$@\) .*/\1/p') $(MEASURED)
 
 clean:  ## remove caches (records and .venv stay)
 	rm -rf .cache .pytest_cache .ruff_cache
 
-SHOW = $(RUN) -m reproductions show $(@:-render=) $(NARROW) --format $(FORMAT)
-FETCH = $(RUN) -m reproductions fetch $(@:-fetch=) $(foreach m,$(MODEL),--model $(m)) $(if $(REMOVE),--remove $(REMOVE))
-# A failed cell must not hide the table: show what there is, then fail.
-RUN_AND_SHOW = status=0; $(RUN) -m reproductions run $@ $(NARROW) $(MEASURE) || status=$$?; \
-	test $$status -ge 2 || $(SHOW) || status=$$?; exit $$status
+RENDER = $(RUN) -m reproductions show $(call quoted,$(@:-render=)) $(SHOWN)
+FETCH = $(RUN) -m reproductions fetch $(call quoted,$(@:-fetch=)) $(NARROW) $(if $(call on,$(CONVERT_WEIGHTS)),--convert-weights)
+# A failed cell does not hide the table: what there is is shown, and the command fails.
+MEASURE = $(RUN) -m reproductions run $(call quoted,$@) $(MEASURED)
 
 table%-render figure%-render: $(STAMP)
-	@$(SHOW)
+	@$(RENDER)
 
 table%-fetch figure%-fetch: $(STAMP)
 	@$(FETCH)
 
-table%: $(STAMP)
-	@$(RUN_AND_SHOW)
+table% figure%: $(STAMP)
+	@$(MEASURE)
 
 grid: $(STAMP)  ## ours: every metric with every repair, one-shot and iterative (a target like a table)
-	@$(RUN_AND_SHOW)
+	@$(MEASURE)
 
 grid-render: $(STAMP)
-	@$(SHOW)
+	@$(RENDER)
 
 grid-fetch: $(STAMP)
 	@$(FETCH)
 
-figure%: $(STAMP)
-	@$(RUN_AND_SHOW)
+# Whatever else is asked for is no target: the nearest are named.
+.DEFAULT:
+	@test -x $(RUN) || { printf 'error: make has no target %s; make help lists all\n' $(call quoted,$@) >&2; exit 2; }
+	@$(RUN) -m reproductions show $(call quoted,$@) --also '$(OWN)'

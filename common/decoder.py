@@ -83,7 +83,7 @@ class ResidualWriter:
 
 
 @dataclass(frozen=True)
-class _Context:
+class Context:
     """What every layer needs besides the stream, for one batch shape and one padding mask."""
 
     key: tuple
@@ -126,7 +126,7 @@ class Decoder:
         self.model = model
         self.architecture: str = model.config.model_type
         self.executions = 0
-        self._contexts: list[_Context] = []
+        self._contexts: list[Context] = []
 
     @property
     def config(self):
@@ -183,18 +183,19 @@ class Decoder:
         attention_mask: Tensor | None = None,
         layers: Sequence[int] | None = None,
         gains: Mapping[int, float | Tensor] | None = None,
+        context: Context | None = None,
     ) -> Tensor:
         """Run layers `[start, stop)` on `hidden` = `X[start]` and return `X[stop]`, both [batch, tokens, channels].
 
         attention_mask [batch, tokens], 1 for tokens and 0 for padding. With `layers` exactly those layers run, in that
         order, in place of the range: a pruned model is tried without a copy. `gains[l]` acts on the stream on its way into
-        layer `l`, see `gained`.
+        layer `l`, see `gained`. context: positions and masks of one's own, see `placed`.
         """
         stop = self.num_layers if stop is None else stop
         order = list(range(start, stop)) if layers is None else list(layers)
         if any(not 0 <= layer < self.num_layers for layer in order) or (layers is None and start > stop):
             raise UserValueError(f"cannot run layers {order or [start, stop]}: the model has 0..{self.num_layers - 1}")
-        context = self._context(hidden, attention_mask)
+        context = context or self._context(hidden, attention_mask)
         for layer in order:
             if gains and layer in gains:
                 hidden = gained(hidden, gains[layer])
@@ -207,6 +208,15 @@ class Decoder:
             )
             self.executions += 1
         return hidden
+
+    def placed(self, hidden: Tensor, positions: Tensor, masks: Mapping[str, Tensor]) -> Context:
+        """A context for `run` on sequences like `hidden` whose tokens do not just follow one another.
+
+        positions [batch, tokens]. masks: for each `layer_type` of the model the tensor [batch, 1, tokens, tokens] that is
+        added to the scores of attention.
+        """
+        positions = positions.to(hidden.device)
+        return Context((), None, positions, self.model.model.rotary_emb(hidden, positions), dict(masks))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """`X[N]` [batch, tokens, channels] -> logits [batch, tokens, vocabulary]: final norm, head, soft cap if any."""
@@ -237,7 +247,7 @@ class Decoder:
         """The gain of the final norm; scaled by `a`, it scales what the head reads, and so the logits, by `a`."""
         return ResidualWriter("norm.weight", self.norm, "weight", self.spec.offset_gain)
 
-    def _context(self, hidden: Tensor, padding: Tensor | None) -> _Context:
+    def _context(self, hidden: Tensor, padding: Tensor | None) -> Context:
         """Positions, rotary embedding and masks for this batch shape and padding, built once and then shared."""
         key = (
             *hidden.shape[:2],
@@ -253,11 +263,11 @@ class Decoder:
         positions = torch.arange(hidden.shape[1], device=hidden.device).unsqueeze(0)
         rotary = self.model.model.rotary_emb(hidden, positions)
         kept = None if padding is None else padding.detach().to(hidden.device).clone()
-        context = _Context(key, kept, positions, rotary, {})
+        context = Context(key, kept, positions, rotary, {})
         self._contexts = [context, *self._contexts[: _KEPT_CONTEXTS - 1]]
         return context
 
-    def _mask(self, context: _Context, hidden: Tensor, kind: str) -> Tensor | None:
+    def _mask(self, context: Context, hidden: Tensor, kind: str) -> Tensor | None:
         if kind not in context.masks:
             context.masks[kind] = _MASKS[kind](
                 config=self.config,

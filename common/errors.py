@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import logging
 import sys
 from collections.abc import Iterable
 
 LONGEST = 500  # characters of an error; more is not read
-_LISTED = 60  # lm-eval alone knows fourteen thousand tasks
+_FEW = 12  # so many names are listed in full; lm-eval alone knows fourteen thousand tasks
+_NAME = 80  # characters of a name that are said and compared
 # torchao comes with GPTQ's extra: what it says of kernels that a machine lacks is said at every import
 _NOISY = ("httpx", "urllib3", "filelock", "lm_eval", "datasets", "transformers", "torchao", "torch.utils._pytree")
 
@@ -32,6 +34,15 @@ def one_line(error: object) -> str:
     return text if len(text) <= LONGEST else f"{text[:half]} ... {text[-half:]}"
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser that refuses in one line."""
+
+    def error(self, message: str):
+        """Say what is wrong and exit with 2."""
+        print(one_line(f"error: {message}; `{self.prog} --help` says what there is"), file=sys.stderr)
+        raise SystemExit(2)
+
+
 def quiet_logging(verbose: bool = False) -> None:
     """Log to standard error as the command lines do: our warnings, and only the errors of the libraries beneath."""
     level = logging.DEBUG if verbose else logging.WARNING
@@ -40,18 +51,34 @@ def quiet_logging(verbose: bool = False) -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
-    """The error for a name that is not in a registry, with the nearest names, or all of them when none is near.
+def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> UserError:
+    """The error for a name that is not in a registry: with the nearest three names, or all of a few when none is near.
+
+    where: says where all names are, if that is anywhere; told unless one name alone is meant.
 
     >>> str(unknown("model", "llama2-7b", ["llama-2-7b", "qwen3-8b"]))
     "unknown model 'llama2-7b'; did you mean 'llama-2-7b'?"
     """
-    known = sorted(known)
-    likeness = {other: difflib.SequenceMatcher(None, str(name).lower(), other.lower()).ratio() for other in known}
+    known = sorted(set(known))
+    given = name if len(str(name)) <= _NAME else f"{str(name)[:_NAME]}..."
+    likeness = {other: _likeness(str(name).lower()[:_NAME], other.lower()) for other in known}
+    nearest = sorted(known, key=lambda other: -likeness[other])
     best = max(likeness.values(), default=0.0)
-    near = [other for other in known if likeness[other] >= max(0.55, best - 0.05)]
-    near = sorted(near, key=lambda other: -likeness[other])[:3]
+    near = [other for other in nearest if likeness[other] >= max(0.55, best - 0.05)][:3]
+    listed = ", ".join(known)
+    more = f"; {where}" if where and len(near) != 1 else ""
     if near:
-        return UserError(f"unknown {kind} {name!r}; did you mean {' or '.join(map(repr, near))}?")
-    shown = ", ".join(known[:_LISTED]) + (f", ... ({len(known)} in all)" if len(known) > _LISTED else "")
-    return UserError(f"unknown {kind} {name!r}; known: {shown or 'none'}")
+        return UserError(f"unknown {kind} {given!r}; did you mean {_either(near)}?{more.removeprefix(';')}")
+    if len(known) <= _FEW and len(listed) <= LONGEST // 2:
+        return UserError(f"unknown {kind} {given!r}; known: {listed or 'none'}")
+    return UserError(f"unknown {kind} {given!r}; the nearest of {len(known):,}: {_either(nearest[:3])}{more}")
+
+
+def _either(names: list[str]) -> str:
+    return " or ".join(map(repr, names))
+
+
+def _likeness(name: str, other: str) -> float:
+    """From 0 to 1; what begins as the name does is near, however much longer it is."""
+    begins = 0.75 if len(name) > 2 and other.startswith(name) else 0.0
+    return max(begins, difflib.SequenceMatcher(None, name, other).ratio())

@@ -90,12 +90,12 @@ def contents(directory: Path) -> set[str]:
 
 def exchange(one: Path, other: Path) -> bool:
     """Let two directories change places in one step; False where the system cannot do that."""
-    library = ctypes.CDLL(None, use_errno=True)
-    name, flag, before = ("renameatx_np", _SWAP, -2) if sys.platform == "darwin" else ("renameat2", _EXCHANGE, _HERE)
-    call = getattr(library, name, None)
-    if call is None:
+    name, flag, here = ("renameatx_np", _SWAP, -2) if sys.platform == "darwin" else ("renameat2", _EXCHANGE, _HERE)
+    try:
+        call = getattr(ctypes.CDLL(None), name)
+    except (OSError, TypeError, AttributeError):
         return False
-    return call(before, os.fsencode(one), before, os.fsencode(other), ctypes.c_uint(flag)) == 0
+    return call(here, os.fsencode(one), here, os.fsencode(other), ctypes.c_uint(flag)) == 0
 
 
 def _replace(made: Path, path: Path) -> None:

@@ -69,7 +69,7 @@ def resolve(
         if name.startswith((".", "/", "~")):
             raise UserError(f"cannot load {name}: no such directory")
         if name.count("/") == 1:
-            return hub.snapshot(name, revision, code=code)
+            return hub.snapshot(name, revision, code=code, convert_weights=convert_weights)
     spec = get(name)
     if spec.profile == STANDIN:
         _require_standin()

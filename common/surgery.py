@@ -6,7 +6,8 @@ reload): the list of layers, every `layer_idx`, `num_hidden_layers`, and the con
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -34,6 +35,28 @@ def remove_layers(model: nn.Module, indices: Iterable[int]) -> None:
             if hasattr(module, "layer_idx"):
                 module.layer_idx = position
     _slice_config(model.config, spec.per_layer, kept)
+
+
+@contextmanager
+def without_layers(model: nn.Module, indices: Iterable[int]) -> Iterator[None]:
+    """While open, the model runs without the layers at `indices` (present positions), for passes without a cache.
+
+    Nothing is changed for good: no weights, no `layer_idx`. A patch on one of these layers is out with it. Raises UserError
+    as `remove_layers` does.
+    """
+    spec, layers, config = architecture_of(model), layer_list(model), model.config
+    removed = _validated(indices, len(layers))
+    kept = [index for index in range(len(layers)) if index not in removed]
+    names = ("num_hidden_layers", "max_window_layers", *spec.per_layer)
+    before = {name: getattr(config, name) for name in names if getattr(config, name, None) is not None}
+    try:
+        model.model.layers = nn.ModuleList([layers[index] for index in kept])
+        _slice_config(config, spec.per_layer, kept)
+        yield
+    finally:
+        model.model.layers = layers
+        for name, value in before.items():
+            setattr(config, name, value)
 
 
 def replace_runs(model: nn.Module, modules: Mapping[tuple[int, int], nn.Module], kind: str) -> list[int]:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Sequence
 
 from common.errors import unknown
+from common.layout import aligned, filled
 
 FORMATS = ("terminal", "md", "csv", "latex", "json")
 PAPER = "paper"  # the subject that stands for the paper's own models
@@ -19,20 +21,29 @@ LARGE = 1e9  # from here on (a model destroyed) digits say nothing
 MARKS = {True: "yes", False: "no", None: "not measured"}
 
 
-def render(table: dict, form: str = "terminal") -> str:
-    """One of the FORMATS, ending in a line break.
+def render(table: dict | Sequence[dict], form: str = "terminal", width: int | None = None) -> str:
+    """One of the FORMATS, ending in a line break; of several tables one after the other, as one document.
+
+    JSON: one table is an object, several are a list of them. CSV: one header; of several, the first column is the target.
+    width: of the terminal, in characters; None: lines are as long as they are.
 
     Raises:
         UserError: an unknown format.
     """
-    makers = {"terminal": _terminal, "md": _markdown, "csv": _csv, "latex": _latex, "json": _json}
-    if form not in makers:
+    check_format(form)
+    found = [table] if isinstance(table, dict) else list(table)
+    if form == "json":
+        return json.dumps(table, indent=1, allow_nan=False) + "\n"
+    if form == "csv":
+        return _csv(found, with_target=not isinstance(table, dict))
+    makers = {"terminal": lambda one: _terminal(one, width), "md": _markdown, "latex": _latex}
+    return "\n".join(map(makers[form], found))
+
+
+def check_format(form: str) -> None:
+    """Raise UserError for what is none of the FORMATS."""
+    if form not in FORMATS:
         raise unknown("format", form, FORMATS)
-    return makers[form](table)
-
-
-def _json(table: dict) -> str:
-    return json.dumps(table, indent=1, allow_nan=False) + "\n"
 
 
 def _number(value: float, digits: int | None = None) -> str:
@@ -174,17 +185,6 @@ def _header(table: dict, rows: list[dict], columns: list[str]) -> list[str]:
     return [*first, *(f"{c} of {over[c]}" if c in over else c for c in columns)]
 
 
-def _aligned(header: list[str], lines: list[list[str]], left: int) -> str:
-    widths = [max(len(line[i]) for line in [header, *lines]) for i in range(len(header))]
-    pad = [str.ljust if i < left else str.rjust for i in range(len(header))]
-    rule = "  ".join("-" * w for w in widths)
-    text = [
-        "  ".join(p(cell, w) for p, cell, w in zip(pad, line, widths, strict=True)).rstrip()
-        for line in [header, *lines]
-    ]
-    return "\n".join([text[0], rule, *text[1:]])
-
-
 def _notes(table: dict) -> list[str]:
     lines = [table["note"]] if table.get("note") else []
     marks = {c["status"] for row in table["rows"] if row["subject"] != PAPER for c in row["cells"].values()}
@@ -208,17 +208,16 @@ def _notes(table: dict) -> list[str]:
     return lines
 
 
-def _terminal(table: dict) -> str:
-    blocks = [table["title"]]
+def _terminal(table: dict, width: int | None) -> str:
+    blocks = [filled(table["title"], width)]
     for heading, rows, text in _parts(table):
         columns = _columns(rows)
-        blocks.append(
-            f"{heading}\n\n" + _aligned(_header(table, rows, columns), _grid(rows, columns, text), 3 - _one_model(rows))
-        )
-    blocks += _notes(table)
+        blocks.append(filled(heading, width))
+        blocks.append(aligned(_header(table, rows, columns), _grid(rows, columns, text), 3 - _one_model(rows), width))
+    blocks += [filled(note, width) for note in _notes(table)]
     if table["claims"]:
-        blocks.append(_aligned(_claims_header(table), _claims(table), 3))
-    return "\n\n".join(blocks + _statuses(table)) + "\n"
+        blocks.append(aligned(_claims_header(table), _claims(table), 1, width, right=False))
+    return "\n\n".join(blocks + [filled(line, width) for line in _statuses(table)]) + "\n"
 
 
 def _pipes(header: list[str], lines: list[list[str]], left: int) -> str:
@@ -241,14 +240,17 @@ def _markdown(table: dict) -> str:
     return "\n\n".join(blocks + _statuses(table)) + "\n"
 
 
-def _csv(table: dict) -> str:
+def _csv(tables: Sequence[dict], with_target: bool) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["model", "sparsity", "method", "column", "reported", "reproduced", "stderr", "status"])
-    for row in table["rows"]:
-        for column, cell in row["cells"].items():
-            values = [cell["reported"], cell.get("text", cell["reproduced"]), cell["stderr"], cell["status"]]
-            writer.writerow([row["model"], row["sparsity"], row["method"], column, *values])
+    header = ["model", "sparsity", "method", "column", "reported", "reproduced", "stderr", "status"]
+    writer.writerow(["target"] * with_target + header)
+    for table in tables:
+        for row in table["rows"]:
+            labels = [table["target"]] * with_target + [row["model"], row["sparsity"], row["method"]]
+            for column, cell in row["cells"].items():
+                values = [cell["reported"], cell.get("text", cell["reproduced"]), cell["stderr"], cell["status"]]
+                writer.writerow([*labels, column, *values])
     return out.getvalue()
 
 

@@ -2,24 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from tqdm import tqdm
 
 from common import corpora, instructions, models
-from common.errors import NoData
-from common.evaluation import PROTOCOLS, harness, mmlu
+from common.errors import NoData, UserError
+from common.evaluation import harness, mmlu
+from common.evaluation.perplexity import PROTOCOLS
+from common.results import Recipe
 from reproductions import methods, settings, shapes
 from reproductions.prepared import named
 from reproductions.registry import Table
-from reproductions.runner import choose_rows
-from reproductions.settings import Subject
+from reproductions.runner import Work, choose_rows
+from reproductions.settings import PAPER, Subject
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Lacking:
+    """What there is no data for, and why: benchmarks, and recipes that are calibrated or trained on it."""
+
+    benchmarks: dict[str, str] = field(default_factory=dict)
+    recipes: dict[str, str] = field(default_factory=dict)  # by hash
+    texts: dict[tuple[str, str], str] = field(default_factory=dict)  # what these recipes read, by kind and name
+    everything: bool = False  # nothing of what reads data can be measured, and nothing else is to be
+
+    def why(self, recipe: Recipe, benchmark: str) -> str | None:
+        """Why a cell has no data; None if it has, or reads none."""
+        return self.recipes.get(recipe.hash) or self.benchmarks.get(benchmark)
 
 
 def fetch(
-    table: Table, subject: Subject | str, *, models: Sequence[str] = (), pattern: str | None = None
+    table: Table,
+    subject: Subject | str,
+    *,
+    models: Sequence[str] = (),
+    pattern: str | None = None,
+    convert_weights: bool = False,
 ) -> Iterator[str]:
     """Fetch every model, corpus and task of the chosen rows, one after the other; yields a line for each.
+
+    convert_weights: convert pickled weights to safetensors, where a model has no others.
 
     Raises:
         UserError: something could not be fetched; what came before is kept and not fetched again.
@@ -31,14 +59,13 @@ def fetch(
         yield "the stand-in profile needs nothing from the hub"
         return
     jobs = [("model", name) for name in dict.fromkeys(row.model for row in rows)]
-    for kind, keys in (("corpus", ("corpus", "validation")), ("instructions", ("source",))):
-        jobs += [(kind, name) for name in dict.fromkeys(n for row in rows for n in named(row.recipe, keys))]
+    jobs += dict.fromkeys(job for row in rows for job in _texts(row.recipe))
     benchmarks = dict.fromkeys(column.benchmark for column in table.columns_for(subject) if column.benchmark and rows)
     jobs += [("benchmark", name) for name in benchmarks]
     lacking = []
     for kind, name in tqdm(jobs, desc="fetching", disable=None):
         try:
-            _FETCH[kind](name)
+            _model(name, convert_weights) if kind == "model" else _DATA[kind](name)
             yield f"{kind} {name}: here"
         except NoData as error:  # what else there is makes most of a table
             lacking.append(error)
@@ -47,25 +74,81 @@ def fetch(
         raise lacking[0]
 
 
-def _benchmark(name: str) -> None:
-    """Load the text or items of a benchmark; those that measure the model alone need none."""
+def lacking(work: Sequence[Work]) -> Lacking:
+    """Look once for all data that these cells read, before any of them is measured."""
+    real = [entry for entry in work if entry.recipe.profile != "standin" and entry.recipe.weights != shapes.WEIGHTS]
+    texts = {entry.recipe.hash: _texts(entry.recipe) for entry in real}
+    names = dict.fromkeys(name for entry in real for name in entry.benchmarks if _readers(name))
+    jobs = [("benchmark", name) for name in names] + list(dict.fromkeys(job for jobs in texts.values() for job in jobs))
+    absent: dict[tuple[str, str], str] = {}
+    library = logging.getLogger("datasets")
+    before = library.level
+    library.setLevel(logging.CRITICAL)  # the reason is in the error; the library says it in ten lines more
+    for kind, name in tqdm(jobs, desc="looking for data", disable=None, leave=False):
+        try:
+            _DATA[kind](name)
+        except NoData as error:
+            absent[kind, name] = str(error)
+        except UserError as error:  # a cell that runs into it says so
+            log.debug("%s %s: %s", kind, name, error)
+    library.setLevel(before)
+    found = Lacking(
+        benchmarks={name: absent["benchmark", name] for name in names if ("benchmark", name) in absent},
+        recipes={key: absent[job] for key, jobs in texts.items() for job in jobs[::-1] if job in absent},
+        texts={job: reason for job, reason in absent.items() if job[0] != "benchmark"},
+    )
+    cells = [(entry.recipe, name) for entry in real for name in entry.benchmarks if _readers(name)]
+    nothing = bool(absent) and len(real) == len(work) and all(found.why(*cell) for cell in cells)
+    return replace(found, everything=nothing)
+
+
+def summary(found: Lacking, tables: Sequence[Table]) -> str:
+    """What there is no data for, by columns and by texts that rows are calibrated or trained on; the first reason in full."""
+    labels = {column.benchmark: column.label for table in tables for column in table.columns(PAPER.profile)}
+    columns = ", ".join(dict.fromkeys(labels.get(name, name) for name in found.benchmarks))
+    texts = ", ".join(name for _, name in found.texts)
+    what = " nor for ".join(filter(None, (columns, texts and f"the rows that read {texts}")))
+    first, *others = dict.fromkeys([*found.texts.values(), *found.benchmarks.values()])
+    return f"no data for {what}: {first}" + (f" (and {len(others)} more)" if others else "")
+
+
+def _texts(recipe: Recipe) -> list[tuple[str, str]]:
+    """What a recipe is calibrated and trained on: (kind, name)."""
+    kinds = {"corpus": ("corpus", "validation"), "instructions": ("source",)}
+    return list(dict.fromkeys((kind, name) for kind, keys in kinds.items() for name in named(recipe, keys)))
+
+
+def _model(name: str, convert_weights: bool) -> None:
+    models.resolve(name, convert_weights=convert_weights)
+
+
+def _readers(name: str) -> list[Callable]:
+    """Calls that load the text or items of a benchmark; none for those that measure the model alone."""
     base, _, argument = name.partition("@")
-    for corpus in methods.known("READS").get(base, ()):
-        corpora.texts(corpus)
+    readers = [partial(corpora.texts, corpus) for corpus in methods.known("READS").get(base, ())]
     if base == "perplexity":
-        corpora.texts(PROTOCOLS[argument].source)
+        readers.append(partial(corpora.texts, PROTOCOLS[argument].source))
     elif base == "mmlu" and argument:
-        protocol = mmlu.get(argument)
-        for subject in tqdm(protocol.subjects, desc=name, disable=None):
-            _ = [protocol.rows(subject, split) for split in ("dev", "test")]
+        readers.append(partial(_mmlu, argument))
     elif (group := base.removeprefix("laco_")) in harness.GROUPS:
-        harness.load_tasks(harness.members(group))
+        readers.append(lambda: harness.load_tasks(harness.members(group)))
     elif base not in methods.known("BENCHMARKS"):
-        harness.load_tasks([base])
+        readers.append(lambda: harness.load_tasks([base]))
+    return readers
 
 
-_FETCH = {
-    "model": models.resolve,
+def _mmlu(name: str) -> None:
+    protocol = mmlu.get(name)
+    for subject in tqdm(protocol.subjects, desc=f"mmlu@{name}", disable=None):
+        _ = [protocol.rows(subject, split) for split in ("dev", "test")]
+
+
+def _benchmark(name: str) -> None:
+    for read in _readers(name):
+        read()
+
+
+_DATA = {
     "corpus": corpora.texts,
     "instructions": lambda name: instructions.SOURCES[name](None, 1, 0),
     "benchmark": _benchmark,

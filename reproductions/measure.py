@@ -19,7 +19,7 @@ from common.errors import UserError, unknown
 from common.results import Recipe
 from common.standin import corpus as standin_corpus
 from common.surgery import remove_layers
-from reproductions import methods, shapes
+from reproductions import methods, shape_measures, shapes
 from reproductions.methods import shared
 from reproductions.prepared import Prepared, named
 from reproductions.runner import Work
@@ -81,7 +81,7 @@ def prepare(recipe: Recipe, *, device: str = "cpu", progress: bool = False, anew
         UserError: an unknown model, selection, repair or training, or whatever loading, calibration and pruning refuse.
     """
     if recipe.weights == shapes.WEIGHTS:
-        return shapes.prepare(recipe)
+        return shape_measures.prepare(recipe)
     gc.collect()  # what is left of the last model: there may be room for one only
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -136,8 +136,8 @@ def benchmark(prepared: Prepared, name: str) -> tuple:
 
     Perplexities and tasks have a fourth part: outcomes per window or item, numpy arrays by name.
     """
-    if isinstance(prepared, shapes.Prepared):
-        return shapes.benchmark(prepared, name)
+    if isinstance(prepared, shape_measures.Prepared):
+        return shape_measures.benchmark(prepared, name)
     base, _, argument = name.partition("@")
     found = methods.known("BENCHMARKS")
     return found[base](prepared, argument) if base in found else shared.task(prepared, name)

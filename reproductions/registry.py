@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -121,12 +121,13 @@ def targets() -> dict[str, Table]:
     return found
 
 
-def get(target: str) -> Table:
-    """The table of a target.
+def get(target: str, others: Sequence[str] = ()) -> Table:
+    """The table of a target. others: what besides targets may have been meant, where that is more than them.
 
     Raises:
         UserError: there is none; the nearest names are given.
     """
     if target not in targets():
-        raise unknown("target", target, targets())
+        where = "`make help`" if others else "`python -m reproductions list`"
+        raise unknown("target", target, [*targets(), *others], f"{where} prints all")
     return targets()[target]

@@ -50,7 +50,7 @@ def choose_rows(
             raise unknown(f"model in the {subject.profile} profile of {table.target}", model, known)
     chosen = [row for row in rows if _fits(row, models, pattern)]
     if pattern is not None and not chosen:
-        raise unknown("row", pattern, {row.method for row in rows})
+        raise unknown("row", pattern, {row.method for row in rows}, f"`show {table.target}` prints all")
     return chosen
 
 
@@ -138,8 +138,12 @@ def run(
     limit: int | None = None,
     device: str = "cpu",
     force: bool = False,
+    lacking: Callable[[Recipe, str], str | None] = lambda recipe, benchmark: None,
 ) -> int:
     """Measure every missing cell; returns the number of failed ones.
+
+    lacking: why a cell has no data, where that is known beforehand (`reproductions.fetch.lacking`): it is recorded at once,
+    and a model of which nothing else is wanted is not loaded.
 
     ``measure`` offers ``held_together(recipe)``, ``prepare(recipe, device=, progress=, anew=)`` and ``benchmark(prepared,
     name)`` returning values, standard errors, details and, perhaps, outcomes per item. A cell that fails is recorded with
@@ -149,6 +153,7 @@ def run(
     work = missing(tables, store, subject, force=force, models=models, pattern=pattern, limit=limit)
     shared = results.environment() | {"device": device}
     failed = 0
+    work = _without(work, store, lacking, shared)
     told: set[str] = set()  # one reason can stop every cell of a model: say it once
     with tqdm(total=sum(len(w.benchmarks) for w in work), unit="cell", disable=not sys.stderr.isatty()) as bar:
         while work:
@@ -177,6 +182,21 @@ def run(
                     bar.update()
             prepared = ready = None  # they go before the next ones come: there may be room for one only
     return failed
+
+
+def _without(work: list[Work], store: Store, lacking: Callable[[Recipe, str], str | None], shared: dict) -> list[Work]:
+    """The work for which there is data; the other cells' records say why there is none."""
+    left = []
+    for entry in work:
+        reasons = {benchmark: lacking(entry.recipe, benchmark) for benchmark in entry.benchmarks}
+        for benchmark, reason in reasons.items():
+            if reason is not None:
+                provenance = shared | {"measured_at": results.now()}
+                record, _ = _record(entry.recipe, benchmark, None, None, Problem(reason, "no data"), provenance)
+                store.put(record, entry.recipe)
+        if kept := [benchmark for benchmark, reason in reasons.items() if reason is None]:
+            left.append(Work(entry.recipe, entry.title, kept))
+    return left
 
 
 # Measured after all others, so that most of a table is there early: more items than those of all other tasks together.

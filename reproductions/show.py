@@ -42,6 +42,10 @@ class Text:
     text: str
 
 
+class NotWritten(UserError):
+    """A picture that cannot be written."""
+
+
 def build(
     table: Table,
     store: Store,
@@ -201,7 +205,7 @@ def drawn(
     quick look go to files of different names.
 
     Raises:
-        UserError: the files cannot be written.
+        NotWritten: the files cannot be written.
     """
     from figures import style
 
@@ -226,7 +230,7 @@ def drawn(
         return style.save(figure, name)
     except OSError as error:
         where = error.filename or style.RENDERED
-        raise UserError(
+        raise NotWritten(
             f"cannot write the picture to {where}: {error.strerror}; free space or permit writing"
         ) from error
 

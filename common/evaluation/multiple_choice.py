@@ -24,10 +24,11 @@ from lm_eval.models.huggingface import HFLM
 from torch import Tensor
 from tqdm import tqdm
 
-from common.decoder import FULL, SLIDING, Decoder
+from common.decoder import SLIDING, Decoder
 from common.errors import UserError
 from common.evaluation import prefix_store
 from common.evaluation.targets import target_scores
+from common.evaluation.workers import side_by_side
 
 log = logging.getLogger(__name__)
 
@@ -190,10 +191,17 @@ class SharedContextLM(HFLM):
         trees = grow([self._input(request) for request in requests], min_shared=self.min_shared)
         self._body = prefix_store.Body(self.decoder, shared=not self.mixed_precision_dtype)
         answers: list[tuple[float, bool] | None] = [None] * len(requests)
-        with tqdm(total=len(requests), desc="scoring choices", disable=disable_tqdm or _silent()) as bar:
-            for batch in self._batches(trees):
-                for index, answer in self._score(batch, requests):
+        batches = list(self._batches(trees))
+        with (
+            tqdm(total=len(requests), desc="scoring choices", disable=disable_tqdm or _silent()) as bar,
+            side_by_side(lambda batch: self._score(batch, requests), batches, self.device) as results,
+        ):
+            for batch, (found, head_rows) in zip(batches, results, strict=True):
+                for index, answer in found:
                     answers[index] = answer
+                self.forward_tokens += sum(map(len, batch))
+                self.padded_tokens += len(batch) * len(batch[0])
+                self.head_rows += head_rows
                 bar.update(sum(len(tree.paths) for tree in batch))
         self.layers_saved += self._body.layers_saved
         self.layers_run += self._body.layers_run
@@ -220,7 +228,8 @@ class SharedContextLM(HFLM):
             start += count
 
     @torch.inference_mode()
-    def _score(self, batch: list[Tree], requests: list[Request]) -> list[tuple[int, tuple[float, bool]]]:
+    def _score(self, batch: list[Tree], requests: list[Request]) -> tuple[list[tuple[int, tuple[float, bool]]], int]:
+        """(request, answer) for the requests of one batch, and the number of positions whose logits were made."""
         spans = []  # (request, row, the nodes whose logits predict the continuation)
         for row, tree in enumerate(batch):
             spans += [(index, row, path[-len(requests[index][2]) :]) for index, path in tree.paths.items()]
@@ -238,10 +247,9 @@ class SharedContextLM(HFLM):
             )
         likely, greedy = torch.empty_like(nll), torch.empty_like(best)
         likely[by_row], greedy[by_row] = -nll, best
-        self.head_rows += len(needed)
         sizes = [len(nodes) for _, _, nodes in spans]
         parts = zip(spans, likely.split(sizes), greedy.split(sizes), strict=True)
-        return [(index, (float(ll.sum()), bool(best.all()))) for (index, _, _), ll, best in parts]
+        return [(index, (float(ll.sum()), bool(best.all()))) for (index, _, _), ll, best in parts], len(needed)
 
     def _autocast(self) -> torch.autocast:
         dtype = self.mixed_precision_dtype
@@ -253,40 +261,30 @@ class SharedContextLM(HFLM):
         ids = torch.zeros(len(batch), length, dtype=torch.long)
         for row, tree in enumerate(batch):
             ids[row, : len(tree)] = torch.tensor(tree.tokens)
-        self.forward_tokens += sum(map(len, batch))
-        self.padded_tokens += ids.numel()
-        if all(
-            tree.chain for tree in batch
-        ):  # plain sequences: causal attention never looks at the padding behind them
+        if all(tree.chain for tree in batch):  # causal attention never looks at the padding behind a plain sequence
             return self._body(ids)
         depths = torch.zeros_like(ids)
         allowed = torch.eye(length, dtype=torch.bool).repeat(len(batch), 1, 1)  # padding sees itself, or it is NaN
         for row, tree in enumerate(batch):
             depths[row, : len(tree)] = torch.tensor(tree.depths)
             allowed[row, : len(tree), : len(tree)] = tree.ancestry()
-        masks = self._masks(allowed.unsqueeze(1), depths)
-        return self._body(ids, depths, allowed, attention_mask=masks, position_ids=depths.to(self.device))
+        return self._body(ids, depths, self._masks(allowed.unsqueeze(1), depths), allowed)
 
-    def _masks(self, allowed: Tensor, depths: Tensor) -> Tensor | dict[str, Tensor]:
-        """The mask [trees, 1, nodes, nodes] in the form the model wants: one, or one per kind of layer."""
-        kinds = {self.decoder.layer_type(layer) for layer in range(self.decoder.num_layers)}
-        masks = {}
-        for kind in kinds | {FULL}:
+    def _masks(self, allowed: Tensor, depths: Tensor) -> dict[str, Tensor]:
+        """What is added to the scores [trees, 1, nodes, nodes], for each kind of layer.
+
+        sdpa would make the same from a boolean mask, but once for each layer.
+        """
+        masks, dtype = {}, self.decoder.embed.weight.dtype
+        for kind in {self.decoder.layer_type(layer) for layer in range(self.decoder.num_layers)}:
             mask = allowed
             if kind == SLIDING:
                 # a sliding window sees `sliding_window` positions, its own included; an ancestor is that far up
                 distance = depths[:, None, :, None] - depths[:, None, None, :]
                 mask = allowed & (distance < self.decoder.config.sliding_window)
-            masks[kind] = self._mask_tensor(mask)
-        if "layer_types" in self.decoder.spec.per_layer:
-            return masks
-        (kind,) = kinds
-        return masks[kind]
-
-    def _mask_tensor(self, allowed: Tensor) -> Tensor:
-        """The mask that is added to the scores; sdpa would make it from a boolean one, once for each layer."""
-        allowed, dtype = allowed.to(self.device), self.decoder.embed.weight.dtype
-        return torch.zeros_like(allowed, dtype=dtype).masked_fill_(~allowed, torch.finfo(dtype).min)
+            mask = mask.to(self.device)
+            masks[kind] = torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
+        return masks
 
 
 def _silent() -> bool:

@@ -24,6 +24,7 @@ from common.decoder import Decoder
 from common.errors import UserError, UserValueError
 from common.evaluation import prefix_store
 from common.evaluation.targets import target_scores
+from common.evaluation.workers import side_by_side
 from common.progress import track
 
 # Tokens in one forward pass (one window if it is longer).
@@ -46,7 +47,6 @@ def cut(tokens: Tensor, window: int) -> Tensor:
     return tokens[: len(tokens) // window * window].view(-1, window)
 
 
-@torch.inference_mode()
 def token_nlls(model, windows: Tensor, *, progress: str | None = None, max_tokens: int = MAX_TOKENS) -> Tensor:
     """Negative log-likelihoods, in nats, of each window's tokens but its first.
 
@@ -58,12 +58,16 @@ def token_nlls(model, windows: Tensor, *, progress: str | None = None, max_token
     decoder = Decoder(model)
     body = prefix_store.Body(decoder)
     batches = windows.cpu().split(max(1, max_tokens // windows.shape[1]))
-    found = []
-    for batch in track(batches, progress or "", unit="batch", shown=progress is not None):
+
+    @torch.inference_mode()
+    def nlls_of(batch: Tensor) -> Tensor:
         hidden = body(batch)[:, :-1].flatten(0, 1)  # [batch * (L - 1), channels]
         nlls, _ = target_scores(decoder, hidden, torch.arange(len(hidden)), batch[:, 1:].flatten())
-        found.append(nlls.view(len(batch), -1))
-    return torch.cat(found)
+        return nlls.view(len(batch), -1)
+
+    with side_by_side(nlls_of, batches, decoder.device) as results:
+        shown = progress is not None
+        return torch.cat(list(track(results, progress or "", total=len(batches), unit="batch", shown=shown)))
 
 
 def summarise(nlls: Tensor) -> dict[str, float | int | None]:

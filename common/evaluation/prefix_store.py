@@ -13,8 +13,8 @@ torch or transformers (adapters, quantised matrices).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from threading import Lock
 
 import torch
 from torch import Tensor, nn
@@ -33,46 +33,40 @@ STORE = StateFiles()
 class Body:
     """A model's body (embedding, layers, final norm) that begins at the deepest state the store has.
 
-    Made anew for each evaluation: the weights are digested once, here. layers_saved, layers_run: layer calls that a
-    state made unnecessary, and those made. shared: False leaves the store alone.
+    Made anew for each evaluation: the weights are digested once, here. Threads may call it at once. layers_saved,
+    layers_run: layer calls that a state made unnecessary, and those made. shared: False leaves the store alone.
     """
 
     def __init__(self, decoder: Decoder, *, shared: bool = True):
         self.decoder = decoder
         self.chain = weights_chain(decoder) if shared and STORE.limit else {}
-        self.kept = STORE.begin(self.chain, decoder.num_layers) if self.chain else set()
+        self.kept = sorted(STORE.begin(self.chain, decoder.num_layers)) if self.chain else []
         self.layers_saved = 0
         self.layers_run = 0
+        self._counting = Lock()
 
-    def __call__(self, ids: Tensor, *facts: Tensor, **inputs) -> Tensor:
-        """What the final norm returns for `ids` [batch, tokens] on the CPU: [batch, tokens, channels].
+    def __call__(
+        self, ids: Tensor, positions: Tensor | None = None, masks: Mapping[str, Tensor] | None = None, *facts: Tensor
+    ) -> Tensor:
+        """What the final norm returns for `ids` [batch, tokens], on the CPU: [batch, tokens, channels].
 
-        facts: tensors on the CPU that say, with the ids, all about `inputs`, the further arguments of the body.
+        positions, masks: see `Decoder.placed`; without them plain sequences. facts: tensors on the CPU that say all about
+        the masks.
         """
-        start, hidden, batch = 0, None, ""
+        decoder, start, hidden, batch = self.decoder, 0, None, ""
         if self.chain:
-            batch = batch_digest(ids, *facts)
+            batch = batch_digest(ids, *(() if positions is None else (positions, *facts)))
             start, hidden = STORE.deepest(self.chain, batch)
-        self.layers_saved += start
-        self.layers_run += self.decoder.num_layers - start
-        first = {"input_ids": ids.to(self.decoder.device)} if hidden is None else {"inputs_embeds": hidden}
-        with self._recording(batch, start), only_from(self.decoder, start):
-            return self.decoder.model.model(**first, **inputs, use_cache=False).last_hidden_state
-
-    @contextmanager
-    def _recording(self, batch: str, start: int) -> Iterator[None]:
-        """While open, a pass that starts at layer `start` leaves its states in the store."""
-
-        def keep(depth: int):
-            # before a patch on the receiving layer acts: its hook comes later than a prepended one
-            return lambda _, args: STORE.put(self.chain[depth], batch, args[0])
-
-        with ExitStack() as stack:
-            for depth in self.kept:
-                if depth > start:
-                    layer = self.decoder.layers[depth]
-                    stack.callback(layer.register_forward_pre_hook(keep(depth), prepend=True).remove)
-            yield
+        with self._counting:
+            self.layers_saved += start
+            self.layers_run += decoder.num_layers - start
+        hidden = decoder.embed_tokens(ids) if hidden is None else hidden
+        context = None if masks is None else decoder.placed(hidden, positions, masks)
+        for stop in [depth for depth in self.kept if depth > start]:
+            hidden = decoder.run(hidden, start, stop, context=context)
+            STORE.put(self.chain[stop], batch, hidden)
+            start = stop
+        return decoder.norm(decoder.run(hidden, start, context=context))
 
 
 def weights_chain(decoder: Decoder) -> dict[int, str]:
@@ -105,23 +99,6 @@ def batch_digest(*tensors: Tensor) -> str:
         digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
         digest.update(tensor.contiguous().numpy().tobytes())
     return digest.hexdigest()
-
-
-@contextmanager
-def only_from(decoder: Decoder, start: int) -> Iterator[None]:
-    """While open, the model consists of its layers from `start` on; feed it X[start] as `inputs_embeds`, without cache."""
-    body, config = decoder.model.model, decoder.config
-    layers, kinds = body.layers, getattr(config, "layer_types", None)
-    try:
-        if start:
-            body.layers = nn.ModuleList(list(layers)[start:])
-            if kinds is not None:
-                config.layer_types = kinds[start:]
-        yield
-    finally:
-        body.layers = layers
-        if kinds is not None:
-            config.layer_types = kinds
 
 
 def _plain(module: nn.Module) -> bool:

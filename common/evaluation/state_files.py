@@ -20,6 +20,7 @@ import logging
 import shutil
 import tempfile
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import BinaryIO
 
 import torch
@@ -66,12 +67,13 @@ class Boundary:
 class StateFiles:
     """States [batch, tokens, channels] by the digest of what made them and of the batch.
 
-    limit: the most bytes, 0 keeps nothing. hits: states handed out.
+    limit: the most bytes, 0 keeps nothing. hits: states handed out. Threads may read and write at once.
     """
 
     def __init__(self, limit: int = LIMIT):
         self.limit = limit
         self.hits = 0
+        self._lock = Lock()
         self._boundaries: dict[str, Boundary] = {}
         self._seen: set[str] = set()  # digests of all boundaries that any model had
         self._given_up: set[str] = set()
@@ -101,6 +103,10 @@ class StateFiles:
 
     def deepest(self, chain: dict[int, str], batch: str) -> tuple[int, Tensor | None]:
         """The deepest boundary whose state is known for this batch, with that state; (0, None) when none is."""
+        with self._lock:
+            return self._deepest(chain, batch)
+
+    def _deepest(self, chain: dict[int, str], batch: str) -> tuple[int, Tensor | None]:
         for depth in sorted(chain, reverse=True):
             boundary = self._boundaries.get(chain[depth])
             if boundary is not None and batch in boundary.states:
@@ -116,6 +122,10 @@ class StateFiles:
 
     def put(self, digest: str, batch: str, state: Tensor) -> None:
         """Keep a state of the model that began last, if there is room; a disk that fails only costs what it held."""
+        with self._lock:
+            self._put(digest, batch, state)
+
+    def _put(self, digest: str, batch: str, state: Tensor) -> None:
         if digest in self._given_up:
             return
         try:

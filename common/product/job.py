@@ -175,8 +175,7 @@ class Job:
         from common.product import measure
 
         self.removed = [int(layer) for layer in removed]
-        kept = [layer for layer in range(self.decoder.num_layers) if layer not in self.removed]
-        self.cut = measure.cut_alone(self, kept)
+        self.cut = measure.cut_alone(self)
 
     def _ids(self, name: str) -> Tensor:
         found = self.kept.setdefault("ids", {})

@@ -9,31 +9,40 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 import transformers
 from torch import nn
 
-from common import hooks
-from common.decoder import Decoder
+from common import hooks, results
 from common.errors import UserError
 from common.evaluation import harness
 from common.evaluation.generation import complete
 from common.evaluation.perplexity import summarise, token_nlls
 from common.product.job import Job
 from common.product.options import tasks
+from common.surgery import without_layers
 
 BROKEN = 10.0  # times the dense model's perplexity
 REPEATS = 3  # of what is timed
+_SEEN: list[int] = []  # marks of the process's memory that were reset
 GENERATED, PROMPT, SHOWN = 16, 24, 40  # tokens: timed, of a prompt, of a sample
 
 
 def whole(job: Job, when: str) -> dict:
-    """Everything that is measured of the dense and of the finished model; {} where nothing is wanted."""
+    """Everything that is measured of the dense and of the finished model; {} where nothing is wanted.
+
+    Raises:
+        UserError: the dense model's perplexity is no number, so that nothing can be compared with it.
+    """
     if job.options.no_evaluation:
         return {}
     found = perplexity(job, job.model, when)
+    if not job.removed and not math.isfinite(found["perplexity"]):
+        raise UserError(
+            "the model's own perplexity is not finite, before anything is removed; use --dtype float32 or bfloat16, another "
+            "text, or download the model again"
+        )
     if job.options.sweep:
         return found
     if names := tasks(job.options):
@@ -42,11 +51,12 @@ def whole(job: Job, when: str) -> dict:
     return found | speed(job) | {"samples": samples(job)}
 
 
-def cut_alone(job: Job, kept: list[int]) -> dict:
+def cut_alone(job: Job) -> dict:
     """The perplexity of the whole model at hand run without the layers that are to go; {} where nothing is wanted."""
     if job.options.no_evaluation:
         return {}
-    return perplexity(job, _Without(job.decoder, kept), "of the cut alone")
+    with without_layers(job.model, job.removed):
+        return perplexity(job, job.model, "of the cut alone")
 
 
 def perplexity(job: Job, model, when: str) -> dict:
@@ -60,22 +70,10 @@ def perplexity(job: Job, model, when: str) -> dict:
 
 
 def verdict(before: dict, after: dict) -> str:
-    """What is to be said of a model that no longer works; '' of one that does, or was not measured.
-
-    Raises:
-        UserError: the dense model's perplexity is no number, so that nothing can be compared with it.
-    """
-    if not before:
+    """What is to be said of a model that no longer works; '' of one that does, or was not measured."""
+    if not before or after["perplexity"] <= BROKEN * before["perplexity"]:
         return ""
-    dense = before["perplexity"]
-    if not math.isfinite(dense):
-        raise UserError(
-            f"the model's own perplexity is {dense}, before anything is removed; use --dtype float32 or bfloat16, another "
-            "text, or download the model again"
-        )
-    if not after or after["perplexity"] <= BROKEN * dense:
-        return ""
-    value = after["perplexity"]
+    dense, value = before["perplexity"], after["perplexity"]
     times = f"{value / dense:,.0f} times" if math.isfinite(value) else "against"
     return f"this model is broken: its perplexity is {shown(value)}, {times} the dense model's {shown(dense)}"
 
@@ -149,16 +147,9 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-class _Without:
-    """A model run without some of its layers, which all stay in place."""
-
-    def __init__(self, decoder: Decoder, kept: list[int]) -> None:
-        self.decoder, self.kept = decoder, kept
-        self.get_input_embeddings = decoder.model.get_input_embeddings
-
-    def __call__(self, ids: torch.Tensor, use_cache: bool = False) -> SimpleNamespace:
-        hidden = self.decoder.run(self.decoder.embed_tokens(ids), layers=self.kept)
-        return SimpleNamespace(logits=self.decoder.logits(hidden))
+def highest_memory() -> int:
+    """The most memory the process has held so far, in bytes; 0 where the system does not tell."""
+    return max(*_SEEN, results.peak_memory_bytes() or 0, 0)
 
 
 class _Peak:
@@ -169,6 +160,7 @@ class _Peak:
         if self.known:
             torch.cuda.reset_peak_memory_stats(device)
         else:
+            _SEEN.append(results.peak_memory_bytes() or 0)
             with suppress(OSError):
                 Path("/proc/self/clear_refs").write_text("5")
                 self.known = True

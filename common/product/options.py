@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 import re
-import sys
 import textwrap
 from collections import Counter
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common import checkpoint, exchange
-from common.errors import UserError, one_line
+from common.errors import Parser, UserError
 
 EPILOG = """\
 Text is a UTF-8 file or the name of a corpus (standin-calibration, wikitext2-train, c4-train, ...). Of a file, calibration
@@ -48,14 +47,6 @@ class Method:
     loader: str = ""
     alternatives: tuple[str, ...] = ()
     fidelity: str = "paper"
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser that refuses in one line."""
-
-    def error(self, message: str):
-        print(one_line(f"error: {message}; `{self.prog} --help` says what there is"), file=sys.stderr)
-        raise SystemExit(2)
 
 
 def parser(method: Method) -> argparse.ArgumentParser:

@@ -64,7 +64,6 @@ def run(method: shared.Method, options: argparse.Namespace) -> dict:
     checks.check_finite(job.model)
     sizes = measure.sizes(job, dtype)
     before = measure.whole(job, "of the dense model")
-    measure.verdict(before, before)
     aim = f"removing {job.count} of {job.layers} layers" if job.count else f"shortening {job.layers} layers"
     measure.say(f"{method.title}: {aim}")
     facts = method.apply(job)
@@ -91,7 +90,7 @@ def run(method: shared.Method, options: argparse.Namespace) -> dict:
 def plan(report: dict, job: Job) -> str:
     """What a run with these options would do, from one that did all but train and write."""
     removed = ", ".join(map(str, sorted(report["facts"]["removed"])))
-    peak = results.peak_memory_bytes()
+    peak = measure.highest_memory()
     lines = [f"plan: {card.command(report)}", f"layers that go: {removed}", card.summary(report)]
     lines.append(f"memory: {peak / 1e9:.1f} GB at most so far" if peak else "memory: not told by this system")
     passes, before = job.kept.get("training_passes"), report["evaluation"]["before"]

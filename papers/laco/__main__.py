@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from common import launch
 from common.errors import UserError
 from common.product import Job, Method, main, require
 from common.selection import runs
@@ -108,4 +109,4 @@ METHOD = Method(
 )
 
 if __name__ == "__main__":
-    sys.exit(main(METHOD))
+    sys.exit(launch.run(main, METHOD))

@@ -215,7 +215,7 @@ class _Search:
         for l, K in state:
             removed += order[l : l + K]
             del order[l : l + K]
-        if chosen is not None:
+        if chosen is not None and removed:
             self.go(())
             chosen(removed)
         self.go(state)

@@ -7,6 +7,7 @@ import sys
 
 from torch import Tensor
 
+from common import launch
 from common.errors import UserError
 from common.product import Job, Method, main, require
 from common.selection import window_starts
@@ -156,4 +157,4 @@ METHOD = Method(
 )
 
 if __name__ == "__main__":
-    sys.exit(main(METHOD))
+    sys.exit(launch.run(main, METHOD))

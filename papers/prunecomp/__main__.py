@@ -6,6 +6,7 @@ import argparse
 import sys
 from contextlib import ExitStack
 
+from common import launch
 from common.errors import UserError
 from common.hooks import scale_stream
 from common.product import Job, Method, main, measure
@@ -93,4 +94,4 @@ METHOD = Method(
 )
 
 if __name__ == "__main__":
-    sys.exit(main(METHOD))
+    sys.exit(launch.run(main, METHOD))

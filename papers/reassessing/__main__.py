@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from common import instructions
+from common import instructions, launch
 from common.errors import UserError
 from common.finetuning import Settings, check_layers, finetune, four_bit
 from common.finetuning.learner import checked
@@ -226,4 +226,4 @@ METHOD = Method(
 )
 
 if __name__ == "__main__":
-    sys.exit(main(METHOD))
+    sys.exit(launch.run(main, METHOD))

@@ -30,8 +30,7 @@ from IPython.display import Markdown, display
 
 from common import corpora, instructions, models, tables
 from common.decoder import Decoder
-from common.evaluation import perplexity
-from common.evaluation.perplexity import cut
+from common.evaluation.perplexity import cut, perplexity
 from common.results import Store
 from common.surgery import remove_layers
 from figures import reassessing as drawings

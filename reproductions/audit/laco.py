@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from common import models
+from common import model_registry
 from reproductions import declare, reported
 from reproductions.audit.engine import (
     SLIP,
@@ -79,7 +79,7 @@ def _eighty() -> Iterator[Finding]:
     averages = group(reported.numbers("laco", "2"))
     for key, row in group(reported.numbers("laco", "1")).items():
         if key[2] == "LaCo":
-            facts = models.get(declare.MODELS[key[0]]).facts
+            facts = model_registry.get(declare.MODELS[key[0]]).facts
             shares[key[0]] = 100 * (facts["layers"] - row["layers"].value) * facts["layer_params"] / facts["params"]
             kept[key[0]] = averages[key[0], "", "LaCo", ""]["Per."]
     both = [model for model in shares if 25 <= shares[model] <= 30 and kept[model].value > 80]
@@ -207,5 +207,5 @@ def _shares() -> Iterator[Finding]:
             if not method.startswith("LaCo") and table != "6" or sparsity in ("", "0%") or "layers" not in row:
                 continue
             name = declare.MODELS[model]
-            removed = models.get(name).facts["layers"] - int(row["layers"].value)
+            removed = model_registry.get(name).facts["layers"] - int(row["layers"].value)
             yield from compare_share(row["ratio %"], row["layers"], *removed_share(name, removed, method))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from common import models
+from common import model_registry
 from reproductions import declare, reported
 from reproductions.audit import linearpatch, repeats, tables
 from reproductions.audit.engine import (
@@ -152,7 +152,7 @@ def _setup() -> Iterator[Finding]:
     """What the text says about models, captions and hardware."""
     text = {n.column: n for n in reported.numbers("prunecomp", "text")}
     layers = text["layers of the model"]
-    real = models.get(declare.MODELS[layers.model]).facts["layers"]
+    real = model_registry.get(declare.MODELS[layers.model]).facts["layers"]
     if layers.value != real:
         printed, counted = f"5 of {layers.text}", f"5 of {real}"
         words = f"{layers.model} has {real} layers, and Table 2 prints {layers.sparsity}"

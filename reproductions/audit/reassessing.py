@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from common import models
+from common import model_registry
 from reproductions import declare, reported
 from reproductions.audit import repeats
 from reproductions.audit.engine import (
@@ -293,7 +293,7 @@ def _layers_for_parameters() -> Iterator[Finding]:
     rows = [number for number in reported.numbers("reassessing", "6") if number.column == "PR %"]
     layers, parameters = {}, {}
     for number in rows:
-        facts = models.get(declare.MODELS[number.model]).facts
+        facts = model_registry.get(declare.MODELS[number.model]).facts
         for count in range(1, facts["layers"]):
             share = 100 * count * facts["layer_params"] / facts["params"]
             if agrees(number, 100 * count / facts["layers"], 0):
@@ -329,7 +329,7 @@ def _memory() -> Iterator[Finding]:
     """Reassessing, Table 7: the memory of a quantized model against the least that 4 bits can take."""
     rows = [n for n in reported.numbers("reassessing", "7") if n.column == "memory MB"]
     for number in rows:
-        facts = models.get(declare.MODELS[number.model]).facts
+        facts = model_registry.get(declare.MODELS[number.model]).facts
         left = facts["layers"] - declare.removed_layers(number)
         if "GPTQ" not in number.variant:
             continue
@@ -360,7 +360,7 @@ def _sizes() -> Iterator[Finding]:
         if number.column != "# Parameters B" or number.method != "Dense" or number.model not in declare.MODELS:
             continue
         name = declare.MODELS[number.model]
-        count = models.get(name).facts["params"]
+        count = model_registry.get(name).facts["params"]
         generation = [re.findall(r"[\d.]*\d", label) for label in (number.model, name)]
         if agrees(number, count / 1e9, 0) and generation[0] != generation[1]:
             yield Finding(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from common import models
+from common import model_registry
 from common.evaluation.scores import MMLU_QUESTIONS
 from reproductions import declare, reported
 from reproductions.audit.engine import (
@@ -225,7 +225,7 @@ def _same_set(paper: str, table: str, rows: dict, scores: tuple[str, ...]) -> It
 
 def removed_share(name: str, removed: int, method: str) -> tuple[float, str]:
     """Per cent of a model's parameters in ``removed`` layers less what the method adds, and the quotient in words."""
-    facts = models.get(name).facts
+    facts = model_registry.get(name).facts
     added = 0
     if method == "LinearPatch":
         added = facts["hidden"] ** 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from common.evaluation import suites
 from common.standin.tasks import VERSION as STANDIN_VERSION
 from reproductions import columns as shared
 from reproductions.registry import Column
@@ -22,8 +23,6 @@ FEW = ("Continue", "ParName", "ParType", "Section")
 
 def tasks(profile: str, *, few: bool = False, hidden: bool = False) -> list[Column]:
     """The nine tasks. few: on the stand-in only the four FEW."""
-    from common.evaluation import suites  # loads torch: listing the targets should not
-
     suite = suites.get("standin-qa" if profile == "standin" else "linearpatch-qa")
     # A stand-in task is ours and may change: its version is part of the benchmark's name.
     version = f"@{STANDIN_VERSION}" if profile == "standin" else ""

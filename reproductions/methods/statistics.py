@@ -11,7 +11,7 @@ from common import corpora, shapes, similarity
 from common.errors import UserError
 from common.evaluation.perplexity import cut
 from reproductions.prepared import Prepared
-from reproductions.shapes import MACS_TOKENS
+from reproductions.shape_measures import MACS_TOKENS
 
 # Windows timed, and how often: the median of the passes is kept.
 WINDOWS, PASSES = 32, 3

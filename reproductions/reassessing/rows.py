@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterable
 
-from common import models
+from common import model_registry
 from common.results import Recipe
 from reproductions import declare, reported, shapes
 from reproductions.linearpatch.recipes import REFUSED
@@ -70,7 +70,7 @@ def printed(table: str, shape: Callable | None = None) -> Callable[[int | None],
 
 
 def _with_recipe(row: Row, number: reported.Number, table: str, limit: int | None) -> Row:
-    spec = models.REGISTRY.get(row.model)
+    spec = model_registry.REGISTRY.get(row.model)
     if spec is None:
         return dataclasses.replace(row, status=REPORTED)
     if spec.trust_remote_code or spec.shape_only:  # its shape still counts parameters
@@ -182,7 +182,7 @@ def trained_shape(model: str, number: reported.Number) -> Recipe:
 
 def rate_shape(model: str, number: reported.Number) -> Recipe | None:
     """Table 6: whole layers only; theirs is a share of the parameters, the paper's own a share of the layers."""
-    facts = models.get(model).facts
+    facts = model_registry.get(model).facts
     share = float(number.sparsity.rstrip("%")) / 100
     if number.method in ("ShortGPT", "LaCo"):
         return shapes.recipe(model, round(share * facts["params"] / facts["layer_params"]))

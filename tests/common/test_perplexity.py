@@ -9,8 +9,8 @@ import transformers
 
 from common import corpora
 from common.errors import UserError
-from common.evaluation import PROTOCOLS, Protocol, perplexity, summarise, targets, token_nlls
-from common.evaluation.perplexity import c4_crops, cut
+from common.evaluation import targets
+from common.evaluation.perplexity import PROTOCOLS, Protocol, c4_crops, cut, perplexity, summarise, token_nlls
 
 
 def naive(model, tokens, window):

@@ -142,6 +142,14 @@ def test_layers_that_are_no_numbers_are_named(value, source, tmp_path, make_tiny
     assert not (tmp_path / "out").exists()
 
 
+def test_a_dense_model_that_gives_no_numbers_is_refused(source, tmp_path, make_tiny, write_checkpoint, capsys):
+    model = make_tiny()
+    model.model.norm.weight.data.fill_(3e38)  # finite weights, infinite logits
+    folder = write_checkpoint(tmp_path / "model", model=model)
+    assert tool("laco", (folder, source[1]), tmp_path / "out", "--remove", "1") == 2
+    assert "the model's own perplexity is not finite, before anything is removed" in capsys.readouterr().err
+
+
 def test_own_layers_go(source, tmp_path):
     for paper in PAPERS:
         assert tool(paper, source, tmp_path / paper, "--layers", "2-3,1" if paper == "prunecomp" else "1,3-4") == 0

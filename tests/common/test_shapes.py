@@ -7,6 +7,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from common import shapes
 from common.errors import UserError
+from reproductions import shape_measures
 from reproductions import shapes as recipes
 
 
@@ -69,19 +70,23 @@ def test_a_model_with_experts_is_refused():
     ],
 )
 def test_printed_numbers_of_the_pruned_llama(removed, training, benchmark, key, printed):
-    prepared = recipes.prepare(recipes.recipe("llama-3.1-8b-instruct", removed, None, training))
-    values, _, _ = recipes.benchmark(prepared, benchmark)
+    prepared = shape_measures.prepare(recipes.recipe("llama-3.1-8b-instruct", removed, None, training))
+    values, _, _ = shape_measures.benchmark(prepared, benchmark)
     assert values[key] == pytest.approx(printed, rel=4e-4)
 
 
 def test_memory_of_table_7_to_the_printed_digit_and_the_least_of_four_bits():
     """Reassessing: 11988.40 MB at 16 bits with the rotary tables; at 4 bits more than three times the printed 1326.93."""
-    pruned = recipes.prepare(recipes.recipe("llama-3.1-8b-instruct", 8))
-    assert f"{recipes.benchmark(pruned, 'memory')[0]['allocated_mib']:.2f}" == "11988.40"
-    quantized = recipes.prepare(recipes.recipe("llama-3.1-8b-instruct", 8, None, {"method": "gptq", "bits": 4}))
+    pruned = shape_measures.prepare(recipes.recipe("llama-3.1-8b-instruct", 8))
+    assert f"{shape_measures.benchmark(pruned, 'memory')[0]['allocated_mib']:.2f}" == "11988.40"
+    quantized = shape_measures.prepare(recipes.recipe("llama-3.1-8b-instruct", 8, None, {"method": "gptq", "bits": 4}))
     matrices = 24 * (218_112_000 - 2 * 4096)
     rest = 2 * 128256 * 4096 + 49 * 4096
-    assert recipes.benchmark(quantized, "memory")[0]["weights_mib"] == (matrices / 2 + 2 * rest) / 2**20 > 3 * 1326.93
+    assert (
+        shape_measures.benchmark(quantized, "memory")[0]["weights_mib"]
+        == (matrices / 2 + 2 * rest) / 2**20
+        > 3 * 1326.93
+    )
 
 
 def test_blocks_of_an_allocator():
@@ -97,10 +102,12 @@ def test_models_that_are_only_a_shape_have_the_printed_size(name, billions):
 def test_the_quotient_of_two_inserted_networks():
     """LinearPatch, Table 6: 3 F / C parameters and multiply-adds; the time is the machine's."""
     quotient = recipes.recipe("llama-2-7b", 0, {"method": "streamline-ffn", "over": "linearpatch"})
-    prepared = recipes.prepare(quotient)
-    assert recipes.benchmark(prepared, "parameters")[0]["patch_millions"] == pytest.approx(3 * 11008 / 4096)
+    prepared = shape_measures.prepare(quotient)
+    assert shape_measures.benchmark(prepared, "parameters")[0]["patch_millions"] == pytest.approx(3 * 11008 / 4096)
     prepared.model.config.hidden_size, prepared.model.config.intermediate_size = 64, 128
-    values = recipes.benchmark(prepared, "inserted")[0]
+    values = shape_measures.benchmark(prepared, "inserted")[0]
     assert values["seconds"] > 0 and values["tokens"] == 256
     with pytest.raises(UserError, match="unknown repair"):
-        recipes.benchmark(recipes.prepare(recipes.recipe("tinyllama-1.1b", 0, {"method": "pach"})), "inserted")
+        shape_measures.benchmark(
+            shape_measures.prepare(recipes.recipe("tinyllama-1.1b", 0, {"method": "pach"})), "inserted"
+        )

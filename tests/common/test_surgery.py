@@ -1,5 +1,6 @@
 """Pruned models against an independent forward pass, cached generation, and save-and-reload, on every architecture."""
 
+import copy
 import json
 
 import pytest
@@ -9,7 +10,7 @@ from transformers import AutoModelForCausalLM
 from common.decoder import Decoder
 from common.errors import UserError
 from common.hooks import attach_patch, patches
-from common.surgery import remove_layers, untie_embeddings
+from common.surgery import remove_layers, untie_embeddings, without_layers
 
 REMOVALS = {"middle": [2, 3], "first": [0], "first two": [0, 1], "odd": [1, 3, 5], "last": [5], "most": [0, 2, 3, 5]}
 
@@ -132,3 +133,19 @@ def test_untied_head_survives_scaling_retying_and_reload(make_tiny, ids, tmp_pat
     scaled = model(ids).logits
     model.save_pretrained(tmp_path)
     assert torch.equal(AutoModelForCausalLM.from_pretrained(tmp_path).eval()(ids).logits, scaled)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("removed", [[0], [1, 2], [3, 5]])
+def test_running_without_layers_is_the_removal_and_leaves_no_trace(tiny, ids, removed):
+    removed_for_good = copy.deepcopy(tiny)
+    remove_layers(removed_for_good, removed)
+    before, config = tiny(ids, use_cache=False).logits, tiny.config.to_dict()
+    with without_layers(tiny, removed):
+        assert torch.equal(tiny(ids, use_cache=False).logits, removed_for_good(ids, use_cache=False).logits)
+        decoder = Decoder(tiny)
+        assert torch.equal(
+            decoder.logits(decoder.run(decoder.embed_tokens(ids))), removed_for_good(ids, use_cache=False).logits
+        )
+    assert torch.equal(tiny(ids, use_cache=False).logits, before) and tiny.config.to_dict() == config
+    assert [layer.self_attn.layer_idx for layer in tiny.model.layers] == list(range(6))

@@ -84,6 +84,19 @@ def test_csv_and_json_hold_every_cell(standin):
     assert json.loads(tables.render(standin, "json")) == standin
 
 
+def test_several_tables_are_one_document(standin):
+    other = standin | {"target": "u", "rows": standin["rows"][:1]}
+    assert json.loads(tables.render([standin, other], "json")) == [standin, other]
+    assert json.loads(tables.render([standin], "json")) == [standin]
+    lines = list(csv.DictReader(io.StringIO(tables.render([standin, other], "csv"))))
+    assert [line["target"] for line in lines] == ["t"] * 8 + ["u"] * 2
+    alone = tables.render(standin, "csv").splitlines() + tables.render(other, "csv").splitlines()[1:]
+    assert [",".join(line.split(",")[1:]) for line in tables.render([standin, other], "csv").splitlines()] == alone
+    for form in ("terminal", "md", "latex"):
+        text = tables.render([standin, other], form)
+        assert text == tables.render(standin, form) + "\n" + tables.render(other, form)
+
+
 def test_the_paper_profile_shows_both_and_the_difference(standin):
     standin["subjects"] = [subject("paper")]
     standin["rows"] = [

@@ -16,7 +16,7 @@ from common.hooks import scale_stream
 from common.surgery import remove_layers, untie_embeddings
 from papers import prunecomp
 from papers.prunecomp import Stream, fuse_factor, prune_and_compensate
-from papers.prunecomp.__main__ import METHOD
+from papers.prunecomp.search import Search
 
 
 @pytest.fixture
@@ -462,12 +462,22 @@ def test_every_architecture_of_the_registry_is_tested_here_or_refused():
                 Decoder(SimpleNamespace(config=SimpleNamespace(model_type=kind)))
 
 
-def test_the_command_refuses_before_anything_is_read():
-    options = SimpleNamespace(metric="mag+", fidelity="paper", remove=11)
+def test_protections_hold_for_a_choice_and_not_for_given_layers():
     with pytest.raises(UserError, match="only 10 of 16 are not protected"):
-        METHOD.check(options, 16)
-    options.remove = 10
-    METHOD.check(options, 16)
+        Search("mag+").check(16, 11)
+    Search("mag+").check(16, 10)
+    Search("mag+").check(16, 3, given=[0, 1, 15])
+    for given in ([0, 16, 2], [3, 3, 4], [3, 4]):
+        with pytest.raises(UserError):
+            Search("mag+").check(16, 3, given=given)
+
+
+def test_given_layers_go_with_the_factors_of_a_search_that_chose_them(tiny_llama, make_tiny, crops):
+    found = prune_and_compensate(tiny_llama, crops, 3, protected=[5])
+    again, seen = make_tiny(), []
+    given = prune_and_compensate(again, crops, 3, metric="mag+", layers=found["removed"], chosen=seen.append)
+    assert given["factors"] == pytest.approx(found["factors"], rel=1e-6) and seen == [found["removed"]]
+    assert torch.equal(logits(again, crops), logits(tiny_llama, crops))
 
 
 def test_the_last_layer_goes_without_a_factor_when_the_metric_says_so(tiny_llama, crops, caplog):

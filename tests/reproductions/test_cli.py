@@ -1,8 +1,11 @@
 """The command line as a user meets it, and the runner: nothing measured twice, one failure stops nothing."""
 
+import csv
 import dataclasses
 import errno
+import io
 import json
+import os
 import subprocess
 import sys
 import weakref
@@ -12,7 +15,8 @@ import torch
 
 from common import results
 from common.errors import UserError
-from common.results import Store
+from common.results import ROOT, Store
+from figures import style
 from reproductions import registry, runner, settings, shapes
 from reproductions.__main__ import main
 
@@ -72,12 +76,19 @@ def test_list_names_every_target(capsys):
     assert listed == {name: table.title for name, table in registry.targets().items()}
 
 
-def test_listing_and_showing_load_no_model_library():
+def test_listing_and_showing_load_no_model_library(tmp_path):
+    """Every target, its picture drawn too (but not written), for every kind of subject."""
     code = (
-        "import sys; from reproductions.__main__ import main; main(['list']);"
-        "sys.exit(any(m in sys.modules for m in ('lm_eval', 'datasets')))"
+        "import sys; from figures import style; from reproductions import registry; from reproductions.__main__ import main;"
+        "style.save = lambda figure, name: style.plt.close(figure) or [];"
+        "main(['list']); main(['show', *registry.targets()]);"
+        "main(['show', *registry.targets(), '--profile', 'paper', '--model', 'smollm2-135m-instruct']);"
+        "print([m for m in ('torch', 'transformers', 'datasets', 'lm_eval') if m in sys.modules], file=sys.stderr)"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+    environment = os.environ | {"LAYERLAB_RESULTS": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=environment)
+    assert done.stderr.splitlines()[-1] == "[]" and "error" not in done.stderr
+    assert done.stdout.count("Prune&Comp, Table 1: perplexity") == 3
 
 
 class FakeMeasure:
@@ -221,7 +232,8 @@ def test_ctrl_c_keeps_what_is_finished(measured_by, capsys):
 
     kept = measured_by(Stops())
     assert main(["run", "table1-linearpatch", "--limit", "2"]) == 130
-    assert capsys.readouterr().err == "interrupted; finished measurements are kept, run the same command to go on\n"
+    said = capsys.readouterr()
+    assert said.err == "interrupted; finished measurements are kept, run the same command to go on\n" and not said.out
     assert kept() == 3
 
 
@@ -248,6 +260,29 @@ def test_a_failed_cell_is_said_and_the_command_fails(measured_by, capsys):
     assert main(["run", "table1-linearpatch", "--limit", "2", "--row", "Dense"]) == 1
     assert "1 cell failed; the reasons are recorded and the next run tries again" in capsys.readouterr().err
     assert kept() == 10
+
+
+def test_a_run_ends_with_its_table(measured_by, capsys):
+    measured_by(FakeMeasure(["docstring_word@1"]))
+    command = ["run", "table1-linearpatch", "--limit", "2", "--row", "Dense"]
+    assert main([*command, "--format", "json"]) == 1  # a failed cell hides no other
+    row = json.loads(capsys.readouterr().out)["rows"][0]
+    assert row["cells"]["Continue"]["reproduced"] == 50 and row["cells"]["Word"]["status"].startswith("failed")
+    measured_by(FakeMeasure())
+    assert main([*command, "--no-show"]) == 0 and not capsys.readouterr().out
+    assert main(command) == 0  # nothing is left to measure
+    said = capsys.readouterr()
+    assert said.out.startswith("LinearPatch, Table 1") and "nothing to measure" in said.err
+
+
+def test_pictures_that_cannot_be_written_hide_no_table(capsys, monkeypatch, tmp_path):
+    """As in a checkout that may only be read."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(style.save, "__defaults__", (tmp_path / "file" / "rendered",))
+    assert main(["show", "figure4-laco", "figure2-prunecomp"]) == 0
+    said = capsys.readouterr()
+    assert "LaCo, Figure 4" in said.out and "Prune&Comp, Figure 2" in said.out
+    assert said.err.startswith("no pictures: cannot write the picture to ") and said.err.count("\n") == 1
 
 
 def test_several_targets_may_be_narrowed_to_rows_that_only_some_have(store, capsys):
@@ -291,6 +326,26 @@ def test_show_holds_the_stable_form(capsys, monkeypatch, tmp_path):
             else:  # of the paper's models only what needs no weights
                 assert cell["reproduced"] is None or cell is row["cells"]["Ratio"]
     assert all(set(c) >= {"text", "reported", "reproduced"} for c in table["claims"])
+
+
+def test_several_targets_are_one_list_and_one_table(capsys):
+    both = ["table1-linearpatch", "table9-linearpatch"]
+    assert main(["show", *both, "--format", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [table["target"] for table in shown] == both
+    assert main(["show", *both, "--format", "csv"]) == 0
+    lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [line["target"] for line in lines] == [
+        table["target"] for table in shown for row in table["rows"] for _ in row["cells"]
+    ]
+
+
+def test_show_fits_the_terminal(capsys, monkeypatch):
+    for width in (80, 200):
+        monkeypatch.setenv("COLUMNS", str(width))
+        assert main(["show", "table1-laco"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert width // 2 < max(map(len, lines)) <= width
 
 
 def test_a_folder_that_cannot_hold_records_is_refused_before_measuring(monkeypatch, tmp_path, capsys):

@@ -6,7 +6,8 @@ from hub_mirror import write_mmlus, write_rows
 
 from common import hub
 from common.errors import UserError
-from common.evaluation import PROTOCOLS, generation, harness, mmlu, scores, suites
+from common.evaluation import generation, harness, mmlu, scores, suites
+from common.evaluation.perplexity import PROTOCOLS
 from common.results import Recipe, Record, Store
 from reproductions import columns, fetch, measure, methods, registry, reported
 from reproductions.prepared import Prepared

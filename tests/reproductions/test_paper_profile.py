@@ -20,8 +20,9 @@ from transformers import AutoModelForCausalLM
 
 from common import corpora, hub, models, results, tables
 from common.errors import UserError
-from common.evaluation import PROTOCOLS, generation, harness, human_eval, mmlu
+from common.evaluation import generation, harness, human_eval, mmlu
 from common.evaluation.multiple_choice import SharedContextLM
+from common.evaluation.perplexity import PROTOCOLS
 from common.results import Store
 from figures import style
 from papers.reassessing import gradients

@@ -1,0 +1,42 @@
+"""Batches side by side on a CPU: threads that share the model, each computing its own batch with its own core.
+
+A core for each batch needs no meeting of the cores after each small operation, which costs little on an idle machine
+but most of the time where another process holds one of them: on two cores with three other processes, SmolLM2-135M in
+bfloat16 read 60 to 90 tokens/s with its operations split and 330 to 470 with its batches split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
+
+import torch
+
+# More threads than this wait for Python's lock; further cores are split among them.
+MOST = 8
+
+Item, Result = TypeVar("Item"), TypeVar("Result")
+
+
+@contextmanager
+def side_by_side(
+    function: Callable[[Item], Result], items: Sequence[Item], device: torch.device
+) -> Iterator[Iterator[Result]]:
+    """Gives function(item) for each item in order; on a CPU made by as many threads as torch has, up to `MOST`.
+
+    `function` runs in other threads: torch's modes of one thread (inference mode, autocast) are its own matter. Leaving
+    the context early drops what has not begun.
+    """
+    cores = torch.get_num_threads()
+    threads = min(cores, MOST, len(items)) if device.type == "cpu" else 1
+    if threads < 2:
+        yield map(function, items)
+        return
+    pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(cores // threads,))
+    try:
+        yield pool.map(function, items)
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(cores)

@@ -1,0 +1,58 @@
+"""How every command line starts: Ctrl-C is one line and exit status 130 at any moment, while modules are imported too.
+
+A KeyboardInterrupt in the middle of an import is a traceback, and some libraries make another error of it; so until a
+command's own code runs, which answers it, the process ends at once: nothing has been begun.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+INTERRUPTED = 130
+
+
+def guard() -> None:
+    """From here on Ctrl-C ends the process; not where the caller has it ignored (nohup), and not off the main thread."""
+    _answer(signal.default_int_handler, _leave)
+
+
+def run(main: Callable[..., int], *arguments) -> int:
+    """The exit status of a command's own code; Ctrl-C that it does not answer is one line. The process is to end then."""
+    _answer(_leave, signal.default_int_handler)
+    try:
+        return main(*arguments)
+    except KeyboardInterrupt:
+        os.write(2, b"interrupted\n")
+        return INTERRUPTED
+    finally:
+        _answer(signal.default_int_handler, signal.SIG_IGN)
+
+
+@contextmanager
+def nothing_begun() -> Iterator[None]:
+    """Inside, Ctrl-C ends the process at once: for imports that wait until they are needed."""
+    guarded = _answer(signal.default_int_handler, _leave)
+    try:
+        yield
+    finally:
+        if guarded:
+            _answer(_leave, signal.default_int_handler)
+
+
+def _answer(before, after) -> bool:
+    """Exchange the answer to Ctrl-C, if it is `before`; whether it was."""
+    if signal.getsignal(signal.SIGINT) is not before:
+        return False
+    try:
+        signal.signal(signal.SIGINT, after)
+    except ValueError:  # not the main thread, which alone is interrupted
+        return False
+    return True
+
+
+def _leave(*_) -> None:
+    os.write(2, b"interrupted; nothing was begun\n")
+    os._exit(INTERRUPTED)

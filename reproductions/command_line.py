@@ -1,0 +1,277 @@
+"""The command line: ``python -m reproductions {list,run,show,fetch,audit}``.
+
+Results go to standard output and files, progress and messages to standard error. Exit status: 0 all well, 1 a cell
+failed (the others are measured and kept), 2 a request that cannot be met, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+
+from common import launch
+from common.errors import Parser, UserError, one_line, quiet_logging, unknown
+from common.tables import check_format
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line's parser."""
+    top = Parser(prog="python -m reproductions", description="Run and show the papers' tables.")
+    top.add_argument("--verbose", action="store_true", help="log details and tracebacks to standard error")
+    commands = top.add_subparsers(dest="command", required=True, metavar="{list,run,show,fetch,audit}")
+
+    listing = commands.add_parser("list", help="every target with its title")
+    listing.add_argument("--json", action="store_true", help="as JSON")
+
+    run = commands.add_parser("run", help="measure what a target still lacks, one record per cell")
+    run.add_argument("targets", nargs="+", metavar="TARGET", help="as `list` prints them, e.g. table1-linearpatch")
+    _narrowing(run)
+    run.add_argument(
+        "--device", help="cpu, cuda, cuda:1, or auto to spread a model (default: cuda where there is a GPU)"
+    )
+    run.add_argument(
+        "--force",
+        action="store_true",
+        help="measure again what has a record, with its searches and trainings; the record is replaced",
+    )
+
+    run.add_argument("--no-show", action="store_true", help="do not print the tables afterwards")
+    _shown(run)
+
+    show = commands.add_parser("show", help="print tables, or draw figures, from records; measures nothing")
+    show.add_argument("targets", nargs="+", metavar="TARGET", help="several are shown one after another")
+    _narrowing(show)
+    _shown(show)
+
+    fetch = commands.add_parser("fetch", help="download every model and dataset a target needs, then run offline")
+    fetch.add_argument("target", metavar="TARGET")
+    _narrowing(fetch)
+    fetch.add_argument(
+        "--convert-weights",
+        action="store_true",
+        help="convert pickled weights to safetensors where a model has no others",
+    )
+
+    audit = commands.add_parser("audit", help="check the papers' own arithmetic")
+    audit.add_argument("--json", action="store_true", help="as JSON")
+    return top
+
+
+def _shown(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--format", default="terminal", help="terminal, md, csv, latex or json (default: terminal)")
+    command.add_argument(
+        "--also", default="", help=argparse.SUPPRESS
+    )  # the Makefile's own targets, to be suggested too
+
+
+def _narrowing(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--profile", help="standin or paper (default: as the model has it; without one, the stand-in's)"
+    )
+    command.add_argument(
+        "--model",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="standin, a registered model, a hub id or a directory; one of the paper's own is taken as printed; repeatable",
+    )
+    command.add_argument(
+        "--remove", metavar="N,N", help="layers to remove from the model (default: the paper's shares)"
+    )
+    command.add_argument("--row", metavar="PATTERN", help="only rows whose method fits, e.g. 'LinearPatch*'")
+    command.add_argument("--limit", type=int, metavar="N", help="a quick look: only N items of each task")
+    command.add_argument(
+        "--dtype",
+        help="float32, bfloat16 or float16, of weights and computation; records of one type are not those of another "
+        "(default: float32 for the stand-in, float16 for the papers' models, bfloat16 for any other)",
+    )
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.limit is not None and options.limit < 2:
+        raise UserError(f"--limit {options.limit} leaves no standard error; use at least 2")
+    if options.dtype is not None and options.dtype not in DTYPES:
+        raise unknown("dtype", options.dtype, DTYPES)
+    if hasattr(options, "format"):
+        check_format(options.format)
+
+
+def _subjects(options: argparse.Namespace, tables: list) -> list[tuple]:
+    """(subject, models of the paper's own to narrow it to) for each that a command names; [] when it names none."""
+    from dataclasses import replace
+
+    from reproductions import settings
+
+    remove = _counts(options.remove)
+    profile = options.profile
+    printed = {row.model for table in tables for row in table.rows(settings.PAPER, None)}
+    of_paper, found = [], []
+    for name in options.model:
+        if profile == "standin" and name != settings.STANDIN.model:
+            raise unknown("model in the standin profile", name, [settings.STANDIN.model])
+        if name in printed and not remove:
+            of_paper.append(name)
+        else:
+            found.append((settings.of_model(name, remove, profile), ()))
+    if remove and not options.model:
+        raise UserError("--remove says how many layers a model loses: say which with --model (make: MODEL=)")
+    if of_paper or (profile and not options.model):
+        found.insert(0, (settings.subject("paper" if of_paper else profile), tuple(of_paper)))
+    if options.dtype:
+        default = [] if found else [(settings.STANDIN, ())]
+        found = [(replace(subject, dtype=options.dtype), models) for subject, models in found or default]
+    return found
+
+
+def _counts(text: str | None) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError as error:
+        raise UserError(
+            f"--remove {text!r} is no list of numbers of layers; write for instance --remove 7,9"
+        ) from error
+
+
+def _list(options: argparse.Namespace) -> int:
+    from reproductions.registry import targets
+
+    found = {name: table.title for name, table in targets().items()}
+    if options.json:
+        print(json.dumps([{"target": name, "title": title} for name, title in found.items()], indent=1))
+    else:
+        width = max(map(len, found))
+        print("\n".join(f"{name:<{width}}  {title}" for name, title in found.items()))
+    return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    from common.results import Store
+    from reproductions import registry, runner, settings
+
+    _check(options)
+    tables = [registry.get(target) for target in options.targets]
+    store = Store()
+    narrowed = {"pattern": options.row, "limit": options.limit}
+    jobs = [
+        (subject, {"models": models, **narrowed})
+        for subject, models in _subjects(options, tables) or [(settings.STANDIN, ())]
+    ]
+    if all(subject.standin for subject, _ in jobs):
+        os.environ["HF_HUB_OFFLINE"] = "1"  # nothing of the stand-in comes from the hub: ask no network
+    work = [
+        entry
+        for subject, chosen in jobs
+        for entry in runner.missing(tables, store, subject, force=options.force, **chosen)
+    ]
+    failed = _measured(options, tables, store, jobs, work) if work else 0
+    if not work:
+        print("every cell has a record; nothing to measure", file=sys.stderr)
+    if failed:
+        cells = "1 cell" if failed == 1 else f"{failed} cells"
+        print(f"{cells} failed; the reasons are recorded and the next run tries again", file=sys.stderr)
+    shown = 0 if options.no_show else _show(options)
+    return 1 if failed else shown
+
+
+def _measured(options: argparse.Namespace, tables: list, store, jobs: list, work: list) -> int:
+    """Measure what is missing; the number of cells that failed.
+
+    Raises:
+        UserError: a device that cannot be used, or no data for anything that was asked for.
+    """
+    with launch.nothing_begun():  # torch and transformers: only when there is something to measure
+        from reproductions import fetch, measure, runner
+
+    device = measure.device_for(options.device, options.dtype, work)
+    lacking = fetch.lacking(work)
+    if lacking.everything:
+        mirror = "; a mirror of the hub can be named in LAYERLAB_HUB"
+        raise UserError(f"nothing can be measured: {fetch.summary(lacking, tables)}{mirror}")
+    if lacking.benchmarks or lacking.recipes:
+        print(one_line(f"warning: {fetch.summary(lacking, tables)}"), file=sys.stderr)
+    how = {"device": device, "force": options.force, "lacking": lacking.why}
+    return sum(runner.run(tables, store, subject, measure, **chosen, **how) for subject, chosen in jobs)
+
+
+def _show(options: argparse.Namespace) -> int:
+    from common import layout, tables
+    from common.results import Store
+    from reproductions import registry, runner, settings, show
+
+    _check(options)
+    wanted = [registry.get(target, options.also.split()) for target in options.targets]
+    store = Store()
+    named = _subjects(options, wanted)
+    models = [model for _, of_paper in named for model in of_paper]
+    chosen = {"pattern": options.row, "limit": options.limit}
+    first = named[0] if named else (settings.STANDIN, ())
+    shown = runner.fitting(wanted, first[0], first[1], *chosen.values())
+    built, pictures = [], []
+    for table, _ in shown:
+        subjects = [subject for subject, _ in named] or show.published(table, store, options.limit)
+        built.append(show.build(table, store, subjects, models=models, **chosen))
+        pictures += [(table, subject) for subject in subjects if table.draw]
+    width = layout.terminal_width() if options.format == "terminal" else None
+    print(tables.render(built if len(wanted) > 1 else built[0], options.format, width), end="")
+    _draw(options, store, pictures, models)
+    return 0
+
+
+def _draw(options: argparse.Namespace, store, pictures: list, models: list[str]) -> None:
+    """Draw each (table, subject); where pictures cannot be written that is said once, and the tables are there anyway."""
+    from reproductions import show
+
+    for table, subject in pictures:
+        narrowed = {"models": models if subject.printed else (), "pattern": options.row, "limit": options.limit}
+        try:
+            paths = show.drawn(table, store, subject, **narrowed)
+        except show.NotWritten as error:
+            print(one_line(f"no pictures: {error}"), file=sys.stderr)
+            return
+        print("\n".join(map(str, paths)) or "nothing measured yet: no picture", file=sys.stderr)
+
+
+def _fetch(options: argparse.Namespace) -> int:
+    from reproductions import fetch, registry, settings
+
+    _check(options)
+    table = registry.get(options.target)
+    for subject, models in _subjects(options, [table]) or [(settings.PAPER, ())]:
+        for what in fetch.fetch(
+            table, subject, models=models, pattern=options.row, convert_weights=options.convert_weights
+        ):
+            print(what)
+    return 0
+
+
+def _audit(options: argparse.Namespace) -> int:
+    from reproductions import audit
+    from reproductions.audit import report
+
+    print((report.as_json if options.json else report.as_text)(audit.findings()), end="")
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    options = parser().parse_args(arguments)
+    quiet_logging(options.verbose)
+    commands = {"list": _list, "run": _run, "show": _show, "fetch": _fetch, "audit": _audit}
+    try:
+        return commands[options.command](options)
+    except UserError as error:
+        if options.verbose:
+            logging.exception("refused")
+        print(one_line(f"error: {error}"), file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; finished measurements are kept, run the same command to go on", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

@@ -1,0 +1,62 @@
+"""Ctrl-C while a command line starts: the process interrupts itself at the import of a named module."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from common.results import ROOT
+
+CUSTOMIZE = """
+import os, signal, sys
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == os.environ["STOP_AT"]:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupts())
+"""
+TOOLS = ("linearpatch", "prunecomp", "laco", "reassessing")
+
+
+def start(tmp_path, module, *arguments, **options):
+    (tmp_path / "sitecustomize.py").write_text(CUSTOMIZE)
+    environment = os.environ | {
+        "STOP_AT": module,
+        "PYTHONPATH": str(tmp_path),
+        "LAYERLAB_RESULTS": str(tmp_path / "mine"),
+    }
+    command = [sys.executable, "-m", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, **options)
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [
+        *((name, ["reproductions", "list"]) for name in ("common.errors", "difflib", "reproductions.registry")),
+        ("torch", ["reproductions", "run", "table1-linearpatch", "--limit", "3"]),
+        *((name, [f"papers.{tool}", "--help"]) for tool in TOOLS for name in ("torch", "common.product")),
+        ("papers.laco.merge", ["papers.laco", "--help"]),
+    ],
+)
+def test_ctrl_c_in_an_import_is_one_line(tmp_path, module, arguments):
+    done = start(tmp_path, module, *arguments)
+    assert done.returncode == 130
+    assert done.stderr.startswith("interrupted") and done.stderr.count("\n") == 1
+    assert not done.stdout and not list(tmp_path.glob("mine/**/*.json"))
+
+
+def test_where_it_is_ignored_it_stays_so(tmp_path):
+    """As under nohup."""
+    done = start(
+        tmp_path, "difflib", "reproductions", "list", preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)
+    )
+    assert done.returncode == 0 and "table1-linearpatch" in done.stdout
+
+
+def test_without_interruption_nothing_changes(tmp_path):
+    done = start(tmp_path, "no.such.module", "reproductions", "list", "--jso")
+    assert done.returncode == 0 and done.stdout.startswith("[")
+    done = start(tmp_path, "no.such.module", "reproductions", "show", "grid", "--limit", "x")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "--limit" in done.stderr

@@ -1,0 +1,131 @@
+"""Refitting around a cut: against naive least squares, the dense model, and a saved and reloaded checkpoint."""
+
+import copy
+
+import pytest
+import torch
+
+from common import checkpoint, refit
+from common.decoder import Decoder
+from common.errors import UserError
+
+PLAIN = ("llama", "mistral", "qwen2", "qwen3")
+
+
+@pytest.fixture(scope="module")
+def ids():
+    return torch.randint(5, 300, (6, 24), generator=torch.Generator().manual_seed(0))
+
+
+def streams(model, ids):
+    """X[0] .. X[N] of a model, from hooks on nothing of ours: Hugging Face's hidden states, and the last layer's output."""
+    with torch.no_grad():
+        found = list(model(ids, output_hidden_states=True, use_cache=False).hidden_states)
+        found[-1] = Decoder(model).run(found[-2], len(found) - 2, len(found) - 1)
+    return found
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_the_matrix_before_the_cut_is_the_ridge_regression_of_all_tokens_at_once(kind, ids, make_tiny):
+    model = make_tiny(kind)
+    dense, ridge = copy.deepcopy(model), 1e-2
+    [report] = refit.refit(model, ids, [2, 3], following=0, ridge=ridge, batch_size=4)
+    seen = []
+    down = dense.model.layers[1].mlp.down_proj
+    handle = down.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    x = streams(dense, ids)
+    handle.remove()
+    features = seen[0].flatten(0, 1).double()  # [tokens, features]
+    missing = (x[4] - x[2]).flatten(0, 1).double()
+    r = ridge * features.square().sum() / features.shape[1]  # the trace of the Gram matrix over its size
+    stacked = torch.cat([features, r.sqrt() * torch.eye(features.shape[1], dtype=torch.float64)])
+    wanted = torch.linalg.lstsq(
+        stacked, torch.cat([missing, torch.zeros(features.shape[1], missing.shape[1]).double()])
+    )
+    change = (model.model.layers[1].mlp.down_proj.weight - down.weight).double().T
+    assert torch.allclose(change, wanted.solution, atol=1e-5 * wanted.solution.abs().max().item())
+    left = (missing - features @ wanted.solution).square().sum() / x[4].double().square().sum()
+    assert report == {
+        "layer": 1,
+        "matrix": "mlp.down_proj",
+        "error": pytest.approx(report["error"]),
+        "left": pytest.approx(left.item(), rel=1e-3),
+    }
+    assert report["error"] == pytest.approx((missing.square().sum() / x[4].double().square().sum()).item(), rel=1e-4)
+    # nothing else changes, and the layers are gone
+    assert len(model.model.layers) == dense.config.num_hidden_layers - 2
+    assert torch.equal(model.model.layers[1].self_attn.o_proj.weight, dense.model.layers[1].self_attn.o_proj.weight)
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_every_refit_brings_the_stream_nearer_to_the_dense_one(kind, ids, make_tiny):
+    dense = make_tiny(kind)
+    distances = {}
+    for following in (0, 1, 2):
+        model = copy.deepcopy(dense)
+        reports = refit.refit(model, ids, [2], following=following, ridge=1e-4)
+        assert [(r["layer"], r["matrix"]) for r in reports] == [(1, refit.MLP)] + [
+            (3 + k, matrix) for k in range(following) for matrix in (refit.ATTENTION, refit.MLP)
+        ]
+        assert all(report["left"] < report["error"] for report in reports)
+        # the report of the last matrix is what a forward pass of the pruned model shows
+        last = reports[-1]["layer"]
+        ours = streams(model, ids)[last]  # one layer is gone: the boundary after dense layer `last`
+        theirs = streams(dense, ids)[last + 1] if following else streams(dense, ids)[3]
+        ours = ours if following else streams(model, ids)[2]
+        share = ((ours - theirs).double().square().sum() / theirs.double().square().sum()).item()
+        assert share == pytest.approx(reports[-1]["left"], rel=2e-2)
+        distances[following] = (streams(model, ids)[4] - streams(dense, ids)[5]).norm().item()
+    assert distances[2] < distances[1] < distances[0]
+
+
+def test_a_layer_that_does_nothing_is_removed_without_a_change(ids, make_tiny):
+    model = make_tiny("llama")
+    for name in (refit.ATTENTION, refit.MLP):
+        torch.nn.init.zeros_(model.model.layers[3].get_submodule(name).weight)
+    dense = copy.deepcopy(model)
+    refit.refit(model, ids, [3], following=2)
+    with torch.no_grad():
+        assert torch.allclose(model(ids).logits, dense(ids).logits, atol=1e-5)
+
+
+def test_several_cuts_are_refitted_from_the_first_to_the_last(ids, make_tiny):
+    model = make_tiny("llama")
+    layers = model.config.num_hidden_layers
+    reports = refit.refit(model, ids, [1, 4], following=1)
+    assert [(r["layer"], r["matrix"]) for r in reports] == [
+        (0, refit.MLP), (2, refit.ATTENTION), (2, refit.MLP), (3, refit.MLP), (5, refit.ATTENTION), (5, refit.MLP)
+    ][: len(reports)]  # fmt: skip
+    assert all(report["left"] < report["error"] for report in reports) and len(model.model.layers) == layers - 2
+
+
+def test_the_result_is_a_plain_checkpoint(ids, tmp_path, tiny_tokenizer, make_tiny):
+    from transformers import AutoModelForCausalLM
+
+    model = make_tiny("llama")
+    size = sum(p.numel() for p in model.model.layers[0].parameters())
+    before = sum(p.numel() for p in model.parameters())
+    refit.refit(model, ids, [2, 3])
+    assert before - sum(p.numel() for p in model.parameters()) == 2 * size
+    checkpoint.save(model, tiny_tokenizer, tmp_path / "model")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    with torch.no_grad():
+        assert torch.equal(again(ids).logits, model(ids).logits)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("gemma2", {}, "architecture 'gemma2' cannot be refitted"),
+        ("mixtral", {}, "architecture 'mixtral' cannot be refitted"),
+        ("llama", {"ridge": 0.0}, "ridge a positive number"),
+        ("llama", {"following": -1}, "following must be 0 or more"),
+        ("llama", {"removed": [77]}, "the model has layers"),
+    ],
+)
+def test_what_cannot_be_refitted_is_refused_before_anything_changes(kind, options, message, ids, make_tiny):
+    model = make_tiny(kind)
+    layers = model.config.num_hidden_layers
+    with pytest.raises(UserError, match=message):
+        refit.refit(model, ids, options.pop("removed", [2]), **options)
+    assert len(model.model.layers) == layers

@@ -1,0 +1,130 @@
+"""What there is no data for is known before anything is measured, said once, and recorded without loading a model."""
+
+import json
+
+import pytest
+
+from common import pickled
+from common.errors import NoData, UserError
+from reproductions import fetch, measure, registry, runner
+from reproductions.__main__ import main
+from reproductions.command_line import parser
+
+MODEL = "smollm2-135m-instruct"
+COMMAND = ["run", "table1-linearpatch", "--model", MODEL]
+
+
+class Measured:
+    """In place of models: what was prepared and measured."""
+
+    def __init__(self):
+        self.prepared, self.cells = [], []
+
+    def prepare(self, recipe, **options):
+        self.prepared.append(recipe.hash)
+        found = runner.Work(recipe, "")
+        found.details, found.provenance = {}, {}
+        return found
+
+    def benchmark(self, prepared, name):
+        self.cells.append((prepared.recipe.hash, name))
+        values = dict.fromkeys(("acc", "acc_norm", "ratio", "perplexity"), 0.5)
+        return values, dict.fromkeys(values, 0.01), {}
+
+
+@pytest.fixture
+def measured(monkeypatch, tmp_path):
+    monkeypatch.setenv("LAYERLAB_RESULTS", str(tmp_path / "mine"))
+    fake = Measured()
+    for name in ("prepare", "benchmark"):
+        monkeypatch.setattr(measure, name, getattr(fake, name))
+    return fake
+
+
+@pytest.fixture
+def data(monkeypatch):
+    """Everything is there but what is added to this set; the list holds what was looked for."""
+    absent, asked = set(), []
+
+    def look(name):
+        asked.append(name)
+        if name in absent:
+            raise NoData(f"could not fetch {name}: no network; fetch it elsewhere")
+
+    for kind in fetch._DATA:
+        monkeypatch.setitem(fetch._DATA, kind, look)
+    return absent, asked
+
+
+def records(tmp_path):
+    return [json.loads(path.read_text()) for path in (tmp_path / "mine").rglob("*.json")]
+
+
+def test_a_benchmark_without_data_is_recorded_at_once(measured, data, tmp_path, capsys):
+    absent, asked = data
+    (race,) = {c.benchmark for c in registry.get("table1-linearpatch").columns("paper") if c.label == "Race-h"}
+    absent.update({race, "perplexity@linearpatch-wikitext2"})
+    assert main(COMMAND) == 0
+    assert len(asked) == len(set(asked)) and {*absent, "piqa"} < set(asked)
+    error = capsys.readouterr().err
+    assert error.count("could not fetch") == 1
+    assert error.startswith(f"warning: no data for Race-h, WIKI-2 (ours): could not fetch {race}: no network; fetch")
+    statuses = {(r["recipe_hash"], r["benchmark"]): r["status"] for r in records(tmp_path)}
+    assert {key[1] for key, status in statuses.items() if status == "no data"} == absent
+    assert {key for key, status in statuses.items() if status == "ok"} == set(measured.cells)
+    assert not {name for _, name in measured.cells} & absent
+
+
+def test_rows_without_calibration_text_are_recorded_without_a_model(measured, data, tmp_path, capsys):
+    absent, _ = data
+    rows = [row for row in registry.get("table1-linearpatch").rows(_subject()) if row.recipe]
+    (text,) = {row.recipe.calibration["corpus"] for row in rows if row.recipe.calibration}
+    absent.add(text)
+    assert main(COMMAND) == 0
+    free = {row.recipe.hash for row in rows if not list(fetch._texts(row.recipe))}
+    assert set(measured.prepared) == free and 0 < len(free) < len(rows)
+    assert capsys.readouterr().err.startswith(f"warning: no data for the rows that read {text}: could not fetch")
+    statuses = {(r["recipe_hash"] in free): {r["status"]} for r in records(tmp_path)}
+    assert statuses == {True: {"ok"}, False: {"no data"}}
+
+
+def test_where_nothing_can_be_measured_one_line_says_why(measured, tmp_path, capsys):
+    """The tests have neither hub nor mirror."""
+    assert main(COMMAND) == 2
+    error = capsys.readouterr().err
+    assert (
+        error.startswith("error: nothing can be measured: no data for ARC-c, ARC-e, BoolQ") and error.count("\n") == 1
+    )
+    assert "could not fetch dataset" in error and "LAYERLAB_HUB" in error and len(error) <= 600
+    assert not measured.prepared and not records(tmp_path)
+
+
+def test_the_stand_in_looks_for_nothing(measured, data):
+    _, asked = data
+    assert main(["run", "table1-linearpatch", "--limit", "2"]) == 0
+    assert measured.cells and not asked
+
+
+def test_what_is_no_lack_of_data_is_left_to_its_cell(measured, data, monkeypatch):
+    def refuses(name):
+        raise UserError("the data has no column")
+
+    monkeypatch.setitem(fetch._DATA, "benchmark", refuses)
+    assert main(COMMAND) == 0
+    assert "piqa" in {name for _, name in measured.cells}
+
+
+def test_weights_are_converted_when_asked_for(data, monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(fetch.models, "resolve", lambda name, **options: asked.append((name, options)))
+    for more in ([], [pickled.FLAG]):
+        assert parser().parse_args(["fetch", "grid", *more]).convert_weights == bool(more)
+        assert main(["fetch", "table1-linearpatch", "--model", "llama-2-7b", *more]) == 0
+    assert asked == [("llama-2-7b", {"convert_weights": False}), ("llama-2-7b", {"convert_weights": True})]
+    assert "model llama-2-7b: here" in capsys.readouterr().out
+
+
+def _subject():
+    from reproductions import settings
+
+    return settings.of_model(MODEL)

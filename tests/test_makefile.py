@@ -1,0 +1,73 @@
+"""What make asks of the command line: a stand-in for Python prints its arguments, one a line."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from common.results import ROOT
+from reproductions.command_line import parser
+
+pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+PYTHON = """#!/bin/sh
+case "$*" in
+  "-m reproductions list") printf 'table1-laco  title\nfigure-search-laco  title\ntable1-linearpatch  title\n' ;;
+  *) printf '%s\n' "$@" ;;
+esac
+"""
+
+
+@pytest.fixture
+def make(tmp_path):
+    """make in a copy of the repository's Makefile whose environment is built: (exit status, arguments, errors)."""
+    for name in ("Makefile", "requirements.lock", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(PYTHON)
+    python.chmod(0o755)
+    (tmp_path / ".venv" / ".stamp").touch()
+    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+
+    def run(*arguments):
+        done = subprocess.run(["make", *arguments], cwd=tmp_path, env=kept, capture_output=True, text=True)
+        return done.returncode, done.stdout.splitlines()[2:], done.stderr
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [
+        (["table1-laco"], ["run", "table1-laco"]),
+        (["grid", "LIMIT=20"], ["run", "grid", "--limit", "20"]),
+        (["figureA-reassessing-render", "FORMAT=md"], ["show", "figureA-reassessing", "--format", "md"]),
+        (["grid-fetch", "MODEL=a", "CONVERT_WEIGHTS=1"], ["fetch", "grid", "--model", "a", "--convert-weights"]),
+        (["table1-laco", "FORCE=1"], ["run", "table1-laco", "--force"]),
+        *((["table1-laco", f"FORCE={value}"], ["run", "table1-laco"]) for value in ("", "0", "no", "false")),
+        (["table1-laco", "PROFILE=", "ROW=", "MODEL=", "DEVICE= "], ["run", "table1-laco"]),
+        (["table1-laco", "ROW=O'Brien"], ["run", "table1-laco", "--row", "O'Brien"]),
+        (["table1-laco", 'ROW="; exit 7; `exit 8` #'], ["run", "table1-laco", "--row", '"; exit 7; `exit 8` #']),
+        (["table1-laco", "MODEL=a b'c", "REMOVE=7,9"],
+         ["run", "table1-laco", "--model", "a", "--model", "b'c", "--remove", "7,9"]),
+        (["laco", "ROW=O'Brien"], ["run", "table1-laco", "figure-search-laco", "--row", "O'Brien"]),
+    ],
+)  # fmt: skip
+def test_values_reach_the_command_line_as_they_are(make, arguments, asked):
+    assert make(*arguments) == (0, asked, "")
+    parser().parse_args(asked)
+
+
+@pytest.mark.parametrize("name", ["table", "figure", "tabel1-laco", "tests", "it's", "table.o"])
+def test_what_is_no_target_is_looked_up(make, name):
+    status, asked, error = make(name)
+    assert (status, error) == (0, "") and asked[:2] in (["show", name], ["run", name])
+    assert "Makefile" not in asked
+
+
+def test_without_an_environment_that_is_said(make, tmp_path):
+    shutil.rmtree(tmp_path / ".venv")
+    status, asked, error = make("tabel1-laco")
+    assert status == 2 and not asked
+    assert error.splitlines()[0] == "error: make has no target tabel1-laco; make help lists all"
