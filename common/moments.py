@@ -9,8 +9,8 @@ weight makes each token count alike: a massive token, a thousand times the other
 kept are sums over tokens, so memory does not grow with them. The four papers match magnitudes instead.
 
 Who was first: ReplaceMe (arXiv 2505.02819, May 2025) fits a matrix by least squares to the last kept MLP's output, Ghosted
-Layers (2605.15491, May 2026) one to the stream, without weights and with a ridge of 1e-6. Ours are the weights, the ridge as a
-share of the mean eigenvalue, the families between one factor and any matrix, and `unexplained`.
+Layers (2605.15491, May 2026) one to the stream, without weights and with a ridge of 1e-6. Ours are the weights, the ridge
+as a share of the mean eigenvalue, the families between one factor and any matrix, and `unexplained`.
 """
 
 from __future__ import annotations

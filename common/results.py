@@ -7,8 +7,6 @@ read is checked first; a file that is no record is set aside, and the measuremen
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import os
 import platform
@@ -23,6 +21,7 @@ from pathlib import Path
 
 from common import record_json
 from common.errors import UserError
+from common.recipe import Recipe
 from common.record_json import SCHEMA, Unreadable
 
 log = logging.getLogger(__name__)
@@ -30,37 +29,6 @@ log = logging.getLogger(__name__)
 ROOT = Path(__file__).resolve().parents[1]
 PUBLISHED = ROOT / "reproductions" / "results"
 PACKAGES = ("torch", "transformers", "datasets", "lm-eval", "tokenizers", "numpy", "scipy")
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How a model comes about: which one, which layers go and how they are chosen, what repairs the cut, what trains it.
-
-    weights: digest or pinned revision of the weights. Mappings must be JSON-able. limit: the number of items a task is cut
-    to, None for all; a quick look is another recipe, so it never passes for the whole measurement. dtype: of the weights
-    and the computation; float32 is left out of the canonical form, which is how recipes were spelled before there was one.
-    """
-
-    model: str
-    profile: str
-    weights: str | None = None
-    selection: Mapping | None = None
-    repair: Mapping | None = None
-    training: Mapping | None = None
-    calibration: Mapping | None = None
-    fidelity: str = "paper"
-    limit: int | None = None
-    dtype: str = "float32"
-
-    def canonical_json(self) -> str:
-        """One spelling per recipe: sorted keys, no spaces."""
-        fields = {key: value for key, value in asdict(self).items() if (key, value) != ("dtype", "float32")}
-        return json.dumps(fields, sort_keys=True, separators=(",", ":"))
-
-    @property
-    def hash(self) -> str:
-        """Sixteen hexadecimal digits of the canonical JSON's SHA-256."""
-        return hashlib.sha256(self.canonical_json().encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)

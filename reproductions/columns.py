@@ -1,10 +1,14 @@
-"""Columns that several papers' tables share: MMLU by category and LaCo's suite."""
+"""Columns that several papers' tables share: the Ratio, nine tasks, MMLU by category, LaCo's suite."""
 
 from __future__ import annotations
 
+from common.evaluation import suites
 from common.standin.tasks import VERSION as TASKS_VERSION
 from reproductions.registry import Column
 
+RATIO = Column("Ratio", "parameters", "ratio", scale=100, compare="exact", weight_free=True)
+# The stand-in's tasks where questions are not what a table is about.
+FEW = ("Continue", "ParName", "ParType", "Section")
 # Labels are those of the papers' tables; (label, key) or (label, benchmark, key).
 _MMLU = {
     "paper": ("mmlu@hendrycks", {"STEM": "stem", "Humanities": "humanities", "Social": "social", "Other": "other"}),
@@ -87,3 +91,17 @@ def laco_averages(profile: str) -> list[Column]:
     return averages + [
         Column(label, derived="average", of=members) for label, members in LACO_CATEGORIES[profile].items()
     ]
+
+
+def tasks(profile: str, *, few: bool = False, hidden: bool = False) -> list[Column]:
+    """The nine tasks. few: on the stand-in only the four FEW."""
+    suite = suites.get("standin-qa" if profile == "standin" else "linearpatch-qa")
+    # A stand-in task is ours and may change: its version is part of the benchmark's name.
+    version = f"@{TASKS_VERSION}" if profile == "standin" else ""
+    chosen = [task for task in suite.columns if not (few and profile == "standin") or task.label in FEW]
+    return [Column(task.label, task.task + version, task.metric, scale=100, hidden=hidden) for task in chosen]
+
+
+def ratio_and_mmlu(profile: str) -> list[Column]:
+    """Ratio, the four categories of MMLU and their question-weighted mean."""
+    return [RATIO, *mmlu(profile)]

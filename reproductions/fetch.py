@@ -13,9 +13,8 @@ from common import corpora, instructions, models
 from common.errors import NoData, UserError
 from common.evaluation import harness, mmlu
 from common.evaluation.perplexity import PROTOCOLS
-from common.results import Recipe
-from reproductions import methods, settings, shapes
-from reproductions.prepared import named
+from common.recipe import Recipe
+from reproductions import benchmarks, settings, shapes, steps  # noqa: F401 - steps: those that recipes name
 from reproductions.registry import Table
 from reproductions.runner import Work, choose_rows
 from reproductions.settings import PAPER, Subject
@@ -60,8 +59,8 @@ def fetch(
         return
     jobs = [("model", name) for name in dict.fromkeys(row.model for row in rows)]
     jobs += dict.fromkeys(job for row in rows for job in _texts(row.recipe))
-    benchmarks = dict.fromkeys(column.benchmark for column in table.columns_for(subject) if column.benchmark and rows)
-    jobs += [("benchmark", name) for name in benchmarks]
+    names = dict.fromkeys(column.benchmark for column in table.columns_for(subject) if column.benchmark and rows)
+    jobs += [("benchmark", name) for name in names]
     lacking = []
     for kind, name in tqdm(jobs, desc="fetching", disable=None):
         try:
@@ -114,8 +113,7 @@ def summary(found: Lacking, tables: Sequence[Table]) -> str:
 
 def _texts(recipe: Recipe) -> list[tuple[str, str]]:
     """What a recipe is calibrated and trained on: (kind, name)."""
-    kinds = {"corpus": ("corpus", "validation"), "instructions": ("source",)}
-    return list(dict.fromkeys((kind, name) for kind, keys in kinds.items() for name in named(recipe, keys)))
+    return sorted(recipe.reads(), key=lambda pair: pair[0])
 
 
 def _model(name: str, convert_weights: bool) -> None:
@@ -125,14 +123,15 @@ def _model(name: str, convert_weights: bool) -> None:
 def _readers(name: str) -> list[Callable]:
     """Calls that load the text or items of a benchmark; none for those that measure the model alone."""
     base, _, argument = name.partition("@")
-    readers = [partial(corpora.texts, corpus) for corpus in methods.known("READS").get(base, ())]
+    known = benchmarks.known()
+    readers = [partial(corpora.texts, corpus) for corpus in (known[base].reads if base in known else ())]
     if base == "perplexity":
         readers.append(partial(corpora.texts, PROTOCOLS[argument].source))
     elif base == "mmlu" and argument:
         readers.append(partial(_mmlu, argument))
     elif (group := base.removeprefix("laco_")) in harness.GROUPS:
         readers.append(lambda: harness.load_tasks(harness.members(group)))
-    elif base not in methods.known("BENCHMARKS"):
+    elif base not in known:
         readers.append(lambda: harness.load_tasks([base]))
     return readers
 

@@ -1,8 +1,8 @@
-"""From a recipe to a prepared model, and from a prepared model to the values of one benchmark.
+"""From a recipe to a model as it says, and from there to the values of one benchmark.
 
-The only module of the command line that loads models. It carries out what a recipe says, in this order: choose layers,
-remove them and repair the cut, train. What the names in a recipe stand for is in `reproductions.methods`; what a table
-wants measured is declared in the papers' modules beside this one.
+The only module of the command line that loads models. What the names in a recipe stand for is registered in
+`papers.<paper>.steps`, `common.steps` and `reproductions.steps`; what can be measured in `reproductions.benchmarks`; what a
+table wants measured is declared in the papers' modules beside this one.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ import torch
 import transformers
 
 from common import corpora, models
-from common.errors import UserError, unknown
-from common.results import Recipe
+from common.context import Context, carry_out
+from common.errors import UserError
+from common.recipe import Recipe
 from common.standin import corpus as standin_corpus
-from common.surgery import remove_layers
-from reproductions import methods, shape_measures, shapes
-from reproductions.methods import shared
-from reproductions.prepared import Prepared, named
+from reproductions import benchmarks, shape_measures, shapes, steps  # noqa: F401 - steps: those that recipes name
 from reproductions.runner import Work
 
 # Pruned models of one table are held together up to this many bytes: a thousand stand-ins, ten models of 135 M, no larger.
@@ -72,8 +70,10 @@ def _flops() -> float:
     return 2 * 1024**3 / (time.perf_counter() - started)
 
 
-def prepare(recipe: Recipe, *, device: str = "cpu", progress: bool = False, anew: bool = False) -> Prepared:
-    """Load the recipe's model, choose and remove layers, repair the cut and train (a shape recipe: build the shape alone).
+def prepare(
+    recipe: Recipe, *, device: str = "cpu", progress: bool = False, anew: bool = False
+) -> Context | shape_measures.Shape:
+    """Load the recipe's model and carry the recipe out (a shape recipe: build the shape alone).
 
     anew: searches and trainings that an earlier run finished are done again.
 
@@ -91,53 +91,33 @@ def prepare(recipe: Recipe, *, device: str = "cpu", progress: bool = False, anew
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     model, tokenizer = models.load(recipe.model, device=device, dtype=recipe.dtype)
-    prepared = Prepared(model, tokenizer, recipe, sum(p.numel() for p in model.parameters()), anew=anew)
-    # Where the files lie on this machine says nothing to anyone else.
-    source = {"name": model.source["name"], "revision": model.source["revision"], "weights": recipe.weights}
-    prepared.provenance = {"model": source | {"dtype": recipe.dtype}}
-    if model.device.type == "cuda":
-        prepared.provenance["gpu"] = torch.cuda.get_device_name(model.device)
-    if recipe.profile == "standin":
-        prepared.provenance["corpus"] = {split: standin_corpus.digest(split) for split in ("train", "test")}
-    if recipe.selection is not None:
-        _prune(prepared, progress)
-    if recipe.training is not None:
-        _entry("training", "TRAININGS", recipe.training)(prepared, progress)
+    parameters = sum(p.numel() for p in model.parameters())
+    context = Context(model, tokenizer, recipe, parameters, anew=anew, progress=progress)
+    context.provenance = _provenance(context)
+    carry_out(context)
     if recipe.profile == "paper":  # after the work: the texts it read are still at hand
-        prepared.provenance["corpus"] = {name: corpora.digest(name) for name in named(recipe, ("corpus", "validation"))}
-    prepared.model.eval()
-    return prepared
+        context.provenance["corpus"] = {name: corpora.digest(name) for kind, name in recipe.reads() if kind == "corpus"}
+    context.model.eval()
+    context.progress = False
+    return context
 
 
-def _entry(what: str, kind: str, mapping: dict):
-    found = methods.known(kind)
-    if mapping["method"] not in found:
-        raise unknown(what, mapping["method"], found)
-    return found[mapping["method"]]
+def _provenance(context: Context) -> dict:
+    # Where the files lie on this machine says nothing to anyone else.
+    recipe, model = context.recipe, context.model
+    source = {"name": model.source["name"], "revision": model.source["revision"], "weights": recipe.weights}
+    found: dict = {"model": source | {"dtype": recipe.dtype}}
+    if model.device.type == "cuda":
+        found["gpu"] = torch.cuda.get_device_name(model.device)
+    if recipe.profile == "standin":
+        found["corpus"] = {split: standin_corpus.digest(split) for split in ("train", "test")}
+    return found
 
 
-def _prune(prepared: Prepared, progress: bool) -> None:
-    recipe, decoder = prepared.recipe, prepared.decoder
-    layers = decoder.num_layers
-    if recipe.selection["method"] in methods.known("PRUNERS"):
-        methods.known("PRUNERS")[recipe.selection["method"]](prepared, progress)
-    else:
-        removed = list(map(int, _entry("selection", "SELECTIONS", recipe.selection)(prepared, progress)))
-        prepared.details["removed"] = removed
-        if recipe.repair is None:
-            remove_layers(prepared.model, removed)
-        else:
-            _entry("repair", "REPAIRS", recipe.repair)(prepared, removed, progress)
-    prepared.details |= {"layers": layers, "layer_executions": decoder.executions}
-
-
-def benchmark(prepared: Prepared, name: str) -> tuple:
-    """Values, standard errors and details of one benchmark: NAME or NAME@ARGUMENT of a method's, or an lm-eval task.
+def benchmark(context: Context | shape_measures.Shape, name: str) -> tuple:
+    """Values, standard errors and details of one benchmark: NAME or NAME@ARGUMENT, or an lm-eval task.
 
     Perplexities and tasks have a fourth part: outcomes per window or item, numpy arrays by name.
     """
-    if isinstance(prepared, shape_measures.Prepared):
-        return shape_measures.benchmark(prepared, name)
-    base, _, argument = name.partition("@")
-    found = methods.known("BENCHMARKS")
-    return found[base](prepared, argument) if base in found else shared.task(prepared, name)
+    where = shape_measures.benchmark if isinstance(context, shape_measures.Shape) else benchmarks.measure
+    return where(context, name)

@@ -15,7 +15,7 @@ from torch import nn
 from common import shapes
 from common.baselines.streamline import FeedForward
 from common.errors import unknown
-from common.results import Recipe
+from common.recipe import Recipe
 
 # Reassessing, Section 3.3 and its official code: rank 8 on every matrix of a layer.
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -24,7 +24,7 @@ MACS_TOKENS = 64  # Reassessing, "Statistics": a sentence of 64 tokens
 
 
 @dataclass
-class Prepared:
+class Shape:
     """A model without numbers, as a shape recipe describes it."""
 
     model: nn.Module
@@ -38,27 +38,27 @@ def _dense_parameters(name: str) -> int:
     return shapes.parameters(shapes.skeleton(name))
 
 
-def prepare(wanted: Recipe) -> Prepared:
+def prepare(wanted: Recipe) -> Shape:
     """Build the recipe's model on the meta device."""
     model = shapes.skeleton(wanted.model, (wanted.selection or {}).get("count", 0))
-    return Prepared(model, wanted, {"layers": model.config.num_hidden_layers}, {"model": {"name": wanted.model}})
+    return Shape(model, wanted, {"layers": model.config.num_hidden_layers}, {"model": {"name": wanted.model}})
 
 
-def _added(prepared: Prepared, which: str = "method") -> int:
+def _added(shape: Shape, which: str = "method") -> int:
     """Parameters of what stands in for the removed layers."""
-    repair = (prepared.recipe.repair or {}).get(which)
-    width, inner = prepared.model.config.hidden_size, prepared.model.config.intermediate_size
+    repair = (shape.recipe.repair or {}).get(which)
+    width, inner = shape.model.config.hidden_size, shape.model.config.intermediate_size
     known = {None: 0, "linearpatch": width * width, "streamline-ffn": 3 * width * inner}
     if repair not in known:
         raise unknown("repair", repair, filter(None, known))
     return known[repair]
 
 
-def _parameters(prepared: Prepared) -> dict:
-    dense, left = _dense_parameters(prepared.recipe.model), shapes.parameters(prepared.model)
-    added, unit = _added(prepared), _added(prepared, "over") or 1e6
-    layers = prepared.model.config.num_hidden_layers
-    removed = (prepared.recipe.selection or {}).get("count", 0)
+def _parameters(shape: Shape) -> dict:
+    dense, left = _dense_parameters(shape.recipe.model), shapes.parameters(shape.model)
+    added, unit = _added(shape), _added(shape, "over") or 1e6
+    layers = shape.model.config.num_hidden_layers
+    removed = (shape.recipe.selection or {}).get("count", 0)
     return {
         "dense": dense,
         "left": left,
@@ -72,12 +72,12 @@ def _parameters(prepared: Prepared) -> dict:
 
 
 @torch.no_grad()
-def _inserted(prepared: Prepared) -> dict:
+def _inserted(shape: Shape) -> dict:
     """Seconds that what is inserted takes for 256 tokens on this CPU, float32, random weights; the least of five calls.
 
     With ``over`` the quotient of the two methods' seconds, whose calls take turns.
     """
-    config, repair = prepared.model.config, prepared.recipe.repair
+    config, repair = shape.model.config, shape.recipe.repair
     width = config.hidden_size
     x = torch.randn(CPU_TOKENS, width, generator=torch.Generator().manual_seed(0))
     made = {
@@ -99,39 +99,39 @@ def _inserted(prepared: Prepared) -> dict:
     return {"seconds": value, "tokens": CPU_TOKENS, "threads": torch.get_num_threads()}
 
 
-def _memory(prepared: Prepared) -> dict:
+def _memory(shape: Shape) -> dict:
     """MiB of the weights, and as an allocator that hands out blocks counts them with the rotary frequencies.
 
     Up to version 4.47, transformers kept a table of ``head_dim / 2`` rotary frequencies in every layer besides the model's.
     """
-    quantized = (prepared.recipe.training or {}).get("method") == "gptq"
+    quantized = (shape.recipe.training or {}).get("method") == "gptq"
     # Linear layers inside the decoder layers at 4 bits, without scales or zero points: no 4-bit model is smaller.
-    bits, kinds = (prepared.recipe.training["bits"], (nn.Linear,)) if quantized else (16, ())
-    weights = shapes.memory_mib(prepared.model, bits, quantized=kinds)
-    tables = 1 + prepared.model.config.num_hidden_layers
-    table = shapes.blocks(4 * prepared.model.config.head_dim // 2)
+    bits, kinds = (shape.recipe.training["bits"], (nn.Linear,)) if quantized else (16, ())
+    weights = shapes.memory_mib(shape.model, bits, quantized=kinds)
+    tables = 1 + shape.model.config.num_hidden_layers
+    table = shapes.blocks(4 * shape.model.config.head_dim // 2)
     return {"weights_mib": weights, "allocated_mib": weights + tables * table / shapes.MIB}
 
 
-def _macs(prepared: Prepared) -> dict:
-    return {"tokens": MACS_TOKENS, "multiply_adds": shapes.multiply_adds(prepared.model, MACS_TOKENS)}
+def _macs(shape: Shape) -> dict:
+    return {"tokens": MACS_TOKENS, "multiply_adds": shapes.multiply_adds(shape.model, MACS_TOKENS)}
 
 
-def _storage(prepared: Prepared) -> dict:
+def _storage(shape: Shape) -> dict:
     """Numbers stored per training token for offline distillation: the student's input, and what it is to reproduce.
 
     LLM-Streamline stores hidden states on both sides of the cut; LinearPatch a token id and the teacher's top-K logits,
     which are of no use without their K indices.
     """
-    repair = prepared.recipe.repair
+    repair = shape.recipe.repair
     if "top_k" in repair:
         return {"input": 1, "target": repair["top_k"], "target_with_indices": 2 * repair["top_k"]}
-    width = prepared.model.config.hidden_size
+    width = shape.model.config.hidden_size
     return {"input": width, "target": width, "target_with_indices": width}
 
 
-def _trainable(prepared: Prepared) -> dict:
-    model, training = prepared.model, prepared.recipe.training
+def _trainable(shape: Shape) -> dict:
+    model, training = shape.model, shape.recipe.training
     if training["method"] == "lora":
         import peft  # slow to load, and needed for these rows only
 
@@ -158,8 +158,8 @@ BENCHMARKS = {
 }
 
 
-def benchmark(prepared: Prepared, name: str) -> tuple[dict, dict, dict]:
+def benchmark(shape: Shape, name: str) -> tuple[dict, dict, dict]:
     """Values of one shape benchmark; no errors, no details."""
     if name not in BENCHMARKS:
         raise unknown("shape benchmark", name, BENCHMARKS)
-    return BENCHMARKS[name](prepared), {}, {}
+    return BENCHMARKS[name](shape), {}, {}

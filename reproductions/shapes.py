@@ -6,9 +6,11 @@ matter, because all layers of these models have one shape.
 
 from __future__ import annotations
 
-from common.results import Recipe
+from dataclasses import dataclass
 
-WEIGHTS = "shape only"
+from common.recipe import SHAPE_ONLY, Recipe, Repair, Selection, Training, register
+
+WEIGHTS = SHAPE_ONLY
 
 
 def recipe(model: str, removed: int, repair: dict | None = None, training: dict | None = None) -> Recipe:
@@ -28,3 +30,59 @@ def recipe(model: str, removed: int, repair: dict | None = None, training: dict 
         repair=repair,
         training=training,
     )
+
+
+class _OfShape:
+    family = "shape"
+
+
+@register("any")
+@dataclass(frozen=True)
+class AnyLayers(_OfShape, Selection):
+    """So many layers, whichever."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class _Inserted(_OfShape, Repair):
+    """top_k: logits per token that its teacher stores. over: a method by whose size and time its own are divided."""
+
+    top_k: int | None = None
+    over: str | None = None
+
+
+@register("linearpatch")
+@dataclass(frozen=True)
+class InsertedPatch(_Inserted):
+    """A C x C matrix."""
+
+
+@register("streamline-ffn")
+@dataclass(frozen=True)
+class InsertedNetwork(_Inserted):
+    """Three C x F matrices."""
+
+
+@register("lora")
+@dataclass(frozen=True)
+class Adapters(_OfShape, Training):
+    """Adapters of this rank on LORA_TARGETS."""
+
+    rank: int
+
+
+@register("partial")
+@dataclass(frozen=True)
+class LastLayers(_OfShape, Training):
+    """Head, final norm and the last layers are trained."""
+
+    last: int
+
+
+@register("gptq")
+@dataclass(frozen=True)
+class Quantized(_OfShape, Training):
+    """So many bits for every matrix inside the layers."""
+
+    bits: int

@@ -37,9 +37,10 @@ def test_imports_go_one_way(package):
     for path in files:
         ours = {name for name in imports(path) if name.split(".")[0] in ALLOWED}
         assert {name.split(".")[0] for name in ours} <= ALLOWED[package], path
-        if package == "papers":
-            own = ".".join(path.relative_to(ROOT).parts[:2]).removesuffix(".py")
-            others = {name for name in ours if name.startswith("papers.") and not name.startswith(own)}
+        parts = path.relative_to(ROOT).parts
+        if package == "papers" or parts[:-1] and parts[1] in registry.PAPERS:
+            own, folders = ".".join(parts[:2]).removesuffix(".py"), [f"{package}.{paper}" for paper in registry.PAPERS]
+            others = {name for name in ours if name.startswith(tuple(folders)) and not name.startswith(own)}
             assert not others, f"{path} imports another paper: {others}"
 
 

@@ -9,10 +9,11 @@ from common import launch
 from common.errors import UserError
 from common.product import Job, Method, main, require
 from common.selection import runs
-from papers.laco import collapse, collapse_to, merge_layers
+from papers.laco import merge_layers
 from papers.laco.collapse import Settings
 from papers.laco.merge import RULES
 from papers.laco.sentences import draw
+from papers.laco.steps import LayerCollapse
 
 
 def add_options(group: argparse.ArgumentParser) -> None:
@@ -71,16 +72,13 @@ def apply(job: Job) -> dict:
         return _given(job)
     sentences = job.kept["sentences"]
     C = options.combine or combined(job.count)
-    settings = {"C": C, "I": options.interval, "merge": options.merge, "chosen": job.chosen, "progress": True}
-    if options.threshold is not None:
-        found = collapse(job.model, job.tokenizer, sentences, T=options.threshold, **settings)
-        if not found.removed:
-            best = max((a.similarity for a in found.trace if a.similarity is not None), default=None)
-            reason = "none was a number" if best is None else f"the most similar was {best:.4f}"
-            raise UserError(f"--threshold {options.threshold}: no merge is so similar ({reason}); lower it")
-    else:
-        left = job.layers - job.count
-        found = collapse_to(job.model, job.tokenizer, sentences, left, **settings)
+    left = None if job.count is None else job.layers - job.count
+    step = LayerCollapse(C=C, I=options.interval, merge=options.merge, T=options.threshold, layers=left)
+    found = step.collapse(job.model, job.tokenizer, sentences, chosen=job.chosen, progress=True)
+    if not found.removed:
+        best = max((a.similarity for a in found.trace if a.similarity is not None), default=None)
+        reason = "none was a number" if best is None else f"the most similar was {best:.4f}"
+        raise UserError(f"--threshold {options.threshold}: no merge is so similar ({reason}); lower it")
     job.notes.append(f"C = {C}, I = {options.interval}; threshold {found.threshold:.4f}; merge as {options.merge}")
     return found.as_dict() | {"sentences": sentences}
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 
-from torch import Tensor
-
 from common import launch
+from common.context import Context, around
 from common.errors import UserError
 from common.product import Job, Method, main, require
 from common.selection import window_starts
 from common.statistics import COSINES, ESTIMATORS, Statistics
 from papers import linearpatch
-from papers.linearpatch import distill
 from papers.linearpatch.method import VARIANTS, default_cosine
 from papers.linearpatch.patch import KINDS, check_cuts
+from papers.linearpatch.steps import DistilledPatch, Patch
 
 PATCHES = tuple(kind for kind in KINDS if kind != "rotated")  # the same map as hadamard, kept for training
 # What a kind of patch trains when it is distilled; one factor is not trained.
@@ -80,13 +79,17 @@ def apply(job: Job) -> dict:
     options = job.options
     removed, statistics = _surveyed(job)
     job.chosen(removed)
-    values = {"kind": options.patch, "estimator": _estimator(options), "ends": job.given is None}
+    context = around(job.model, job.tokenizer, fidelity=options.fidelity)
+    context.details["removed"] = removed
+    kind = {"kind": options.patch, "estimator": _estimator(options)}
     if options.distill is None or options.plan:
-        found = {"patches": linearpatch.patch_cuts(job.model, statistics, removed, **values)}
+        Patch(**kind).patch(context, statistics, ends=job.given is None)
     else:
-        found = _distilled(job, statistics, removed, values)
-    job.notes.append(f"{len(found['patches'])} patch(es), one before the layer that follows each cut")
-    return {"removed": removed, **found}
+        context.details |= _distilled(
+            job, context, statistics, DistilledPatch(trainable=TRAINED[options.patch], **kind)
+        )
+    job.notes.append(f"{len(context.details['patches'])} patch(es), one before the layer that follows each cut")
+    return context.details
 
 
 def _surveyed(job: Job) -> tuple[list[int], Statistics]:
@@ -122,12 +125,10 @@ def _cosine(options: argparse.Namespace) -> str:
     return options.cosine or default_cosine(options.variant, options.fidelity)
 
 
-def _distilled(job: Job, statistics: Statistics, removed: list[int], values: dict) -> dict:
-    options = job.options
-    settings = distill.settings_of(options.fidelity, trainable=TRAINED[options.patch])
-    windows: Tensor = job.crops(options.distill)
-    where = {"folder": job.folder("distillation"), "progress": True}
-    report = distill.distill_cuts(job.model, statistics, removed, windows, settings, **values, **where)
+def _distilled(job: Job, context: Context, statistics: Statistics, step: DistilledPatch) -> dict:
+    windows = job.crops(job.options.distill)
+    where = {"folder": job.folder("distillation"), "ends": job.given is None}
+    report = step.distill(context, statistics, windows, **where)
     losses = report["losses"]
     if report["status"] == "diverged":
         job.notes.append(f"the training diverged ({report['reason']}); the last finite state is kept")

@@ -7,12 +7,14 @@ import sys
 from contextlib import ExitStack
 
 from common import launch
+from common.context import around
 from common.errors import UserError
 from common.hooks import scale_stream
 from common.product import Job, Method, main, measure
-from papers.prunecomp import METRICS, prune_and_compensate
+from papers.prunecomp import METRICS
 from papers.prunecomp.method import repeat
 from papers.prunecomp.search import Search
+from papers.prunecomp.steps import PruneAndComp
 
 
 def add_options(group: argparse.ArgumentParser) -> None:
@@ -55,10 +57,10 @@ def apply(job: Job) -> dict:
 
 def _pruned(job: Job) -> dict:
     options = job.options
-    choice = {"metric": options.metric, "iterative": not options.one_shot, "compensate": not options.no_compensation}
-    choice |= {"layers": job.given, "chosen": job.chosen, "fidelity": options.fidelity}
-    options = {"batch_size": job.batch_size, "progress": True}
-    found = prune_and_compensate(job.model, job.windows, job.count, **choice, **options)
+    choice = {"iterative": not options.one_shot, "compensate": not options.no_compensation}
+    step = PruneAndComp(options.metric, job.count, **choice)
+    context = around(job.model, job.tokenizer, job.windows, fidelity=options.fidelity)
+    found = step.search(context, layers=job.given, chosen=job.chosen)
     job.kept.setdefault("found", found)
     return found
 

@@ -31,21 +31,24 @@ import transformers
 from IPython.display import Image, Markdown
 
 from common import models, tables
+from common.calibration import sample_crops
+from common.corpora import joined_ids
 from common.decoder import Decoder
 from common.evaluation.perplexity import PROTOCOLS
 from common.hooks import scale_stream
+from common.recipe import Calibration
 from common.results import Store
 from common.surgery import remove_layers
 from figures import prunecomp as drawings
 from papers.prunecomp import METRICS, Stream, fuse_factor, next_layer, prune_and_compensate
 from reproductions import registry, show
-from reproductions.prepared import calibration_windows
 from reproductions.prunecomp.recipes import CROPS
 
 torch.set_num_threads(1)
 transformers.utils.logging.disable_progress_bar()
 model, tokenizer = models.load("standin")
-windows = calibration_windows(CROPS["standin"] | {"count": 8}, tokenizer)
+crops = Calibration.from_json(CROPS["standin"] | {"count": 8})
+windows = sample_crops(joined_ids(tokenizer, crops.corpus), sampler=crops.sampler, **crops.drawing())
 held_out = PROTOCOLS["standin-standard-library-thin"]
 print(
     f"{model.config.num_hidden_layers} layers, {model.config.hidden_size} channels; calibration {list(windows.shape)}"

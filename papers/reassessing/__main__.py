@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from common import instructions, launch
+from common.context import around
 from common.errors import UserError
 from common.finetuning import Settings, check_layers, finetune, four_bit
 from common.finetuning.learner import checked
@@ -21,7 +22,8 @@ from common.product import Job, Method, main, require
 from common.product.checks import stored_dtype
 from common.product.job import is_file
 from common.surgery import remove_layers
-from papers.reassessing.metrics import LENGTH, METRICS, NEED_TOKENS, SAMPLES, sample_line_crops, select
+from papers.reassessing.metrics import LENGTH, METRICS, NEED_TOKENS, SAMPLES, sample_line_crops
+from papers.reassessing.steps import Metric
 
 ARMS = ("partial", "lora", "qlora", "full", "none")
 # A model of the stand-in's size learns nothing at 1e-5; these are its settings in this repository's tables.
@@ -92,11 +94,11 @@ def check(job: Job) -> None:
 def apply(job: Job) -> dict:
     """Choose, remove, fine-tune; the facts hold what was chosen and the training's report, losses included."""
     options = job.options
-    choice = {"fidelity": options.fidelity, "seed": options.seed, "progress": True}
     if job.given is not None:
         removed, how = job.given, "by hand"
     else:
-        removed = select(options.metric, job.decoder, job.count, job.kept.get("calibration"), **choice)
+        context = around(job.model, job.tokenizer, job.kept.get("calibration"), fidelity=options.fidelity)
+        removed = Metric(options.metric, job.count, options.seed).choose(context)
         how = f"by {options.metric}"
     job.chosen(removed)
     remove_layers(job.model, removed)

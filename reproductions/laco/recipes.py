@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 
 from common.results import Recipe
 from reproductions import declare, reported, shapes
-from reproductions.linearpatch.recipes import REFUSED, made
 from reproductions.registry import Row
 from reproductions.settings import PAPER, Subject, recipe
+from reproductions.shared import REFUSED, without_training
 
 DENSE, LACO, TRAINED, AGAIN = "Dense*", "LaCo", "LaCo +post train", "LaCo +post train +re prune"
 CODE = ", code's merge (ours)"  # what every row of LaCo gets a neighbour with
@@ -129,7 +129,7 @@ def unmerged(subject: Subject, limit: int | None) -> Recipe:
 def shortgpt(subject: Subject, limit: int | None) -> Recipe:
     """As many layers of lowest block influence removed from one model (LinearPatch's row)."""
     count = subject.layers - main_left(subject)
-    return recipe(subject.model, subject, limit, **made("ShortGPT", count, subject.profile))
+    return recipe(subject.model, subject, limit, **without_training("ShortGPT", count, subject.profile))
 
 
 def of_printed(row: Row, limit: int | None, merge: str) -> Recipe | None:

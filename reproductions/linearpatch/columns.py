@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from common.evaluation import suites
-from common.standin.tasks import VERSION as STANDIN_VERSION
-from reproductions import columns as shared
+from reproductions.columns import RATIO, tasks
 from reproductions.registry import Column
 
-RATIO = Column("Ratio", "parameters", "ratio", scale=100, compare="exact", weight_free=True)
 # Column of the paper -> protocol of `common.evaluation.perplexity`.
 PROTOCOLS = {
     "paper": {"WIKI-2": "linearpatch-wikitext2", "C4": "linearpatch-c4", "PTB": "linearpatch-ptb"},
@@ -17,17 +14,6 @@ PROTOCOLS = {
         "Learning": "standin-learning",
     },
 }
-# The stand-in's tasks where questions are not what a table is about.
-FEW = ("Continue", "ParName", "ParType", "Section")
-
-
-def tasks(profile: str, *, few: bool = False, hidden: bool = False) -> list[Column]:
-    """The nine tasks. few: on the stand-in only the four FEW."""
-    suite = suites.get("standin-qa" if profile == "standin" else "linearpatch-qa")
-    # A stand-in task is ours and may change: its version is part of the benchmark's name.
-    version = f"@{STANDIN_VERSION}" if profile == "standin" else ""
-    chosen = [task for task in suite.columns if not (few and profile == "standin") or task.label in FEW]
-    return [Column(task.label, task.task + version, task.metric, scale=100, hidden=hidden) for task in chosen]
 
 
 def question_answering(profile: str) -> list[Column]:
@@ -72,11 +58,6 @@ def everything(profile: str) -> list[Column]:
 def _summary(found: list[Column], average: str, retained: str) -> list[Column]:
     labels = tuple(column.label for column in found)
     return [Column(average, derived="average", of=labels), Column(retained, derived="retained", of=labels)]
-
-
-def mmlu(profile: str) -> list[Column]:
-    """Ratio, the four categories and their question-weighted mean (Tables 12 and 15)."""
-    return [RATIO, *shared.mmlu(profile)]
 
 
 def settings(profile: str) -> list[Column]:

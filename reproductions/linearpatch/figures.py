@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from reproductions.linearpatch import claims, rows
-from reproductions.linearpatch.columns import RATIO
-from reproductions.linearpatch.recipes import CALIBRATION, recipe
+from reproductions import checks
+from reproductions.columns import RATIO
+from reproductions.linearpatch import rows
 from reproductions.linearpatch.recipes import settings as models_of
 from reproductions.registry import Claim, Column, Row, Table
-from reproductions.settings import Subject
+from reproductions.settings import Subject, recipe
+from reproductions.shared import CALIBRATION
 
 _WINDOW = [Column("start", "magnitudes", "start", compare="exact"), Column("end", "magnitudes", "end", compare="exact")]
 
@@ -57,7 +58,7 @@ def _number(label: str, benchmark: str, key: str, scale: float = 1.0) -> Column:
 
 _LARGER = Claim(
     "the channels the next layer expects are larger than those it receives (mean ratio above 1)",
-    claims.between("mean ratio", 1.0, math.inf),
+    checks.between("mean ratio", 1.0, math.inf),
 )
 
 FIGURES = [
@@ -84,10 +85,10 @@ FIGURES = [
             ),
         ],
         claims=(
-            Claim("scaling by d lowers perplexity", claims.column_below("PPL, +d", "PPL, cut")),
+            Claim("scaling by d lowers perplexity", checks.column_below("PPL, +d", "PPL, cut")),
             Claim(
                 "the scales d are best as they are (best alpha between 0.95 and 1.05)",
-                claims.between("best alpha, +d", 0.95, 1.05),
+                checks.between("best alpha, +d", 0.95, 1.05),
             ),
         ),
     ),
@@ -103,7 +104,7 @@ FIGURES = [
         claims=(
             Claim(
                 "massive tokens: the largest is at least ten times the median one",
-                claims.between("largest / median token", 10.0, math.inf),
+                checks.between("largest / median token", 10.0, math.inf),
             ),
         ),
         note="A token's magnitude is its largest |X| over channels. The paper's massive tokens are above 1000.",
@@ -118,7 +119,7 @@ FIGURES = [
             _number("sigma_d", "magnitudes", "sigma_plain"),
             _number("sigma_d, rotated", "magnitudes", "sigma_rotated"),
         ],
-        claims=(Claim("the rotation lowers sigma_d", claims.column_below("sigma_d, rotated", "sigma_d")),),
+        claims=(Claim("the rotation lowers sigma_d", checks.column_below("sigma_d, rotated", "sigma_d")),),
     ),
     _figure(
         "3",
@@ -143,11 +144,11 @@ FIGURES = [
         claims=(
             Claim(
                 "ours: least squares predicts the best factor better than the ratio of magnitudes",
-                claims.column_below("least squares is off by", "ratio is off by"),
+                checks.column_below("least squares is off by", "ratio is off by"),
             ),
             Claim(
                 "ours: the least-squares matrix is the best repair at every cut",
-                claims.between("matrix is best, %", 99.9, 100.1),
+                checks.between("matrix is best, %", 99.9, 100.1),
             ),
         ),
         note="Off by: mean |log(predicted factor / best factor)| over the cuts. Its error tells: A lowers perplexity where "

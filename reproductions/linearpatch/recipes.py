@@ -8,6 +8,7 @@ from common.results import Recipe
 from reproductions import shapes
 from reproductions.registry import Row
 from reproductions.settings import Subject, recipe
+from reproductions.shared import REFUSED, without_training
 
 # As printed in the paper: label, layers, numbers of layers removed.
 PAPER_MODELS = {
@@ -16,39 +17,12 @@ PAPER_MODELS = {
     "llama-3-8b": ("LLaMA-3-8B", 32, (7, 5)),
 }
 BAICHUAN = {"baichuan2-7b": ("Baichuan2-7B", 32, (9, 7))}
-REFUSED = "refused: needs remote code, has no safetensors"
 # LLaMA-2-7B's. On the stand-in 5 and 4 of 16 layers are the closest to the paper's 27 % and 21 % of the parameters.
 SHARES = ((9, 32), (7, 32))
 STANDIN_COUNTS = (5, 4)
 
-# Section 4.1: 128 sequences of 2048 tokens of WikiText-2; crops as in the official code. The stand-in's context is 256.
-CALIBRATION = {
-    "paper": {"corpus": "wikitext2-train", "sampler": "linearpatch-train", "length": 2048, "count": 128, "seed": 2},
-    "standin": {
-        "corpus": "standin-calibration",
-        "sampler": "linearpatch-train",
-        "length": 256,
-        "count": 128,
-        "seed": 2,
-    },
-}
-# SLEB's own: shuffled lines of the training text.
-SLEB_LINES = {
-    "paper": {"corpus": "wikitext2-train", "length": 2048, "count": 128, "seed": 0, "shuffle": "datasets"},
-    "standin": {"corpus": "standin-calibration", "length": 256, "count": 48, "seed": 0},
-}
-
 # Section 3.4 and Table 7: the teacher's 100 largest logits per token.
 TOP_K = 100
-
-PATCH = {"method": "linearpatch", "kind": "hadamard", "estimator": "ratio-of-means"}
-# Table 5's "+d": scales without rotation.
-PLAIN = {"method": "linearpatch", "kind": "diagonal", "estimator": "ratio-of-means"}
-
-
-def least_squares(kind: str) -> dict:
-    """Ours: a patch of this kind, by token-weighted least squares."""
-    return {"method": "linearpatch", "kind": kind, "estimator": "least-squares"}
 
 
 def settings(subject: Subject, baichuan: bool = False) -> Iterator[tuple[str, str, int, tuple[int, ...]]]:
@@ -58,28 +32,6 @@ def settings(subject: Subject, baichuan: bool = False) -> Iterator[tuple[str, st
         return
     for model, (label, layers, counts) in (BAICHUAN if baichuan else PAPER_MODELS).items():
         yield model, label, layers, counts
-
-
-def lowest_bi(count: int, cosine: str = "token") -> dict:
-    """[S]: ShortGPT's choice."""
-    return {"method": "bi", "count": count, "cosine": cosine}
-
-
-def window(count: int, cosine: str = "token", exclude_ends: bool = False) -> dict:
-    """[L], Eq. 2: the cosine per token, the best of all windows. The official code: per channel, without the ends."""
-    return {"method": "window", "count": count, "cosine": cosine, "exclude_ends": exclude_ends}
-
-
-def made(method: str, count: int, profile: str) -> dict | None:
-    """A recipe's fields for a training-free method by its printed name; None for one that is not implemented."""
-    calibration = CALIBRATION[profile]
-    return {
-        "SLEB": {"selection": {"method": "sleb", "count": count, "calibration": SLEB_LINES[profile]}},
-        "ShortGPT": {"selection": lowest_bi(count), "calibration": calibration},
-        "LLM-Streamline(None)": {"selection": window(count), "calibration": calibration},
-        "LinearPatch[S]": {"selection": lowest_bi(count), "calibration": calibration, "repair": PATCH},
-        "LinearPatch[L]": {"selection": window(count), "calibration": calibration, "repair": PATCH},
-    }.get(method)
 
 
 METHODS = ("LLM-Pruner", "SLEB", "ShortGPT", "LLM-Streamline(None)", "LinearPatch[S]", "LinearPatch[L]")
@@ -99,7 +51,7 @@ def training_free(
         rows.append(Row(model, label, f"0/{layers}", "Dense", dense, REFUSED if refused else "not run", dense=True))
         for count in counts:
             for method in METHODS if pruner else METHODS[1:]:
-                fields = made(method, count, subject.profile)
+                fields = without_training(method, count, subject.profile)
                 wanted = None if refused or fields is None else recipe(model, subject, limit, **fields)
                 status = "not implemented" if fields is None else REFUSED if refused else "not run"
                 shape = shape_of(model, method, count) if subject.printed else None

@@ -7,24 +7,12 @@ from dataclasses import replace
 
 from reproductions import shapes
 from reproductions.linearpatch import columns, trained
-from reproductions.linearpatch.recipes import (
-    CALIBRATION,
-    PAPER_MODELS,
-    PATCH,
-    PLAIN,
-    REFUSED,
-    TOP_K,
-    least_squares,
-    lowest_bi,
-    made,
-    recipe,
-    shape_of,
-    window,
-)
+from reproductions.linearpatch.recipes import PAPER_MODELS, TOP_K, shape_of
 from reproductions.linearpatch.recipes import settings as models_of
 from reproductions.linearpatch.trained import DIAGONAL, FFN_KL, FFN_MSE, FULL, MSE  # noqa: F401 - names of rows, for the claims
 from reproductions.registry import Row
-from reproductions.settings import STANDIN, Subject
+from reproductions.settings import STANDIN, Subject, recipe
+from reproductions.shared import CALIBRATION, PATCH, PLAIN, REFUSED, least_squares, lowest_bi, window, without_training
 
 # Table 5: the paper's ladder, and ours beside it.
 LADDER = ("Vanilla", "+d", "+A", "+FT")
@@ -93,8 +81,8 @@ def post_training(subject: Subject, limit: int | None = None) -> list[Row]:
         found.append(_dense(model, label, layers, subject, limit))
         fields = {
             "LLM-Streamline(FFN) +FT": trained.fields(FFN_MSE, count, subject.profile),
-            "LinearPatch[L]": made("LinearPatch[L]", count, subject.profile),
-            MATRIX_L: made("LinearPatch[L]", count, subject.profile) | {"repair": least_squares("matrix")},
+            "LinearPatch[L]": without_training("LinearPatch[L]", count, subject.profile),
+            MATRIX_L: without_training("LinearPatch[L]", count, subject.profile) | {"repair": least_squares("matrix")},
             "LinearPatch[L +FT]": trained.fields(FULL, count, subject.profile),
         }
         found += [_row(setting, subject, limit, method, wanted) for method, wanted in fields.items()]
@@ -140,7 +128,7 @@ def inserted(subject: Subject, limit: int | None = None) -> list[Row]:
         ffn = {"selection": window(count), "calibration": CALIBRATION[subject.profile], "repair": trained.FFN}
         for method, fields in {
             "LLM-Streamline(FFN)": ffn,
-            "LinearPatch": made("LinearPatch[L]", count, subject.profile),
+            "LinearPatch": without_training("LinearPatch[L]", count, subject.profile),
         }.items():
             shape = shapes.recipe(model, 0, INSERTED_SHAPES[method]) if subject.printed else None
             found.append(Row(model, label, "", method, recipe(model, subject, limit, **fields), shapes=shape))
@@ -169,7 +157,7 @@ def settings(subject: Subject, limit: int | None = None) -> list[Row]:
             for count in counts:
                 setting = (model, label, layers, count)
                 for method in ("LinearPatch[S]", "LinearPatch[L]"):
-                    fields = None if baichuan else made(method, count, subject.profile)
+                    fields = None if baichuan else without_training(method, count, subject.profile)
                     row = _row(setting, subject, limit, method, fields)
                     found.append(replace(row, status=REFUSED) if baichuan else row)
                 others = {
@@ -189,7 +177,7 @@ def calibration_sizes(subject: Subject, limit: int | None = None) -> list[Row]:
     found = []
     for setting in chosen(subject, {"llama-2-7b": 9, "standin": 5}):
         for count in (*FEWER, *SAMPLES):
-            fields = made("LinearPatch[L]", setting[3], subject.profile)
+            fields = without_training("LinearPatch[L]", setting[3], subject.profile)
             fields |= {"calibration": CALIBRATION[subject.profile] | {"count": count}}
             method = f"LinearPatch[{count} samples]" + (" (ours)" if count in FEWER else "")
             found.append(_row(setting, subject, limit, method, fields, shaped=False))

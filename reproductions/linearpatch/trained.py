@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from reproductions.linearpatch.recipes import CALIBRATION, TOP_K, window
+from reproductions.linearpatch.recipes import TOP_K
+from reproductions.shared import CALIBRATION, window
 
 # Table 4's rows as the reported numbers name them: model logits by KL, the replaced layers' output by MSE.
 FFN_MSE, FFN_KL = (f"LLM-Streamline(FFN) +FT, {target}" for target in ("layer output, MSE", "logits, KL"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from reproductions import reported
-from reproductions.linearpatch.columns import RATIO, tasks
+from reproductions.columns import RATIO, tasks
 from reproductions.registry import Column
 
 PROTOCOLS = {

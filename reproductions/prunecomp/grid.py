@@ -6,12 +6,12 @@ import itertools
 
 from common.results import Recipe
 from reproductions import settings
-from reproductions.linearpatch.recipes import PATCH, PLAIN, least_squares
 from reproductions.prunecomp.claims import each_better
 from reproductions.prunecomp.columns import perplexity_columns
 from reproductions.prunecomp.recipes import CROPS, METRICS, recipe
 from reproductions.registry import Claim, Column, Row, Table
 from reproductions.settings import Subject
+from reproductions.shared import PATCH, PLAIN, least_squares
 
 # Repairs that are not fused: patches by LinearPatch's estimators and by least squares.
 PATCHES = {

@@ -10,7 +10,7 @@ from reproductions import declare, reported, settings, shapes
 from reproductions.registry import Row
 from reproductions.settings import PAPER, Subject
 
-# What the paper calls a metric -> its name in recipes (`reproductions.methods.prunecomp` has the same, beside the models).
+# What the paper calls a metric -> its name in recipes.
 METRICS = {"CosSim(BI)": "bi", "CosSim(CL)": "cl", "PPL": "ppl", "Taylor+": "taylor+", "Mag+": "mag+"}
 # What a row adds to its metric -> (chosen anew after every removal, compensated).
 VARIANTS = {

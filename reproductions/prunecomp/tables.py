@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from reproductions.linearpatch.columns import mmlu
+from reproductions.columns import mmlu
 from reproductions.prunecomp.claims import consistent, each_part_helps, sizes_agree
 from reproductions.prunecomp.columns import order_columns, perplexity_columns, qa_columns
 from reproductions.prunecomp.recipes import ABLATION, APPENDIX_SHARES, PAIRS, SHARES, order_rows, rows, shape, size_rows
@@ -49,7 +49,7 @@ TABLES = [
         "3",
         "MMLU",
         rows("3", PAIRS, (5,), dense=False),
-        lambda profile: mmlu(profile)[1:],
+        mmlu,
         consistent("Weighted AVG"),
         "The caption names CosSim(BI); the rows are five metrics.",
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reproductions.linearpatch.claims import every
+from reproductions.checks import every
 from reproductions.reassessing import claims, columns, rows
 from reproductions.reassessing.columns import STANDIN_TEXT, accuracies, with_more
 from reproductions.reassessing.rows import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from reproductions import reported
-from reproductions.linearpatch.claims import Check, Settings, beats, every
+from reproductions.checks import Check, Settings, beats, every
 from reproductions.reassessing.columns import AVERAGE, STANDIN_TEXT
 from reproductions.reassessing.recipes import FASTER
 from reproductions.reassessing.rows import HEAD, LAST1, LAST2, LAST3, LORA, NONE, QLORA, REVERSE, SEVEN

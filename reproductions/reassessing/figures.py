@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reproductions.linearpatch.claims import every
+from reproductions.checks import every
 from reproductions.reassessing import body, claims, columns
 from reproductions.reassessing.recipes import fields
 from reproductions.reassessing.rows import one_model, paper_row

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from common.errors import UserValueError
-from reproductions.linearpatch.recipes import SLEB_LINES
+from reproductions.shared import SLEB_LINES
 
 # Appendix D and official code: ten lines cropped to 128 tokens, Python's `random` with this seed.
 SAMPLES, LENGTH, SEED = 10, 128, 42

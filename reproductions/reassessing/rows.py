@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable
 from common import model_registry
 from common.results import Recipe
 from reproductions import declare, reported, shapes
-from reproductions.linearpatch.recipes import REFUSED
 from reproductions.reassessing.recipes import fields
 from reproductions.registry import Row
 from reproductions.settings import PAPER as PAPERS_MODELS
 from reproductions.settings import STANDIN, Subject, recipe
+from reproductions.shared import REFUSED
 
 PAPER = "reassessing"
 REPORTED = "as reported only"

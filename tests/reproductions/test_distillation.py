@@ -5,12 +5,13 @@ import json
 import pytest
 import torch
 
+import reproductions.steps  # noqa: F401 - those that recipes name
+from common.context import Context
 from common.decoder import Decoder
 from common.errors import UserError
 from common.hooks import patch_parameters, patches
-from common.results import Recipe
-from reproductions import methods, prepared
-from reproductions.methods import distillation
+from common.recipe import Recipe
+from common.steps import Given, note_training
 
 IDS = torch.randint(3, 320, (12, 16), generator=torch.Generator().manual_seed(5))
 TRAINED = {"samples": 10, "learning_rate": 0.01, "batch_size": 2}
@@ -19,8 +20,7 @@ TRAINED = {"samples": 10, "learning_rate": 0.01, "batch_size": 2}
 @pytest.fixture(autouse=True)
 def tokens(monkeypatch, tmp_path):
     """Twelve fixed windows, of which a calibration entry's count takes the first."""
-    for module in (prepared, distillation):
-        monkeypatch.setattr(module, "calibration_windows", lambda entry, tokenizer: IDS[: entry["count"]])
+    monkeypatch.setattr(Context, "tokens", lambda context, entry: IDS[: entry.count])
     monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path / "work"))
 
 
@@ -31,14 +31,15 @@ def repaired(make_tiny, tiny_tokenizer):
             model="tiny",
             profile="standin",
             weights="fixed",
-            selection={"method": "given", "count": len(removed)},
+            selection=Given(tuple(removed)),
             calibration={"corpus": "some", "count": 4},
             repair=wanted,
             limit=limit,
             fidelity=fidelity,
         )
-        made = prepared.Prepared(make_tiny("llama"), tiny_tokenizer, recipe, 1)
-        methods.known("REPAIRS")[wanted["method"]](made, list(removed), False)
+        made = Context(make_tiny("llama"), tiny_tokenizer, recipe, 1)
+        for part in ("selection", "repair"):
+            recipe.step(part).apply(made)
         return made
 
     return repair
@@ -102,8 +103,8 @@ def test_a_quick_look_trains_on_few_samples(repaired):
 
 
 def test_a_long_curve_is_thinned_to_means():
-    made = prepared.Prepared(None, None, None, 1)
-    distillation._note(made, {"losses": [float(i) for i in range(1000)], "seconds": 1.0})
+    made = Context(None, None, None, 1)
+    note_training(made, {"losses": [float(i) for i in range(1000)], "seconds": 1.0})
     training = made.details["training"]
     assert training["steps_per_point"] == 4 and len(training["losses"]) == 250
     assert training["losses"][:2] == [1.5, 5.5]

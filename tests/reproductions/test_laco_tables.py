@@ -8,14 +8,13 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from common import corpora, models
+from common.context import Context
 from common.results import Recipe
 from figures import laco as drawing
 from papers import laco
 from papers.laco.sentences import draw
-from reproductions import registry, reported, settings
+from reproductions import benchmarks, registry, reported, settings, steps  # noqa: F401 - steps: those that recipes name
 from reproductions.__main__ import main
-from reproductions.methods import laco as methods
-from reproductions.prepared import Prepared
 
 FIGURES = ("laco-distances", "laco-outputs", "laco-uncorrelated")
 TABLES = ("1", "2", "3", "4", "5", "6", "7", "9", "10")
@@ -153,16 +152,16 @@ def test_post_training_is_shared_and_pruning_again_counts_original_layers(
         recipe = Recipe(
             "tiny", "standin", "w", selection, None, training | ({"reprune": again} if again else {}), calibration
         )
-        prepared = Prepared(make_tiny(), tiny_tokenizer, recipe, 1)
+        prepared = Context(make_tiny(), tiny_tokenizer, recipe, 1)
         prepared.details["layers"] = 6
-        methods.PRUNERS["laco"](prepared, False)
+        recipe.step("selection").apply(prepared)
         before = [p.clone() for p in prepared.model.parameters()]
-        methods.TRAININGS["laco-posttrain"](prepared, False)
+        recipe.step("training").apply(prepared)
         made.append((prepared, before))
     (trained, before), (pruned, _) = made
     assert trained.model.config.num_hidden_layers == 5 and pruned.model.config.num_hidden_layers == 3
     assert any(not torch.equal(a, b) for a, b in zip(before, trained.model.parameters()))
-    values, _, _ = methods.BENCHMARKS["laco-training"](trained, "")
+    values, _, _ = benchmarks.measure(trained, "laco-training")
     assert values["steps"] == 10 and values["last"] < values["first"]
     # One training for both: the folder of the second holds nothing of its own.
     assert len(list(tmp_path.glob("tiny/*/report.json"))) == 1
@@ -173,7 +172,7 @@ def test_post_training_is_shared_and_pruning_again_counts_original_layers(
     left = [layer for layer in range(6) if layer not in trained.details["removed"]]
     assert pruned.details["removed"] == trained.details["removed"] + [left[position] for position in removed]
     assert all(torch.equal(a, b) for a, b in zip(trained.model.parameters(), pruned.model.parameters()))
-    values, _, _ = methods.BENCHMARKS["laco-search"](pruned, "")
+    values, _, _ = benchmarks.measure(pruned, "laco-search")
     assert (values["H"], values["layers"], values["merges"]) == (5, 3, 2)
 
 
@@ -181,10 +180,10 @@ def test_figures_show_what_the_benchmarks_record(make_tiny, tiny_tokenizer, monk
     monkeypatch.setattr(corpora, "texts", lambda name: [SENTENCE.format(i) for i in range(30)])
     selection = {"method": "laco", "C": 2, "L": 1, "H": 6, "I": 1, "merge": "code", "T": 0.5}
     recipe = Recipe("tiny", "standin", "w", selection, calibration={"corpus": "a", "sentences": 4, "seed": 0})
-    prepared = Prepared(make_tiny(), tiny_tokenizer, recipe, 1)
-    found = {name: methods.BENCHMARKS[name](prepared, "") for name in FIGURES}
-    methods.PRUNERS["laco"](prepared, False)
-    found["laco-search"] = methods.BENCHMARKS["laco-search"](prepared, "")
+    prepared = Context(make_tiny(), tiny_tokenizer, recipe, 1)
+    found = {name: benchmarks.measure(prepared, name) for name in FIGURES}
+    recipe.step("selection").apply(prepared)
+    found["laco-search"] = benchmarks.measure(prepared, "laco-search")
     records = {
         name: json.loads(json.dumps({"values": values, "details": prepared.details | details}))
         for name, (values, _, details) in found.items()

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from common.calibration import collect
+from common.context import Context
 from common.decoder import Decoder
 from common.errors import UserError
 from common.evaluation.perplexity import summarise, token_nlls
@@ -14,9 +15,9 @@ from common.results import Recipe
 from common.surgery import remove_layers
 from figures import linearpatch as drawing
 from papers import linearpatch
-from reproductions import methods, registry
-from reproductions.methods import magnitudes
-from reproductions.prepared import Prepared
+from papers.linearpatch.steps import ObservedWindow
+from reproductions import benchmarks, registry
+from reproductions.benchmarks import magnitudes
 
 
 @pytest.fixture
@@ -32,12 +33,12 @@ def text():
 @pytest.fixture
 def observed(tiny_llama, crops, text, monkeypatch, request):
     """A tiny dense model, looked at around its window of two layers."""
-    monkeypatch.setattr(Prepared, "windows", lambda self: crops)
+    monkeypatch.setattr(Context, "windows", lambda self: crops)
     monkeypatch.setattr(magnitudes, "_text", lambda prepared: text)
-    selection = {"method": "observed-window", "count": 2, "cosine": "token"}
+    selection = ObservedWindow(2, "token")
     recipe = Recipe("small", "paper", request.node.name, selection=selection, calibration={"length": 40})
-    prepared = Prepared(tiny_llama, None, recipe, 0)
-    magnitudes.observe_window(prepared, False)
+    prepared = Context(tiny_llama, None, recipe, 0)
+    selection.apply(prepared)
     return prepared
 
 
@@ -96,7 +97,7 @@ def test_every_cut_is_tried_and_the_matrix_is_that_of_a_patched_model(observed, 
 def test_every_figure_is_drawn_from_such_records(observed):
     records = {}
     for name in ("magnitudes", "alpha", "cuts"):
-        values, _, details = methods.known("BENCHMARKS")[name](observed, "")
+        values, _, details = benchmarks.measure(observed, name)
         records[name] = {"values": values, "details": observed.details | details}
     entry = {"model": "small", "sparsity": "2/6", "method": "observed", "dense": False, "records": records}
     for table in registry.targets().values():
@@ -110,9 +111,8 @@ def test_every_figure_is_drawn_from_such_records(observed):
 
 
 def test_timing_needs_something_inserted(observed, crops):
-    time = methods.known("BENCHMARKS")["inserted"]
     with pytest.raises(UserError, match="nothing was inserted"):
-        time(observed, "")
+        benchmarks.measure(observed, "inserted")
     linearpatch.prune(observed.model, crops, 2, layers=[2, 3])
-    values, _, details = time(observed, "")
+    values, _, details = benchmarks.measure(observed, "inserted")
     assert values["seconds"] > 0 and values["calls"] >= 5 and details["shape"] == [16, 40, 64]

@@ -17,10 +17,10 @@ from common.decoder import Decoder
 from common.evaluation.perplexity import PROTOCOLS
 from common.selection import best_window
 from figures import style
-from reproductions import linearpatch, measure, registry, reported, settings, shapes
+from reproductions import checks, linearpatch, measure, registry, reported, settings, shapes, shared
 from reproductions.__main__ import main
-from reproductions.linearpatch import claims, trained
-from reproductions.methods import magnitudes
+from reproductions.benchmarks import magnitudes
+from reproductions.linearpatch import trained
 
 REPORTED = Path(__file__).resolve().parents[2] / "papers" / "linearpatch" / "reported" / "table1.csv"
 TASKS = ("ARC-c", "ARC-e", "BoolQ", "HeSw", "PIQA", "WG", "WSC", "Race-h", "CoPa")
@@ -96,7 +96,7 @@ def test_mostly_alike_takes_more_than_half_of_the_settings():
         ("m", "2", "a", "x"): 1.0,
         ("m", "2", "b", "x"): 2.0,
     }
-    check = claims.mostly_alike("a", "b", ["x", "y"])
+    check = checks.mostly_alike("a", "b", ["x", "y"])
     lookup = lambda *key: numbers.get(key)  # noqa: E731
     assert check(lookup, [("m", "1")]) is True
     assert check(lookup, [("m", "1"), ("m", "2")]) is False  # half of them
@@ -119,7 +119,7 @@ def rehearsal(mirror, tmp_path, monkeypatch, tiny_tokenizer):
     wikitext.mkdir(parents=True)
     datasets.Dataset.from_dict({"text": texts}).to_parquet(wikitext / "train-00000-of-00001.parquet")
     monkeypatch.setenv("LAYERLAB_RESULTS", str(tmp_path / "results"))
-    for entry, count in ((linearpatch.CALIBRATION, 4), (linearpatch.SLEB_LINES, 60)):  # the same path, fewer tokens
+    for entry, count in ((shared.CALIBRATION, 4), (shared.SLEB_LINES, 60)):  # the same path, fewer tokens
         monkeypatch.setitem(entry, "paper", {**entry["paper"], "length": 48, "count": count})
     return folder
 

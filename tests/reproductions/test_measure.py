@@ -5,10 +5,13 @@ import dataclasses
 import pytest
 
 from common import corpora, models
+from common.context import Context
 from common.errors import UserError
-from common.results import Recipe, Store
-from reproductions import measure, methods, registry, settings, show
-from reproductions.prepared import Prepared
+from common.recipe import _STEPS, Recipe, Repair, Selection, Training, known, register
+from common.results import Store
+from common.steps import Given
+from common.surgery import remove_layers
+from reproductions import benchmarks, measure, registry, settings, show
 from reproductions.registry import Column, Row, Table
 
 
@@ -23,40 +26,64 @@ def recipe(**fields) -> Recipe:
     return Recipe(model="small", profile="paper", weights="none", **fields)
 
 
-def test_every_name_is_known_once():
-    for kind in methods.KINDS:
-        assert all(callable(entry) for entry in methods.known(kind).values())
-    assert {"sleb", "bi", "window", "given"} <= methods.known("SELECTIONS").keys()
-    assert not methods.known("SELECTIONS").keys() & methods.known("PRUNERS").keys()
+@pytest.fixture
+def registered(monkeypatch):
+    """Steps registered in a test are gone after it."""
+    monkeypatch.setattr("common.recipe._STEPS", dict(_STEPS))
 
 
-def test_steps_come_in_order_and_their_findings_reach_the_record(small, monkeypatch):
+def test_a_name_is_registered_once(registered):
+    assert {"sleb", "bi", "window", "given", "laco"} <= known("selection").keys()
+    with pytest.raises(ValueError, match="selection 'sleb' is taken by common.steps.Sleb"):
+        register("sleb")(type("Other", (Selection,), {}))
+    assert all(callable(entry.measure) for entry in benchmarks.known().values())
+    with pytest.raises(ValueError, match="benchmark 'removed' is taken by reproductions.benchmarks.general"):
+        benchmarks.benchmark("removed")(print)
+
+
+def test_steps_come_in_order_and_their_findings_reach_the_record(small, registered):
     seen = []
 
-    def repair(prepared, removed, progress):
-        seen.append(("repair", removed, len(prepared.decoder.layers)))
-        measure.remove_layers(prepared.model, removed)
+    @register("mend")
+    @dataclasses.dataclass(frozen=True)
+    class Mend(Repair):
+        def apply(self, context):
+            seen.append(("repair", context.removed, len(context.decoder.layers)))
+            remove_layers(context.model, context.removed)
 
-    def train(prepared, progress):
-        seen.append(("train", len(prepared.decoder.layers)))
-        prepared.details["steps"] = 3
+    @register("study")
+    @dataclasses.dataclass(frozen=True)
+    class Study(Training):
+        def apply(self, context):
+            seen.append(("train", len(context.decoder.layers)))
+            context.details["steps"] = 3
 
-    monkeypatch.setitem(methods.known("REPAIRS"), "mend", repair)
-    monkeypatch.setitem(methods.known("TRAININGS"), "study", train)
     layers = len(small.model.layers)
-    wanted = recipe(
-        selection={"method": "given", "layers": [2, 1]}, repair={"method": "mend"}, training={"method": "study"}
-    )
-    prepared = measure.prepare(wanted)
+    prepared = measure.prepare(recipe(selection=Given((2, 1)), repair=Mend(), training=Study()))
     assert seen == [("repair", [2, 1], layers), ("train", layers - 2)]
     assert prepared.details["removed"] == [2, 1] and prepared.details["steps"] == 3
     assert measure.benchmark(prepared, "removed") == ({"count": 2}, {}, {})
 
 
+def test_options_are_typed_and_what_is_left_out_or_unknown_is_named():
+    step = recipe(selection={"method": "sleb", "count": 2, "calibration": {"corpus": "a", "length": 8}}).step(
+        "selection"
+    )
+    assert (step.count, step.calibration.length, step.calibration.seed) == (2, 8, None)
+    assert step.describe() == "selection sleb: count 2, calibration (corpus a, length 8)"
+    assert list(step.reads()) == [("corpus", "a")]
+    with pytest.raises(UserError, match="unknown option of the selection sleb 'coutn'; did you mean 'count'"):
+        recipe(selection={"method": "sleb", "coutn": 2}).step("selection")
+    with pytest.raises(UserError, match="the selection sleb lacks 'calibration'"):
+        recipe(selection={"method": "sleb", "count": 2}).step("selection")
+    with pytest.raises(UserError, match="unknown option of the calibration 'text'"):
+        recipe(calibration={"corpus": "a", "text": "b"}).step("calibration")
+
+
 def test_sleb_runs_as_many_samples_at_once_as_the_device_likes(small, monkeypatch):
     monkeypatch.setattr(corpora, "texts", lambda _: ["the layers of a model are removed"] * 40)
     monkeypatch.setattr(corpora, "digest", lambda _: "none")
-    monkeypatch.setattr(Prepared, "batch_size", 3)
+    monkeypatch.setattr(Context, "batch_size", 3)
     sizes = set()
     small.model.layers[0].register_forward_pre_hook(lambda _, inputs: sizes.add(len(inputs[0])))
     lines = {"corpus": "any", "length": 16, "count": 40, "seed": 0}
@@ -74,7 +101,7 @@ def test_an_unknown_step_is_named(small, step):
 def test_long_work_keeps_one_folder_per_recipe(tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path))
     one, other = recipe(), recipe(fidelity="code")
-    folders = {Prepared(None, None, r, 0).folder for r in (one, one, other)}
+    folders = {Context(None, None, r, 0).folder for r in (one, one, other)}
     assert len(folders) == 2 and all(folder.is_dir() and folder.is_relative_to(tmp_path) for folder in folders)
 
 
@@ -87,8 +114,8 @@ def test_a_search_is_kept_for_later_runs_and_measuring_anew_makes_it_again(tmp_p
         return list(range(length))
 
     def ask(length=2, facts=None, **options):
-        monkeypatch.setattr("reproductions.prepared._MADE", set())  # as a later process
-        made = Prepared(tiny_llama, None, recipe(), 0, **options)
+        monkeypatch.setattr("common.context._MADE", set())  # as a later process
+        made = Context(tiny_llama, None, recipe(), 0, **options)
         return made.searched("greedy", facts or {"seed": 0}, lambda: search(length), lambda found: len(found) >= length)
 
     assert ask() == ask() == [0, 1] and searches == [2]
@@ -102,10 +129,10 @@ def test_a_search_is_kept_for_later_runs_and_measuring_anew_makes_it_again(tmp_p
 
 def test_measuring_anew_empties_a_folder_once(tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path))
-    monkeypatch.setattr("reproductions.prepared._MADE", set())
-    (Prepared(None, None, recipe(), 0).folder / "earlier").touch()
-    monkeypatch.setattr("reproductions.prepared._MADE", set())
-    again = Prepared(None, None, recipe(), 0, anew=True)
+    monkeypatch.setattr("common.context._MADE", set())
+    (Context(None, None, recipe(), 0).folder / "earlier").touch()
+    monkeypatch.setattr("common.context._MADE", set())
+    again = Context(None, None, recipe(), 0, anew=True)
     assert not list(again.folder.iterdir())
     (again.folder / "new").touch()
     assert (again.folder / "new").exists()  # what this very run made stays

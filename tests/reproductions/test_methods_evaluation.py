@@ -5,19 +5,19 @@ import torch
 from hub_mirror import write_mmlus, write_rows
 
 from common import hub
+from common.context import Context
 from common.errors import UserError
 from common.evaluation import generation, harness, mmlu, scores, suites
 from common.evaluation.perplexity import PROTOCOLS
 from common.results import Recipe, Record, Store
-from reproductions import columns, fetch, measure, methods, registry, reported
-from reproductions.prepared import Prepared
+from reproductions import benchmarks, columns, fetch, measure, registry, reported
 
 SUBJECTS = {"anatomy": 2, "virology": 5}
 
 
 @pytest.fixture
 def prepared(tiny_llama, tiny_tokenizer):
-    return Prepared(tiny_llama, tiny_tokenizer, Recipe(model="small", profile="paper"), 1)
+    return Context(tiny_llama, tiny_tokenizer, Recipe(model="small", profile="paper"), 1)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_groups_are_weighted_by_size_for_reassessing_and_alike_for_laco(prepared
 
 @pytest.mark.parametrize("profile", ["paper", "standin"])
 def test_every_column_of_every_table_names_a_benchmark_that_exists(profile):
-    found = methods.known("BENCHMARKS")
+    found = benchmarks.known()
     wanted = {column for table in registry.targets().values() for column in table.columns(profile) if column.benchmark}
     for column in wanted:
         base, _, argument = column.benchmark.partition("@")

@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from common import corpora, models
+from common.context import Context
 from common.decoder import Decoder
 from common.errors import UserError
 from common.results import Recipe
 from papers import reassessing
 from reproductions import measure
-from reproductions.methods import reassessing as methods
+from reproductions.benchmarks import reassessing as benchmark
 
 LINES = [f"the layers of a model {n} are removed and the stream is scaled" for n in range(40)]
 TEXT = corpora.Corpus("lines", domain="lines")
@@ -66,11 +67,12 @@ def test_a_metric_uses_the_recipes_calibration_seed_and_fidelity(small, tiny_tok
 
 def test_windows_are_those_of_the_joined_text(small, tiny_tokenizer):
     wanted = {"corpus": "lines", "sampler": "windows", "length": 16, "count": 3}
+    tokens = lambda entry: Context(None, tiny_tokenizer, recipe(calibration=entry), 0).windows()  # noqa: E731
     joined = torch.tensor(tiny_tokenizer("\n\n".join(LINES))["input_ids"])
-    assert torch.equal(methods.calibration(wanted, tiny_tokenizer), joined[:48].view(3, 16))
-    assert len(methods.calibration({**wanted, "count": None}, tiny_tokenizer)) == len(joined) // 16
+    assert torch.equal(tokens(wanted), joined[:48].view(3, 16))
+    assert len(tokens({**wanted, "count": None})) == len(joined) // 16
     with pytest.raises(UserError, match="unknown sampler"):
-        methods.calibration({**wanted, "sampler": "window"}, tiny_tokenizer)
+        tokens({**wanted, "sampler": "window"})
 
 
 def test_a_training_is_reported_and_found_again(small, monkeypatch):
@@ -107,7 +109,7 @@ def test_iterative_pruning_trains_in_every_cycle(small):
 
 
 def test_the_spread_of_chosen_layers(small, monkeypatch):
-    monkeypatch.setattr(methods, "SAMPLE_COUNTS", (1, 30))
+    monkeypatch.setattr(benchmark, "SAMPLE_COUNTS", (1, 30))
     prepared = measure.prepare(recipe(calibration=CROPS))
     values, _, details = measure.benchmark(prepared, "chosen-sets@bi")
     assert details["count"] == 2 and details["seeds"] == [42, 43, 44]

@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from common import shapes
+from common.context import Context
 from common.errors import UserError
 from common.results import Recipe
 from common.similarity import layer_similarity
 from common.surgery import remove_layers
-from reproductions import methods
-from reproductions.methods import statistics
-from reproductions.methods.theory import NETWORKS
-from reproductions.prepared import Prepared
+from reproductions import benchmarks
+from reproductions.benchmarks import statistics
+from reproductions.benchmarks.theory import NETWORKS
 
 
 @pytest.fixture
@@ -20,11 +20,11 @@ def prepared(tiny_llama, tiny_tokenizer, monkeypatch):
     monkeypatch.setattr(statistics, "_test_windows", lambda _, count: windows[:count])
     remove_layers(tiny_llama, [4, 2])
     recipe = Recipe("standin", "standin")
-    return Prepared(tiny_llama, tiny_tokenizer, recipe, 0, details={"removed": [4, 2]})
+    return Context(tiny_llama, tiny_tokenizer, recipe, 0, details={"removed": [4, 2]})
 
 
 def measure(prepared, name, argument=""):
-    return methods.known("BENCHMARKS")[name](prepared, argument)
+    return benchmarks.measure(prepared, f"{name}@{argument}")
 
 
 def test_statistics_count_what_the_model_holds(prepared):

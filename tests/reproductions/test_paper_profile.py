@@ -26,9 +26,9 @@ from common.evaluation.perplexity import PROTOCOLS
 from common.results import Store
 from figures import style
 from papers.reassessing import gradients
-from reproductions import fetch, linearpatch, measure, registry, runner, settings, shapes, show
+from reproductions import fetch, measure, registry, runner, settings, shapes, shared, show
+from reproductions.benchmarks import magnitudes, reassessing, statistics, theory
 from reproductions.laco import recipes as laco
-from reproductions.methods import magnitudes, reassessing, statistics, theory
 from reproductions.prunecomp import recipes as prunecomp
 from reproductions.reassessing import recipes as reassessed
 
@@ -145,8 +145,8 @@ def _shorten(patch):
     few = replace(mmlu.get("hendrycks"), categories=categories, regrouped={})
     patch.setattr(mmlu, "get", lambda name: few)
     for entry, length, count in (
-        (linearpatch.CALIBRATION, 48, 4),
-        (linearpatch.SLEB_LINES, 16, 4),
+        (shared.CALIBRATION, 48, 4),
+        (shared.SLEB_LINES, 16, 4),
         (prunecomp.CROPS, 32, 2),
         (prunecomp.CODE_LINES, 32, 8),
         (prunecomp.CODE_TAYLOR, 32, 2),

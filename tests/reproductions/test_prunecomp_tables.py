@@ -16,8 +16,7 @@ from common.results import Record, Store
 from common.surgery import remove_layers
 from reproductions import declare, measure, registry, reported, show
 from reproductions.__main__ import main
-from reproductions.methods import prunecomp as methods
-from reproductions.prepared import calibration_windows
+from reproductions.benchmarks import prunecomp as benchmarks
 from reproductions.prunecomp import METRICS, TABLES, recipe, recipes
 from reproductions.settings import STANDIN
 
@@ -66,9 +65,9 @@ def test_code_and_paper_differ_in_calibration_and_share_the_rest():
 
 
 def test_printed_lists_are_read_in_order():
-    assert methods.printed_list("A3", "LLaMA-3-8B", "5/32", "Taylor+ +Prune&Comp") == [29, 28, 4, 25, 23]
-    assert len(methods.printed_list("A3", "LLaMA-3-8B", "7/32", "CosSim(BI)")) == 9
-    assert methods.printed_list("A3", "LLaMA-3-8B", "3/32", "PPL") == []
+    assert benchmarks.printed_list("A3", "LLaMA-3-8B", "5/32", "Taylor+ +Prune&Comp") == [29, 28, 4, 25, 23]
+    assert len(benchmarks.printed_list("A3", "LLaMA-3-8B", "7/32", "CosSim(BI)")) == 9
+    assert benchmarks.printed_list("A3", "LLaMA-3-8B", "3/32", "PPL") == []
 
 
 def test_a_removed_list_is_held_against_the_printed_one_place_by_place(tmp_path):
@@ -139,7 +138,7 @@ def test_an_iterated_patch_is_fitted_to_the_model_as_it_is_by_then(repair):
     made = tiny_recipe(f"CosSim(BI), iterative, {repair}")
     prepared = measure.prepare(made)
     model, _ = models.load("standin")
-    windows = calibration_windows(made.calibration, prepared.tokenizer)
+    windows = prepared.windows()
     names, removed = list(range(16)), []
     kind, estimator = made.selection["patch"]["kind"], made.selection["patch"]["estimator"]
     for _ in range(made.selection["count"]):

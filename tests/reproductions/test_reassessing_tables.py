@@ -8,7 +8,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from common.finetuning import Settings
-from reproductions import methods, reported
+from common.recipe import PARTS
+from reproductions import reported, steps  # noqa: F401 - steps: those that recipes name
 from reproductions.__main__ import main
 from reproductions.reassessing import TABLES, claims, recipes
 from reproductions.reassessing.recipes import FASTER, fields
@@ -16,7 +17,6 @@ from reproductions.reassessing.rows import REFUSED, REPORTED, UNSUPPORTED
 from reproductions.settings import PROFILES
 
 BY_NUMBER = {table.number: table for table in TABLES}
-KINDS = {"selection": ("SELECTIONS", "PRUNERS"), "repair": ("REPAIRS",), "training": ("TRAININGS",)}
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.target)
@@ -26,9 +26,8 @@ def test_every_name_in_a_recipe_is_known_and_its_settings_fit(table):
             if row.recipe is None:
                 assert row.status in (REPORTED, REFUSED, UNSUPPORTED, "not repeated, see the note")
                 continue
-            for part, kinds in KINDS.items():
-                chosen = getattr(row.recipe, part)
-                assert chosen is None or any(chosen["method"] in methods.known(kind) for kind in kinds)
+            for part in PARTS:
+                row.recipe.step(part)
             for tuned in (row.recipe.training, (row.recipe.selection or {}).get("tune")):
                 tuned = (tuned or {}).get("after", tuned)
                 assert not tuned or Settings.of(tuned["settings"])

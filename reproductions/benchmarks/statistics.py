@@ -8,9 +8,11 @@ import time
 import torch
 
 from common import corpora, shapes, similarity
+from common.context import Context
 from common.errors import UserError
 from common.evaluation.perplexity import cut
-from reproductions.prepared import Prepared
+from papers.reassessing import quantization
+from reproductions.benchmarks import benchmark
 from reproductions.shape_measures import MACS_TOKENS
 
 # Windows timed, and how often: the median of the passes is kept.
@@ -19,10 +21,10 @@ WINDOWS, PASSES = 32, 3
 TEXT = {"standin": ("standin-test", 256), "paper": ("wikitext2-test", 2048)}
 
 
-def _test_windows(prepared: Prepared, count: int) -> torch.Tensor:
+def _test_windows(context: Context, count: int) -> torch.Tensor:
     """Held-out windows [count, tokens] of the profile's test text."""
-    corpus, length = TEXT[prepared.recipe.profile]
-    return cut(corpora.joined_ids(prepared.tokenizer, corpus), length)[:count]
+    corpus, length = TEXT[context.recipe.profile]
+    return cut(corpora.joined_ids(context.tokenizer, corpus), length)[:count]
 
 
 def _held_mib(model) -> float:
@@ -31,16 +33,17 @@ def _held_mib(model) -> float:
     return sum(t.numel() * t.element_size() for t in tensors.values()) / shapes.MIB
 
 
+@benchmark("statistics", reads=TEXT["paper"][:1])
 @torch.inference_mode()
-def _statistics(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
+def _statistics(context: Context, argument: str) -> tuple[dict, dict, dict]:
     """Table D: parameters, multiply-adds for 64 tokens, memory of the model as loaded, seconds for a pass over test windows.
 
     Seconds are this machine's: `device` and `threads` stand beside them, and they are not the paper's quantity. On a CPU
     they are the process's own, summed over its threads, so that other work on the machine does not count.
     """
-    model = prepared.model
+    model = context.model
     clock = time.process_time if model.device.type == "cpu" else time.perf_counter
-    windows = _test_windows(prepared, WINDOWS).to(model.get_input_embeddings().weight.device)
+    windows = _test_windows(context, WINDOWS).to(model.get_input_embeddings().weight.device)
 
     def one_pass() -> float:
         started = clock()
@@ -63,18 +66,20 @@ def _statistics(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
     return values, {}, details | {"threads": torch.get_num_threads(), "dtype": str(model.dtype).removeprefix("torch.")}
 
 
-def _similarity(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
+@benchmark("similarity", reads=TEXT["paper"][:1])
+def _similarity(context: Context, argument: str) -> tuple[dict, dict, dict]:
     """The layers' similarity matrix (`cka` or `cosine`) on 1,024 held-out tokens; values: mean off the diagonal."""
-    ids = _test_windows(prepared, 64).flatten()[:1024].view(4, 256)
-    matrix = similarity.layer_similarity(prepared.decoder, ids, argument or "cka")
+    ids = _test_windows(context, 64).flatten()[:1024].view(4, 256)
+    matrix = similarity.layer_similarity(context.decoder, ids, argument or "cka")
     count = len(matrix)
     mean = float((matrix.sum() - matrix.diagonal().sum()) / (count * (count - 1)))
     return {"mean": mean}, {}, {"matrix": [[round(v, 6) for v in row] for row in matrix.tolist()]}
 
 
-def _training_cost(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
+@benchmark("training-cost")
+def _training_cost(context: Context, argument: str) -> tuple[dict, dict, dict]:
     """What the recipe's fine-tuning took, from its report: trained parameters, seconds, peak memory, layer executions."""
-    report = prepared.details.get("training")
+    report = context.details.get("training")
     if report is None:
         raise UserError("this recipe has no fine-tuning whose cost could be told")
     values = {
@@ -83,19 +88,17 @@ def _training_cost(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]
         "peak_gib": report["peak_memory_bytes"] / 2**30,
         "layer_executions": sum(epoch["layer_executions"] for epoch in report["epochs"]),
     }
-    return values, {}, {"device": str(prepared.model.device)}
+    return values, {}, {"device": str(context.model.device)}
 
 
-def _removed_each(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
+@benchmark("held-memory")
+def _memory(context: Context, argument: str) -> tuple[dict, dict, dict]:
+    """What the model's tensors take with 16 bits for every floating-point number."""
+    return {"held_mib": quantization.held_mib(context.model)}, {}, {}
+
+
+@benchmark("removed-each")
+def _removed_each(context: Context, argument: str) -> tuple[dict, dict, dict]:
     """The removed layers by their place in the order of removal, from 1 (Table O prints them so)."""
-    removed = prepared.details.get("removed", [])
+    removed = context.details.get("removed", [])
     return {str(place): layer for place, layer in enumerate(removed, 1)}, {}, {}
-
-
-BENCHMARKS = {
-    "statistics": _statistics,
-    "similarity": _similarity,
-    "training-cost": _training_cost,
-    "removed-each": _removed_each,
-}
-READS = dict.fromkeys(("statistics", "similarity"), (TEXT["paper"][0],))

@@ -1,4 +1,4 @@
-"""What LinearPatch's text claims of its tables, as checks on one side's numbers."""
+"""The vocabulary of claims: checks on one side's numbers, as tables of every paper declare them."""
 
 from __future__ import annotations
 
@@ -72,12 +72,6 @@ def steady(methods: Iterable[str], columns: Iterable[str], within: float) -> Che
         return all(verdicts) if verdicts else None
 
     return check
-
-
-def four_percent(cell: Lookup, settings: Settings) -> bool | None:
-    """Abstract: ahead of the best earlier method by 4 % on LLaMA-3-8B, 5/32."""
-    ours, best = (cell("LLaMA-3-8B", "5/32", m, "RP") for m in ("LinearPatch[L]", "LLM-Streamline(None)"))
-    return None if ours is None or best is None else ours - best >= 3.95
 
 
 def best_of(ours: Iterable[str], others: Iterable[str], column: str, lower: bool = False) -> Check:

@@ -9,10 +9,11 @@ from scipy.stats import spearmanr
 from transformers import AutoModelForCausalLM
 
 from common import corpora
+from common.context import Context
 from common.decoder import Decoder
 from common.errors import unknown
 from papers.reassessing import gradients, theory
-from reproductions.prepared import Prepared
+from reproductions.benchmarks import benchmark
 
 # Sentences of 64 tokens (as the paper's Table D); the factors of the bound are taken on the first of them.
 SENTENCES, TOKENS = 8, 64
@@ -21,26 +22,27 @@ SEEDS = 5  # of each toy
 NETWORKS = ("trained", "random", "toy-pre", "toy-post")
 
 
-def _theorems(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
+@benchmark("theorems")
+def _theorems(context: Context, argument: str) -> tuple[dict, dict, dict]:
     """Largest relative deviation of Theorems 4.1 and 4.2 from the measured norm (d >= 3), and where statements fail."""
     values = {f"deviation_{kind}": theory.deviation(kind) for kind in theory.NORMS}
     failing = theory.counterexamples()
     return values | {"counterexamples": len(failing)}, {}, {"failing": failing}
 
 
-def _random_weights(prepared: Prepared, seed: int = 0):
+def _random_weights(context: Context, seed: int = 0):
     """A model of the same shape as freshly initialised."""
-    config = copy.deepcopy(prepared.model.config)
+    config = copy.deepcopy(context.model.config)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(config)
-    return model.to(prepared.model.device, prepared.model.dtype).eval()
+    return model.to(context.model.device, context.model.dtype).eval()
 
 
-def _networks(prepared: Prepared, name: str) -> tuple[gradients.Stack, gradients.Stack]:
+def _networks(context: Context, name: str) -> tuple[gradients.Stack, gradients.Stack]:
     """A language model as a stack over all sentences, and over the first one."""
-    decoder = prepared.decoder if name == "trained" else Decoder(_random_weights(prepared))
-    ids = corpora.joined_ids(prepared.tokenizer, TEXT[prepared.recipe.profile])[: SENTENCES * TOKENS].view(
+    decoder = context.decoder if name == "trained" else Decoder(_random_weights(context))
+    ids = corpora.joined_ids(context.tokenizer, TEXT[context.recipe.profile])[: SENTENCES * TOKENS].view(
         SENTENCES, TOKENS
     )
     return gradients.of_model(decoder, ids), gradients.of_model(decoder, ids[:1])
@@ -56,7 +58,8 @@ def _by_depth(norms: list[float]) -> dict[str, float]:
     return {"rank_correlation": correlation, "first_to_last": sum(norms[:quarter]) / sum(norms[-quarter:])}
 
 
-def _gradients(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
+@benchmark("gradients", reads=(TEXT["paper"],))
+def _gradients(context: Context, argument: str) -> tuple[dict, dict, dict]:
     """Gradient norms by depth of one of NETWORKS; the toys' values are means over SEEDS, their curves those of the first."""
     if argument not in NETWORKS:
         raise unknown("network", argument, NETWORKS)
@@ -66,7 +69,7 @@ def _gradients(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
         each = [_by_depth(run["parameters"]) for run in runs]
         values = {key: sum(run[key] for run in each) / SEEDS for key in each[0]}
         return values, {}, _curves(stacks[0], runs[0]) | {"each_seed": each}
-    stack, sentence = _networks(prepared, argument)
+    stack, sentence = _networks(context, argument)
     run = gradients.gradient_norms(stack)
     details = _curves(sentence, gradients.gradient_norms(sentence))
     rms = gradients.stream_rms(stack)
@@ -87,7 +90,3 @@ def _curves(stack: gradients.Stack, run: dict) -> dict:
         "layer_norms": factors,
         "bound_one": gradients.bound(factors, run["stream"][-1]),
     }
-
-
-BENCHMARKS = {"theorems": _theorems, "gradients": _gradients}
-READS = {"gradients": (TEXT["paper"],)}

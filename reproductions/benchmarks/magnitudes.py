@@ -1,6 +1,7 @@
 """What LinearPatch's figures show: the dense model's stream around a window, and the model without it as the patch varies.
 
-The layers before a window are run once; every patch tried continues from there. Part of `reproductions.methods.linearpatch`.
+The layers before a window are run once; every patch tried continues from there. The
+recipe's selection is ``observed-window``.
 """
 
 from __future__ import annotations
@@ -11,19 +12,20 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from common import selection
+from common.context import Context
 from common.evaluation.perplexity import PROTOCOLS
 from common.hadamard import hadamard_transform
 from common.losses import next_token_loss
 from common.statistics import Statistics
 from papers.linearpatch import LinearPatch, patch_values
-from reproductions.prepared import Prepared
+from reproductions.benchmarks import benchmark
 
 # The text that perplexities of figures are measured on: protocols, and the windows taken from each.
 TEXTS = {
     "standin": (("standin-standard-library", "standin-numerical", "standin-learning"), 8),
     "paper": (("linearpatch-wikitext2",), 12),
 }
+READS = tuple(PROTOCOLS[name].corpus for name in TEXTS["paper"][0])
 ALPHAS = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.5, 1.7)
 # For one factor over every cut: fewer, wider apart; the optimum is read off a parabola.
 FACTORS = (0.85, 1.0, 1.15, 1.3, 1.5, 1.75)
@@ -31,26 +33,18 @@ FACTORS = (0.85, 1.0, 1.15, 1.3, 1.5, 1.75)
 CUTS_AT_A_TIME, WIDE, FEW_CUTS = 4, 1024, 6
 
 
-def observe_window(prepared: Prepared, progress: bool) -> None:
-    """Find the window that [L] would remove, and leave the model whole."""
-    choice = prepared.recipe.selection
-    statistics = prepared.statistics(choice["count"], (choice["cosine"],), progress=progress)
-    window = selection.best_window(statistics, choice["count"], choice["cosine"], exclude_ends=False)
-    prepared.details |= {"removed": [], "window": list(window)}
-
-
-def _text(prepared: Prepared) -> Tensor:
-    names, count = TEXTS[prepared.recipe.profile]
+def _text(context: Context) -> Tensor:
+    names, count = TEXTS[context.recipe.profile]
     protocols = [PROTOCOLS[name] for name in names]
-    return torch.cat([p.windows(p, prepared.tokenizer)[: prepared.recipe.limit or count] for p in protocols])
+    return torch.cat([p.windows(p, context.tokenizer)[: context.recipe.limit or count] for p in protocols])
 
 
 class _Cut:
     """The model without the layers ``[start, stop)``, as a function of what is done to the stream at the cut."""
 
-    def __init__(self, prepared: Prepared, ids: Tensor, start: int, stop: int):
-        self.decoder, self.stop = prepared.decoder, stop
-        self.batches = [(batch, self._prefix(batch, start)) for batch in ids.split(prepared.batch_size)]
+    def __init__(self, context: Context, ids: Tensor, start: int, stop: int):
+        self.decoder, self.stop = context.decoder, stop
+        self.batches = [(batch, self._prefix(batch, start)) for batch in ids.split(context.batch_size)]
 
     def _prefix(self, batch: Tensor, start: int) -> Tensor:
         return self.decoder.run(self.decoder.embed_tokens(batch), 0, start)
@@ -64,19 +58,20 @@ class _Cut:
         return math.exp(min(torch.cat(losses).mean().item(), 700.0))
 
 
+@benchmark("magnitudes")
 @torch.inference_mode()
-def magnitudes(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
+def magnitudes(context: Context, argument: str) -> tuple[dict, dict, dict]:
     """Magnitudes on calibration text: per layer, per channel around the window, and per token, plain and rotated.
 
     values: the window, the mean ratio of magnitudes across it, sigma_d (Eq. 5) and the largest over the median |X| of a
     token. details: the lists behind them; per token they are of the first calibration sample.
     """
-    start, stop = prepared.details["window"]
-    found = prepared.statistics(stop - start, elementwise=[(start, stop)])
+    start, stop = context.details["window"]
+    found = context.statistics(stop - start, elementwise=[(start, stop)])
     layers = [found.magnitude(b).mean().item() for b in range(found.layers + 1)]
     details: dict = {"layers": layers, "channels": {}, "tokens": {}}
     values: dict = {"start": start, "end": stop}
-    hidden = prepared.decoder.run(prepared.decoder.embed_tokens(prepared.windows()[:1]), 0, start)[0].float()
+    hidden = context.decoder.run(context.decoder.embed_tokens(context.windows()[:1]), 0, start)[0].float()
     for rotated in (False, True):
         name = "rotated" if rotated else "plain"
         d = found.ratio(start, stop, rotated=rotated)
@@ -96,12 +91,13 @@ def magnitudes(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
     return values, {}, details
 
 
+@benchmark("alpha", reads=READS)
 @torch.inference_mode()
-def alpha(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
+def alpha(context: Context, argument: str) -> tuple[dict, dict, dict]:
     """Section 3.2: perplexity without the window when the stream at the cut is alpha X, alpha X d or alpha X A."""
-    start, stop = prepared.details["window"]
-    found = prepared.statistics(stop - start, (prepared.recipe.selection["cosine"],))
-    cut = _Cut(prepared, _text(prepared), start, stop)
+    start, stop = context.details["window"]
+    found = context.statistics(stop - start, (context.recipe.selection["cosine"],))
+    cut = _Cut(context, _text(context), start, stop)
     patches: dict[str, Callable] = {"none": lambda hidden: hidden}
     for name, kind in (("d", "diagonal"), ("A", "hadamard")):
         values = patch_values(found, start, stop, kind=kind)
@@ -153,8 +149,9 @@ def _look(cut: _Cut, found: Statistics, start: int, stop: int) -> dict:
     return row
 
 
+@benchmark("cuts", reads=READS)
 @torch.inference_mode()
-def cuts(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
+def cuts(context: Context, argument: str) -> tuple[dict, dict, dict]:
     """Ours: at every window of the recipe's length, the factor that is best against what each estimator predicts.
 
     values: how far predictions are off, as mean |log(prediction / best)|; the share of cuts at which matching magnitudes
@@ -162,17 +159,17 @@ def cuts(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
     than doing nothing leaves: it helps). details: a row per cut. Of models wider than WIDE only FEW_CUTS windows, evenly
     spread.
     """
-    count, layers = prepared.recipe.selection["count"], prepared.decoder.num_layers
+    count, layers = context.recipe.selection["count"], context.decoder.num_layers
     starts = list(range(1, layers - count))
-    if prepared.decoder.hidden_size > WIDE:
+    if context.decoder.hidden_size > WIDE:
         starts = [starts[round(i * (len(starts) - 1) / (FEW_CUTS - 1))] for i in range(FEW_CUTS)]
     windows = [(start, start + count) for start in starts]
-    ids, rows = _text(prepared), []
-    at_a_time = CUTS_AT_A_TIME if prepared.decoder.hidden_size > WIDE else len(windows)
+    ids, rows = _text(context), []
+    at_a_time = CUTS_AT_A_TIME if context.decoder.hidden_size > WIDE else len(windows)
     for i in range(0, len(windows), at_a_time):
         part = windows[i : i + at_a_time]
-        found = prepared.statistics(count, matrices=part)
-        rows += [_look(_Cut(prepared, ids, *window), found, *window) for window in part]
+        found = context.statistics(count, matrices=part)
+        rows += [_look(_Cut(context, ids, *window), found, *window) for window in part]
 
     def off(prediction: str) -> float:
         return sum(abs(math.log(row[prediction] / row["best_factor"])) for row in rows) / len(rows)
@@ -189,8 +186,3 @@ def cuts(prepared: Prepared, argument: str) -> tuple[dict, dict, dict]:
     values["told"] = sum(told) / len(told)
     values["matrix_best"] = sum(min(r["perplexities"], key=r["perplexities"].get) == "matrix" for r in rows) / len(rows)
     return values, {}, {"rows": rows, "factors": list(FACTORS)}
-
-
-PRUNERS = {"observed-window": observe_window}
-BENCHMARKS = {"magnitudes": magnitudes, "alpha": alpha, "cuts": cuts}
-READS = dict.fromkeys(("alpha", "cuts"), tuple(PROTOCOLS[name].corpus for name in TEXTS["paper"][0]))

@@ -1,0 +1,267 @@
+"""A model on its way from a recipe to its measurements: what steps are given, and how they are carried out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import random
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from common import calibration, corpora
+from common.decoder import Decoder
+from common.errors import UserError, unknown
+from common.evaluation.perplexity import cut
+from common.finetuning import state
+from common.recipe import Calibration, Pruning, Recipe, Repair, Selection, Step
+from common.results import ROOT
+from common.surgery import remove_layers
+
+log = logging.getLogger(__name__)
+
+_KEPT = 4  # calibration passes remembered; a table's recipes differ in little else than how they use one
+_STATISTICS: dict[str, calibration.Statistics] = {}
+_MADE: set[Path] = set()  # long work of this very process, which measuring anew need not do again
+
+
+def work_folder() -> Path:
+    """Where long work keeps its checkpoints: ``$LAYERLAB_WORK``, or ``.cache/work`` in the repository."""
+    return Path(os.environ.get("LAYERLAB_WORK") or ROOT / ".cache" / "work")
+
+
+@dataclass
+class Context:
+    """A model as a recipe describes it, and what was found out on the way.
+
+    parameters: of the model before anything was removed. details and provenance go into every record of the recipe.
+    anew: long work that an earlier run left behind is done again. progress: long work shows how far it is. at_hand:
+    calibration tokens ``[samples, tokens]`` that stand for the recipe's text. keep: what a search brought is kept on disk.
+    """
+
+    model: torch.nn.Module
+    tokenizer: object
+    recipe: Recipe
+    parameters: int
+    details: dict = field(default_factory=dict)
+    provenance: dict = field(default_factory=dict)
+    anew: bool = False
+    progress: bool = False
+    at_hand: Tensor | None = None
+    keep: bool = True
+
+    @cached_property
+    def decoder(self) -> Decoder:
+        """A view of the model; it follows surgery and counts layer executions."""
+        return Decoder(self.model)
+
+    @property
+    def selection(self) -> Step | None:
+        """The recipe's typed selection."""
+        return self.recipe.step("selection")
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """The recipe's typed calibration entry."""
+        return self.recipe.step("calibration")
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether there are calibration tokens."""
+        return self.at_hand is not None or self.recipe.calibration is not None
+
+    @property
+    def fidelity(self) -> str:
+        """``paper`` or ``code``."""
+        return self.recipe.fidelity
+
+    @property
+    def removed(self) -> list[int]:
+        """The layers that were chosen, in order of removal."""
+        return self.details["removed"]
+
+    @property
+    def batch_size(self) -> int:
+        """Calibration samples in a batch: a CPU likes several short ones, a GPU's memory one long one."""
+        return 8 if self.model.device.type == "cpu" else 1
+
+    @property
+    def folder(self) -> Path:
+        """Where this recipe's long work keeps its checkpoints (made on first use); the same recipe finds them again."""
+        path = work_folder() / self.recipe.model / self.recipe.hash
+        if self.anew and path not in _MADE:
+            shutil.rmtree(path, ignore_errors=True)
+        _MADE.add(path)
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def searched(self, name: str, facts: Mapping, search: Callable[[], Any], enough: Callable[[Any], bool]) -> Any:
+        """What a long search found, kept as JSON, so that no other recipe and no run after a kill searches again.
+
+        name: of the search. facts: what it depends on, besides the model, its weights and its type.
+        enough: whether what was kept will do; a greedy search for many layers begins with the one for fewer.
+        """
+        if not self.keep:
+            return search()
+        recipe = self.recipe
+        whole = [recipe.profile, recipe.model, recipe.weights, str(self.model.dtype), name, facts]
+        digest = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]
+        path = work_folder() / recipe.model / f"{name}-{digest}.json"
+        try:
+            if path in _MADE or not self.anew:
+                found = json.loads(path.read_text())
+                if enough(found):
+                    return found
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:
+            log.warning("%s is unreadable (%s); searching again", path, error)
+        found = search()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            state.write(path, found)
+        except OSError as error:
+            log.warning("cannot keep what was found in %s: %s; another recipe will search again", path, error.strerror)
+        _MADE.add(path)
+        return found
+
+    def tokens(self, entry: Calibration) -> Tensor:
+        """Token ids ``[samples, tokens]`` of a calibration entry, by its sampler.
+
+        Raises:
+            UserError: an entry without a sampler that there is, or a text that is too short for it.
+        """
+        if entry.sampler not in SAMPLERS:
+            raise unknown("sampler", entry.sampler, SAMPLERS)
+        return SAMPLERS[entry.sampler](self, entry)
+
+    def windows(self) -> Tensor:
+        """The recipe's calibration tokens ``[samples, tokens]``.
+
+        Raises:
+            UserError: the recipe has no calibration entry.
+        """
+        if self.at_hand is not None:
+            return self.at_hand
+        if self.calibration is None:
+            raise UserError("the recipe has no calibration entry, but one of its steps reads calibration tokens")
+        return self.tokens(self.calibration)
+
+    def statistics(self, span: int, kinds: Sequence[str] = ("token",), **options) -> calibration.Statistics:
+        """The calibration pass over the dense model, shared by recipes that use it differently.
+
+        options: of `calibration.collect`. Call it before anything is removed.
+        """
+        options |= {"span": span, "kinds": tuple(kinds)}
+        if self.at_hand is not None:
+            return self._collected(options)
+        facts = [self.recipe.model, self.recipe.weights, self.recipe.calibration, options]
+        key = json.dumps([*facts, str(self.model.dtype)], sort_keys=True)
+        if key not in _STATISTICS:
+            while len(_STATISTICS) >= _KEPT:
+                _STATISTICS.pop(next(iter(_STATISTICS)))
+            _STATISTICS[key] = self._collected(options)
+        return _STATISTICS[key]
+
+    def _collected(self, options: Mapping) -> calibration.Statistics:
+        where = {"batch_size": self.batch_size, "progress": self.progress}
+        return calibration.collect(self.decoder, self.windows(), **options, **where)
+
+
+def around(model: torch.nn.Module, tokenizer=None, windows: Tensor | None = None, **recipe) -> Context:
+    """A context around a model of one's own, for steps that are called by hand: with these calibration tokens.
+
+    recipe: other fields of `Recipe`. Nothing is kept on disk, since nothing tells one such model from another.
+    """
+    known = {"model": "at hand", "profile": "at hand"} | recipe
+    parameters = sum(p.numel() for p in model.parameters())
+    return Context(model, tokenizer, Recipe(**known), parameters, progress=True, at_hand=windows, keep=False)
+
+
+@lru_cache(maxsize=2)
+def _ids(tokenizer, corpus: str) -> Tensor:
+    return corpora.joined_ids(tokenizer, corpus)
+
+
+# How a calibration entry becomes token ids: name -> f(context, entry) -> [samples, tokens]. A paper adds its own.
+SAMPLERS: dict[str, Callable[[Context, Calibration], Tensor]] = {}
+
+
+def sampler(*names: str):
+    """Function decorator: calibration entries name this way of drawing tokens so."""
+
+    def registered(draw: Callable[[Context, Calibration], Tensor]) -> Callable[[Context, Calibration], Tensor]:
+        SAMPLERS.update(dict.fromkeys(names, draw))
+        return draw
+
+    return registered
+
+
+@sampler(*calibration.SAMPLERS)
+def crops(context: Context, entry: Calibration, generator: random.Random | None = None) -> Tensor:
+    """Random crops of the joined text, see `calibration.sample_crops`."""
+    options = {"sampler": entry.sampler, "generator": generator} | entry.drawing()
+    return calibration.sample_crops(_ids(context.tokenizer, entry.corpus), **options)
+
+
+@sampler("windows")
+def first_windows(context: Context, entry: Calibration) -> Tensor:
+    """The first ``count`` windows (None: all) of the joined text, which do not overlap."""
+    return cut(_ids(context.tokenizer, entry.corpus), entry.length)[: entry.count]
+
+
+@sampler("lines")
+def lines(context: Context, entry: Calibration) -> Tensor:
+    """SLEB's shuffled lines."""
+    return calibration.sample_lines(context.tokenizer, corpora.texts(entry.corpus), **entry.drawing())
+
+
+@sampler("documents")
+def documents(context: Context, entry: Calibration) -> Tensor:
+    """Crops of single documents, by the generator that has drawn the recipe's own crops.
+
+    Prune&Comp's official code seeds it for those alone.
+    """
+    before = context.calibration
+    generator = random.Random(before.seed)
+    crops(context, replace(before, seed=None), generator)
+    texts = corpora.texts(entry.corpus)
+    return calibration.sample_documents(context.tokenizer, texts, generator=generator, **entry.drawing())
+
+
+class Cut(Repair):
+    """What follows a selection where a recipe names no repair: the layers go, and nothing else."""
+
+    def apply(self, context: Context) -> None:
+        remove_layers(context.model, context.removed)
+
+
+def carry_out(context: Context) -> None:
+    """Choose layers, remove them and repair the cut, train: whatever of it the context's recipe names.
+
+    Raises:
+        UserError: an unknown step or option, a repair of what repairs itself, or whatever the steps refuse.
+    """
+    steps = [context.recipe.step(part) for part in ("selection", "repair", "training")]
+    if steps[0] is not None:
+        _remove(context, *steps[:2])
+    if steps[2] is not None:
+        steps[2].apply(context)
+
+
+def _remove(context: Context, selection: Selection | Pruning, repair: Repair | None) -> None:
+    layers = context.decoder.num_layers
+    if isinstance(selection, Pruning) and repair is not None:
+        raise UserError(f"{selection.title()} repairs by itself; leave the recipe's repair out")
+    selection.apply(context)
+    if isinstance(selection, Selection):
+        (repair or Cut()).apply(context)
+    context.details |= {"layers": layers, "layer_executions": context.decoder.executions}

@@ -1,0 +1,113 @@
+"""LaCo in recipes: the collapse, the post-training, and collapsing once more."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from common import corpora
+from common.context import Context
+from common.errors import UserError
+from common.finetuning import finetune
+from common.recipe import Options, Pruning, Training, register
+from papers.laco import collapse as algorithm
+from papers.laco import training
+from papers.laco.collapse import collapse, collapse_to
+from papers.laco.sentences import calibration_sentences
+
+VALIDATION_BLOCKS = 32
+
+
+def sentences(context: Context) -> list[str]:
+    """The sentences of the recipe's calibration entry.
+
+    Raises:
+        UserError: it has none.
+    """
+    entry = context.calibration
+    if entry is None or entry.sentences is None:
+        raise UserError("LaCo reads calibration sentences: give the recipe's calibration a corpus and sentences")
+    return calibration_sentences(entry.corpus, entry.sentences, entry.seed or 0)
+
+
+@dataclass(frozen=True)
+class Collapse(Options):
+    """Algorithm 1's settings, see `papers.laco.collapse.Settings`.
+
+    T: the threshold. layers: in its place, how many are to be left; the highest threshold that leaves them is searched for.
+    """
+
+    C: int
+    L: int = 1
+    I: int = 2
+    H: int | None = None
+    cosine: str = "flat-sentence"
+    merge: str = "paper"
+    norms: str | None = None
+    T: float | None = None
+    layers: int | None = None
+
+    def run(self, context: Context) -> list[int]:
+        """Collapse the model at hand; the positions that went, and in the details settings, sentences and every attempt."""
+        options = {name: value for name, value in self.to_json().items() if name != "method"}
+        texts, before = sentences(context), context.decoder.num_layers
+        result = self.collapse(context.model, context.tokenizer, texts, progress=context.progress)
+        attempts = {"settings": options, "sentences": texts, "before": before} | result.as_dict()
+        context.details.setdefault("laco", []).append(attempts)
+        return result.removed
+
+    def collapse(self, model, tokenizer, texts: list[str], **more) -> algorithm.Collapse:
+        """Collapse a model on these sentences, in place; more: options of `collapse` and `collapse_to`."""
+        options = {name: value for name, value in self.to_json().items() if name != "method"}
+        return (collapse if self.layers is None else collapse_to)(model, tokenizer, texts, **options, **more)
+
+
+@register("laco")
+@dataclass(frozen=True)
+class LayerCollapse(Collapse, Pruning):
+    """Layers are merged into earlier ones as long as the outputs stay alike."""
+
+    def apply(self, context: Context) -> None:
+        context.details["removed"] = self.run(context)
+
+
+@dataclass(frozen=True)
+class Text(Options):
+    """What is trained on: tokens of a corpus in blocks of so many, validated on another."""
+
+    corpus: str
+    validation: str
+    tokens: int
+    length: int
+    seed: int = 0
+
+    def reads(self) -> Iterator[tuple[str, str]]:
+        yield "corpus", self.corpus
+        yield "corpus", self.validation
+
+
+@register("laco-posttrain")
+@dataclass(frozen=True)
+class PostTraining(Training):
+    """Appendix B on a corpus. settings: what differs from it. reprune: collapse the trained model once more."""
+
+    data: Text
+    settings: Mapping
+    reprune: Collapse | None = None
+
+    def apply(self, context: Context) -> None:
+        """Train; recipes that differ only in what follows the training share it."""
+        alone = dataclasses.replace(context.recipe, training=dataclasses.replace(self, reprune=None), limit=None)
+        folder = dataclasses.replace(context, recipe=alone).folder
+        tokenizer, data = context.tokenizer, self.data
+        shared = {"length": data.length, "seed": data.seed}
+        train = training.text_blocks(tokenizer, corpora.texts(data.corpus), tokens=data.tokens, **shared)
+        tokens = VALIDATION_BLOCKS * data.length
+        valid = training.text_blocks(tokenizer, corpora.texts(data.validation), tokens=tokens, **shared)
+        settings = training.settings(**self.settings)
+        _, report = finetune(context.model, tokenizer, train, valid, settings, folder, context.progress)
+        context.details["training"] = report | {"tokens": len(train) * data.length}
+        if self.reprune is not None:
+            left = [layer for layer in range(context.details["layers"]) if layer not in context.removed]
+            context.details["removed"] += [left[position] for position in self.reprune.run(context)]

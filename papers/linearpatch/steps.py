@@ -1,0 +1,116 @@
+"""LinearPatch in recipes: the patch, its distillation, and the window that its figures look at."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from common import selection
+from common.context import Context, work_folder
+from common.errors import unknown
+from common.fitting import Fitting
+from common.moments import RIDGE
+from common.recipe import Pruning, Repair, register
+from common.selection import runs
+from common.statistics import Statistics
+from common.steps import TrainedRepair, note_training
+from papers.linearpatch import distill
+from papers.linearpatch.patch import named_statistics, patch_cuts
+
+TEACHERS = ("stored", "online")
+
+
+def _statistics(context: Context, kind: str, estimator: str) -> Statistics:
+    """Those of the selection's own pass, unless the patch needs more than they hold."""
+    named = named_statistics(kind, estimator, runs(context.removed))
+    cosine = getattr(context.selection, "cosine", "token")
+    return context.statistics(len(context.removed), (cosine,), **named)
+
+
+@register("linearpatch")
+@dataclass(frozen=True)
+class Patch(Repair):
+    """A matrix at every cut that gives each channel its magnitude back (Eqs. 5 to 8); kinds and estimators: `patch_cuts`."""
+
+    kind: str = "hadamard"
+    estimator: str = "ratio-of-means"
+    ridge: float | None = None
+
+    def apply(self, context: Context) -> None:
+        self.patch(context, _statistics(context, self.kind, self.estimator))
+
+    def patch(self, context: Context, statistics: Statistics, ends: bool = True) -> None:
+        """Remove the chosen layers and patch every cut, from statistics of the model as it is.
+
+        ends: the first or last layer may be among them, as where a selection has decided: Eq. 2 takes the argmax over all
+        windows.
+        """
+        options = {"kind": self.kind, "estimator": self.estimator, "ridge": RIDGE if self.ridge is None else self.ridge}
+        context.details["patches"] = patch_cuts(context.model, statistics, context.removed, ends=ends, **options)
+
+
+@register("linearpatch-distilled")
+@dataclass(frozen=True)
+class DistilledPatch(TrainedRepair):
+    """A patch that is then trained towards the dense model's logits (section 3.4).
+
+    trainable: see `distill.Settings`. kind, estimator: of the patch it starts from. teacher: ``stored`` (offline, shared
+    by recipes) or ``online``.
+    """
+
+    trainable: str | None = None
+    kind: str | None = None
+    estimator: str | None = None
+    teacher: str | None = None
+    store_dtype: str | None = None
+
+    def apply(self, context: Context) -> None:
+        windows, teacher = self.windows(context), self.teacher or "stored"
+        if teacher not in TEACHERS:
+            raise unknown("teacher", teacher, TEACHERS)
+        settings = self.settings(context)
+        statistics = _statistics(context, self.kind or "hadamard", self.estimator or "ratio-of-means")
+        facts = {name: value for name, value in context.recipe.calibration.items() if name not in ("count", "length")}
+        store = None
+        if teacher == "stored" and settings.target == "logits":
+            known = [context.recipe.weights, str(context.model.dtype), facts, list(windows.shape)]
+            known += [settings.top_k, settings.store_dtype]
+            name = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
+            store = work_folder() / context.recipe.model / f"teacher-{name}"
+        where = {"store": store, "facts": facts, "folder": context.folder / "distillation"}
+        report = self.distill(context, statistics, windows, **where)
+        note_training(context, report | {"teacher": "online" if store is None else "stored"})
+
+    def settings(self, context: Context) -> distill.Settings:
+        """How the patch is distilled."""
+        changes = self.said("trainable", "target", "top_k", "store_dtype")
+        return distill.settings_of(context.fidelity, fitting=self.fitting(Fitting()), **changes)
+
+    def distill(
+        self, context: Context, statistics: Statistics, windows: Tensor, ends: bool = True, **where
+    ) -> dict[str, Any]:
+        """Train on these windows, remove the chosen layers and patch; the report. where: store, facts, folder."""
+        start = {"kind": self.kind, "estimator": self.estimator or "ratio-of-means", "ends": ends}
+        more = {"tokenizer": context.tokenizer, "progress": context.progress}
+        settings = self.settings(context)
+        return distill.distill_cuts(
+            context.model, statistics, context.removed, windows, settings, **start, **more, **where
+        )
+
+
+@register("observed-window")
+@dataclass(frozen=True)
+class ObservedWindow(Pruning):
+    """The window that [L] would remove, for the figures; the model stays whole."""
+
+    count: int
+    cosine: str = "token"
+
+    def apply(self, context: Context) -> None:
+        statistics = context.statistics(self.count, (self.cosine,))
+        window = selection.best_window(statistics, self.count, self.cosine, exclude_ends=False)
+        context.details |= {"removed": [], "window": list(window)}

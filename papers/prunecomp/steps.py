@@ -1,0 +1,111 @@
+"""Prune&Comp in recipes: five metrics, one-shot or iterative, with or without compensation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from common import selection
+from common.context import Context
+from common.recipe import Calibration, Pruning, Repair, Selection, register
+from papers.prunecomp.method import prune_and_compensate, remove_and_compensate, repeat
+from papers.prunecomp.search import choose
+from papers.prunecomp.stream import Stream
+
+COSTLY = ("ppl", "taylor+")  # their scores take much more than a forward pass
+
+
+def stream(context: Context, entry: Calibration | None = None) -> Stream:
+    """The model at hand with the tokens of a calibration entry, by default the recipe's, running through it."""
+    windows = context.windows() if entry is None else context.tokens(entry)
+    return Stream(context.decoder, windows, batch_size=context.batch_size, progress=context.progress)
+
+
+def ranking(context: Context, metric: str, entry: Calibration | None) -> list[int]:
+    """Every layer that a metric may remove, by its score in the dense model: where all searches by that metric begin."""
+
+    def search() -> list[int]:
+        return choose(stream(context, entry), None, metric, progress=context.progress)
+
+    facts = {"metric": metric, "calibration": entry.to_json() if entry else None, "after": context.recipe.calibration}
+    return context.searched("ranking", facts, search, enough=bool)
+
+
+@register("prunecomp")
+@dataclass(frozen=True)
+class PruneAndComp(Pruning):
+    """Algorithm 1 or its parts; the options are those of `prune_and_compensate`.
+
+    calibration: the metric's own tokens, where it has some. A search for fewer layers is the beginning of a longer one that
+    was made before.
+    """
+
+    metric: str
+    count: int
+    iterative: bool = True
+    compensate: bool = True
+    calibration: Calibration | None = None
+    protected: tuple[int, ...] | None = None
+    window_factor: str | None = None
+
+    def apply(self, context: Context) -> None:
+        layers = context.decoder.num_layers
+        # a window of fewer layers is no part of a longer one, and what the code fuses in place cannot be repeated
+        if self.metric == "cl" or context.fidelity == "code":
+            report = self.search(context)
+        else:
+            report = context.searched(
+                "prunecomp",
+                self._facts(context),
+                lambda: self.search(context),
+                lambda r: len(r["removed"]) >= self.count,
+            )
+        if self.count and context.decoder.num_layers == layers:  # known from before: the model is still whole
+            report = repeat(context.model, report["removed"][: self.count], report["factors"][: self.count])
+        context.details |= {name: value for name, value in report.items() if name != "layer_executions"}
+
+    def search(self, context: Context, **options) -> dict:
+        """Remove and compensate, in place, whatever is known from before; options: more of `prune_and_compensate`."""
+        options |= {"batch_size": context.batch_size, "fidelity": context.fidelity, "progress": context.progress}
+        own = None if self.calibration is None else context.tokens(self.calibration)
+        windows = context.windows() if context.calibrated else None
+        kept = context.keep and context.fidelity == "paper" and self.protected is None
+        if self.metric in COSTLY and kept:
+            options["known"] = ranking(context, self.metric, self.calibration or context.calibration)
+        return prune_and_compensate(context.model, windows, self.count, metric_windows=own, **self._choice(), **options)
+
+    def _choice(self) -> dict:
+        return {name: value for name, value in self.to_json().items() if name not in ("method", "count", "calibration")}
+
+    def _facts(self, context: Context) -> dict:
+        own = self.calibration and self.calibration.to_json()
+        return {"calibration": context.recipe.calibration, "own": own, "choice": self._choice()}
+
+
+@register("prunecomp-metric")
+@dataclass(frozen=True)
+class MetricAtOnce(Selection):
+    """A metric's choice at once, to be repaired by any paper's means."""
+
+    metric: str
+    count: int
+
+    def choose(self, context: Context) -> Sequence[int]:
+        if self.metric == "cl":
+            statistics = context.statistics(self.count, ("token",))
+            return range(*selection.best_window(statistics, self.count, exclude_ends=False))
+        return ranking(context, self.metric, context.calibration)[: self.count]
+
+
+@register("magnitude-factor")
+@dataclass(frozen=True)
+class MagnitudeFactor(Repair):
+    """One-shot compensation of layers chosen by any selection, with the dense model's factors."""
+
+    window_factor: str = "product"
+
+    def apply(self, context: Context) -> None:
+        longest = max(len(range(*run)) for run in selection.runs(context.removed))
+        statistics = context.statistics(longest, ("token",), rotate=False)
+        options = {"window_factor": self.window_factor}
+        context.details |= remove_and_compensate(context.model, statistics, context.removed, **options)

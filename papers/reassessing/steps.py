@@ -1,0 +1,161 @@
+"""Reassessing in recipes: its metrics, one-shot and iterative pruning, fine-tuning, quantization.
+
+Calibration of taylor and bi: sampler ``line-crops``; of ppl: ``windows``. The reports of all trainings go into the
+records' details.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from torch import Tensor
+
+from common import corpora, instructions
+from common.context import Context, sampler
+from common.decoder import Decoder
+from common.finetuning import Settings, finetune
+from common.recipe import Calibration, Options, Pruning, Selection, Training, register
+from papers.reassessing import quantization
+from papers.reassessing.iterative import prune_iteratively, schedule
+from papers.reassessing.metrics import SEED, sample_line_crops, select
+
+GPTQ_CHARACTERS = 400  # of a text at least
+
+
+@lru_cache(maxsize=4)
+def _line_crops(tokenizer, corpus: str, **options) -> Tensor:
+    return sample_line_crops(tokenizer, corpora.texts(corpus), **options)
+
+
+@sampler("line-crops")
+def line_crops(context: Context, entry: Calibration) -> Tensor:
+    """Crops of single lines (section D)."""
+    return _line_crops(context.tokenizer, entry.corpus, **entry.drawing())
+
+
+def _choose(context: Context, metric: str, seed: int | None, decoder: Decoder, count: int) -> list[int]:
+    """Present positions of the layers that a metric removes from the model at hand."""
+    ids = context.windows() if context.calibrated else None
+    options = {"fidelity": context.fidelity, "seed": SEED if seed is None else seed, "progress": context.progress}
+    return select(metric, decoder, count, ids, **options)
+
+
+@register("metric")
+@dataclass(frozen=True)
+class Metric(Selection):
+    """One-shot: score once, remove the lowest. seed: of the metric ``random``."""
+
+    metric: str
+    count: int
+    seed: int | None = None
+
+    def choose(self, context: Context) -> Sequence[int]:
+        return _choose(context, self.metric, self.seed, context.decoder, self.count)
+
+
+@dataclass(frozen=True)
+class Data(Options):
+    """What is trained on: instructions of a source, as `common.instructions.load` takes them, or blocks of a corpus."""
+
+    source: str | None = None
+    corpus: str | None = None
+    length: int | None = None
+    count: int | None = None
+    held_out: int | None = None
+    seed: int | None = None
+    cutoff: int | None = None
+
+    def reads(self) -> Iterator[tuple[str, str]]:
+        if self.source is not None:
+            yield "instructions", self.source
+        if self.corpus is not None:
+            yield "corpus", self.corpus
+
+    def rows(self, tokenizer) -> tuple[list[dict], list[dict]]:
+        """(training rows, validation rows)."""
+        options = self.to_json()
+        if self.source is not None:
+            return instructions.load(tokenizer, **options)
+        held_out = options.pop("held_out", 0)
+        options["count"] += held_out
+        blocks = instructions.blocks(tokenizer, corpora.texts(options.pop("corpus")), **options)
+        return blocks[held_out:], blocks[:held_out]
+
+
+@dataclass(frozen=True)
+class Tuning(Options):
+    """A fine-tuning: what differs from the defaults of `common.finetuning.Settings`, and the data."""
+
+    settings: Mapping
+    data: Data
+
+    def run(self, context: Context, folder: Path) -> dict:
+        """Train the model at hand; the report, with the data that it was trained on."""
+        train, valid = self.data.rows(context.tokenizer)
+        settings = Settings.of(self.settings)
+        _, report = finetune(context.model, context.tokenizer, train, valid, settings, folder, context.progress)
+        data = {"data": self.data.to_json(), "rows": len(train), "validation_rows": len(valid)}
+        return report | data | {"data_sha256": instructions.digest(train)}
+
+
+@register("finetune")
+@dataclass(frozen=True)
+class FineTuning(Tuning, Training):
+    """LoRA, QLoRA, partial or full fine-tuning of the pruned model."""
+
+    def apply(self, context: Context) -> None:
+        context.details["training"] = self.run(context, context.folder / "finetune")
+
+
+@register("iterative")
+@dataclass(frozen=True)
+class Iterative(Pruning):
+    """Score, prune, fine-tune, merge, until all of a schedule ``1:b:c`` are gone."""
+
+    metric: str
+    schedule: str
+    tune: Tuning
+    seed: int | None = None
+
+    def apply(self, context: Context) -> None:
+        removed, reports = prune_iteratively(
+            context.model,
+            *schedule(self.schedule),
+            lambda decoder, count: _choose(context, self.metric, self.seed, decoder, count),
+            lambda model, cycle: self.tune.run(context, context.folder / f"cycle-{cycle}"),
+        )
+        context.details |= {"removed": removed, "cycles": reports}
+
+
+@register("gptq")
+@dataclass(frozen=True)
+class Gptq(Training):
+    """GPTQ, after a training or none, on the first texts of a corpus that are long enough."""
+
+    bits: int
+    group_size: int
+    texts: int
+    tokens: int
+    corpus: str
+    after: Training | None = None
+
+    def reads(self) -> Iterator[tuple[str, str]]:
+        yield from super().reads()
+        yield "corpus", self.corpus
+
+    def apply(self, context: Context) -> None:
+        """Train and quantize; the training is that of the recipe without quantization: if that has been done it is loaded."""
+        quantization.require()  # before a training that might take hours
+        if self.after is not None:
+            recipe = dataclasses.replace(context.recipe, training=self.after)
+            before = dataclasses.replace(context, recipe=recipe)
+            self.after.apply(before)
+            context.model = before.model
+        texts = [text for text in corpora.texts(self.corpus) if len(text) >= GPTQ_CHARACTERS][: self.texts]
+        options = {"bits": self.bits, "group_size": self.group_size, "tokens": self.tokens}
+        context.model = quantization.quantize(context.model, context.tokenizer, texts, **options)
+        context.__dict__.pop("decoder", None)  # it looked at the model as it was

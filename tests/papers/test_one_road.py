@@ -1,0 +1,167 @@
+"""One road: command line, a notebook's call and a table's recipe give the same model for the same settings, to the bit."""
+
+import importlib
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import reproductions.steps  # noqa: F401 - registers every step
+from common import calibration, checkpoint, corpora, hooks, instructions, models
+from common.context import Context, carry_out
+from common.decoder import Decoder
+from common.product import main
+from common.recipe import Calibration, Recipe
+from common.steps import BlockInfluence, Window
+from common.surgery import remove_layers
+from papers import laco, linearpatch, prunecomp, reassessing
+from papers.laco.sentences import draw
+from papers.laco.steps import LayerCollapse
+from papers.linearpatch.steps import DistilledPatch, Patch
+from papers.prunecomp.steps import PruneAndComp
+from papers.reassessing.steps import Data, FineTuning, Metric
+
+TEXT = "The layers of a model are removed. The stream is scaled by a factor that was measured on some text before.\n\n"
+SAMPLES, LENGTH = 4, 32
+LINEARPATCH = Calibration("own", "linearpatch-train", LENGTH, SAMPLES, 2)
+PRUNECOMP = Calibration("own", "prunecomp-train", LENGTH, SAMPLES, 0)
+SENTENCES = Calibration("own", sentences=10, seed=0)
+LINES = Calibration("own", "line-crops", LENGTH, SAMPLES, 42)
+
+
+@pytest.fixture
+def source(tmp_path, write_checkpoint, monkeypatch):
+    """A tiny checkpoint, and a text that is a file for the tools and the corpus ``own`` for recipes."""
+    path = tmp_path / "text.txt"
+    path.write_text("".join(f"{number} {TEXT}" for number in range(120)))
+    text = path.read_text()
+    pieces = [piece for piece in text[: int(0.9 * len(text))].split("\n\n") if piece.strip()]
+    texts, joined_ids = corpora.texts, corpora.joined_ids
+    monkeypatch.setattr(corpora, "texts", lambda name: pieces if name == "own" else texts(name))
+    own = lambda tokenizer, name: corpora.encode(tokenizer, text) if name == "own" else joined_ids(tokenizer, name)  # noqa: E731
+    monkeypatch.setattr(corpora, "joined_ids", own)
+    monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path / "work"))
+    return SimpleNamespace(path=path, text=text, pieces=pieces, model=write_checkpoint(tmp_path / "tiny"))
+
+
+@pytest.fixture
+def tool(source, tmp_path):
+    """Run a paper's command; the saved model's tensors and the report."""
+
+    def run(paper, *options):
+        out = tmp_path / "pruned"
+        fixed = ["--model", str(source.model), "--out", str(out), "--text", str(source.path), "--no-evaluation"]
+        fixed += ["--samples", str(SAMPLES), "--length", str(LENGTH), "--force"]
+        assert main(importlib.import_module(f"papers.{paper}.__main__").METHOD, [*fixed, *options]) == 0
+        return tensors(checkpoint.load(out)[0]), json.loads((out / "pruning.json").read_text())
+
+    return run
+
+
+@pytest.fixture
+def table(source):
+    """Carry a recipe out as tables do; the model's tensors."""
+
+    def run(**steps):
+        model, tokenizer = models.load(str(source.model))
+        context = Context(model, tokenizer, Recipe("tiny", "standin", "own", **steps), 1)
+        carry_out(context)
+        return tensors(context.model)
+
+    return run
+
+
+def tensors(model):
+    patches = {f"patch {i}.{name}": t for i, p in enumerate(hooks.patches(model)) for name, t in
+               p.module.state_dict().items()}  # fmt: skip
+    return model.state_dict() | patches
+
+
+def same(*models):
+    first, *others = models
+    for other in others:
+        assert first.keys() == other.keys()
+        for name, tensor in first.items():
+            assert torch.equal(tensor, other[name]), name
+
+
+def crops(source, tokenizer, entry):
+    ids = corpora.encode(tokenizer, source.text)
+    return calibration.sample_crops(ids, sampler=entry.sampler, **entry.drawing())
+
+
+@pytest.mark.parametrize(
+    "options, selection, patch",
+    [
+        ((), Window(2), Patch()),
+        (("--variant", "S"), BlockInfluence(2), Patch()),
+        (("--patch", "matrix"), Window(2), Patch("matrix", "least-squares")),
+        (("--patch", "scalar", "--cosine", "channel"), Window(2, "channel"), Patch("scalar")),
+    ],
+)
+def test_linearpatch(source, tool, table, options, selection, patch):
+    by_tool, report = tool("linearpatch", "--remove", "2", *options)
+    by_table = table(selection=selection, repair=patch, calibration=LINEARPATCH)
+    model, tokenizer = models.load(str(source.model))
+    variant = "S" if isinstance(selection, BlockInfluence) else "L"
+    choice = {"variant": variant, "cosine": selection.cosine, "kind": patch.kind, "estimator": patch.estimator}
+    linearpatch.prune(model, crops(source, tokenizer, LINEARPATCH), 2, **choice)
+    same(by_tool, by_table, tensors(model))
+
+
+def test_linearpatch_distilled(tool, table):
+    by_tool, _ = tool("linearpatch", "--remove", "2", "--distill", "6")
+    step = DistilledPatch(trainable="matrix", kind="hadamard", samples=6, teacher="online")
+    same(by_tool, table(selection=Window(2), repair=step, calibration=LINEARPATCH))
+
+
+@pytest.mark.parametrize(
+    "options, step",
+    [
+        ((), PruneAndComp("bi", 2)),
+        (("--metric", "cl"), PruneAndComp("cl", 2)),
+        (("--metric", "ppl"), PruneAndComp("ppl", 2)),
+        (("--one-shot", "--no-compensation"), PruneAndComp("bi", 2, iterative=False, compensate=False)),
+    ],
+)
+def test_prunecomp(source, tool, table, options, step):
+    by_tool, _ = tool("prunecomp", "--remove", "2", *options)
+    model, tokenizer = models.load(str(source.model))
+    choice = {"metric": step.metric, "iterative": step.iterative, "compensate": step.compensate}
+    prunecomp.prune_and_compensate(model, crops(source, tokenizer, PRUNECOMP), 2, **choice)
+    same(by_tool, table(selection=step, calibration=PRUNECOMP), tensors(model))
+
+
+@pytest.mark.parametrize("merge", ["code", "paper"])
+def test_laco(source, tool, table, merge):
+    by_tool, report = tool("laco", "--remove", "2", "--merge", merge)
+    C = 3  # the paper's for two layers
+    by_table = table(selection=LayerCollapse(C, merge=merge, layers=4), calibration=SENTENCES)
+    model, tokenizer = models.load(str(source.model))
+    laco.collapse_to(model, tokenizer, draw(source.pieces, 10, 0), 4, C=C, I=2, merge=merge)
+    same(by_tool, by_table, tensors(model))
+
+
+@pytest.mark.parametrize("metric, entry", [("random", None), ("taylor", LINES), ("bi", LINES)])
+def test_reassessing(source, tool, table, metric, entry):
+    by_tool, _ = tool("reassessing", "--remove", "2", "--metric", metric, "--finetune", "none")
+    model, tokenizer = models.load(str(source.model))
+    ids = entry and reassessing.sample_line_crops(tokenizer, source.pieces, count=SAMPLES, length=LENGTH)
+    remove_layers(model, reassessing.select(metric, Decoder(model), 2, ids))
+    same(by_tool, table(selection=Metric(metric, 2), calibration=entry), tensors(model))
+
+
+def test_reassessing_fine_tuned(source, tool, table, monkeypatch):
+    examples = [instructions.Example(f"Count to {n}.", "", " ".join(map(str, range(n)))) for n in range(2, 14)]
+    monkeypatch.setitem(instructions.SOURCES, "own", lambda count, held_out, seed: (examples[:count], examples[-3:]))
+    how = ("--finetune", "partial", "--last", "1", "--epochs", "1", "--batch", "4", "--learning-rate", "1e-3")
+    by_tool, report = tool("reassessing", "--remove", "2", "--data", "own", "--rows", "8", *how)
+    settings = report["facts"]["training"]["settings"]
+    training = FineTuning(settings, Data(source="own", count=8))
+    model, tokenizer = models.load(str(source.model))
+    train, valid = instructions.load(tokenizer, "own", count=8)
+    remove_layers(model, reassessing.reverse_order(model, 2))
+    changed = {name: value for name, value in settings.items() if name not in ("method", "last")}
+    by_call, _ = reassessing.partial_finetune(model, tokenizer, train, valid, last=1, **changed)
+    same(by_tool, table(selection=Metric("reverse-order", 2), training=training), tensors(by_call))

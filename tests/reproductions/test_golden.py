@@ -1,0 +1,90 @@
+"""Which recipe stands behind every row, pinned: a record is found by its recipe's hash, so none may change by accident.
+
+``python -m tests.reproductions.test_golden`` writes ``golden.csv`` again where a table gains rows or is meant to change.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from common.recipe import PARTS, Recipe
+from common.results import PUBLISHED
+from reproductions import registry, settings, steps  # noqa: F401 - steps: those that recipes name
+
+GOLDEN = Path(__file__).with_name("golden.csv")
+FIELDS = ("target", "subject", "model", "sparsity", "method", "recipe", "shape")
+SUBJECTS = ("standin", "paper", "smollm2-135m-instruct")
+
+
+def subject_of(name: str) -> settings.Subject:
+    return settings.PROFILES[name] if name in settings.PROFILES else settings.of_model(name)
+
+
+def declared(subject: str):
+    """Every row that a subject's tables declare, with its target."""
+    for target, table in registry.targets().items():
+        for row in table.rows(subject_of(subject)):
+            yield target, row
+
+
+def line(target: str, subject: str, row: registry.Row) -> tuple[str, ...]:
+    recipe, shape = (found.hash if found else "" for found in (row.recipe, row.shapes))
+    return target, subject, row.model, row.sparsity, row.method, recipe, shape
+
+
+def lines(subject: str) -> list[tuple[str, ...]]:
+    return sorted({line(target, subject, row) for target, row in declared(subject)})
+
+
+def published() -> list[dict]:
+    """Every published record, its file beside it."""
+    return [json.loads(path.read_text()) | {"path": path} for path in sorted(PUBLISHED.rglob("*.json"))]
+
+
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_every_row_has_the_recipe_that_it_had(subject):
+    with GOLDEN.open(newline="") as file:
+        pinned = sorted(
+            tuple(row[name] for name in FIELDS) for row in csv.DictReader(file) if row["subject"] == subject
+        )
+    assert lines(subject) == pinned
+
+
+def test_every_published_record_lies_where_its_recipe_says():
+    records = published()
+    assert len(records) > 1000
+    for record in records:
+        recipe = Recipe(**record["recipe"])
+        assert recipe.hash == record["recipe_hash"] == record["path"].parent.name, record["path"]
+
+
+def read_and_written(recipe: Recipe) -> None:
+    for part in PARTS:
+        step, mapping = recipe.step(part), getattr(recipe, part)
+        assert (None if step is None else step.to_json()) == mapping, recipe
+        assert step is None or step.describe()
+
+
+def test_every_declared_and_every_published_recipe_is_read_into_typed_steps():
+    recipes = [
+        recipe for name in SUBJECTS for _, row in declared(name) for recipe in (row.recipe, row.shapes) if recipe
+    ]
+    recipes += [Recipe(**record["recipe"]) for record in published()]
+    by_hash = {recipe.hash: recipe for recipe in recipes}
+    assert len(by_hash) > 500
+    for recipe in by_hash.values():
+        read_and_written(recipe)
+        typed = Recipe(**vars(recipe) | {part: recipe.step(part) for part in PARTS})
+        assert typed.hash == recipe.hash
+
+
+if __name__ == "__main__":
+    with GOLDEN.open("w", newline="") as out:
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(FIELDS)
+        for name in SUBJECTS:
+            writer.writerows(lines(name))

@@ -1,0 +1,60 @@
+"""The worked example of CONTRIBUTING.md: its one file makes a method that recipes, records and checkpoints know."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import papers
+from common import checkpoint, models
+from common.context import around, carry_out
+from common.recipe import _STEPS, Recipe, known
+from common.results import Store
+from papers.__main__ import main
+from reproductions import measure, runner, show
+from reproductions.registry import Column, Row, Table
+
+PAGE = Path(__file__).resolve().parents[1] / "CONTRIBUTING.md"
+
+
+@pytest.fixture
+def spaced(tmp_path, monkeypatch):
+    """The example's file among the papers; returns its class."""
+    (tmp_path / "added").mkdir()
+    (tmp_path / "added" / "spaced.py").write_text(_blocks()[0])
+    monkeypatch.setattr("common.recipe._STEPS", dict(_STEPS))
+    monkeypatch.setattr(papers, "__path__", [*papers.__path__, str(tmp_path / "added")])
+    papers.load_steps()
+    yield known("selection")["spaced"]
+    sys.modules.pop("papers.spaced")
+
+
+def _blocks():
+    return re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
+
+
+def test_the_pages_own_test_passes(spaced, make_tiny):
+    names = {"around": around, "carry_out": carry_out, "Spaced": spaced}
+    exec(_blocks()[1], names)
+    names["test_spaced_layers_go"](make_tiny)
+
+
+def test_recipe_record_table_and_checkpoint_know_it(spaced, tmp_path, monkeypatch, tiny_llama, tiny_tokenizer, capsys):
+    tiny_llama.source = {"name": "small", "revision": None}
+    monkeypatch.setattr(models, "load", lambda *a, **k: (tiny_llama, tiny_tokenizer))
+    recipe = Recipe("small", "paper", "none", selection={"method": "spaced", "count": 2})
+    row, column = Row("small", "small", "2/6", "spaced", recipe), Column("n", "removed", "count")
+    table = Table("table9-test", "linearpatch", "9", "", lambda subject, limit: [row], lambda profile: [column])
+    store = Store(tmp_path / "records", None)
+    monkeypatch.setattr("reproductions.registry._in_type", lambda row, dtype: row)
+    assert runner.run([table], store, "paper", measure) == 0
+    record = store.get(recipe, "removed")
+    assert record.details["removed"] == [1, 3] and record.recipe["selection"] == {"method": "spaced", "count": 2}
+    assert show.build(table, store, "paper")["rows"][0]["cells"]["n"]["reproduced"] == 2
+    ids = torch.arange(3, 19)[None]
+    checkpoint.save(tiny_llama, tiny_tokenizer, tmp_path / "saved")
+    assert torch.equal(checkpoint.load(tmp_path / "saved")[0](ids).logits, tiny_llama(ids).logits)
+    assert main() == 0
+    assert re.search(r"spaced +So many layers at equal distances.*\n +count first=1", capsys.readouterr().out)
