@@ -84,4 +84,4 @@ def test_the_clone_has_the_last_commit_and_no_records():
 def test_the_environment_in_use_is_taken_as_it_is(tmp_path):
     """make itself: the stamp is not remade though it is older than what it depends on, and no pip is called."""
     status, printed = timings.run([*timings.make("table1-laco"), "-n"], ROOT)
-    assert status == 0 and "pip install" not in printed and "-m reproductions run table1-laco" in printed
+    assert status == 0 and "pip install" not in printed and "-m reproductions run 'table1-laco'" in printed
