@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 
 import common.steps  # noqa: F401 - registers its steps
@@ -13,6 +14,15 @@ from common.recipe import PARTS, known
 def main() -> int:
     """Print the steps by the part of a recipe that they stand in; returns the exit status."""
     papers.load_steps()
+    try:
+        _print()
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _print() -> None:
     for part in PARTS[:3]:
         print(f"{part}:")
         for name, step in sorted(known(part).items()):
@@ -20,7 +30,6 @@ def main() -> int:
             print(f"  {name:<22} {lines[0] if lines else ''}")
             if options := [_shown(field) for field in dataclasses.fields(step)]:
                 print(f"  {'':<22} {' '.join(options)}")
-    return 0
 
 
 def _shown(field: dataclasses.Field) -> str:
