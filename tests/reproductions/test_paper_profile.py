@@ -191,7 +191,7 @@ def _kinds(part, path):
 def work():
     """(target, recipe, benchmarks) of every row of every target on the paper's models."""
     for target, table in registry.targets().items():
-        columns = [c for c in table.columns("paper") if c.benchmark and not c.shape_only]
+        columns = [c for c in table.columns_for(SUBJECT) if c.benchmark and not c.shape_only]
         benchmarks = tuple(dict.fromkeys(c.benchmark for c in columns))
         for row in table.rows(SUBJECT, LIMIT):
             if row.recipe is not None and row.recipe.weights != shapes.WEIGHTS:
