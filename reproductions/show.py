@@ -244,7 +244,7 @@ def _derive(rows: list[tuple[Row, Subject, dict]], columns: list[Column]) -> dic
     dense = {row.model: scores for row, _, scores in rows if row.dense}
     over = {}
     for row, _, scores in rows:
-        siblings = [other for sibling, _, other in rows if sibling.model == row.model]
+        siblings = [other for sibling, _, other in rows if sibling.model == row.model and sibling.recipe is not None]
         for column in columns:
             if column.derived is None:
                 continue

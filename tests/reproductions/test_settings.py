@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from common import checkpoint, models
 from common.errors import UserError
 from common.results import Recipe, Store
-from reproductions import linearpatch, registry, settings, show
+from reproductions import registry, settings, shared, show
 from reproductions.__main__ import main
 
 
@@ -111,7 +111,7 @@ def mirrored(tmp_path, tiny_tokenizer, monkeypatch):
     for name in ("train", split):
         write_rows(tmp_path / "hub", hub_id, config, name, [make(i) for i in range(4)])
     monkeypatch.setattr("common.hub.unreachable_because", lambda *_: "no network")
-    monkeypatch.setitem(linearpatch.CALIBRATION, "paper", linearpatch.CALIBRATION["paper"] | {"length": 48, "count": 4})
+    monkeypatch.setitem(shared.CALIBRATION, "paper", shared.CALIBRATION["paper"] | {"length": 48, "count": 4})
     return folder
 
 
