@@ -119,7 +119,7 @@ def rehearsal(mirror, tmp_path, monkeypatch, tiny_tokenizer):
 
 def test_the_paper_profile_collapses_offline_on_a_mirror(rehearsal, capsys):
     command = ["table5-laco", "--profile", "paper", "--model", "llama-2-7b", "--dtype", "float32"]
-    assert main(["run", *command, "--device", "cpu"]) == 0
+    assert main(["run", "--no-show", *command, "--device", "cpu"]) == 0
     capsys.readouterr()
     assert main(["show", *command, "--format", "json"]) == 0
     rows = {row["method"]: row["cells"] for row in json.loads(capsys.readouterr().out)["rows"]}

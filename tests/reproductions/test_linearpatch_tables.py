@@ -126,7 +126,7 @@ def rehearsal(mirror, tmp_path, monkeypatch, tiny_tokenizer):
 
 def test_the_paper_profile_runs_offline_on_a_mirror(rehearsal, capsys):
     command = ["table1-linearpatch", "--profile", "paper", "--model", "llama-2-7b", "--dtype", "float32"]
-    assert main(["run", *command, "--device", "cpu"]) == 0
+    assert main(["run", "--no-show", *command, "--device", "cpu"]) == 0
     assert main(["show", *command, "--format", "json"]) == 0
     table = json.loads(capsys.readouterr().out)
     assert {row["model"] for row in table["rows"]} == {"LLaMA-2-7B"}
@@ -153,7 +153,7 @@ def test_the_paper_profile_runs_offline_on_a_mirror(rehearsal, capsys):
     removed = {r["recipe"]["selection"]["method"]: r["details"]["removed"] for r in patched}
     assert removed["window"] == list(range(*window))
     assert sorted(removed) == ["bi", "window"]
-    assert main(["run", *command, "--device", "cpu"]) == 0
+    assert main(["run", "--no-show", *command, "--device", "cpu"]) == 0
     assert "nothing to measure" in capsys.readouterr().err
 
 
@@ -179,7 +179,7 @@ def test_settings_and_figures_of_the_paper_profile_run_on_a_mirror(rehearsal, ca
     monkeypatch.setattr(style.save, "__defaults__", (tmp_path,))
     narrowed = ["--profile", "paper", "--model", "llama-2-7b", "--dtype", "float32"]
     targets = ["table9-linearpatch", "figure1a-linearpatch", "figure1b-linearpatch", "figure4-linearpatch"]
-    assert main(["run", *targets, *narrowed, "--device", "cpu"]) == 0
+    assert main(["run", "--no-show", *targets, *narrowed, "--device", "cpu"]) == 0
     shown = {}
     for target in (targets[0], targets[3]):
         capsys.readouterr()
@@ -210,7 +210,7 @@ def test_a_missing_dataset_leaves_its_cells_empty_and_averages_say_what_they_are
         "--row",
         "Dense",
     ]
-    assert main(["run", *command, "--device", "cpu"]) == 0
+    assert main(["run", "--no-show", *command, "--device", "cpu"]) == 0
     assert main(["show", *command, "--format", "json"]) == 0
     cells = json.loads(capsys.readouterr().out)["rows"][0]["cells"]
     assert cells["PIQA"]["status"].startswith("no data: could not fetch dataset baber/piqa: no network")

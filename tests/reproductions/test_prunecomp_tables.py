@@ -216,7 +216,7 @@ def test_the_papers_lists_are_measured_offline_on_a_mirror(rehearsal, capsys):
         "--row",
         "*Comp",
     ]
-    assert main(["run", *command, "--device", "cpu"]) == 0
+    assert main(["run", "--no-show", *command, "--device", "cpu"]) == 0
     assert main(["show", *command, "--format", "json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert len(rows) == 2 * 5  # sparsities and metrics

@@ -154,7 +154,7 @@ def rehearsal(mirror, tmp_path, monkeypatch, tiny_tokenizer):
 
 def test_the_papers_recipe_runs_offline_on_a_mirror(rehearsal, capsys):
     command = ["tableG-reassessing", "--profile", "paper", "--row", "Ours", "--limit", "2", "--dtype", "float32"]
-    assert main(["run", *command, "--device", "cpu"]) == 0, capsys.readouterr().err
+    assert main(["run", "--no-show", *command, "--device", "cpu"]) == 0, capsys.readouterr().err
     [path] = rehearsal.glob("paper/llama-3-8b/*/perplexity@reassessing-wikitext2.json")
     record = json.loads(path.read_text())
     assert record["details"]["removed"] == [31, 30, 29, 28, 27, 26, 25]
