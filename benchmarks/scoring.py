@@ -27,9 +27,9 @@ import time
 import torch
 from lm_eval.models.huggingface import HFLM
 
-from common import hub, model_registry, models, packaged
+from common import hub, model_registry, models, packaged, suites
 from common.decoder import Decoder
-from common.evaluation import harness, multiple_choice, prefix_store, suites
+from common.evaluation import harness, multiple_choice, prefix_store
 from common.evaluation.multiple_choice import SharedContextLM
 from common.evaluation.state_files import StateFiles
 from common.evaluation.targets import HEAD_ROWS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.evaluation import suites
+from common import suites
 from common.standin.tasks import VERSION as TASKS_VERSION
 from reproductions.registry import Column
 

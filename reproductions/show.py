@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from common import scores as scoring
 from common.errors import UserError
-from common.evaluation import scores as scoring
 from common.results import Record, Store
 from reproductions import audit, reported, settings
 from reproductions.registry import Column, Row, Table

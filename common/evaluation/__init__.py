@@ -1,5 +1,10 @@
-"""Measuring models: perplexity protocols, multiple-choice suites through lm-eval, and the papers' scores.
+"""Measuring models: perplexity protocols, and multiple-choice suites through lm-eval.
 
-Nothing is imported here: tables read `scores` and `suites` without torch, which `perplexity` needs, and lm-eval, which
-`multiple_choice` and `harness` need.
+`common.evaluation.perplexity` is the function; the module of the same name is reached as
+`from common.evaluation.perplexity import ...`. `multiple_choice` and `harness` import lm-eval, so they are not
+imported here. Tables, which load no torch, read `common.scores` and `common.suites`.
 """
+
+from common.evaluation.perplexity import PROTOCOLS, Protocol, perplexity, summarise, token_nlls
+
+__all__ = ["PROTOCOLS", "Protocol", "perplexity", "summarise", "token_nlls"]

@@ -22,7 +22,7 @@ from common import corpora, hub
 from common.errors import UserError, unknown
 from common.evaluation import human_eval
 from common.evaluation.multiple_choice import SharedContextLM
-from common.evaluation.scores import weighted_mean, weighted_stderr
+from common.scores import weighted_mean, weighted_stderr
 
 log = logging.getLogger(__name__)
 

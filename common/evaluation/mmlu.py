@@ -22,7 +22,7 @@ from functools import partial
 from common import corpora
 from common.errors import UserError, unknown
 from common.evaluation.multiple_choice import SharedContextLM
-from common.evaluation.scores import MMLU, accuracy_stderr, weighted_mean, weighted_stderr
+from common.scores import MMLU, accuracy_stderr, weighted_mean, weighted_stderr
 
 LETTERS = "ABCD"
 HUB_ID = "cais/mmlu"

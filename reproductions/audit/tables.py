@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from common import model_registry
-from common.evaluation.scores import MMLU_QUESTIONS
+from common.scores import MMLU_QUESTIONS
 from reproductions import declare, reported
 from reproductions.audit.engine import (
     DEFINITION,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from common.context import Context
 from common.evaluation import generation, harness, mmlu
-from common.evaluation.scores import average, average_stderr
+from common.scores import average, average_stderr
 from reproductions.benchmarks import benchmark
 
 

@@ -8,9 +8,9 @@ import pytest
 from hub_mirror import QUESTIONS, TASKS, write_rows
 from lm_eval.models.huggingface import HFLM
 
-from common import hub
+from common import hub, suites
 from common.errors import UserError
-from common.evaluation import harness, suites
+from common.evaluation import harness
 from common.evaluation.multiple_choice import SharedContextLM
 
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 from hub_mirror import write_subjects
 
+from common import scores
 from common.errors import UserError
-from common.evaluation import mmlu, scores
+from common.evaluation import mmlu
 from common.standin import exam
 
 ROWS = [

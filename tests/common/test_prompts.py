@@ -11,8 +11,8 @@ import pytest
 from hub_mirror import write_rows, write_subjects
 from lm_eval.api.model import TemplateLM
 
-from common import hub
-from common.evaluation import harness, mmlu, suites
+from common import hub, suites
+from common.evaluation import harness, mmlu
 
 ARC = {
     "id": "MCAS_1",

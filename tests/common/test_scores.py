@@ -6,9 +6,9 @@ import statistics
 
 import pytest
 
+from common import suites
 from common.errors import UserError
-from common.evaluation import suites
-from common.evaluation.scores import (
+from common.scores import (
     MMLU,
     MMLU_QUESTIONS,
     accuracy_stderr,

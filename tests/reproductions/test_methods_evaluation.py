@@ -4,10 +4,10 @@ import pytest
 import torch
 from hub_mirror import write_mmlus, write_rows
 
-from common import hub
+from common import hub, scores, suites
 from common.context import Context
 from common.errors import UserError
-from common.evaluation import generation, harness, mmlu, scores, suites
+from common.evaluation import generation, harness, mmlu
 from common.evaluation.perplexity import PROTOCOLS
 from common.results import Recipe, Record, Store
 from reproductions import benchmarks, columns, fetch, measure, registry, reported
