@@ -68,7 +68,7 @@ def resolve(
             return path
         if name.startswith((".", "/", "~")):
             raise UserError(f"cannot load {name}: no such directory")
-        if name.count("/") == 1:
+        if name.count("/") == 1 and name.lower() not in map(str.lower, _hub_ids()):
             return hub.snapshot(name, revision, code=code, convert_weights=convert_weights)
     spec = get(name)
     if spec.profile == STANDIN:
@@ -114,7 +114,7 @@ def describe(name: str) -> Description:
     if not path.is_dir():
         if name.startswith((".", "/", "~")):
             raise UserError(f"cannot load {name}: no such directory")
-        if name.count("/") != 1:
+        if name.count("/") != 1 or name.lower() in map(str.lower, _hub_ids()):
             get(name)  # raises, naming the nearest
         config = checkpoint.read_config(hub.config_file(name))
         return Description(name, name, config.num_hidden_layers, None, _parameters(config))
@@ -125,6 +125,11 @@ def describe(name: str) -> Description:
     alias = f"local/{path.resolve().name}"
     _DIRECTORIES[alias] = path.resolve()
     return Description(alias, path.resolve().name, config.num_hidden_layers, digest, _parameters(config))
+
+
+def _hub_ids() -> list[str]:
+    """Of the registered models; a name that differs from one in case alone is a slip, and no other repository's."""
+    return [spec.hub_id for spec in REGISTRY.values()]
 
 
 def parameters(name: str) -> int:

