@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import takewhile
+from collections.abc import Sequence
 
 import torch
 from lm_eval.models.huggingface import HFLM
@@ -28,90 +26,19 @@ from common.decoder import SLIDING, Decoder
 from common.errors import UserError
 from common.evaluation import prefix_store
 from common.evaluation.targets import target_scores
+from common.evaluation.trees import MIN_SHARED, Tree, cheapest_cuts, grow
 from common.evaluation.workers import side_by_side
 
 log = logging.getLogger(__name__)
 
-# A request joins the tree of its neighbour when they share at least this part of it: below, a longer packed sequence
-# (whose attention is quadratic in its length) costs more than the few shared tokens save.
-MIN_SHARED = 0.2
-# Longest tree, in tokens, that still takes on another request. Its mask has the square of this many entries.
-MAX_TREE = 1024
 # Tokens of one forward pass, padding included: bounds the logits at this many times the vocabulary. On a CPU small
 # passes are faster: activations stay in its cache, and less is padded.
 MAX_TOKENS = {"cpu": 768, "other": 4096}
+# What one pass costs besides its tokens, in tokens: SmolLM2-135M on one core, and as much as keeps a GPU busy.
+PASS = {"cpu": 25, "other": 1024}
 _MASKED_ATTENTION = {"sdpa", "eager"}
 
 Request = tuple[tuple[str, str], list[int], list[int]]
-
-
-@dataclass
-class Tree:
-    """Requests packed into one sequence.
-
-    tokens, depths: one entry per node, in the order they are fed; parents come first.
-    paths: request index -> its nodes from the root on, as many as its input has tokens.
-    """
-
-    tokens: list[int]
-    depths: list[int]
-    paths: dict[int, list[int]]
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    @property
-    def chain(self) -> bool:
-        """Whether no two requests part: a plain sequence."""
-        return self.depths[-1] == len(self) - 1
-
-    def attach(self, request: int, sequence: Sequence[int], stem: Sequence[int]) -> list[int]:
-        """Add a request whose input is `sequence` and begins along the nodes `stem`; returns its path."""
-        fresh = range(len(self.tokens), len(self.tokens) + len(sequence) - len(stem))
-        self.tokens.extend(sequence[len(stem) :])
-        self.depths.extend(range(len(stem), len(sequence)))
-        self.paths[request] = [*stem, *fresh]
-        return self.paths[request]
-
-    def ancestry(self) -> Tensor:
-        """[nodes, nodes] bool: row `i` marks the ancestors of node `i` and itself."""
-        allowed = torch.eye(len(self), dtype=torch.bool)
-        done: set[int] = set()
-        for path in self.paths.values():
-            nodes = torch.tensor(path)
-            fresh = [depth for depth, node in enumerate(path) if node not in done]
-            done.update(path)
-            if fresh:
-                # the new nodes of a path are its end, so their rows are the last ones of a triangle
-                triangle = torch.ones(len(fresh), len(path), dtype=torch.bool).tril(len(path) - len(fresh))
-                allowed[nodes[fresh[0] :, None], nodes] = triangle
-        return allowed
-
-
-def grow(sequences: Sequence[Sequence[int]], *, min_shared: float = MIN_SHARED, max_tree: int = MAX_TREE) -> list[Tree]:
-    """Pack token sequences into prefix trees, the longest tree first.
-
-    Sorted lexicographically, the longest prefix a sequence shares with any earlier one is the one it shares with its
-    neighbour, so one pass over neighbours builds the trees.
-    """
-    order = sorted(range(len(sequences)), key=lambda index: sequences[index])
-    trees: list[Tree] = []
-    before: Sequence[int] = ()
-    path: list[int] = []
-    for index in order:
-        sequence = sequences[index]
-        shared = _common_prefix(before, sequence)
-        fits = trees and len(trees[-1]) + len(sequence) - shared <= max_tree
-        if not (fits and shared >= max(1, min_shared * len(sequence))) and shared < len(sequence):
-            trees.append(Tree([], [], {}))
-            shared = 0
-        path = trees[-1].attach(index, sequence, path[:shared])
-        before = sequence
-    return sorted(trees, key=len, reverse=True)
-
-
-def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
 
 
 class SharedContextLM(HFLM):
@@ -191,7 +118,7 @@ class SharedContextLM(HFLM):
         trees = grow([self._input(request) for request in requests], min_shared=self.min_shared)
         self._body = prefix_store.Body(self.decoder, shared=not self.mixed_precision_dtype)
         answers: list[tuple[float, bool] | None] = [None] * len(requests)
-        batches = list(self._batches(trees))
+        batches = self._batches(trees)
         with (
             tqdm(total=len(requests), desc="scoring choices", disable=disable_tqdm or _silent()) as bar,
             side_by_side(lambda batch: self._score(batch, requests), batches, self.device) as results,
@@ -218,14 +145,11 @@ class SharedContextLM(HFLM):
             )
         return [*context_ids, *continuation_ids][-(self.max_length + 1) :][:-1]
 
-    def _batches(self, trees: list[Tree]) -> Iterator[list[Tree]]:
+    def _batches(self, trees: list[Tree]) -> list[list[Tree]]:
         """Trees of similar length together; the longest first, so that running out of memory happens at once."""
-        start = 0
-        budget = MAX_TOKENS.get(self.device.type, MAX_TOKENS["other"])
-        while start < len(trees):
-            count = max(1, min(int(self.batch_size), budget // len(trees[start])))
-            yield trees[start : start + count]
-            start += count
+        kind = self.device.type if self.device.type in MAX_TOKENS else "other"
+        cuts = cheapest_cuts([len(tree) for tree in trees], MAX_TOKENS[kind], int(self.batch_size), PASS[kind])
+        return [trees[start:stop] for start, stop in zip([0, *cuts], cuts, strict=False)]
 
     @torch.inference_mode()
     def _score(self, batch: list[Tree], requests: list[Request]) -> tuple[list[tuple[int, tuple[float, bool]]], int]:

@@ -1,5 +1,7 @@
 """The shared-context scorer against lm-eval's own HFLM, on every architecture."""
 
+import itertools
+import math
 import random
 
 import pytest
@@ -9,7 +11,8 @@ from lm_eval.models.huggingface import HFLM
 
 from common.errors import UserError
 from common.evaluation import multiple_choice
-from common.evaluation.multiple_choice import SharedContextLM, grow
+from common.evaluation.multiple_choice import SharedContextLM
+from common.evaluation.trees import cheapest_cuts, grow
 from common.hooks import attach_patch
 from common.surgery import remove_layers
 
@@ -144,6 +147,28 @@ def test_a_tree_stops_growing():
     sequences = [[1, 2, 3, 4, first, 9] for first in range(10)]
     assert [len(tree) for tree in grow(sequences, max_tree=8)] == [8] * 5
     assert len(grow(sequences)) == 1
+
+
+def test_batches_are_the_cheapest_of_all_ways_to_cut():
+    rng = random.Random(1)
+    for _ in range(60):
+        lengths = sorted((rng.randrange(1, 20) for _ in range(rng.randrange(1, 9))), reverse=True)
+        most, tokens, each = rng.randrange(1, 6), rng.randrange(8, 60), rng.randrange(12)
+
+        def cost(cuts, lengths=lengths, most=most, tokens=tokens, each=each):
+            total = 0
+            for start, stop in itertools.pairwise((0, *cuts)):
+                padded = (stop - start) * lengths[start]
+                if stop - start > 1 and (stop - start > most or padded > tokens):
+                    return math.inf
+                total += padded + each
+            return total
+
+        inner = range(1, len(lengths))
+        ways = (c for size in range(len(lengths)) for c in itertools.combinations(inner, size))
+        best = min(cost((*way, len(lengths))) for way in ways)
+        assert cost(cheapest_cuts(lengths, tokens, most, each)) == best
+    assert cheapest_cuts([], 10, 2, 1) == []
 
 
 def test_unrelated_requests_are_not_packed_together():

@@ -1,0 +1,108 @@
+"""Requests that begin alike packed into one sequence, and such sequences into batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+import torch
+from torch import Tensor
+
+# A request joins the tree of its neighbour when they share at least this part of it: below, a longer packed sequence
+# (whose attention is quadratic in its length) costs more than the few shared tokens save.
+MIN_SHARED = 0.2
+# Longest tree, in tokens, that still takes on another request. Its mask has the square of this many entries.
+MAX_TREE = 1024
+
+
+@dataclass
+class Tree:
+    """Requests packed into one sequence.
+
+    tokens, depths: one entry per node, in the order they are fed; parents come first.
+    paths: request index -> its nodes from the root on, as many as its input has tokens.
+    """
+
+    tokens: list[int]
+    depths: list[int]
+    paths: dict[int, list[int]]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def chain(self) -> bool:
+        """Whether no two requests part: a plain sequence."""
+        return self.depths[-1] == len(self) - 1
+
+    def attach(self, request: int, sequence: Sequence[int], stem: Sequence[int]) -> list[int]:
+        """Add a request whose input is `sequence` and begins along the nodes `stem`; returns its path."""
+        fresh = range(len(self.tokens), len(self.tokens) + len(sequence) - len(stem))
+        self.tokens.extend(sequence[len(stem) :])
+        self.depths.extend(range(len(stem), len(sequence)))
+        self.paths[request] = [*stem, *fresh]
+        return self.paths[request]
+
+    def ancestry(self) -> Tensor:
+        """[nodes, nodes] bool: row `i` marks the ancestors of node `i` and itself."""
+        allowed = torch.eye(len(self), dtype=torch.bool)
+        done: set[int] = set()
+        for path in self.paths.values():
+            nodes = torch.tensor(path)
+            fresh = [depth for depth, node in enumerate(path) if node not in done]
+            done.update(path)
+            if fresh:
+                # the new nodes of a path are its end, so their rows are the last ones of a triangle
+                triangle = torch.ones(len(fresh), len(path), dtype=torch.bool).tril(len(path) - len(fresh))
+                allowed[nodes[fresh[0] :, None], nodes] = triangle
+        return allowed
+
+
+def grow(sequences: Sequence[Sequence[int]], *, min_shared: float = MIN_SHARED, max_tree: int = MAX_TREE) -> list[Tree]:
+    """Pack token sequences into prefix trees, the longest tree first.
+
+    Sorted lexicographically, the longest prefix a sequence shares with any earlier one is the one it shares with its
+    neighbour, so one pass over neighbours builds the trees.
+    """
+    order = sorted(range(len(sequences)), key=lambda index: sequences[index])
+    trees: list[Tree] = []
+    before: Sequence[int] = ()
+    path: list[int] = []
+    for index in order:
+        sequence = sequences[index]
+        shared = _common_prefix(before, sequence)
+        fits = trees and len(trees[-1]) + len(sequence) - shared <= max_tree
+        if not (fits and shared >= max(1, min_shared * len(sequence))) and shared < len(sequence):
+            trees.append(Tree([], [], {}))
+            shared = 0
+        path = trees[-1].attach(index, sequence, path[:shared])
+        before = sequence
+    return sorted(trees, key=len, reverse=True)
+
+
+def cheapest_cuts(lengths: Sequence[int], tokens: int, most: int, each: int) -> list[int]:
+    """Where to cut sequences, the longest first, into batches so that padded tokens and `each` a batch are fewest.
+
+    A batch has at most `most` sequences and `tokens` padded tokens, or one sequence. Returns the ends of the batches.
+    """
+    cost, begin = [0], [0]  # of the first so many sequences: the fewest tokens, and where their last batch begins
+    for stop in range(1, len(lengths) + 1):
+        choices = []
+        for start in range(stop - 1, max(-1, stop - 1 - most), -1):
+            padded = (stop - start) * lengths[start]
+            if padded > tokens and start < stop - 1:
+                break
+            choices.append((cost[start] + padded + each, start))
+        best, start = min(choices)
+        cost.append(best)
+        begin.append(start)
+    cuts, stop = [], len(lengths)
+    while stop:
+        cuts.append(stop)
+        stop = begin[stop]
+    return cuts[::-1]
+
+
+def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
