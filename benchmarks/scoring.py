@@ -29,11 +29,7 @@ from lm_eval.models.huggingface import HFLM
 
 from common import hub, model_registry, models, packaged, suites
 from common.decoder import Decoder
-<<<<<<< HEAD
-from common.evaluation import harness, multiple_choice, prefix_store
-=======
-from common.evaluation import harness, multiple_choice, prefix_store, suites, trees
->>>>>>> h-speed
+from common.evaluation import harness, multiple_choice, prefix_store, trees
 from common.evaluation.multiple_choice import SharedContextLM
 from common.evaluation.state_files import StateFiles
 from common.evaluation.targets import HEAD_ROWS
