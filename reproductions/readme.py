@@ -97,6 +97,7 @@ def render(text: str) -> str:
         content = show.build(table, store, show.published(table, store))
         # The README shows what is ours; the paper's numbers are one `make` away.
         content["rows"] = [row for row in content["rows"] if row["subject"] != PAPER.name]
+        content["subjects"] = [subject | {"origin": "published"} for subject in content["subjects"]]
         parts[name] = tables.render(content, "md").strip()
     for name, part in parts.items():
         pattern = rf"(<!-- {re.escape(name)} -->\n).*?(<!-- end {re.escape(name)} -->)"
