@@ -41,7 +41,8 @@ def start(tmp_path, module, *arguments, **options):
     ],
 )
 def test_ctrl_c_in_an_import_is_one_line(tmp_path, module, arguments):
-    done = start(tmp_path, module, *arguments)
+    # a suite that runs in the background inherits that Ctrl-C is ignored
+    done = start(tmp_path, module, *arguments, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     assert done.returncode == 130
     assert done.stderr.startswith("interrupted") and done.stderr.count("\n") == 1
     assert not done.stdout and not list(tmp_path.glob("mine/**/*.json"))
