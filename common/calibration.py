@@ -122,6 +122,11 @@ def default_pairs(layers: int, span: int) -> list[tuple[int, int]]:
     return sorted({(a, a + d) for d in {1, span} for a in range(layers - d + 1)})
 
 
+def all_pairs(layers: int, span: int) -> list[tuple[int, int]]:
+    """The pairs for every window of up to ``span`` layers."""
+    return [(a, a + d) for d in range(1, span + 1) for a in range(layers - d + 1)]
+
+
 @torch.no_grad()
 def collect(
     decoder: Decoder,
@@ -168,7 +173,7 @@ def collect(
             )
     if wrong := set(kinds) - set(COSINES):
         raise unknown("cosine", wrong.pop(), COSINES)
-    statistics = Statistics(layers, span)
+    statistics = Statistics(layers, span, tuple(kinds))
     statistics.moments = {pair: Moments(matrices=pair in matrices) for pair in dict.fromkeys(moments)}
     pass_ = _Pass(decoder, statistics, pairs, kinds, [False, True] if rotate else [False], elementwise)
     for batch in track(ids.split(batch_size), "calibration", unit="batch", shown=progress):

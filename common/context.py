@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from common import calibration, corpora
 from common.decoder import Decoder
 from common.errors import UserError, unknown
 from common.evaluation.perplexity import cut
-from common.finetuning import state
 from common.recipe import Calibration, Pruning, Recipe, Repair, Selection, Step
 from common.results import ROOT
 from common.surgery import remove_layers
@@ -29,7 +29,7 @@ from common.surgery import remove_layers
 log = logging.getLogger(__name__)
 
 _KEPT = 4  # calibration passes remembered; a table's recipes differ in little else than how they use one
-_STATISTICS: dict[str, calibration.Statistics] = {}
+_STATISTICS: list[tuple[Path, calibration.Statistics]] = []  # with the file that keeps it, the last used at the end
 _MADE: set[Path] = set()  # long work of this very process, which measuring anew need not do again
 
 
@@ -111,27 +111,43 @@ class Context:
         """
         if not self.keep:
             return search()
+        path = self._kept_path(name, facts, ".json")
+        found = self._kept(path, lambda: json.loads(path.read_text()))
+        if found is None or not enough(found):
+            found = search()
+            self._keep(path, json.dumps(found, indent=1).encode() + b"\n")
+        return found
+
+    def _kept_path(self, name: str, facts: Any, suffix: str) -> Path:
+        """The file of work that depends on these facts, the model, its weights and its type."""
         recipe = self.recipe
         whole = [recipe.profile, recipe.model, recipe.weights, str(self.model.dtype), name, facts]
         digest = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]
-        path = work_folder() / recipe.model / f"{name}-{digest}.json"
+        return work_folder() / recipe.model / f"{name}-{digest}{suffix}"
+
+    def _kept(self, path: Path, read: Callable[[], Any]) -> Any:
+        """What a file of kept work holds; None where there is none, none that can be read, or none that may be used."""
+        if self.anew and path not in _MADE:
+            return None
         try:
-            if path in _MADE or not self.anew:
-                found = json.loads(path.read_text())
-                if enough(found):
-                    return found
+            return read()
         except FileNotFoundError:
-            pass
-        except (OSError, ValueError) as error:
-            log.warning("%s is unreadable (%s); searching again", path, error)
-        found = search()
+            return None
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            log.warning("%s is unreadable (%s); doing its work again", path, error)
+            return None
+
+    def _keep(self, path: Path, content: bytes) -> None:
+        """Write kept work whole or not at all; a folder that cannot be written to costs the next run the same work."""
+        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            state.write(path, found)
+            temporary.write_bytes(content)
+            os.replace(temporary, path)
         except OSError as error:
+            temporary.unlink(missing_ok=True)
             log.warning("cannot keep what was found in %s: %s; another recipe will search again", path, error.strerror)
         _MADE.add(path)
-        return found
 
     def tokens(self, entry: Calibration) -> Tensor:
         """Token ids ``[samples, tokens]`` of a calibration entry, by its sampler.
@@ -158,18 +174,29 @@ class Context:
     def statistics(self, span: int, kinds: Sequence[str] = ("token",), **options) -> calibration.Statistics:
         """The calibration pass over the dense model, shared by recipes that use it differently.
 
+        A pass costs minutes where its table's other counts and cosines cost seconds more, so it also collects what those
+        would (every window of up to a third of the layers, the papers' largest share), and is kept in memory and on disk.
+
         options: of `calibration.collect`. Call it before anything is removed.
         """
-        options |= {"span": span, "kinds": tuple(kinds)}
-        if self.at_hand is not None:
-            return self._collected(options)
-        facts = [self.recipe.model, self.recipe.weights, self.recipe.calibration, options]
-        key = json.dumps([*facts, str(self.model.dtype)], sort_keys=True)
-        if key not in _STATISTICS:
-            while len(_STATISTICS) >= _KEPT:
-                _STATISTICS.pop(next(iter(_STATISTICS)))
-            _STATISTICS[key] = self._collected(options)
-        return _STATISTICS[key]
+        layers, kinds = self.decoder.num_layers, tuple(kinds)
+        wanted = {"span": span, "kinds": kinds} | options
+        if not self.keep or self.at_hand is not None:
+            return self._collected(wanted)
+        facts = [self.recipe.calibration, self.batch_size]
+        path = self._kept_path("statistics", facts, ".safetensors")
+        known = [one for where, one in _STATISTICS if where == path]
+        if not known and (read := self._kept(path, lambda: calibration.Statistics.read(path))):
+            known = [read]
+        pairs = calibration.default_pairs(layers, span)
+        found = next((one for one in known if one.holds(pairs, **wanted)), None)
+        if found is None:
+            longest = max([span, layers // 3, *(one.span for one in known)])
+            more = {"span": longest, "kinds": tuple(dict.fromkeys([*kinds, *(k for one in known for k in one.kinds)]))}
+            found = self._collected(wanted | more | {"pairs": calibration.all_pairs(layers, longest)})
+            self._keep(path, found.to_bytes())
+        _STATISTICS[:] = [entry for entry in _STATISTICS if entry[1] is not found][1 - _KEPT :] + [(path, found)]
+        return found
 
     def _collected(self, options: Mapping) -> calibration.Statistics:
         where = {"batch_size": self.batch_size, "progress": self.progress}

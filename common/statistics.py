@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import save
 from torch import Tensor
 
 from common.errors import UserValueError, unknown
@@ -36,13 +41,15 @@ class Cosine:
 class Statistics:
     """What one pass over the calibration set found. Boundaries are 0..N, and N + 1 for the state after the final norm.
 
-    samples, tokens: size of the set. magnitude sums are float64 [N + 1, channels]; ratio sums are float64
-    [N + 1 - d, channels] for every distance d up to ``span``: enough for the scales of any run of up to ``span`` layers.
+    kinds: the cosines that were asked for; all but ``channel`` come with any. samples, tokens: size of the set. magnitude
+    sums are float64 [N + 1, channels]; ratio sums are float64 [N + 1 - d, channels] for every distance d up to ``span``:
+    enough for the scales of any run of up to ``span`` layers.
     elementwise: sums of ratios, of their squares and of ones, float64 [3, channels], and moments: of the pairs named.
     """
 
     layers: int
     span: int
+    kinds: tuple[str, ...] = ("token",)
     samples: int = 0
     tokens: int = 0
     cosines: dict[tuple[int, int], Cosine] = field(default_factory=dict)
@@ -63,6 +70,8 @@ class Statistics:
             raise unknown("cosine", kind, COSINES)
         if (a, b) not in self.cosines:
             raise UserValueError(f"no cosine of X[{a}] and X[{b}] was collected; name the pair in collect(pairs=...)")
+        if kind == "channel" and kind not in self.kinds:
+            raise UserValueError('no channel cosine was collected; call collect(kinds=("channel",))')
         sums = self.cosines[a, b]
         if kind == "token":
             return sums.token / sums.tokens
@@ -119,6 +128,57 @@ class Statistics:
                 f"no moments of X[{a}] and X[{b}] were collected; name the pair in collect(moments=...)"
             )
         return self.moments[a, b]
+
+    def holds(
+        self,
+        pairs: Iterable[tuple[int, int]],
+        *,
+        span: int,
+        kinds: Sequence[str],
+        rotate: bool = True,
+        elementwise: Iterable[tuple[int, int]] = (),
+        moments: Iterable[tuple[int, int]] = (),
+        matrices: Iterable[tuple[int, int]] = (),
+    ) -> bool:
+        """Whether this is all that `common.calibration.collect` with these options would find."""
+        bases = (False, True) if rotate else (False,)
+        return (
+            span <= self.span
+            and self.cosines.keys() >= set(pairs)
+            and ("channel" not in kinds or "channel" in self.kinds)
+            and self.magnitudes.keys() >= set(bases)
+            and self.elementwise.keys() >= {(rotated, a, b) for a, b in elementwise for rotated in bases}
+            and self.moments.keys() >= {*moments, *matrices}
+            and all(self.moments[pair].matrices for pair in matrices)
+        )
+
+    def to_bytes(self) -> bytes:
+        """Cosines, magnitudes and ratios as safetensors; what belongs to named pairs is left out, for it can be large."""
+        tensors = {f"magnitudes.{rotated:d}": value for rotated, value in self.magnitudes.items()}
+        tensors |= {f"ratios.{rotated:d}.{d}": value for (rotated, d), value in self.ratios.items()}
+        sizes = {name: getattr(self, name) for name in ("layers", "span", "kinds", "samples", "tokens")}
+        facts = sizes | {"cosines": [[a, b, asdict(sums)] for (a, b), sums in self.cosines.items()]}
+        return save({name: value.cpu().contiguous() for name, value in tensors.items()}, {"facts": json.dumps(facts)})
+
+    @classmethod
+    def read(cls, path: Path) -> Statistics:
+        """What `to_bytes` wrote.
+
+        Raises:
+            OSError, SafetensorError, ValueError, KeyError, TypeError: there is no such file, or it is not one of these.
+        """
+        with safe_open(path, framework="pt") as file:
+            facts = json.loads((file.metadata() or {})["facts"])
+            tensors = {name: file.get_tensor(name) for name in list(file.keys())}
+        cosines = {(a, b): Cosine(**sums) for a, b, sums in facts.pop("cosines")}
+        found = cls(**facts | {"kinds": tuple(facts["kinds"]), "cosines": cosines})
+        for name, value in tensors.items():
+            what, rotated, *distance = name.split(".")
+            if what == "magnitudes":
+                found.magnitudes[rotated == "1"] = value
+            else:
+                found.ratios[rotated == "1", int(distance[0])] = value
+        return found
 
     def _elementwise(self, a: int, b: int, rotated: bool) -> Tensor:
         self._require_rotated(rotated)

@@ -7,6 +7,7 @@ wrong mask, a wrong position or a forgotten norm changes logits visibly.
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,8 @@ from hub_mirror import mirror  # noqa: F401
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from common import context, corpora
 
 HIDDEN, LAYERS, VOCAB = 64, 6, 320
 _SIZES = {
@@ -78,8 +81,12 @@ def _tiny_tokenizer() -> PreTrainedTokenizerFast:
 
 @pytest.fixture(autouse=True)
 def _own_work_folder(tmp_path, monkeypatch):
-    """No test finds another's searches and checkpoints."""
+    """No test finds another's searches, checkpoints and texts."""
     monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path / "long-work"))
+    yield
+    if "LAYERLAB_HUB" in os.environ:  # nor another's texts: two mirrors may name theirs alike
+        corpora._texts.cache_clear()
+        context._ids.cache_clear()
 
 
 @pytest.fixture(scope="session", autouse=True)

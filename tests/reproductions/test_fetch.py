@@ -10,7 +10,7 @@ from reproductions import fetch, measure, registry, runner
 from reproductions.__main__ import main
 from reproductions.command_line import parser
 
-MODEL = "smollm2-135m-instruct"
+MODEL = "smollm2-360m"  # none of whose records is published
 COMMAND = ["run", "table1-linearpatch", "--model", MODEL]
 
 

@@ -1,0 +1,113 @@
+"""One calibration pass for all counts of layers: what it is shared by, where it is kept, and when it is made again."""
+
+import pytest
+import torch
+
+from common import calibration, context
+from common.calibration import collect
+from common.context import Context
+from common.decoder import Decoder
+from common.recipe import Recipe
+
+ENTRY = {"corpus": "counted", "sampler": "counted", "count": 3, "length": 20, "seed": 0}
+
+
+@pytest.fixture
+def crops():
+    return torch.randint(3, 320, (3, 20), generator=torch.Generator().manual_seed(5))
+
+
+@pytest.fixture
+def prepared(make_tiny, crops, monkeypatch):
+    """`prepared(anew=False)`: a context of the same recipe and model each time, as the rows of a table have them."""
+    monkeypatch.setitem(context.SAMPLERS, "counted", lambda *_: crops)
+    monkeypatch.setattr(context, "_STATISTICS", [])
+    monkeypatch.setattr(context, "_MADE", set())
+    model = make_tiny("llama")
+    recipe = Recipe(model="tiny", profile="paper", calibration=ENTRY)
+    return lambda **options: Context(model, None, recipe, 0, **options)
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """The options of every pass that was made."""
+    made = []
+
+    def counted(*arguments, **options):
+        made.append(options)
+        return collect(*arguments, **options)
+
+    monkeypatch.setattr(calibration, "collect", counted)
+    return made
+
+
+def same(one, other, span, bases=(False, True)):
+    for d in range(1, span + 1):
+        for a in range(one.layers - d + 1):
+            assert all(torch.equal(one.ratio(a, a + d, rotated=r), other.ratio(a, a + d, rotated=r)) for r in bases)
+    for a, b in calibration.default_pairs(one.layers, span):
+        assert one.cosine("token", a, b) == other.cosine("token", a, b)
+    assert torch.equal(one.magnitude(2), other.magnitude(2))
+
+
+def test_one_pass_serves_every_count_up_to_a_third_of_the_layers(prepared, passes, crops):
+    for count in (2, 1):
+        found = prepared().statistics(count)
+        same(found, collect(Decoder(prepared().model), crops, span=count), count)
+    assert len(passes) == 1
+    prepared().statistics(3)
+    prepared().statistics(2)
+    assert len(passes) == 2
+
+
+def test_a_pass_is_found_again_on_disk(prepared, passes):
+    first = prepared().statistics(2, ("channel",))
+    context._STATISTICS.clear()
+    second = prepared().statistics(1, ("token",))
+    assert len(passes) == 1 and second is not first
+    same(first, second, 2)
+    assert first.cosine("channel", 1, 3) == second.cosine("channel", 1, 3)
+    assert (second.samples, second.tokens, second.kinds) == (3, 60, ("channel",))
+    context._STATISTICS.clear()
+    context._MADE.clear()  # another process, with --force
+    prepared(anew=True).statistics(2)
+    context._STATISTICS.clear()
+    prepared(anew=True).statistics(2)
+    assert len(passes) == 2
+
+
+def test_what_was_not_collected_is_collected(prepared, passes, crops):
+    prepared().statistics(1, rotate=False)
+    same(prepared().statistics(1), collect(Decoder(prepared().model), crops, span=1), 1)
+    assert len(passes) == 2
+    named = prepared().statistics(2, ("channel",), matrices=[(1, 3)], elementwise=[(2, 4)])
+    assert len(passes) == 3 and prepared().statistics(2, matrices=[(1, 3)]) is named
+    assert prepared().statistics(2, elementwise=[(2, 4)], moments=[(1, 3)]) is named and len(passes) == 3
+    prepared().statistics(2, matrices=[(0, 2)])
+    assert prepared().statistics(2, matrices=[(1, 3)]) is named and len(passes) == 4
+    context._STATISTICS.clear()
+    prepared().statistics(2, matrices=[(1, 3)])  # moments are not kept on disk
+    assert len(passes) == 5
+    with pytest.raises(ValueError, match="no channel cosine was collected"):
+        collect(Decoder(prepared().model), crops).cosine("channel", 0, 1)
+
+
+@pytest.mark.parametrize("damage", [b"", b"no safetensors", None])
+def test_a_damaged_file_costs_a_pass(damage, prepared, passes, caplog):
+    prepared().statistics(1)
+    (path,) = context.work_folder().rglob("statistics-*.safetensors")
+    path.write_bytes(path.read_bytes()[:-8] if damage is None else damage)
+    context._STATISTICS.clear()
+    prepared().statistics(1)
+    assert len(passes) == 2 and "is unreadable" in caplog.text
+    context._STATISTICS.clear()
+    prepared().statistics(1)
+    assert len(passes) == 2
+
+
+def test_models_at_hand_share_nothing(make_tiny, crops, passes):
+    for name in ("llama", "qwen2"):
+        model = make_tiny(name)
+        around = context.around(model, windows=crops)
+        same(around.statistics(2), collect(Decoder(model), crops, span=2), 2)
+    assert len(passes) == 2 and not list(context.work_folder().rglob("*.safetensors"))
