@@ -21,6 +21,7 @@ from common.errors import UserError, UserValueError, unknown
 from common.hadamard import hadamard_transform
 from common.moments import Moments
 from common.progress import track
+from common.spool import Spool
 from common.statistics import COSINES, Cosine, Statistics, magnitude_ratios
 
 # name -> (the stretch of the text that crops lie in, default seed)
@@ -176,16 +177,28 @@ def collect(
     statistics = Statistics(layers, span, tuple(kinds))
     statistics.moments = {pair: Moments(matrices=pair in matrices) for pair in dict.fromkeys(moments)}
     pass_ = _Pass(decoder, statistics, pairs, kinds, [False, True] if rotate else [False], elementwise)
-    for batch in track(ids.split(batch_size), "calibration", unit="batch", shown=progress):
-        pass_.batch(batch)
+    batches = [_Batch(pass_, batch) for batch in ids.split(batch_size)]
+    if decoder.streamed:  # each layer is read once
+        pass_.spool = Spool(decoder.model.streamed.states)
+        for boundary in track(range(layers + 1), "calibration", unit="layer", shown=progress):
+            for batch in batches:
+                batch.advance(boundary)
+        for batch in batches:
+            batch.finish()
+        return statistics
+    for batch in track(batches, "calibration", unit="batch", shown=progress):
+        for boundary in range(layers + 1):
+            batch.advance(boundary)
+        batch.finish()
     return statistics
 
 
 class _Pass:
-    """One pass: what is wanted of each boundary, and the states of the batch at hand that are still needed."""
+    """One pass: what is wanted of each boundary, and the sums. spool: where states wait if batches take turns."""
 
     def __init__(self, decoder, statistics, pairs, kinds, bases, elementwise):
         self.decoder, self.statistics, self.kinds, self.bases = decoder, statistics, kinds, bases
+        self.spool: Spool | None = None
         self.ending: dict[int, list[int]] = {}  # second boundary -> first boundaries of its cosine pairs
         self.named: dict[int, list[int]] = {}  # the same for element-wise ratios
         self.fitted: dict[int, list[int]] = {}  # and for moments
@@ -194,49 +207,8 @@ class _Pass:
             for a, b in dict.fromkeys(wanted):
                 table.setdefault(b, []).append(a)
                 self.last_use[a] = max(b, self.last_use.get(a, 0))
-        self.states: dict[int, tuple[Tensor, Tensor, Tensor | None]] = {}
 
-    def batch(self, ids: Tensor) -> None:
-        decoder, layers = self.decoder, self.statistics.layers
-        hidden = decoder.embed_tokens(ids)
-        device = hidden.device  # a model may be spread over several
-        means = {rotated: [] for rotated in self.bases}
-        for boundary in range(layers + 1):
-            if boundary:
-                hidden = decoder.run(hidden, boundary - 1, boundary)
-            wide = hidden.to(device, torch.float32)
-            for rotated in self.bases:
-                seen = hadamard_transform(wide) if rotated else wide
-                means[rotated].append(seen.abs().mean(1))  # [batch, channels]
-            self._meet(boundary, wide)
-        if self.last_use and max(self.last_use.values()) > layers:
-            self._meet(layers + 1, decoder.norm(hidden).to(device, torch.float32))
-        self.states.clear()
-        for rotated in self.bases:
-            self._add_magnitudes(rotated, torch.stack(means[rotated]).double(), ids.shape[1])
-        self.statistics.samples += ids.shape[0]
-        self.statistics.tokens += ids.numel()
-
-    def _meet(self, boundary: int, state: Tensor) -> None:
-        """Close the pairs that end here, drop what nothing needs any more, keep this state if a later pair does."""
-        ends, named = self.ending.get(boundary, []), self.named.get(boundary, [])
-        needed = self.last_use.get(boundary, -1) > boundary
-        if ends or needed:
-            token_norm = torch.linalg.vector_norm(state, dim=-1)  # [batch, tokens]
-            channel_norm = torch.linalg.vector_norm(state, dim=1) if "channel" in self.kinds else None
-            here = (state, token_norm, channel_norm)
-            for a in ends:
-                self._add_cosine(a, boundary, self.states[a], here)
-        for a in named:
-            self._add_elementwise(a, boundary, self.states[a][0], state)
-        for a in self.fitted.get(boundary, []):
-            self.statistics.moments[a, boundary].add(self.states[a][0], state)
-        for a in [a for a in self.states if self.last_use[a] <= boundary]:
-            del self.states[a]
-        if needed:
-            self.states[boundary] = here
-
-    def _add_cosine(self, a: int, b: int, first: tuple, second: tuple) -> None:
+    def add_cosine(self, a: int, b: int, first: tuple, second: tuple) -> None:
         sums = self.statistics.cosines.setdefault((a, b), Cosine())
         eps = torch.finfo(torch.float32).tiny
         dots = torch.linalg.vecdot(first[0], second[0])  # [batch, tokens]
@@ -251,7 +223,7 @@ class _Pass:
             dots = torch.linalg.vecdot(first[0], second[0], dim=1)  # [batch, channels]
             sums.channel += (dots / (first[2] * second[2]).clamp_min(eps)).double().mean(1).sum().item()
 
-    def _add_elementwise(self, a: int, b: int, first: Tensor, second: Tensor) -> None:
+    def add_elementwise(self, a: int, b: int, first: Tensor, second: Tensor) -> None:
         for rotated in self.bases:
             one, two = (hadamard_transform(x) if rotated else x for x in (first, second))
             valid = one != 0
@@ -259,10 +231,84 @@ class _Pass:
             sums = torch.stack([ratio, ratio**2, valid.double()]).sum((1, 2))  # [3, channels]
             self.statistics.elementwise[rotated, a, b] = self.statistics.elementwise.get((rotated, a, b), 0.0) + sums
 
-    def _add_magnitudes(self, rotated: bool, means: Tensor, tokens: int) -> None:
+    def add_magnitudes(self, rotated: bool, means: Tensor, tokens: int) -> None:
         """``means`` [N + 1, batch, channels]: mean magnitudes of each sample at every boundary."""
         statistics = self.statistics
         statistics.magnitudes[rotated] = statistics.magnitudes.get(rotated, 0.0) + means.sum(1) * tokens
         for distance in range(1, statistics.span + 1):
             ratio = magnitude_ratios(means[:-distance], means[distance:]).sum(1)
             statistics.ratios[rotated, distance] = statistics.ratios.get((rotated, distance), 0.0) + ratio
+
+
+class _Batch:
+    """A batch on its way through the layers, with the states that are still needed of it."""
+
+    def __init__(self, pass_: _Pass, ids: Tensor):
+        self.pass_, self.ids = pass_, ids
+        self.hidden: Tensor | None = None
+        self.states: dict[int, tuple[Tensor | None, Tensor, Tensor | None]] = {}  # None: it waits in the spool
+        self.means: dict[bool, list[Tensor]] = {rotated: [] for rotated in pass_.bases}
+
+    def advance(self, boundary: int) -> None:
+        """Come to this boundary, from the one before."""
+        pass_ = self.pass_
+        decoder, spool = pass_.decoder, pass_.spool
+        hidden = spool.pop((self, "here")) if spool is not None and boundary else self.hidden
+        hidden = decoder.run(hidden, boundary - 1, boundary) if boundary else decoder.embed_tokens(self.ids)
+        wide = self._wide(hidden)
+        for rotated in pass_.bases:
+            seen = hadamard_transform(wide) if rotated else wide
+            self.means[rotated].append(seen.abs().mean(1))  # [batch, channels]
+        self._meet(boundary, hidden, wide)
+        if spool is None or boundary == pass_.statistics.layers:
+            self.hidden = hidden
+        else:
+            spool[self, "here"] = hidden
+
+    def finish(self) -> None:
+        """Add what is of the whole batch."""
+        pass_, statistics = self.pass_, self.pass_.statistics
+        last = statistics.layers + 1
+        if pass_.last_use and max(pass_.last_use.values()) >= last:
+            normed = pass_.decoder.norm(self.hidden)
+            self._meet(last, normed, self._wide(normed))
+        for rotated in pass_.bases:
+            pass_.add_magnitudes(rotated, torch.stack(self.means[rotated]).double(), self.ids.shape[1])
+        statistics.samples += self.ids.shape[0]
+        statistics.tokens += self.ids.numel()
+        self.hidden, self.means = None, {}
+
+    def _wide(self, hidden: Tensor) -> Tensor:
+        """In float32, and on one device: a model may be spread over several."""
+        return hidden.to(self.pass_.decoder.device, torch.float32)
+
+    def _meet(self, boundary: int, hidden: Tensor, wide: Tensor) -> None:
+        """Close the pairs that end here, drop what nothing needs any more, keep this state if a later pair does."""
+        pass_ = self.pass_
+        ends, named = pass_.ending.get(boundary, []), pass_.named.get(boundary, [])
+        fitted = pass_.fitted.get(boundary, [])
+        needed = pass_.last_use.get(boundary, -1) > boundary
+        firsts = {a: self._state(a) for a in dict.fromkeys([*ends, *named, *fitted])}
+        if ends or needed:
+            token_norm = torch.linalg.vector_norm(wide, dim=-1)  # [batch, tokens]
+            channel_norm = torch.linalg.vector_norm(wide, dim=1) if "channel" in pass_.kinds else None
+            here = (wide, token_norm, channel_norm)
+            for a in ends:
+                pass_.add_cosine(a, boundary, firsts[a], here)
+        for a in named:
+            pass_.add_elementwise(a, boundary, firsts[a][0], wide)
+        for a in fitted:
+            pass_.statistics.moments[a, boundary].add(firsts[a][0], wide)
+        for a in [a for a in self.states if pass_.last_use[a] <= boundary]:
+            del self.states[a]
+            if pass_.spool is not None:
+                del pass_.spool[self, a]
+        if needed and pass_.spool is None:
+            self.states[boundary] = here
+        elif needed:
+            pass_.spool[self, boundary] = hidden
+            self.states[boundary] = (None, *here[1:])
+
+    def _state(self, boundary: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        wide, *norms = self.states[boundary]
+        return (self._wide(self.pass_.spool[self, boundary]) if wide is None else wide, *norms)

@@ -29,7 +29,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from common import exchange
+from common import exchange, streaming
 from common.decoder import SUPPORTED
 from common.errors import UserError
 from common.hooks import attach_patch, patches
@@ -61,7 +61,10 @@ def save(model: nn.Module, tokenizer, path: str | os.PathLike, texts: Mapping[st
         raise UserError(f"cannot save to {path}: {reason}, or choose another path")
 
     def write(directory: Path) -> None:
-        model.save_pretrained(directory)
+        if streaming.of(model) is None:
+            model.save_pretrained(directory)
+        else:
+            streaming.save(model, directory)
         if tokenizer is not None:
             tokenizer.save_pretrained(directory)
         _write_patches(model, directory)
@@ -106,16 +109,25 @@ def load(
     device: str | torch.device = "cpu",
     dtype: torch.dtype | str | None = None,
     trust_remote_code: bool = False,
+    stream: int | None = None,
 ) -> tuple[nn.Module, object]:
     """Load `(model.eval(), tokenizer)` from a directory; tokenizer is None when it holds none.
 
     device: 'auto' spreads the model over what there is. dtype None: as saved. trust_remote_code runs Python files from the
-    directory. Raises UserError when the directory is no checkpoint, is incomplete, has only pickled weights, an unsupported
-    architecture, or patches of an unregistered kind.
+    directory. stream: hold two layers at a time and so many bytes of hidden states (`common.streaming`).
+
+    Raises:
+        UserError: the directory is no checkpoint, is incomplete, has only pickled weights, an unsupported architecture, or
+            patches of an unregistered kind.
     """
     path = Path(path)
     check_directory(path, trust_remote_code)
     described = _read_patches(path)  # before the weights: a missing registration should not cost minutes
+    if stream is not None:
+        dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+        config = read_config(path / "config.json")
+        model = streaming.load(path, config, device=torch.device(device), dtype=dtype, states=stream)
+        return _patched(model, described), load_tokenizer(path)
     placement = {"device_map": "auto"} if str(device) == "auto" else {}
     try:
         model, report = transformers.AutoModelForCausalLM.from_pretrained(
@@ -138,9 +150,13 @@ def load(
         )
     if not placement:
         model.to(device)
+    return _patched(model, described), tokenizer
+
+
+def _patched(model: nn.Module, described: list[tuple[dict, dict[str, Tensor]]]) -> nn.Module:
     for entry, tensors in described:
         attach_patch(model, entry["position"], _LOADERS[entry["kind"]](tensors, entry["options"]), entry["kind"])
-    return model.eval(), tokenizer
+    return model.eval()
 
 
 def _write_patches(model: nn.Module, directory: Path) -> None:

@@ -65,6 +65,7 @@ def token_nlls(model, windows: Tensor, *, progress: str | None = None, max_token
         nlls, _ = target_scores(decoder, hidden, torch.arange(len(hidden)), batch[:, 1:].flatten())
         return nlls.view(len(batch), -1)
 
+    body.ahead(batches, lambda batch: (batch, None, None))
     with side_by_side(nlls_of, batches, decoder.device) as results:
         shown = progress is not None
         return torch.cat(list(track(results, progress or "", total=len(batches), unit="batch", shown=shown)))
