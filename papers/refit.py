@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from common.context import Context
-from common.decoder import Decoder
+from common.decoder import Decoder, at_hand
 from common.errors import UserError, UserValueError
 from common.progress import track
 from common.recipe import Repair, register
@@ -118,7 +118,9 @@ def refit(
     reports: list[dict] = []
     if plan:
         first = min(plan)
-        starts = [decoder.run(decoder.embed_tokens(batch), 0, first) for batch in ids.split(batch_size)]
+        starts = [decoder.embed_tokens(batch) for batch in ids.split(batch_size)]
+        for layer in range(first):
+            starts = [decoder.run(batch, layer, layer + 1) for batch in starts]
         streams = _Streams(decoder, starts)
         for layer in track(range(first, max(plan) + 1), "refitting", unit="layer", shown=progress):
             if layer not in removed:
@@ -154,10 +156,11 @@ class _Streams:
         targets: dict[str, list[Tensor]] = {ATTENTION: [], MLP: []}
         for batch in self.dense:
             with self._watched(layer) as seen:
-                out = self.decoder.run(batch, layer, layer + 1)
-            targets[MLP].append(self.decoder.run(out, layer + 1, after))
+                targets[MLP].append(self.decoder.run(batch, layer, layer + 1))
             if ATTENTION in matrices:
                 targets[ATTENTION].append(seen.middle)
+        for gone in range(layer + 1, after):
+            targets[MLP] = [self.decoder.run(batch, gone, gone + 1) for batch in targets[MLP]]
         reports = [self._refit(layer, name, targets[name], ridge) for name in matrices]
         self.repaired = [self.decoder.run(batch, layer, layer + 1) for batch in self.repaired]
         self.dense = targets[MLP]
@@ -172,7 +175,7 @@ class _Streams:
             moments.add(seen.inputs[name], target.float() - here.float())
             size += target.double().square().sum().item()
         change, left = moments.solved(ridge)
-        weight = self.decoder.layers[layer].get_submodule(name).weight
+        weight = at_hand(self.decoder.layers[layer]).get_submodule(name).weight
         weight.copy_(weight.double() + change.T.to(weight.device))
         return {"layer": layer, "matrix": name, "error": moments.error / size, "left": left / size}
 
