@@ -49,7 +49,8 @@ class Job:
         """Read the weights, again for every run of a sweep."""
         self.model = None  # there may be room for one only
         device, dtype = self.options.device, self.options.dtype
-        self.model, _ = models.load(self.source, device=device, dtype=dtype)
+        stream = None if self.options.stream is None else int(self.options.stream * 1e9)
+        self.model, _ = models.load(self.source, device=device, dtype=dtype, stream=stream)
         self.notes, self.cut, self.removed = [], {}, []
         self.__dict__.pop("decoder", None)
 

@@ -32,7 +32,8 @@ class Method:
     add_options: its own options. check: refuses, before the weights are read, what does not fit the job, and reads what the
     method needs. sampler: how calibration windows are drawn (`common.calibration.SAMPLERS`). samples, seed: defaults.
     loader: the import without which a saved model is not whole (patches), else ''. alternatives: its own options that say
-    how many layers go, in place of --remove. fidelity: the default.
+    how many layers go, in place of --remove. fidelity: the default. passes: how often the calibration tokens run through the
+    model, of a method that can do with two layers in memory (its check refuses what cannot); None: it cannot.
     """
 
     paper: str
@@ -47,6 +48,7 @@ class Method:
     loader: str = ""
     alternatives: tuple[str, ...] = ()
     fidelity: str = "paper"
+    passes: Callable[..., float] | None = None
 
 
 def parser(method: Method) -> argparse.ArgumentParser:
@@ -95,6 +97,14 @@ def parser(method: Method) -> argparse.ArgumentParser:
         "--device", default="cpu", help="cpu, cuda, cuda:1, or auto to spread the model (default: cpu)"
     )
     machine.add_argument(
+        "--stream",
+        type=float,
+        nargs="?",
+        const=1.0,
+        metavar="GB",
+        help="for models larger than memory: hold two layers at a time, and so many GB of hidden states (default: 1)",
+    )
+    machine.add_argument(
         "--dtype", help="to compute in: float32, bfloat16 or float16 (default: float32 on a CPU, else as saved)"
     )
     return top
@@ -119,9 +129,22 @@ def check(method: Method, options: argparse.Namespace) -> None:
         raise UserError(f"--limit {options.limit} leaves no standard error; use at least 2")
     if wrong := [task for task in tasks(options) if not re.fullmatch(r"[\w.:+-]+", task)]:
         raise UserError(f"--tasks {wrong[0]!r} is no task's name; separate names by commas: piqa,arc_easy")
+    _check_stream(method, options)
     if options.sweep and options.no_evaluation:
         raise UserError("--sweep measures perplexity, which --no-evaluation leaves out; give one of the two")
     _check_out(options)
+
+
+def _check_stream(method: Method, options: argparse.Namespace) -> None:
+    if options.stream is None:
+        return
+    require(options, "stream", 0, 100_000)
+    if method.passes is None:
+        raise UserError(f"{method.title} needs the whole model in memory; leave --stream out")
+    if options.sweep:
+        raise UserError("--sweep reads the model again for every number of layers; with --stream ask for one")
+    if options.device == "auto":
+        raise UserError("--device auto spreads a model that is held whole; with --stream name one device")
 
 
 def _check_which(method: Method, options: argparse.Namespace) -> None:

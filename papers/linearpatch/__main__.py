@@ -60,6 +60,8 @@ def check(job: Job) -> None:
         raise UserError(f"--patch matrix cannot be had by --estimator {options.estimator}; leave the estimator out")
     if options.distill is not None and options.patch not in TRAINED:
         raise UserError(f"--distill does not train a patch of kind {options.patch}; use {', '.join(TRAINED)}")
+    if options.stream is not None and options.distill is not None:
+        raise UserError("--distill trains with the whole model in memory; leave --stream out")
     if options.window == "published":
         if job.given is not None:
             raise UserError("--window published and --layers both say which layers go; give one of the two")
@@ -155,6 +157,7 @@ METHOD = Method(
     add_options=add_options,
     check=check,
     loader="papers.linearpatch",
+    passes=lambda job: 1,
 )
 
 if __name__ == "__main__":

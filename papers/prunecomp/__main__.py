@@ -34,6 +34,10 @@ def check(job: Job) -> None:
         Search(job.options.metric, job.options.fidelity).check(job.layers, count, job.given)
     if (job.source / "patches.json").exists():
         raise UserError("the model carries patches; prune and compensate the model that they were made for")
+    if job.options.stream is not None and job.options.metric in ("taylor+", "ppl"):
+        raise UserError(
+            f"--metric {job.options.metric} needs the whole model in memory; leave --stream out, or choose another"
+        )
     job.windows  # noqa: B018 - read now
 
 
@@ -93,6 +97,8 @@ METHOD = Method(
     check=check,
     sampler="prunecomp-train",
     seed=0,
+    # the layers behind one that went run again: half of them on average
+    passes=lambda job: 1 if job.options.one_shot else 1 + job.count / 2,
 )
 
 if __name__ == "__main__":
