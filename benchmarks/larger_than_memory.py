@@ -126,9 +126,7 @@ def main() -> None:
     shared = ["--stream", str(options.states), "--text", page, "--remove", str(options.remove)]
     for name in ("samples", "length", "windows"):
         shared += [f"--{name}", str(getattr(options, name))]
-    print(
-        f"{options.shape}, {options.dtype}: {size:.2f} GB of weights; {options.limit:.1f} GB allowed; {torch.get_num_threads()} threads"
-    )
+    print(f"{options.shape}, {options.dtype}: {size:.2f} GB of weights; {options.limit:.1f} GB allowed", flush=True)
     print("method       memory: expected  measured  ratio   time: expected  measured  ratio   saved")
     for method, own in METHODS.items():
         out = options.folder / f"pruned-{method}"
