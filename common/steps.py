@@ -14,7 +14,9 @@ from common.baselines import streamline
 from common.context import Context, lines
 from common.errors import UserError
 from common.fitting import Fitting
+from common.flags import option
 from common.recipe import Calibration, Repair, Selection, register
+from common.statistics import COSINES
 
 POINTS = 250  # of a loss curve in a record
 HELD_OUT = 16  # windows, of LinearPatch's official scripts; how many LLM-Streamline's code takes is its data's
@@ -72,7 +74,7 @@ class Window(Selection):
     """The run of layers whose output is most like its input (LinearPatch Eq. 2)."""
 
     count: int
-    cosine: str = "token"
+    cosine: str = option("token", "that selects", choices=COSINES)
     exclude_ends: bool = False
 
     def choose(self, context: Context) -> Sequence[int]:

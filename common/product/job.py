@@ -58,6 +58,11 @@ class Job:
         """A view of the model; it follows surgery."""
         return Decoder(self.model)
 
+    def asked(self, kind: type) -> dict:
+        """The fields of one of the method's dataclasses that the options set."""
+        values = {flag.field: flag.value(self.options) for flag in self.method.flags if flag.kind is kind}
+        return {name: value for name, value in values.items() if value is not None}
+
     @property
     def layers(self) -> int:
         """Decoder layers of the model as it came."""

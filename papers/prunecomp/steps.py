@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from common import selection
 from common.context import Context
+from common.flags import option
 from common.recipe import Calibration, Pruning, Repair, Selection, register
 from papers.prunecomp.method import prune_and_compensate, remove_and_compensate, repeat
-from papers.prunecomp.search import choose
+from papers.prunecomp.search import METRICS, choose
 from papers.prunecomp.stream import Stream
 
 COSTLY = ("ppl", "taylor+")  # their scores take much more than a forward pass
@@ -40,10 +41,14 @@ class PruneAndComp(Pruning):
     was made before.
     """
 
-    metric: str
+    metric: str = option(
+        help="cosine of each layer (bi) or of one window of all layers that go (cl), loss without the layer (ppl), weight x "
+        "gradient (taylor+) or size of the weights (mag+), both sparing the first four and last two",
+        choices=METRICS,
+    )
     count: int
-    iterative: bool = True
-    compensate: bool = True
+    iterative: bool = option(True, "choose all layers at once, not one after the other")
+    compensate: bool = option(True, "leave the weights as they are")
     calibration: Calibration | None = None
     protected: tuple[int, ...] | None = None
     window_factor: str | None = None
