@@ -124,7 +124,7 @@ class Job:
         """So many calibration windows [count, length]; the first of more are those of fewer."""
         options = {"length": self.length, "count": count, "seed": self.options.seed}
         try:
-            return calibration.sample_crops(self._ids(self.text), sampler=self.method.sampler, **options)
+            return calibration.sample_crops(self._ids(self.text), **options)
         except UserValueError as error:
             raise UserError(f"--text {self.text}: {error}") from error
 

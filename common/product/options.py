@@ -31,7 +31,7 @@ class Method:
     paper: its package. title, description: for help and card. apply: changes `job.model` in place and returns JSON-able
     facts, among them `removed` (original indices); it calls `job.chosen(removed)` while the model is still whole.
     flags: its own options. check: refuses, before the weights are read, what does not fit the job, and reads what the
-    method needs. sampler: how calibration windows are drawn (`common.calibration.SAMPLERS`). samples, seed: defaults.
+    method needs. samples, seed: defaults.
     loader: the import without which a saved model is not whole (patches), else ''. alternatives: its own options that say
     how many layers go, in place of --remove. fidelity: the default.
     """
@@ -42,7 +42,6 @@ class Method:
     apply: Callable[..., dict]
     flags: tuple[Flag, ...]
     check: Callable[..., None] = lambda job: None
-    sampler: str = "linearpatch-train"
     samples: int = 128
     seed: int = 2
     loader: str = ""

@@ -10,12 +10,12 @@ from typing import Any
 from torch import Tensor
 
 from common import selection
-from common.context import Context, work_folder
+from common.context import Context, crops, sampler, work_folder
 from common.errors import unknown
 from common.fitting import Fitting
 from common.flags import option
 from common.moments import RIDGE
-from common.recipe import Pruning, Repair, register
+from common.recipe import Calibration, Pruning, Repair, register
 from common.selection import runs
 from common.statistics import ESTIMATORS, Statistics
 from common.steps import TrainedRepair, note_training
@@ -23,6 +23,19 @@ from papers.linearpatch import distill
 from papers.linearpatch.patch import KINDS, named_statistics, patch_cuts
 
 TEACHERS = ("stored", "online")
+SEED = 2  # of crops, in the official code
+
+
+@sampler("linearpatch-train")
+def training_crops(context: Context, entry: Calibration) -> Tensor:
+    """Crops of the first nine tenths of the text."""
+    return crops(context, entry, seed=SEED)
+
+
+@sampler("linearpatch-validation")
+def validation_crops(context: Context, entry: Calibration) -> Tensor:
+    """Crops of its last tenth."""
+    return crops(context, entry, seed=SEED, stretch="validation")
 
 
 def _statistics(context: Context, kind: str, estimator: str) -> Statistics:

@@ -81,7 +81,6 @@ METHOD = Method(
         Flag(PruneAndComp, "compensate", "no-compensation"),
     ),
     check=check,
-    sampler="prunecomp-train",
     seed=0,
 )
 

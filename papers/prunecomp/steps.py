@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from common import selection
-from common.context import Context
+from torch import Tensor
+
+from common import calibration, corpora, selection
+from common.context import Context, crops, sampler
 from common.flags import option
 from common.recipe import Calibration, Pruning, Repair, Selection, register
 from papers.prunecomp.method import prune_and_compensate, remove_and_compensate, repeat
@@ -14,6 +17,25 @@ from papers.prunecomp.search import METRICS, choose
 from papers.prunecomp.stream import Stream
 
 COSTLY = ("ppl", "taylor+")  # their scores take much more than a forward pass
+
+
+@sampler("prunecomp-train")
+def training_crops(context: Context, entry: Calibration) -> Tensor:
+    """Crops of the first nine tenths of the text; the official code seeds them with 0."""
+    return crops(context, entry, seed=0)
+
+
+@sampler("documents")
+def documents(context: Context, entry: Calibration) -> Tensor:
+    """Crops of single documents, by the generator that has drawn the recipe's own crops.
+
+    The official code seeds it for those alone.
+    """
+    before = context.calibration
+    generator = random.Random(before.seed)
+    crops(context, replace(before, seed=None), generator=generator)
+    texts = corpora.texts(entry.corpus)
+    return calibration.sample_documents(context.tokenizer, texts, generator=generator, **entry.drawing())
 
 
 def stream(context: Context, entry: Calibration | None = None) -> Stream:
