@@ -24,12 +24,7 @@ from common.progress import track
 from common.spool import Spool
 from common.statistics import COSINES, Cosine, Statistics, magnitude_ratios
 
-# name -> (the stretch of the text that crops lie in, default seed)
-SAMPLERS = {
-    "linearpatch-train": ((0.0, 0.9), 2),
-    "linearpatch-validation": ((0.9, 1.0), 2),
-    "prunecomp-train": ((0.0, 0.9), 0),
-}
+STRETCHES = {"train": (0.0, 0.9), "validation": (0.9, 1.0)}  # shares of a text
 SHUFFLES = ("python", "datasets")
 
 
@@ -38,23 +33,21 @@ def sample_crops(
     *,
     length: int,
     count: int,
-    sampler: str,
-    seed: int | None = None,
+    seed: int = 0,
+    stretch: str = "train",
     generator: random.Random | None = None,
 ) -> Tensor:
     """Random crops of a token stream ``[T]`` as ``[count, length]``.
 
-    The samplers for training draw starts with Python's ``random`` uniformly from 0..floor(0.9 T) - length - 1, ends included,
-    one after the other, so the first 128 of 5,000 crops are the first 128 drawn. They differ in the seed: 2 for
-    LinearPatch's official code, 0 for Prune&Comp's. The one for validation draws likewise from the last tenth.
-    generator: draw with it, and leave it where the draws end, in place of a new one with the seed.
+    As in LinearPatch's official code starts are drawn with Python's ``random`` uniformly from 0..floor(0.9 T) - length - 1,
+    ends included, one after the other, so the first 128 of 5,000 crops are the first 128 drawn. stretch: ``validation``
+    draws likewise from the last tenth. generator: draw with it, and leave it where the draws end, in place of a new one
+    with the seed.
 
     Raises:
-        UserError: unknown sampler, or a text shorter than one crop.
+        UserError: a text whose stretch is shorter than one crop.
     """
-    if sampler not in SAMPLERS:
-        raise unknown("sampler", sampler, SAMPLERS)
-    (begin, end), default_seed = SAMPLERS[sampler]
+    begin, end = STRETCHES[stretch]
     first, last = int(len(ids) * begin), int(len(ids) * end) - length - 1
     if last < first:
         part = f"first {end:.0%}" if begin == 0 else f"last {end - begin:.0%}"
@@ -62,7 +55,7 @@ def sample_crops(
             f"the calibration text has {len(ids)} tokens, too few for crops of {length} from its {part}; "
             "use a longer text or a smaller length"
         )
-    generator = generator or random.Random(default_seed if seed is None else seed)
+    generator = generator or random.Random(seed)
     starts = [generator.randint(first, last) for _ in range(count)]
     return torch.stack([ids[start : start + length] for start in starts])
 

@@ -6,10 +6,9 @@ import hashlib
 import json
 import logging
 import os
-import random
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -232,11 +231,9 @@ def sampler(*names: str):
     return registered
 
 
-@sampler(*calibration.SAMPLERS)
-def crops(context: Context, entry: Calibration, generator: random.Random | None = None) -> Tensor:
-    """Random crops of the joined text, see `calibration.sample_crops`."""
-    options = {"sampler": entry.sampler, "generator": generator} | entry.drawing()
-    return calibration.sample_crops(_ids(context.tokenizer, entry.corpus), **options)
+def crops(context: Context, entry: Calibration, **usual) -> Tensor:
+    """Random crops of the joined text, by options of `calibration.sample_crops`; usual: what the entry does not say."""
+    return calibration.sample_crops(_ids(context.tokenizer, entry.corpus), **usual | entry.drawing())
 
 
 @sampler("windows")
@@ -249,19 +246,6 @@ def first_windows(context: Context, entry: Calibration) -> Tensor:
 def lines(context: Context, entry: Calibration) -> Tensor:
     """SLEB's shuffled lines."""
     return calibration.sample_lines(context.tokenizer, corpora.texts(entry.corpus), **entry.drawing())
-
-
-@sampler("documents")
-def documents(context: Context, entry: Calibration) -> Tensor:
-    """Crops of single documents, by the generator that has drawn the recipe's own crops.
-
-    Prune&Comp's official code seeds it for those alone.
-    """
-    before = context.calibration
-    generator = random.Random(before.seed)
-    crops(context, replace(before, seed=None), generator)
-    texts = corpora.texts(entry.corpus)
-    return calibration.sample_documents(context.tokenizer, texts, generator=generator, **entry.drawing())
 
 
 class Cut(Repair):

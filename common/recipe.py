@@ -17,6 +17,7 @@ from functools import cache
 from typing import Any, ClassVar
 
 from common.errors import UserError, unknown
+from common.flags import option
 
 PARTS = ("selection", "repair", "training", "calibration")
 SHAPE_ONLY = "shape only"  # the weights of a recipe that needs none
@@ -110,7 +111,7 @@ class Calibration(Options):
     count: int | None = None
     seed: int | None = None
     shuffle: str | None = None
-    sentences: int | None = None
+    sentences: int | None = option(None, "calibration sentences, read in place of windows", least=1, most=100_000)
 
     def drawing(self) -> dict:
         """The options of a sampler: what is given, but for the text and the sampler's name."""

@@ -59,6 +59,11 @@ class Job:
         """A view of the model; it follows surgery."""
         return Decoder(self.model)
 
+    def asked(self, kind: type) -> dict:
+        """The fields of one of the method's dataclasses that the options set."""
+        values = {flag.field: flag.value(self.options) for flag in self.method.flags if flag.kind is kind}
+        return {name: value for name, value in values.items() if value is not None}
+
     @property
     def layers(self) -> int:
         """Decoder layers of the model as it came."""
@@ -120,7 +125,7 @@ class Job:
         """So many calibration windows [count, length]; the first of more are those of fewer."""
         options = {"length": self.length, "count": count, "seed": self.options.seed}
         try:
-            return calibration.sample_crops(self._ids(self.text), sampler=self.method.sampler, **options)
+            return calibration.sample_crops(self._ids(self.text), **options)
         except UserValueError as error:
             raise UserError(f"--text {self.text}: {error}") from error
 

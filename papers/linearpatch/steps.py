@@ -10,18 +10,32 @@ from typing import Any
 from torch import Tensor
 
 from common import selection
-from common.context import Context, work_folder
+from common.context import Context, crops, sampler, work_folder
 from common.errors import unknown
 from common.fitting import Fitting
+from common.flags import option
 from common.moments import RIDGE
-from common.recipe import Pruning, Repair, register
+from common.recipe import Calibration, Pruning, Repair, register
 from common.selection import runs
-from common.statistics import Statistics
+from common.statistics import ESTIMATORS, Statistics
 from common.steps import TrainedRepair, note_training
 from papers.linearpatch import distill
-from papers.linearpatch.patch import named_statistics, patch_cuts
+from papers.linearpatch.patch import KINDS, named_statistics, patch_cuts
 
 TEACHERS = ("stored", "online")
+SEED = 2  # of crops, in the official code
+
+
+@sampler("linearpatch-train")
+def training_crops(context: Context, entry: Calibration) -> Tensor:
+    """Crops of the first nine tenths of the text."""
+    return crops(context, entry, seed=SEED)
+
+
+@sampler("linearpatch-validation")
+def validation_crops(context: Context, entry: Calibration) -> Tensor:
+    """Crops of its last tenth."""
+    return crops(context, entry, seed=SEED, stretch="validation")
 
 
 def _statistics(context: Context, kind: str, estimator: str) -> Statistics:
@@ -36,8 +50,12 @@ def _statistics(context: Context, kind: str, estimator: str) -> Statistics:
 class Patch(Repair):
     """A matrix at every cut that gives each channel its magnitude back (Eqs. 5 to 8); kinds and estimators: `patch_cuts`."""
 
-    kind: str = "hadamard"
-    estimator: str = "ratio-of-means"
+    kind: str = option(
+        "hadamard",
+        "hadamard: the paper's A; diagonal: its +d; scalar (ours): one factor; matrix (ours): any, by least squares",
+        choices=KINDS,
+    )
+    estimator: str = option("ratio-of-means", "of the scales", choices=ESTIMATORS)
     ridge: float | None = None
 
     def apply(self, context: Context) -> None:
@@ -67,6 +85,9 @@ class DistilledPatch(TrainedRepair):
     estimator: str | None = None
     teacher: str | None = None
     store_dtype: str | None = None
+    samples: int | None = option(
+        None, "then train the patch on N windows of the text (the paper: 5,000)", least=1, most=1_000_000
+    )
 
     def apply(self, context: Context) -> None:
         windows, teacher = self.windows(context), self.teacher or "stored"

@@ -122,7 +122,7 @@ class Halve(torch.nn.Module):
 
 def test_patches_act_and_are_saved(llamas, ids, tmp_path):
     whole, streamed, tokenizer = llamas
-    checkpoint.register_patch("halve-streamed", lambda tensors, options: Halve())
+    register_patch("halve-streamed", lambda tensors, options: Halve())
     for model in (whole, streamed):
         remove_layers(model, [2])
         attach_patch(model, 2, Halve())
