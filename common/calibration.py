@@ -19,7 +19,7 @@ from torch import Tensor
 from common.decoder import Decoder
 from common.errors import UserError, UserValueError, unknown
 from common.hadamard import hadamard_transform
-from common.moments import Moments
+from common.moments import Moments, check_weights, counted
 from common.progress import track
 from common.statistics import COSINES, Cosine, Statistics, magnitude_ratios
 
@@ -139,6 +139,8 @@ def collect(
     elementwise: Iterable[tuple[int, int]] = (),
     moments: Iterable[tuple[int, int]] = (),
     matrices: Iterable[tuple[int, int]] = (),
+    weights: str = "inverse-norm",
+    first: bool = True,
     batch_size: int = 8,
     progress: bool = False,
 ) -> Statistics:
@@ -152,7 +154,8 @@ def collect(
         rotate: also take magnitudes of ``X H`` (one fast transform per boundary).
         elementwise: pairs for Eqs. 4 and 5 of LinearPatch taken literally, plain and rotated.
         moments: pairs for least-squares factors. matrices: pairs for the least-squares matrix too, which takes
-            2 x 8 C^2 bytes a pair (C = 4096: 268 MB), so name few.
+            2 x 8 C^2 bytes a pair (C = 4096: 268 MB), so name few. weights, first: how tokens count in moments, and
+            whether a sample's first does (`common.moments`).
         batch_size: samples a batch; hidden states of at most the open pairs' boundaries of one batch are held.
 
     Raises:
@@ -174,7 +177,9 @@ def collect(
     if wrong := set(kinds) - set(COSINES):
         raise unknown("cosine", wrong.pop(), COSINES)
     statistics = Statistics(layers, span, tuple(kinds))
-    statistics.moments = {pair: Moments(matrices=pair in matrices) for pair in dict.fromkeys(moments)}
+    check_weights(weights)
+    options = {"weights": weights, "first": first}
+    statistics.moments = {pair: Moments(matrices=pair in matrices, **options) for pair in dict.fromkeys(moments)}
     pass_ = _Pass(decoder, statistics, pairs, kinds, [False, True] if rotate else [False], elementwise)
     for batch in track(ids.split(batch_size), "calibration", unit="batch", shown=progress):
         pass_.batch(batch)
@@ -230,7 +235,8 @@ class _Pass:
         for a in named:
             self._add_elementwise(a, boundary, self.states[a][0], state)
         for a in self.fitted.get(boundary, []):
-            self.statistics.moments[a, boundary].add(self.states[a][0], state)
+            moments = self.statistics.moments[a, boundary]
+            moments.add(self.states[a][0], state, counted(state[..., 0], first=moments.first))
         for a in [a for a in self.states if self.last_use[a] <= boundary]:
             del self.states[a]
         if needed:

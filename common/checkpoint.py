@@ -180,7 +180,8 @@ def _read_patches(directory: Path) -> list[tuple[dict, dict[str, Tensor]]]:
         kinds = {entry["kind"] for entry, _ in described}
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise UserError(f"cannot load the patches in {directory}: {_reason(error)}; save the model again") from error
-    importlib.import_module("common.baselines.streamline")  # registers its own; late, because it imports this module
+    for name in ("streamline", "ghosted"):  # register their own; late, because they import this module
+        importlib.import_module(f"common.baselines.{name}")
     for kind in sorted(kinds - _LOADERS.keys()):
         raise UserError(
             f"cannot load {directory}: it has a patch of kind {kind!r}, which nothing imported so far can rebuild; "

@@ -139,8 +139,11 @@ class Statistics:
         elementwise: Iterable[tuple[int, int]] = (),
         moments: Iterable[tuple[int, int]] = (),
         matrices: Iterable[tuple[int, int]] = (),
+        weights: str = "inverse-norm",
+        first: bool = True,
     ) -> bool:
         """Whether this is all that `common.calibration.collect` with these options would find."""
+        matrices, moments = list(matrices), list(moments)
         bases = (False, True) if rotate else (False,)
         return (
             span <= self.span
@@ -150,6 +153,7 @@ class Statistics:
             and self.elementwise.keys() >= {(rotated, a, b) for a, b in elementwise for rotated in bases}
             and self.moments.keys() >= {*moments, *matrices}
             and all(self.moments[pair].matrices for pair in matrices)
+            and all((self.moments[p].weights, self.moments[p].first) == (weights, first) for p in [*moments, *matrices])
         )
 
     def to_bytes(self) -> bytes:

@@ -1,4 +1,7 @@
-"""Steps that several papers compare with: ways to choose layers, and LLM-Streamline's networks in their place."""
+"""Steps that several papers compare with: ways to choose layers, and LLM-Streamline's networks in their place.
+
+The repairs without training that are compared with are in `common.baselines`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from common import importance, selection
-from common.baselines import streamline
+from common.baselines import ghosted, replaceme, streamline  # noqa: F401 - the first two register their steps
 from common.context import Context, lines
 from common.errors import UserError
 from common.fitting import Fitting
@@ -116,6 +119,9 @@ class TrainedRepair(Repair):
     def fitting(self, default: Fitting, *, without: Sequence[str] = ()) -> Fitting:
         """How it trains."""
         return replace(default, **self.said(*(f.name for f in fields(Fitting) if f.name not in without)))
+
+    def tokens(self, context: Context) -> int:
+        return 0 if self.samples is None else self.windows(context).numel()
 
     def windows(self, context: Context) -> Tensor:
         """The training windows [samples, tokens].
