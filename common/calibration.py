@@ -253,6 +253,10 @@ class _Pass:
             total + value.sum().item() for total, value in ((sums.dot, dot), (sums.first, one), (sums.second, two))
         )
         sums.sentence += (dot / (one * two).sqrt().clamp_min(eps)).sum().item()
+        if "last-token-angle" in self.kinds:
+            one, two = (side[0][:, -1].double() for side in (first, second))  # [batch, channels]
+            cosine = torch.linalg.vecdot(one, two) / (one.norm(dim=-1) * two.norm(dim=-1)).clamp_min(eps)
+            sums.angle += cosine.clamp(-1, 1).arccos().sum().item() / torch.pi
         if first[2] is not None:
             dots = torch.linalg.vecdot(first[0], second[0], dim=1)  # [batch, channels]
             sums.channel += (dots / (first[2] * second[2]).clamp_min(eps)).double().mean(1).sum().item()

@@ -23,14 +23,15 @@ Run = tuple[int, int]
 class Crossing:
     """One batch at one run ``[start, stop)`` of layers.
 
-    before, after: X[start] and X[stop], [batch, tokens, channels]. written: what the MLP of layer start - 1 adds to the
-    stream, where it was asked for. keep: which tokens count, [batch, tokens]; None for all.
+    before, after: X[start] and X[stop], [batch, tokens, channels]. watched: what was asked for of the MLP of layer
+    start - 1: its output [batch, tokens, channels], or the features that its down_proj reads [batch, tokens, features].
+    keep: which tokens count, [batch, tokens]; None for all.
     """
 
     run: Run
     before: Tensor
     after: Tensor
-    written: Tensor | None
+    watched: Tensor | None
     keep: Tensor | None
 
 
@@ -42,22 +43,22 @@ def crossings(
     *,
     padding: Tensor | None = None,
     first: bool = True,
-    written: bool = False,
+    watch: str | None = None,
     batch_size: int = 8,
     progress: bool = False,
 ) -> Iterator[Crossing]:
     """Every batch of ``ids`` [samples, tokens] at every run, in the order in which the model comes to their ends.
 
     padding: the attention mask of ``ids``, where samples differ in length; padding is in no `Crossing.keep`. first: whether
-    a sample's first token counts. written: also what the MLP before each run writes.
+    a sample's first token counts. watch: also the ``output`` or the ``features`` of the MLP before each run.
 
     Raises:
-        UserError: no tokens, or a run before which there is no layer although ``written``.
+        UserError: no tokens, or a run before which there is no MLP to watch.
     """
     if ids.ndim != 2 or not ids.numel():
         raise UserValueError(f"calibration tokens must be [samples, tokens], not {list(ids.shape)}")
     starts, last = {start for start, _ in runs}, max(stop for _, stop in runs)
-    if written and 0 in starts:
+    if watch and 0 in starts:
         raise UserValueError("before layer 0 no MLP writes into the stream; keep layer 0, or use another repair")
     batches = ids.split(batch_size)
     paddings = [None] * len(batches) if padding is None else padding.split(batch_size)
@@ -66,9 +67,10 @@ def crossings(
         hidden, held = decoder.embed_tokens(batch), {}
         for boundary in range(last + 1):
             if boundary:
-                hidden, mlp = _layer(decoder, hidden, boundary - 1, paddings[number], written and boundary in starts)
+                seen = watch if boundary in starts else None
+                hidden, mlp = _layer(decoder, hidden, boundary - 1, paddings[number], seen)
             if boundary in starts:
-                held[boundary] = (hidden, mlp if written else None)
+                held[boundary] = (hidden, mlp if watch else None)
             for run in runs:
                 if run[1] == boundary:
                     before, own = held[run[0]]
@@ -76,16 +78,18 @@ def crossings(
 
 
 def _layer(
-    decoder: Decoder, hidden: Tensor, layer: int, padding: Tensor | None, watched: bool
+    decoder: Decoder, hidden: Tensor, layer: int, padding: Tensor | None, watch: str | None
 ) -> tuple[Tensor, Tensor | None]:
-    """X[layer + 1], and what the layer's MLP gave where it is watched."""
+    """X[layer + 1], and what is watched of the layer's MLP."""
     seen: list[Tensor] = []
-    handles = []
-    if watched:
-        handles.append(decoder.layers[layer].mlp.register_forward_hook(lambda module, args, out: seen.append(out)))
+    mlp, handle = decoder.layers[layer].mlp, None
+    if watch == "output":
+        handle = mlp.register_forward_hook(lambda module, args, out: seen.append(out))
+    elif watch == "features":
+        handle = mlp.down_proj.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
     try:
         hidden = decoder.run(hidden, layer, layer + 1, attention_mask=padding)
     finally:
-        for handle in handles:
+        if handle is not None:
             handle.remove()
     return hidden, seen[0] if seen else None

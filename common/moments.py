@@ -146,6 +146,12 @@ class Moments:
         return float(error) / nothing
 
 
+def _added(total: Tensor | None, rows: Tensor, others: Tensor | None = None) -> Tensor:
+    """``total``, in place, and rows' rows, or rows' others; None is zero."""
+    product = rows.T @ (rows if others is None else others)
+    return product if total is None else total.add_(product)
+
+
 @dataclass
 class Regression:
     """Sums over tokens, float64, of the regression of what the stream lacks on some inputs.
@@ -163,8 +169,13 @@ class Regression:
     error: float = 0.0
     target: float = 0.0
 
-    def add(self, inputs: Tensor, missing: Tensor, target: Tensor, keep: Tensor | None = None) -> None:
-        """A batch: ``inputs`` [..., features], ``missing`` and ``target`` [..., channels]; ``keep`` [...], None for all."""
+    def add(
+        self, inputs: Tensor, missing: Tensor, target: Tensor, keep: Tensor | None = None, *, gram: bool = True
+    ) -> None:
+        """A batch: ``inputs`` [..., features], ``missing`` and ``target`` [..., channels]; ``keep`` [...], None for all.
+
+        gram: add to H'H, too; another regression on the same inputs may do so for several.
+        """
         rows = (inputs, missing, target)
         rows = [value.flatten(0, -2) if keep is None else value[keep.to(value.device)] for value in rows]
         inputs, missing, target = (value.to(rows[0].device, torch.float64) for value in rows)
@@ -174,9 +185,9 @@ class Regression:
         if self.weights == "inverse-norm":
             norm = torch.linalg.vector_norm(target, dim=-1, keepdim=True)
             inputs, missing, target = (torch.where(norm > 0, v / norm, 0.0) for v in (inputs, missing, target))
-        gram, cross = inputs.T @ inputs, inputs.T @ missing
-        self.gram = gram if self.gram is None else self.gram.add_(gram)
-        self.cross = cross if self.cross is None else self.cross.add_(cross)
+        if gram:
+            self.gram = _added(self.gram, inputs)
+        self.cross = _added(self.cross, inputs, missing)
         self.error += missing.square().sum().item()
         self.target += target.square().sum().item()
 

@@ -1,6 +1,6 @@
 """Steps that several papers compare with: ways to choose layers, and LLM-Streamline's networks in their place.
 
-The repairs without training that are compared with are in `common.baselines`.
+The repairs without training that are compared with, and LoRP's choice, are in `common.baselines`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from common import importance, selection
-from common.baselines import ghosted, replaceme, streamline  # noqa: F401 - the first two register their steps
+from common.baselines import ghosted, lorp, replaceme, streamline  # noqa: F401 - those with steps register them
 from common.context import Context, lines
 from common.errors import UserError
 from common.fitting import Fitting
@@ -72,7 +72,7 @@ class BlockInfluence(Selection):
 @register("window")
 @dataclass(frozen=True)
 class Window(Selection):
-    """The run of layers whose output is most like its input (LinearPatch Eq. 2)."""
+    """The run of layers whose output is most like its input (LinearPatch Eq. 2; by `last-token-angle`: UIDL)."""
 
     count: int
     cosine: str = "token"

@@ -68,13 +68,13 @@ class _Sums:
     stored: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
 
     def add(self, crossing: Crossing, store: bool) -> None:
-        m, gap = crossing.written.double(), crossing.after.double() - crossing.before.double()
+        m, gap = crossing.watched.double(), crossing.after.double() - crossing.before.double()
         self.regression.add(m, gap + m, crossing.after, crossing.keep)
         kept = gap.flatten(0, -2) if crossing.keep is None else gap[crossing.keep.to(gap.device)]
         self.error += kept.square().sum().item()
         self.shift = self.shift + kept.sum(0)
         if store:
-            states = (crossing.written, crossing.before - crossing.written, crossing.after)
+            states = (crossing.watched, crossing.before - crossing.watched, crossing.after)
             rows = [v.flatten(0, -2) if crossing.keep is None else v[crossing.keep.to(v.device)] for v in states]
             self.stored.append(tuple(row.cpu() for row in rows))
 
@@ -115,7 +115,7 @@ def replace_me(
     cuts, adam = runs(removed), objective.startswith("cosine")
     sums = {run: _Sums(Regression(intercept=bias)) for run in cuts}
     options = {"padding": padding, "first": first, "batch_size": batch_size, "progress": progress}
-    for crossing in crossings(decoder, ids, cuts, written=True, **options):
+    for crossing in crossings(decoder, ids, cuts, watch="output", **options):
         sums[crossing.run].add(crossing, adam)
     found: dict[Run, tuple[Tensor, Tensor | None]] = {}
     for run, one in sums.items():
