@@ -217,3 +217,10 @@ class Regression:
         """|H D - E|^2 for D ``change`` [features, channels]."""
         quadratic = (change * (self.gram @ change)).sum() - 2 * (change * self.cross).sum()
         return max(self.error + quadratic.item(), 0.0)
+
+    def with_(self, other: Regression) -> Regression:
+        """The sums over both regressions' tokens."""
+        totals = {
+            name: getattr(self, name) + getattr(other, name) for name in ("gram", "cross", "error", "target", "tokens")
+        }
+        return Regression(self.intercept, self.weights, **totals)

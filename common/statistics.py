@@ -44,9 +44,9 @@ class Cosine:
 class Statistics:
     """What one pass over the calibration set found. Boundaries are 0..N, and N + 1 for the state after the final norm.
 
-    kinds: the cosines that were asked for; all but ``channel`` and ``last-token-angle`` come with any. samples, tokens: size of the set. magnitude
-    sums are float64 [N + 1, channels]; ratio sums are float64 [N + 1 - d, channels] for every distance d up to ``span``:
-    enough for the scales of any run of up to ``span`` layers.
+    kinds: the cosines that were asked for; all but ``channel`` and ``last-token-angle`` come with any. samples, tokens: size
+    of the set. magnitude sums are float64 [N + 1, channels]; ratio sums are float64 [N + 1 - d, channels] for every distance
+    d up to ``span``: enough for the scales of any run of up to ``span`` layers.
     elementwise: sums of ratios, of their squares and of ones, float64 [3, channels], and moments: of the pairs named.
     """
 
