@@ -18,19 +18,21 @@ first layers.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from common.context import Context
 from common.crossings import Crossing, Run, crossings
 from common.decoder import Decoder
 from common.errors import UserError, UserValueError, unknown
-from common.moments import Regression, check_weights
-from common.recipe import Selection, register
+from common.moments import Regression, check_weights, counted
+from common.recipe import Pruning, Selection, register
 from common.selection import check_count
+from papers import refit
 
 INPUTS = ("stream", "features")
 SHAPES = ("window", "set")
@@ -174,3 +176,80 @@ class _Sums:
         for run, one in self.found.items():
             one.gram = self.found[self.gram_of[run]].gram
         return {run: one.left(one.solved(ridge)) / one.target for run, one in self.found.items()}
+
+
+@register("least-left-refit")
+@dataclass(frozen=True)
+class LeastLeftRefit(Pruning):
+    """One after the other: the layer without which a map of the stream leaves least goes, then the model is refitted.
+
+    Every choice is made in the repaired model, towards the dense one's stream. following, ridge, held_out, gate_up,
+    weights, first: of `papers.refit.refit`; ridge and the last two are the choice's too.
+    """
+
+    count: int
+    following: int = refit.FOLLOWING
+    ridge: float = RIDGE
+    gate_up: bool | None = None
+    held_out: int | None = None
+    weights: str | None = None
+    first: bool | None = None
+
+    def apply(self, context: Context) -> None:
+        check_count(self.count, context.decoder.num_layers)
+        options = {name: value for name, value in self.to_json().items() if name not in ("method", "count")}
+        options |= {"batch_size": context.batch_size, "progress": context.progress}
+        context.details |= prune(context.model, context.windows(), self.count, **options)
+
+
+def prune(model: nn.Module, ids: Tensor, count: int, **options) -> dict:
+    """Remove ``count`` layers by `choices` and `refit.refit` in turn, in place; options: of the latter.
+
+    Holds a second copy of the model. Returns "removed", in order, "left" by every choice, and the reports, "refitted".
+    """
+    dense, alive = copy.deepcopy(model), list(range(Decoder(model).num_layers))
+    removed, lefts, reports = [], [], []
+    shared = {name: options[name] for name in ("ridge", "weights", "first", "batch_size") if name in options}
+    for _ in range(count):
+        found = choices(model, dense, alive, ids, **shared)
+        place = min(found, key=found.__getitem__)
+        lefts.append(round(found[place], 6))
+        layer = alive[place]
+        reports += [
+            {"removed": layer} | r for r in refit.refit(model, ids, [place], dense=dense, alive=alive, **options)
+        ]
+        removed.append(layer)
+        alive.remove(layer)
+    return {"removed": removed, "left": lefts, "refitted": reports}
+
+
+@torch.no_grad()
+def choices(
+    model: nn.Module,
+    dense: nn.Module,
+    alive: Sequence[int],
+    ids: Tensor,
+    *,
+    ridge: float = RIDGE,
+    weights: str = "none",
+    first: bool = True,
+    batch_size: int = 8,
+) -> dict[int, float]:
+    """What is left without each layer of ``model`` but the first and the last, if a map of its stream is fitted in its place.
+
+    That stream S, before the layer, is mapped towards X, the dense model's, before the next one: min |S (I + D) - X|^2 /
+    |X|^2. alive: which layers of ``dense`` those of ``model`` are.
+    """
+    ours, theirs = Decoder(model), Decoder(dense)
+    sums = {place: Regression(weights=weights) for place in range(1, ours.num_layers - 1)}
+    for batch in ids.split(batch_size):
+        wanted, hidden = {}, theirs.embed_tokens(batch)
+        for layer in range(alive[-1]):
+            hidden = theirs.run(hidden, layer, layer + 1)
+            wanted[layer + 1] = hidden
+        hidden, keep = ours.embed_tokens(batch), counted(batch, first=first)
+        for place, one in sums.items():
+            hidden = ours.run(hidden, place - 1, place)
+            target = wanted[alive[place + 1]]
+            one.add(hidden, target.double() - hidden.double(), target, keep)
+    return {place: one.left(one.solved(ridge)) / one.target for place, one in sums.items()}

@@ -9,7 +9,7 @@ from common.context import around, carry_out
 from common.decoder import Decoder
 from common.errors import UserError
 from common.selection import runs as runs_of
-from papers import leftover
+from papers import leftover, refit
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +90,38 @@ def test_steps_choose_by_the_scores(ids, make_tiny):
         wanted = [min(windows, key=windows.get)] if shape == "window" else leftover.least_set(scores, 3)
         assert runs_of(context.details["removed"]) == wanted
         assert len(model.model.layers) == 3
+
+
+def test_one_by_one_the_layer_goes_without_which_least_is_left_and_the_rest_is_refitted(ids, make_tiny):
+    model, dense = make_tiny("llama"), make_tiny("llama")
+    context = around(model, windows=ids, selection={"method": "least-left-refit", "count": 2, "following": 1})
+    carry_out(context)
+    scores = leftover.leftovers(Decoder(dense), ids, [1])
+    first = min(scores, key=scores.get)
+    by_hand, alive = make_tiny("llama"), list(range(6))
+    refit.refit(by_hand, ids, [first[0]], following=1)
+    alive.remove(first[0])
+    left = {}
+    for place in range(1, 4):
+        with torch.no_grad():
+            s = by_hand(ids, output_hidden_states=True, use_cache=False).hidden_states[place].flatten(0, 1).double()
+            x = (
+                dense(ids, output_hidden_states=True, use_cache=False)
+                .hidden_states[alive[place + 1]]
+                .flatten(0, 1)
+                .double()
+            )
+        penalty = (1e-3 * s.square().sum() / 64).sqrt() * torch.eye(64, dtype=torch.float64)
+        rows, wanted = torch.cat([s, penalty]), torch.cat([x - s, torch.zeros(64, 64, dtype=torch.float64)])
+        change = torch.linalg.lstsq(rows, wanted).solution
+        left[alive[place]] = ((s + s @ change - x).square().sum() / x.square().sum()).item()
+    second = min(left, key=left.get)
+    assert context.details["removed"] == [first[0], second]
+    assert context.details["left"] == pytest.approx([scores[first], left[second]], rel=1e-3)
+    other = make_tiny("llama")
+    refit.refit_one_by_one(other, ids, [first[0], second], following=1)
+    with torch.no_grad():
+        assert torch.equal(model(ids).logits, other(ids).logits)
 
 
 @pytest.mark.parametrize(
