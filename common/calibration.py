@@ -16,12 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from common import cache
 from common.decoder import Decoder
 from common.errors import UserError, UserValueError, unknown
 from common.hadamard import hadamard_transform
-from common.moments import Moments
+from common.held import Held
+from common.moments import Moments, check_weights, counted
 from common.progress import track
-from common.spool import Spool
 from common.statistics import COSINES, Cosine, Statistics, magnitude_ratios
 
 STRETCHES = {"train": (0.0, 0.9), "validation": (0.9, 1.0)}  # shares of a text
@@ -133,6 +134,8 @@ def collect(
     elementwise: Iterable[tuple[int, int]] = (),
     moments: Iterable[tuple[int, int]] = (),
     matrices: Iterable[tuple[int, int]] = (),
+    weights: str = "inverse-norm",
+    first: bool = True,
     batch_size: int = 8,
     progress: bool = False,
 ) -> Statistics:
@@ -146,7 +149,8 @@ def collect(
         rotate: also take magnitudes of ``X H`` (one fast transform per boundary).
         elementwise: pairs for Eqs. 4 and 5 of LinearPatch taken literally, plain and rotated.
         moments: pairs for least-squares factors. matrices: pairs for the least-squares matrix too, which takes
-            2 x 8 C^2 bytes a pair (C = 4096: 268 MB), so name few.
+            2 x 8 C^2 bytes a pair (C = 4096: 268 MB), so name few. weights, first: how tokens count in moments, and
+            whether a sample's first does (`common.moments`).
         batch_size: samples a batch; hidden states of at most the open pairs' boundaries of one batch are held.
 
     Raises:
@@ -168,11 +172,13 @@ def collect(
     if wrong := set(kinds) - set(COSINES):
         raise unknown("cosine", wrong.pop(), COSINES)
     statistics = Statistics(layers, span, tuple(kinds))
-    statistics.moments = {pair: Moments(matrices=pair in matrices) for pair in dict.fromkeys(moments)}
+    check_weights(weights)
+    options = {"weights": weights, "first": first}
+    statistics.moments = {pair: Moments(matrices=pair in matrices, **options) for pair in dict.fromkeys(moments)}
     pass_ = _Pass(decoder, statistics, pairs, kinds, [False, True] if rotate else [False], elementwise)
     batches = [_Batch(pass_, batch) for batch in ids.split(batch_size)]
     if decoder.streamed:  # each layer is read once
-        pass_.spool = Spool(decoder.model.streamed.states)
+        pass_.pool = Held(cache.folder(), decoder.model.streamed.states)
         for boundary in track(range(layers + 1), "calibration", unit="layer", shown=progress):
             for batch in batches:
                 batch.advance(boundary)
@@ -187,11 +193,11 @@ def collect(
 
 
 class _Pass:
-    """One pass: what is wanted of each boundary, and the sums. spool: where states wait if batches take turns."""
+    """One pass: what is wanted of each boundary, and the sums. pool: what holds states if batches take turns."""
 
     def __init__(self, decoder, statistics, pairs, kinds, bases, elementwise):
         self.decoder, self.statistics, self.kinds, self.bases = decoder, statistics, kinds, bases
-        self.spool: Spool | None = None
+        self.pool: Held | None = None
         self.ending: dict[int, list[int]] = {}  # second boundary -> first boundaries of its cosine pairs
         self.named: dict[int, list[int]] = {}  # the same for element-wise ratios
         self.fitted: dict[int, list[int]] = {}  # and for moments
@@ -212,6 +218,10 @@ class _Pass:
             total + value.sum().item() for total, value in ((sums.dot, dot), (sums.first, one), (sums.second, two))
         )
         sums.sentence += (dot / (one * two).sqrt().clamp_min(eps)).sum().item()
+        if "last-token-angle" in self.kinds:
+            one, two = (side[0][:, -1].double() for side in (first, second))  # [batch, channels]
+            cosine = torch.linalg.vecdot(one, two) / (one.norm(dim=-1) * two.norm(dim=-1)).clamp_min(eps)
+            sums.angle += cosine.clamp(-1, 1).arccos().sum().item() / torch.pi
         if first[2] is not None:
             dots = torch.linalg.vecdot(first[0], second[0], dim=1)  # [batch, channels]
             sums.channel += (dots / (first[2] * second[2]).clamp_min(eps)).double().mean(1).sum().item()
@@ -239,69 +249,60 @@ class _Batch:
     def __init__(self, pass_: _Pass, ids: Tensor):
         self.pass_, self.ids = pass_, ids
         self.hidden: Tensor | None = None
-        self.states: dict[int, tuple[Tensor | None, Tensor, Tensor | None]] = {}  # None: it waits in the spool
+        self.states: dict[int, tuple[Tensor, Tensor, Tensor | None]] = {}
         self.means: dict[bool, list[Tensor]] = {rotated: [] for rotated in pass_.bases}
 
     def advance(self, boundary: int) -> None:
         """Come to this boundary, from the one before."""
-        pass_ = self.pass_
-        decoder, spool = pass_.decoder, pass_.spool
-        hidden = spool.pop((self, "here")) if spool is not None and boundary else self.hidden
-        hidden = decoder.run(hidden, boundary - 1, boundary) if boundary else decoder.embed_tokens(self.ids)
+        pass_, decoder = self.pass_, self.pass_.decoder
+        if boundary:
+            hidden = decoder.run(
+                self.hidden if pass_.pool is None else self.hidden.to(decoder.device), boundary - 1, boundary
+            )
+        else:
+            hidden = decoder.embed_tokens(self.ids)
+        self.hidden = hidden if pass_.pool is None else pass_.pool.keep(hidden)
         wide = self._wide(hidden)
         for rotated in pass_.bases:
             seen = hadamard_transform(wide) if rotated else wide
             self.means[rotated].append(seen.abs().mean(1))  # [batch, channels]
-        self._meet(boundary, hidden, wide)
-        if spool is None or boundary == pass_.statistics.layers:
-            self.hidden = hidden
-        else:
-            spool[self, "here"] = hidden
+        self._meet(boundary, wide)
 
     def finish(self) -> None:
         """Add what is of the whole batch."""
         pass_, statistics = self.pass_, self.pass_.statistics
         last = statistics.layers + 1
         if pass_.last_use and max(pass_.last_use.values()) >= last:
-            normed = pass_.decoder.norm(self.hidden)
-            self._meet(last, normed, self._wide(normed))
+            self.hidden = pass_.decoder.norm(self.hidden.to(pass_.decoder.norm.weight.device))
+            self._meet(last, self._wide(self.hidden))
         for rotated in pass_.bases:
             pass_.add_magnitudes(rotated, torch.stack(self.means[rotated]).double(), self.ids.shape[1])
         statistics.samples += self.ids.shape[0]
         statistics.tokens += self.ids.numel()
         self.hidden, self.means = None, {}
 
-    def _wide(self, hidden: Tensor) -> Tensor:
+    def _wide(self, state: Tensor) -> Tensor:
         """In float32, and on one device: a model may be spread over several."""
-        return hidden.to(self.pass_.decoder.device, torch.float32)
+        return state.to(self.pass_.decoder.device, torch.float32)
 
-    def _meet(self, boundary: int, hidden: Tensor, wide: Tensor) -> None:
+    def _meet(self, boundary: int, wide: Tensor) -> None:
         """Close the pairs that end here, drop what nothing needs any more, keep this state if a later pair does."""
         pass_ = self.pass_
         ends, named = pass_.ending.get(boundary, []), pass_.named.get(boundary, [])
         fitted = pass_.fitted.get(boundary, [])
         needed = pass_.last_use.get(boundary, -1) > boundary
-        firsts = {a: self._state(a) for a in dict.fromkeys([*ends, *named, *fitted])}
+        firsts = {a: (self._wide(self.states[a][0]), *self.states[a][1:]) for a in {*ends, *named, *fitted}}
         if ends or needed:
             token_norm = torch.linalg.vector_norm(wide, dim=-1)  # [batch, tokens]
             channel_norm = torch.linalg.vector_norm(wide, dim=1) if "channel" in pass_.kinds else None
-            here = (wide, token_norm, channel_norm)
             for a in ends:
-                pass_.add_cosine(a, boundary, firsts[a], here)
+                pass_.add_cosine(a, boundary, firsts[a], (wide, token_norm, channel_norm))
         for a in named:
             pass_.add_elementwise(a, boundary, firsts[a][0], wide)
         for a in fitted:
-            pass_.statistics.moments[a, boundary].add(firsts[a][0], wide)
+            moments = pass_.statistics.moments[a, boundary]
+            moments.add(firsts[a][0], wide, counted(wide[..., 0], first=moments.first))
         for a in [a for a in self.states if pass_.last_use[a] <= boundary]:
             del self.states[a]
-            if pass_.spool is not None:
-                del pass_.spool[self, a]
-        if needed and pass_.spool is None:
-            self.states[boundary] = here
-        elif needed:
-            pass_.spool[self, boundary] = hidden
-            self.states[boundary] = (None, *here[1:])
-
-    def _state(self, boundary: int) -> tuple[Tensor, Tensor, Tensor | None]:
-        wide, *norms = self.states[boundary]
-        return (self._wide(self.pass_.spool[self, boundary]) if wide is None else wide, *norms)
+        if needed:  # while batches take turns in the model's type, which is smaller
+            self.states[boundary] = (wide if pass_.pool is None else self.hidden, token_norm, channel_norm)

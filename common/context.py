@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -274,5 +275,9 @@ def _remove(context: Context, selection: Selection | Pruning, repair: Repair | N
         raise UserError(f"{selection.title()} repairs by itself; leave the recipe's repair out")
     selection.apply(context)
     if isinstance(selection, Selection):
+        started = time.perf_counter()
         (repair or Cut()).apply(context)
+        if repair is not None:
+            seconds = round(time.perf_counter() - started, 2)
+            context.details["repair"] = {"calibration_tokens": repair.tokens(context), "seconds": seconds}
     context.details |= {"layers": layers, "layer_executions": context.decoder.executions}

@@ -172,9 +172,17 @@ class Pruning(Step):
 
 
 class Repair(Step):
-    """Removes the layers that were chosen, ``context.removed``, and repairs the cut."""
+    """Removes the layers that were chosen, ``context.removed``, and repairs the cut.
+
+    ``context.details["repair"]`` gets its calibration tokens and its seconds, the surgery among them; a pass that the
+    selection made or that was kept is not in them.
+    """
 
     part = "repair"
+
+    def tokens(self, context) -> int:
+        """How many calibration tokens it sees."""
+        return context.windows().numel() if context.calibrated else 0
 
 
 class Training(Step):

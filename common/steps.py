@@ -1,4 +1,7 @@
-"""Steps that several papers compare with: ways to choose layers, and LLM-Streamline's networks in their place."""
+"""Steps that several papers compare with: ways to choose layers, and LLM-Streamline's networks in their place.
+
+The repairs without training that are compared with, and LoRP's choice, are in `common.baselines`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from common import importance, selection
-from common.baselines import streamline
+from common.baselines import ghosted, lorp, replaceme, streamline  # noqa: F401 - those with steps register them
 from common.context import Context, crops, lines
 from common.errors import UserError
 from common.fitting import Fitting
@@ -72,7 +75,7 @@ class BlockInfluence(Selection):
 @register("window")
 @dataclass(frozen=True)
 class Window(Selection):
-    """The run of layers whose output is most like its input (LinearPatch Eq. 2)."""
+    """The run of layers whose output is most like its input (LinearPatch Eq. 2; by `last-token-angle`: UIDL)."""
 
     count: int
     cosine: str = option("token", "that selects", choices=COSINES)
@@ -119,6 +122,9 @@ class TrainedRepair(Repair):
     def fitting(self, default: Fitting, *, without: Sequence[str] = ()) -> Fitting:
         """How it trains."""
         return replace(default, **self.said(*(f.name for f in fields(Fitting) if f.name not in without)))
+
+    def tokens(self, context: Context) -> int:
+        return 0 if self.samples is None else self.windows(context).numel()
 
     def windows(self, context: Context) -> Tensor:
         """The training windows [samples, tokens].

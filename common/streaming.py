@@ -6,7 +6,7 @@ a thread reads the one that follows. The model is a model like any other: surger
 
 What makes it usable is the order of work. A pass that takes batch after batch through all layers reads the whole model for
 each batch; those of this repository take all batches through one layer, then through the next, and so read it once
-(`Decoder.streamed` tells them). The states of all batches wait in a `common.spool.Spool`.
+(`Decoder.streamed` tells them). The states of all batches wait in a `common.held.Held`.
 
 A layer that was changed while it was there (a factor fused into its weights, a matrix refitted) is written to a temporary
 folder before it goes, and read from there afterwards. `save` copies layer by layer.

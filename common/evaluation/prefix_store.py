@@ -21,10 +21,11 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from common import cache
 from common.decoder import Decoder
 from common.evaluation.state_files import StateFiles
 from common.evaluation.workers import side_by_side
-from common.spool import Spool
+from common.held import Held
 
 # Larger models are not digested: their states would hardly fit, and reading all weights is not free.
 MAX_WEIGHTS = 8_000_000_000
@@ -50,7 +51,7 @@ class Body:
         self.layers_saved = 0
         self.layers_run = 0
         self._counting = Lock()
-        self._ahead: Spool | None = None  # states of a streamed model, by batch
+        self._ahead: dict[str, Tensor] | None = None  # states of a streamed model, by batch
 
     def __call__(
         self, ids: Tensor, positions: Tensor | None = None, masks: Mapping[str, Tensor] | None = None, *facts: Tensor
@@ -62,7 +63,7 @@ class Body:
         """
         decoder, start, hidden, batch = self.decoder, 0, None, ""
         if self._ahead is not None:
-            return decoder.norm(self._ahead[_key(ids, positions, facts)])
+            return decoder.norm(self._ahead[_key(ids, positions, facts)].to(decoder.device))
         if self.chain:
             batch = _key(ids, positions, facts)
             start, hidden = STORE.deepest(self.chain, batch)
@@ -86,7 +87,7 @@ class Body:
         decoder = self.decoder
         if not decoder.streamed:
             return
-        states = Spool(decoder.model.streamed.states)
+        states, pool = {}, Held(cache.folder(), decoder.model.streamed.states)
         different = {
             _key(ids, positions, facts): item for item in items for ids, positions, _, *facts in [arguments(item)]
         }
@@ -94,9 +95,9 @@ class Body:
         @torch.inference_mode()
         def step(key: str, layer: int) -> None:
             ids, positions, masks, *_ = arguments(different[key])
-            hidden = states[key] if layer else decoder.embed_tokens(ids)
+            hidden = states[key].to(decoder.device) if layer else decoder.embed_tokens(ids)
             context = None if masks is None else decoder.placed(hidden, positions, masks)
-            states[key] = decoder.run(hidden, layer, layer + 1, context=context)
+            states[key] = pool.keep(decoder.run(hidden, layer, layer + 1, context=context))
 
         for layer in range(decoder.num_layers):
             with side_by_side(partial(step, layer=layer), list(different), decoder.device) as results:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from common import selection
 from common.context import Context, crops, sampler, work_folder
-from common.errors import unknown
+from common.errors import UserError, unknown
 from common.fitting import Fitting
 from common.flags import option
 from common.moments import RIDGE
@@ -38,17 +38,20 @@ def validation_crops(context: Context, entry: Calibration) -> Tensor:
     return crops(context, entry, seed=SEED, stretch="validation")
 
 
-def _statistics(context: Context, kind: str, estimator: str) -> Statistics:
-    """Those of the selection's own pass, unless the patch needs more than they hold."""
+def _statistics(context: Context, kind: str, estimator: str, **counting) -> Statistics:
+    """Those of the selection's own pass, unless the patch needs more than they hold; counting: of tokens in moments."""
     named = named_statistics(kind, estimator, runs(context.removed))
     cosine = getattr(context.selection, "cosine", "token")
-    return context.statistics(len(context.removed), (cosine,), **named)
+    return context.statistics(len(context.removed), (cosine,), **named, **counting)
 
 
 @register("linearpatch")
 @dataclass(frozen=True)
 class Patch(Repair):
-    """A matrix at every cut that gives each channel its magnitude back (Eqs. 5 to 8); kinds and estimators: `patch_cuts`."""
+    """A matrix at every cut that gives each channel its magnitude back (Eqs. 5 to 8); kinds and estimators: `patch_cuts`.
+
+    weights, first: how tokens count in least squares, and whether a sample's first does (`common.moments`).
+    """
 
     kind: str = option(
         "hadamard",
@@ -57,9 +60,14 @@ class Patch(Repair):
     )
     estimator: str = option("ratio-of-means", "of the scales", choices=ESTIMATORS)
     ridge: float | None = None
+    weights: str | None = None
+    first: bool | None = None
 
     def apply(self, context: Context) -> None:
-        self.patch(context, _statistics(context, self.kind, self.estimator))
+        counting = {name: value for name in ("weights", "first") if (value := getattr(self, name)) is not None}
+        if counting and self.estimator != "least-squares":
+            raise UserError(f"{' and '.join(counting)} are of the estimator least-squares, not {self.estimator}")
+        self.patch(context, _statistics(context, self.kind, self.estimator, **counting))
 
     def patch(self, context: Context, statistics: Statistics, ends: bool = True) -> None:
         """Remove the chosen layers and patch every cut, from statistics of the model as it is.

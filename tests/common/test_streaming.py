@@ -1,6 +1,5 @@
 """A streamed model does to the last bit what the same model in memory does, with two of its layers there at a time."""
 
-import copy
 import json
 
 import pytest
@@ -12,8 +11,7 @@ from common.decoder import SUPPORTED, Decoder, at_hand
 from common.errors import UserError
 from common.evaluation.multiple_choice import SharedContextLM
 from common.evaluation.perplexity import token_nlls
-from common.hooks import attach_patch
-from common.spool import Spool
+from common.hooks import attach_patch, register_patch
 from common.surgery import remove_layers
 
 
@@ -170,23 +168,3 @@ def test_a_damaged_file_and_a_missing_tensor_are_named(write_checkpoint, tmp_pat
     file.write_bytes(content[:8] + short + content[8 + size :])
     with pytest.raises(UserError, match=r"hold no model\.layers\.2\.\S*up_proj"):
         checkpoint.load(folder, stream=0)
-
-
-def test_a_spool_gives_back_what_it_got(tmp_path, monkeypatch):
-    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path))
-    spool, kept = Spool(1000), {}
-    for number in range(12):
-        value = torch.randn(4, number + 1, 16).to((torch.float32, torch.bfloat16)[number % 2])
-        spool[number] = value
-        kept[number] = copy.deepcopy(value)
-    assert spool.held <= 1000 < spool.held + spool.written
-    for number in (3, 7, 11):
-        assert torch.equal(spool.pop(number), kept.pop(number))
-    written = spool.written
-    spool["new"] = kept["new"] = torch.randn(4, 8, 16).bfloat16()  # in the room of number 7
-    assert spool.written == written
-    spool[2] = kept[2] = torch.ones(2)
-    assert all(torch.equal(spool[key], value) for key, value in kept.items()) and 3 not in spool
-    with pytest.raises(KeyError):
-        del spool[3]
-    assert not list(tmp_path.iterdir())  # the file has no name
