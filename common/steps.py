@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from common import importance, selection
+from common.baselines import steps as _parts  # noqa: F401 - registers those that take parts out of layers
 from common.baselines import streamline
 from common.context import Context, lines
 from common.errors import UserError
