@@ -24,7 +24,7 @@ from common.errors import UserError
 
 FORMAT = 1
 FILE = "structure.json"
-_OWN = ("common.widths",)  # register theirs
+_OWN = ("common.widths", "common.baselines.slicegpt")  # register theirs
 
 Describe = Callable[[nn.Module], Any]
 Build = Callable[[nn.Module, Any], None]
