@@ -97,12 +97,17 @@ def _describe(model: nn.Module) -> list[dict[str, int]] | None:
     return found if any(one != plain for one in found) else None
 
 
+def narrow_to(layer: nn.Module, heads: int, inner: int) -> None:
+    """Keep the first key heads and channels: for shapes whose weights are yet to come, or never will."""
+    slice_heads(layer, torch.arange(heads))
+    experts = getattr(layer.mlp, "experts", None)
+    kept = torch.arange(inner)
+    slice_channels(layer, kept if experts is None else kept.repeat(experts.num_experts, 1))
+
+
 def _build(model: nn.Module, description: Sequence[Mapping[str, int]]) -> None:
     for layer, wanted in zip(layer_list(model), description, strict=True):
-        slice_heads(layer, torch.arange(wanted["key_heads"]))
-        kept = torch.arange(wanted["channels"])
-        experts = getattr(layer.mlp, "experts", None)
-        slice_channels(layer, kept if experts is None else kept.repeat(experts.num_experts, 1))
+        narrow_to(layer, wanted["key_heads"], wanted["channels"])
 
 
 register_structure("widths", _describe, _build, "its layers have different widths, and a config has one for all")

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from common.decoder import Decoder
 from common.errors import UserValueError
 from common.importance import taylor
-from common.widths import channels, key_heads, settle, slice_channels, slice_heads, widths
+from common.widths import channels, key_heads, narrow_to, settle, slice_channels, slice_heads, widths
 
 FIRST, LAST = 4, 2
 EXPERT_STEP = 8  # torch's grouped products take experts whose rows are multiples of 16 bytes
@@ -57,12 +57,8 @@ def prune(
 
     def choose(layer: int, weights: dict[str, Tensor], gradients: dict[str, Tensor | None]) -> None:
         if layer in chosen:
-            heads, inner = scores(decoder.layers[layer], weights, gradients)
-            size = decoder.layers[layer].self_attn.head_dim
-            gone = removed(len(heads) * size, ratio) // size
-            left = inner.shape[-1] - removed(inner.shape[-1], ratio)
-            left += -left % EXPERT_STEP if inner.ndim == 2 else 0
-            kept[layer] = highest(heads, len(heads) - gone), highest(inner, left)
+            found = scores(decoder.layers[layer], weights, gradients)
+            kept[layer] = tuple(map(highest, found, left(decoder.layers[layer], ratio)))
 
     taylor(decoder, ids, norms=False, micro_batch=len(ids), visit=choose, progress=progress)
     for layer, (heads, inner) in kept.items():
@@ -72,14 +68,31 @@ def prune(
     return {"layers": list(chosen), "widths": widths(model)}
 
 
+def left(layer: nn.Module, ratio: float) -> tuple[int, int]:
+    """The key heads and the channels that a layer keeps."""
+    heads, inner = key_heads(layer), channels(layer)
+    size = layer.self_attn.head_dim
+    stay = inner - removed(inner, ratio)
+    if hasattr(layer.mlp, "experts"):
+        stay += -stay % EXPERT_STEP
+    return max(heads - removed(heads * size, ratio) // size, 1), max(stay, 1)
+
+
+def narrow(model: nn.Module, ratio: float, *, first: int = FIRST, last: int = LAST) -> None:
+    """The shapes alone: the first heads and channels stay, whichever they are."""
+    layers = Decoder(model).layers
+    for layer in layers[first : len(layers) - last]:
+        narrow_to(layer, *left(layer, ratio))
+
+
 def removed(size: int, ratio: float) -> int:
     """How many of ``size`` channels go, rounded as the official code does."""
     return size - int(size * (1 - ratio))
 
 
 def highest(importance: Tensor, count: int) -> Tensor:
-    """The places of the ``count`` highest values along the last dimension, at least one, ascending."""
-    return importance.topk(max(count, 1), dim=-1).indices.sort(dim=-1).values
+    """The places of the ``count`` highest values along the last dimension, ascending."""
+    return importance.topk(count, dim=-1).indices.sort(dim=-1).values
 
 
 def scores(

@@ -41,6 +41,31 @@ def width(channels: int, share: float) -> int:
     return left - left % STEP
 
 
+def parameters(model: nn.Module, left: int) -> int:
+    """What the model has when its stream is sliced to ``left`` channels: untied, with its shortcuts."""
+    spec, decoder = _check(model, left), Decoder(model)
+    channels, embed = decoder.hidden_size, decoder.embed.weight.numel()
+    total = sum(p.numel() for p in model.parameters()) + embed * decoder.tied
+    total -= embed - embed * left // channels
+    gone = channels - left
+    for number, layer in enumerate(decoder.layers):
+        for name, half in spec.halves.items():
+            module = layer.get_submodule(half.module)
+            last = name == "mlp" and number == decoder.num_layers - 1
+            total -= gone * (1 + sum(getattr(module, reader).out_features for reader in half.readers))
+            writer = getattr(module, half.writer)
+            total -= 0 if last else gone * (writer.in_features + (writer.bias is not None))
+            total += left * (channels if last else left)
+    return total
+
+
+def width_of_ratio(model: nn.Module, ratio: float) -> int:
+    """The width, a multiple of eight, at which the share of the model's parameters that goes is nearest to ``ratio``."""
+    dense = sum(p.numel() for p in model.parameters())
+    widths = range(STEP, model.config.hidden_size + 1, STEP)
+    return min(widths, key=lambda left: abs(1 - parameters(model, left) / dense - ratio))
+
+
 class _Sliced:
     """Mixed into a decoder layer's class: the stream beside each half passes through that half's shortcut."""
 

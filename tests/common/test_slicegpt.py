@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM
 from common import checkpoint, structure
 from common import steps as _steps  # noqa: F401 - registers them
 from common.baselines import slicegpt
+from common.baselines.steps import SliceGpt
 from common.context import around, carry_out
 from common.errors import UserError
 from common.hooks import attach_patch
@@ -94,11 +95,13 @@ def test_sliced_is_the_dense_model_with_its_stream_projected(sliceable, tmp_path
 
 
 def test_parameters_are_those_of_the_narrow_matrices_and_the_shortcuts(tiny_llama):
+    dense = copy.deepcopy(tiny_llama)
     slicegpt.slice_stream(tiny_llama, IDS, 40)
     attention, mlp = 40 * (64 + 32 + 32) + 64 * 40, 3 * 96 * 40
+    predicted = slicegpt.parameters(dense, 40)
     layer = attention + mlp + 2 * 40 + 2 * 40 * 40
     last = (C - 40) * (96 + 40)  # its MLP and the shortcut beside it write all channels
-    assert sum(p.numel() for p in tiny_llama.parameters()) == 320 * 40 + 6 * layer + last + C + 320 * C
+    assert predicted == sum(p.numel() for p in tiny_llama.parameters()) == 320 * 40 + 6 * layer + last + C + 320 * C
 
 
 def test_a_tied_head_stays_as_it_was(make_tiny, tmp_path):
@@ -164,3 +167,28 @@ def test_the_step_in_a_recipe_slices_by_the_recipes_tokens(tiny_llama, fidelity)
     carry_out(found)
     assert torch.equal(logits(tiny_llama), logits(expected))
     assert found.details["sliced"] == {"width": 48} and found.removed == []
+
+
+@pytest.mark.parametrize("name", SLICEABLE)
+@pytest.mark.parametrize("tied", [False, True])
+def test_widths_by_parameters_are_the_nearest(make_tiny, name, tied):
+    model = make_tiny(name)
+    if tied:
+        model.config.tie_word_embeddings = True
+        model.tie_weights()
+    dense, counted = sum(p.numel() for p in model.parameters()), {}
+    for left in range(8, C + 1, 8):
+        sliced = copy.deepcopy(model)
+        slicegpt.slice_stream(sliced, IDS[:1], left)
+        counted[left] = sum(p.numel() for p in sliced.parameters())
+        assert slicegpt.parameters(model, left) == counted[left]
+    wanted = 2 * sum(p.numel() for p in model.model.layers[0].parameters()) / dense
+    nearest = min(counted, key=lambda left: abs(1 - counted[left] / dense - wanted))
+    assert SliceGpt(layers=2).width(model) == SliceGpt(ratio=wanted).width(model) == nearest
+    assert SliceGpt(share=0.2).width(model) == 48
+
+
+@pytest.mark.parametrize("options", [{}, {"share": 0.2, "ratio": 0.2}, {"ratio": 1.5}, {"share": -0.1}])
+def test_sizes_that_are_none_are_refused(tiny_llama, options):
+    with pytest.raises(UserError, match="exactly one|a share of 0 to 1"):
+        SliceGpt(**options).width(tiny_llama)
