@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from reproductions.columns import LACO_CATEGORIES
-from reproductions.laco.recipes import AGAIN, AT_ONCE, CODE, DENSE, LACO, TRAINED
+from reproductions.laco.recipes import AGAIN, AT_ONCE, CODE, DENSE, LACO, PRUNER, SLICEGPT, TRAINED
 from reproductions.registry import Claim, Lookup
 
-BASELINES = ("LLMPru.", "SliceGPT")
+BASELINES = (PRUNER, SLICEGPT)
 PAPERS = ", the paper's C and T (ours)"
 Settings = list[tuple[str, str]]
 
