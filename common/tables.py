@@ -190,6 +190,8 @@ def verdict(claim: dict, name: str) -> str:
     count = len(found["comparisons"])
     if count == 1:
         return f"{found['verdict']}: {effect(found)}"
+    if found["counts"][found["verdict"]] == count:
+        return f"{found['verdict']} in all {count}; least {effect(found)}"
     several = ", ".join(f"{what} in {n}" for what, n in found["counts"].items() if n)
     return f"{found['verdict']} ({several} of {count}); least {effect(found)}"
 

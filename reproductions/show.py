@@ -42,7 +42,7 @@ def build(
     limit: int | None = None,
     claims: bool = True,
 ) -> dict:
-    """The JSON form of a table (README: how reported and reproduced are compared).
+    """The JSON form of a table (docs/comparing.md: how reported and reproduced are compared).
 
     subjects: one, by a profile's name or itself, or several: each has rows of its own, in this order. models: of the
     paper's own. claims: whether they are judged, which takes a part of a second.
