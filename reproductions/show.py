@@ -11,6 +11,7 @@ from pathlib import Path
 from common.errors import UserError
 from common.results import Record, Store
 from reproductions import audit, derived, judge, reported, settings
+from reproductions.columns import chance
 from reproductions.derived import Score, Text, score
 from reproductions.registry import Column, Row, Table
 from reproductions.resampled import Resampled
@@ -178,11 +179,11 @@ def drawn(
     pattern: str | None = None,
     limit: int | None = None,
 ) -> list[Path]:
-    """Draw a figure from its records; returns the files (SVG and PNG), none where nothing has been measured.
+    """Draw a figure from its records; returns the files (SVG, PNG and PDF), none where nothing has been measured.
 
-    The drawing function gets one entry per row that has records: model, sparsity, method, and the records by benchmark,
-    as they are on disk. The stand-in's picture, the paper's models', any other model's, one of some rows alone and one of a
-    quick look go to files of different names.
+    The drawing function gets one entry per row that has records: model, sparsity, method, the records by benchmark as they
+    are on disk, and by benchmark what guessing scores (``chance``). The stand-in's picture, the paper models', any other
+    model's, one of some rows alone and one of a quick look go to files of different names.
 
     Raises:
         NotWritten: the files cannot be written.
@@ -198,11 +199,12 @@ def drawn(
         records = {name: asdict(record) for name, record in found.items() if record and record.status == "ok"}
         if records:
             line = {"model": row.label, "sparsity": row.sparsity, "method": row.method, "dense": row.dense}
-            entries.append(line | {"records": records})
+            entries.append(line | {"records": records, "chance": chance(benchmarks)})
     if not entries:
         return []
     module, _, function = table.draw.partition(":")
     figure = getattr(importlib.import_module(module), function)(entries, subject.profile)
+    style.caption(figure, entries)
     name = table.target + ("" if subject.standin else f"-{subject.name.replace('/', '--')}")
     name += "-part" if len(rows) < len(choose_rows(table, subject, (), None, limit)) else ""
     name += f"-limit{limit}" if limit else ""
