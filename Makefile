@@ -61,7 +61,7 @@ benchmarks: $(STAMP)  ## speed and memory against stated baselines
 gpu: $(STAMP)  ## times and memories that depend on shapes and on a CUDA GPU (under ten minutes)
 	$(RUN) benchmarks/gpu_shapes.py
 
-readme: $(STAMP)  ## write the tables of README.md from the published records
+readme: $(STAMP)  ## write README's findings and docs/tables.md from the published records
 	$(RUN) -m reproductions.readme
 
 audit: $(STAMP)  ## check the papers' own arithmetic; also writes papers/AUDIT.md
