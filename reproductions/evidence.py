@@ -61,12 +61,13 @@ class Evidence:
         subjects = [STANDIN, *map(settings.of_model, settings.PUBLISHED_MODELS), PAPER]
         for target, table in registry.targets().items():
             for subject in subjects:
+                benchmarks = {column.benchmark for column in table.columns_for(subject)}
                 for row in table.rows(subject, None):
-                    self._note(target, subject, row)
+                    self._note(target, subject, row, benchmarks)
 
-    def _note(self, target: str, subject: Subject, row: Row) -> None:
+    def _note(self, target: str, subject: Subject, row: Row, benchmarks: set[str | None]) -> None:
         for recipe, shape in ((row.recipe, False), (row.shapes, True)):
-            if recipe is not None and recipe.hash in self.records:
+            if recipe is not None and benchmarks & self.records.get(recipe.hash, {}).keys():
                 self.shown.setdefault(recipe.hash, []).append(Shown(target, subject.name, row, shape))
 
     @cached_property

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from common.tables import LARGE
 from reproductions.evidence import Evidence
 from reproductions.registry import Column, Row, Table
-from reproductions.settings import PAPER, Subject
+from reproductions.report.claims import PAPERS_OWN
+from reproductions.settings import Subject
 
 UP, DOWN = "↑", "↓"
 # Statuses of a cell without a number that are said with a sign; any other is said in a word.
@@ -105,7 +106,7 @@ def _grid(evidence: Evidence, table: Table, subject: Subject, facts: dict, lines
         note = line.get("gate") or (line["status"] if _empty(line) and not line["status"].startswith("failed") else "")
         own = _page(evidence, row.recipe) or _page(evidence, row.shapes)
         shown.append(Line(line["model"], line["sparsity"], line["method"], line["dense"], own, note, cells))
-    title = "the paper’s models" if subject.printed else subject.label
+    title = PAPERS_OWN if subject.printed else subject.label
     headings = tuple(_heading(columns[label], facts["over"].get(label)) for label in labels)
     return Grid(subject, title, facts["origin"], subject.printed, headings, tuple(shown))
 
@@ -157,7 +158,7 @@ def number(value: float, digits: int, most: int) -> Number:
     """A number with its digits, and what it lacks of the column's."""
     if isinstance(value, float) and abs(value) >= LARGE:
         return Number(f"{value:.2e}")
-    return Number(f"{value:.{digits}f}", most - digits, most > 0 and digits == 0)
+    return Number(f"{value:,.{digits}f}", most - digits, most > 0 and digits == 0)
 
 
 def _cell(evidence: Evidence, row: Row, column: Column, cell: dict | None, most: int) -> Cell:
@@ -178,7 +179,9 @@ def _cell(evidence: Evidence, row: Row, column: Column, cell: dict | None, most:
         if printed is not None:
             change = value - printed
             sign = "−" if change < 0 else "+"
-            facts |= {"difference": f"{sign}{abs(change):.{digits}f}", "why": cell.get("explanation", "")}
+            shown = f"{abs(change):,.{digits}f}"
+            same = cell["status"] == "match" and not float(shown.replace(",", ""))
+            facts |= {"difference": "" if same else f"{sign}{shown}", "why": cell.get("explanation", "")}
         return Cell(**facts)
     if "text" in cell:
         return Cell(**facts | {"text": cell["text"], "status": cell["status"]})
@@ -196,6 +199,3 @@ def tally(grid: Grid) -> dict[str, int]:
         status = "measured" if cell.text else cell.status
         found[status] = found.get(status, 0) + 1
     return found
-
-
-PRINTED = PAPER.name

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+PRINTED = "printed numbers"
+PAPERS_OWN = "the paper’s models"
 SIGNS = {True: ("holds", "✓"), False: ("does not hold", "✗"), None: ("not measured", "·")}
 
 
@@ -30,12 +32,12 @@ class Claim:
 
 def of(target: str, built: dict) -> list[Claim]:
     """The claims of one table's JSON form."""
-    labels = {subject["name"]: subject["label"] or "the paper’s models" for subject in built["subjects"]}
+    labels = {subject["name"]: subject["label"] or PAPERS_OWN for subject in built["subjects"]}
     return [
         Claim(
             found["text"],
             target,
-            _verdict("printed", found["reported"]),
+            _verdict(PRINTED, found["reported"]),
             tuple(_verdict(labels[name], verdict) for name, verdict in found["by_subject"].items()),
         )
         for found in built["claims"]
@@ -43,7 +45,7 @@ def of(target: str, built: dict) -> list[Claim]:
 
 
 def _verdict(subject: str, verdict: bool | None) -> Verdict:
-    words, sign = SIGNS[verdict]
+    words, sign = SIGNS[verdict] if subject != PRINTED or verdict is not None else ("no number", "·")
     return Verdict(subject, {True: "yes", False: "no", None: "open"}[verdict], words, sign)
 
 

@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from reproductions.evidence import Evidence
-from reproductions.report.recipes import label, title
+from reproductions.report.recipes import label, name, title
 
 # The columns of the page of all records: (name, whether few strings fill it, so that they are stored once).
 COLUMNS = {"recipe": True, "model": True, "method": True, "n/N": True, "benchmark": True, "key": True}
@@ -22,7 +22,9 @@ def script(name: str, content: object) -> str:
 
 
 def all_values(rows: list[dict]) -> dict:
-    """Every value: strings once each, rows as their positions, numbers with six digits, other words where there is none."""
+    """Every value, those that need no weights last. Strings stand once each, rows hold their positions; numbers have six
+    digits, and where there is none there is a word."""
+    rows = sorted(rows, key=lambda row: row["dtype"] is None)
     strings = {name: list(dict.fromkeys(row[name] or "" for row in rows)) for name in COLUMNS}
     places = {name: {text: at for at, text in enumerate(found)} for name, found in strings.items()}
     lines = [
@@ -39,7 +41,9 @@ def all_values(rows: list[dict]) -> dict:
 def _short(value: float | None, otherwise: str | None = None) -> float | str | None:
     if value is None:
         return otherwise
-    return float(f"{value:.6g}") if math.isfinite(value) else "diverged"
+    if not math.isfinite(value):
+        return "diverged"
+    return int(value) if float(value).is_integer() else float(f"{value:.6g}")
 
 
 def choices(evidence: Evidence) -> list[list[str]]:
@@ -48,8 +52,7 @@ def choices(evidence: Evidence) -> list[list[str]]:
     for digest, records in evidence.records.items():
         if any(record.stderr or record.values for record in records.values()):
             model = label(evidence.recipe(digest).model)
-            name = title(evidence, digest).removesuffix(f" · {model}")
-            found.append([digest, name, model, int(any(items(evidence, digest).values()))])
+            found.append([digest, name(evidence, digest), model, int(any(items(evidence, digest).values()))])
     names = [tuple(entry[1:3]) for entry in found]
     for entry in found:  # what tables call alike is told apart by its hash
         if names.count(tuple(entry[1:3])) > 1:

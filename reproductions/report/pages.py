@@ -15,7 +15,7 @@ from reproductions import audit, declare, registry, reported, show, values
 from reproductions.audit.engine import KINDS, PAPER_NAMES, VERDICTS
 from reproductions.audit.report import summary
 from reproductions.evidence import Evidence
-from reproductions.report import cells, claims, data, pictures, recipes
+from reproductions.report import cells, claims, data, pictures, recipes, views
 from reproductions.report.papers import ABOUT
 from reproductions.report.prose import Prose, place
 from reproductions.settings import PAPER, STANDIN
@@ -47,7 +47,7 @@ class Site:
             "pages": pages,
             "records": sum(map(len, self.evidence.records.values())),
             "recipes": len(self.evidence.records),
-            "values": len(self.rows),
+            "numbers": len(self.rows),
             "printed": sum(len(reported.numbers(p, t)) for p in registry.PAPERS for t in reported.tables(p)),
             "findings": len(audit.findings()),
             "commit": (results.environment()["commit"] or "")[:9],
@@ -95,7 +95,7 @@ class Site:
             picture, caption = self._headline(*about.headline)
             own = [claim for name in self._targets(paper) for claim in self.claims[name]]
             tallies = [
-                {"subject": name, "yes": c["yes"], "total": c["yes"] + c["no"], "bar": _verdicts(c)}
+                {"subject": name, "yes": c["yes"], "total": c["yes"] + c["no"], "bar": views.verdicts(c)}
                 for name, c in claims.tally(own).items()
             ]
             found.append(
@@ -103,7 +103,7 @@ class Site:
                 | {"picture": picture, "caption": caption, "target": target}
             )
         overviews = [{"title": declare.title_of(p), "lines": self._lines(p)} for p in registry.PAPERS]
-        guides = [{"name": path.stem, "title": _heading(path)} for path in sorted(GUIDES.glob("*.md"))]
+        guides = [{"name": path.stem, "title": views.heading(path)} for path in sorted(GUIDES.glob("*.md"))]
         self._page(
             "index.html", "index.html", findings=found, overviews=overviews, guides=guides, tolerance=show.TOLERANCE
         )
@@ -123,7 +123,7 @@ class Site:
                 entries = [e for e in entries if e[3]] + sorted((e for e in entries if not e[3]), key=lambda e: e[1])
                 heading = grid.headings[at]
                 title = self.evidence.tables[target][0].title
-                entries = _few(entries, heading.better)
+                entries = views.few(entries, heading.better)
                 return pictures.dots(entries), f"{title}: {heading.label} {heading.better} on {grid.title}"
         return "", ""
 
@@ -149,7 +149,7 @@ class Site:
                     "match": printed.get("match", 0),
                     "differs": printed.get("differs", 0),
                 }
-                | {"bar": _verdicts(total) if sum(total.values()) else "", "total": sum(total.values())}
+                | {"bar": views.verdicts(total) if sum(total.values()) else "", "total": sum(total.values())}
             )
         return found
 
@@ -164,7 +164,8 @@ class Site:
         where = place(about.code, package)
         own = [claim for name in self._targets(paper) for claim in self.claims[name]]
         # every claim has a verdict per subject: those without rows in its table are open
-        names = list(dict.fromkeys(v.subject for claim in own for v in claim.measured))
+        names = dict.fromkeys(v.subject for claim in own for v in claim.measured)
+        names = sorted(names, key=lambda name: (name == claims.PAPERS_OWN, name == STANDIN.label))  # real models first
         picture = about.figure if (ROOT / "figures/rendered" / f"{about.figure}.svg").is_file() else ""
         if picture:
             self.prose.figures.add(f"{picture}.svg")
@@ -206,7 +207,8 @@ class Site:
             "paper_title": declare.title_of(table.paper),
             "note": table.note,
             "claims": self.claims[target],
-            "grids": [_with_counts(grid) for grid in self.grids[target]],
+            "first": views.fullest(self.grids[target]),
+            "grids": [views.with_counts(grid) for grid in self.grids[target]],
             "tolerance": show.TOLERANCE,
             "gate": show.GATE,
             "gated": any("gate" in row for row in built["rows"]),
@@ -234,7 +236,7 @@ class Site:
         self._put(f"data/recipes/{digest}.js", data.script(digest, data.of_recipe(self.evidence, digest)))
 
     def _audit(self) -> None:
-        found = [{**finding.as_dict(), "target": _target_of(finding)} for finding in audit.findings()]
+        found = [{**finding.as_dict(), "target": views.target_of(finding)} for finding in audit.findings()]
         present = {f["kind"] for f in found}
         selects = [
             ("paper", list(PAPER_NAMES.values())),
@@ -255,7 +257,7 @@ class Site:
     def _texts(self) -> None:
         for path in sorted(GUIDES.glob("*.md")):
             content = self.prose.markdown(path.read_text(encoding="utf-8"), f"docs/{path.name}", "../")
-            self._page(f"guides/{path.stem}.html", "prose.html", title=_heading(path), content=content)
+            self._page(f"guides/{path.stem}.html", "prose.html", title=views.heading(path), content=content)
 
     def _code(self, file: str) -> None:
         lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
@@ -273,54 +275,6 @@ def _environment() -> Environment:
     found.filters["slug"] = lambda text: re.sub(r"[^\w.-]+", "-", text)
     found.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
     return found
-
-
-def _heading(path: Path) -> str:
-    return path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
-
-
-def _verdicts(counts: dict[str, int]):
-    return pictures.bar(
-        [("yes", counts["yes"], "hold"), ("no", counts["no"], "do not hold"), ("open", counts["open"], "open")]
-    )
-
-
-def _few(entries: list, better: str, most: int = 12) -> list:
-    """The dense model and the best of the others, in order."""
-    dense, others = [e for e in entries if e[3]], [e for e in entries if not e[3]]
-    best = others[-most:] if better == cells.UP else others[:most]
-    return dense + best
-
-
-def _with_counts(grid: cells.Grid) -> dict:
-    """A grid with what it holds in words, and the reasons of its cells without a number."""
-    counts = cells.tally(grid)
-    words = {
-        "reported": "reported",
-        "match": "match",
-        "differs": "differ",
-        "measured": "measured",
-        "not run": "not run",
-    }
-    said = ", ".join(f"{counts[key]} {word}" for key, word in words.items() if counts.get(key))
-    reasons: dict[str, list[str]] = {}
-    for line in grid.lines:
-        for heading, cell in zip(grid.headings, line.cells, strict=True):
-            if cell.status in ("no data", "failed", "diverged") and cell.why:
-                reasons.setdefault(f"{cell.status}: {cell.why}", []).append(
-                    f"{line.sparsity} {line.method} {heading.label}"
-                )
-    listed = [
-        f"{', '.join(where[:4])}{f' and {len(where) - 4} more' if len(where) > 4 else ''}: {why}"
-        for why, where in reasons.items()
-    ]
-    return {**grid.__dict__, "counts": f"Cells: {said}" if said else "No cell has a number", "reasons": listed}
-
-
-def _target_of(finding) -> str:
-    """The target that shows a finding's first cell, '' where none does."""
-    numbers = {(table.paper, table.number): name for name, table in registry.targets().items()}
-    return next((numbers[cell[:2]] for cell in finding.cells if cell[:2] in numbers), "")
 
 
 def build(evidence: Evidence, folder: Path) -> None:

@@ -21,11 +21,17 @@ def _i(name: str, low: str = "", high: str = "") -> str:
 
 
 def _o(sign: str) -> str:
-    return f"<mo>{sign}</mo>"
+    return f'<mo stretchy="false">{sign}</mo>'
 
 
 _LAYER, _BEHIND = "<mo>(</mo><mi>l</mi><mo>)</mo>", "<mo>(</mo><mi>l</mi><mo>+</mo><mi>n</mi><mo>)</mo>"
 _T = "<mi>⊤</mi>"
+
+
+def _mean_channel(layer: str) -> str:
+    """Mean magnitude of channel k of the rotated stream."""
+    rotated = _o("(") + _i("X", high=layer) + "<mi>H</mi>" + _o(")")
+    return f"<mi>E</mi>{_o('|')}<msub><mrow>{rotated}</mrow><mi>k</mi></msub>{_o('|')}"
 
 
 @dataclass(frozen=True)

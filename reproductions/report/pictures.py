@@ -50,39 +50,29 @@ def bar(parts: Sequence[tuple[str, int, str]], width: int = 160) -> Markup:
 
 
 def dots(entries: Sequence[tuple[str, float, float | None, bool]], unit: str = "") -> Markup:
-    """Values as dots on one axis: (label, value, standard error, is the reference) each; lines are two standard errors long.
+    """Values as dots on one axis: (label, value, standard error, is the reference) each; lines reach two standard errors.
 
-    The reference, the dense model, is also a dashed line through all of them.
+    The reference, the dense model, is also a dashed line through all of them. Placed by the style sheet, so that words keep
+    their size in a narrow window.
     """
-    lows = [value - 2 * (error or 0) for _, value, error, _ in entries]
-    highs = [value + 2 * (error or 0) for _, value, error, _ in entries]
-    low, high = min(lows), max(highs)
+    low = min(value - 2 * (error or 0) for _, value, error, _ in entries)
+    high = max(value + 2 * (error or 0) for _, value, error, _ in entries)
     span = (high - low) or 1.0
-    label, axis, line = 210, 250, 20
 
-    def place(value: float) -> float:
-        return label + 6 + axis * (value - low) / span
+    def place(value: float) -> str:
+        return f"{100 * (value - low) / span:.1f}%"
 
-    drawn = []
-    height = len(entries) * line
-    for _, value, _, reference in entries:
-        if reference:
-            x = place(value)
-            drawn.append(f'<path class="reference" d="M{x:.1f} 0V{height}"/>')
-    for row, (name, value, error, reference) in enumerate(entries):
-        y = row * line + line / 2
-        short = name if len(name) <= 36 else name[:35] + "…"
-        drawn.append(f'<text x="{label - 4}" y="{y + 4:.0f}" class="name">{escape(short)}</text>')
-        if error:
-            ends = place(value - 2 * error), place(value + 2 * error)
-            drawn.append(f'<path class="error" d="M{ends[0]:.1f} {y}H{ends[1]:.1f}"/>')
-        kind = "dot dense" if reference else "dot"
-        drawn.append(f'<circle class="{kind}" cx="{place(value):.1f}" cy="{y}" r="4"/>')
-        drawn.append(f'<text x="{label + axis + 18}" y="{y + 4:.0f}">{value:.2f}</text>')
-    words = "; ".join(
-        f"{name} {value:.2f}{unit}" + (f" ± {error:.2f}" if error else "") for name, value, error, _ in entries
-    )
-    return Markup(  # noqa: S704
-        f'<svg class="dots" role="img" viewBox="0 0 {label + axis + 66} {height}">'
-        f"<title>{escape(words)}</title>{''.join(drawn)}</svg>"
-    )
+    reference = next((place(value) for _, value, _, is_reference in entries if is_reference), "")
+    line = f'<i class="reference" style="left:{reference}"></i>' if reference else ""
+    rows = []
+    for name, value, error, is_reference in entries:
+        reach = (
+            f'<i class="error" style="left:{place(value - 2 * error)};width:{400 * error / span:.1f}%"></i>'
+            if error
+            else ""
+        )
+        dot = f'<i class="{"dot dense" if is_reference else "dot"}" style="left:{place(value)}"></i>'
+        words = f'<span class="vh">{unit}{f" ± {error:.2f}" if error else ""}</span>'
+        rows.append(f'<li><span class="name">{escape(name)}</span><span class="axis">{line}{reach}{dot}</span>')
+        rows.append(f'<span class="value">{value:.2f}{words}</span></li>')
+    return Markup(f'<ul class="dots">{"".join(rows)}</ul>')  # noqa: S704

@@ -29,10 +29,16 @@ SHARES = ("acc", "acc_norm", "exact_match", "score", "weighted", "rouge_1", "rou
 
 
 def title(evidence: Evidence, digest: str) -> str:
-    """What a recipe is called: method, n/N and model, and its steps where a name alone does not tell it from others."""
-    recipe = evidence.recipe(digest)
-    share = evidence.share(digest)
-    return " · ".join(filter(None, (evidence.method(digest), share, label(recipe.model))))
+    """What a recipe is called: method, n/N and model."""
+    return f"{name(evidence, digest)} · {label(evidence.recipe(digest).model)}"
+
+
+def name(evidence: Evidence, digest: str) -> str:
+    """What a recipe is called among those of its model; a table's variant of it, such as [S], stands behind n/N."""
+    model, places = label(evidence.recipe(digest).model), evidence.shown.get(digest, [])
+    variant = places[0].row.label if places else ""
+    variant = variant.removeprefix(model).strip() if variant.startswith(model) else ""
+    return " · ".join(filter(None, (evidence.method(digest), evidence.share(digest), variant)))
 
 
 def label(model: str) -> str:
@@ -91,7 +97,7 @@ def _cells(record: Record) -> list[dict]:
     made = record.provenance
     shared = {
         "benchmark": record.benchmark,
-        "items": items if isinstance(items, int) else "",
+        "count": f"{items:,}" if isinstance(items, int) else "",
         "seconds": f"{made['seconds']:.1f}" if made.get("seconds", 0) >= 0.05 else "",
         "measured_at": str(made.get("measured_at", ""))[:10],
         "commit": str(made.get("commit") or "")[:9],

@@ -79,7 +79,7 @@ const layerlab = (() => {
       if (move && at >= 0) { select((at + move + buttons.length) % buttons.length, true); event.preventDefault(); }
     };
     container.prepend(list);
-    const named = () => Math.max(0, panels.findIndex((panel) => `#${panel.id}` === location.hash));
+    const named = () => [(panel) => `#${panel.id}` === location.hash, (panel) => "first" in panel.dataset, () => true].map((test) => panels.findIndex(test)).find((at) => at >= 0);
     addEventListener("hashchange", () => select(named()));
     select(named());
   }
@@ -184,7 +184,8 @@ const layerlab = (() => {
 
   const format = (value, digits) => {
     if (typeof value !== "number") return value ?? "";
-    if (Number.isInteger(value) || Math.abs(value) >= 1e9) return Math.abs(value) >= 1e9 ? value.toExponential(2) : String(value);
+    if (Number.isInteger(value) && digits === undefined) return value.toLocaleString("en");
+    if (Math.abs(value) >= 1e9) return value.toExponential(2);
     return value.toFixed(digits ?? (Math.abs(value) < 1 ? 4 : 2));
   };
 
@@ -306,9 +307,12 @@ const layerlab = (() => {
       if (!rows.length) rows.push(make("tr", {}, make("td", { className: "l", colSpan: head.length, textContent: "These two have no benchmark in common." })));
       $("tbody", table).replaceChildren(...rows);
     };
+    // The model with most recipes whose items were kept.
+    const kept = (name) => entries.filter((entry) => entry[2] === name && entry[3]).length;
+    const fullest = models.reduce((best, name) => (kept(name) > kept(best) ? name : best));
     const follow = () => {
       const wanted = fragment(), known = (hash) => entries.find((entry) => entry[0] === hash);
-      const standing = known(wanted.get("a")) ?? entries.find((entry) => entry[3]) ?? entries[0];
+      const standing = known(wanted.get("a")) ?? entries.find((entry) => entry[3] && entry[2] === fullest) ?? entries[0];
       model.value = standing[2];
       fill();
       a.value = standing[0];
