@@ -283,6 +283,8 @@ def build(evidence: Evidence, folder: Path) -> None:
     Raises:
         UserError: the folder holds something else, or cannot be written.
     """
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is no folder; name an empty or a new one with --out")
     if folder.exists() and any(folder.iterdir()) and not (folder / MARK).exists():
         raise UserError(f"{folder} holds files that are no report; name an empty or a new folder with --out")
     fresh = folder.with_name(f"{folder.name}.new")
