@@ -17,7 +17,8 @@ MEASURED = $(SHOWN) $(call option,--device,$(DEVICE)) $(if $(call on,$(FORCE)),-
 
 .DEFAULT_GOAL := help
 PAPERS := linearpatch prunecomp laco reassessing
-OWN := help setup setup-quantization test lint benchmarks gpu readme audit clean $(PAPERS)
+OWN := help setup setup-quantization setup-browser test test-report lint benchmarks gpu readme index report serve audit \
+	clean $(PAPERS)
 .PHONY: $(OWN)
 
 help: $(STAMP)  ## this list
@@ -48,8 +49,15 @@ GPTQ := gptqmodel==7.7.0 optimum==2.3.0 tokenicer==0.0.14 defuser==0.0.28 device
 setup-quantization: $(STAMP)  ## add GPTQ (optional; needs a compiler)
 	$(VENV)/bin/pip install -q --disable-pip-version-check --no-deps $(GPTQ)
 
+# Browsers are no part of the environment: apt install chromium, or .venv/bin/playwright install chromium.
+setup-browser: $(STAMP)  ## add what test-report drives a browser with (optional; a Chromium is installed apart)
+	$(VENV)/bin/pip install -q --disable-pip-version-check playwright==1.65.2 axe-playwright-python==0.1.8
+
 test: $(STAMP)  ## run the tests
 	HF_HUB_OFFLINE=1 $(RUN) -m pytest
+
+test-report: $(STAMP)  ## open the report in a headless Chromium (skipped where there is none)
+	HF_HUB_OFFLINE=1 $(RUN) -m pytest -rs tests/reproductions/test_report.py tests/browser
 
 lint: $(STAMP)  ## ruff
 	$(RUN) -m ruff check .
@@ -63,6 +71,15 @@ gpu: $(STAMP)  ## times and memories that depend on shapes and on a CUDA GPU (un
 
 readme: $(STAMP)  ## write README's findings and docs/tables.md from the published records
 	$(RUN) -m reproductions.readme
+
+index: $(STAMP)  ## write reproductions/results/INDEX.csv from the published records
+	$(RUN) -m reproductions.values
+
+report: $(STAMP)  ## write the results as a static site, report/index.html
+	@$(RUN) -m reproductions.report
+
+serve: $(STAMP)  ## the same, shown on http://127.0.0.1:8000 (PORT= says another)
+	@$(RUN) -m reproductions.report --serve $(call option,--port,$(PORT))
 
 audit: $(STAMP)  ## check the papers' own arithmetic; also writes papers/AUDIT.md
 	@$(RUN) -m reproductions audit

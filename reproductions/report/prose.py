@@ -1,0 +1,167 @@
+"""Markdown, notebooks and source files of the repository as pages; links between files become links between pages."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import json
+import posixpath
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from markupsafe import Markup, escape
+
+from common.results import ROOT
+
+PACKAGES = ("common", "papers", "reproductions", "figures")
+
+
+@cache
+def sources() -> dict[str, tuple[str, int]]:
+    """Dotted name of every module, class, function and method -> (file, line)."""
+    found = {}
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            if path.name.endswith(".nb.py"):
+                continue
+            file = path.relative_to(ROOT).as_posix()
+            module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+            found[module] = file, 1
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                    found[f"{module}.{node.name}"] = file, node.lineno
+                for inner in getattr(node, "body", []) if isinstance(node, ast.ClassDef) else []:
+                    if isinstance(inner, ast.FunctionDef):
+                        found[f"{module}.{node.name}.{inner.name}"] = file, inner.lineno
+    return found
+
+
+def place(name: str, package: str) -> tuple[str, int] | None:
+    """(file, line) of what a text about a package calls `name`: dotted, or short where it is the only one of that name.
+
+    ``method.select(variant="S")``, ``common.selection.best_window`` and ``figures/style.py`` are such names.
+    """
+    name = name.partition("(")[0].strip()
+    if name.endswith(".py"):
+        return (name, 1) if (ROOT / name).is_file() else None
+    if not re.fullmatch(r"[A-Za-z_][\w.]*", name):
+        return None
+    for dotted in (name, f"{package}.{name}"):
+        if dotted in sources():
+            return sources()[dotted]
+    ends = [
+        where for dotted, where in sources().items() if dotted.startswith(f"{package}.") and dotted.endswith(f".{name}")
+    ]
+    if not ends and name.count(".") and name.startswith("common."):
+        last = name.rpartition(".")[2]
+        ends = [
+            where for dotted, where in sources().items() if dotted.endswith(f".{last}") and dotted.startswith("common.")
+        ]
+    return ends[0] if len(set(ends)) == 1 else None
+
+
+class Prose:
+    """Turns files of the repository into HTML; notes which source files and figures the pages then need.
+
+    root: the way from the page back to the site's first folder.
+    """
+
+    def __init__(self) -> None:
+        self.code: set[str] = set()
+        self.figures: set[str] = set()
+        self._markdown = MarkdownIt("commonmark").enable("table")
+
+    def code_page(self, file: str, line: int = 1) -> str:
+        """The address of a source file's page, from the site's first folder."""
+        self.code.add(file)
+        return f"code/{file.removesuffix('.py').replace('/', '.')}.html" + (f"#L{line}" if line > 1 else "")
+
+    def markdown(self, text: str, file: str, root: str, package: str = "", code: bool = True) -> Markup:
+        """HTML of a Markdown text that stands in `file` (from the repository's root). Its first heading is left out.
+
+        package: where short names of code are looked up. code: whether names of code become links.
+        """
+        text = re.sub(r"\A\s*# [^\n]*\n", "", text)
+        tokens = self._markdown.parse(text)
+        for token in tokens:
+            if token.type == "inline" and token.children:
+                token.children = self._linked(token.children, file, root, package if code else None)
+        html = self._markdown.renderer.render(tokens, self._markdown.options, {})
+        html = html.replace("<table>", '<div class="wide" role="region" aria-label="Table" tabindex="0"><table>')
+        return Markup(html.replace("</table>", "</table></div>"))  # noqa: S704 - texts of this repository
+
+    def page(self, file: str, href: str, root: str) -> str | None:
+        """Where a link to another file leads on the site; None: nowhere."""
+        if re.match(r"[a-z]+:", href) or href.startswith("#"):
+            return href
+        path, _, anchor = href.partition("#")
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(file), path))
+        if readme := re.fullmatch(r"papers/(\w+)(/README\.md)?", target):
+            return f"{root}papers/{readme[1]}.html" if (ROOT / f"papers/{readme[1]}/README.md").is_file() else None
+        if book := re.fullmatch(r"papers/\w+/(\w+)\.ipynb", target):
+            return f"{root}notebooks/{book[1]}.html"
+        if guide := re.fullmatch(r"docs/([\w-]+)\.md", target):
+            return f"{root}guides/{guide[1]}.html"
+        if picture := re.fullmatch(r"figures/rendered/([\w.-]+)\.(?:svg|png)", target):
+            self.figures.add(f"{picture[1]}.svg")
+            return f"{root}figures/{picture[1]}.svg"
+        if target.endswith(".py") and (ROOT / target).is_file():
+            return root + self.code_page(target)
+        known = {"papers/AUDIT.md": "audit.html", "README.md": "index.html"}
+        return root + known[target] if target in known else None
+
+    def _linked(self, tokens: list[Token], file: str, root: str, package: str | None) -> list[Token]:
+        found, open_links = [], []
+        for token in tokens:
+            if token.type == "link_open":
+                href = self.page(file, token.attrGet("href") or "", root)
+                open_links.append(href)
+                if href is None:
+                    continue
+                token.attrSet("href", href)
+            elif token.type == "link_close" and open_links.pop() is None:
+                continue
+            elif token.type == "image":
+                token.attrSet("src", self.page(file, token.attrGet("src") or "", root) or "")
+                token.attrSet("loading", "lazy")
+            elif token.type == "code_inline" and package is not None and not open_links:
+                where = place(token.content, package)
+                if where:
+                    content = f'<a href="{root}{self.code_page(*where)}"><code>{escape(token.content)}</code></a>'
+                    token = Token("html_inline", "", 0, content=content)
+            found.append(token)
+        return found
+
+    def notebook(self, path: Path, root: str, put: Callable[[str, bytes], None]) -> Markup:
+        """A notebook's cells and stored outputs; its pictures are given to `put` by name."""
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        file, parts, pictures = path.relative_to(ROOT).as_posix(), [], 0
+        for cell in cells:
+            text = "".join(cell["source"])
+            if cell["cell_type"] == "markdown":
+                spelled = re.sub(r"\$\$?([^$]+?)\$\$?", r"`\1`", text)  # formulas stay as they are written
+                parts.append(str(self.markdown(spelled, file, root, code=False)))
+                continue
+            parts.append(_block(text, "in"))
+            for output in cell.get("outputs", []):
+                data = output.get("data", {})
+                if "image/png" in data:
+                    pictures += 1
+                    name = f"{path.stem}-{pictures}.png"
+                    put(name, base64.b64decode("".join(data["image/png"])))
+                    parts.append(f'<p><img src="{name}" alt="Output {pictures} of the notebook" loading="lazy"></p>')
+                else:
+                    parts.append(_block("".join(output.get("text", data.get("text/plain", ""))), "out"))
+        return Markup("\n".join(parts))  # noqa: S704
+
+
+def _block(text: str, kind: str) -> str:
+    if not text.strip():
+        return ""
+    about = {"in": "Code", "out": "Output"}[kind]
+    frame = f'<div class="wide {kind}" role="region" aria-label="{about}" tabindex="0">'
+    return f"{frame}<pre><code>{escape(text)}</code></pre></div>"

@@ -1,0 +1,71 @@
+"""What pages say of tables as a whole: which tab is open, what is counted, which rows a picture shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from markupsafe import Markup
+
+from reproductions import registry
+from reproductions.audit.engine import Finding
+from reproductions.report import cells, pictures
+
+
+def heading(path: Path) -> str:
+    """The first line of a Markdown file, its title."""
+    return path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+
+
+def verdicts(counts: dict[str, int]) -> Markup:
+    """A bar of how many claims hold, do not hold and are open."""
+    return pictures.bar(
+        [("yes", counts["yes"], "hold"), ("no", counts["no"], "do not hold"), ("open", counts["open"], "open")]
+    )
+
+
+def few(entries: list, better: str, most: int = 12) -> list:
+    """The dense model and the best of the others, in order."""
+    dense, others = [e for e in entries if e[3]], [e for e in entries if not e[3]]
+    best = others[-most:] if better == cells.UP else others[:most]
+    return dense + best
+
+
+def fullest(grids: list[cells.Grid]) -> int:
+    """Which tab is open at first: the first model's with most of its cells measured, else the fullest."""
+    shares = []
+    for grid in grids:
+        counts = cells.tally(grid)
+        full = sum(counts.get(status, 0) for status in ("measured", "match", "differs"))
+        shares.append(full / (full + counts.get("not run", 0) or 1))
+    return next((at for at, share in enumerate(shares) if share >= 0.5), shares.index(max(shares)) if shares else 0)
+
+
+def with_counts(grid: cells.Grid) -> dict:
+    """A grid with what it holds in words, and the reasons of its cells without a number."""
+    counts = cells.tally(grid)
+    words = {
+        "reported": "reported",
+        "match": "match",
+        "differs": "differ",
+        "measured": "measured",
+        "not run": "not run",
+    }
+    said = ", ".join(f"{counts[key]} {word}" for key, word in words.items() if counts.get(key))
+    reasons: dict[str, list[str]] = {}
+    for line in grid.lines:
+        for head, cell in zip(grid.headings, line.cells, strict=True):
+            if cell.status in ("no data", "failed", "diverged") and cell.why:
+                reasons.setdefault(f"{cell.status}: {cell.why}", []).append(
+                    f"{line.sparsity} {line.method} {head.label}"
+                )
+    listed = [
+        f"{', '.join(where[:4])}{f' and {len(where) - 4} more' if len(where) > 4 else ''}: {why}"
+        for why, where in reasons.items()
+    ]
+    return {**grid.__dict__, "counts": f"Cells: {said}" if said else "No cell has a number", "reasons": listed}
+
+
+def target_of(finding: Finding) -> str:
+    """The target that shows a finding's first cell, '' where none does."""
+    numbers = {(table.paper, table.number): name for name, table in registry.targets().items()}
+    return next((numbers[cell[:2]] for cell in finding.cells if cell[:2] in numbers), "")

@@ -1,0 +1,217 @@
+"""The site in a real browser: ``make test-report``. Needs Playwright and a Chromium, and is skipped where there is none.
+
+Screenshots go to the folder that LAYERLAB_SCREENSHOTS names, if it does.
+"""
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.results import PUBLISHED
+from reproductions import registry
+from reproductions.evidence import Evidence, Loaded
+from reproductions.report import pages
+
+HOW = "`make setup-browser` installs Playwright; a Chromium comes with the system or with `playwright install chromium`"
+playwright = pytest.importorskip("playwright.sync_api", reason=f"no Playwright: {HOW}")
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+WIDTHS = (360, 900, 1600)
+KEPT = sorted({path.parent.name for path in PUBLISHED.glob("standin/standin/*/*.npz")})
+KINDS = {
+    "front": "index.html",
+    "paper": "papers/prunecomp.html",
+    "table": "targets/table1-linearpatch.html",
+    "figure": "targets/figure1-prunecomp.html",
+    "recipe": f"recipes/{KEPT[0]}.html",
+    "audit": "audit.html",
+    "records": "records.html",
+    "compare": f"compare.html#a={KEPT[0]}&b={KEPT[1]}",
+    "notebook": "notebooks/laco.html",
+    "code": "code/papers.linearpatch.patch.html",
+    **({"league": "targets/league.html"} if "league" in registry.targets() else {}),
+}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    path = os.environ.get("LAYERLAB_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    with playwright.sync_playwright() as running:
+        try:
+            # no sandbox: tests may run as root, and the pages are ours
+            found = running.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        except playwright.Error as error:
+            pytest.skip(f"no Chromium starts ({str(error).splitlines()[0]}): {HOW}")
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site") / "report"
+    pages.build(Evidence(Loaded(None)), folder)
+    return folder
+
+
+@pytest.fixture
+def opened(browser, site):
+    """Opens pages; whatever a console, a script or a request complains of fails the test."""
+    contexts, complaints = [], []
+
+    def go(name: str, width: int = 1200, scheme: str = "light"):
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(60_000)
+        page.on("console", lambda m: complaints.append(m.text) if m.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("requestfailed", lambda request: complaints.append(f"failed: {request.url}"))
+        page.on("request", lambda r: complaints.append(r.url) if not r.url.startswith(("file:", "data:")) else None)
+        page.goto(f"{site.as_uri()}/{name}")
+        return page
+
+    yield go
+    for context in contexts:
+        context.close()
+    assert not complaints
+
+
+def keep(page, name: str) -> None:
+    if folder := os.environ.get("LAYERLAB_SCREENSHOTS"):
+        height = min(page.evaluate("document.documentElement.scrollHeight"), 3000)
+        page.set_viewport_size({"width": page.viewport_size["width"], "height": height})
+        page.screenshot(path=Path(folder) / f"{name}.png", timeout=120_000)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_page_is_wider_than_its_window(opened, kind):
+    for width in WIDTHS:
+        page = opened(KINDS[kind], width, "dark" if width == 900 else "light")
+        page.wait_for_timeout(300)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        keep(page, f"{kind}-{width}")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("notebook", "code")])
+def test_axe_finds_nothing_serious(opened, kind, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason=f"no axe: {HOW}")
+    page = opened(KINDS[kind], 1200, scheme)
+    page.wait_for_timeout(300)
+    found = axe.Axe().run(page, options={"preload": False}).response["violations"]  # else it asks for files itself
+    serious = [f"{v['id']}: {v['nodes'][0]['html'][:120]}" for v in found if v["impact"] in ("serious", "critical")]
+    assert not serious
+
+
+def test_tabs_by_mouse_and_by_keyboard(opened):
+    page = opened(KINDS["table"])
+    tabs = page.get_by_role("tab")
+    tabs.filter(has_text="stand-in").click()
+    assert page.locator("#on-standin").is_visible() and page.locator("#on-paper").is_hidden()
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#on-paper").is_visible() and page.locator("#on-standin").is_hidden()
+    assert tabs.last.get_attribute("aria-selected") == "true"
+
+
+def test_a_column_sorts_both_ways(opened):
+    page = opened(KINDS["table"] + "#on-standin")
+    table = page.locator("#on-standin table")
+    head = table.locator("thead th").filter(has_text=re.compile("^RP"))
+    at = head.evaluate("th => th.cellIndex")
+    values = []
+    for _ in range(2):
+        head.get_by_role("button").click()
+        texts = table.locator(f"tbody tr > :nth-child({at + 1})").all_inner_texts()
+        values.append([float(found[0]) for text in texts if (found := re.findall(r"^\d+\.\d+", text))])
+    assert values[0] == sorted(values[0]) and values[1] == sorted(values[0], reverse=True) and len(values[0]) > 5
+    assert head.get_attribute("aria-sort") == "descending"
+
+
+def test_a_cell_leads_to_its_recipe_which_has_the_number(opened):
+    page = opened(KINDS["table"] + "#on-standin")
+    link = page.locator("#on-standin tbody tr").nth(2).locator("a.quiet").nth(1)
+    number = link.inner_text()
+    link.click()
+    page.wait_for_url("**/recipes/*.html*")
+    assert page.locator("td").filter(has_text=re.compile(rf"^{re.escape(number)}$")).count() >= 1
+    assert "FORCE=1" in page.locator(".command").inner_text()
+
+
+def test_two_clicks_from_the_front_to_a_command(opened):
+    page = opened("index.html")
+    page.get_by_label("Find").fill("table 6 size")
+    page.get_by_role("link", name=re.compile("^Table 6: size and time")).click()
+    assert "make table6-linearpatch" in page.locator(".command").inner_text()
+
+
+def test_audit_search_and_select(opened):
+    page = opened("audit.html")
+    everything = page.locator("article.finding:visible").count()
+    page.get_by_label("paper", exact=True).select_option("LaCo")
+    narrowed = page.locator("article.finding:visible")
+    assert 0 < narrowed.count() < everything
+    assert all(name.startswith("LC-") for name in narrowed.evaluate_all("all => all.map(one => one.id)"))
+    page.get_by_label("Search").fill("no such words")
+    assert narrowed.count() == 0 and page.locator("[data-count=findings]").inner_text().startswith("0 of")
+
+
+def test_all_records_search_sort_and_page(opened):
+    page = opened("records.html")
+    page.locator("#values tbody tr").first.wait_for()
+    assert page.locator("#values tbody tr").count() == 100
+    page.get_by_role("button", name="Next").click()
+    assert "Page 2" in page.locator("#values-pager").inner_text()
+    page.get_by_label("Search").fill("sleb perplexity@standin-learning-thin")
+    page.get_by_label("Key").select_option("perplexity")
+    page.locator("#values thead th").filter(has_text="value").get_by_role("button").click()
+    shown = [float(t) for t in page.locator("#values tbody tr > :nth-child(7)").all_inner_texts()]
+    assert shown == sorted(shown) and len(shown) > 1
+
+
+def test_comparing_gives_the_paired_interval(opened):
+    page = opened(KINDS["compare"])
+    page.locator("#compare tbody tr").first.wait_for()
+    first, second = ({p.name: np.load(p) for p in PUBLISHED.glob(f"*/*/{name}/*.npz")} for name in KEPT[:2])
+    rows = {tuple(r.split("\t")[:2]): r.split("\t") for r in page.locator("#compare tbody tr").all_inner_texts()}
+    checked = 0
+    for name in first.keys() & second.keys():
+        for key in first[name]:
+            gap = second[name][key].astype(float) - first[name][key].astype(float)
+            error = 1.959964 * gap.std(ddof=1) / np.sqrt(len(gap))
+            middle, ends = gap.mean(), (gap.mean() - error, gap.mean() + error)
+            if key == "nll":
+                cells = rows[name.removesuffix(".npz"), "perplexity"]
+                expected = np.exp([middle, *ends])
+            else:
+                cells = rows[name.removesuffix(".npz"), key]
+                expected = 100 * np.array([middle, *ends])
+            found = [
+                float(t.replace("−", "-").replace("+", "")) for t in re.findall(r"[−+]?\d+\.\d+", " ".join(cells[4:6]))
+            ]
+            assert found == pytest.approx(expected, abs=0.006)
+            checked += 1
+    assert checked > 3
+    page.get_by_role("button", name="Swap").click()
+    page.wait_for_url(f"**#a={KEPT[1]}&b={KEPT[0]}")
+
+
+def test_the_theme_follows_the_system_and_the_switch(opened):
+    page = opened("index.html", scheme="dark")
+    ground = "getComputedStyle(document.documentElement).backgroundColor"
+    dark = page.evaluate(ground)
+    page.get_by_role("button", name="Use the light theme").click()
+    light = page.evaluate(ground)
+    assert light != dark and light == opened("index.html").evaluate(ground)
+    page.goto(page.url.replace("index.html", "audit.html"))
+    assert page.evaluate(ground) == light  # the choice is kept
+
+
+def test_pages_read_without_a_script(browser, site):
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{site.as_uri()}/{KINDS['table']}")
+    assert page.locator("#on-standin").is_visible() and page.locator("#on-paper").is_visible()
+    context.close()

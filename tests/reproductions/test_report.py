@@ -1,0 +1,260 @@
+"""The site: every link resolves, every page is there, and its numbers are those of the records' files."""
+
+import base64
+import csv
+import json
+import re
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+import pytest
+from bs4 import BeautifulSoup
+
+from common import tables
+from common.errors import UserError
+from common.results import PUBLISHED
+from reproductions import audit, registry
+from reproductions.evidence import Evidence, Loaded
+from reproductions.report import cells, pages, pictures, prose
+from reproductions.report.__main__ import main
+
+RECORDS = {path.parent.name + "/" + path.stem: path for path in PUBLISHED.glob("*/*/*/*.json")}
+
+
+@pytest.fixture(scope="module")
+def evidence():
+    return Evidence(Loaded(None))
+
+
+@pytest.fixture(scope="module")
+def site(evidence, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site") / "report"
+    pages.build(evidence, folder)
+    return folder
+
+
+@cache
+def parsed(path: Path) -> BeautifulSoup:
+    return BeautifulSoup(path.read_text(encoding="utf-8"), "lxml")
+
+
+@cache
+def anchors(path: Path) -> frozenset[str]:
+    return frozenset(re.findall(r'\bid="([^"]*)"', path.read_text(encoding="utf-8")))
+
+
+def test_every_link_within_the_site_resolves(site):
+    checked = 0
+    for page in site.rglob("*.html"):
+        for href in set(re.findall(r'(?:href|src)="([^"]*)"', page.read_text(encoding="utf-8"))):
+            parts = urlsplit(href)
+            if parts.scheme:
+                continue
+            target = (page.parent / unquote(parts.path)).resolve() if parts.path else page.resolve()
+            assert target.is_file(), f"{page.relative_to(site)}: {href}"
+            assert target.is_relative_to(site.resolve()), href
+            fragment = unquote(parts.fragment)
+            if fragment and "=" not in fragment:  # with = it is for the page's script
+                assert fragment in anchors(target), f"{page.relative_to(site)}: {href}"
+            checked += 1
+    assert checked > 5000
+
+
+def test_nothing_is_loaded_from_elsewhere(site):
+    loading = re.compile(
+        r"""<(?:script|img|iframe|source|video)[^>]*\bsrc="(?!data:)[a-z]+:|<link[^>]*href="(?!data:)[a-z]+:"""
+    )
+    for page in site.rglob("*.html"):
+        assert not loading.search(page.read_text(encoding="utf-8")), page
+    for kind in ("*.css", "*.js"):
+        for file in site.rglob(kind):
+            assert not re.search(r"@import|url\(|https?://", file.read_text(encoding="utf-8")), file
+    for file in site.rglob("*.svg"):
+        assert not re.search(r'(?:href|src)="https?:', file.read_text(encoding="utf-8")), file
+
+
+def test_there_is_a_page_for_every_target_recipe_and_paper(site, evidence):
+    assert {p.stem for p in (site / "targets").glob("*.html")} == registry.targets().keys()
+    assert {p.stem for p in (site / "papers").glob("*.html")} == set(registry.PAPERS)
+    on_disk = {name.partition("/")[0] for name in RECORDS}
+    assert {p.stem for p in (site / "recipes").glob("*.html")} == on_disk
+    assert (site / "targets" / "league.html").exists() == ("league" in registry.targets())
+
+
+def test_every_number_that_leads_to_a_recipe_is_in_its_record(site):
+    checked = 0
+    for page in (site / "targets").glob("*.html"):
+        for link in parsed(page).select("td a.quiet"):
+            digest, benchmark = re.fullmatch(r"\.\./recipes/(\w+)\.html#(.+)", link["href"]).groups()
+            record = json.loads(RECORDS[f"{digest}/{benchmark}"].read_text())
+            text = link.get_text().replace(",", "")
+            digits = len(text.partition(".")[2]) if "e" not in text else None
+            spelled = set()
+            for value in record["values"].values():
+                for scale in (1, 100, 1e-6, 1e-9, 1e3, 1e15, 1 / 2**30, 1 / 2**20):
+                    if not isinstance(value, str):
+                        number = float(value) * scale
+                        spelled.add(f"{number:.2e}" if digits is None else f"{number:.{digits}f}")
+            assert text in spelled, (page.name, link["href"], text)
+            checked += 1
+    assert checked > 2000
+
+
+def test_a_row_of_table_1_from_its_files_alone(site):
+    """Retained performance of SLEB on the stand-in: the mean over nine tasks of the ratio to the dense model's score."""
+    panel = parsed(site / "targets" / "table1-linearpatch.html").select_one("#on-standin")
+    labels = [re.sub(r"[↑↓].*", "", th.get_text()).strip() for th in panel.select("thead th")]
+    rows = {}
+    for row in panel.select("tbody tr"):
+        found = [cell.get_text() for cell in row.find_all(["th", "td"])]
+        rows[row.th.get_text().strip(), found[1].strip()] = dict(zip(labels, found, strict=True)) | {"cells": row}
+    sleb, dense = rows["SLEB", "5/16"], rows["Dense", "0/16"]
+    tasks = labels[labels.index("Continue") : labels.index("Form") + 1]
+    assert len(tasks) == 9
+    ratios = [float(sleb[task]) / float(dense[task]) for task in tasks]
+    assert float(sleb["RP"].split("±")[0]) == pytest.approx(100 * np.mean(ratios), abs=0.02)
+    assert parsed(site / "targets" / "table1-linearpatch.html").find(string=re.compile("higher is better"))
+
+
+def test_downloads_are_the_tables_of_the_command_line(site, evidence):
+    for target in ("table1-linearpatch", "table6-reassessing"):
+        built = evidence.tables[target][2]
+        for form, ending in {"csv": "csv", "md": "md", "latex": "tex", "json": "json"}.items():
+            assert (site / "targets" / f"{target}.{ending}").read_text() == tables.render(built, form)
+
+
+def test_audit_marks_lead_to_findings_and_every_finding_is_there(site):
+    page = parsed(site / "audit.html")
+    assert {article["id"] for article in page.select("article.finding")} == {f.name for f in audit.findings()}
+    first = audit.findings()[0]
+    article = page.find(id=first.name).get_text()
+    assert first.printed in article and first.recomputed in article
+    marked = parsed(site / "targets" / "table1-linearpatch.html").select("a.mark")
+    assert {link["href"] for link in marked} >= {"../audit.html#LP-18"}
+
+
+def test_first_page_and_all_records_are_small(site):
+    first = sum((site / name).stat().st_size for name in ("index.html", "static/style.css", "static/report.js"))
+    assert first < 300_000
+    everything = sum((site / name).stat().st_size for name in ("records.html", "data/values.js", "static/report.js"))
+    assert everything < 1_200_000
+
+
+def test_values_as_csv_and_parquet_are_those_of_the_files(site):
+    with (site / "results.csv").open(newline="", encoding="utf-8") as lines:
+        found = list(csv.DictReader(lines))
+    from_files = Counter()
+    for name, path in RECORDS.items():
+        record = json.loads(path.read_text())
+        for key, value in record["values"].items() or [("", None)]:
+            number = None if value is None else float(value)
+            from_files[name, key, "" if number is None else repr(number)] += 1
+    assert Counter((f"{row['recipe']}/{row['benchmark']}", row["key"], row["value"]) for row in found) == from_files
+    from pyarrow import parquet
+
+    table = parquet.read_table(site / "results.parquet")
+    assert table.column_names == list(found[0])
+    numbers = table.column("value").to_pylist()
+    assert ["" if number is None else repr(number) for number in numbers] == [row["value"] for row in found]
+    assert all(field.metadata[b"about"] for field in table.schema)
+
+
+def handed_over(path: Path):
+    """What a data script gives to the page's script."""
+    name, content = re.fullmatch(
+        r'layerlab\.data\("([^"]+)",(.*)\);\n', path.read_text(encoding="utf-8"), re.S
+    ).groups()
+    return name, json.loads(content)
+
+
+def test_outcomes_per_item_survive_packing(site):
+    kept = list(PUBLISHED.glob("*/*/*/*.npz"))
+    assert kept
+    for path in kept:
+        name, content = handed_over(site / "data" / "recipes" / f"{path.parent.name}.js")
+        assert name == path.parent.name
+        for key, values in np.load(path).items():
+            packed = content["items"][path.stem][key]
+            raw = base64.b64decode(packed.get("f32") or packed["bits"])
+            if values.dtype == bool:
+                bits = "".join(f"{byte:08b}" for byte in raw)[: packed["n"]]
+                assert [bit == "1" for bit in bits] == values.tolist()
+            else:
+                assert np.frombuffer(raw, "<f4").tolist() == values.astype("<f4").tolist()
+
+
+def test_all_values_page_reads_back(site):
+    _, content = handed_over(site / "data" / "values.js")
+    words, rows = content["strings"], content["rows"]
+    at = content["columns"].index("value")
+    assert len(rows) == sum(max(1, len(json.loads(p.read_text())["values"])) for p in RECORDS.values())
+    for row in rows[:: len(rows) // 50]:
+        name = f"{words['recipe'][row[0]]}/{words['benchmark'][row[4]]}"
+        value = json.loads(RECORDS[name].read_text())["values"][words["key"][row[5]]]
+        assert row[at] == pytest.approx(value, rel=1e-5)
+
+
+def test_a_recipe_page_says_what_was_removed_and_how_to_repeat_it(site):
+    for page in list((site / "recipes").glob("*.html"))[::10]:
+        record = json.loads(page.with_suffix(".json").read_text())["records"][0]
+        removed, text = record["details"].get("removed"), parsed(page).get_text()
+        if removed:
+            assert ", ".join(map(str, removed)) in text
+            assert len(parsed(page).select("svg.strip rect.gone")) == len(set(removed))
+        assert record["provenance"]["commit"] in text and record["provenance"]["packages"]["torch"] in text
+        assert re.search(r"make \S+.*FORCE=1|No table shows this recipe", text)
+
+
+def test_every_picture_and_field_has_words(site):
+    for page in site.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        assert all(re.search(r'\balt="[^"]', tag) for tag in re.findall(r"<img[^>]*>", text)), page
+        for svg in re.findall(r"<svg.*?</svg>", text, re.S):
+            assert "<title>" in svg, page
+        assert len(re.findall(r"<h1[ >]", text)) == 1, page
+
+
+def test_digits_line_up_at_the_point():
+    shown = [cells.number(value, digits, 2) for value, digits in ((12.25, 2), (7.5, 1), (100, 0))]
+    assert [number.text for number in shown] == ["12.25", "7.5", "100"]
+    for number in shown:  # digits behind the point, and the room that is left for those that lack
+        behind = len(number.text.partition(".")[2]) + number.pad
+        assert behind == 2 and number.point == ("." not in number.text)
+
+
+def test_strip_marks_what_is_removed():
+    svg = BeautifulSoup(pictures.strip(6, [4, 1], cuts=[2]), "lxml")
+    assert [("gone" in rect["class"]) for rect in svg.select("rect")] == [False, True, False, False, True, False]
+    assert svg.title.get_text() == "2 of 6 layers removed: 1, 4" and len(svg.select("path.cut")) == 1
+
+
+def test_names_in_texts_lead_to_their_lines():
+    file, line = prose.place('method.select(variant="S")', "papers.linearpatch")
+    assert file == "papers/linearpatch/method.py"
+    assert (Path(prose.ROOT) / file).read_text().splitlines()[line - 1].startswith("def select(")
+    assert prose.place("no_such_name", "papers.linearpatch") is None
+
+
+def test_a_folder_with_other_files_is_refused_and_a_report_is_replaced(evidence, tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("mine")
+    with pytest.raises(UserError, match="no report"):
+        pages.build(evidence, tmp_path / "mine")
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "mine"
+    monkeypatch.setattr(pages.Site, "__init__", lambda self, evidence, folder: setattr(self, "folder", folder))
+    monkeypatch.setattr(pages.Site, "write", lambda self: (self.folder / "index.html").write_text("new"))
+    for _ in range(2):
+        pages.build(evidence, tmp_path / "report")
+    assert (tmp_path / "report" / "index.html").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()].count("report.new") == 0
+
+
+def test_bad_options_are_one_line(capsys, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("reproductions.evidence.gathered", lambda own: None)
+    assert main(["--out", str(tmp_path / "file")]) == 2
+    assert main(["--prot", "1"]) == 2
+    assert all(line.startswith("error: ") for line in capsys.readouterr().err.splitlines())
