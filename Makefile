@@ -17,7 +17,7 @@ MEASURED = $(SHOWN) $(call option,--device,$(DEVICE)) $(if $(call on,$(FORCE)),-
 
 .DEFAULT_GOAL := help
 PAPERS := linearpatch prunecomp laco reassessing
-OWN := help setup setup-quantization test lint benchmarks gpu readme audit clean $(PAPERS)
+OWN := help setup setup-quantization test test-slow test-all test-slurm lint benchmarks gpu readme audit clean $(PAPERS)
 .PHONY: $(OWN)
 
 help: $(STAMP)  ## this list
@@ -48,8 +48,21 @@ GPTQ := gptqmodel==7.7.0 optimum==2.3.0 tokenicer==0.0.14 defuser==0.0.28 device
 setup-quantization: $(STAMP)  ## add GPTQ (optional; needs a compiler)
 	$(VENV)/bin/pip install -q --disable-pip-version-check --no-deps $(GPTQ)
 
-test: $(STAMP)  ## run the tests
-	HF_HUB_OFFLINE=1 $(RUN) -m pytest
+# One process a core, each with one thread; a process that has nothing left takes half of what another still has to do.
+WORKERS ?= logical
+PYTEST = HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(RUN) -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
+
+test: $(STAMP)  ## run the tests, but for the slow ones
+	$(PYTEST) -m "not slow and not slurm"
+
+test-slow: $(STAMP)  ## run the slow ones alone
+	$(PYTEST) -m "slow and not slurm"
+
+test-all: $(STAMP)  ## run every test
+	$(PYTEST) -m "not slurm"
+
+test-slurm: $(STAMP)  ## run a grid on a SLURM of this host alone, kills included (root; apt-get install slurmctld slurmd munge)
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(RUN) -m pytest -m slurm -rs
 
 lint: $(STAMP)  ## ruff
 	$(RUN) -m ruff check .
