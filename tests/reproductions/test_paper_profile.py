@@ -242,6 +242,7 @@ def _table(recipe, benchmarks):
     return registry.Table("rehearsal", "linearpatch", "", "", lambda *_: [row], lambda _: columns)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("paper", registry.PAPERS)
 def test_every_kind_of_cell_is_measured_fetched_and_shown(mirrored, paper, tmp_path, monkeypatch):
     monkeypatch.setattr(style.save, "__defaults__", (tmp_path / "pictures",))
