@@ -27,7 +27,7 @@ import time
 import torch
 from lm_eval.models.huggingface import HFLM
 
-from common import hub, model_registry, models, packaged, suites
+from common import hub, model_registry, models, packaged
 from common.decoder import Decoder
 from common.evaluation import harness, multiple_choice, prefix_store, trees
 from common.evaluation.multiple_choice import SharedContextLM
@@ -35,6 +35,7 @@ from common.evaluation.state_files import StateFiles
 from common.evaluation.targets import HEAD_ROWS
 from common.evaluation.workers import side_by_side
 from common.hooks import attach_patch
+from common.standin.tasks import COLUMNS as STANDIN_TASKS
 from common.surgery import remove_layers
 
 REAL = "smollm2-135m-instruct"
@@ -55,7 +56,7 @@ def subject(name: str | None, tasks: str | None):
     here = packaged.folder(model_registry.get(REAL)).is_dir() and hub.mirror("datasets", "allenai/ai2_arc")
     name = name or (REAL if here else models.STANDIN)
     dtype = "float32" if name == models.STANDIN else "bfloat16"
-    chosen = tasks.split(",") if tasks else suites.get("standin-qa").tasks[:3] if name == models.STANDIN else TASKS
+    chosen = tasks.split(",") if tasks else list(STANDIN_TASKS)[:3] if name == models.STANDIN else TASKS
     return *models.load(name, dtype=dtype), f"{name} in {dtype}", chosen
 
 
@@ -91,7 +92,7 @@ def peak(decoder: Decoder) -> float:
 
         @torch.inference_mode()
         def run(_, matrix=matrix, rows=rows) -> None:
-            for _ in range(20):
+            for _ in range(5):
                 matrix(rows)
 
         def work(run=run) -> None:
@@ -99,7 +100,7 @@ def peak(decoder: Decoder) -> float:
                 list(results)
 
         work()
-        rates.append(80 * 2 * TOKENS * matrix.weight.numel() / min(timed(work) for _ in range(3)) / 1e9)
+        rates.append(20 * 2 * TOKENS * matrix.weight.numel() / min(timed(work) for _ in range(3)) / 1e9)
     return max(rates)
 
 

@@ -16,19 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from common import cache
 from common.decoder import Decoder
 from common.errors import UserError, UserValueError, unknown
 from common.hadamard import hadamard_transform
-from common.moments import Moments
+from common.held import Held
+from common.moments import Moments, check_weights, counted
 from common.progress import track
 from common.statistics import COSINES, Cosine, Statistics, magnitude_ratios
 
-# name -> (the stretch of the text that crops lie in, default seed)
-SAMPLERS = {
-    "linearpatch-train": ((0.0, 0.9), 2),
-    "linearpatch-validation": ((0.9, 1.0), 2),
-    "prunecomp-train": ((0.0, 0.9), 0),
-}
+STRETCHES = {"train": (0.0, 0.9), "validation": (0.9, 1.0)}  # shares of a text
 SHUFFLES = ("python", "datasets")
 
 
@@ -37,23 +34,21 @@ def sample_crops(
     *,
     length: int,
     count: int,
-    sampler: str,
-    seed: int | None = None,
+    seed: int = 0,
+    stretch: str = "train",
     generator: random.Random | None = None,
 ) -> Tensor:
     """Random crops of a token stream ``[T]`` as ``[count, length]``.
 
-    The samplers for training draw starts with Python's ``random`` uniformly from 0..floor(0.9 T) - length - 1, ends included,
-    one after the other, so the first 128 of 5,000 crops are the first 128 drawn. They differ in the seed: 2 for
-    LinearPatch's official code, 0 for Prune&Comp's. The one for validation draws likewise from the last tenth.
-    generator: draw with it, and leave it where the draws end, in place of a new one with the seed.
+    As in LinearPatch's official code starts are drawn with Python's ``random`` uniformly from 0..floor(0.9 T) - length - 1,
+    ends included, one after the other, so the first 128 of 5,000 crops are the first 128 drawn. stretch: ``validation``
+    draws likewise from the last tenth. generator: draw with it, and leave it where the draws end, in place of a new one
+    with the seed.
 
     Raises:
-        UserError: unknown sampler, or a text shorter than one crop.
+        UserError: a text whose stretch is shorter than one crop.
     """
-    if sampler not in SAMPLERS:
-        raise unknown("sampler", sampler, SAMPLERS)
-    (begin, end), default_seed = SAMPLERS[sampler]
+    begin, end = STRETCHES[stretch]
     first, last = int(len(ids) * begin), int(len(ids) * end) - length - 1
     if last < first:
         part = f"first {end:.0%}" if begin == 0 else f"last {end - begin:.0%}"
@@ -61,7 +56,7 @@ def sample_crops(
             f"the calibration text has {len(ids)} tokens, too few for crops of {length} from its {part}; "
             "use a longer text or a smaller length"
         )
-    generator = generator or random.Random(default_seed if seed is None else seed)
+    generator = generator or random.Random(seed)
     starts = [generator.randint(first, last) for _ in range(count)]
     return torch.stack([ids[start : start + length] for start in starts])
 
@@ -139,6 +134,8 @@ def collect(
     elementwise: Iterable[tuple[int, int]] = (),
     moments: Iterable[tuple[int, int]] = (),
     matrices: Iterable[tuple[int, int]] = (),
+    weights: str = "inverse-norm",
+    first: bool = True,
     batch_size: int = 8,
     progress: bool = False,
 ) -> Statistics:
@@ -152,7 +149,8 @@ def collect(
         rotate: also take magnitudes of ``X H`` (one fast transform per boundary).
         elementwise: pairs for Eqs. 4 and 5 of LinearPatch taken literally, plain and rotated.
         moments: pairs for least-squares factors. matrices: pairs for the least-squares matrix too, which takes
-            2 x 8 C^2 bytes a pair (C = 4096: 268 MB), so name few.
+            2 x 8 C^2 bytes a pair (C = 4096: 268 MB), so name few. weights, first: how tokens count in moments, and
+            whether a sample's first does (`common.moments`).
         batch_size: samples a batch; hidden states of at most the open pairs' boundaries of one batch are held.
 
     Raises:
@@ -174,18 +172,32 @@ def collect(
     if wrong := set(kinds) - set(COSINES):
         raise unknown("cosine", wrong.pop(), COSINES)
     statistics = Statistics(layers, span, tuple(kinds))
-    statistics.moments = {pair: Moments(matrices=pair in matrices) for pair in dict.fromkeys(moments)}
+    check_weights(weights)
+    options = {"weights": weights, "first": first}
+    statistics.moments = {pair: Moments(matrices=pair in matrices, **options) for pair in dict.fromkeys(moments)}
     pass_ = _Pass(decoder, statistics, pairs, kinds, [False, True] if rotate else [False], elementwise)
-    for batch in track(ids.split(batch_size), "calibration", unit="batch", shown=progress):
-        pass_.batch(batch)
+    batches = [_Batch(pass_, batch) for batch in ids.split(batch_size)]
+    if decoder.streamed:  # each layer is read once
+        pass_.pool = Held(cache.folder(), decoder.model.streamed.states)
+        for boundary in track(range(layers + 1), "calibration", unit="layer", shown=progress):
+            for batch in batches:
+                batch.advance(boundary)
+        for batch in batches:
+            batch.finish()
+        return statistics
+    for batch in track(batches, "calibration", unit="batch", shown=progress):
+        for boundary in range(layers + 1):
+            batch.advance(boundary)
+        batch.finish()
     return statistics
 
 
 class _Pass:
-    """One pass: what is wanted of each boundary, and the states of the batch at hand that are still needed."""
+    """One pass: what is wanted of each boundary, and the sums. pool: what holds states if batches take turns."""
 
     def __init__(self, decoder, statistics, pairs, kinds, bases, elementwise):
         self.decoder, self.statistics, self.kinds, self.bases = decoder, statistics, kinds, bases
+        self.pool: Held | None = None
         self.ending: dict[int, list[int]] = {}  # second boundary -> first boundaries of its cosine pairs
         self.named: dict[int, list[int]] = {}  # the same for element-wise ratios
         self.fitted: dict[int, list[int]] = {}  # and for moments
@@ -194,49 +206,8 @@ class _Pass:
             for a, b in dict.fromkeys(wanted):
                 table.setdefault(b, []).append(a)
                 self.last_use[a] = max(b, self.last_use.get(a, 0))
-        self.states: dict[int, tuple[Tensor, Tensor, Tensor | None]] = {}
 
-    def batch(self, ids: Tensor) -> None:
-        decoder, layers = self.decoder, self.statistics.layers
-        hidden = decoder.embed_tokens(ids)
-        device = hidden.device  # a model may be spread over several
-        means = {rotated: [] for rotated in self.bases}
-        for boundary in range(layers + 1):
-            if boundary:
-                hidden = decoder.run(hidden, boundary - 1, boundary)
-            wide = hidden.to(device, torch.float32)
-            for rotated in self.bases:
-                seen = hadamard_transform(wide) if rotated else wide
-                means[rotated].append(seen.abs().mean(1))  # [batch, channels]
-            self._meet(boundary, wide)
-        if self.last_use and max(self.last_use.values()) > layers:
-            self._meet(layers + 1, decoder.norm(hidden).to(device, torch.float32))
-        self.states.clear()
-        for rotated in self.bases:
-            self._add_magnitudes(rotated, torch.stack(means[rotated]).double(), ids.shape[1])
-        self.statistics.samples += ids.shape[0]
-        self.statistics.tokens += ids.numel()
-
-    def _meet(self, boundary: int, state: Tensor) -> None:
-        """Close the pairs that end here, drop what nothing needs any more, keep this state if a later pair does."""
-        ends, named = self.ending.get(boundary, []), self.named.get(boundary, [])
-        needed = self.last_use.get(boundary, -1) > boundary
-        if ends or needed:
-            token_norm = torch.linalg.vector_norm(state, dim=-1)  # [batch, tokens]
-            channel_norm = torch.linalg.vector_norm(state, dim=1) if "channel" in self.kinds else None
-            here = (state, token_norm, channel_norm)
-            for a in ends:
-                self._add_cosine(a, boundary, self.states[a], here)
-        for a in named:
-            self._add_elementwise(a, boundary, self.states[a][0], state)
-        for a in self.fitted.get(boundary, []):
-            self.statistics.moments[a, boundary].add(self.states[a][0], state)
-        for a in [a for a in self.states if self.last_use[a] <= boundary]:
-            del self.states[a]
-        if needed:
-            self.states[boundary] = here
-
-    def _add_cosine(self, a: int, b: int, first: tuple, second: tuple) -> None:
+    def add_cosine(self, a: int, b: int, first: tuple, second: tuple) -> None:
         sums = self.statistics.cosines.setdefault((a, b), Cosine())
         eps = torch.finfo(torch.float32).tiny
         dots = torch.linalg.vecdot(first[0], second[0])  # [batch, tokens]
@@ -247,11 +218,15 @@ class _Pass:
             total + value.sum().item() for total, value in ((sums.dot, dot), (sums.first, one), (sums.second, two))
         )
         sums.sentence += (dot / (one * two).sqrt().clamp_min(eps)).sum().item()
+        if "last-token-angle" in self.kinds:
+            one, two = (side[0][:, -1].double() for side in (first, second))  # [batch, channels]
+            cosine = torch.linalg.vecdot(one, two) / (one.norm(dim=-1) * two.norm(dim=-1)).clamp_min(eps)
+            sums.angle += cosine.clamp(-1, 1).arccos().sum().item() / torch.pi
         if first[2] is not None:
             dots = torch.linalg.vecdot(first[0], second[0], dim=1)  # [batch, channels]
             sums.channel += (dots / (first[2] * second[2]).clamp_min(eps)).double().mean(1).sum().item()
 
-    def _add_elementwise(self, a: int, b: int, first: Tensor, second: Tensor) -> None:
+    def add_elementwise(self, a: int, b: int, first: Tensor, second: Tensor) -> None:
         for rotated in self.bases:
             one, two = (hadamard_transform(x) if rotated else x for x in (first, second))
             valid = one != 0
@@ -259,10 +234,75 @@ class _Pass:
             sums = torch.stack([ratio, ratio**2, valid.double()]).sum((1, 2))  # [3, channels]
             self.statistics.elementwise[rotated, a, b] = self.statistics.elementwise.get((rotated, a, b), 0.0) + sums
 
-    def _add_magnitudes(self, rotated: bool, means: Tensor, tokens: int) -> None:
+    def add_magnitudes(self, rotated: bool, means: Tensor, tokens: int) -> None:
         """``means`` [N + 1, batch, channels]: mean magnitudes of each sample at every boundary."""
         statistics = self.statistics
         statistics.magnitudes[rotated] = statistics.magnitudes.get(rotated, 0.0) + means.sum(1) * tokens
         for distance in range(1, statistics.span + 1):
             ratio = magnitude_ratios(means[:-distance], means[distance:]).sum(1)
             statistics.ratios[rotated, distance] = statistics.ratios.get((rotated, distance), 0.0) + ratio
+
+
+class _Batch:
+    """A batch on its way through the layers, with the states that are still needed of it."""
+
+    def __init__(self, pass_: _Pass, ids: Tensor):
+        self.pass_, self.ids = pass_, ids
+        self.hidden: Tensor | None = None
+        self.states: dict[int, tuple[Tensor, Tensor, Tensor | None]] = {}
+        self.means: dict[bool, list[Tensor]] = {rotated: [] for rotated in pass_.bases}
+
+    def advance(self, boundary: int) -> None:
+        """Come to this boundary, from the one before."""
+        pass_, decoder = self.pass_, self.pass_.decoder
+        if boundary:
+            hidden = decoder.run(
+                self.hidden if pass_.pool is None else self.hidden.to(decoder.device), boundary - 1, boundary
+            )
+        else:
+            hidden = decoder.embed_tokens(self.ids)
+        self.hidden = hidden if pass_.pool is None else pass_.pool.keep(hidden)
+        wide = self._wide(hidden)
+        for rotated in pass_.bases:
+            seen = hadamard_transform(wide) if rotated else wide
+            self.means[rotated].append(seen.abs().mean(1))  # [batch, channels]
+        self._meet(boundary, wide)
+
+    def finish(self) -> None:
+        """Add what is of the whole batch."""
+        pass_, statistics = self.pass_, self.pass_.statistics
+        last = statistics.layers + 1
+        if pass_.last_use and max(pass_.last_use.values()) >= last:
+            self.hidden = pass_.decoder.norm(self.hidden.to(pass_.decoder.norm.weight.device))
+            self._meet(last, self._wide(self.hidden))
+        for rotated in pass_.bases:
+            pass_.add_magnitudes(rotated, torch.stack(self.means[rotated]).double(), self.ids.shape[1])
+        statistics.samples += self.ids.shape[0]
+        statistics.tokens += self.ids.numel()
+        self.hidden, self.means = None, {}
+
+    def _wide(self, state: Tensor) -> Tensor:
+        """In float32, and on one device: a model may be spread over several."""
+        return state.to(self.pass_.decoder.device, torch.float32)
+
+    def _meet(self, boundary: int, wide: Tensor) -> None:
+        """Close the pairs that end here, drop what nothing needs any more, keep this state if a later pair does."""
+        pass_ = self.pass_
+        ends, named = pass_.ending.get(boundary, []), pass_.named.get(boundary, [])
+        fitted = pass_.fitted.get(boundary, [])
+        needed = pass_.last_use.get(boundary, -1) > boundary
+        firsts = {a: (self._wide(self.states[a][0]), *self.states[a][1:]) for a in {*ends, *named, *fitted}}
+        if ends or needed:
+            token_norm = torch.linalg.vector_norm(wide, dim=-1)  # [batch, tokens]
+            channel_norm = torch.linalg.vector_norm(wide, dim=1) if "channel" in pass_.kinds else None
+            for a in ends:
+                pass_.add_cosine(a, boundary, firsts[a], (wide, token_norm, channel_norm))
+        for a in named:
+            pass_.add_elementwise(a, boundary, firsts[a][0], wide)
+        for a in fitted:
+            moments = pass_.statistics.moments[a, boundary]
+            moments.add(firsts[a][0], wide, counted(wide[..., 0], first=moments.first))
+        for a in [a for a in self.states if pass_.last_use[a] <= boundary]:
+            del self.states[a]
+        if needed:  # while batches take turns in the model's type, which is smaller
+            self.states[boundary] = (wide if pass_.pool is None else self.hidden, token_norm, channel_norm)

@@ -3,24 +3,23 @@
 A saved model is a plain `save_pretrained` directory (any Hugging Face tool reads it) with the tokenizer. If the model
 carries patches (`common.hooks.attach_patch`), two files lie beside it:
 
-    patches.json         {"format": 1, "patches": [{"kind", "position", "options", "tensors": {name: shape}}, ...]}
+    patches.json         {"format": 1, "patches": [{"kind", "package", "position", "options", "tensors": {name: shape}}]}
     patches.safetensors  "<index in the list>.<name>" -> tensor, in the patch's own dtype
 
 Such a directory loaded by plain Hugging Face code is the pruned model without its patches; `load` restores both. A third,
 `.layer-pruning.json` (`common.exchange`), names every file that was written, and so what may be replaced later.
 
 Patches are not submodules of the model (why: `common.hooks`), so its own state dict needs no filtering. `common` knows no
-method: a method's package registers how to rebuild its patch with `register_patch(kind, loader)` when it is imported.
+method: a method's package registers how to rebuild its patch (`common.hooks.register_patch`) when it is imported.
 Only safetensors are read; nothing is ever unpickled.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -29,25 +28,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from common import exchange
+from common import exchange, streaming
+from common.baselines import ghosted, streamline  # noqa: F401 - register their patches
 from common.decoder import SUPPORTED
 from common.errors import UserError
-from common.hooks import attach_patch, patches
+from common.hooks import PATCH_LOADERS, attach_patch, patches
 
 FORMAT = 1
 PATCHES_JSON, PATCHES_TENSORS = "patches.json", "patches.safetensors"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json")
-
-PatchLoader = Callable[[dict[str, Tensor], dict], nn.Module]
-_LOADERS: dict[str, PatchLoader] = {}
-
-
-def register_patch(kind: str, loader: PatchLoader) -> None:
-    """Make patches of `kind` loadable: `loader(tensors, options)` rebuilds the module from its state dict and options.
-
-    options: the JSON-able mapping in the module's attribute `options` when it was saved, {} if it has none.
-    """
-    _LOADERS[kind] = loader
 
 
 def save(model: nn.Module, tokenizer, path: str | os.PathLike, texts: Mapping[str, str] | None = None) -> Path:
@@ -61,7 +50,10 @@ def save(model: nn.Module, tokenizer, path: str | os.PathLike, texts: Mapping[st
         raise UserError(f"cannot save to {path}: {reason}, or choose another path")
 
     def write(directory: Path) -> None:
-        model.save_pretrained(directory)
+        if streaming.of(model) is None:
+            model.save_pretrained(directory)
+        else:
+            streaming.save(model, directory)
         if tokenizer is not None:
             tokenizer.save_pretrained(directory)
         _write_patches(model, directory)
@@ -106,16 +98,25 @@ def load(
     device: str | torch.device = "cpu",
     dtype: torch.dtype | str | None = None,
     trust_remote_code: bool = False,
+    stream: int | None = None,
 ) -> tuple[nn.Module, object]:
     """Load `(model.eval(), tokenizer)` from a directory; tokenizer is None when it holds none.
 
     device: 'auto' spreads the model over what there is. dtype None: as saved. trust_remote_code runs Python files from the
-    directory. Raises UserError when the directory is no checkpoint, is incomplete, has only pickled weights, an unsupported
-    architecture, or patches of an unregistered kind.
+    directory. stream: hold two layers at a time and so many bytes of hidden states (`common.streaming`).
+
+    Raises:
+        UserError: the directory is no checkpoint, is incomplete, has only pickled weights, an unsupported architecture, or
+            patches of an unregistered kind.
     """
     path = Path(path)
     check_directory(path, trust_remote_code)
     described = _read_patches(path)  # before the weights: a missing registration should not cost minutes
+    if stream is not None:
+        dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+        config = read_config(path / "config.json")
+        model = streaming.load(path, config, device=torch.device(device), dtype=dtype, states=stream)
+        return _patched(model, described), load_tokenizer(path)
     placement = {"device_map": "auto"} if str(device) == "auto" else {}
     try:
         model, report = transformers.AutoModelForCausalLM.from_pretrained(
@@ -138,9 +139,13 @@ def load(
         )
     if not placement:
         model.to(device)
+    return _patched(model, described), tokenizer
+
+
+def _patched(model: nn.Module, described: list[tuple[dict, dict[str, Tensor]]]) -> nn.Module:
     for entry, tensors in described:
-        attach_patch(model, entry["position"], _LOADERS[entry["kind"]](tensors, entry["options"]), entry["kind"])
-    return model.eval(), tokenizer
+        attach_patch(model, entry["position"], PATCH_LOADERS[entry["kind"]](tensors, entry["options"]), entry["kind"])
+    return model.eval()
 
 
 def _write_patches(model: nn.Module, directory: Path) -> None:
@@ -151,6 +156,7 @@ def _write_patches(model: nn.Module, directory: Path) -> None:
         entries.append(
             {
                 "kind": patch.kind,
+                "package": PATCH_LOADERS[patch.kind].__module__ if patch.kind in PATCH_LOADERS else None,
                 "position": patch.position,
                 "options": dict(getattr(patch.module, "options", {})),
                 "tensors": {name: list(value.shape) for name, value in state.items()},
@@ -177,15 +183,15 @@ def _read_patches(directory: Path) -> list[tuple[dict, dict[str, Tensor]]]:
             (entry, {name: stored[f"{index}.{name}"] for name in entry["tensors"]})
             for index, entry in enumerate(content["patches"])
         ]
-        kinds = {entry["kind"] for entry, _ in described}
+        kinds = {entry["kind"]: entry.get("package") or "the package of its method" for entry, _ in described}
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise UserError(f"cannot load the patches in {directory}: {_reason(error)}; save the model again") from error
-    importlib.import_module("common.baselines.streamline")  # registers its own; late, because it imports this module
-    for kind in sorted(kinds - _LOADERS.keys()):
-        raise UserError(
-            f"cannot load {directory}: it has a patch of kind {kind!r}, which nothing imported so far can rebuild; "
-            f"import the paper's package first (`import papers.{kind.split('.')[0].split('-')[0]}`)"
-        )
+    for kind, package in sorted(kinds.items()):
+        if kind not in PATCH_LOADERS:
+            raise UserError(
+                f"cannot load {directory}: it has a patch of kind {kind!r}, which nothing imported so far can rebuild; "
+                f"import {package} first"
+            )
     return described
 
 

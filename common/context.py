@@ -6,10 +6,10 @@ import hashlib
 import json
 import logging
 import os
-import random
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -232,11 +232,9 @@ def sampler(*names: str):
     return registered
 
 
-@sampler(*calibration.SAMPLERS)
-def crops(context: Context, entry: Calibration, generator: random.Random | None = None) -> Tensor:
-    """Random crops of the joined text, see `calibration.sample_crops`."""
-    options = {"sampler": entry.sampler, "generator": generator} | entry.drawing()
-    return calibration.sample_crops(_ids(context.tokenizer, entry.corpus), **options)
+def crops(context: Context, entry: Calibration, **usual) -> Tensor:
+    """Random crops of the joined text, by options of `calibration.sample_crops`; usual: what the entry does not say."""
+    return calibration.sample_crops(_ids(context.tokenizer, entry.corpus), **usual | entry.drawing())
 
 
 @sampler("windows")
@@ -249,19 +247,6 @@ def first_windows(context: Context, entry: Calibration) -> Tensor:
 def lines(context: Context, entry: Calibration) -> Tensor:
     """SLEB's shuffled lines."""
     return calibration.sample_lines(context.tokenizer, corpora.texts(entry.corpus), **entry.drawing())
-
-
-@sampler("documents")
-def documents(context: Context, entry: Calibration) -> Tensor:
-    """Crops of single documents, by the generator that has drawn the recipe's own crops.
-
-    Prune&Comp's official code seeds it for those alone.
-    """
-    before = context.calibration
-    generator = random.Random(before.seed)
-    crops(context, replace(before, seed=None), generator)
-    texts = corpora.texts(entry.corpus)
-    return calibration.sample_documents(context.tokenizer, texts, generator=generator, **entry.drawing())
 
 
 class Cut(Repair):
@@ -290,5 +275,9 @@ def _remove(context: Context, selection: Selection | Pruning, repair: Repair | N
         raise UserError(f"{selection.title()} repairs by itself; leave the recipe's repair out")
     selection.apply(context)
     if isinstance(selection, Selection):
+        started = time.perf_counter()
         (repair or Cut()).apply(context)
+        if repair is not None:
+            seconds = round(time.perf_counter() - started, 2)
+            context.details["repair"] = {"calibration_tokens": repair.tokens(context), "seconds": seconds}
     context.details |= {"layers": layers, "layer_executions": context.decoder.executions}

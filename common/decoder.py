@@ -59,16 +59,20 @@ SUPPORTED: dict[str, Architecture] = {
 class ResidualWriter:
     """One parameter that writes into the residual stream (or, the final norm's gain, into the head).
 
-    name: path of the parameter, relative to the layer; module, parameter: where it is; offset_gain: see `Architecture`.
+    name: path of the parameter, relative to the layer; module, parameter: where it is; offset_gain: see `Architecture`;
+    layer: the layer that it is in, None for embedding and norm.
     """
 
     name: str
     module: nn.Module
     parameter: str
     offset_gain: bool = False
+    layer: nn.Module | None = None
 
     @property
     def tensor(self) -> nn.Parameter:
+        if self.layer is not None:
+            at_hand(self.layer)
         return getattr(self.module, self.parameter)
 
     def scaled(self, values: Tensor, factor: float) -> Tensor:
@@ -113,6 +117,13 @@ def boundary_module(model: nn.Module, position: int) -> nn.Module:
     if not 0 <= position <= len(layers):
         raise UserValueError(f"no boundary X[{position}]: the model has {len(layers)} layers, so 0..{len(layers)}")
     return layers[position] if position < len(layers) else model.model.norm
+
+
+def at_hand(layer: nn.Module) -> nn.Module:
+    """The layer, with its weights in memory: those of a streamed model (`common.streaming`) are read now."""
+    if (fetch := vars(layer).get("fetch")) is not None:
+        fetch()
+    return layer
 
 
 class Decoder:
@@ -164,6 +175,11 @@ class Decoder:
     @property
     def device(self) -> torch.device:
         return self.embed.weight.device
+
+    @property
+    def streamed(self) -> bool:
+        """Whether layers are read from disk when they are called: then take all batches through one before the next."""
+        return hasattr(self.model, "streamed")
 
     def embed_tokens(self, ids: Tensor) -> Tensor:
         """`ids` [batch, tokens] -> `X[0]` [batch, tokens, channels] (Gemma 2: already times sqrt(channels))."""
@@ -236,7 +252,9 @@ class Decoder:
             module = self.layers[layer].get_submodule(module_path)
             for name in (parameter,) if parameter else ("weight", "bias"):
                 if getattr(module, name, None) is not None:
-                    writers.append(ResidualWriter(f"{module_path}.{name}", module, name, self.spec.offset_gain))
+                    writers.append(
+                        ResidualWriter(f"{module_path}.{name}", module, name, self.spec.offset_gain, self.layers[layer])
+                    )
         return writers
 
     def embedding_writer(self) -> ResidualWriter:

@@ -25,6 +25,17 @@ from torch import Tensor, nn
 from common.decoder import boundary_module, layer_list
 from common.errors import UserError
 
+PatchLoader = Callable[[dict[str, Tensor], dict], nn.Module]
+PATCH_LOADERS: dict[str, PatchLoader] = {}
+
+
+def register_patch(kind: str, loader: PatchLoader) -> None:
+    """Make patches of `kind` loadable: `loader(tensors, options)` rebuilds the module from its state dict and options.
+
+    options: the JSON-able mapping in the module's attribute `options` when it was saved, {} if it has none.
+    """
+    PATCH_LOADERS[kind] = loader
+
 
 @contextmanager
 def capture(model: nn.Module, layers: Iterable[int], callback: Callable[[int, Tensor], None]) -> Iterator[None]:
@@ -94,7 +105,7 @@ class Patch:
 def attach_patch(model: nn.Module, position: int, module: nn.Module, kind: str | None = None) -> Patch:
     """Insert `module` at boundary `position` (0..N of the present model); several at one boundary act in order.
 
-    kind: the name its loader is registered under in `common.checkpoint`; default `module.kind`.
+    kind: the name its loader is registered under (`register_patch`); default `module.kind`.
     """
     kind = kind or getattr(module, "kind", None)
     if not isinstance(kind, str):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from common.calibration import Statistics
-from common.decoder import Decoder, gained
+from common.decoder import Decoder, at_hand, gained
 from common.errors import UserValueError, unknown
 from common.losses import next_token_loss, token_losses
 from common.progress import track
@@ -147,7 +147,7 @@ def magnitude(
         factor = (factors or {}).get(layer, 1.0)
         writers = {id(w.tensor): w for w in decoder.residual_writers(layer)} if factor != 1.0 else {}
         score = 0.0
-        for weight in scored_weights(decoder.layers[layer], norms).values():
+        for weight in scored_weights(at_hand(decoder.layers[layer]), norms).values():
             wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
             if id(weight) in writers:
                 wide = writers[id(weight)].scaled(wide, factor)
@@ -241,9 +241,11 @@ def taylor(
 
 
 def spacing(decoder: Decoder, ids: Tensor) -> int:
-    """k such that every k-th layer's input on ``ids`` [samples, tokens] fits into STATE_BYTES."""
+    """k such that every k-th layer's input on ``ids`` [samples, tokens] fits into STATE_BYTES, or into what a streamed model
+    has for states."""
+    room = decoder.model.streamed.states if decoder.streamed else STATE_BYTES
     state = ids.numel() * decoder.hidden_size * decoder.embed.weight.element_size()
-    return max(1, -(-state * (decoder.num_layers + 1) // STATE_BYTES))
+    return min(decoder.num_layers + 1, max(1, -(-state * (decoder.num_layers + 1) // max(room, 1))))
 
 
 @torch.no_grad()

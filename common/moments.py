@@ -5,12 +5,14 @@ For x = X[a] and y = X[b] (rows, one a token) every estimator minimises
     sum over tokens of  |x A - y|^2 / |x|^2
 
 over one family of A: a multiple of the identity, a diagonal matrix (plain or in the Hadamard basis), or any matrix. The
-weight makes each token count alike: a massive token, a thousand times the others' norm, would else decide alone. What is
-kept are sums over tokens, so memory does not grow with them. The four papers match magnitudes instead.
+weight makes each token count alike: a massive token, a thousand times the others' norm, would else decide alone. `WEIGHTS`
+names the choice, and the first token, which is where such tokens mostly are, can be left out instead. What is kept are sums
+over tokens, so memory does not grow with them. The four papers match magnitudes instead. `Regression` is the general case:
+what the stream lacks, from any inputs.
 
 Who was first: ReplaceMe (arXiv 2505.02819, May 2025) fits a matrix by least squares to the last kept MLP's output, Ghosted
-Layers (2605.15491, May 2026) one to the stream, without weights and with a ridge of 1e-6. Ours are the weights, the ridge
-as a share of the mean eigenvalue, the families between one factor and any matrix, and `unexplained`.
+Layers (2605.15491, May 2026) one to the stream, without weights and with a ridge of 1e-6 (`common.baselines`). Ours are the
+weights, the ridge as a share of the mean eigenvalue, the families between one factor and any matrix, and `unexplained`.
 """
 
 from __future__ import annotations
@@ -20,13 +22,33 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from common.errors import UserValueError
+from common.errors import UserError, UserValueError, unknown
 from common.hadamard import hadamard_transform
 
 # Ridge of the full matrix as a share of the Gram matrix's mean eigenvalue.
 RIDGE = 0.01
 # A channel so small beside the mean one is silence and float32's rounding.
 SILENCE = 1e-6
+# What a token's squared error is multiplied by: one over the squared norm of the stream there, or 1.
+WEIGHTS = ("inverse-norm", "none")
+
+
+def check_weights(name: str) -> None:
+    """Refuse a name that is not in `WEIGHTS`."""
+    if name not in WEIGHTS:
+        raise unknown("token weighting", name, WEIGHTS)
+
+
+def counted(ids: Tensor, padding: Tensor | None = None, first: bool = True) -> Tensor | None:
+    """Which tokens of ``ids`` [batch, tokens] enter the sums, boolean of that shape; None for all.
+
+    padding: the attention mask, 1 for tokens and 0 for padding, which never counts. first: whether a sample's first token
+    does.
+    """
+    if padding is None:
+        return None if first else torch.arange(ids.shape[1], device=ids.device).expand(ids.shape) > 0
+    there = padding.bool()
+    return there if first else there & (there.cumsum(1) > 1)
 
 
 def silent(magnitudes: Tensor) -> Tensor:
@@ -43,12 +65,15 @@ def silent(magnitudes: Tensor) -> Tensor:
 class Moments:
     """Weighted sums over the tokens of one pair of boundaries, in float64.
 
-    tokens: those with a non-zero x. dot, target: sums of <x, y> / |x|^2 and |y|^2 / |x|^2. squares, products: [channels],
-    sums of x_k^2 / |x|^2 and x_k y_k / |x|^2, plain (False) and rotated (True). gram, cross: [channels, channels], sums of
-    x^T x / |x|^2 and x^T y / |x|^2, where they were asked for.
+    tokens: those with a non-zero x. dot, target: sums of w <x, y> and w |y|^2. squares, products: [channels], sums of
+    w x_k^2 and w x_k y_k, plain (False) and rotated (True). gram, cross: [channels, channels], sums of w x^T x and
+    w x^T y, where they were asked for. weights: w is 1 / |x|^2 or 1 (`WEIGHTS`). first: whether a sample's first token
+    counts.
     """
 
     matrices: bool = False
+    weights: str = "inverse-norm"
+    first: bool = True
     tokens: int = 0
     dot: float = 0.0
     target: float = 0.0
@@ -57,12 +82,19 @@ class Moments:
     gram: Tensor | None = None
     cross: Tensor | None = None
 
-    def add(self, x: Tensor, y: Tensor) -> None:
-        """Add a batch: ``x`` and ``y`` [..., channels]."""
-        x, y = x.flatten(0, -2).double(), y.flatten(0, -2).double()
+    @property
+    def size(self) -> float:
+        """The sum of w |x|^2, which is the number of tokens where w is 1 / |x|^2."""
+        return self.tokens if self.weights == "inverse-norm" else self.squares[False].sum().item()
+
+    def add(self, x: Tensor, y: Tensor, keep: Tensor | None = None) -> None:
+        """Add a batch: ``x`` and ``y`` [..., channels]; of its tokens those in ``keep`` [...], boolean, None for all."""
+        x, y = (value.flatten(0, -2) if keep is None else value[keep.to(value.device)] for value in (x, y))
+        x, y = x.double(), y.double()
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         seen = norm > 0
-        x, y = (torch.where(seen, value / norm, 0.0) for value in (x, y))
+        if self.weights == "inverse-norm":
+            x, y = (torch.where(seen, value / norm, 0.0) for value in (x, y))
         self.tokens += int(seen.sum())
         self.target += y.square().sum().item()
         for rotated in (False, True):
@@ -75,12 +107,12 @@ class Moments:
             self.cross = x.T @ y if self.cross is None else self.cross + x.T @ y
 
     def scalar(self) -> float:
-        """The best single factor: the mean over tokens of cos(x, y) |y| / |x|.
+        """The best single factor; by the weights 1 / |x|^2 the mean over tokens of cos(x, y) |y| / |x|.
 
         So it is the ratio of norms times the cosine: where the removed layers add new directions, matching magnitudes
         scales too much.
         """
-        return self.dot / max(self.tokens, 1)
+        return self.dot / (self.size or 1)
 
     def channels(self, rotated: bool = False) -> Tensor:
         """The best factor of each (rotated) channel alone, [channels]; 1 where a channel is always zero (`silent`)."""
@@ -106,9 +138,89 @@ class Moments:
 
     def unexplained(self, values: float | Tensor, rotated: bool = False) -> float:
         """What a factor, channel factors or a matrix leave of the weighted error of doing nothing (1: no better)."""
-        nothing = self.tokens - 2 * self.dot + self.target
+        nothing = self.size - 2 * self.dot + self.target
         if isinstance(values, Tensor) and values.ndim == 2:
             error = ((self.gram @ values - 2 * self.cross) * values).sum() + self.target
         else:
             error = (self.squares[rotated] * values**2 - 2 * self.products[rotated] * values).sum() + self.target
         return float(error) / nothing
+
+
+def _added(total: Tensor | None, rows: Tensor, others: Tensor | None = None) -> Tensor:
+    """``total``, in place, and rows' rows, or rows' others; None is zero."""
+    product = rows.T @ (rows if others is None else others)
+    return product if total is None else total.add_(product)
+
+
+@dataclass
+class Regression:
+    """Sums over tokens, float64, of the regression of what the stream lacks on some inputs.
+
+    gram, cross: H'H [features, features] and H'E [features, channels] of the inputs H and of what lacks, E; error: |E|^2;
+    target: |T|^2 of the stream that is wanted. intercept: H has a last column of ones, which is not damped. weights: the
+    rows are divided by the norms of T ("inverse-norm"), or not.
+    """
+
+    intercept: bool = False
+    weights: str = "none"
+    tokens: int = 0
+    gram: Tensor | None = None
+    cross: Tensor | None = None
+    error: float = 0.0
+    target: float = 0.0
+
+    def add(
+        self, inputs: Tensor, missing: Tensor, target: Tensor, keep: Tensor | None = None, *, gram: bool = True
+    ) -> None:
+        """A batch: ``inputs`` [..., features], ``missing`` and ``target`` [..., channels]; ``keep`` [...], None for all.
+
+        gram: add to H'H, too; another regression on the same inputs may do so for several.
+        """
+        rows = (inputs, missing, target)
+        rows = [value.flatten(0, -2) if keep is None else value[keep.to(value.device)] for value in rows]
+        inputs, missing, target = (value.to(rows[0].device, torch.float64) for value in rows)
+        self.tokens += len(inputs)
+        if self.intercept:
+            inputs = torch.cat([inputs, inputs.new_ones(len(inputs), 1)], 1)
+        if self.weights == "inverse-norm":
+            norm = torch.linalg.vector_norm(target, dim=-1, keepdim=True)
+            inputs, missing, target = (torch.where(norm > 0, v / norm, 0.0) for v in (inputs, missing, target))
+        if gram:
+            self.gram = _added(self.gram, inputs)
+        self.cross = _added(self.cross, inputs, missing)
+        self.error += missing.square().sum().item()
+        self.target += target.square().sum().item()
+
+    def solved(self, ridge: float, absolute: bool = False) -> Tensor:
+        """D [features, channels] of least |H D - E|^2 + r |D|^2; with an intercept, that is its last row.
+
+        r is ``ridge`` times the mean eigenvalue of H'H, or ``ridge`` itself (``absolute``).
+
+        Raises:
+            UserError: there is no single such D: r is 0, and the tokens do not span all features.
+        """
+        own = self.gram[:-1, :-1] if self.intercept else self.gram
+        penalty = torch.full((len(own),), ridge if absolute else ridge * own.trace().item() / len(own))
+        penalty = torch.cat([penalty, torch.zeros(1)]) if self.intercept else penalty
+        damped = self.gram + torch.diag(penalty).to(self.gram)
+        factor, failed = torch.linalg.cholesky_ex(damped)
+        pivots = factor.diagonal()
+        singular = failed or (pivots.min() / pivots.max()) ** 2 < len(own) * torch.finfo(torch.float64).eps
+        solution = torch.linalg.solve_ex(damped, self.cross)[0] if failed else torch.cholesky_solve(self.cross, factor)
+        if not torch.isfinite(solution).all() or (ridge == 0 and singular):
+            raise UserError(
+                f"{self.tokens} calibration tokens do not determine a matrix of {len(own)} inputs; use more text or a ridge"
+            )
+        return solution
+
+    def left(self, change: Tensor) -> float:
+        """|H D - E|^2 for D ``change`` [features, channels]."""
+        quadratic = (change * (self.gram @ change)).sum() - 2 * (change * self.cross).sum()
+        return max(self.error + quadratic.item(), 0.0)
+
+    def with_(self, other: Regression) -> Regression:
+        """The sums over both regressions' tokens."""
+        totals = {
+            name: getattr(self, name) + getattr(other, name) for name in ("gram", "cross", "error", "target", "tokens")
+        }
+        return Regression(self.intercept, self.weights, **totals)

@@ -17,6 +17,7 @@ from functools import cache
 from typing import Any, ClassVar
 
 from common.errors import UserError, unknown
+from common.flags import option
 
 PARTS = ("selection", "repair", "training", "calibration")
 SHAPE_ONLY = "shape only"  # the weights of a recipe that needs none
@@ -110,7 +111,7 @@ class Calibration(Options):
     count: int | None = None
     seed: int | None = None
     shuffle: str | None = None
-    sentences: int | None = None
+    sentences: int | None = option(None, "calibration sentences, read in place of windows", least=1, most=100_000)
 
     def drawing(self) -> dict:
         """The options of a sampler: what is given, but for the text and the sampler's name."""
@@ -171,9 +172,17 @@ class Pruning(Step):
 
 
 class Repair(Step):
-    """Removes the layers that were chosen, ``context.removed``, and repairs the cut."""
+    """Removes the layers that were chosen, ``context.removed``, and repairs the cut.
+
+    ``context.details["repair"]`` gets its calibration tokens and its seconds, the surgery among them; a pass that the
+    selection made or that was kept is not in them.
+    """
 
     part = "repair"
+
+    def tokens(self, context) -> int:
+        """How many calibration tokens it sees."""
+        return context.windows().numel() if context.calibrated else 0
 
 
 class Training(Step):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 
 from common.errors import UserError, unknown
 
-KINDS = ("linearpatch", "prunecomp")
+KINDS = ("mean-of-ratios", "ratio-of-means")
 
 Cells = Mapping[str, float]
 Errors = Mapping[str, float | None]
@@ -103,11 +103,11 @@ def average_stderr(errors: Errors) -> float | None:
     return _quadrature((1 / len(errors), error) for error in errors.values())
 
 
-def retained_performance(cells: Cells, dense: Cells, kind: str = "linearpatch") -> float:
+def retained_performance(cells: Cells, dense: Cells, kind: str = "mean-of-ratios") -> float:
     """Retained performance in percent: 100 times
 
-    kind 'linearpatch': the mean over tasks of cells[t] / dense[t]   (LinearPatch's RP; every printed row fits);
-    kind 'prunecomp':   mean(cells) / mean(dense)                    (Prune&Comp's RP; every printed row fits).
+    kind 'mean-of-ratios': the mean over tasks of cells[t] / dense[t]   (LinearPatch's RP; every printed row fits);
+    kind 'ratio-of-means': mean(cells) / mean(dense)                    (Prune&Comp's RP; every printed row fits).
 
     Raises UserError when the tasks differ, a dense score is 0 or the kind is unknown.
     """
@@ -115,14 +115,14 @@ def retained_performance(cells: Cells, dense: Cells, kind: str = "linearpatch") 
 
 
 def retained_performance_stderr(
-    cells: Cells, dense: Cells, errors: Errors, dense_errors: Errors, kind: str = "linearpatch"
+    cells: Cells, dense: Cells, errors: Errors, dense_errors: Errors, kind: str = "mean-of-ratios"
 ) -> float | None:
     """Standard error of `retained_performance`, in percent, from the errors of both models.
 
     Not for the dense model against itself, which retains 100 % by definition.
     """
     scales = _scales(cells, dense, kind)
-    if kind == "linearpatch":
+    if kind == "mean-of-ratios":
         ratios = {task: cells[task] / dense[task] for task in cells}
     else:
         ratios = dict.fromkeys(cells, average(cells) / average(dense))
@@ -140,7 +140,7 @@ def _scales(cells: Cells, dense: Cells, kind: str) -> dict[str, float]:
         raise UserError("no scores to compare")
     if not all(dense.values()):
         raise UserError("a dense score of 0 leaves nothing to retain")
-    if kind == "linearpatch":
+    if kind == "mean-of-ratios":
         return {task: 100 / (len(cells) * dense[task]) for task in cells}
     return dict.fromkeys(cells, 100 / sum(dense.values()))
 

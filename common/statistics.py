@@ -15,7 +15,9 @@ from torch import Tensor
 from common.errors import UserValueError, unknown
 from common.moments import Moments, silent
 
-COSINES = ("token", "channel", "flat-batch", "flat-sentence")
+COSINES = ("token", "channel", "flat-batch", "flat-sentence", "last-token-angle")
+# Those that a pass has to be asked for; the others come with any.
+_ASKED = ("channel", "last-token-angle")
 ESTIMATORS = ("ratio-of-means", "pooled-l1", "elementwise", "least-squares")
 
 
@@ -35,15 +37,16 @@ class Cosine:
     dot: float = 0.0
     first: float = 0.0
     second: float = 0.0
+    angle: float = 0.0
 
 
 @dataclass
 class Statistics:
     """What one pass over the calibration set found. Boundaries are 0..N, and N + 1 for the state after the final norm.
 
-    kinds: the cosines that were asked for; all but ``channel`` come with any. samples, tokens: size of the set. magnitude
-    sums are float64 [N + 1, channels]; ratio sums are float64 [N + 1 - d, channels] for every distance d up to ``span``:
-    enough for the scales of any run of up to ``span`` layers.
+    kinds: the cosines that were asked for; all but ``channel`` and ``last-token-angle`` come with any. samples, tokens: size
+    of the set. magnitude sums are float64 [N + 1, channels]; ratio sums are float64 [N + 1 - d, channels] for every distance
+    d up to ``span``: enough for the scales of any run of up to ``span`` layers.
     elementwise: sums of ratios, of their squares and of ones, float64 [3, channels], and moments: of the pairs named.
     """
 
@@ -65,18 +68,22 @@ class Statistics:
         channel: along tokens, per channel, mean over channels and samples (LinearPatch's official code).
         flat-batch: one cosine of the whole calibration set (Reassessing's official code).
         flat-sentence: one cosine per sample, mean over samples (LaCo's official code, there on two models' outputs).
+        last-token-angle: no cosine, but 1 less arccos(cosine) / pi of each sample's last token, mean over samples: UIDL's
+        angular distance (arXiv 2403.17887, Eq. 8) taken from 1.
         """
         if kind not in COSINES:
             raise unknown("cosine", kind, COSINES)
         if (a, b) not in self.cosines:
             raise UserValueError(f"no cosine of X[{a}] and X[{b}] was collected; name the pair in collect(pairs=...)")
-        if kind == "channel" and kind not in self.kinds:
-            raise UserValueError('no channel cosine was collected; call collect(kinds=("channel",))')
+        if kind in _ASKED and kind not in self.kinds:
+            raise UserValueError(f'no {kind} cosine was collected; call collect(kinds=("{kind}",))')
         sums = self.cosines[a, b]
         if kind == "token":
             return sums.token / sums.tokens
         if kind == "flat-batch":
             return sums.dot / (sums.first * sums.second) ** 0.5
+        if kind == "last-token-angle":
+            return 1 - sums.angle / self.samples
         return (sums.channel if kind == "channel" else sums.sentence) / self.samples
 
     def magnitude(self, boundary: int, rotated: bool = False) -> Tensor:
@@ -139,17 +146,21 @@ class Statistics:
         elementwise: Iterable[tuple[int, int]] = (),
         moments: Iterable[tuple[int, int]] = (),
         matrices: Iterable[tuple[int, int]] = (),
+        weights: str = "inverse-norm",
+        first: bool = True,
     ) -> bool:
         """Whether this is all that `common.calibration.collect` with these options would find."""
+        matrices, moments = list(matrices), list(moments)
         bases = (False, True) if rotate else (False,)
         return (
             span <= self.span
             and self.cosines.keys() >= set(pairs)
-            and ("channel" not in kinds or "channel" in self.kinds)
+            and all(kind in self.kinds for kind in _ASKED if kind in kinds)
             and self.magnitudes.keys() >= set(bases)
             and self.elementwise.keys() >= {(rotated, a, b) for a, b in elementwise for rotated in bases}
             and self.moments.keys() >= {*moments, *matrices}
             and all(self.moments[pair].matrices for pair in matrices)
+            and all((self.moments[p].weights, self.moments[p].first) == (weights, first) for p in [*moments, *matrices])
         )
 
     def to_bytes(self) -> bytes:

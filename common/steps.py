@@ -1,4 +1,7 @@
-"""Steps that several papers compare with: ways to choose layers, and LLM-Streamline's networks in their place."""
+"""Steps that several papers compare with: ways to choose layers, and LLM-Streamline's networks in their place.
+
+The repairs without training that are compared with, and LoRP's choice, are in `common.baselines`.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,17 @@ from typing import Any
 from torch import Tensor
 
 from common import importance, selection
-from common.baselines import streamline
-from common.context import Context, lines
+from common.baselines import ghosted, lorp, replaceme, streamline  # noqa: F401 - those with steps register them
+from common.context import Context, crops, lines
 from common.errors import UserError
 from common.fitting import Fitting
+from common.flags import option
 from common.recipe import Calibration, Repair, Selection, register
+from common.statistics import COSINES
 
 POINTS = 250  # of a loss curve in a record
-HELD_OUT = 16  # windows, of LinearPatch's official scripts; how many LLM-Streamline's code takes is its data's
+# Windows, and the seed of their crops, of LinearPatch's official scripts; how many LLM-Streamline's code takes is its data's.
+HELD_OUT, SEED = 16, 2
 
 
 @register("given")
@@ -69,10 +75,10 @@ class BlockInfluence(Selection):
 @register("window")
 @dataclass(frozen=True)
 class Window(Selection):
-    """The run of layers whose output is most like its input (LinearPatch Eq. 2)."""
+    """The run of layers whose output is most like its input (LinearPatch Eq. 2; by `last-token-angle`: UIDL)."""
 
     count: int
-    cosine: str = "token"
+    cosine: str = option("token", "that selects", choices=COSINES)
     exclude_ends: bool = False
 
     def choose(self, context: Context) -> Sequence[int]:
@@ -117,6 +123,9 @@ class TrainedRepair(Repair):
         """How it trains."""
         return replace(default, **self.said(*(f.name for f in fields(Fitting) if f.name not in without)))
 
+    def tokens(self, context: Context) -> int:
+        return 0 if self.samples is None else self.windows(context).numel()
+
     def windows(self, context: Context) -> Tensor:
         """The training windows [samples, tokens].
 
@@ -159,8 +168,7 @@ class _Streamline(TrainedRepair):
         windows, held_out = self.windows(context), None
         count = HELD_OUT if code and self.validation is None else self.validation
         if count:
-            entry = replace(context.calibration, count=count, sampler="linearpatch-validation")
-            held_out = context.tokens(entry)
+            held_out = crops(context, replace(context.calibration, count=count), seed=SEED, stretch="validation")
         settings = streamline.Settings(fitting=fitting, **self.said(*names))
         options = {"folder": context.folder / "streamline", "progress": context.progress}
         report = method(context.model, context.removed, windows, settings, validation=held_out, **options)

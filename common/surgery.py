@@ -13,8 +13,14 @@ import torch
 from torch import nn
 
 from common.decoder import architecture_of, boundary_module, layer_list
-from common.errors import UserValueError
+from common.errors import UserError, UserValueError
 from common.hooks import attach_patch, take_patch_hooks
+
+# The linear layers whose biases a config promises with one flag.
+_BIASED = {
+    "mlp_bias": ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
+    "attention_bias": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"),
+}
 
 
 def remove_layers(model: nn.Module, indices: Iterable[int]) -> None:
@@ -84,6 +90,27 @@ def untie_embeddings(model: nn.Module) -> None:
     if head.weight is embedding.weight:
         head.weight = nn.Parameter(embedding.weight.detach().clone(), requires_grad=embedding.weight.requires_grad)
     model.config.tie_word_embeddings = False
+
+
+def add_biases(model: nn.Module, flag: str) -> None:
+    """Give linear layers the biases that a config's ``flag`` promises, zeros where there were none, in place.
+
+    flag: ``mlp_bias`` (gate_proj, up_proj, down_proj) or ``attention_bias`` (q_proj, k_proj, v_proj, o_proj); in every layer,
+    for the flag is the whole model's. What the model computes stays the same.
+
+    Raises:
+        UserError: the architecture's config has no such flag.
+    """
+    if not hasattr(model.config, flag):
+        raise UserError(
+            f"architecture {model.config.model_type!r} has no {flag} in its config; leave the intercept out"
+        )
+    for layer in layer_list(model):
+        for path in _BIASED[flag]:
+            linear = layer.get_submodule(path)
+            if linear.bias is None:
+                linear.bias = nn.Parameter(linear.weight.new_zeros(len(linear.weight)), linear.weight.requires_grad)
+    setattr(model.config, flag, True)
 
 
 def _validated(indices: Iterable[int], count: int) -> set[int]:

@@ -1,6 +1,7 @@
 """One package per paper: the method, and the numbers the paper reports. Papers never import one another.
 
-What recipes may name is in `papers.<paper>.steps`, or in a method's only module, `papers/<method>.py`.
+What recipes may name is in `papers.<paper>.steps`, or in a method's only module, `papers/<method>.py`; how a paper measures
+is in `papers.<paper>.measures`.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ if sys.argv[:1] == ["-m"]:  # `python -m papers.<paper>`: this and the paper's p
 
 
 def load_steps() -> None:
-    """Import every paper's steps, so that recipes can name them."""
+    """Import every paper's steps and measures, so that recipes and tables can name them."""
     for found in pkgutil.iter_modules(__path__, f"{__name__}."):
-        name = f"{found.name}.steps" if found.ispkg else found.name
-        if not found.ispkg or find_spec(name):
-            importlib.import_module(name)
+        names = [f"{found.name}.{part}" for part in ("steps", "measures")] if found.ispkg else [found.name]
+        for name in names:
+            if find_spec(name):
+                importlib.import_module(name)

@@ -263,7 +263,7 @@ def _derive(rows: list[tuple[Row, Subject, dict]], columns: list[Column]) -> dic
             elif not all(reference[name].value for name in names):  # after a quick look, for instance
                 scores[column.label] = "the dense model scores 0"
             else:
-                kind = "linearpatch" if column.derived == "retained" else "prunecomp"
+                kind = "mean-of-ratios" if column.derived == "retained" else "ratio-of-means"
                 scores[column.label] = _retained(scores, reference, names, row.dense, kind)
     return over
 

@@ -78,3 +78,23 @@ def test_nothing_in_the_repository_names_a_machine_path():
     for path in [*ROOT.glob("*.md"), *ROOT.glob("*/**/*.py"), ROOT / "Makefile"]:
         if ".venv" not in path.parts:
             assert "/" + "work/" not in path.read_text(), path
+
+
+def spoken(tree: ast.AST) -> list[str]:
+    """Every name and string in code: docstrings are citations and do not count."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    docstrings = {id(node.body[0].value) for node in ast.walk(tree) if isinstance(node, documented) and node.body
+                  and isinstance(node.body[0], ast.Expr)}  # fmt: skip
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            found.append(node.value)
+        found += [getattr(node, field) for field in ("id", "attr", "name", "arg") if hasattr(node, field)]
+    return [text for text in found if isinstance(text, str)]
+
+
+def test_what_all_papers_share_names_none():
+    names = re.compile("linear.?patch|prune.?&?.?comp|laco|reassessing", re.I)
+    for path in (ROOT / "common").rglob("*.py"):
+        said = [text for text in spoken(ast.parse(path.read_text())) if names.search(text)]
+        assert not said, f"{path} names a paper: {said}"

@@ -21,11 +21,11 @@ import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
-from common.checkpoint import register_patch
 from common.decoder import Decoder
 from common.distillation import TARGETS, Distillation, Run, train
 from common.errors import UserValueError, unknown
 from common.fitting import VALIDATE_EVERY, Fitting
+from common.hooks import register_patch
 from common.selection import runs
 from common.surgery import remove_layers, replace_runs
 

@@ -72,22 +72,6 @@ class PromptSet:
     source: str
 
 
-# Quoted from the paper, Table 8: an item of XSum, and the request after it.
-_LACO_XSUM = (
-    "Document: The 18-year-old scored 88.40 to make history in what was the fifth and the final stop of the World Cup "
-    "season.\nShe came ahead of Sweden's Emma Dahlstrom and Swiss Mathilde Gremaud.\nBoston-born Atkin, who initially "
-    "competed for the US before switching to Great Britain aged 15, was making her 15th appearance at a World Cup "
-    "event.\nAtkin will be competing at the Freestyle World Championships in Sierra Nevada, Spain (9-19 March). The "
-    "event will be live on the BBC Sport website, app, connected TV and red button.\nBased on the previous text, "
-    "provide a brief single summary:"
-)
-_REASSESSING_Q = [
-    "To be or not to be, that is the question",
-    "It fills me with such pride and joy",
-    "What's great about the holiday season?",
-]
-
-
 def _standin_prompts() -> list[str]:
     """The header and first twelve words of one held-out function docstring of each domain."""
     from common.standin import corpus
@@ -101,11 +85,8 @@ def _standin_prompts() -> list[str]:
     return prompts
 
 
+# A paper's come with its package.
 PROMPT_SETS: dict[str, PromptSet] = {
-    "laco-xsum": PromptSet(lambda: [_LACO_XSUM], 100, "LaCo, Table 8"),
-    "reassessing-q": PromptSet(
-        lambda: list(_REASSESSING_Q), 128, "Reassessing, Table Q: the words both models' texts begin with (inferred)"
-    ),
     "standin-1": PromptSet(_standin_prompts, 48, "this repository; held-out docstrings"),
 }
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,8 +37,7 @@ METRICS = {
     "flexible": ("exact_match", "flexible-extract"),
     "pass_at_1": ("pass_at_1", "none"),
 }
-# The folder of lm-eval's task library that holds a task. Reading these alone takes milliseconds; the whole library,
-# with its fourteen thousand names, takes ten seconds and is the way to every other task.
+# The folder of lm-eval's task library that holds a task: known without a look at its fourteen thousand files.
 _FOLDERS = {
     "arc_challenge": "arc",
     "arc_easy": "arc",
@@ -55,8 +55,9 @@ _FOLDERS = {
 # Groups of subjects, lm-eval's own tasks: the folder that holds them and what their names begin with.
 GROUPS = {"mmlu": ("mmlu/default", "mmlu_"), "cmmlu": ("cmmlu", "cmmlu_")}
 OWN_TASKS = Path(__file__).parent / "tasks"
-# Our tasks: the folder below OWN_TASKS that holds them and what their names begin with.
-OWN = {"laco": "laco_", "race": "race_v2"}
+# Our tasks, each in a file of its name, and the folders that hold them.
+OWN = {file.stem: file.parent for file in OWN_TASKS.glob("*/[!_]*.yaml")}
+_TASK_LINE = re.compile(rb"""^["']?task["']?[ \t]*:[ \t]*["']?([^\s"'#\[{]+)""", re.M)
 
 
 def evaluate(
@@ -180,34 +181,36 @@ def _library() -> Path:
 
 def _folder(task: str) -> Path | None:
     """The folder that holds a task, where it is known without reading the whole library."""
-    for folder, prefix in OWN.items():
-        if task.startswith(prefix):
-            return OWN_TASKS / folder
+    if task in OWN:
+        return OWN[task]
     folders = [_FOLDERS.get(task), *(folder for folder, prefix in GROUPS.values() if task.startswith(prefix))]
     return next((_library() / folder for folder in folders if folder), None)
 
 
+@lru_cache(maxsize=1)
+def _index() -> dict[str, Path]:
+    """The folder of every task in lm-eval's library, by the name in its file.
+
+    This takes two seconds; lm-eval reads each file as YAML, which takes ten or more.
+    """
+    log.info("reading the names in lm-eval's task library")
+    matches = ((file, _TASK_LINE.search(file.read_bytes())) for file in _library().rglob("*.y*ml"))
+    return {match[1].decode(): file.parent for file, match in matches if match}
+
+
 def _library_manager(tasks: Sequence[str]):
     """A task manager that knows lm-eval's own `tasks` and ours; UserError with the nearest names for one neither has."""
-    import lm_eval.tasks
-
-    folders = {_folder(task) for task in tasks}
-    if None not in folders:
-        manager = _manager(include_path=sorted(map(str, folders)))
-        _check_known(manager, tasks)
+    folders = {folder for task in tasks if (folder := _folder(task))}
+    manager = _manager(include_path=sorted(map(str, folders)))
+    others = [task for task in tasks if task not in manager.all_subtasks]
+    if not others:
         return manager
-    log.info("reading lm-eval's whole task library")
-    manager = lm_eval.tasks.TaskManager(include_path=str(OWN_TASKS))
-    _check_known(manager, tasks)
-    return manager
+    for task in others:
+        if task not in _index():
+            from common.standin import tasks as standin
 
-
-def _check_known(manager, tasks: Sequence[str]) -> None:
-    missing = [task for task in tasks if task not in manager.all_subtasks]
-    if missing:
-        from common.standin import tasks as standin
-
-        raise unknown("task", missing[0], [*manager.all_subtasks, *standin.TASKS])
+            raise unknown("task", task, [*_index(), *OWN, *standin.TASKS])
+    return _manager(include_path=sorted(map(str, folders | {_index()[task] for task in others})))
 
 
 def _yaml(manager, task: str) -> dict:

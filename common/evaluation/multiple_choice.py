@@ -119,6 +119,7 @@ class SharedContextLM(HFLM):
         self._body = prefix_store.Body(self.decoder, shared=not self.mixed_precision_dtype)
         answers: list[tuple[float, bool] | None] = [None] * len(requests)
         batches = self._batches(trees)
+        self._body.ahead(batches, self._fed)
         with (
             tqdm(total=len(requests), desc="scoring choices", disable=disable_tqdm or _silent()) as bar,
             side_by_side(lambda batch: self._score(batch, requests), batches, self.device) as results,
@@ -180,19 +181,23 @@ class SharedContextLM(HFLM):
         return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None)
 
     def _hidden(self, batch: list[Tree]) -> Tensor:
-        """Run trees, padded on the right; what the final norm returns [trees, nodes, channels]."""
+        """Run trees; what the final norm returns [trees, nodes, channels]."""
+        return self._body(*self._fed(batch))
+
+    def _fed(self, batch: list[Tree]) -> tuple:
+        """What the body is called with for trees, padded on the right."""
         length = len(batch[0])
         ids = torch.zeros(len(batch), length, dtype=torch.long)
         for row, tree in enumerate(batch):
             ids[row, : len(tree)] = torch.tensor(tree.tokens)
         if all(tree.chain for tree in batch):  # causal attention never looks at the padding behind a plain sequence
-            return self._body(ids)
+            return ids, None, None
         depths = torch.zeros_like(ids)
         allowed = torch.eye(length, dtype=torch.bool).repeat(len(batch), 1, 1)  # padding sees itself, or it is NaN
         for row, tree in enumerate(batch):
             depths[row, : len(tree)] = torch.tensor(tree.depths)
             allowed[row, : len(tree), : len(tree)] = tree.ancestry()
-        return self._body(ids, depths, self._masks(allowed.unsqueeze(1), depths), allowed)
+        return ids, depths, self._masks(allowed.unsqueeze(1), depths), allowed
 
     def _masks(self, allowed: Tensor, depths: Tensor) -> dict[str, Tensor]:
         """What is added to the scores [trees, 1, nodes, nodes], for each kind of layer.

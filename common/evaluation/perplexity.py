@@ -65,6 +65,7 @@ def token_nlls(model, windows: Tensor, *, progress: str | None = None, max_token
         nlls, _ = target_scores(decoder, hidden, torch.arange(len(hidden)), batch[:, 1:].flatten())
         return nlls.view(len(batch), -1)
 
+    body.ahead(batches, lambda batch: (batch, None, None))
     with side_by_side(nlls_of, batches, decoder.device) as results:
         shown = progress is not None
         return torch.cat(list(track(results, progress or "", total=len(batches), unit="batch", shown=shown)))
@@ -189,13 +190,6 @@ class Protocol:
         }
 
 
-_LINEARPATCH = "LinearPatch, section 4.1 and official code; the dense rows of Prune&Comp are the same"
-
-_REASSESSING = (
-    "Reassessing, Tables G and J, as its official code measures: windows of 128 tokens, so values are far higher"
-)
-
-
 # What is left of the stand-in's text: name -> how it reads, and its windows.
 _PARTS = {"quarter": ("every fourth window", every_fourth), "thin": ("every eighth window", every_eighth)}
 
@@ -208,40 +202,13 @@ def _standin(domain: str, label: str, part: str | None = None) -> Protocol:
     return Protocol(f"standin-{domain}", label, domain, 256, dtype="float32", notes=notes)
 
 
-PROTOCOLS: dict[str, Protocol] = {
-    protocol.name: protocol
-    for protocol in (
-        Protocol("linearpatch-wikitext2", "WIKI-2", "wikitext2-test", 2048, notes=_LINEARPATCH),
-        Protocol(
-            "linearpatch-c4",
-            "C4",
-            "c4-validation",
-            2048,
-            notes=f"{_LINEARPATCH}: 256 crops of long documents of shard 0 of 8, seed 0",
-            windows=c4_crops,
-        ),
-        Protocol(
-            "linearpatch-ptb",
-            "PTB",
-            "ptb-validation",
-            2048,
-            notes=f"{_LINEARPATCH}: the validation split, not test",
-        ),
-        Protocol("reassessing-wikitext2", "PPL on WikiText2", "wikitext2-test", 128, notes=_REASSESSING),
-        Protocol(
-            "reassessing-ptb",
-            "PPL on PTB",
-            "ptb-validation",
-            128,
-            notes=f"{_REASSESSING}; the validation split, though the text says test",
-        ),
-        _standin("standard-library", "StdLib"),
-        _standin("numerical", "Numeric"),
-        _standin("learning", "Learning"),
-        *(
-            _standin(domain, label, part)
-            for part in _PARTS
-            for domain, label in (("standard-library", "StdLib"), ("numerical", "Numeric"), ("learning", "Learning"))
-        ),
-    )
-}
+PROTOCOLS: dict[str, Protocol] = {}  # a paper's come with its package
+
+
+def register(*protocols: Protocol) -> None:
+    """Let measurements name these protocols."""
+    PROTOCOLS.update({protocol.name: protocol for protocol in protocols})
+
+
+_DOMAINS = (("standard-library", "StdLib"), ("numerical", "Numeric"), ("learning", "Learning"))
+register(*(_standin(domain, label, part) for part in (None, *_PARTS) for domain, label in _DOMAINS))

@@ -13,14 +13,19 @@ torch or transformers (adapters, quantised matrices).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from threading import Lock
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from common import cache
 from common.decoder import Decoder
 from common.evaluation.state_files import StateFiles
+from common.evaluation.workers import side_by_side
+from common.held import Held
 
 # Larger models are not digested: their states would hardly fit, and reading all weights is not free.
 MAX_WEIGHTS = 8_000_000_000
@@ -28,6 +33,8 @@ MAX_WEIGHTS = 8_000_000_000
 _OWN_PER_MODEL = ("num_hidden_layers", "layer_types", "max_window_layers", "_name_or_path")
 
 STORE = StateFiles()
+
+Item = TypeVar("Item")
 
 
 class Body:
@@ -44,6 +51,7 @@ class Body:
         self.layers_saved = 0
         self.layers_run = 0
         self._counting = Lock()
+        self._ahead: dict[str, Tensor] | None = None  # states of a streamed model, by batch
 
     def __call__(
         self, ids: Tensor, positions: Tensor | None = None, masks: Mapping[str, Tensor] | None = None, *facts: Tensor
@@ -54,8 +62,10 @@ class Body:
         the masks.
         """
         decoder, start, hidden, batch = self.decoder, 0, None, ""
+        if self._ahead is not None:
+            return decoder.norm(self._ahead[_key(ids, positions, facts)].to(decoder.device))
         if self.chain:
-            batch = batch_digest(ids, *(() if positions is None else (positions, *facts)))
+            batch = _key(ids, positions, facts)
             start, hidden = STORE.deepest(self.chain, batch)
         with self._counting:
             self.layers_saved += start
@@ -67,6 +77,32 @@ class Body:
             STORE.put(self.chain[stop], batch, hidden)
             start = stop
         return decoder.norm(decoder.run(hidden, start, context=context))
+
+    def ahead(self, items: Sequence[Item], arguments: Callable[[Item], tuple]) -> None:
+        """Take all batches through one layer after the other, where the model is streamed; else nothing happens.
+
+        arguments: what this body will be called with for an item; positions and masks are None for plain sequences. The
+        calls then only look up what is known.
+        """
+        decoder = self.decoder
+        if not decoder.streamed:
+            return
+        states, pool = {}, Held(cache.folder(), decoder.model.streamed.states)
+        different = {
+            _key(ids, positions, facts): item for item in items for ids, positions, _, *facts in [arguments(item)]
+        }
+
+        @torch.inference_mode()
+        def step(key: str, layer: int) -> None:
+            ids, positions, masks, *_ = arguments(different[key])
+            hidden = states[key].to(decoder.device) if layer else decoder.embed_tokens(ids)
+            context = None if masks is None else decoder.placed(hidden, positions, masks)
+            states[key] = pool.keep(decoder.run(hidden, layer, layer + 1, context=context))
+
+        for layer in range(decoder.num_layers):
+            with side_by_side(partial(step, layer=layer), list(different), decoder.device) as results:
+                self.layers_run += sum(1 for _ in results)
+        self._ahead = states
 
 
 def weights_chain(decoder: Decoder) -> dict[int, str]:
@@ -99,6 +135,10 @@ def batch_digest(*tensors: Tensor) -> str:
         digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
         digest.update(tensor.contiguous().numpy().tobytes())
     return digest.hexdigest()
+
+
+def _key(ids: Tensor, positions: Tensor | None, facts: Sequence[Tensor]) -> str:
+    return batch_digest(ids, *(() if positions is None else (positions, *facts)))
 
 
 def _plain(module: nn.Module) -> bool:

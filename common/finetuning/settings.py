@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from common.errors import UserError, UserValueError, unknown
+from common.flags import option
 
 METHODS = ("lora", "qlora", "partial", "full")
 OPTIMIZERS = ("adamw", "paged-adamw-8bit")
@@ -34,17 +35,17 @@ class Settings:
     it; False: such a head stays tied and as it is, and the model does not grow.
     """
 
-    method: str = "lora"
-    last: int = 3
+    method: str = option("lora", "partial: head, final norm, last layers", choices=METHODS)
+    last: int = option(3, "layers that partial trains", least=0)
     rank: int = 8
     alpha: int = 16
     dropout: float = 0.05
     targets: tuple[str, ...] = PROJECTIONS
-    epochs: float = 2
+    epochs: float = option(2, "passes over the examples", least=1e-9, most=1000)
     max_steps: int | None = None
-    batch: int = 64
+    batch: int = option(64, "examples in an optimiser step", least=1, most=65_536)
     micro_batch: int = 4
-    learning_rate: float = 1e-5
+    learning_rate: float = option(1e-5, "the highest of the schedule", least=1e-12, most=1)
     warmup_steps: int = 100
     schedule: str = "linear"
     weight_decay: float = 0.0
@@ -60,7 +61,7 @@ class Settings:
     keep: str | None = None
     store: str = "auto"
     seed: int = 42
-    untie: bool = True
+    untie: bool = option(True, "give a tied head its own copy of the embedding and train that: the model grows by it")
 
     def __post_init__(self) -> None:
         for name, known in (("method", METHODS), ("schedule", SCHEDULES), ("store", STORES)):

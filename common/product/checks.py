@@ -151,7 +151,7 @@ def _check_room(job: Job) -> None:
 
 
 def _check_memory(job: Job, size: int) -> None:
-    if job.options.device != "cpu":
+    if job.options.device != "cpu" or job.options.stream is not None:
         return
     stored = stored_dtype(job.source) or torch.float32
     asked = {"float16": 2, "bfloat16": 2}.get(job.options.dtype, 4)
@@ -159,5 +159,5 @@ def _check_memory(job: Job, size: int) -> None:
     if needed > free:
         raise UserError(
             f"the weights take {needed / 2**30:.1f} GiB in memory and {free / 2**30:.1f} GiB are free; use --dtype bfloat16, "
-            "a GPU (--device cuda), or a larger machine"
+            "--stream (two layers at a time), a GPU (--device cuda), or a larger machine"
         )

@@ -49,7 +49,8 @@ class Job:
         """Read the weights, again for every run of a sweep."""
         self.model = None  # there may be room for one only
         device, dtype = self.options.device, self.options.dtype
-        self.model, _ = models.load(self.source, device=device, dtype=dtype)
+        stream = None if self.options.stream is None else int(self.options.stream * 1e9)
+        self.model, _ = models.load(self.source, device=device, dtype=dtype, stream=stream)
         self.notes, self.cut, self.removed = [], {}, []
         self.__dict__.pop("decoder", None)
 
@@ -57,6 +58,11 @@ class Job:
     def decoder(self) -> Decoder:
         """A view of the model; it follows surgery."""
         return Decoder(self.model)
+
+    def asked(self, kind: type) -> dict:
+        """The fields of one of the method's dataclasses that the options set."""
+        values = {flag.field: flag.value(self.options) for flag in self.method.flags if flag.kind is kind}
+        return {name: value for name, value in values.items() if value is not None}
 
     @property
     def layers(self) -> int:
@@ -119,7 +125,7 @@ class Job:
         """So many calibration windows [count, length]; the first of more are those of fewer."""
         options = {"length": self.length, "count": count, "seed": self.options.seed}
         try:
-            return calibration.sample_crops(self._ids(self.text), sampler=self.method.sampler, **options)
+            return calibration.sample_crops(self._ids(self.text), **options)
         except UserValueError as error:
             raise UserError(f"--text {self.text}: {error}") from error
 

@@ -15,6 +15,7 @@ import transformers
 from torch import nn
 
 from common import hooks, results
+from common.decoder import at_hand
 from common.errors import UserError
 from common.evaluation import harness
 from common.evaluation.generation import complete
@@ -48,6 +49,8 @@ def whole(job: Job, when: str) -> dict:
     if names := tasks(job.options):
         scored = harness.evaluate(job.model, job.tokenizer, names, limit=job.options.limit)
         found["tasks"] = {name: _kept(scored[name]) for name in names}
+    if job.decoder.streamed:  # a token that is generated reads the whole model
+        return found
     return found | speed(job) | {"samples": samples(job)}
 
 
@@ -132,9 +135,12 @@ def sizes(job: Job, dtype: torch.dtype | None) -> dict:
 @torch.no_grad()
 def round_to(model: nn.Module, dtype: torch.dtype | None) -> None:
     """Round weights to what they are saved as, in the dtype they are computed in: what is measured is what is saved."""
-    for parameter in model.parameters():
-        if dtype is not None and parameter.is_floating_point() and not parameter.is_meta:
-            parameter.data = parameter.data.to(dtype).to(parameter.dtype)
+    if dtype in (None, model.dtype):
+        return
+    for module in (model.model.embed_tokens, model.model.norm, model.lm_head, *model.model.layers):
+        for parameter in at_hand(module).parameters():
+            if parameter.is_floating_point() and not parameter.is_meta:
+                parameter.data = parameter.data.to(dtype).to(parameter.dtype)
 
 
 def shown(value: float) -> str:

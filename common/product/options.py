@@ -13,6 +13,7 @@ from pathlib import Path
 
 from common import checkpoint, exchange
 from common.errors import Parser, UserError
+from common.flags import Flag
 
 EPILOG = """\
 Text is a UTF-8 file or the name of a corpus (standin-calibration, wikitext2-train, c4-train, ...). Of a file, calibration
@@ -29,24 +30,25 @@ class Method:
 
     paper: its package. title, description: for help and card. apply: changes `job.model` in place and returns JSON-able
     facts, among them `removed` (original indices); it calls `job.chosen(removed)` while the model is still whole.
-    add_options: its own options. check: refuses, before the weights are read, what does not fit the job, and reads what the
-    method needs. sampler: how calibration windows are drawn (`common.calibration.SAMPLERS`). samples, seed: defaults.
+    flags: its own options. check: refuses, before the weights are read, what does not fit the job, and reads what the
+    method needs. samples, seed: defaults.
     loader: the import without which a saved model is not whole (patches), else ''. alternatives: its own options that say
-    how many layers go, in place of --remove. fidelity: the default.
+    how many layers go, in place of --remove. fidelity: the default. passes: how often the calibration tokens run through the
+    model, of a method that can do with two layers in memory (its check refuses what cannot); None: it cannot.
     """
 
     paper: str
     title: str
     description: str
     apply: Callable[..., dict]
-    add_options: Callable[[argparse.ArgumentParser], object]
+    flags: tuple[Flag, ...]
     check: Callable[..., None] = lambda job: None
-    sampler: str = "linearpatch-train"
     samples: int = 128
     seed: int = 2
     loader: str = ""
     alternatives: tuple[str, ...] = ()
     fidelity: str = "paper"
+    passes: Callable[..., float] | None = None
 
 
 def parser(method: Method) -> argparse.ArgumentParser:
@@ -75,7 +77,8 @@ def parser(method: Method) -> argparse.ArgumentParser:
     own = top.add_argument_group(f"options of {method.title}")
     kinds = f"paper (its text) or code (its official code); default: {method.fidelity}"
     own.add_argument("--fidelity", default=method.fidelity, help=kinds)
-    method.add_options(own)
+    for flag in method.flags:
+        flag.add(own)
     text = top.add_argument_group("text")
     text.add_argument("--text", metavar="TEXT", help="calibration text: a file or a corpus")
     samples = f"calibration windows (default: {method.samples})"
@@ -95,6 +98,14 @@ def parser(method: Method) -> argparse.ArgumentParser:
         "--device", default="cpu", help="cpu, cuda, cuda:1, or auto to spread the model (default: cpu)"
     )
     machine.add_argument(
+        "--stream",
+        type=float,
+        nargs="?",
+        const=1.0,
+        metavar="GB",
+        help="for models larger than memory: hold two layers at a time, and so many GB of hidden states (default: 1)",
+    )
+    machine.add_argument(
         "--dtype", help="to compute in: float32, bfloat16 or float16 (default: float32 on a CPU, else as saved)"
     )
     return top
@@ -109,6 +120,8 @@ def check(method: Method, options: argparse.Namespace) -> None:
     if options.fidelity not in ("paper", "code"):
         raise UserError(f"unknown fidelity {options.fidelity!r}; use paper or code")
     _check_which(method, options)
+    for flag in method.flags:
+        require(options, flag.dest, flag.option.metadata["least"], flag.option.metadata["most"])
     require(options, "remove", 1)
     require(options, "samples", 1, MOST)
     require(options, "windows", 1, MOST)
@@ -119,9 +132,22 @@ def check(method: Method, options: argparse.Namespace) -> None:
         raise UserError(f"--limit {options.limit} leaves no standard error; use at least 2")
     if wrong := [task for task in tasks(options) if not re.fullmatch(r"[\w.:+-]+", task)]:
         raise UserError(f"--tasks {wrong[0]!r} is no task's name; separate names by commas: piqa,arc_easy")
+    _check_stream(method, options)
     if options.sweep and options.no_evaluation:
         raise UserError("--sweep measures perplexity, which --no-evaluation leaves out; give one of the two")
     _check_out(options)
+
+
+def _check_stream(method: Method, options: argparse.Namespace) -> None:
+    if options.stream is None:
+        return
+    require(options, "stream", 0, 100_000)
+    if method.passes is None:
+        raise UserError(f"{method.title} needs the whole model in memory; leave --stream out")
+    if options.sweep:
+        raise UserError("--sweep reads the model again for every number of layers; with --stream ask for one")
+    if options.device == "auto":
+        raise UserError("--device auto spreads a model that is held whole; with --stream name one device")
 
 
 def _check_which(method: Method, options: argparse.Namespace) -> None:
@@ -159,7 +185,7 @@ def require(options: argparse.Namespace, name: str, least: float, most: float = 
         UserError: names the option, the value and the range.
     """
     value = getattr(options, name)
-    if value is not None and not least <= value <= most:
+    if isinstance(value, int | float) and not least <= value <= most:
         upto = "or more" if most == math.inf else f"to {most:,}"
         raise UserError(f"--{name.replace('_', '-')} {value}: use {least:,} {upto}")
 

@@ -7,13 +7,14 @@ import json
 import shutil
 import sys
 import time
+from dataclasses import asdict
 
 import torch
 import transformers
 
 from common import checkpoint, results
 from common.errors import UserError, one_line, quiet_logging
-from common.product import card, checks, measure, sweep
+from common.product import card, checks, forecast, measure, sweep
 from common.product import options as shared
 from common.product.job import Job
 from common.progress import clock
@@ -62,6 +63,12 @@ def run(method: shared.Method, options: argparse.Namespace) -> dict:
     dtype = checks.stored_dtype(job.source)
     job.load()
     checks.check_finite(job.model)
+    if job.decoder.streamed:
+        expected = forecast.forecast(job)
+        measure.say(expected.line())
+        if options.plan:
+            print(f"plan: {expected.line()}\nnothing was written; which layers go is known after the calibration pass")
+            return {"forecast": asdict(expected)}
     sizes = measure.sizes(job, dtype)
     before = measure.whole(job, "of the dense model")
     aim = f"removing {job.count} of {job.layers} layers" if job.count else f"shortening {job.layers} layers"

@@ -2,49 +2,29 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 
 from common import launch
 from common.errors import UserError
-from common.product import Job, Method, main, require
+from common.flags import Flag
+from common.product import Job, Method, main
+from common.recipe import Calibration
 from common.selection import runs
 from papers.laco import merge_layers
 from papers.laco.collapse import Settings
-from papers.laco.merge import RULES
 from papers.laco.sentences import draw
 from papers.laco.steps import LayerCollapse
-
-
-def add_options(group: argparse.ArgumentParser) -> None:
-    """LaCo's own options."""
-    threshold = "merge whatever stays as similar as this, however many layers go (in place of --remove)"
-    group.add_argument("--threshold", type=float, metavar="T", help=threshold)
-    group.add_argument(
-        "--combine", type=int, metavar="C", help="layers in one merge (default: 2 to 6, to fit --remove; else 4)"
-    )
-    group.add_argument("--interval", type=int, default=2, metavar="I", help="least distance of two merges (default: 2)")
-    merges = (
-        "merged weights: the last layer's, which is what the official code computes (code), Eq. 1 of the paper, which "
-        "destroyed the models it was tried on (paper), or the first layer's (drop); default: as --fidelity"
-    )
-    group.add_argument("--merge", choices=RULES, help=merges)
-    sentences = "calibration sentences, read in place of windows (default: 10)"
-    group.add_argument("--sentences", type=int, default=10, metavar="N", help=sentences)
 
 
 def check(job: Job) -> None:
     """Refuse what Algorithm 1 cannot run with, and draw the sentences.
 
     Raises:
-        UserError: fewer than two layers in a merge, or more than go, no interval, a threshold that is no cosine, layers of
-            one's own that have none before them to be merged into, too few sentences, a model with patches.
+        UserError: fewer than two layers in a merge, or more than go, layers of one's own that have none before them to be
+            merged into, too few sentences, a model with patches.
     """
     options = job.options
     options.merge = options.merge or options.fidelity
-    require(options, "interval", 1)
-    require(options, "sentences", 1, 100_000)
-    require(options, "threshold", -1, 1)
     most = min(job.counts, default=job.layers - 1) + 1
     if options.combine is not None and not 2 <= options.combine <= most:
         raise UserError(f"--combine {options.combine}: use 2 to {most}, one more than --remove")
@@ -71,15 +51,14 @@ def apply(job: Job) -> dict:
     if job.given is not None:
         return _given(job)
     sentences = job.kept["sentences"]
-    C = options.combine or combined(job.count)
     left = None if job.count is None else job.layers - job.count
-    step = LayerCollapse(C=C, I=options.interval, merge=options.merge, T=options.threshold, layers=left)
+    step = LayerCollapse(**{"C": combined(job.count), "layers": left} | job.asked(LayerCollapse))
     found = step.collapse(job.model, job.tokenizer, sentences, chosen=job.chosen, progress=True)
     if not found.removed:
         best = max((a.similarity for a in found.trace if a.similarity is not None), default=None)
         reason = "none was a number" if best is None else f"the most similar was {best:.4f}"
         raise UserError(f"--threshold {options.threshold}: no merge is so similar ({reason}); lower it")
-    job.notes.append(f"C = {C}, I = {options.interval}; threshold {found.threshold:.4f}; merge as {options.merge}")
+    job.notes.append(f"C = {step.C}, I = {step.I}; threshold {found.threshold:.4f}; merge as {step.merge}")
     return found.as_dict() | {"sentences": sentences}
 
 
@@ -99,7 +78,13 @@ METHOD = Method(
     description="later layers are merged into an earlier one as long as the outputs stay alike; no training. The similarity "
     "threshold is searched for that leaves the wanted number of layers.",
     apply=apply,
-    add_options=add_options,
+    flags=(
+        Flag(LayerCollapse, "T", "threshold"),
+        Flag(LayerCollapse, "C", "combine", default=None, says="2 to 6, to fit --remove; else 4"),
+        Flag(LayerCollapse, "I", "interval"),
+        Flag(LayerCollapse, "merge", default=None, says="as --fidelity"),
+        Flag(Calibration, "sentences", default=10),
+    ),
     check=check,
     seed=0,
     fidelity="code",

@@ -46,7 +46,8 @@ def output_similarity(ours: Sequence[Tensor], theirs: Sequence[Tensor], cosine: 
 
     flat-sentence: one cosine of all numbers of a sentence, mean over sentences (the notebooks; the paper's text says
     "for every sentence"). token: per token, mean over all tokens. channel: along tokens, per channel, mean over
-    channels and sentences. flat-batch: one cosine of everything. NaN when a state is not finite.
+    channels and sentences. flat-batch: one cosine of everything. last-token-angle: 1 less the angle between the last
+    tokens' states over pi, mean over sentences. NaN when a state is not finite.
 
     Raises:
         UserError: an unknown cosine.
@@ -59,6 +60,9 @@ def output_similarity(ours: Sequence[Tensor], theirs: Sequence[Tensor], cosine: 
         return F.cosine_similarity(a, b, dim=0).item()
     if cosine == "token":
         return torch.cat([F.cosine_similarity(a, b, dim=-1) for a, b in pairs]).mean().item()
+    if cosine == "last-token-angle":
+        angles = [F.cosine_similarity(a[-1], b[-1], dim=-1).clamp(-1, 1).arccos() for a, b in pairs]
+        return 1 - torch.stack(angles).mean().item() / torch.pi
     if cosine == "channel":
         return torch.stack([F.cosine_similarity(a, b, dim=0).mean() for a, b in pairs]).mean().item()
     return torch.stack([F.cosine_similarity(a.flatten(), b.flatten(), dim=0) for a, b in pairs]).mean().item()

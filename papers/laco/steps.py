@@ -10,10 +10,12 @@ from common import corpora
 from common.context import Context
 from common.errors import UserError
 from common.finetuning import finetune
+from common.flags import option
 from common.recipe import Options, Pruning, Training, register
 from papers.laco import collapse as algorithm
 from papers.laco import training
 from papers.laco.collapse import collapse, collapse_to
+from papers.laco.merge import RULES
 from papers.laco.sentences import calibration_sentences
 
 VALIDATION_BLOCKS = 32
@@ -38,14 +40,24 @@ class Collapse(Options):
     T: the threshold. layers: in its place, how many are to be left; the highest threshold that leaves them is searched for.
     """
 
-    C: int
+    C: int = option(help="layers in one merge")
     L: int = 1
-    I: int = 2
+    I: int = option(2, "least distance of two merges", least=1)
     H: int | None = None
     cosine: str = "flat-sentence"
-    merge: str = "paper"
+    merge: str = option(
+        "paper",
+        "merged weights: the last layer's, which is what the official code computes (code), Eq. 1 of the paper, which "
+        "destroyed the models it was tried on (paper), or the first layer's (drop)",
+        choices=RULES,
+    )
     norms: str | None = None
-    T: float | None = None
+    T: float | None = option(
+        None,
+        "merge whatever stays as similar as this, however many layers go (in place of --remove)",
+        least=-1,
+        most=1,
+    )
     layers: int | None = None
 
     def run(self, context: Context) -> list[int]:

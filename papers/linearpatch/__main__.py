@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import dataclass
 
 from common import launch
 from common.context import Context, around
 from common.errors import UserError
-from common.product import Job, Method, main, require
+from common.flags import Flag, option
+from common.product import Job, Method, main
 from common.selection import window_starts
-from common.statistics import COSINES, ESTIMATORS, Statistics
+from common.statistics import Statistics
+from common.steps import Window
 from papers import linearpatch
 from papers.linearpatch.method import VARIANTS, default_cosine
 from papers.linearpatch.patch import KINDS, check_cuts
@@ -21,30 +24,12 @@ PATCHES = tuple(kind for kind in KINDS if kind != "rotated")  # the same map as 
 TRAINED = {"hadamard": "matrix", "matrix": "matrix", "diagonal": "plain-diagonal"}
 
 
-def add_options(group: argparse.ArgumentParser) -> None:
-    """LinearPatch's own options."""
-    group.add_argument(
-        "--variant", default="L", choices=VARIANTS, help="L: the best window; S: the layers of lowest BI"
-    )
-    group.add_argument(
-        "--window",
-        default="computed",
-        choices=("computed", "published"),
-        help="published: the window that Table 9 prints",
-    )
-    group.add_argument("--cosine", choices=COSINES, help="that selects (default: token; channel for --fidelity code)")
-    group.add_argument(
-        "--patch",
-        default="hadamard",
-        choices=PATCHES,
-        help="hadamard: the paper's A; diagonal: its +d; scalar (ours): one factor; matrix (ours): any, by least squares",
-    )
-    group.add_argument(
-        "--estimator", choices=ESTIMATORS, help="of the scales (default: ratio-of-means; matrix: least-squares)"
-    )
-    group.add_argument(
-        "--distill", type=int, metavar="N", help="then train the patch on N windows of the text (the paper: 5,000)"
-    )
+@dataclass(frozen=True)
+class Variant:
+    """Which selection: the options that are no step's."""
+
+    variant: str = option("L", "L: the best window; S: the layers of lowest BI", choices=VARIANTS)
+    window: str = option("computed", "published: the window that Table 9 prints", choices=("computed", "published"))
 
 
 def check(job: Job) -> None:
@@ -55,11 +40,12 @@ def check(job: Job) -> None:
             one's own at which a patch has nothing to match.
     """
     options = job.options
-    require(options, "distill", 1, 1_000_000)
     if options.patch == "matrix" and options.estimator not in (None, "least-squares"):
         raise UserError(f"--patch matrix cannot be had by --estimator {options.estimator}; leave the estimator out")
     if options.distill is not None and options.patch not in TRAINED:
         raise UserError(f"--distill does not train a patch of kind {options.patch}; use {', '.join(TRAINED)}")
+    if options.stream is not None and options.distill is not None:
+        raise UserError("--distill trains with the whole model in memory; leave --stream out")
     if options.window == "published":
         if job.given is not None:
             raise UserError("--window published and --layers both say which layers go; give one of the two")
@@ -81,13 +67,11 @@ def apply(job: Job) -> dict:
     job.chosen(removed)
     context = around(job.model, job.tokenizer, fidelity=options.fidelity)
     context.details["removed"] = removed
-    kind = {"kind": options.patch, "estimator": _estimator(options)}
+    patch = _patch(job)
     if options.distill is None or options.plan:
-        Patch(**kind).patch(context, statistics, ends=job.given is None)
+        patch.patch(context, statistics, ends=job.given is None)
     else:
-        context.details |= _distilled(
-            job, context, statistics, DistilledPatch(trainable=TRAINED[options.patch], **kind)
-        )
+        context.details |= _distilled(job, context, statistics, patch)
     job.notes.append(f"{len(context.details['patches'])} patch(es), one before the layer that follows each cut")
     return context.details
 
@@ -100,9 +84,10 @@ def _surveyed(job: Job) -> tuple[list[int], Statistics]:
     if "statistics" in job.kept and layers is None:
         statistics = job.kept["statistics"]
         return linearpatch.select(statistics, job.count, cosine=_cosine(options), **choice), statistics
-    choice |= {"kind": options.patch, "estimator": _estimator(options), "cosine": _cosine(options), "layers": layers}
+    patch = _patch(job)
+    choice |= {"kind": patch.kind, "estimator": patch.estimator, "cosine": _cosine(options), "layers": layers}
     more = {"batch_size": job.batch_size, "progress": True}
-    shared = bool(options.sweep) and options.patch != "matrix" and layers is None
+    shared = bool(options.sweep) and patch.kind != "matrix" and layers is None
     more["others"] = job.counts if shared else ()
     removed, statistics = linearpatch.survey(job.model, job.windows, job.count, **choice, **more)
     if shared:
@@ -117,15 +102,17 @@ def _windows_layers(job: Job) -> list[int] | None:
     return job.given
 
 
-def _estimator(options: argparse.Namespace) -> str:
-    return options.estimator or ("least-squares" if options.patch == "matrix" else "ratio-of-means")
+def _patch(job: Job) -> Patch:
+    only = {"estimator": "least-squares"} if job.options.patch == "matrix" else {}
+    return Patch(**job.asked(Patch) | only)
 
 
 def _cosine(options: argparse.Namespace) -> str:
     return options.cosine or default_cosine(options.variant, options.fidelity)
 
 
-def _distilled(job: Job, context: Context, statistics: Statistics, step: DistilledPatch) -> dict:
+def _distilled(job: Job, context: Context, statistics: Statistics, patch: Patch) -> dict:
+    step = DistilledPatch(trainable=TRAINED[patch.kind], kind=patch.kind, estimator=patch.estimator)
     windows = job.crops(job.options.distill)
     where = {"folder": job.folder("distillation"), "ends": job.given is None}
     report = step.distill(context, statistics, windows, **where)
@@ -152,9 +139,17 @@ METHOD = Method(
     description="layers whose output resembles their input are removed, and a Hadamard-diagonal-Hadamard matrix at the cut "
     "restores the scale of the channels; no training unless it is distilled.",
     apply=apply,
-    add_options=add_options,
+    flags=(
+        Flag(Variant, "variant"),
+        Flag(Variant, "window"),
+        Flag(Window, "cosine", default=None, says="token; channel for --fidelity code"),
+        Flag(Patch, "kind", "patch", choices=PATCHES),
+        Flag(Patch, "estimator", default=None, says="ratio-of-means; matrix: least-squares"),
+        Flag(DistilledPatch, "samples", "distill"),
+    ),
     check=check,
     loader="papers.linearpatch",
+    passes=lambda job: 1,
 )
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ store = Store()
 
 # %%
 ids = corpora.joined_ids(tokenizer, "standin-calibration")
-windows = calibration.sample_crops(ids, length=256, count=32, sampler="linearpatch-train")
+windows = calibration.sample_crops(ids, length=256, count=32, seed=2)
 text = PROTOCOLS["standin-numerical"].windows(PROTOCOLS["standin-numerical"], tokenizer)[:12].flatten()
 print(f"calibration {tuple(windows.shape)}; held-out text of {len(text)} tokens")
 print(f"perplexity of the dense model: {perplexity(dense, text, 256):.2f}")

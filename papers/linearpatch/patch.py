@@ -11,11 +11,10 @@ from collections.abc import Collection
 import torch
 from torch import Tensor, nn
 
-from common.checkpoint import register_patch
 from common.decoder import Decoder
 from common.errors import UserError, UserValueError, unknown
 from common.hadamard import hadamard_matrix, hadamard_transform
-from common.hooks import Patch, attach_patch
+from common.hooks import Patch, attach_patch, register_patch
 from common.moments import RIDGE
 from common.selection import runs
 from common.statistics import ESTIMATORS, Statistics

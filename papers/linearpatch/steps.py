@@ -10,38 +10,64 @@ from typing import Any
 from torch import Tensor
 
 from common import selection
-from common.context import Context, work_folder
-from common.errors import unknown
+from common.context import Context, crops, sampler, work_folder
+from common.errors import UserError, unknown
 from common.fitting import Fitting
+from common.flags import option
 from common.moments import RIDGE
-from common.recipe import Pruning, Repair, register
+from common.recipe import Calibration, Pruning, Repair, register
 from common.selection import runs
-from common.statistics import Statistics
+from common.statistics import ESTIMATORS, Statistics
 from common.steps import TrainedRepair, note_training
 from papers.linearpatch import distill
-from papers.linearpatch.patch import named_statistics, patch_cuts
+from papers.linearpatch.patch import KINDS, named_statistics, patch_cuts
 
 TEACHERS = ("stored", "online")
+SEED = 2  # of crops, in the official code
 
 
-def _statistics(context: Context, kind: str, estimator: str) -> Statistics:
-    """Those of the selection's own pass, unless the patch needs more than they hold."""
+@sampler("linearpatch-train")
+def training_crops(context: Context, entry: Calibration) -> Tensor:
+    """Crops of the first nine tenths of the text."""
+    return crops(context, entry, seed=SEED)
+
+
+@sampler("linearpatch-validation")
+def validation_crops(context: Context, entry: Calibration) -> Tensor:
+    """Crops of its last tenth."""
+    return crops(context, entry, seed=SEED, stretch="validation")
+
+
+def _statistics(context: Context, kind: str, estimator: str, **counting) -> Statistics:
+    """Those of the selection's own pass, unless the patch needs more than they hold; counting: of tokens in moments."""
     named = named_statistics(kind, estimator, runs(context.removed))
     cosine = getattr(context.selection, "cosine", "token")
-    return context.statistics(len(context.removed), (cosine,), **named)
+    return context.statistics(len(context.removed), (cosine,), **named, **counting)
 
 
 @register("linearpatch")
 @dataclass(frozen=True)
 class Patch(Repair):
-    """A matrix at every cut that gives each channel its magnitude back (Eqs. 5 to 8); kinds and estimators: `patch_cuts`."""
+    """A matrix at every cut that gives each channel its magnitude back (Eqs. 5 to 8); kinds and estimators: `patch_cuts`.
 
-    kind: str = "hadamard"
-    estimator: str = "ratio-of-means"
+    weights, first: how tokens count in least squares, and whether a sample's first does (`common.moments`).
+    """
+
+    kind: str = option(
+        "hadamard",
+        "hadamard: the paper's A; diagonal: its +d; scalar (ours): one factor; matrix (ours): any, by least squares",
+        choices=KINDS,
+    )
+    estimator: str = option("ratio-of-means", "of the scales", choices=ESTIMATORS)
     ridge: float | None = None
+    weights: str | None = None
+    first: bool | None = None
 
     def apply(self, context: Context) -> None:
-        self.patch(context, _statistics(context, self.kind, self.estimator))
+        counting = {name: value for name in ("weights", "first") if (value := getattr(self, name)) is not None}
+        if counting and self.estimator != "least-squares":
+            raise UserError(f"{' and '.join(counting)} are of the estimator least-squares, not {self.estimator}")
+        self.patch(context, _statistics(context, self.kind, self.estimator, **counting))
 
     def patch(self, context: Context, statistics: Statistics, ends: bool = True) -> None:
         """Remove the chosen layers and patch every cut, from statistics of the model as it is.
@@ -67,6 +93,9 @@ class DistilledPatch(TrainedRepair):
     estimator: str | None = None
     teacher: str | None = None
     store_dtype: str | None = None
+    samples: int | None = option(
+        None, "then train the patch on N windows of the text (the paper: 5,000)", least=1, most=1_000_000
+    )
 
     def apply(self, context: Context) -> None:
         windows, teacher = self.windows(context), self.teacher or "stored"

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from contextlib import ExitStack
 
 from common import launch
 from common.context import around
 from common.errors import UserError
+from common.flags import Flag
 from common.hooks import scale_stream
 from common.product import Job, Method, main, measure
-from papers.prunecomp import METRICS
 from papers.prunecomp.method import repeat
 from papers.prunecomp.search import Search
 from papers.prunecomp.steps import PruneAndComp
-
-
-def add_options(group: argparse.ArgumentParser) -> None:
-    """Prune&Comp's own options."""
-    scores = (
-        "cosine of each layer (bi) or of one window of all layers that go (cl), loss without the layer (ppl), weight x "
-        "gradient (taylor+) or size of the weights (mag+), both sparing the first four and last two; default: bi"
-    )
-    group.add_argument("--metric", default="bi", choices=METRICS, help=scores)
-    group.add_argument("--one-shot", action="store_true", help="choose all layers at once, not one after the other")
-    group.add_argument("--no-compensation", action="store_true", help="leave the weights as they are")
 
 
 def check(job: Job) -> None:
@@ -34,6 +22,10 @@ def check(job: Job) -> None:
         Search(job.options.metric, job.options.fidelity).check(job.layers, count, job.given)
     if (job.source / "patches.json").exists():
         raise UserError("the model carries patches; prune and compensate the model that they were made for")
+    if job.options.stream is not None and job.options.metric in ("taylor+", "ppl"):
+        raise UserError(
+            f"--metric {job.options.metric} needs the whole model in memory; leave --stream out, or choose another"
+        )
     job.windows  # noqa: B018 - read now
 
 
@@ -56,10 +48,8 @@ def apply(job: Job) -> dict:
 
 
 def _pruned(job: Job) -> dict:
-    options = job.options
-    choice = {"iterative": not options.one_shot, "compensate": not options.no_compensation}
-    step = PruneAndComp(options.metric, job.count, **choice)
-    context = around(job.model, job.tokenizer, job.windows, fidelity=options.fidelity)
+    step = PruneAndComp(count=job.count, **job.asked(PruneAndComp))
+    context = around(job.model, job.tokenizer, job.windows, fidelity=job.options.fidelity)
     found = step.search(context, layers=job.given, chosen=job.chosen)
     job.kept.setdefault("found", found)
     return found
@@ -89,10 +79,15 @@ METHOD = Method(
     description="layers are removed one after the other, and after each the weights before the cut are multiplied by one "
     "factor, so that the stream keeps its magnitude; no training.",
     apply=apply,
-    add_options=add_options,
+    flags=(
+        Flag(PruneAndComp, "metric", default="bi"),
+        Flag(PruneAndComp, "iterative", "one-shot"),
+        Flag(PruneAndComp, "compensate", "no-compensation"),
+    ),
     check=check,
-    sampler="prunecomp-train",
     seed=0,
+    # the layers behind one that went run again: half of them on average
+    passes=lambda job: 1 if job.options.one_shot else 1 + job.count / 2,
 )
 
 if __name__ == "__main__":

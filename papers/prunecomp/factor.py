@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from common.calibration import Statistics
-from common.decoder import Decoder
+from common.decoder import Decoder, at_hand
 from common.errors import UserError, UserValueError, unknown
 
 WINDOW_FACTORS = ("direct", "product")
@@ -71,7 +71,8 @@ def fuse_factors(model: nn.Module, factors: Mapping[int, float]) -> None:
     if not factors:
         return
     writers = {layer: decoder.residual_writers(layer) for layer in range(last)}
-    check_loaded([decoder.embed.weight, *(writer.tensor for found in writers.values() for writer in found)])
+    if not decoder.streamed:
+        check_loaded([decoder.embed.weight, *(writer.tensor for found in writers.values() for writer in found)])
     whole = math.prod(factors.values())
     decoder.embedding_writer().scale_(whole)
     if decoder.tied:
@@ -108,7 +109,7 @@ def check_scale_invariance(decoder: Decoder, stop: int | None = None) -> None:
     Each norm of the layer is given a large random input and its double; epsilon does not matter there.
     """
     for index in range(decoder.num_layers if stop is None else stop):
-        for name, norm in decoder.layers[index].named_children():
+        for name, norm in at_hand(decoder.layers[index]).named_children():
             if "norm" not in name:
                 continue
             generator = torch.Generator().manual_seed(0)

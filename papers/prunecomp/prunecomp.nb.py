@@ -48,7 +48,7 @@ torch.set_num_threads(1)
 transformers.utils.logging.disable_progress_bar()
 model, tokenizer = models.load("standin")
 crops = Calibration.from_json(CROPS["standin"] | {"count": 8})
-windows = sample_crops(joined_ids(tokenizer, crops.corpus), sampler=crops.sampler, **crops.drawing())
+windows = sample_crops(joined_ids(tokenizer, crops.corpus), **crops.drawing())
 held_out = PROTOCOLS["standin-standard-library-thin"]
 print(
     f"{model.config.num_hidden_layers} layers, {model.config.hidden_size} channels; calibration {list(windows.shape)}"

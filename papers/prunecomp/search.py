@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from common import streaming
 from common.decoder import Decoder
 from common.errors import UserError, UserValueError, unknown
 from common.hooks import patches
@@ -139,7 +140,9 @@ def check(search: Search, decoder: Decoder, count: int, given: Sequence[int] | N
         raise UserError("compensation needs calibration tokens [samples, tokens]; pass windows, or compensate=False")
     if patches(decoder.model):
         raise UserError("the model carries patches; prune and compensate it before anything is attached to it")
-    if search.compensate or search.metric.endswith("+"):
+    if search.metric == "taylor+":
+        streaming.refuse(decoder.model, "the metric 'taylor+'")
+    if not decoder.streamed and (search.compensate or search.metric.endswith("+")):
         check_loaded(decoder.model.parameters())
     if search.compensate:
         check_scale_invariance(decoder)

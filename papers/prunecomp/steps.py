@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from common import selection
-from common.context import Context
+from torch import Tensor
+
+from common import calibration, corpora, selection
+from common.context import Context, crops, sampler
+from common.flags import option
 from common.recipe import Calibration, Pruning, Repair, Selection, register
 from papers.prunecomp.method import prune_and_compensate, remove_and_compensate, repeat
-from papers.prunecomp.search import choose
+from papers.prunecomp.search import METRICS, choose
 from papers.prunecomp.stream import Stream
 
 COSTLY = ("ppl", "taylor+")  # their scores take much more than a forward pass
+
+
+@sampler("prunecomp-train")
+def training_crops(context: Context, entry: Calibration) -> Tensor:
+    """Crops of the first nine tenths of the text; the official code seeds them with 0."""
+    return crops(context, entry, seed=0)
+
+
+@sampler("documents")
+def documents(context: Context, entry: Calibration) -> Tensor:
+    """Crops of single documents, by the generator that has drawn the recipe's own crops.
+
+    The official code seeds it for those alone.
+    """
+    before = context.calibration
+    generator = random.Random(before.seed)
+    crops(context, replace(before, seed=None), generator=generator)
+    texts = corpora.texts(entry.corpus)
+    return calibration.sample_documents(context.tokenizer, texts, generator=generator, **entry.drawing())
 
 
 def stream(context: Context, entry: Calibration | None = None) -> Stream:
@@ -40,10 +63,14 @@ class PruneAndComp(Pruning):
     was made before.
     """
 
-    metric: str
+    metric: str = option(
+        help="cosine of each layer (bi) or of one window of all layers that go (cl), loss without the layer (ppl), weight x "
+        "gradient (taylor+) or size of the weights (mag+), both sparing the first four and last two",
+        choices=METRICS,
+    )
     count: int
-    iterative: bool = True
-    compensate: bool = True
+    iterative: bool = option(True, "choose all layers at once, not one after the other")
+    compensate: bool = option(True, "leave the weights as they are")
     calibration: Calibration | None = None
     protected: tuple[int, ...] | None = None
     window_factor: str | None = None

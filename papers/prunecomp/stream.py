@@ -56,19 +56,23 @@ class Stream:
     def states(self, place: int | None = None) -> list[list[Tensor | None]]:
         """``[batch][p]``: what the layer at place p receives (at the end ``X[N]``), up to ``place``; None: not kept."""
         place = len(self.layers) if place is None else place
-        missing = [index for index, states in enumerate(self._states) if len(states) <= place]
-        for index in track(missing, "stream", unit="batch", leave=False, shown=self.progress):
-            states = self._states[index]
+        missing = [states for states in self._states if len(states) <= place]
+        for states, batch in zip(self._states, self._batches, strict=True):
             if not states:
-                states.append(self._gained(self.decoder.embed_tokens(self._batches[index]), 0).cpu())
-            hidden = states[-1].to(self.decoder.device)
-            for here in range(len(states) - 1, place):
-                leaving = self.decoder.run(hidden, layers=[self.layers[here]])
-                _add(self._changes.setdefault(self.layers[here], _Change()), hidden, leaving)
-                hidden = self._gained(leaving, here + 1)
-                states.append(hidden.cpu())
-                if here % self._every:
-                    states[here] = None
+                states.append(self._gained(self.decoder.embed_tokens(batch), 0).cpu())
+        first = min((len(states) - 1 for states in missing), default=place)
+        steps = [(states, here) for states in missing for here in range(len(states) - 1, place)]
+        if self.decoder.streamed:  # a layer is read from disk: all batches go through it before the next
+            steps = [(states, here) for here in range(first, place) for states in missing if len(states) - 1 <= here]
+        before, hidden = None, None
+        for states, here in track(steps, "stream", unit="layer", leave=False, shown=self.progress):
+            hidden = states[-1].to(self.decoder.device) if states is not before else hidden
+            leaving = self.decoder.run(hidden, layers=[self.layers[here]])
+            _add(self._changes.setdefault(self.layers[here], _Change()), hidden, leaving)
+            hidden, before = self._gained(leaving, here + 1), states
+            states.append(hidden.cpu())
+            if here % self._every:
+                states[here] = None
         return self._states
 
     def received(self, layer: int) -> list[Tensor]:

@@ -6,7 +6,6 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,42 +17,18 @@ from common.context import around
 from common.errors import UserError
 from common.finetuning import Settings, check_layers, finetune, four_bit
 from common.finetuning.learner import checked
-from common.product import Job, Method, main, require
+from common.flags import Flag
+from common.product import Job, Method, main
 from common.product.checks import stored_dtype
 from common.product.job import is_file
 from common.surgery import remove_layers
-from papers.reassessing.metrics import LENGTH, METRICS, NEED_TOKENS, SAMPLES, sample_line_crops
-from papers.reassessing.steps import Metric
+from papers.reassessing.metrics import LENGTH, NEED_TOKENS, SAMPLES, sample_line_crops
+from papers.reassessing.steps import Data, Metric
 
 ARMS = ("partial", "lora", "qlora", "full", "none")
 # A model of the stand-in's size learns nothing at 1e-5; these are its settings in this repository's tables.
-STANDIN = {"learning_rate": 1e-4, "batch": 8, "warmup_steps": 2, "evaluate_every": 12, "save_every": 12, "rows": 96}
-PAPER = {
-    "learning_rate": 1e-5,
-    "batch": 64,
-    "warmup_steps": 100,
-    "evaluate_every": 100,
-    "save_every": 200,
-    "rows": None,
-}
-
-
-def add_options(group: argparse.ArgumentParser) -> None:
-    """Reassessing's own options."""
-    reads = f"default: reverse-order; taylor and bi read lines cropped to {LENGTH} tokens, ppl windows"
-    group.add_argument("--metric", default="reverse-order", choices=METRICS, help=reads)
-    group.add_argument("--finetune", default="partial", choices=ARMS, help="partial: head, final norm, last layers")
-    group.add_argument("--last", type=int, default=3, metavar="K", help="layers that partial trains (default: 3)")
-    data = "alpaca-cleaned, standin, or a JSON-lines file with columns instruction, input, output"
-    group.add_argument("--data", metavar="DATA", help=f"{data} (default: by model)")
-    group.add_argument("--rows", type=int, metavar="N", help="only the first N training examples")
-    group.add_argument("--epochs", type=float, default=2, metavar="N", help="default: 2")
-    group.add_argument(
-        "--batch", type=int, metavar="N", help="examples in an optimiser step (default: 64; stand-in: 8)"
-    )
-    group.add_argument("--learning-rate", type=float, metavar="R", help="default: 1e-5 (stand-in: 1e-4)")
-    heads = "give a tied head its own copy of the embedding and train that: the model grows by it"
-    group.add_argument("--untie-head", action="store_true", help=heads)
+STANDIN = {"learning_rate": 1e-4, "batch": 8, "warmup_steps": 2, "evaluate_every": 12, "save_every": 12}
+STANDIN_ROWS = 96
 
 
 def check(job: Job) -> None:
@@ -64,11 +39,6 @@ def check(job: Job) -> None:
             data, a text with too few lines that are long enough.
     """
     options = job.options
-    require(options, "last", 0)
-    require(options, "rows", 1)
-    require(options, "epochs", 1e-9, 1000)
-    require(options, "batch", 1, 65_536)
-    require(options, "learning_rate", 1e-12, 1)
     if options.metric in NEED_TOKENS and job.given is None:
         job.kept["calibration"] = _calibration(job)
     if options.finetune == "partial":
@@ -98,7 +68,7 @@ def apply(job: Job) -> dict:
         removed, how = job.given, "by hand"
     else:
         context = around(job.model, job.tokenizer, job.kept.get("calibration"), fidelity=options.fidelity)
-        removed = Metric(options.metric, job.count, options.seed).choose(context)
+        removed = Metric(count=job.count, seed=options.seed, **job.asked(Metric)).choose(context)
         how = f"by {options.metric}"
     job.chosen(removed)
     remove_layers(job.model, removed)
@@ -107,9 +77,7 @@ def apply(job: Job) -> dict:
         job.notes.append(f"chosen {how}; not fine-tuned")
         return facts
     train, valid = job.kept["rows"]
-    settings = _settings(job, len(train))
-    if settings.method == "partial" and job.decoder.tied and not options.untie_head:
-        settings = replace(settings, untie=False)
+    settings = _settings(job, len(train), tied=job.decoder.tied)
     where = {"folder": job.folder("training"), "store_dtype": _kept_dtype(job), "progress": True}
     _, report = finetune(job.model, job.tokenizer, train, valid, settings, **where)
     if report["status"] != "ok":
@@ -157,27 +125,20 @@ def _kept_dtype(job: Job) -> torch.dtype | None:
     return torch.bfloat16 if stored_dtype(job.source) == torch.bfloat16 else None
 
 
-def _defaults(options: argparse.Namespace) -> Mapping:
-    return STANDIN if options.model == "standin" else PAPER
-
-
-def _settings(job: Job, rows: int) -> Settings:
+def _settings(job: Job, rows: int, tied: bool = False) -> Settings:
     """The training's settings: the paper's (for the stand-in this repository's tables'), unless asked for otherwise.
 
-    The warm-up is the paper's 100 steps, or a tenth of a training that is shorter than ten times as long.
+    The warm-up is the paper's 100 steps, or a tenth of a training that is shorter than ten times as long. tied: the head is,
+    and stays so in a partial fine-tuning unless it is to be untied.
     """
-    options = job.options
-    chosen = {key: value for key, value in _defaults(options).items() if key != "rows"}
-    chosen |= {"method": options.finetune, "last": options.last, "epochs": options.epochs, "seed": options.seed}
-    for name in ("batch", "learning_rate"):
-        if getattr(options, name) is not None:
-            chosen[name] = getattr(options, name)
-    steps = math.ceil(options.epochs * math.ceil(rows / chosen["batch"]))
-    chosen["warmup_steps"] = min(chosen["warmup_steps"], steps // 10)
-    for name in ("evaluate_every", "save_every"):
-        chosen[name] = max(1, min(chosen[name], steps // 2))
-    micro = max(size for size in (1, 2, 4) if chosen["batch"] % size == 0)
-    return Settings.of(chosen | {"micro_batch": micro})
+    asked = job.asked(Settings) | {"seed": job.options.seed}
+    asked["untie"] = asked["untie"] or not (tied and asked["method"] == "partial")
+    chosen = (STANDIN if job.standin else {}) | asked
+    batch = chosen.get("batch", Settings.batch)
+    settings = Settings(**chosen, micro_batch=max(size for size in (1, 2, 4) if batch % size == 0))
+    steps = math.ceil(settings.epochs * math.ceil(rows / batch))
+    often = {name: max(1, min(getattr(settings, name), steps // 2)) for name in ("evaluate_every", "save_every")}
+    return replace(settings, warmup_steps=min(settings.warmup_steps, steps // 10), **often)
 
 
 def _source(options: argparse.Namespace) -> str:
@@ -206,7 +167,7 @@ def _rows(job: Job) -> tuple[list[dict], list[dict]]:
     """Training and validation rows: of a file one in ten, at most 2,000, is held out."""
     options = job.options
     source = _source(options)
-    wanted = options.rows or _defaults(options)["rows"]
+    wanted = options.rows or (STANDIN_ROWS if job.standin else None)
     if not is_file(source):
         held_out = 32 if source == "standin" else 2000
         return instructions.load(job.tokenizer, source, count=wanted, held_out=held_out)
@@ -221,7 +182,17 @@ METHOD = Method(
     description="the last layers are removed, and the head, the final norm and the layers that are now last are fine-tuned "
     "on instructions. A training that is interrupted goes on when the command is given again.",
     apply=apply,
-    add_options=add_options,
+    flags=(
+        Flag(Metric, "metric", default="reverse-order"),
+        Flag(Settings, "method", "finetune", default="partial", choices=ARMS),
+        Flag(Settings, "last"),
+        Flag(Data, "source", "data", says="by model"),
+        Flag(Data, "count", "rows"),
+        Flag(Settings, "epochs"),
+        Flag(Settings, "batch", default=None, says="64; stand-in: 8"),
+        Flag(Settings, "learning_rate", "learning-rate", default=None, says="1e-5; stand-in: 1e-4"),
+        Flag(Settings, "untie", "untie-head", default=False),
+    ),
     check=check,
     samples=SAMPLES,
     seed=42,

@@ -18,10 +18,11 @@ from common import corpora, instructions
 from common.context import Context, sampler
 from common.decoder import Decoder
 from common.finetuning import Settings, finetune
+from common.flags import option
 from common.recipe import Calibration, Options, Pruning, Selection, Training, register
 from papers.reassessing import quantization
 from papers.reassessing.iterative import prune_iteratively, schedule
-from papers.reassessing.metrics import SEED, sample_line_crops, select
+from papers.reassessing.metrics import LENGTH, METRICS, SEED, sample_line_crops, select
 
 GPTQ_CHARACTERS = 400  # of a text at least
 
@@ -49,7 +50,7 @@ def _choose(context: Context, metric: str, seed: int | None, decoder: Decoder, c
 class Metric(Selection):
     """One-shot: score once, remove the lowest. seed: of the metric ``random``."""
 
-    metric: str
+    metric: str = option(help=f"taylor and bi read lines cropped to {LENGTH} tokens, ppl windows", choices=METRICS)
     count: int
     seed: int | None = None
 
@@ -61,10 +62,12 @@ class Metric(Selection):
 class Data(Options):
     """What is trained on: instructions of a source, as `common.instructions.load` takes them, or blocks of a corpus."""
 
-    source: str | None = None
+    source: str | None = option(
+        None, "alpaca-cleaned, standin, or a JSON-lines file with columns instruction, input, output"
+    )
     corpus: str | None = None
     length: int | None = None
-    count: int | None = None
+    count: int | None = option(None, "only the first N training examples", least=1)
     held_out: int | None = None
     seed: int | None = None
     cutoff: int | None = None

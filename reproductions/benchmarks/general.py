@@ -7,6 +7,7 @@ from common.context import Context
 from common.errors import unknown
 from common.evaluation import harness
 from common.evaluation.perplexity import PROTOCOLS
+from reproductions import steps  # noqa: F401 - and the papers' protocols
 from reproductions.benchmarks import benchmark
 
 

@@ -17,7 +17,7 @@ from common.evaluation.perplexity import PROTOCOLS
 from common.hadamard import hadamard_transform
 from common.losses import next_token_loss
 from common.statistics import Statistics
-from papers.linearpatch import LinearPatch, patch_values
+from papers.linearpatch import LinearPatch, measures, patch_values  # noqa: F401 - measures: its protocols
 from reproductions.benchmarks import benchmark
 
 # The text that perplexities of figures are measured on: protocols, and the windows taken from each.

@@ -126,28 +126,26 @@ def test_crops_are_the_official_draws():
     ids = torch.arange(1000)
     generator = random.Random(2)
     expected = [generator.randint(0, 900 - 50 - 1) for _ in range(7)]
-    crops = sample_crops(ids, length=50, count=7, sampler="linearpatch-train")
+    crops = sample_crops(ids, length=50, count=7, seed=2)
     assert crops[:, 0].tolist() == expected
     assert torch.equal(crops[3], torch.arange(expected[3], expected[3] + 50))
-    assert crops[:3].equal(sample_crops(ids, length=50, count=3, sampler="linearpatch-train"))
+    assert crops[:3].equal(sample_crops(ids, length=50, count=3, seed=2))
 
 
 def test_validation_crops_lie_in_the_last_tenth():
     ids = torch.arange(1000)
-    crops = sample_crops(ids, length=50, count=200, sampler="linearpatch-validation")
+    crops = sample_crops(ids, length=50, count=200, stretch="validation")
     starts = crops[:, 0]
     assert starts.min() >= 900 and starts.max() <= 1000 - 50 - 1 and len(starts.unique()) > 40
-    training = sample_crops(ids, length=50, count=200, sampler="linearpatch-train")
+    training = sample_crops(ids, length=50, count=200)
     assert not set(crops.flatten().tolist()) & set(training.flatten().tolist())
     with pytest.raises(UserError, match="too few for crops of 120 from its last 10%"):
-        sample_crops(ids, length=120, count=1, sampler="linearpatch-validation")
+        sample_crops(ids, length=120, count=1, stretch="validation")
 
 
 def test_short_text_and_unknown_names_are_refused(tiny_llama, crops, tiny_tokenizer):
     with pytest.raises(UserError, match="calibration text has 40 tokens, too few for crops of 50"):
-        sample_crops(torch.arange(40), length=50, count=1, sampler="linearpatch-train")
-    with pytest.raises(UserError, match="did you mean 'linearpatch-train'"):
-        sample_crops(torch.arange(400), length=5, count=1, sampler="linear-patch")
+        sample_crops(torch.arange(40), length=50, count=1)
     with pytest.raises(UserError, match="less than one window of 4000"):
         sample_lines(tiny_tokenizer, ["a", "b"], length=4000)
     with pytest.raises(UserError, match="unknown shuffle 'numpy'"):
@@ -193,6 +191,6 @@ def test_documents_are_drawn_after_the_crops_each_once(tiny_tokenizer):
             start = generator.randint(0, len(documents[index]) - 30)
             expected.append(documents[index][start : start + 30])
     generator = random.Random(0)
-    sample_crops(torch.arange(1000), length=50, count=6, sampler="prunecomp-train", generator=generator)
+    sample_crops(torch.arange(1000), length=50, count=6, generator=generator)
     crops = sample_documents(tiny_tokenizer, texts, length=30, count=4, generator=generator)
     assert crops.tolist() == expected

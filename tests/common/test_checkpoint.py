@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from common import checkpoint
+from common import checkpoint, hooks
 from common.errors import UserError
 from common.hooks import attach_patch, detach_patches, patches
 from common.surgery import remove_layers
@@ -18,14 +18,13 @@ from common.surgery import remove_layers
 @pytest.fixture(autouse=True)
 def loader(make_patch, monkeypatch):
     """The loader of the test patch, registered for one test."""
-    monkeypatch.setattr(checkpoint, "_LOADERS", dict(checkpoint._LOADERS))
 
     def rebuild(tensors, options):
         patch = make_patch(0.0, options["width"])
         patch.load_state_dict(tensors)
         return patch
 
-    checkpoint.register_patch("test.shift", rebuild)
+    monkeypatch.setitem(hooks.PATCH_LOADERS, "test.shift", rebuild)
 
 
 @torch.no_grad()
@@ -149,9 +148,16 @@ def test_a_link_to_a_directory_stays_a_link(tiny_llama, tmp_path):
 def test_an_unregistered_patch_says_what_to_import(tiny_llama, make_patch, tmp_path):
     attach_patch(tiny_llama, 2, make_patch(0.4), kind="somepaper")
     checkpoint.save(tiny_llama, None, tmp_path / "model")
-    with pytest.raises(UserError, match=r"kind 'somepaper'.*import papers\.somepaper"):
+    with pytest.raises(UserError, match="kind 'somepaper'.*; import the package of its method first"):
         checkpoint.load(tmp_path / "model")
-    assert not any(name.startswith("papers") for name in vars(checkpoint)), "common knows no paper"
+
+
+def test_a_patch_knows_which_module_rebuilds_it(tiny_llama, make_patch, tmp_path, monkeypatch):
+    attach_patch(tiny_llama, 2, make_patch(0.4))
+    checkpoint.save(tiny_llama, None, tmp_path / "model")
+    monkeypatch.delitem(hooks.PATCH_LOADERS, "test.shift")  # as in a process that has not imported it
+    with pytest.raises(UserError, match=f"kind 'test.shift'.*; import {__name__} first"):
+        checkpoint.load(tmp_path / "model")
 
 
 def edit_json(path, change):

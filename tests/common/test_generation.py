@@ -3,9 +3,12 @@
 import pytest
 import torch
 
+import papers
 from common.errors import UserError
 from common.evaluation import generation
 from common.surgery import remove_layers
+
+papers.load_steps()  # and the papers' prompts
 
 PROMPTS = ["the layers", "the stream of a model is scaled and the layers are", "a", "removed and scaled"]
 

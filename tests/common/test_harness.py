@@ -8,23 +8,26 @@ import pytest
 from hub_mirror import QUESTIONS, TASKS, write_rows
 from lm_eval.models.huggingface import HFLM
 
-from common import hub, suites
+from common import hub
 from common.errors import UserError
 from common.evaluation import harness
 from common.evaluation.multiple_choice import SharedContextLM
+from common.standin.tasks import COLUMNS as STANDIN_TASKS
+from reproductions.columns import tasks as columns_of
 
 
 def test_the_papers_suite_runs_from_a_mirror_as_with_hflm(mirror, tiny_llama, tiny_tokenizer):
-    suite = suites.get("linearpatch-qa")
-    assert set(suite.tasks) == set(TASKS)
-    ours = harness.evaluate(tiny_llama, tiny_tokenizer, suite.tasks)
+    columns = columns_of("paper")
+    names = [column.benchmark for column in columns]
+    assert set(names) == set(TASKS)
+    ours = harness.evaluate(tiny_llama, tiny_tokenizer, names)
     hflm = HFLM(pretrained=tiny_llama, tokenizer=tiny_tokenizer, backend="causal", batch_size=4)
-    theirs = harness.evaluate(tiny_llama, tiny_tokenizer, suite.tasks, lm=hflm)
-    for column in suite.columns:
-        assert ours[column.task] == theirs[column.task]
-        assert ours[column.task]["n"] == QUESTIONS
-        assert 0 <= ours[column.task][column.metric] <= 1
-        assert ours[column.task][f"{column.metric}_stderr"] is not None
+    theirs = harness.evaluate(tiny_llama, tiny_tokenizer, names, lm=hflm)
+    for column in columns:
+        assert ours[column.benchmark] == theirs[column.benchmark]
+        assert ours[column.benchmark]["n"] == QUESTIONS
+        assert 0 <= ours[column.benchmark][column.key] <= 1
+        assert ours[column.benchmark][f"{column.key}_stderr"] is not None
     raw = ours["raw"]
     assert raw["configs"]["arc_easy"].get("dataset_name") is None  # a folder of one config
     assert json.loads(json.dumps(raw)) == raw
@@ -42,7 +45,7 @@ def test_limit_and_shots(mirror, tiny_llama, tiny_tokenizer):
 
 def test_standin_tasks_run_offline_and_quietly(tiny_llama, tiny_tokenizer, monkeypatch, capfd):
     monkeypatch.setattr(hub, "unreachable_because", lambda *_: pytest.fail("the hub was probed"))
-    names = suites.get("standin-qa").tasks[:2]
+    names = list(STANDIN_TASKS)[:2]
     found = harness.evaluate(tiny_llama, tiny_tokenizer, names, limit=6)
     assert [found[name]["n"] for name in names] == [6, 6]
     assert capfd.readouterr().err == ""

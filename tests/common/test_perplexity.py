@@ -7,10 +7,13 @@ import pytest
 import torch
 import transformers
 
+import papers
 from common import corpora
 from common.errors import UserError
 from common.evaluation import targets
 from common.evaluation.perplexity import PROTOCOLS, Protocol, c4_crops, cut, perplexity, summarise, token_nlls
+
+papers.load_steps()  # and the papers' protocols
 
 
 def naive(model, tokens, window):

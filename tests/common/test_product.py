@@ -160,7 +160,7 @@ def test_reassessing_chooses_by_other_metrics_from_the_text(metric, fidelity, so
     if metric == "ppl":
         ids = torch.tensor(tokenizer((tmp_path / "long.txt").read_text())["input_ids"])
         held_out = ids[int(0.9 * len(ids)) :][: 4 * 32].view(4, 32)  # the official code chooses on what it measures
-        crops = calibration.sample_crops(ids, sampler="linearpatch-train", length=32, count=4, seed=42)
+        crops = calibration.sample_crops(ids, length=32, count=4, seed=42)
         ids = held_out if fidelity == "code" else crops
     else:
         lines = (tmp_path / "long.txt").read_text()

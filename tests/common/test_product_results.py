@@ -226,7 +226,6 @@ def test_cosine_and_estimator_reach_the_method(source, tmp_path):
     model, tokenizer = checkpoint.load(source[0])
     crops = calibration.sample_crops(
         torch.tensor(tokenizer(source[1].read_text())["input_ids"]),
-        sampler="linearpatch-train",
         length=32,
         count=4,
         seed=2,

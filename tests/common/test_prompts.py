@@ -11,8 +11,10 @@ import pytest
 from hub_mirror import write_rows, write_subjects
 from lm_eval.api.model import TemplateLM
 
-from common import hub, suites
+from common import hub
 from common.evaluation import harness, mmlu
+from reproductions.columns import QUESTIONS
+from reproductions.reassessing.columns import TASKS
 
 ARC = {
     "id": "MCAS_1",
@@ -233,7 +235,7 @@ def hub_folder(tmp_path, monkeypatch):
 
 
 def test_every_task_of_the_papers_suites_is_pinned():
-    asked = {*suites.LINEARPATCH_QA.tasks, *suites.REASSESSING.tasks} - {"mmlu", "cmmlu"}
+    asked = {*(task for task, _ in QUESTIONS.values()), *TASKS.values()} - {"mmlu", "cmmlu"}
     assert asked | {"mmlu_anatomy"} == set(ITEMS)
 
 

@@ -6,7 +6,6 @@ import statistics
 
 import pytest
 
-from common import suites
 from common.errors import UserError
 from common.scores import (
     MMLU,
@@ -20,6 +19,7 @@ from common.scores import (
     retained_performance_stderr,
     weighted_stderr,
 )
+from reproductions import columns
 
 
 def row(*values: float | None) -> dict[str, float | None]:
@@ -69,14 +69,14 @@ def test_linearpatch_prints_these_averages(model, cells, printed_average, printe
 @pytest.mark.parametrize(("cells", "printed_average", "printed_retained"), PRUNECOMP)
 def test_prunecomp_prints_these_averages(cells, printed_average, printed_retained):
     assert average(row(*cells)) == pytest.approx(printed_average, abs=0.0051)
-    found = retained_performance(row(*cells), PRUNECOMP_DENSE, kind="prunecomp")
+    found = retained_performance(row(*cells), PRUNECOMP_DENSE, kind="ratio-of-means")
     assert found == pytest.approx(printed_retained, abs=0.0101)
 
 
 def test_the_two_kinds_differ_on_the_same_row():
     cells = row(*PRUNECOMP[0][0])
     assert retained_performance(cells, PRUNECOMP_DENSE) == pytest.approx(90.84, abs=0.01)
-    assert retained_performance(cells, PRUNECOMP_DENSE, "prunecomp") == pytest.approx(90.88, abs=0.01)
+    assert retained_performance(cells, PRUNECOMP_DENSE, "ratio-of-means") == pytest.approx(90.88, abs=0.01)
 
 
 @pytest.mark.parametrize("printed", WEIGHTED)
@@ -121,7 +121,7 @@ def test_mmlu_names_what_is_missing_or_unknown():
         mmlu_categories({**subjects, "virologie": 0.5})
 
 
-@pytest.mark.parametrize("kind", ["linearpatch", "prunecomp"])
+@pytest.mark.parametrize("kind", ["mean-of-ratios", "ratio-of-means"])
 def test_errors_are_the_spread_of_simulated_measurements(kind):
     rng = random.Random(1)
     errors = row(0.8, 1.5, 2.0)
@@ -156,8 +156,8 @@ def test_meaningless_requests_are_refused():
         retained_performance({}, {})
     with pytest.raises(UserError, match="dense score of 0"):
         retained_performance(row(1), row(0))
-    with pytest.raises(UserError, match="did you mean 'linearpatch'"):
-        retained_performance(row(1), row(1), "linear-patch")
+    with pytest.raises(UserError, match="did you mean 'mean-of-ratios'"):
+        retained_performance(row(1), row(1), "mean-of-ratio")
 
 
 def test_accuracy_error_is_that_of_a_sample_mean():
@@ -166,11 +166,8 @@ def test_accuracy_error_is_that_of_a_sample_mean():
     assert accuracy_stderr(1.0, 1) is None
 
 
-def test_suites_have_the_papers_columns():
-    suite = suites.get("linearpatch-qa")
-    assert suite.labels == ["ARC-c", "ARC-e", "BoolQ", "HeSw", "PIQA", "WG", "WSC", "Race-h", "CoPa"]
-    normalised = [column.label for column in suite.columns if column.metric == "acc_norm"]
-    assert normalised == ["ARC-c", "ARC-e", "HeSw", "PIQA"]
-    assert len(suites.get("standin-qa").tasks) == 9
-    with pytest.raises(UserError, match="did you mean 'standin-qa'"):
-        suites.get("standin_qa")
+def test_questions_have_the_papers_columns():
+    found = columns.tasks("paper")
+    assert [c.label for c in found] == ["ARC-c", "ARC-e", "BoolQ", "HeSw", "PIQA", "WG", "WSC", "Race-h", "CoPa"]
+    assert [column.label for column in found if column.key == "acc_norm"] == ["ARC-c", "ARC-e", "HeSw", "PIQA"]
+    assert len(columns.tasks("standin")) == 9 and len(columns.tasks("standin", few=True)) == len(columns.FEW)

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import random
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 import reproductions.steps  # noqa: F401 - registers every step
 from common import calibration, checkpoint, corpora, hooks, instructions, models
-from common.context import Context, carry_out
+from common.context import Context, around, carry_out
 from common.decoder import Decoder
 from common.product import main
 from common.recipe import Calibration, Recipe
@@ -88,7 +89,20 @@ def same(*models):
 
 def crops(source, tokenizer, entry):
     ids = corpora.encode(tokenizer, source.text)
-    return calibration.sample_crops(ids, sampler=entry.sampler, **entry.drawing())
+    return calibration.sample_crops(ids, **entry.drawing())
+
+
+@pytest.mark.parametrize(
+    "sampler, seed, begin, end",
+    [("linearpatch-train", 2, 0.0, 0.9), ("linearpatch-validation", 2, 0.9, 1.0), ("prunecomp-train", 0, 0.0, 0.9)],
+)
+def test_samplers_draw_as_the_official_codes(source, sampler, seed, begin, end):
+    model, tokenizer = models.load(str(source.model))
+    ids = corpora.encode(tokenizer, source.text)
+    generator, edges = random.Random(seed), (int(len(ids) * begin), int(len(ids) * end) - LENGTH - 1)
+    starts = [generator.randint(*edges) for _ in range(SAMPLES)]
+    found = around(model, tokenizer).tokens(Calibration("own", sampler, LENGTH, SAMPLES))
+    assert found.tolist() == [ids[start : start + LENGTH].tolist() for start in starts]
 
 
 @pytest.mark.parametrize(

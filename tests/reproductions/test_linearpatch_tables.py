@@ -143,7 +143,7 @@ def test_the_paper_profile_runs_offline_on_a_mirror(rehearsal, capsys):
     # The removed window is the one an independent pass finds, and asking again measures nothing.
     model, tokenizer = models.load("llama-2-7b")
     ids = joined_ids(tokenizer, "wikitext2-train")
-    crops = sample_crops(ids, length=48, count=4, sampler="linearpatch-train", seed=2)
+    crops = sample_crops(ids, length=48, count=4, seed=2)
     window = best_window(collect(Decoder(model), crops, span=9), 9, exclude_ends=False)
     records = [
         json.loads(p.read_text()) for p in rehearsal.parents[3].glob("results/paper/llama-2-7b/*/parameters.json")

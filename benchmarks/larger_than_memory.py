@@ -1,0 +1,143 @@
+"""Pruning a model under a limit of memory that it does not fit into (`--stream`): expected against measured.
+
+    python benchmarks/larger_than_memory.py [--shape llama-2-7b --limit 3 --samples 8 --length 256] [--folder DIR]
+
+Random weights in a registered model's shape are written once, a layer at a time (LLaMA-2-7B: 13.5 GB of float16). Then the
+tools prune it in processes whose private memory the kernel limits (RLIMIT_DATA: what exceeds it cannot be allocated).
+The numbers depend on nothing but shapes, so random weights will do; perplexities are of no use and not shown.
+
+expected   what the tool says before it begins (`common.product.forecast`)
+measured   seconds of the process, and the most memory that it held at once (its resident set)
+whole      what the weights alone would take in memory
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+from accelerate import init_empty_weights
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
+
+from common import cache, models
+from common.safetensors_files import INDEX
+from common.standin import WEIGHTS as STANDIN
+
+ROOT = Path(__file__).parents[1]
+METHODS = {"linearpatch": [], "prunecomp": ["--metric", "bi"]}
+
+
+def write_random(shape: str, folder: Path, dtype: torch.dtype) -> int:
+    """A checkpoint of random weights, a file a layer; the bytes of its weights."""
+    config = models.model_config(shape)
+    with init_empty_weights(include_buffers=False):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    config.dtype, config.architectures = dtype, [type(model).__name__]
+    parts: dict[str, dict] = {}
+    for name, parameter in model.named_parameters():
+        part = ".".join(name.split(".")[:3]) if name.startswith("model.layers.") else "rest"
+        parts.setdefault(part, {})[name] = parameter
+    making = folder.with_name(f"{folder.name}.making")
+    shutil.rmtree(making, ignore_errors=True)
+    making.mkdir(parents=True)
+    names, total = {}, 0
+    generator = torch.Generator().manual_seed(0)
+    for part, parameters in parts.items():
+        tensors = {
+            name: torch.ones(p.shape, dtype=dtype)
+            if p.ndim == 1
+            else torch.empty(p.shape, dtype=dtype).normal_(0, 0.02, generator=generator)
+            for name, p in parameters.items()
+        }
+        save_file(tensors, making / f"{part}.safetensors", {"format": "pt"})
+        names |= dict.fromkeys(tensors, f"{part}.safetensors")
+        total += sum(value.numel() * value.element_size() for value in tensors.values())
+    index = {"metadata": {"total_size": total}, "weight_map": names}
+    (making / INDEX).write_text(json.dumps(index))
+    config.save_pretrained(making)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(STANDIN / file, making / file)
+    making.rename(folder)
+    return total
+
+
+def text(folder: Path) -> Path:
+    """A text to calibrate on: the repository's own pages."""
+    file = folder / "text.txt"
+    file.write_text("\n\n".join(page.read_text() for page in sorted(ROOT.glob("**/*.md")) if ".venv" not in page.parts))
+    return file
+
+
+def prune(method: str, model: Path, out: Path, limit: int, options: list[str]) -> dict:
+    """Run a tool with so many bytes of private memory; what it expected, and what it took."""
+    command = [sys.executable, "-m", f"papers.{method}", "--model", str(model), "--out", str(out), "--force", *options]
+    started = time.perf_counter()
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (limit, limit)),
+    )
+    said = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    if status not in (0, 3 << 8):  # 3: saved, and said to be broken, as random weights may be
+        raise SystemExit(said)
+    found = re.search(r"expected: ([\d.]+) GB of memory at most, ([\d:]+)", said)
+    seconds = sum(int(part) * 60**place for place, part in enumerate(reversed(found[2].split(":"))))
+    return {
+        "expected_gb": float(found[1]),
+        "expected_s": seconds,
+        "gb": usage.ru_maxrss * 1024 / 1e9,
+        "s": time.perf_counter() - started,
+        "saved_gb": sum(file.stat().st_size for file in out.glob("*.safetensors")) / 1e9,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--shape", default="smollm2-360m", help="a registered model")
+    parser.add_argument("--limit", type=float, default=2.0, help="GB of private memory")
+    parser.add_argument("--states", type=float, default=0.2, help="GB of hidden states, of these")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--remove", type=int, default=7)
+    parser.add_argument("--samples", type=int, default=8)
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--windows", type=int, default=4)
+    parser.add_argument("--folder", type=Path, default=cache.folder() / "random-weights")
+    options = parser.parse_args()
+    model = options.folder / f"{options.shape}-{options.dtype}"
+    if not model.is_dir():
+        print(f"writing random weights to {model}", flush=True)
+        write_random(options.shape, model, getattr(torch, options.dtype))
+    size = sum(file.stat().st_size for file in model.glob("*.safetensors")) / 1e9
+    page = str(text(options.folder))
+    shared = ["--stream", str(options.states), "--text", page, "--remove", str(options.remove)]
+    for name in ("samples", "length", "windows"):
+        shared += [f"--{name}", str(getattr(options, name))]
+    print(f"{options.shape}, {options.dtype}: {size:.2f} GB of weights; {options.limit:.1f} GB allowed", flush=True)
+    print("method       memory: expected  measured  ratio   time: expected  measured  ratio   saved")
+    for method, own in METHODS.items():
+        out = options.folder / f"pruned-{method}"
+        row = prune(method, model, out, int(options.limit * 1e9), [*shared, *own])
+        print(
+            f"{method:12s} {row['expected_gb']:13.2f} GB {row['gb']:6.2f} GB {row['gb'] / row['expected_gb']:6.2f} "
+            f"{row['expected_s']:13.0f} s {row['s']:7.0f} s {row['s'] / row['expected_s']:6.2f} {row['saved_gb']:6.2f} GB",
+            flush=True,
+        )
+        shutil.rmtree(out)
+
+
+if __name__ == "__main__":
+    main()

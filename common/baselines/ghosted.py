@@ -1,0 +1,132 @@
+"""Ghosted Layers (Yun et al., arXiv 2605.15491): any matrix in the place of removed layers, by least squares on the stream.
+
+For X before and Y after a run of removed layers (rows, one a token), section 4:
+
+    M* = argmin |X M - (Y - X)|^2 = (X'X + eps I)^-1 X'(Y - X),   eps = 1e-6 absolute, in float64
+
+and the stream becomes X (I + M*). A contiguous cut gets one operator; a cut in several places one per removed layer, each
+from the dense model's own states before and after that layer, so that adjoining ones compose. Written from the formula.
+
+The paper: 32 sequences of C4. Deviations: what the code keeps as states on the host is summed here as it comes; padding,
+which its batches do not have either, never counts. It is `linearpatch`'s kind ``matrix`` without token weights and with
+another ridge, and was published before ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from common.context import Context
+from common.crossings import Run, crossings
+from common.decoder import Decoder
+from common.errors import UserValueError, unknown
+from common.hooks import register_patch
+from common.moments import Regression, check_weights
+from common.recipe import Repair, register
+from common.selection import check_layers, runs
+from common.surgery import replace_runs
+
+KIND = "ghosted-layers"
+EPS = 1e-6
+OPERATORS = ("cut", "layer")
+
+
+@register(KIND)
+@dataclass(frozen=True)
+class GhostedLayers(Repair):
+    """One matrix per cut, or per removed layer, by unweighted least squares on the stream; options: see `ghost`."""
+
+    eps: float = EPS
+    operators: str | None = None
+    weights: str | None = None
+    first: bool | None = None
+
+    def apply(self, context: Context) -> None:
+        options = {name: value for name, value in self.to_json().items() if name != "method"}
+        options |= {"batch_size": context.batch_size, "progress": context.progress}
+        context.details["patches"] = ghost(context.model, context.windows(), context.removed, **options)
+
+
+class Ghost(nn.Module):
+    """``x + x M`` in float32, [..., channels] -> same shape and dtype."""
+
+    kind = KIND
+
+    def __init__(self, matrix: Tensor):
+        super().__init__()
+        self.weight = nn.Parameter(matrix.detach().float(), requires_grad=False)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        wide = hidden.float()
+        return (wide + wide @ self.weight).to(hidden.dtype)
+
+
+register_patch(KIND, lambda tensors, options: Ghost(tensors["weight"]))
+
+
+@torch.no_grad()
+def ghost(
+    model: nn.Module,
+    ids: Tensor,
+    removed: Collection[int],
+    *,
+    eps: float = EPS,
+    operators: str | None = None,
+    weights: str = "none",
+    first: bool = True,
+    padding: Tensor | None = None,
+    batch_size: int = 8,
+    progress: bool = False,
+) -> list[dict]:
+    """Remove layers of ``model`` and put a `Ghost` in the place of every maximal run of them, in place.
+
+    ids, padding, first: see `common.crossings`. operators: ``cut``, one regression per run, or ``layer``, one per removed
+    layer, those of a run multiplied into one matrix; None: as the paper, ``cut`` where there is one run, else ``layer``.
+    weights: of tokens (`common.moments.WEIGHTS`), here by the norm after the layers; the paper's is ``none``.
+
+    Returns an entry per run: {"run", "position" in the pruned model, "operators": how many were composed, "error": of
+    doing nothing and "left": of each operator's own regression, as shares of the squared stream after the layers}.
+
+    Raises:
+        UserError: layers that there are not, an unknown option, ``eps`` that is not positive.
+    """
+    decoder, removed = Decoder(model), sorted(map(int, removed))
+    check_layers(removed, len(removed), decoder.num_layers)
+    cuts = runs(removed)
+    operators = operators or ("cut" if len(cuts) == 1 else "layer")
+    if operators not in OPERATORS:
+        raise unknown("choice of operators", operators, OPERATORS)
+    check_weights(weights)
+    if not 0 < eps < float("inf"):
+        raise UserValueError(f"eps must be a positive number, not {eps}")
+    spans = cuts if operators == "cut" else [(layer, layer + 1) for layer in removed]
+    found = {span: Regression(weights=weights) for span in spans}
+    options = {"padding": padding, "first": first, "batch_size": batch_size, "progress": progress}
+    for crossing in crossings(decoder, ids, spans, **options):
+        x, y = crossing.before.double(), crossing.after.double()
+        found[crossing.run].add(x, y - x, y, crossing.keep)
+    solved = {span: regression.solved(eps, absolute=True) for span, regression in found.items()}
+    made = {cut: _composed([solved[span] for span in spans if cut[0] <= span[0] < cut[1]]) for cut in cuts}
+    positions = replace_runs(model, {cut: Ghost(matrix) for cut, matrix in made.items()}, KIND)
+    return [
+        {"run": list(cut), "position": position} | _summary(cut, found, solved)
+        for cut, position in zip(cuts, positions, strict=True)
+    ]
+
+
+def _composed(matrices: list[Tensor]) -> Tensor:
+    """(I + M_1) (I + M_2) ... - I, [channels, channels]."""
+    total = matrices[0]
+    for matrix in matrices[1:]:
+        total = total + matrix + total @ matrix
+    return total
+
+
+def _summary(cut: Run, found: dict[Run, Regression], solved: dict[Run, Tensor]) -> dict:
+    own = [span for span in found if cut[0] <= span[0] < cut[1]]
+    shares = [(found[s].error / found[s].target, found[s].left(solved[s]) / found[s].target) for s in own]
+    return {"operators": len(own), "error": [error for error, _ in shares], "left": [left for _, left in shares]}

@@ -1,0 +1,133 @@
+"""LoRP, locality-aware redundancy pruning (arXiv 2605.27786): layers chosen from clusters of layers that see tokens alike.
+
+S_ij is the mean over tokens of the cosine of X[i] and X[j], the inputs of layers i and j (Eqs. 3, 4). Its locality
+RLS = -log2 of the mean S_ij, i < j (Eqs. 5, 6), sets the number of clusters: 2 from 1.0 on, 3 from 0.7 on, else 4 (section
+5.1). Spectral clustering of (S + 1) / 2 (Eq. 7) gives the clusters. A layer's redundancy is its mean similarity to the others
+of its cluster (Eq. 8). First each cluster, from the front, loses its most redundant layer; then, until enough are gone, the
+cluster whose remaining layers are most alike on average (Eq. 10) loses its next. The first and the last layer stay.
+
+Written from these formulas. The clustering is scikit-learn's, with k-means of a fixed seed, as in the official code. A
+cluster of fewer than two remaining layers counts as least alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from common import selection
+from common.context import Context
+from common.decoder import Decoder
+from common.errors import UserValueError
+from common.progress import track
+from common.recipe import Selection, register
+
+# RLS from here on -> clusters; below all of them MOST.
+CLUSTERS = ((1.0, 2), (0.7, 3))
+MOST = 4
+
+
+@register("lorp")
+@dataclass(frozen=True)
+class LoRP(Selection):
+    """LoRP's clusters of alike layers; clusters: their number, in place of the one that the locality sets."""
+
+    count: int
+    clusters: int | None = None
+    seed: int | None = None
+
+    def choose(self, context: Context) -> Sequence[int]:
+        selection.check_count(self.count, context.decoder.num_layers)
+
+        def search() -> list[list[float]]:
+            options = {"batch_size": context.batch_size, "progress": context.progress}
+            return token_similarity(context.decoder, context.windows(), **options).tolist()
+
+        found = torch.tensor(context.searched("similarity", context.recipe.calibration, search, bool))
+        context.details["lorp"] = {"locality": round(locality(found.double()), 4)}
+        return lorp(found.double(), self.count, self.clusters, self.seed or 0)
+
+
+@torch.no_grad()
+def token_similarity(decoder: Decoder, ids: Tensor, *, batch_size: int = 8, progress: bool = False) -> Tensor:
+    """S, float64 [N, N]: mean cosine of the inputs of every two layers over ``ids`` [samples, tokens].
+
+    The inputs of all layers are held for one batch.
+    """
+    total: Tensor | float = 0.0
+    for batch in track(ids.split(batch_size), "calibration", unit="batch", shown=progress):
+        hidden, views = decoder.embed_tokens(batch), []
+        for layer in range(decoder.num_layers):
+            views.append(torch.nn.functional.normalize(hidden.float(), dim=-1).flatten().to(decoder.device))
+            if layer + 1 < decoder.num_layers:
+                hidden = decoder.run(hidden, layer, layer + 1)
+        flat = torch.stack(views)
+        total = total + (flat @ flat.T).double().cpu()
+    return (total / ids.numel()).fill_diagonal_(1.0)
+
+
+def locality(similarity: Tensor) -> float:
+    """RLS, from S [N, N]; infinite where layers are not alike at all."""
+    upper = similarity[tuple(torch.triu_indices(*similarity.shape, offset=1))]
+    mean = upper.mean().item()
+    return -math.log2(mean) if mean > 0 else math.inf
+
+
+def lorp(similarity: Tensor, count: int, clusters: int | None = None, seed: int = 0) -> list[int]:
+    """The layers that go, in order, from S [N, N].
+
+    Raises:
+        UserError: an impossible count or number of clusters.
+    """
+    layers = len(similarity)
+    selection.check_count(count, layers)
+    if clusters is None:
+        clusters = next((k for least, k in CLUSTERS if locality(similarity) >= least), MOST)
+    if not 1 <= clusters <= layers:
+        raise UserValueError(f"{layers} layers cannot form {clusters} clusters")
+    members = _clustered(similarity, clusters, seed)
+    queues = [_by_redundancy(similarity, own) for own in members]
+    removed = [queue.pop(0) for queue in queues if queue][:count]
+    while len(removed) < count:
+        left = [[layer for layer in own if layer not in removed] for own in members]
+        open_ = [k for k, queue in enumerate(queues) if queue]
+        removed.append(queues[max(open_, key=lambda k: _alike(similarity, left[k]))].pop(0))
+    return removed
+
+
+def _clustered(similarity: Tensor, clusters: int, seed: int) -> list[list[int]]:
+    """The clusters, by their first layers."""
+    from sklearn.cluster import SpectralClustering  # slow to load
+
+    labels = np.zeros(len(similarity), dtype=int)
+    if clusters > 1:
+        affinity = ((similarity + 1) / 2).numpy()
+        options = {"affinity": "precomputed", "random_state": seed, "assign_labels": "kmeans"}
+        labels = SpectralClustering(clusters, **options).fit_predict(affinity)
+    found: dict[int, list[int]] = {}
+    for layer, label in enumerate(labels.tolist()):
+        found.setdefault(label, []).append(layer)
+    return list(found.values())
+
+
+def _by_redundancy(similarity: Tensor, members: Sequence[int]) -> list[int]:
+    """Those of a cluster that may go, the most redundant first."""
+
+    def redundancy(layer: int) -> float:
+        others = [other for other in members if other != layer]
+        return similarity[layer, others].mean().item() if others else -math.inf
+
+    return sorted((layer for layer in members if 0 < layer < len(similarity) - 1), key=lambda layer: -redundancy(layer))
+
+
+def _alike(similarity: Tensor, layers: Sequence[int]) -> float:
+    """Mean similarity of every two of some layers."""
+    if len(layers) < 2:
+        return -math.inf
+    pairs = torch.combinations(torch.tensor(layers))
+    return similarity[pairs[:, 0], pairs[:, 1]].mean().item()

@@ -1,0 +1,221 @@
+"""ReplaceMe (Shopkhoev et al., arXiv 2505.02819): removed layers replaced by a matrix on the last kept MLP's output.
+
+Layers [a, b) go. Layer a - 1 writes m, its MLP's output, into the stream r: X[a] = r + m. Section 2 looks for T with
+r + m T near X[b] and multiplies it into ``down_proj``, so that nothing is added to the model:
+
+    least-squares   T = argmin |m T - (X[b] - r)|^2 + alpha |T|^2 = (m'm + alpha I)^-1 m'(X[b] - r)
+    cosine          T = argmax of the mean cosine of m T and X[b] - r, by Adam from the identity
+    cosine-stream   the same of r + m T and X[b]
+
+Adam: 10 epochs, 1024 tokens a step, rate 1e-4, as in its code. Several cuts: one T for each, all from the dense model.
+
+Ours beside it: an intercept (``bias``), which goes into the bias of ``down_proj`` where the architecture's config knows one
+(``mlp_bias``: Llama; all its MLPs then have biases, mostly zeros), and the objective ``bias``, that intercept alone.
+
+Deviations: states are those of the weights that are changed (the code runs a 4-bit model and changes another); padding
+never counts (it enters the code's sums); layers are renumbered. Of adjoining cuts the code regresses the stream; here
+every cut regresses the MLP's output, as the formula says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from common.context import Context
+from common.crossings import Crossing, Run, crossings
+from common.decoder import Decoder
+from common.errors import UserError, UserValueError, unknown
+from common.moments import Regression
+from common.recipe import Repair, register
+from common.selection import check_layers, runs
+from common.surgery import add_biases, remove_layers
+
+OBJECTIVES = ("least-squares", "cosine", "cosine-stream", "bias")
+EPOCHS, RATE, STEP_TOKENS = 10, 1e-4, 1024
+
+
+@register("replaceme")
+@dataclass(frozen=True)
+class ReplaceMe(Repair):
+    """A matrix multiplied into the last kept layer's down_proj: a plain checkpoint; options: see `replace_me`."""
+
+    objective: str = "least-squares"
+    alpha: float | None = None
+    bias: bool | None = None
+    epochs: int | None = None
+    learning_rate: float | None = None
+    seed: int | None = None
+    first: bool | None = None
+
+    def apply(self, context: Context) -> None:
+        options = {name: value for name, value in self.to_json().items() if name != "method"}
+        options |= {"batch_size": context.batch_size, "progress": context.progress}
+        context.details["fused"] = replace_me(context.model, context.windows(), context.removed, **options)
+
+
+@dataclass
+class _Sums:
+    """What one cut's tokens add up to. error: |X[b] - X[a]|^2. shift: the sum of X[b] - X[a], [channels]."""
+
+    regression: Regression
+    error: float = 0.0
+    shift: Tensor | float = 0.0
+    stored: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
+
+    def add(self, crossing: Crossing, store: bool) -> None:
+        m, gap = crossing.watched.double(), crossing.after.double() - crossing.before.double()
+        self.regression.add(m, gap + m, crossing.after, crossing.keep)
+        kept = gap.flatten(0, -2) if crossing.keep is None else gap[crossing.keep.to(gap.device)]
+        self.error += kept.square().sum().item()
+        self.shift = self.shift + kept.sum(0)
+        if store:
+            states = (crossing.watched, crossing.before - crossing.watched, crossing.after)
+            rows = [v.flatten(0, -2) if crossing.keep is None else v[crossing.keep.to(v.device)] for v in states]
+            self.stored.append(tuple(row.cpu() for row in rows))
+
+
+@torch.no_grad()
+def replace_me(
+    model: nn.Module,
+    ids: Tensor,
+    removed: Collection[int],
+    *,
+    objective: str = "least-squares",
+    alpha: float = 0.0,
+    bias: bool = False,
+    epochs: int = EPOCHS,
+    learning_rate: float = RATE,
+    seed: int = 0,
+    first: bool = True,
+    padding: Tensor | None = None,
+    batch_size: int = 8,
+    progress: bool = False,
+) -> list[dict]:
+    """Remove layers of ``model`` and fuse a matrix into the MLP before every maximal run of them, in place.
+
+    ids, padding, first: see `common.crossings`. objective: see above. alpha: absolute; the paper's is 0, which takes as many
+    tokens as channels at least. bias: least squares with an intercept. epochs, learning_rate, seed: of Adam. Least squares
+    keeps sums alone; Adam needs all tokens' states, three vectors a token in the model's type, which are held in host
+    memory.
+
+    Returns an entry per cut: {"run", "layer" whose MLP was changed, "error" before, "left" after, as shares of |X[b]|^2}.
+
+    Raises:
+        UserError: an architecture that normalises what its MLP writes (Gemma 2), a cut before which there is no layer,
+            ``bias`` where the config has none, too few tokens, unknown options; the model is then as it was.
+    """
+    decoder, removed = Decoder(model), sorted(map(int, removed))
+    check_layers(removed, len(removed), decoder.num_layers)
+    _check(decoder, objective, bias, alpha, epochs, learning_rate)
+    cuts, adam = runs(removed), objective.startswith("cosine")
+    sums = {run: _Sums(Regression(intercept=bias)) for run in cuts}
+    options = {"padding": padding, "first": first, "batch_size": batch_size, "progress": progress}
+    for crossing in crossings(decoder, ids, cuts, watch="output", **options):
+        sums[crossing.run].add(crossing, adam)
+    found: dict[Run, tuple[Tensor, Tensor | None]] = {}
+    for run, one in sums.items():
+        if adam:
+            options = {"epochs": epochs, "rate": learning_rate, "seed": seed, "device": decoder.device}
+            found[run] = _adam(one.stored, stream=objective == "cosine-stream", **options).double(), None
+        elif objective == "bias":
+            eye = torch.eye(decoder.hidden_size, dtype=torch.float64, device=one.shift.device)
+            found[run] = eye, one.shift / one.regression.tokens
+        else:
+            solved = one.regression.solved(alpha, absolute=True)
+            found[run] = (solved[:-1], solved[-1]) if bias else (solved, None)
+    if bias or objective == "bias":
+        add_biases(model, "mlp_bias")
+    reports = [_report(run, sums[run], *found[run]) for run in cuts]
+    for (start, _), (matrix, shift) in found.items():
+        fuse(decoder, start - 1, matrix, shift)
+    remove_layers(model, removed)
+    return reports
+
+
+def fuse(decoder: Decoder, layer: int, matrix: Tensor, shift: Tensor | None = None) -> None:
+    """Let the MLP of ``layer`` write m T + s in place of m, in place: T ``matrix`` [channels, channels], s ``shift``.
+
+    In float64, rounded once. Exact for a mixture of experts too, since each expert's output is a summand of m.
+    """
+    for writer in _writers(decoder, layer):
+        tensor = writer.tensor
+        wide, own = tensor.double(), matrix.to(tensor.device)
+        changed = wide @ own if wide.ndim == 1 else own.T @ wide  # [..., channels, features]; a bias is a row
+        if wide.ndim == 1 and shift is not None:
+            changed = changed + shift.to(tensor.device)
+        tensor.copy_(changed)
+
+
+def _writers(decoder: Decoder, layer: int) -> list:
+    return [writer for writer in decoder.residual_writers(layer) if writer.name.startswith("mlp.")]
+
+
+def _check(decoder: Decoder, objective: str, bias: bool, alpha: float, epochs: int, rate: float) -> None:
+    if objective not in OBJECTIVES:
+        raise unknown("objective", objective, OBJECTIVES)
+    if not _writers(decoder, 0):
+        raise UserError(
+            f"architecture {decoder.architecture!r} normalises what its MLP writes into the stream, so no matrix can be "
+            "fused there; use the repair ghosted-layers"
+        )
+    if (bias or objective == "bias") and not hasattr(decoder.config, "mlp_bias"):
+        raise UserError(
+            f"architecture {decoder.architecture!r} has no mlp_bias in its config, so an intercept cannot be saved; leave "
+            "bias out"
+        )
+    if bias and objective != "least-squares":
+        raise UserError(f"bias goes with the objective least-squares, not {objective}; leave it out")
+    if not 0 <= alpha < float("inf"):
+        raise UserValueError(f"alpha must be 0 or a positive number, not {alpha}")
+    if epochs < 1 or not 0 < rate < float("inf"):
+        raise UserValueError(f"epochs must be 1 or more and the rate positive, not {epochs} and {rate}")
+
+
+def _adam(
+    stored: Iterable[tuple[Tensor, Tensor, Tensor]],
+    *,
+    stream: bool,
+    epochs: int,
+    rate: float,
+    seed: int,
+    device: torch.device,
+) -> Tensor:
+    """T [channels, channels] by Adam, from all tokens' m, r and X[b], each [tokens, channels]."""
+    m, r, y = (torch.cat(parts) for parts in zip(*stored, strict=True))
+    generator = torch.Generator().manual_seed(seed)
+    matrix = torch.eye(m.shape[1], device=device).requires_grad_()
+    optimizer = torch.optim.Adam([matrix], lr=rate)
+    for _ in range(epochs):
+        for chosen in torch.randperm(len(m), generator=generator).split(STEP_TOKENS):
+            inputs, rest, wanted = (states[chosen].to(device, torch.float32) for states in (m, r, y))
+            with torch.enable_grad():
+                mapped = inputs @ matrix
+                one, two = (rest + mapped, wanted) if stream else (mapped, wanted - rest)
+                loss = -F.cosine_similarity(one, two, dim=-1).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return matrix.detach()
+
+
+def _report(run: Run, sums: _Sums, matrix: Tensor, shift: Tensor | None) -> dict:
+    """Shares of the squared stream after the cut: what removing alone leaves, and what the matrix does."""
+    regression = sums.regression
+    if regression.intercept:
+        matrix = torch.cat([matrix, shift[None]])
+        left = regression.left(matrix)
+    else:
+        left = regression.left(matrix.to(regression.gram))
+        if shift is not None:  # the mean of the gap and nothing else
+            left = sums.error - regression.tokens * shift.square().sum().item()
+    return {
+        "run": list(run),
+        "layer": run[0] - 1,
+        "error": sums.error / regression.target,
+        "left": max(left, 0.0) / regression.target,
+    }

@@ -1,0 +1,87 @@
+"""What a streamed run will take, said before it begins: from the model's sizes, and from one layer that is read and run."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import psutil
+import torch
+
+from common.evaluation.perplexity import MAX_TOKENS
+from common.evaluation.targets import HEAD_ROWS
+from common.hadamard import hadamard_transform
+from common.product.job import Job
+from common.progress import clock
+
+PASSES = 3  # over the test windows: the dense model, the cut alone, the result
+PROBED = 1024  # tokens that the probe runs
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """peak_bytes: of the process (on a GPU: of the GPU). seconds: of the whole run. disk_bytes: of states that do not fit."""
+
+    peak_bytes: int
+    seconds: float
+    disk_bytes: int
+
+    def line(self) -> str:
+        spilled = f", {self.disk_bytes / 1e9:.1f} GB of states on disk" if self.disk_bytes else ""
+        return f"expected: {self.peak_bytes / 1e9:.2f} GB of memory at most, {clock(self.seconds)}{spilled}"
+
+
+@torch.inference_mode()
+def forecast(job: Job) -> Forecast:
+    """Time and memory of a streamed job, from one layer read and run on one window (a few seconds)."""
+    decoder, streamed, options = job.decoder, job.model.streamed, job.options
+    config, width = decoder.config, decoder.hidden_size
+    item = streamed.dtype.itemsize
+    tests = 0 if options.no_evaluation else job.test_windows.numel()
+    calibration = options.samples * job.length
+    layer = decoder.layers[decoder.num_layers // 2]
+
+    started = time.perf_counter()
+    streamed.fetch(layer)
+    reading = time.perf_counter() - started
+    ids = torch.randint(0, config.vocab_size, (max(1, PROBED // job.length), min(job.length, PROBED)))
+    hidden = decoder.embed_tokens(ids)
+    place = decoder.num_layers // 2
+    a_token = min(_seconds(lambda: decoder.run(hidden, place, place + 1)) for _ in range(2)) / ids.numel()
+    rows = hidden.flatten(0, 1)[:HEAD_ROWS]
+    head = _seconds(lambda: decoder.head(rows).float().logsumexp(-1)) / len(rows)
+    wide = hidden.float()
+    statistics = _seconds(lambda: hadamard_transform(wide).abs().mean(1)) / ids.numel()
+    streamed.let_go()
+
+    def one_pass(tokens: int, more: float = 0.0) -> float:
+        return decoder.num_layers * max(reading, tokens * (a_token + more))
+
+    seconds = job.method.passes(job) * one_pass(calibration, 2 * statistics)
+    seconds += PASSES * (one_pass(tests) + tests * head) if tests else 0
+    seconds += 2 * decoder.num_layers * reading  # read and written once more
+
+    batch = max(job.batch_size * job.length, MAX_TOKENS if tests else 0)
+    inside = batch * item * (4 * width + 3 * getattr(config, "intermediate_size", 4 * width))
+    beside = 4 * batch * width * 4  # float32 copies for statistics
+    logits = 2 * HEAD_ROWS * config.vocab_size * 4 if tests else 0
+    states = max(calibration * _open_states(job), tests) * width * item
+    held = min(states, streamed.states)
+    here = psutil.Process().memory_info().rss
+    if streamed.device.type == "cuda":
+        here = torch.cuda.memory_allocated(streamed.device)
+    peak = here + 2 * streamed.layer_bytes() + max(inside + beside, logits) + held
+    return Forecast(int(peak), seconds, int(states - held))
+
+
+def _open_states(job: Job) -> int:
+    """States of all calibration tokens that wait at once: a window's, or what an iteration starts from again."""
+    return 1 + (job.count or 1)
+
+
+def _seconds(work) -> float:
+    started = time.perf_counter()
+    work()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - started

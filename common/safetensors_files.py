@@ -1,0 +1,111 @@
+"""Single tensors out of a checkpoint's safetensors files, read without mapping the files into memory.
+
+`safetensors` maps a file whole, and what a process has touched of a mapping counts as its memory. Where a model is larger
+than memory (`common.streaming`), tensors are read into memory of their own, one layer's at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from common.errors import UserError
+
+INDEX = "model.safetensors.index.json"
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where one tensor lies. dtype: in safetensors' spelling; begin, end: bytes of the file."""
+
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+    def read(self) -> Tensor:
+        """The tensor, in memory of its own.
+
+        Raises:
+            UserError: the file is damaged or has a type that is not understood.
+        """
+        if self.dtype not in DTYPES:
+            raise UserError(f"cannot read {self.file}: it holds tensors of type {self.dtype}; use unquantised weights")
+        with torch.inference_mode(False):  # a parameter made in inference mode could not be watched for changes
+            data = torch.empty(self.end - self.begin, dtype=torch.uint8)
+            found = data.view(DTYPES[self.dtype]).view(self.shape)
+        with self.file.open("rb", buffering=0) as stream:
+            stream.seek(self.begin)
+            view, done = memoryview(data.numpy()), 0
+            while done < len(view):  # one call reads 2 GiB at most
+                got = stream.readinto(view[done:])
+                if not got:
+                    raise UserError(f"cannot read {self.file}: it ends too early; save or download it again")
+                done += got
+        return found
+
+
+def header(file: Path) -> dict[str, Entry]:
+    """{name: entry} of one safetensors file.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    try:
+        with file.open("rb") as stream:
+            size = int.from_bytes(stream.read(8), "little")
+            whole = os.fstat(stream.fileno()).st_size
+            if not 0 < size < min(whole, 2**30):
+                raise ValueError("its header is cut off")
+            content = json.loads(stream.read(size))
+        found = {
+            name: Entry(file, entry["dtype"], tuple(entry["shape"]), *(8 + size + at for at in entry["data_offsets"]))
+            for name, entry in content.items()
+            if name != "__metadata__"
+        }
+        if max((entry.end for entry in found.values()), default=0) > whole:
+            raise ValueError("it ends too early")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"cannot read {file}: {reason}; save or download it again") from error
+    return found
+
+
+def entries(folder: Path, but: Iterable[str] = ()) -> dict[str, Entry]:
+    """{name: entry} of all safetensors files of a checkpoint, or of those that its index names.
+
+    but: names of files that are no weights.
+
+    Raises:
+        UserError: a file is damaged or missing.
+    """
+    if (folder / INDEX).is_file():
+        try:
+            files = sorted(set(json.loads((folder / INDEX).read_text())["weight_map"].values()))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"cannot read {folder / INDEX}: {error}; save or download it again") from error
+    else:
+        files = sorted(file.name for file in folder.glob("*.safetensors") if file.name not in set(but))
+    return {name: entry for file in files for name, entry in header(folder / file).items()}
+
+
+def stored_bytes(found: Mapping[str, Entry]) -> int:
+    """The bytes of all tensors."""
+    return sum(entry.end - entry.begin for entry in found.values())

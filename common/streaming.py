@@ -1,0 +1,303 @@
+"""Models larger than memory: two decoder layers at a time, read from the checkpoint when they are called.
+
+`load` gives a model whose embedding, final norm and head are there and whose decoder layers are on torch's meta device.
+A layer's weights are read by a hook when it is called and go when other layers have been called since; while one computes,
+a thread reads the one that follows. The model is a model like any other: surgery, patches and every pass work on it.
+
+What makes it usable is the order of work. A pass that takes batch after batch through all layers reads the whole model for
+each batch; those of this repository take all batches through one layer, then through the next, and so read it once
+(`Decoder.streamed` tells them). The states of all batches wait in a `common.held.Held`.
+
+A layer that was changed while it was there (a factor fused into its weights, a matrix refitted) is written to a temporary
+folder before it goes, and read from there afterwards. `save` copies layer by layer.
+
+accelerate's disk offload reads every layer again for every batch, keeps no changes, and was therefore not used.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from threading import RLock
+
+import torch
+from accelerate import init_empty_weights
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
+
+from common import cache
+from common.errors import UserError
+from common.safetensors_files import DTYPES, INDEX, Entry, entries, header
+
+HELD = 2  # layers: the one that computes and the one that is read meanwhile
+_LAYERS = "model.layers."
+
+
+def load(folder: Path, config, *, device: torch.device, dtype: torch.dtype | None, states: int) -> nn.Module:
+    """The model in a checkpoint's directory, streamed; patches are `common.checkpoint`'s matter.
+
+    config: the model's, from there. dtype: of the weights in memory; None: as stored. states: bytes of hidden states that
+    wait in memory; more are written to a file in the cache folder. `model.streamed` is the `Streamed` that reads layers.
+
+    Raises:
+        UserError: the directory's weights are damaged or incomplete.
+    """
+    where = entries(folder, but=("patches.safetensors",))
+    stored = _stored(where)
+    dtype = dtype or stored
+    with init_empty_weights(include_buffers=False):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    model.eval().requires_grad_(False)
+    streamed = Streamed(model, where, device, (dtype, stored), states)
+    streamed.fill_resident()
+    model.streamed = streamed
+    return model
+
+
+def of(model: nn.Module) -> Streamed | None:
+    """What reads a streamed model's layers; None for a model in memory."""
+    return getattr(model, "streamed", None)
+
+
+def refuse(model: nn.Module, what: str) -> None:
+    """Refuse work that needs all layers at once.
+
+    Raises:
+        UserError: the model is streamed.
+    """
+    if of(model) is not None:
+        raise UserError(f"{what} needs the whole model in memory; leave --stream out")
+
+
+class Streamed:
+    """Reads decoder layers as they are called, and lets them go.
+
+    dtype, stored: of the weights in memory and in the files. reads: layers read so far; bytes_read: from disk. states: see
+    `load`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        where: Mapping[str, Entry],
+        device: torch.device,
+        dtypes: tuple[torch.dtype, ...],
+        states: int,
+    ):
+        (self.dtype, self.stored), self.device, self.states = dtypes, device, states
+        self.reads = self.bytes_read = 0
+        self._model, self._where = weakref.ref(model), where
+        self._lock = RLock()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
+        self._ahead: tuple[nn.Module, Future] | None = None
+        self._here: list[nn.Module] = []  # the last called at the end
+        self._meta: dict[nn.Module, dict[str, nn.Parameter]] = {}
+        self._sources: dict[nn.Module, dict[str, Callable[[], Tensor]]] = {}
+        self._marks: dict[nn.Module, dict[str, tuple]] = {}  # of the weights as they were read
+        self._changed: Path | None = None
+        for index, layer in enumerate(model.model.layers):
+            self._meta[layer] = dict(layer.named_parameters())
+            self._sources[layer] = self._source(f"{_LAYERS}{index}.", layer)
+            layer.fetch = partial(self.fetch, layer)  # see `common.decoder.at_hand`
+            layer.register_forward_pre_hook(lambda layer, _: self.fetch(layer), prepend=True)
+
+    def fill_resident(self) -> None:
+        """Read what is always there: embedding, final norm, head."""
+        model = self._model()
+        for name in dict(model.named_parameters()):
+            if not name.startswith(_LAYERS) and not (name == "lm_head.weight" and model.config.tie_word_embeddings):
+                _put(model, name, self._read(self._entry(name)).to(self.device))
+        if model.config.tie_word_embeddings:
+            model.tie_weights()
+        model.model.rotary_emb.to(self.device)
+        for name, buffer in model.named_buffers():  # of modules that hold no weights
+            if buffer.device != self.device and not name.startswith(_LAYERS):
+                module, leaf = _parent(model, name)
+                module._buffers[leaf] = buffer.to(self.device)
+
+    def fetch(self, layer: nn.Module) -> None:
+        """Have a layer's weights in place; the layers called longest ago go."""
+        with self._lock:
+            if layer in self._here:
+                self._here.remove(layer)
+                self._here.append(layer)
+            else:
+                tensors = self._taken(layer)
+                while len(self._here) >= HELD - 1:
+                    self._let_go(self._here.pop(0))
+                for name, value in tensors.items():
+                    _put(layer, name, value)
+                self._marks[layer] = _marks(layer)
+                self._here.append(layer)
+                self.reads += 1
+            self._read_ahead(layer)
+
+    def let_go(self) -> None:
+        """Let all layers go, as before work that needs the memory."""
+        with self._lock:
+            self._taken(None)
+            while self._here:
+                self._let_go(self._here.pop())
+
+    def layer_bytes(self) -> int:
+        """Bytes in memory of the largest layer."""
+        sizes = [sum(p.numel() for p in held.values()) for held in self._meta.values()]
+        return max(sizes) * self.dtype.itemsize
+
+    def _taken(self, layer: nn.Module | None) -> dict[str, Tensor]:
+        """The layer's tensors: what was read ahead, if it was this one."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            found = ahead[1].result()
+            if ahead[0] is layer:
+                return found
+            del found
+        return {} if layer is None else self._tensors(layer)
+
+    def _read_ahead(self, layer: nn.Module) -> None:
+        layers = list(self._model().model.layers)
+        place = layers.index(layer) + 1 if layer in layers else len(layers)
+        following = layers[place] if place < len(layers) else None
+        if self._ahead is None and following is not None and following not in self._here and following in self._sources:
+            self._ahead = (following, self._pool.submit(self._tensors, following))
+
+    def _tensors(self, layer: nn.Module) -> dict[str, Tensor]:
+        with torch.inference_mode(False), torch.no_grad():
+            return {name: read().to(self.device) for name, read in self._sources[layer].items()}
+
+    def _let_go(self, layer: nn.Module) -> None:
+        marks = _marks(layer)
+        if changed := [name for name, mark in marks.items() if mark != self._marks[layer].get(name)]:
+            self._keep(layer, changed)
+        for name, parameter in self._meta[layer].items():
+            if name in marks:
+                shape = layer.get_parameter(name).shape
+                if shape != parameter.shape:
+                    parameter = nn.Parameter(parameter.new_empty(shape), requires_grad=False)
+                _put(layer, name, parameter)
+
+    def _keep(self, layer: nn.Module, names: list[str]) -> None:
+        """Write changed weights where they are read from after this."""
+        if self._changed is None:
+            folder = cache.folder()
+            folder.mkdir(parents=True, exist_ok=True)
+            self._changed = Path(tempfile.mkdtemp(prefix="changed-layers-", dir=folder))
+            weakref.finalize(self, shutil.rmtree, self._changed, True)
+        file = self._changed / f"{len(list(self._changed.iterdir()))}.safetensors"
+        save_file({name: layer.get_parameter(name).detach().cpu().contiguous() for name in names}, file)
+        for name, entry in header(file).items():
+            self._sources[layer][name] = lambda entry=entry: self._read(entry)
+
+    def _source(self, prefix: str, layer: nn.Module) -> dict[str, Callable[[], Tensor]]:
+        """{parameter: how to read it}."""
+        found: dict[str, Callable[[], Tensor]] = {}
+        for name, _ in layer.named_parameters():
+            if prefix + name in self._where:
+                entry = self._where[prefix + name]
+                found[name] = lambda entry=entry: self._read(entry)
+            else:
+                found[name] = self._experts(prefix, name)
+        return found
+
+    def _experts(self, prefix: str, name: str) -> Callable[[], Tensor]:
+        """Mixtral's checkpoints hold each expert's matrices apart; transformers holds them stacked."""
+        parts = stored_names(prefix, name, len([n for n in self._where if n.startswith(prefix) and ".w2." in n]))
+        rows = [[self._entry(part) for part in row] for row in parts]
+        if len(rows) == 1 and len(rows[0]) == 1:
+            return lambda: self._read(rows[0][0])
+        return lambda: torch.stack([torch.cat([self._read(entry) for entry in row]) for row in rows])
+
+    def _entry(self, name: str) -> Entry:
+        if name not in self._where:
+            raise UserError(f"cannot stream this model: its files hold no {name}; save or download it again")
+        return self._where[name]
+
+    def _read(self, entry: Entry) -> Tensor:
+        self.bytes_read += entry.end - entry.begin
+        return entry.read().to(self.dtype)
+
+
+def stored_names(prefix: str, name: str, experts: int) -> list[list[str]]:
+    """The names in a Mixtral checkpoint of what transformers holds as one parameter: rows to stack, of parts to join."""
+    base = f"{prefix}block_sparse_moe."
+    if name == "mlp.experts.gate_up_proj":
+        return [[f"{base}experts.{e}.w1.weight", f"{base}experts.{e}.w3.weight"] for e in range(experts)]
+    if name == "mlp.experts.down_proj":
+        return [[f"{base}experts.{e}.w2.weight"] for e in range(experts)]
+    return [[base + name.removeprefix("mlp.") if name.startswith("mlp.") else prefix + name]]
+
+
+def save(model: nn.Module, directory: Path) -> None:
+    """Write config and weights as `save_pretrained` does, in the stored type and a file for each layer, one by one."""
+    streamed = of(model)
+    config = copy.deepcopy(model.config)
+    config.dtype, config.architectures = streamed.stored, [type(model).__name__]
+    config.save_pretrained(directory)
+    if model.generation_config is not None:
+        model.generation_config.save_pretrained(directory)
+    layers = model.model.layers
+    names, total = {}, 0
+    count = len(layers) + 1
+    for place in range(count):
+        if place < len(layers):
+            streamed.fetch(layers[place])
+            part = _as_stored(f"{_LAYERS}{place}.", dict(layers[place].named_parameters()))
+        else:
+            part = {n: p for n, p in model.named_parameters() if not n.startswith(_LAYERS)}
+        file = f"model-{place + 1:05}-of-{count:05}.safetensors"
+        tensors = {name: value.detach().to("cpu", streamed.stored).contiguous() for name, value in part.items()}
+        save_file(tensors, directory / file, {"format": "pt"})
+        names |= dict.fromkeys(tensors, file)
+        total += sum(value.numel() * value.element_size() for value in tensors.values())
+    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(names.items()))}
+    (directory / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+
+
+def _as_stored(prefix: str, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A layer's tensors by the names that they have in files (Mixtral's experts apart, as the hub has them)."""
+    found = {}
+    for name, value in parameters.items():
+        if not name.startswith(("mlp.experts.", "mlp.gate.")):
+            found[prefix + name] = value
+            continue
+        rows = stored_names(prefix, name, len(value))
+        if name == "mlp.gate.weight":
+            found[rows[0][0]] = value
+            continue
+        for row, matrix in zip(rows, value, strict=True):
+            found |= {part: piece.clone() for part, piece in zip(row, matrix.chunk(len(row)), strict=True)}
+    return found
+
+
+def _stored(where: dict[str, Entry]) -> torch.dtype:
+    """The dtype of most bytes."""
+    sizes: dict[str, int] = {}
+    for entry in where.values():
+        sizes[entry.dtype] = sizes.get(entry.dtype, 0) + entry.end - entry.begin
+    return DTYPES[max(sizes, key=sizes.__getitem__)]
+
+
+def _parent(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    path, _, leaf = name.rpartition(".")
+    return module.get_submodule(path), leaf
+
+
+def _put(module: nn.Module, name: str, value: Tensor) -> None:
+    parent, leaf = _parent(module, name)
+    if not isinstance(value, nn.Parameter):
+        with torch.inference_mode(False):
+            value = nn.Parameter(value, requires_grad=False)
+    parent._parameters[leaf] = value
+
+
+def _marks(layer: nn.Module) -> dict[str, tuple]:
+    """What differs once a weight was changed in place or replaced; empty where nothing is there."""
+    return {name: (id(p), p.data_ptr(), p._version) for name, p in layer.named_parameters() if not p.is_meta}

@@ -1,0 +1,76 @@
+"""The tools with --stream: the checkpoint and the numbers that they give without it, and what they refuse."""
+
+import importlib
+import json
+
+import pytest
+import torch
+
+from common import checkpoint, hooks
+from common.product import main
+
+TEXT = "The layers of a model are removed. The stream is scaled by a factor that was measured on some text before.\n\n"
+
+
+@pytest.fixture
+def tool(write_checkpoint, tmp_path, capsys):
+    """Run a paper's command: (status, saved model, report, what it said)."""
+    model, text = write_checkpoint(tmp_path / "tiny", "llama"), tmp_path / "text.txt"
+    text.write_text("".join(f"{number} {TEXT}" for number in range(120)))
+
+    def run(paper, *options):
+        out = tmp_path / f"out-{len(list(tmp_path.iterdir()))}"
+        fixed = ["--model", str(model), "--out", str(out), "--text", str(text), "--windows", "5"]
+        fixed += ["--samples", "4", "--length", "32", "--dtype", "float32"]
+        status = main(importlib.import_module(f"papers.{paper}.__main__").METHOD, [*fixed, *options])
+        said = capsys.readouterr()
+        if not out.exists():
+            return status, None, None, said.out + said.err
+        return status, checkpoint.load(out)[0], json.loads((out / "pruning.json").read_text()), said.out + said.err
+
+    return run
+
+
+CASES = [
+    ("linearpatch", "--remove", "2"),
+    ("linearpatch", "--layers", "1,3", "--patch", "matrix"),
+    ("prunecomp", "--remove", "2"),
+    ("prunecomp", "--remove", "2", "--metric", "cl"),
+    ("prunecomp", "--layers", "3,2", "--one-shot"),
+]
+
+
+@pytest.mark.parametrize("command", CASES, ids=" ".join)
+def test_same_checkpoint_and_numbers(command, tool):
+    (_, whole, report, _), (_, streamed, other, said) = tool(*command), tool(*command, "--stream", "0.000001")
+    for name, parameter in whole.named_parameters():
+        assert torch.equal(parameter, streamed.get_parameter(name)), name
+    for one, two in zip(hooks.patch_parameters(whole), hooks.patch_parameters(streamed), strict=True):
+        assert torch.equal(one, two)
+    assert report["facts"]["removed"] == other["facts"]["removed"]
+    for part in ("before", "cut", "after"):
+        assert report["evaluation"][part]["perplexity"] == other["evaluation"][part]["perplexity"]
+    assert report["bytes"] == other["bytes"] and "expected: " in said
+
+
+def test_a_plan_tells_memory_and_time_and_writes_nothing(tool):
+    status, model, _, said = tool("linearpatch", "--remove", "2", "--stream", "--plan")
+    assert status == 0 and model is None
+    assert "GB of memory at most" in said and "nothing was written" in said
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        (("laco", "--remove", "2", "--stream"), "LaCo needs the whole model in memory"),
+        (("reassessing", "--remove", "2", "--stream"), "needs the whole model in memory"),
+        (("linearpatch", "--remove", "2", "--stream", "--distill", "8"), "--distill trains with the whole model"),
+        (("prunecomp", "--remove", "2", "--stream", "--metric", "ppl"), "--metric ppl needs the whole model"),
+        (("linearpatch", "--sweep", "1-2", "--stream"), "ask for one"),
+        (("linearpatch", "--remove", "2", "--stream", "-1"), "--stream -1.0: use 0 to 100,000"),
+        (("linearpatch", "--remove", "2", "--stream", "--device", "auto"), "name one device"),
+    ],
+)
+def test_what_cannot_be_streamed_is_refused(command, reason, tool):
+    status, model, _, said = tool(*command)
+    assert status == 2 and model is None and reason in said and said.count("\n") == 1

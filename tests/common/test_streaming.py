@@ -1,0 +1,170 @@
+"""A streamed model does to the last bit what the same model in memory does, with two of its layers there at a time."""
+
+import json
+
+import pytest
+import torch
+
+from common import checkpoint, streaming
+from common.calibration import collect, default_pairs
+from common.decoder import SUPPORTED, Decoder, at_hand
+from common.errors import UserError
+from common.evaluation.multiple_choice import SharedContextLM
+from common.evaluation.perplexity import token_nlls
+from common.hooks import attach_patch, register_patch
+from common.surgery import remove_layers
+
+
+@pytest.fixture(params=sorted(SUPPORTED))
+def both(request, write_checkpoint, tmp_path):
+    """The same checkpoint in memory and streamed, without room for states in memory."""
+    return opened(write_checkpoint(tmp_path / "model", request.param))
+
+
+@pytest.fixture
+def llamas(write_checkpoint, tmp_path):
+    return opened(write_checkpoint(tmp_path / "model", "llama"))
+
+
+def opened(folder):
+    whole, tokenizer = checkpoint.load(folder)
+    streamed, _ = checkpoint.load(folder, stream=0)
+    return whole, streamed, tokenizer
+
+
+def there(model):
+    """Layers whose weights are in memory."""
+    return sum(not next(layer.parameters()).is_meta for layer in model.model.layers)
+
+
+def test_logits_and_generated_tokens_are_equal(both, ids):
+    whole, streamed, _ = both
+    with torch.inference_mode():
+        assert torch.equal(whole(ids).logits, streamed(ids).logits)
+        options = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
+        assert torch.equal(whole.generate(ids, **options), streamed.generate(ids, **options))
+    assert there(streamed) == streaming.HELD - 1  # another is read ahead
+
+
+def test_statistics_are_equal_and_each_layer_is_read_once(both):
+    whole, streamed, _ = both
+    crops = torch.randint(3, 320, (5, 20), generator=torch.Generator().manual_seed(5))
+    layers = len(whole.model.layers)
+    options = {
+        "span": 2,
+        "pairs": [*default_pairs(layers, 2), (layers - 2, layers + 1)],
+        "kinds": ("token", "channel"),
+        "elementwise": [(1, 3)],
+        "matrices": [(2, 4)],
+        "batch_size": 2,
+    }
+    one = collect(Decoder(whole), crops, **options)
+    before = streamed.streamed.reads
+    other = collect(Decoder(streamed), crops, **options)
+    assert streamed.streamed.reads - before == layers
+    assert one.cosines == other.cosines and (one.samples, one.tokens) == (other.samples, other.tokens)
+    for name in ("magnitudes", "ratios", "elementwise"):
+        first, second = getattr(one, name), getattr(other, name)
+        assert first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
+    assert torch.equal(one.moments[2, 4].gram, other.moments[2, 4].gram)
+    assert torch.equal(one.moments[2, 4].cross, other.moments[2, 4].cross)
+
+
+def test_scores_are_equal_and_each_layer_is_read_once(both, ids):
+    whole, streamed, tokenizer = both
+    windows = ids.repeat(3, 1)
+    requests = [
+        ((context, choice), tokenizer(context).input_ids, tokenizer(choice).input_ids)
+        for context in ("the layers of", "a model is", "the stream of the model")
+        for choice in (" removed", " scaled and", " the")
+    ]
+    layers = len(whole.model.layers)
+    assert torch.equal(token_nlls(whole, windows, max_tokens=48), token_nlls(streamed, windows, max_tokens=48))
+    before = streamed.streamed.reads
+    found = SharedContextLM(streamed, tokenizer, batch_size=2)._loglikelihood_tokens(requests, disable_tqdm=True)
+    assert streamed.streamed.reads - before <= layers
+    assert found == SharedContextLM(whole, tokenizer, batch_size=2)._loglikelihood_tokens(requests, disable_tqdm=True)
+
+
+def test_what_was_changed_is_kept_and_saved(both, ids, tmp_path):
+    whole, streamed, tokenizer = both
+    for model in (whole, streamed):
+        decoder = Decoder(model)
+        writers = [writer for layer in (1, 3, 4) for writer in decoder.residual_writers(layer)]
+        for writer in writers:
+            writer.scale_(0.5)
+        remove_layers(model, [2, 3])
+        for writer in decoder.residual_writers(1):
+            writer.scale_(3.0)
+    with torch.inference_mode():
+        expected = whole(ids).logits
+        assert torch.equal(expected, streamed(ids).logits)
+    checkpoint.save(streamed, tokenizer, tmp_path / "saved")
+    again, _ = checkpoint.load(tmp_path / "saved")
+    assert {name: p.shape for name, p in again.named_parameters()} == {
+        name: p.shape for name, p in whole.named_parameters()
+    }
+    for name, parameter in whole.named_parameters():
+        assert torch.equal(parameter, again.get_parameter(name)), name
+    twice, _ = checkpoint.load(tmp_path / "saved", stream=0)
+    with torch.inference_mode():
+        assert torch.equal(expected, again(ids).logits) and torch.equal(expected, twice(ids).logits)
+
+
+class Halve(torch.nn.Module):
+    kind = "halve-streamed"
+
+    def forward(self, hidden):
+        return hidden / 2
+
+
+def test_patches_act_and_are_saved(llamas, ids, tmp_path):
+    whole, streamed, tokenizer = llamas
+    register_patch("halve-streamed", lambda tensors, options: Halve())
+    for model in (whole, streamed):
+        remove_layers(model, [2])
+        attach_patch(model, 2, Halve())
+    checkpoint.save(streamed, tokenizer, tmp_path / "saved")
+    loaded, _ = checkpoint.load(tmp_path / "saved", stream=1 << 20)
+    with torch.inference_mode():
+        expected = whole(ids).logits
+        assert torch.equal(expected, streamed(ids).logits) and torch.equal(expected, loaded(ids).logits)
+
+
+def test_a_weight_that_is_replaced_is_kept_too(llamas, ids):
+    whole, streamed, _ = llamas
+    for model in (whole, streamed):
+        projection = at_hand(model.model.layers[1]).mlp.down_proj
+        projection.weight = torch.nn.Parameter(projection.weight.detach() * 2, requires_grad=False)
+        at_hand(model.model.layers[4]).self_attn.o_proj.weight.data = torch.zeros(64, 64)
+    with torch.inference_mode():
+        assert torch.equal(whole(ids).logits, streamed(ids).logits)
+
+
+def test_computed_in_another_type_and_saved_in_the_files(write_checkpoint, make_tiny, tmp_path, ids):
+    folder = write_checkpoint(tmp_path / "model", "llama", make_tiny("llama").to(torch.bfloat16))
+    whole, tokenizer = checkpoint.load(folder, dtype=torch.float32)
+    streamed, _ = checkpoint.load(folder, dtype="float32", stream=0)
+    with torch.inference_mode():
+        assert torch.equal(whole(ids).logits, streamed(ids).logits)
+    checkpoint.save(streamed, tokenizer, tmp_path / "saved")
+    again, _ = checkpoint.load(tmp_path / "saved")
+    assert again.dtype == torch.bfloat16 and all(
+        torch.equal(p, again.get_parameter(name).float()) for name, p in whole.named_parameters()
+    )
+
+
+def test_a_damaged_file_and_a_missing_tensor_are_named(write_checkpoint, tmp_path):
+    folder = write_checkpoint(tmp_path / "model", "llama")
+    file = folder / "model.safetensors"
+    content = file.read_bytes()
+    file.write_bytes(content[:-100])
+    with pytest.raises(UserError, match=r"model\.safetensors: it ends too early"):
+        checkpoint.load(folder, stream=0)
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    del header["model.layers.2.mlp.up_proj.weight"]
+    short = json.dumps(header, separators=(",", ":")).encode().ljust(size)
+    file.write_bytes(content[:8] + short + content[8 + size :])
+    with pytest.raises(UserError, match=r"hold no model\.layers\.2\.\S*up_proj"):
+        checkpoint.load(folder, stream=0)

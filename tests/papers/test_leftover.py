@@ -1,0 +1,142 @@
+"""What repairs leave of each run, against least squares on Hugging Face's states; sets against every set there is."""
+
+import itertools
+
+import pytest
+import torch
+
+from common.context import around, carry_out
+from common.decoder import Decoder
+from common.errors import UserError
+from common.selection import runs as runs_of
+from papers import leftover, refit
+
+
+@pytest.fixture(scope="module")
+def ids():
+    return torch.randint(5, 300, (6, 24), generator=torch.Generator().manual_seed(0))
+
+
+def naive(model, ids, a, b, inputs="stream", ridge=1e-3, weights="none"):
+    """The share, by one augmented least-squares problem over all tokens."""
+    seen = []
+    down = model.model.layers[a - 1].mlp
+    handle = getattr(down, "down_proj", down).register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    with torch.no_grad():
+        x = model(ids, output_hidden_states=True, use_cache=False).hidden_states
+    handle.remove()
+    h, one, two = (value.flatten(0, 1).double() for value in (x[a] if inputs == "stream" else seen[0], x[a], x[b]))
+    missing = two - one
+    if weights == "inverse-norm":
+        norm = two.norm(dim=-1, keepdim=True)
+        h, missing, two = h / norm, missing / norm, two / norm
+    penalty = (ridge * h.square().sum() / h.shape[1]).sqrt()
+    rows = torch.cat([h, penalty * torch.eye(h.shape[1], dtype=torch.float64)])
+    change = torch.linalg.lstsq(rows, torch.cat([missing, missing.new_zeros(h.shape[1], missing.shape[1])])).solution
+    return ((missing - h @ change).square().sum() / two.square().sum()).item()
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("llama", {}),
+        ("gemma2", {}),
+        ("mixtral", {"weights": "inverse-norm"}),
+        ("qwen3", {"inputs": "features", "ridge": 0.1}),
+    ],
+)
+def test_every_run_is_scored_by_what_its_repair_leaves(kind, options, ids, make_tiny):
+    model = make_tiny(kind)
+    found = leftover.leftovers(Decoder(model), ids, [1, 2, 3], batch_size=4, **options)
+    assert sorted(found) == [(a, a + n) for a in range(1, 5) for n in (1, 2, 3) if a + n < 6]
+    for run, share in found.items():
+        assert share == pytest.approx(naive(model, ids, *run, **options), rel=2e-3, abs=1e-7)
+
+
+def test_passes_that_hold_less_find_the_same(ids, tiny_llama, monkeypatch):
+    decoder = Decoder(tiny_llama)
+    whole = leftover.leftovers(decoder, ids, [1, 2])
+    before = decoder.executions
+    monkeypatch.setattr(leftover, "MOMENT_BYTES", 8 * 64 * 64 * 3)  # one first layer at a time
+    assert leftover.leftovers(decoder, ids, [1, 2]) == whole
+    assert decoder.executions - before == 3 + 4 + 5 + 5  # a pass ends where its last run does
+
+
+def test_the_first_token_is_left_out(ids, tiny_llama):
+    decoder = Decoder(tiny_llama)
+    assert leftover.leftovers(decoder, ids, [2], first=False) != leftover.leftovers(decoder, ids, [2])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_set_is_the_best_of_all_sets(seed):
+    generator = torch.Generator().manual_seed(seed)
+    runs = [(a, a + n) for a in range(1, 8) for n in range(1, 5) if a + n < 9]
+    shares = dict(zip(runs, torch.rand(len(runs), generator=generator).tolist(), strict=True))
+    best = min(
+        (sum(shares[run] for run in runs_of(layers)), runs_of(layers))
+        for layers in itertools.combinations(range(1, 8), 4)
+    )
+    chosen = leftover.least_set(shares, 4)
+    assert chosen == best[1]
+
+
+def test_steps_choose_by_the_scores(ids, make_tiny):
+    scores = leftover.leftovers(Decoder(make_tiny("llama")), ids, [1, 2, 3])
+    for shape in leftover.SHAPES:
+        model = make_tiny("llama")
+        context = around(model, windows=ids, selection={"method": "least-left", "count": 3, "shape": shape})
+        carry_out(context)
+        windows = {run: share for run, share in scores.items() if run[1] - run[0] == 3}
+        wanted = [min(windows, key=windows.get)] if shape == "window" else leftover.least_set(scores, 3)
+        assert runs_of(context.details["removed"]) == wanted
+        assert len(model.model.layers) == 3
+
+
+def test_one_by_one_the_layer_goes_without_which_least_is_left_and_the_rest_is_refitted(ids, make_tiny):
+    model, dense = make_tiny("llama"), make_tiny("llama")
+    context = around(model, windows=ids, selection={"method": "least-left-refit", "count": 2, "following": 1})
+    carry_out(context)
+    scores = leftover.leftovers(Decoder(dense), ids, [1])
+    first = min(scores, key=scores.get)
+    by_hand, alive = make_tiny("llama"), list(range(6))
+    refit.refit(by_hand, ids, [first[0]], following=1)
+    alive.remove(first[0])
+    left = {}
+    for place in range(1, 4):
+        with torch.no_grad():
+            s = by_hand(ids, output_hidden_states=True, use_cache=False).hidden_states[place].flatten(0, 1).double()
+            x = (
+                dense(ids, output_hidden_states=True, use_cache=False)
+                .hidden_states[alive[place + 1]]
+                .flatten(0, 1)
+                .double()
+            )
+        penalty = (1e-3 * s.square().sum() / 64).sqrt() * torch.eye(64, dtype=torch.float64)
+        rows, wanted = torch.cat([s, penalty]), torch.cat([x - s, torch.zeros(64, 64, dtype=torch.float64)])
+        change = torch.linalg.lstsq(rows, wanted).solution
+        left[alive[place]] = ((s + s @ change - x).square().sum() / x.square().sum()).item()
+    second = min(left, key=left.get)
+    assert context.details["removed"] == [first[0], second]
+    assert context.details["left"] == pytest.approx([scores[first], left[second]], rel=1e-3)
+    other = make_tiny("llama")
+    refit.refit_one_by_one(other, ids, [first[0], second], following=1)
+    with torch.no_grad():
+        assert torch.equal(model(ids).logits, other(ids).logits)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("llama", {"inputs": "outputs"}, "unknown inputs"),
+        ("llama", {"weights": "heavy"}, "unknown token weighting"),
+        ("llama", {"ridge": 0.0}, "ridge must be"),
+        ("gemma2", {"inputs": "features"}, "'gemma2' has no down_proj"),
+        ("mixtral", {"inputs": "features"}, "'mixtral' has no down_proj"),
+        ("llama", {"lengths": [5]}, "no run of"),
+    ],
+)
+def test_refusals(kind, options, message, ids, make_tiny):
+    with pytest.raises(UserError, match=message):
+        leftover.leftovers(Decoder(make_tiny(kind)), ids, options.pop("lengths", [2]), **options)
+    with pytest.raises(UserError, match="no set of 4 layers"):
+        leftover.least_set({(1, 2): 0.1, (2, 4): 0.2}, 4)

@@ -1,0 +1,210 @@
+"""The refit's options: each against least squares over all tokens at once, or the dense model's forward pass."""
+
+import copy
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from common import checkpoint, held
+from common.context import around, carry_out
+from common.errors import UserError
+from papers import refit
+
+
+@pytest.fixture(scope="module")
+def ids():
+    return torch.randint(5, 300, (8, 24), generator=torch.Generator().manual_seed(0))
+
+
+def seen(model, ids, *paths):
+    """Inputs and outputs of modules, as rows [tokens, width], float64."""
+    found = {}
+    handles = [
+        model.get_submodule(path).register_forward_hook(lambda m, a, out, path=path: found.update({path: (a[0], out)}))
+        for path in paths
+    ]
+    with torch.no_grad():
+        model(ids, use_cache=False)
+    for handle in handles:
+        handle.remove()
+    return [tuple(value.flatten(0, 1).double() for value in found[path]) for path in paths]
+
+
+def stream(model, ids, boundary):
+    with torch.no_grad():
+        found = model(ids, output_hidden_states=True, use_cache=False).hidden_states
+    return found[boundary].flatten(0, 1).double()
+
+
+def ridged(h, missing, ridge, intercept=False):
+    """argmin of the regularised problem, from one tall system; a last column of ones is not damped."""
+    penalty = (ridge * h.square().sum() / h.shape[1]).sqrt() * torch.eye(h.shape[1], dtype=torch.float64)
+    if intercept:
+        h = torch.cat([h, torch.ones(len(h), 1, dtype=torch.float64)], 1)
+        penalty = torch.cat([penalty, torch.zeros(len(penalty), 1, dtype=torch.float64)], 1)
+    rows, wanted = torch.cat([h, penalty]), torch.cat([missing, missing.new_zeros(len(penalty), missing.shape[1])])
+    return torch.linalg.lstsq(rows, wanted).solution
+
+
+def change(model, dense, mine, theirs):
+    return (model.get_submodule(mine).weight.double() - dense.get_submodule(theirs).weight.double()).T
+
+
+DOWN = "model.layers.1.mlp.down_proj"
+
+
+@pytest.fixture
+def pair(make_tiny):
+    model = make_tiny("llama")
+    return model, copy.deepcopy(model)
+
+
+def test_an_intercept_becomes_the_bias_of_a_plain_llama(pair, ids, tmp_path):
+    model, dense = pair
+    refit.refit(model, ids, [2, 3], following=1, ridge=1e-2, intercept=True)
+    [(h, _)] = seen(dense, ids, DOWN)
+    wanted = ridged(h, stream(dense, ids, 4) - stream(dense, ids, 2), 1e-2, intercept=True)
+    assert torch.allclose(change(model, dense, DOWN, DOWN), wanted[:-1], atol=1e-4 * wanted.abs().max().item())
+    assert torch.allclose(model.get_submodule(DOWN).bias.double(), wanted[-1], rtol=1e-3, atol=1e-4)
+    assert model.model.layers[2].self_attn.o_proj.bias.abs().min() > 0
+    assert model.model.layers[0].self_attn.o_proj.bias.abs().max() == 0
+    checkpoint.save(model, None, tmp_path / "model")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    with torch.no_grad():
+        assert torch.equal(again(ids).logits, model(ids).logits)
+
+
+def test_held_out_samples_choose_the_ridge_and_all_samples_solve(pair):
+    model, dense = pair
+    ids = torch.randint(5, 300, (40, 24), generator=torch.Generator().manual_seed(0))
+    [report] = refit.refit(model, ids, [2, 3], following=0, held_out=8)
+    [(h, _)] = seen(dense, ids, DOWN)
+    missing, target = stream(dense, ids, 4) - stream(dense, ids, 2), stream(dense, ids, 4)
+    cut = 32 * ids.shape[1]
+    lefts = {}
+    for ridge in refit.RIDGES:
+        solved = 0 * h[:1].T @ missing[:1] if ridge == float("inf") else ridged(h[:cut], missing[:cut], ridge)
+        lefts[ridge] = ((missing[cut:] - h[cut:] @ solved).square().sum() / target[cut:].square().sum()).item()
+    best = min(lefts, key=lefts.get)
+    assert report["ridge"] == best and report["held_out"] == pytest.approx(lefts[best], rel=1e-3)
+    assert best not in (refit.RIDGES[0], refit.RIDGES[-1])
+    wanted = ridged(h, missing, best)
+    assert torch.allclose(change(model, dense, DOWN, DOWN), wanted, atol=1e-4 * wanted.abs().max().item())
+
+
+def test_where_nothing_helps_held_out_samples_the_matrix_stays(make_tiny, ids, monkeypatch):
+    model = make_tiny("llama")
+    dense = copy.deepcopy(model)
+    monkeypatch.setattr(refit, "RIDGES", (1e-12, float("inf")))  # one sample of 24 tokens, fitted without a ridge
+    [report] = refit.refit(model, ids[:2], [2, 3], following=0, held_out=1)
+    assert report["ridge"] == float("inf") and report["left"] == pytest.approx(report["error"])
+    assert change(model, dense, DOWN, DOWN).abs().max() == 0
+
+
+@pytest.mark.parametrize("options", [{"first": False}, {"weights": "inverse-norm"}])
+def test_tokens_count_as_they_are_told(options, pair, ids):
+    model, dense = pair
+    refit.refit(model, ids, [2, 3], following=0, ridge=1e-2, **options)
+    [(h, _)] = seen(dense, ids, DOWN)
+    target = stream(dense, ids, 4)
+    missing = target - stream(dense, ids, 2)
+    if "first" in options:
+        rest = torch.arange(len(h)) % ids.shape[1] > 0
+        h, missing = h[rest], missing[rest]
+    else:
+        norm = target.norm(dim=1, keepdim=True)
+        h, missing = h / norm, missing / norm
+    wanted = ridged(h, missing, 1e-2)
+    assert torch.allclose(change(model, dense, DOWN, DOWN), wanted, atol=1e-4 * wanted.abs().max().item())
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2"])
+def test_gate_and_up_are_refitted_towards_what_they_give_in_the_dense_model(kind, make_tiny, ids):
+    model = make_tiny(kind)
+    dense = copy.deepcopy(model)
+    reports = refit.refit(model, ids, [2, 3], following=1, ridge=1e-2, gate_up=True)
+    assert [r["matrix"] for r in reports] == [refit.MLP, refit.ATTENTION, refit.GATE, refit.UP, refit.MLP]
+    assert all(report["left"] < report["error"] for report in reports)
+    for name in ("gate_proj", "up_proj"):
+        mine, theirs = f"model.layers.2.mlp.{name}", f"model.layers.4.mlp.{name}"
+        [(h, _)] = seen(model, ids, mine)  # what it reads does not depend on what was refitted after it
+        [(_, target)] = seen(dense, ids, theirs)
+        wanted = ridged(h, target - h @ dense.get_submodule(theirs).weight.double().T, 1e-2)
+        assert torch.allclose(change(model, dense, mine, theirs), wanted, atol=1e-3 * wanted.abs().max().item())
+
+
+def test_one_by_one_every_refit_is_towards_the_dense_model(pair, ids):
+    model, dense = pair
+    reports = refit.refit_one_by_one(model, ids, [3, 2], following=1, ridge=1e-4)
+    assert [(r["removed"], r["layer"], r["matrix"]) for r in reports] == [
+        (3, 2, refit.MLP), (3, 4, refit.ATTENTION), (3, 4, refit.MLP),
+        (2, 1, refit.MLP), (2, 4, refit.ATTENTION), (2, 4, refit.MLP),
+    ]  # fmt: skip
+    assert len(model.model.layers) == 4
+    for place, boundary, report in ((2, 4, reports[3]), (3, 5, reports[5])):
+        target = stream(dense, ids, boundary)
+        left = ((stream(model, ids, place) - target).square().sum() / target.square().sum()).item()
+        assert left == pytest.approx(report["left"], rel=1e-2)
+    once = copy.deepcopy(dense)
+    first = refit.refit(once, ids, [3], following=1, ridge=1e-4)
+    assert [{"removed": 3} | report for report in first] == reports[:3]
+
+
+def test_a_cut_at_the_start_is_refitted_behind_it(pair, ids):
+    model, dense = pair
+    reports = refit.refit(model, ids, [0, 1], following=1)
+    assert [(r["layer"], r["matrix"]) for r in reports] == [(2, refit.ATTENTION), (2, refit.MLP)]
+    target = stream(dense, ids, 3)
+    left = ((stream(model, ids, 1) - target).square().sum() / target.square().sum()).item()
+    assert left == pytest.approx(reports[-1]["left"], rel=1e-2)
+
+
+def test_states_that_do_not_fit_into_memory_go_through_files(pair, ids, monkeypatch, tmp_path):
+    model, other = pair
+    wanted = refit.refit(model, ids, [2, 3], gate_up=True)
+    monkeypatch.setattr(held, "HELD_BYTES", 4 * ids.numel() * 64)  # one stream of the two, and no targets
+    assert refit.refit(other, ids, [2, 3], gate_up=True) == wanted
+    for one, two in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_what_is_held_is_counted_and_files_vanish(tmp_path):
+    pool = held.Held(tmp_path / "states", limit=900)
+    x = torch.arange(100.0).view(4, 25)
+    one, two = pool.keep(x.clone()), pool.keep((2 * x).bfloat16())
+    three = pool.keep(3 * x)
+    assert (pool.used, pool.files) == (600, 1)
+    assert torch.equal(three, 3 * x) and torch.equal(two.float(), (2 * x).bfloat16().float())
+    assert not list((tmp_path / "states").iterdir())
+    del one
+    assert pool.used == 200
+    assert torch.equal(pool.keep(4 * x), 4 * x) and pool.files == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("llama", {"held_out": 8}, "held_out must be 0 to 7 of the 8 samples"),
+        ("llama", {"weights": "heavy"}, "unknown token weighting"),
+        ("qwen2", {"intercept": True}, "'qwen2' has no attention_bias"),
+        ("qwen3", {"intercept": True}, "'qwen3' has no mlp_bias"),
+    ],
+)
+def test_options_that_cannot_be_had_are_refused(kind, options, message, make_tiny, ids):
+    model = make_tiny(kind)
+    names = list(model.state_dict())
+    with pytest.raises(UserError, match=message):
+        refit.refit(model, ids, [2], **options)
+    assert list(model.state_dict()) == names and len(model.model.layers) == 6
+
+
+def test_a_recipes_options_reach_the_function(make_tiny, ids):
+    one, other = make_tiny("llama"), make_tiny("llama")
+    step = {"method": "refit", "following": 1, "ridge": 0.01, "held_out": 2, "gate_up": True, "one_by_one": True}
+    context = around(one, windows=ids, selection={"method": "given", "layers": [4, 2]}, repair=step)
+    assert context.recipe.step("repair").to_json() == step
+    carry_out(context)
+    options = {"following": 1, "ridge": 0.01, "held_out": 2, "gate_up": True}
+    assert context.details["refitted"] == refit.refit_one_by_one(other, ids, [4, 2], **options)
+    assert refit.Refit().to_json() == {"method": "refit", "following": 3, "ridge": 1e-3}  # as published

@@ -1,0 +1,64 @@
+"""Methods on a streamed model: the checkpoint that they make in memory, to the last bit."""
+
+import pytest
+import torch
+
+from common import checkpoint
+from common.calibration import collect
+from common.decoder import SUPPORTED, Decoder
+from common.errors import UserError
+from common.selection import best_window
+from papers import refit
+from papers.linearpatch.patch import patch_cuts
+from papers.prunecomp import prune_and_compensate
+
+
+@pytest.fixture
+def crops():
+    return torch.randint(3, 320, (5, 20), generator=torch.Generator().manual_seed(5))
+
+
+def linearpatch(model, crops):
+    statistics = collect(Decoder(model), crops, span=2, batch_size=2)
+    patch_cuts(model, statistics, list(range(*best_window(statistics, 2))))
+
+
+def prunecomp(model, crops):
+    prune_and_compensate(model, crops, 2, metric="bi", batch_size=2)
+
+
+def refitted(model, crops):
+    refit.refit(model, crops, [2, 3], following=1, batch_size=2)
+
+
+def prunecomp_magnitudes(model, crops):
+    prune_and_compensate(model, crops, 2, metric="mag+", protected=[0, 5], batch_size=2)
+
+
+METHODS = {"linearpatch": linearpatch, "prunecomp": prunecomp, "magnitudes": prunecomp_magnitudes, "refit": refitted}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", sorted(SUPPORTED))
+def test_same_checkpoint(name, method, write_checkpoint, tmp_path, crops, ids):
+    if method == "refit" and name in ("gemma2", "mixtral"):
+        pytest.skip("refused: tests/papers/test_refit.py")
+    folder = write_checkpoint(tmp_path / "model", name)
+    whole, tokenizer = checkpoint.load(folder)
+    streamed, _ = checkpoint.load(folder, stream=0)
+    for model in (whole, streamed):
+        METHODS[method](model, crops)
+    checkpoint.save(streamed, tokenizer, tmp_path / "out")
+    again, _ = checkpoint.load(tmp_path / "out")
+    for parameter, value in whole.named_parameters():
+        assert torch.equal(value, again.get_parameter(parameter)), parameter
+    with torch.inference_mode():
+        expected = whole(ids).logits
+        assert torch.equal(expected, streamed(ids).logits) and torch.equal(expected, again(ids).logits)
+    assert len(again.model.layers) == len(streamed.model.layers) == 4
+
+
+def test_what_needs_the_whole_model_is_refused(write_checkpoint, tmp_path, crops):
+    streamed, _ = checkpoint.load(write_checkpoint(tmp_path / "model", "llama"), stream=0)
+    with pytest.raises(UserError, match="'taylor\\+' needs the whole model in memory"):
+        prune_and_compensate(streamed, crops, 2, metric="taylor+", protected=[0, 5])
