@@ -69,7 +69,7 @@ benchmarks: $(STAMP)  ## speed and memory against stated baselines
 gpu: $(STAMP)  ## times and memories that depend on shapes and on a CUDA GPU (under ten minutes)
 	$(RUN) benchmarks/gpu_shapes.py
 
-readme: $(STAMP)  ## write the tables of README.md from the published records
+readme: $(STAMP)  ## write README's findings and docs/tables.md from the published records
 	$(RUN) -m reproductions.readme
 
 index: $(STAMP)  ## write reproductions/results/INDEX.csv from the published records

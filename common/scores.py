@@ -1,6 +1,7 @@
 """What the papers make of accuracies: averages, retained performance, MMLU by category; with standard errors.
 
-Cells are `{column: value}`, in one unit throughout (fractions or percent), errors `{column: standard error or None}`.
+Cells are `{column: value}`, in one unit throughout (fractions or percent), errors `{column: standard error or None}`. A value
+may be an array of replicates; averages and retained performances are arrays then.
 Errors are propagated to first order, **taking tasks as independent**, as each is measured on items of its own. A pruned
 model and its dense original answer the same items, which in practice correlates them positively; that is ignored, so
 the error of a retained performance is on the careful side. Where one error is not known, neither is that of the result.
@@ -10,6 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+
+import numpy as np
 
 from common.errors import UserError, unknown
 
@@ -138,7 +141,7 @@ def _scales(cells: Cells, dense: Cells, kind: str) -> dict[str, float]:
     _same_names(cells, dense)
     if not cells:
         raise UserError("no scores to compare")
-    if not all(dense.values()):
+    if not all(np.all(value) for value in dense.values()):
         raise UserError("a dense score of 0 leaves nothing to retain")
     if kind == "mean-of-ratios":
         return {task: 100 / (len(cells) * dense[task]) for task in cells}

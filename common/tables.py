@@ -163,16 +163,92 @@ def _statuses(table: dict) -> list[str]:
 
 
 def _claims(table: dict) -> list[list[str]]:
+    """Claims by number; with their verdict in the paper's numbers and on each subject."""
     names = [subject["name"] for subject in table["subjects"]]
+    several = len(table["claims"]) > 1
     return [
-        [c["text"], MARKS[c["reported"]], *(c.get("note") or MARKS[c["by_subject"][name]] for name in names)]
-        for c in table["claims"]
+        [f"{number}. {c['text']}" if several else c["text"], reported_verdict(c), *(verdict(c, name) for name in names)]
+        for number, c in enumerate(table["claims"], 1)
     ]
+
+
+def reported_verdict(claim: dict) -> str:
+    """On the paper's own numbers, by plain comparison: yes, or no and how many comparisons hold."""
+    holding, compared = claim.get("reported_counts", (0, 0))
+    if claim["reported"] is None:
+        return "no number"
+    return MARKS[claim["reported"]] + (f" ({holding} of {compared})" if compared > 1 else "")
+
+
+def verdict(claim: dict, name: str) -> str:
+    """On one subject: the verdict, what the comparisons count, and the one least in the claim's favour with its interval."""
+    found = claim.get("judged", {}).get(name)
+    if found is None:
+        return MARKS[claim["by_subject"][name]]
+    if not found["comparisons"]:
+        return found["reason"]
+    count = len(found["comparisons"])
+    if count == 1:
+        return f"{found['verdict']}: {effect(found)}"
+    if found["counts"][found["verdict"]] == count:
+        return f"{found['verdict']} in all {count}; least {effect(found)}"
+    several = ", ".join(f"{what} in {n}" for what, n in found["counts"].items() if n)
+    return f"{found['verdict']} ({several} of {count}); least {effect(found)}"
+
+
+def effect(found: dict) -> str:
+    """A difference with its interval; ~: of records without outcomes per item, taken as independent."""
+    if found["difference"] is None:
+        return "no finite number"
+    form = {"points": "+.1f", "%": "+.1f", "% of dense": ".1f"}.get(found["unit"], ".4g")
+    text = f"{found['difference']:{form}} {found['unit']}".strip()
+    if not found["unit"]:
+        text = f"{found['what'].partition(': ')[2]} {text}".strip()
+    if found["interval"]:
+        low, high = found["interval"]
+        text += f" [{low:{form}}, {high:{form}}]" + ("" if found["paired"] else "~")
+    return text.replace("-", "−")
 
 
 def _claims_header(table: dict) -> list[str]:
     here = ["here" if subject["name"] == PAPER else f"on {subject['name']}" for subject in table["subjects"]]
     return ["The paper's claims", "in its numbers", *here]
+
+
+def _claim_notes(table: dict) -> list[str]:
+    """How claims were judged: intervals, what has none per item, shared records, and what chance alone would do."""
+    every = [found for c in table["claims"] for found in c.get("judged", {}).values()]
+    compared = [one for found in every for one in found["comparisons"] if one["interval"]]
+    if not compared:
+        return []
+    lines = [
+        "In brackets: the 95 % interval of the difference, by a paired bootstrap over items (perplexity: windows); within "
+        "noise: one end of it is for the claim and one against."
+    ]
+    if not all(one["paired"] for one in compared):
+        lines[0] += (
+            " ~: not paired; outcomes per item were not kept, the rows' standard errors are taken as independent, and the "
+            "interval is wider than a paired one."
+        )
+    for name, chance in table.get("chance", {}).items():
+        if not chance["comparisons"]:
+            continue
+        shared = {
+            number: found["shares_records_with"]
+            for number, c in enumerate(table["claims"], 1)
+            if (found := c.get("judged", {}).get(name)) and found["shares_records_with"]
+        }
+        text = f"On {name} {chance['comparisons']} comparisons have an interval: were all differences 0, "
+        text += f"{chance['by_chance']:.1f} of them would seem to fail by chance, and as many to hold."
+        if shared:
+            text += f" Claims {_listed(sorted(shared))} share records with others of them: they are not independent."
+        lines.append(text)
+    return lines
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    *most, last = map(str, numbers)
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _header(table: dict, rows: list[dict], columns: list[str]) -> list[str]:
@@ -217,6 +293,7 @@ def _terminal(table: dict, width: int | None) -> str:
     blocks += [filled(note, width) for note in _notes(table)]
     if table["claims"]:
         blocks.append(aligned(_claims_header(table), _claims(table), 1, width, right=False))
+        blocks += [filled(note, width) for note in _claim_notes(table)]
     return "\n\n".join(blocks + [filled(line, width) for line in _statuses(table)]) + "\n"
 
 
@@ -236,21 +313,27 @@ def _markdown(table: dict) -> str:
         ]
     blocks += _notes(table)
     if table["claims"]:
-        blocks.append(_pipes(_claims_header(table), _claims(table), 3))
+        header = _claims_header(table)
+        blocks += [_pipes(header, _claims(table), len(header)), *_claim_notes(table)]
     return "\n\n".join(blocks + _statuses(table)) + "\n"
 
 
 def _csv(tables: Sequence[dict], with_target: bool) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    header = ["model", "sparsity", "method", "column", "reported", "reproduced", "stderr", "status"]
+    header = ["model", "sparsity", "method", "column", "reported", "reproduced", "stderr", "status", "low", "high"]
     writer.writerow(["target"] * with_target + header)
     for table in tables:
         for row in table["rows"]:
             labels = [table["target"]] * with_target + [row["model"], row["sparsity"], row["method"]]
             for column, cell in row["cells"].items():
                 values = [cell["reported"], cell.get("text", cell["reproduced"]), cell["stderr"], cell["status"]]
-                writer.writerow([*labels, column, *values])
+                writer.writerow([*labels, column, *values, None, None])
+        for claim in table["claims"]:
+            for name, found in claim.get("judged", {}).items():
+                labels = [table["target"]] * with_target + [name, "", claim["text"], "claim"]
+                values = [MARKS[claim["reported"]], found["difference"], None, found["verdict"]]
+                writer.writerow([*labels, *values, *(found["interval"] or (None, None))])
     return out.getvalue()
 
 

@@ -13,6 +13,7 @@ from figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION
 COLOURS = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, GREY)
 LABEL_WIDTH = 46  # characters; longer labels are wrapped, so that the legend is no wider than its panel
 STYLES = ("-", "--", "-.", ":")  # so that lines differ without colour too
+MARKS = ("o", "s", "^", "D")  # of validation losses, one to a style
 NAMES = {
     "kl": "KL to the teacher (nats per token)",
     "mse": "mean squared error",
@@ -21,11 +22,12 @@ NAMES = {
 
 
 def draw(entries: Iterable[dict], profile: str):
-    """One panel per kind of loss, one line per row that was trained: loss against step, raw (faint) and smoothed.
+    """One panel per kind of loss, one line per row that was trained: loss against step, raw (faint) and smoothed; marks where
+    a validation loss was taken.
 
     entries: as `reproductions.show.drawn` makes them. A record of a trained model has the details ``training``:
-    ``losses``, and if they are means of several steps ``steps_per_point``; ``loss`` names their kind; ``status`` tells
-    whether it diverged, which a cross marks.
+    ``losses``, and if they are means of several steps ``steps_per_point``; perhaps ``validation``, pairs of a step and a
+    loss; ``loss`` names their kind; ``status`` tells whether it diverged, which a cross marks.
     """
     panels: dict[str, list[tuple[str, dict]]] = {}
     entries = list(entries)
@@ -43,7 +45,8 @@ def draw(entries: Iterable[dict], profile: str):
     for axis, (kind, lines) in zip(axes[0], sorted(panels.items())):
         for number, (label, curve) in enumerate(lines):
             _line(axis, label, curve, COLOURS[number % len(COLOURS)], STYLES[number % len(STYLES)])
-        axis.set_xlabel("step")
+        validated = any(curve.get("validation") for _, curve in lines)
+        axis.set_xlabel("step (faint: every step; line: smoothed" + ("; marks: validation)" if validated else ")"))
         axis.set_ylabel(NAMES.get(kind, kind))
         axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         if kind != "ce":
@@ -51,8 +54,7 @@ def draw(entries: Iterable[dict], profile: str):
             axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axis.yaxis.set_major_formatter("{x:g}")
             axis.yaxis.set_minor_formatter(NullFormatter())
-        axis.legend(loc="upper left", bbox_to_anchor=(-0.12, -0.17), fontsize=7.5, handlelength=3)
-    figure.suptitle("on the stand-in" if profile == "standin" else "", fontsize=8, color=GREY)
+        axis.legend(loc="upper left", bbox_to_anchor=(-0.12, -0.2), fontsize=7.5, handlelength=3)
     return figure
 
 
@@ -72,6 +74,9 @@ def _line(axis, label: str, curve: dict, colour: str, style: str) -> None:
     steps = [stretch * (point + 1) for point in range(len(losses))]
     axis.plot(steps, losses, color=colour, alpha=0.25, linewidth=0.6)
     axis.plot(steps, _smoothed(losses), style, color=colour, linewidth=1.4, label=label)
+    if curve.get("validation"):
+        mark = MARKS[STYLES.index(style)]
+        axis.plot(*zip(*curve["validation"], strict=True), mark, color=colour, markersize=5, markeredgecolor="white")
     if diverged:
         axis.plot(steps[-1:], losses[-1:], "x", color=colour, markersize=7, markeredgewidth=2)
 

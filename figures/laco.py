@@ -29,11 +29,11 @@ WINDOWS = {
 }
 
 
-def _name(entry: dict) -> str:
-    """A row's method without what the title already says."""
+def _name(entry: dict, several: bool) -> str:
+    """A row's method without what the title already says; its model too where there are several."""
     named = (name for name in ("code's merge", "nothing merged") if name in entry["method"])
     merge = next(named, "Eq. 1")
-    return f"{entry['model']}, {merge}" if entry["model"] != "stand-in" else merge
+    return f"{entry['model']}, {merge}" if several else merge
 
 
 def _whole(axes) -> None:
@@ -46,7 +46,9 @@ def figure3(entries: list[dict], profile: str) -> plt.Figure:
     for entry, colour in zip(entries, (VERMILION, BLUE, GREEN, ORANGE)):
         report = entry["records"]["laco-training"]["details"]["training"]
         steps = range(1, len(report["losses"]) + 1)
-        axes.plot(steps, report["losses"], color=colour, lw=1, label=_name(entry))
+        axes.plot(
+            steps, report["losses"], color=colour, lw=1, label=_name(entry, len({e["model"] for e in entries}) > 1)
+        )
         axes.plot(*zip(*report["validation"]), "o", color=colour, ms=4)
     axes.set(xlabel="step (dots: validation)", ylabel="loss (nats per token)")
     axes.legend(title="after the collapse by")
@@ -65,7 +67,7 @@ def figure4(entries: list[dict], profile: str) -> plt.Figure:
                 axes.plot(layers, distances[name]["uncorrelated"], ":", color=colour, lw=1.6)
         axes.plot([], [], ":", color=GREY, label="if uncorrelated")
         axes.set(xlabel="layer (to the next)", ylabel="L2 distance", ylim=(0, None))
-        axes.set_title(entry["model"] if profile == "paper" else "")
+        axes.set_title(entry["model"] if len(entries) > 1 else "")
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
         _whole(axes)
     return figure
@@ -105,6 +107,7 @@ def search(entries: list[dict], profile: str) -> plt.Figure:
     figure, panels = plt.subplots(
         rows, columns, figsize=(3.1 * columns, 2.5 * rows), sharex=True, sharey=True, squeeze=False
     )
+    several = len({entry["model"] for entry in entries}) > 1
     for axes, entry in zip(panels.flat, entries):
         found = entry["records"]["laco-search"]["details"]["laco"][-1]
         tried = [attempt for attempt in found["trace"] if attempt["similarity"] is not None]
@@ -114,11 +117,12 @@ def search(entries: list[dict], profile: str) -> plt.Figure:
             axes.plot(*points, "o", mfc=face, mec=BLUE, ms=5, label=label)
         axes.axhline(found["threshold"], color=VERMILION, lw=1, label="threshold T")
         axes.set_title(
-            f"{_name(entry)}: T = {found['threshold']:.2f}, {found['before']} to {found['layers']} layers", fontsize=8
+            f"{_name(entry, several)}: T = {found['threshold']:.2f}, {found['before']} to {found['layers']} layers",
+            fontsize=8,
         )
         axes.xaxis.set_tick_params(labelbottom=True)
         _whole(axes)
-    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    panels.flat[len(entries) - 1].legend(fontsize=7)
     for axes in list(panels.flat)[len(entries) :]:
         axes.set_axis_off()
     panels[0, 0].invert_xaxis()  # shared: the search goes from right to left in the model

@@ -14,7 +14,7 @@ def _record(entry: dict, benchmark: str) -> dict:
 
 def _window_of(entry: dict) -> str:
     start, stop = _record(entry, next(iter(entry["records"])))["details"]["window"]
-    return f"{entry['model']}, layers [{start}, {stop}) removed"
+    return f"{entry['model']}, {entry['sparsity']} removed: layers [{start}, {stop})"
 
 
 def _caption(figure: plt.Figure, texts: list[str]) -> plt.Figure:
@@ -122,10 +122,10 @@ def figure3(entries: list[dict], profile: str) -> plt.Figure:
         )  # fmt: skip
         axes.plot([start, stop], [gap[0], gap[0]], ":", color="black", lw=1)
         axes.plot([stop, stop], gap, ":", color="black", lw=1)
-        axes.set(xlabel="layer", ylabel="mean |X| at its input", title=_window_of(entry))
-        axes.title.set_fontsize(9)
+        axes.set(xlabel="layer", ylabel="mean |X| at its input")
+        axes.set_title(_window_of(entry) if len(entries) > 1 else "", fontsize=9)
         axes.xaxis.get_major_locator().set_params(integer=True)
-    return figure
+    return _caption(figure, list(map(_window_of, entries)) if len(entries) == 1 else [])
 
 
 def figure4(entries: list[dict], profile: str) -> plt.Figure:

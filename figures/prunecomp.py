@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 
-from figures.style import BLUE, GREEN, GREY, ORANGE, VERMILION, plt
+from matplotlib.colors import LogNorm
+from matplotlib.ticker import NullLocator
+
+from figures.style import BLUE, GREEN, GREY, ORANGE, VERMILION, plt, removed
 
 WIDTH = 4.2  # of one column, in inches
 _BARS = {
@@ -13,7 +16,16 @@ _BARS = {
     "CosSim(BI) +MagComp": ("+MagComp", BLUE),
     "CosSim(BI) +MagComp +IterPrune": ("both", GREEN),
 }
-_REPAIRS = ("none", "factor", "d", "A", "d, least squares", "matrix, least squares")
+# Repair -> what its column says: where it goes, what it is made from.
+_COLUMNS = {
+    "none": "none",
+    "factor": "factor,\nfused;\nmagnitudes",
+    "d": "d;\nmagnitudes",
+    "A": "A;\nmagnitudes,\nrotated",
+    "d, least squares": "d;\nleast\nsquares",
+    "matrix, least squares": "matrix;\nleast\nsquares",
+}
+_REPAIRS = tuple(_COLUMNS)
 
 
 def average(entry: dict) -> float | None:
@@ -24,8 +36,20 @@ def average(entry: dict) -> float | None:
     return mean if math.isfinite(mean) else None
 
 
+def average_error(entry: dict) -> float | None:
+    """Standard error of `average`, texts taken as independent; None where a record has none."""
+    texts = [record for name, record in entry["records"].items() if name.startswith("perplexity")]
+    errors = [record.get("stderr", {}).get("perplexity") for record in texts]
+    if not errors or not all(error is not None and math.isfinite(error) for error in errors):
+        return None
+    return math.hypot(*errors) / len(errors)
+
+
 def figure1(entries: list[dict], profile: str) -> plt.Figure:
-    """Average perplexity for each number of pruned layers: nothing, one part of the method, the other, both."""
+    """Average perplexity for each number of pruned layers: nothing, one part of the method, the other, both.
+
+    Rows answered the same texts, so their differences are better known than the bars say.
+    """
     figure, axes = plt.subplots(figsize=(WIDTH, 2.8))
     settings = list(dict.fromkeys(e["sparsity"] for e in entries if e["method"] in _BARS))
     for index, (method, (label, colour)) in enumerate(_BARS.items()):
@@ -34,13 +58,14 @@ def figure1(entries: list[dict], profile: str) -> plt.Figure:
             value = average(found[0]) if found else None
             if value is not None:
                 x = place + (index - 1.5) * 0.2
-                axes.bar(x, value, 0.18, color=colour, label=label if place == 0 else None)
-                axes.text(x, value, f"{value:.1f}", ha="center", va="bottom", fontsize=7)
+                error = average_error(found[0])
+                axes.bar(x, value, 0.18, yerr=error, ecolor="black", color=colour, label=label if place == 0 else None)
+                axes.text(x, value + (error or 0), f"{value:.1f}", ha="center", va="bottom", fontsize=7)
     dense = [value for e in entries if e["method"] == "Dense" and (value := average(e)) is not None]
     if dense:
         axes.axhline(dense[0], color=VERMILION, ls=":", lw=1.2, label=f"dense, {dense[0]:.1f}")
     axes.set_xticks(range(len(settings)), [f"{sparsity} layers pruned" for sparsity in settings])
-    axes.set_ylabel("average perplexity")
+    axes.set_ylabel("average perplexity ± standard error")
     axes.grid(axis="x", visible=False)
     axes.set_axisbelow(True)
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, columnspacing=1.0, handletextpad=0.4)
@@ -54,15 +79,31 @@ def figure2(entries: list[dict], profile: str) -> plt.Figure:
         gains = entry["records"]["magnitude-gains"]["details"]["gains"]
         axes.bar(range(len(gains)), gains, 0.8, color=[VERMILION if gain < 0 else BLUE for gain in gains])
         axes.axhline(0, color=GREY, lw=0.8)
-        axes.set(xlabel="layer", ylabel="magnitude gain, %", title=entry["model"])
+        axes.set(xlabel="layer", ylabel="magnitude gain, %")
+        axes.set_title(removed([entry]) if len(entries) > 1 else "", fontsize=9)
         first, second = sorted(gains, reverse=True)[:2]
         if first > 4 * second > 0:  # one bar would hide the others: cut it off and write its height
-            axes.set_ylim(min(0, *gains) * 1.15, 1.25 * second)
-            axes.text(gains.index(first) + 0.6, 1.22 * second, f"{first:.0f} %", va="top", fontsize=8)
+            axes.set_ylim(min(0, *gains) * 1.15, 1.35 * second)
+            _broken(axes, gains.index(first), 1.12 * second)
+            axes.text(gains.index(first) + 0.7, 1.32 * second, f"{first:.0f} %, cut off", va="top", fontsize=8)
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(axis="x", visible=False)
         axes.set_axisbelow(True)
     return figure
+
+
+def _broken(axes: plt.Axes, bar: int, height: float) -> None:
+    """A break across a bar and its axis at a height: what is above it is not to scale."""
+    slant = 0.02 * (axes.get_ylim()[1] - axes.get_ylim()[0])
+    ends = [bar - 0.6, bar + 0.6]
+    axes.plot(ends, [height - slant, height + slant], color="white", lw=4, solid_capstyle="butt")
+    for shift in (-1, 1):
+        around = [height - slant + 1.3 * shift * slant, height + slant + 1.3 * shift * slant]
+        axes.plot(ends, around, color="black", lw=0.8)
+        at = (height - axes.get_ylim()[0]) / (axes.get_ylim()[1] - axes.get_ylim()[0]) + 0.013 * shift
+        axes.plot(
+            [-0.015, 0.015], [at - 0.012, at + 0.012], color="black", lw=0.8, transform=axes.transAxes, clip_on=False
+        )
 
 
 def grid(entries: list[dict], profile: str) -> plt.Figure:
@@ -73,23 +114,33 @@ def grid(entries: list[dict], profile: str) -> plt.Figure:
         schedule, _, repair = rest.partition(", ")
         if repair:
             cells[f"{metric}, {schedule}", repair.partition(" (")[0]] = average(entry)
+    dense = next((average(entry) for entry in entries if entry["method"] == "Dense"), None)
     names = list(dict.fromkeys(name for name, _ in cells))
     values = [[cells.get((name, repair)) for repair in _REPAIRS] for name in names]
-    shown = [[math.nan if value is None else math.log(value) for value in row] for row in values]
-    figure, axes = plt.subplots(figsize=(6.4, 0.34 * len(names) + 1.2))
-    image = axes.imshow(shown, cmap="Blues_r", aspect="auto")
-    low, high = image.get_clim()
+    known = [value for row in values for value in row if value is not None]
+    scale = LogNorm(0.95 * min([dense or math.inf, *known]), max(known)) if known else None
+    figure, axes = plt.subplots(figsize=(6.9, 0.34 * len(names) + 1.6))
+    shown = [[math.nan if value is None else value for value in row] for row in values]
+    image = axes.imshow(shown, cmap="Blues_r", aspect="auto", norm=scale)
     for y, row in enumerate(values):
         for x, value in enumerate(row):
             if value is not None:
-                dark = math.log(value) < (low + high) / 2
+                dark = scale(value) < 0.5
                 axes.text(
                     x, y, f"{value:.1f}", ha="center", va="center", fontsize=8, color="white" if dark else "black"
                 )
-    axes.set_xticks(range(len(_REPAIRS)), [repair.replace(" ", "\n") for repair in _REPAIRS])
+    axes.set_xticks(range(len(_REPAIRS)), [_COLUMNS[repair] for repair in _REPAIRS], fontsize=8)
     axes.set_yticks(range(len(names)), names)
     axes.xaxis.tick_top()
-    axes.set_xlabel("average perplexity: darker is lower")
+    axes.set_xlabel("column by column: what is put at each cut, and what it is estimated from")
+    bar = figure.colorbar(image, ax=axes, pad=0.02)
+    bar.set_label("average perplexity (log scale)")
+    ticks = [value for value in (20, 30, 40, 50, 60, 80, 100, 150, 200, 500, 1e3, 1e4) if bar.vmin < value < bar.vmax]
+    bar.set_ticks(ticks, labels=[f"{value:g}" for value in ticks], minor=False)
+    bar.ax.yaxis.set_minor_locator(NullLocator())
+    if dense is not None:
+        bar.ax.axhline(dense, color=VERMILION, lw=3)
+        bar.ax.set_title(f"dense\n{dense:.1f}", fontsize=8, color=VERMILION)
     axes.tick_params(length=0)
     axes.grid(visible=False)
     for side in ("left", "bottom"):

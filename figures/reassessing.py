@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, plt
 
 _LOOKS = [(BLUE, "o", "-"), (VERMILION, "s", "--"), (GREEN, "^", "-."), (PURPLE, "D", ":"), (ORANGE, "v", "-")]
@@ -40,8 +42,24 @@ def _accuracy(records: dict, task: str | None) -> float:
     return 100 * (sum(found.values()) / len(found) if task is None else found[task])
 
 
+def _error(records: dict, task: str | None) -> float:
+    """Standard error of `_accuracy`, tasks taken as independent; NaN, which is not drawn, where a record has none."""
+    found = [record for name, record in records.items() if "acc" in record["values"] and task in (None, name)]
+    errors = [record.get("stderr", {}).get("acc", math.nan) for record in found]
+    return 100 * math.hypot(*errors) / len(errors)
+
+
+def _guessing(entry: dict, tasks: list[str], task: str | None) -> float | None:
+    """What guessing scores on a task, or on average over all; None where that is not known."""
+    known = [entry.get("chance", {}).get(name) for name in (tasks if task is None else [task])]
+    return None if None in known else 100 * sum(known) / len(known)
+
+
 def rates(entries: list[dict], profile: str) -> plt.Figure:
-    """Figure A: accuracy against the number of removed layers, the dense model at zero; one panel a task, then their mean."""
+    """Figure A: accuracy against the number of removed layers, the dense model at zero; one panel a task, then their mean.
+
+    Bars are standard errors; the dotted line is what guessing scores.
+    """
     tasks = [name for name, record in entries[0]["records"].items() if "acc" in record["values"]]
     dense = [e for e in entries if e["dense"]]
     names = dict.fromkeys(e["method"].split("[")[0].split(" +")[0] for e in entries if not e["dense"])
@@ -51,8 +69,15 @@ def rates(entries: list[dict], profile: str) -> plt.Figure:
     for axes, task in zip(panels.flat, [*tasks, None]):
         for name, (color, marker, line) in zip(names, _LOOKS):
             chosen = [*dense, *(e for e in entries if e["method"].startswith(name))]
-            points = sorted((int(e["sparsity"].split("/")[0]), _accuracy(e["records"], task)) for e in chosen)
-            axes.plot(*zip(*points), color=color, marker=marker, ls=line, ms=4, label=name)
+            points = sorted(
+                (int(e["sparsity"].split("/")[0]), _accuracy(e["records"], task), _error(e["records"], task))
+                for e in chosen
+            )
+            removed_layers, accuracies, errors = zip(*points)
+            axes.plot(removed_layers, accuracies, color=color, marker=marker, ls=line, ms=4, label=name)
+            axes.errorbar(removed_layers, accuracies, errors, fmt="none", ecolor=color, elinewidth=1, capsize=2)
+        if (level := _guessing(entries[0], tasks, task)) is not None:
+            axes.axhline(level, color=GREY, ls=":", lw=1.2, label="guessing")
         title = "mean" if task is None else task.partition("@")[0].removeprefix("docstring_").replace("_", " ")
         axes.set_title(title, fontsize=9, fontweight="bold" if task is None else "normal")
     for axes in panels.flat[len(tasks) + 1 :]:
@@ -60,10 +85,10 @@ def rates(entries: list[dict], profile: str) -> plt.Figure:
     if names:
         panels.flat[len(tasks)].legend(fontsize=7)
     model, layers = entries[0]["model"], entries[0]["sparsity"].split("/")[1]
-    figure.supxlabel(
-        f"layers removed, of {layers} ({model}, {'no fine-tuning' if profile == 'standin' else 'LoRA'})", fontsize=9
-    )
-    figure.supylabel("accuracy, %", fontsize=9)
+    trained = "LoRA" if any("LoRA" in entry["method"] for entry in entries) else "no fine-tuning"
+    figure.suptitle(f"{model}, n/{layers} layers removed, {trained}", fontsize=8, color=GREY)
+    figure.supxlabel(f"layers removed, n of {layers}", fontsize=9)
+    figure.supylabel("accuracy ± standard error, %", fontsize=9)
     return figure
 
 

@@ -1,4 +1,4 @@
-"""One look for every figure: readable at column width, told apart without colour, saved as SVG and PNG."""
+"""One look for every figure: readable at column width, told apart without colour, saved as SVG, PNG and PDF."""
 
 from __future__ import annotations
 
@@ -28,12 +28,36 @@ plt.rcParams.update(
 )
 
 
+UNDATED = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+
+
+def removed(entries: list[dict]) -> str:
+    """Which models a figure is of, and n of N layers removed: the dense ones count where there is nothing else."""
+    parts = []
+    for model in dict.fromkeys(entry["model"] for entry in entries):
+        sizes = list(dict.fromkeys(entry["sparsity"] for entry in entries if entry["model"] == model))
+        pruned = [size for size in sizes if size and not size.startswith("0")]
+        dense = next((f"{size.partition('/')[2]} layers, none removed" for size in sizes if size.startswith("0/")), "")
+        parts.append(", ".join(filter(None, (model, f"{_listed(pruned)} layers removed" if pruned else dense))))
+    return "; ".join(parts)
+
+
+def _listed(words: list[str]) -> str:
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def caption(figure: plt.Figure, entries: list[dict]) -> None:
+    """Say above a figure which models it is of, where it does not say so itself."""
+    if not figure.get_suptitle():
+        figure.suptitle(removed(entries), fontsize=8, color=GREY)
+
+
 def save(figure: plt.Figure, name: str, folder: Path = RENDERED) -> list[Path]:
-    """Write ``name``.svg and ``name``.png; returns the paths."""
+    """Write ``name``.svg, ``name``.png and ``name``.pdf, which git ignores; returns the paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{name}.{kind}" for kind in ("svg", "png")]
+    paths = [folder / f"{name}.{kind}" for kind in ("svg", "png", "pdf")]
     for path in paths:
-        metadata = {"Date": None} if path.suffix == ".svg" else None
-        figure.savefig(path, dpi=160, metadata=metadata)
+        figure.savefig(path, dpi=160, metadata=UNDATED.get(path.suffix))
     plt.close(figure)
     return paths

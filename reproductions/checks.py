@@ -1,42 +1,120 @@
-"""The vocabulary of claims: checks on one side's numbers, as tables of every paper declare them."""
+"""The vocabulary of claims: comparisons of one side's numbers, as tables of every paper declare them.
+
+A check lists the comparisons that a claim is made of. It is given numbers, or arrays of replicates of them
+(`reproductions.judge`), and treats both alike; None stands where there is no number.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
 
 from reproductions.registry import Lookup
 
 Settings = list[tuple[str, str]]
-Check = Callable[[Lookup, Settings], bool | None]
+Key = tuple[str, str, str, str]  # model label, sparsity, method, column
+Number = float | np.ndarray
+# Units: differences in points or percent; a share of the dense model's number; a quotient; "" is a plain number.
+POINTS, PERCENT, OF_DENSE, TIMES = "points", "%", "% of dense", "times"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One comparison of a claim: a difference, and the range in which the claim has it.
+
+    what: in words. difference: in `unit`. low, high: the range; ``closed``: its ends belong to it; ``inside``: the claim has
+    the difference in it, else out of it. cells: those that it is of; of two of one column, the first against the second.
+    """
+
+    what: str
+    difference: Number
+    unit: str
+    cells: tuple[Key, ...]
+    low: float = -math.inf
+    high: float = math.inf
+    closed: bool = False
+    inside: bool = True
+
+    @property
+    def slack(self) -> float:
+        """How far the difference is from where the claim would change; negative where it does not hold."""
+        inner = float(min(self.difference - self.low, self.high - self.difference))
+        return inner if self.inside else -inner
+
+    @property
+    def holds(self) -> bool:
+        """By the numbers as they are."""
+        return self.slack >= 0 if self.closed == self.inside else self.slack > 0
+
+    def verdict(self, least: float, most: float) -> bool | None:
+        """Of a difference between two numbers: whether the claim holds for all of these; None: for some of them."""
+        within = self.low <= least and most <= self.high if self.closed else self.low < least and most < self.high
+        beyond = most < self.low or least > self.high
+        if within or beyond:
+            return within == self.inside
+        return None
+
+
+Check = Callable[[Lookup, Settings], list[Comparison]]
+
+
+def where(model: str, sparsity: str) -> str:
+    """A setting in words."""
+    return f"{model} {sparsity}".strip()
+
+
+def against(
+    setting: tuple[str, str],
+    ours: tuple[Key, Number],
+    theirs: list[tuple[Key, Number]],
+    *,
+    lower: bool = False,
+    within: float = 0.0,
+) -> Comparison:
+    """One number against the best of others: in points where more is better, in percent of it where less is (`lower`).
+
+    within: where less is better, it may be more by so large a share.
+    """
+    key, value = ours
+    best = (np.minimum if lower else np.maximum).reduce([number for _, number in theirs])
+    if np.ndim(best) == 0:
+        nearest = next(other for other, number in theirs if number == best or best != best)
+        theirs = [(nearest, best), *((other, number) for other, number in theirs if other != nearest)]
+    cells = (key, *(other for other, _ in theirs))
+    names = (key[2], cells[1][2]) if key[2] != cells[1][2] else (f"{key[2]} {key[1]}", cells[1][1])
+    what = f"{where(*setting)}: {names[0]} against {names[1]}"
+    if lower:
+        return Comparison(what, 100 * (value / best - 1), PERCENT, cells, high=100 * within)
+    return Comparison(what, value - best, POINTS, cells, low=0)
+
+
+def alike_within(what: str, difference: Number, unit: str, cells: tuple[Key, ...], most: float) -> Comparison:
+    """A difference of at most so much, either way."""
+    return Comparison(what, difference, unit, cells, -most, most, closed=True)
 
 
 def beats(method: str, *others: str, column: str = "RP", lower: bool = False, within: float = 0.0) -> Check:
-    """In every setting, ``method`` is above each of ``others`` that has a number (``lower``: below; by a share ``within``).
+    """In every setting, ``method`` is above each of ``others`` that has a number; ``lower``: below, or above by a share."""
 
-    None where there is no setting with both.
-    """
-
-    def check(cell: Lookup, settings: Settings) -> bool | None:
-        verdicts = []
+    def check(cell: Lookup, settings: Settings) -> list[Comparison]:
+        found = []
         for setting in settings:
-            ours = cell(*setting, method, column)
-            theirs = [value for other in others if (value := cell(*setting, other, column)) is not None]
+            key = (*setting, method, column)
+            ours = cell(*key)
+            theirs = [(k, v) for o in others if (v := cell(*(k := (*setting, o, column)))) is not None]
             if ours is not None and theirs:
-                verdicts.append(ours < min(theirs) * (1 + within) if lower else ours > max(theirs) * (1 - within))
-        return all(verdicts) if verdicts else None
+                found.append(against(setting, (key, ours), theirs, lower=lower, within=within))
+        return found
 
     return check
 
 
 def every(*checks: Check) -> Check:
-    """All of several checks; None where none of them can be made."""
-
-    def check(cell: Lookup, settings: Settings) -> bool | None:
-        verdicts = [verdict for one in checks if (verdict := one(cell, settings)) is not None]
-        return all(verdicts) if verdicts else None
-
-    return check
+    """The comparisons of several checks."""
+    return lambda cell, settings: [comparison for one in checks for comparison in one(cell, settings)]
 
 
 def ladder(methods: Iterable[str], column: str, lower: bool = False) -> Check:
@@ -48,12 +126,14 @@ def ladder(methods: Iterable[str], column: str, lower: bool = False) -> Check:
 def ratio_of(label: str, numerator: str, denominator: str, column: str, least: float) -> Check:
     """In the first setting of a model, one method's number is at least ``least`` times another's."""
 
-    def check(cell: Lookup, settings: Settings) -> bool | None:
+    def check(cell: Lookup, settings: Settings) -> list[Comparison]:
         for setting in settings or [(label, "")]:
-            above, below = (cell(*setting, method, column) for method in (numerator, denominator))
+            keys = [(*setting, method, column) for method in (numerator, denominator)]
+            above, below = (cell(*key) for key in keys)
             if above is not None and below:
-                return above / below >= least
-        return None
+                what = f"{where(*setting)}: {column}, {numerator} over {denominator}"
+                return [Comparison(what, above / below, TIMES, tuple(keys), low=least, closed=True)]
+        return []
 
     return check
 
@@ -62,14 +142,18 @@ def steady(methods: Iterable[str], columns: Iterable[str], within: float) -> Che
     """In every setting the numbers of several methods differ by no more than a share ``within`` of the first one's."""
     methods, columns = list(methods), list(columns)
 
-    def check(cell: Lookup, settings: Settings) -> bool | None:
-        verdicts = []
+    def check(cell: Lookup, settings: Settings) -> list[Comparison]:
+        found = []
         for setting in settings:
             for column in columns:
-                values = [cell(*setting, method, column) for method in methods]
-                if None not in values:
-                    verdicts.append(all(abs(value - values[0]) <= within * values[0] for value in values))
-        return all(verdicts) if verdicts else None
+                keys = [(*setting, method, column) for method in methods]
+                if any(cell(*key) is None for key in keys):
+                    continue
+                for key in keys[1:]:
+                    change, what = 100 * (cell(*key) / cell(*keys[0]) - 1), f"{where(*setting)}, {column}: {key[2]}"
+                    what += f" against {methods[0]}"
+                    found.append(alike_within(what, change, PERCENT, (key, keys[0]), 100 * within))
+        return found
 
     return check
 
@@ -77,16 +161,19 @@ def steady(methods: Iterable[str], columns: Iterable[str], within: float) -> Che
 def best_of(ours: Iterable[str], others: Iterable[str], column: str, lower: bool = False) -> Check:
     """In every setting the best of ``ours`` is better than the best of ``others``."""
     ours, others = list(ours), list(others)
-    best = min if lower else max
 
-    def check(cell: Lookup, settings: Settings) -> bool | None:
-        verdicts = []
+    def check(cell: Lookup, settings: Settings) -> list[Comparison]:
+        found = []
         for setting in settings:
-            sides = [[v for m in methods if (v := cell(*setting, m, column)) is not None] for methods in (ours, others)]
+            sides = [
+                [(k, v) for m in methods if (v := cell(*(k := (*setting, m, column)))) is not None]
+                for methods in (ours, others)
+            ]
             if all(sides):
-                one, other = map(best, sides)
-                verdicts.append(one < other if lower else one > other)
-        return all(verdicts) if verdicts else None
+                best = (np.minimum if lower else np.maximum).reduce([value for _, value in sides[0]])
+                key = next((k for k, v in sides[0] if np.ndim(v) == 0 and v == best), sides[0][0][0])
+                found.append(against(setting, (key, best), sides[1], lower=lower))
+        return found
 
     return check
 
@@ -94,25 +181,33 @@ def best_of(ours: Iterable[str], others: Iterable[str], column: str, lower: bool
 def without_number(method: str, column: str, beside: str) -> Check:
     """In every setting where ``beside`` has a number in ``column``, ``method`` has none, or one that is not a number."""
 
-    def check(cell: Lookup, settings: Settings) -> bool | None:
-        measured = [setting for setting in settings if cell(*setting, beside, column) is not None]
-        values = [cell(*setting, method, column) for setting in measured]
-        return all(value is None or math.isnan(value) for value in values) if values else None
+    def check(cell: Lookup, settings: Settings) -> list[Comparison]:
+        found = []
+        for setting in settings:
+            key = (*setting, method, column)
+            if cell(*setting, beside, column) is not None:
+                there = (value := cell(*key)) is not None and not np.isnan(value).any()
+                what = f"{where(*setting)}: numbers of {method} for {column}"
+                found.append(Comparison(what, float(there), "", (key,), high=0, closed=True))
+        return found
 
     return check
 
 
-def mostly_alike(method: str, other: str, columns: Iterable[str]) -> Check:
-    """In more than half of the settings two methods have the same number in every column that either has one in."""
+def alike(method: str, other: str, columns: Iterable[str]) -> Check:
+    """In a setting two methods have the same number in every column that either has one in."""
     columns = list(columns)
 
-    def check(cell: Lookup, settings: Settings) -> bool | None:
-        verdicts = []
+    def check(cell: Lookup, settings: Settings) -> list[Comparison]:
+        found = []
         for setting in settings:
             one, two = ([cell(*setting, name, column) for column in columns] for name in (method, other))
             if any(value is not None for value in one) and any(value is not None for value in two):
-                verdicts.append(one == two)
-        return 2 * sum(verdicts) > len(verdicts) if verdicts else None
+                same = sum(a == b for a, b in zip(one, two, strict=True))
+                what = f"{where(*setting)}: columns alike of {method} and {other}"
+                keys = ((*setting, method, columns[0]),)
+                found.append(Comparison(what, float(same), "", keys, low=len(columns), closed=True))
+        return found
 
     return check
 
@@ -120,19 +215,33 @@ def mostly_alike(method: str, other: str, columns: Iterable[str]) -> Check:
 def column_below(column: str, other: str, method: str = "observed") -> Check:
     """In every setting one column of a figure's row is below another."""
 
-    def check(cell: Lookup, settings: Settings) -> bool | None:
-        pairs = [[cell(*setting, method, name) for name in (column, other)] for setting in settings]
-        verdicts = [one < two for one, two in pairs if one is not None and two is not None]
-        return all(verdicts) if verdicts else None
+    def check(cell: Lookup, settings: Settings) -> list[Comparison]:
+        found = []
+        for setting in settings:
+            keys = tuple((*setting, method, name) for name in (column, other))
+            one, two = (cell(*key) for key in keys)
+            if one is not None and two is not None:
+                what = f"{where(*setting)}: {column} against {other}"
+                found.append(Comparison(what, 100 * (one / two - 1), PERCENT, keys, high=0))
+        return found
 
     return check
 
 
-def between(column: str, low: float, high: float, method: str = "observed") -> Check:
-    """In every setting a column of a figure's row lies in a range."""
+def between(column: str, low: float, high: float, method: str = "observed", *, strict: bool = False) -> Check:
+    """In every setting a column of a figure's row lies in a range, its ends included (`strict`: not included)."""
 
-    def check(cell: Lookup, settings: Settings) -> bool | None:
-        values = [value for setting in settings if (value := cell(*setting, method, column)) is not None]
-        return all(low <= value <= high for value in values) if values else None
+    def check(cell: Lookup, settings: Settings) -> list[Comparison]:
+        found = []
+        for setting in settings:
+            key = (*setting, method, column)
+            if (value := cell(*key)) is not None:
+                found.append(Comparison(f"{where(*setting)}: {column}", value, "", (key,), low, high, not strict))
+        return found
 
     return check
+
+
+def in_most(holding: int, comparisons: int) -> bool:
+    """Whether more than half of a claim's comparisons hold."""
+    return 2 * holding > comparisons

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from common.standin.tasks import COLUMNS as STANDIN_TASKS
+from common.standin.tasks import TASKS as QUESTIONS
 from common.standin.tasks import VERSION as TASKS_VERSION
 from reproductions.registry import Column
 
@@ -76,6 +79,30 @@ LACO_CATEGORIES = {
         "Unde.": ("ParName", "ParText", "Lines_G", "Sum_G"),
     },
 }
+
+
+# Choices of each task of lm-eval that is shown; ARC has four but for some ten items with three or five.
+_CHOICES = {
+    "arc_challenge": 4,
+    "arc_easy": 4,
+    "boolq": 2,
+    "cmmlu": 4,
+    "copa": 2,
+    "hellaswag": 4,
+    "mmlu": 4,
+    "openbookqa": 4,
+    "piqa": 2,
+    "race_v2": 4,
+    "winogrande": 2,
+    "wsc273": 2,
+}
+
+
+def chance(benchmarks: Iterable[str]) -> dict[str, float]:
+    """Benchmark -> the share that guessing gets right, where that is known."""
+    known = {name: 1 / choices for name, choices in _CHOICES.items()}
+    known |= {f"{name}@{TASKS_VERSION}": task.chance for name, task in QUESTIONS.items()}
+    return {name: known[name] for name in benchmarks if name in known}
 
 
 def mmlu(profile: str) -> list[Column]:

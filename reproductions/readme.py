@@ -1,42 +1,60 @@
-"""Write the tables of README.md from the published records: ``python -m reproductions.readme`` (``make readme``)."""
+"""Write README's findings and docs/tables.md from the published records: ``python -m reproductions.readme``."""
 
 from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Iterable, Mapping
 
 from common import tables
 from common.results import PUBLISHED, ROOT, Store
-from reproductions import declare, registry, reported, show
-from reproductions.settings import PAPER
+from reproductions import declare, findings, registry, reported, settings, show
+from reproductions.settings import PAPER, STANDIN, Subject
 
+FILES = (ROOT / "README.md", ROOT / "docs" / "tables.md")
+IDEAS = {
+    "linearpatch": "a Hadamard-diagonal-Hadamard matrix at the cut, which may be distilled",
+    "prunecomp": "iterative pruning, a magnitude factor fused into the weights",
+    "laco": "later layers merged into an earlier one while the outputs stay alike",
+    "reassessing": "remove the last layers; fine-tune only the head and what is last then",
+}
 HEADER = (
     "Target",
     "Title",
     "Reported",
     "Weight-free",
-    "On the stand-in",
-    "On the paper's models",
+    "SmolLM2",
+    "Stand-in",
+    "Paper's models",
     "Not run",
     "Minutes",
 )
 
 
 def counts(table: registry.Table, store: Store) -> dict:
-    """Cells of one target: reported; weight-free by status; measured on the stand-in and on the paper's models; not run."""
-    standin = show.build(table, store, "standin")["rows"]
-    own = [c for row in standin if row["profile"] == "standin" for c in row["cells"].values()]
-    rows = show.build(table, store, "paper")["rows"]
+    """Cells of one target: reported; weight-free by status; measured on SmolLM2, stand-in, the paper's models; not run."""
+    rows = _rows(table, store, PAPER)
     free = {column.label for column in table.columns_for(PAPER) if column.weight_free}
     paper = [(row["shape"] or label in free, cell) for row in rows for label, cell in row["cells"].items()]
     shaped = [cell["status"] for weight_free, cell in paper if weight_free and cell["reproduced"] is not None]
     return {
         "reported": len(reported.numbers(table.paper, table.number)),
         "weight-free": {status: shaped.count(status) for status in ("match", "differs", "measured")},
-        "stand-in": sum(_has_content(cell) for cell in own),
+        "smollm2": sum(_measured(table, store, settings.of_model(name)) for name in settings.PUBLISHED_MODELS),
+        "stand-in": _measured(table, store, STANDIN),
         "paper": sum(not weight_free and _has_content(cell) for weight_free, cell in paper),
         "not run": sum(not _has_content(cell) and cell["status"] != "none" for _, cell in paper),
     }
+
+
+def _rows(table: registry.Table, store: Store, subject: Subject) -> list[dict]:
+    found = show.build(table, store, subject, claims=False)["rows"]
+    return [row for row in found if row["subject"] == subject.name]
+
+
+def _measured(table: registry.Table, store: Store, subject: Subject) -> int:
+    """How many cells of a model have a record behind them."""
+    return sum(_has_content(cell) for row in _rows(table, store, subject) for cell in row["cells"].values())
 
 
 def _has_content(cell: dict) -> bool:
@@ -52,29 +70,60 @@ def minutes() -> dict[str, float]:
         return {row["target"]: int(row["seconds"]) / 60 for row in csv.DictReader(lines)}
 
 
-def overview(store: Store) -> str:
+def by_paper(store: Store) -> dict[str, dict[str, dict]]:
+    """Paper -> target -> its counts."""
+    return {
+        paper: {name: counts(table, store) for name, table in registry.targets().items() if table.paper == paper}
+        for paper in registry.PAPERS
+    }
+
+
+def _took(paper: str, found: Iterable[str], timed: dict[str, float]) -> float:
+    """Minutes that all of a paper's targets take on the stand-in, `make grid` after them."""
+    own = sum(timed.get(name, 0.0) for name in found if name.endswith(f"-{paper}"))
+    return timed.get(paper, own) + sum(timed.get(name, 0.0) for name in found if not name.endswith(f"-{paper}"))
+
+
+_TOTALS = ("reported", "smollm2", "stand-in", "paper", "not run")
+
+
+def _total(found: dict[str, dict]) -> dict[str, int]:
+    return {key: sum(c[key] for c in found.values()) for key in _TOTALS}
+
+
+def summary(counted: dict[str, dict[str, dict]]) -> str:
+    """One line a paper: targets, reported numbers, cells measured on each model."""
+    lines = [
+        "| Paper | Idea | Targets | Reported numbers | Cells on SmolLM2 | on the stand-in | on the paper's models |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for paper, found in counted.items():
+        total = _total(found)
+        cells = (len(found), total["reported"], total["smollm2"], total["stand-in"], total["paper"])
+        title = f"[{declare.title_of(paper)}](papers/{paper}/README.md)"
+        lines.append(f"| {title} | {IDEAS[paper]} | " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
+def overview(counted: dict[str, dict[str, dict]]) -> str:
     """The table of tables by paper: how many cells are reported, weight-free, measured here and there, and not run.
 
     Weight-free cells are given as matching / differing, and those of ours that the paper has no number for. Minutes: see
     `minutes`.
     """
     blocks, timed = [], minutes()
-    for paper in registry.PAPERS:
-        found = {name: counts(table, store) for name, table in registry.targets().items() if table.paper == paper}
-        total = {key: sum(c[key] for c in found.values()) for key in ("reported", "stand-in", "paper", "not run")}
-        title = declare.title_of(paper)
-        own = sum(timed.get(name, 0.0) for name in found if name.endswith(f"-{paper}"))
-        took = timed.get(paper, own) + sum(timed.get(name, 0.0) for name in found if not name.endswith(f"-{paper}"))
+    for paper, found in counted.items():
+        total, title = _total(found), declare.title_of(paper)
         blocks.append(
             f"<details><summary><b>{title}</b>: {len(found)} targets, {total['reported']} reported numbers, "
-            f"{total['stand-in']} cells measured on the stand-in ({took:.0f} minutes), "
-            f"{total['paper']} on the paper's models"
+            f"{total['smollm2']} cells measured on SmolLM2, {total['stand-in']} on the stand-in "
+            f"({_took(paper, found, timed):.0f} minutes), {total['paper']} on the paper's models"
             "</summary>\n"
         )
         blocks += ["| " + " | ".join(HEADER) + " |", "| --- | --- |" + " ---: |" * (len(HEADER) - 2)]
         for name, c in found.items():
             heading = registry.get(name).title.removeprefix(f"{title}, ")
-            cells = (c["reported"], _weight_free(c["weight-free"]), c["stand-in"], c["paper"], c["not run"])
+            cells = (c["reported"], _weight_free(c["weight-free"]), *(c[key] for key in _TOTALS[1:]))
             cells += (f"{timed[name]:.1f}" if name in timed else "",)
             blocks.append(f"| `{name}` | {heading} | " + " | ".join(map(str, cells)) + " |")
         blocks.append("\n</details>\n")
@@ -87,28 +136,44 @@ def _weight_free(statuses: dict[str, int]) -> str:
     return " + ".join(filter(None, (compared, f"{statuses['measured']} ours" if statuses["measured"] else "")))
 
 
-def render(text: str) -> str:
-    """README text with every marked part replaced by what the published records say."""
-    store = Store(PUBLISHED, None)
-    parts = {"tables": overview(store)}
+def parts(names: Iterable[str]) -> dict[str, str]:
+    """What the published records say, by the name of the part: findings, papers, tables, or a target's."""
+    store, found = Store(PUBLISHED, None), {}
+    names = set(names)
+    if "findings" in names:
+        found["findings"] = findings.screen(store)
+    if names & {"papers", "tables"}:
+        counted = by_paper(store)
+        found |= {"papers": summary(counted), "tables": overview(counted)}
     for name, table in registry.targets().items():
-        if f"<!-- {name} -->" not in text:
-            continue
-        content = show.build(table, store, show.published(table, store))
-        # The README shows what is ours; the paper's numbers are one `make` away.
-        content["rows"] = [row for row in content["rows"] if row["subject"] != PAPER.name]
-        content["subjects"] = [subject | {"origin": "published"} for subject in content["subjects"]]
-        parts[name] = tables.render(content, "md").strip()
-    for name, part in parts.items():
+        if name in names:
+            content = show.build(table, store, show.published(table, store))
+            # Here stands what is ours; the paper's numbers are one `make` away.
+            content["rows"] = [row for row in content["rows"] if row["subject"] != PAPER.name]
+            content["subjects"] = [subject | {"origin": "published"} for subject in content["subjects"]]
+            found[name] = tables.render(content, "md").strip()
+    return found
+
+
+def marked(text: str) -> list[str]:
+    """The names of a text's marked parts."""
+    return re.findall(r"<!-- end (\S+) -->", text)
+
+
+def render(text: str, found: Mapping[str, str]) -> str:
+    """A text with every marked part replaced."""
+    for name in marked(text):
         pattern = rf"(<!-- {re.escape(name)} -->\n).*?(<!-- end {re.escape(name)} -->)"
-        text = re.sub(pattern, lambda m, part=part: f"{m[1]}{part}\n{m[2]}", text, flags=re.S)
+        text = re.sub(pattern, lambda m, part=found[name]: f"{m[1]}{part}\n{m[2]}", text, flags=re.S)
     return text
 
 
 def main() -> None:
-    """Rewrite README.md in place."""
-    path = ROOT / "README.md"
-    path.write_text(render(path.read_text()))
+    """Rewrite the files in place."""
+    texts = {path: path.read_text() for path in FILES}
+    found = parts(name for text in texts.values() for name in marked(text))
+    for path, text in texts.items():
+        path.write_text(render(text, found))
 
 
 if __name__ == "__main__":

@@ -66,14 +66,26 @@ class Row:
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement the paper draws from a table. ``check`` sees one side's numbers and the (model, sparsity) settings.
+    """A statement the paper draws from a table.
 
-    It returns None where the numbers it needs are missing. ``only_reported``: it names the paper's own numbers.
+    compare: one side's numbers and the (model, sparsity) settings -> the comparisons it is made of
+    (`reproductions.checks.Comparison`), none where the numbers it needs are missing. only_reported: it names the paper's own
+    numbers. enough: (comparisons that hold, all of them) -> whether the claim does; None: all of them have to.
     """
 
     text: str
-    check: Callable[[Lookup, list[tuple[str, str]]], bool | None]
+    compare: Callable[[Lookup, list[tuple[str, str]]], list]
     only_reported: bool = False
+    enough: Callable[[int, int], bool] | None = None
+
+    def suffices(self, holding: int, comparisons: int) -> bool:
+        """Whether so many of the comparisons make the claim hold."""
+        return self.enough(holding, comparisons) if self.enough else holding == comparisons
+
+    def check(self, cell: Lookup, settings: list[tuple[str, str]]) -> bool | None:
+        """Whether the claim holds by the numbers as they are; None where there are none."""
+        found = self.compare(cell, settings)
+        return self.suffices(sum(one.holds for one in found), len(found)) if found else None
 
 
 @dataclass(frozen=True)

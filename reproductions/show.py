@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
-from common import scores as scoring
 from common.errors import UserError
 from common.results import Record, Store
-from reproductions import audit, reported, settings
+from reproductions import audit, derived, judge, reported, settings
+from reproductions.columns import chance
+from reproductions.derived import Score, Text, score
 from reproductions.registry import Column, Row, Table
+from reproductions.resampled import Resampled
 from reproductions.runner import choose_rows
 from reproductions.settings import PAPER, STANDIN, Subject
 
@@ -27,21 +29,6 @@ GATE = (
 )
 
 
-@dataclass(frozen=True)
-class Score:
-    """A reproduced number as it is shown, with its standard error if it has one."""
-
-    value: float
-    stderr: float | None
-
-
-@dataclass(frozen=True)
-class Text:
-    """A reproduced cell that is no number, such as a list of layers."""
-
-    text: str
-
-
 class NotWritten(UserError):
     """A picture that cannot be written."""
 
@@ -54,23 +41,25 @@ def build(
     models: Sequence[str] = (),
     pattern: str | None = None,
     limit: int | None = None,
+    claims: bool = True,
 ) -> dict:
-    """The JSON form of a table (README: how reported and reproduced are compared).
+    """The JSON form of a table (docs/comparing.md: how reported and reproduced are compared).
 
     subjects: one, by a profile's name or itself, or several: each has rows of its own, in this order. models: of the
-    paper's own.
+    paper's own. claims: whether they are judged, which takes a part of a second.
     """
     subjects = [settings.subject(s) for s in ([subjects] if isinstance(subjects, Subject | str) else subjects)]
     printed = reported.cells(table.paper, table.number)
-    rows, facts = [], []
+    rows, facts, resampled = [], [], {}
     for subject in subjects:
         origins: set[str] = set()
         own = [
             (row, subject, _measured(row, table.columns_for(subject), store, origins))
             for row in choose_rows(table, subject, models=models, pattern=pattern, limit=limit)
         ]
-        over = _derive(own, table.columns_for(subject))
+        over = derived.fill(own, table.columns_for(subject))
         rows += own
+        resampled[subject.name] = Resampled(store, own, table.columns_for(subject))
         shown = {"name": subject.name, "label": subject.label, "profile": subject.profile, "dtype": subject.dtype}
         facts.append(shown | {"origin": " and ".join(sorted(origins)) or "no", "over": over})
     if not any(subject.printed for subject in subjects):
@@ -102,8 +91,7 @@ def build(
         "tolerance": TOLERANCE,
         "gate": GATE,
         "rows": lines,
-        "claims": _claims(table, lines, printed, subjects),
-    }
+    } | (judge.claims(table, lines, printed, subjects, resampled) if claims else {"claims": [], "chance": {}})
 
 
 def published(table: Table, store: Store, limit: int | None = None) -> list[Subject]:
@@ -179,14 +167,7 @@ def _read(record: Record, column: Column) -> Score | Text | str:
     error = record.stderr.get(column.key)
     value = record.values[column.key]
     scaled = value if column.scale == 1 else value * column.scale  # a count stays one
-    return _score(scaled, None if error is None else error * column.scale)
-
-
-def _score(value: float, error: float | None) -> Score | str:
-    """A number to be shown, or that it has diverged."""
-    if not math.isfinite(value):
-        return "diverged"
-    return Score(value, error if error is not None and math.isfinite(error) else None)
+    return score(scaled, None if error is None else error * column.scale)
 
 
 def drawn(
@@ -198,11 +179,11 @@ def drawn(
     pattern: str | None = None,
     limit: int | None = None,
 ) -> list[Path]:
-    """Draw a figure from its records; returns the files (SVG and PNG), none where nothing has been measured.
+    """Draw a figure from its records; returns the files (SVG, PNG and PDF), none where nothing has been measured.
 
-    The drawing function gets one entry per row that has records: model, sparsity, method, and the records by benchmark,
-    as they are on disk. The stand-in's picture, the paper's models', any other model's, one of some rows alone and one of a
-    quick look go to files of different names.
+    The drawing function gets one entry per row that has records: model, sparsity, method, the records by benchmark as they
+    are on disk, and by benchmark what guessing scores (``chance``). The stand-in's picture, the paper models', any other
+    model's, one of some rows alone and one of a quick look go to files of different names.
 
     Raises:
         NotWritten: the files cannot be written.
@@ -218,11 +199,12 @@ def drawn(
         records = {name: asdict(record) for name, record in found.items() if record and record.status == "ok"}
         if records:
             line = {"model": row.label, "sparsity": row.sparsity, "method": row.method, "dense": row.dense}
-            entries.append(line | {"records": records})
+            entries.append(line | {"records": records, "chance": chance(benchmarks)})
     if not entries:
         return []
     module, _, function = table.draw.partition(":")
     figure = getattr(importlib.import_module(module), function)(entries, subject.profile)
+    style.caption(figure, entries)
     name = table.target + ("" if subject.standin else f"-{subject.name.replace('/', '--')}")
     name += "-part" if len(rows) < len(choose_rows(table, subject, (), None, limit)) else ""
     name += f"-limit{limit}" if limit else ""
@@ -233,65 +215,6 @@ def drawn(
         raise NotWritten(
             f"cannot write the picture to {where}: {error.strerror}; free space or permit writing"
         ) from error
-
-
-def _derive(rows: list[tuple[Row, Subject, dict]], columns: list[Column]) -> dict[str, int]:
-    """Fill in the columns that follow from others: averages, and what is retained of the dense row.
-
-    A column without data in any row of a model is left out of both; returns column -> how many it is over, where some are.
-    """
-    accuracies = [c.label for c in columns if c.benchmark and c.compare == "accuracy"]
-    dense = {row.model: scores for row, _, scores in rows if row.dense}
-    over = {}
-    for row, _, scores in rows:
-        siblings = [other for sibling, _, other in rows if sibling.model == row.model and sibling.recipe is not None]
-        for column in columns:
-            if column.derived is None:
-                continue
-            reference = scores if column.derived == "average" else dense.get(row.model, {})
-            everything = list(column.of) or accuracies
-            names = [
-                name for name in everything if not all(_no_data(other.get(name)) for other in siblings)
-            ] or everything
-            if len(names) < len(everything):
-                over[column.label] = len(names)
-            needed = [side.get(name, row.status) for side in (scores, reference) for name in names]
-            if reasons := [score for score in needed if isinstance(score, str)]:
-                scores[column.label] = reasons[0]
-            elif column.derived == "average":
-                scores[column.label] = _average(scores, names)
-            elif not all(reference[name].value for name in names):  # after a quick look, for instance
-                scores[column.label] = "the dense model scores 0"
-            else:
-                kind = "mean-of-ratios" if column.derived == "retained" else "ratio-of-means"
-                scores[column.label] = _retained(scores, reference, names, row.dense, kind)
-    return over
-
-
-def _no_data(score: Score | Text | str | None) -> bool:
-    return isinstance(score, str) and score.startswith("no data")
-
-
-def _split(scores: dict[str, Score], names: list[str]) -> tuple[dict, dict]:
-    return {name: scores[name].value for name in names}, {name: scores[name].stderr for name in names}
-
-
-def _average(scores: dict[str, Score], names: list[str]) -> Score | str:
-    cells, errors = _split(scores, names)
-    return _score(scoring.average(cells), scoring.average_stderr(errors))
-
-
-def _retained(
-    scores: dict[str, Score], dense: dict[str, Score], names: list[str], is_dense: bool, kind: str
-) -> Score | str:
-    cells, errors = _split(scores, names)
-    reference, reference_errors = _split(dense, names)
-    value = scoring.retained_performance(cells, reference, kind)
-    # The dense model's ratio to itself is 1 by definition.
-    error = None
-    if not is_dense:
-        error = scoring.retained_performance_stderr(cells, reference, errors, reference_errors, kind)
-    return _score(value, error)
 
 
 def _cell(row: Row, column: Column, scores: dict, printed: dict) -> dict:
@@ -334,34 +257,3 @@ def _matches(column: Column, score: Score, number: reported.Number) -> bool:
 def _cut_off(score: Score, number: reported.Number) -> bool:
     """Whether the printed digits are the first ones of the reproduced number, not its rounding."""
     return 0 <= score.value - number.value < 2 * number.half_unit
-
-
-def _claims(table: Table, lines: list[dict], numbers: dict, subjects: Sequence[Subject]) -> list[dict]:
-    """Each claim on the reported numbers and on every subject's own; ``reproduced`` is the first subject's."""
-
-    def printed(model: str, sparsity: str, method: str, column: str) -> float | None:
-        number = numbers.get((model, sparsity, method, column))
-        return number.value if number else None
-
-    def pruned(keys: Iterable[tuple[str, str, bool]]) -> list[tuple[str, str]]:
-        """(model, sparsity) of what is not dense; of the dense models where a table has nothing else."""
-        keys = list(keys)
-        found = dict.fromkeys((model, sparsity) for model, sparsity, dense in keys if not dense)
-        return list(found or dict.fromkeys((model, sparsity) for model, sparsity, _ in keys))
-
-    in_print = pruned((model, sparsity, method.startswith("Dense")) for model, sparsity, method, *_ in numbers)
-    found = [{"text": claim.text, "reported": claim.check(printed, in_print)} for claim in table.claims]
-    for subject in subjects:
-        own = [line for line in lines if line["subject"] == subject.name]
-        here = {(line["model"], line["sparsity"], line["method"]): line["cells"] for line in own}
-
-        def measured(model: str, sparsity: str, method: str, column: str, here=here) -> float | None:
-            return here.get((model, sparsity, method), {}).get(column, {}).get("reproduced")
-
-        pairs = pruned((line["model"], line["sparsity"], line["dense"]) for line in own)
-        for claim, result in zip(table.claims, found, strict=True):
-            skipped = claim.only_reported and not subject.printed
-            verdict = None if skipped else claim.check(measured, pairs)
-            result.setdefault("reproduced", verdict)
-            result.setdefault("by_subject", {})[subject.name] = verdict
-    return found

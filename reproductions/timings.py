@@ -1,4 +1,4 @@
-"""How long each target takes, for README's table: ``python -m reproductions.timings TARGET...`` writes ``timings.csv``.
+"""How long each target takes, for docs/tables.md: ``python -m reproductions.timings TARGET...`` writes ``timings.csv``.
 
 The targets are made in turn, each after those before it, in a fresh clone of the last commit whose records are removed: what
 an earlier target has measured, a later one only reads. The clone uses this environment and the user's cache of downloads.

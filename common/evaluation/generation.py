@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from common.errors import UserError, unknown
@@ -139,7 +140,7 @@ def docstring_generation(model, tokenizer, *, limit: int | None = None) -> tuple
         texts = complete(model, tokenizer, [row["question"] + delimiter for row in rows], tokens)
         said += [text.strip().split("\n")[0] for text in texts]
         wanted += [row["choices"][row["answer"]].split("\n")[0] for row in rows]
-    values, errors = _mean_with_error("exact_match", [float(a == b) for a, b in zip(said, wanted, strict=True)])
+    outcomes = {"exact_match": [float(a == b) for a, b in zip(said, wanted, strict=True)]}
 
     subjects = [subject for group in exam.CATEGORIES.values() for subject in group]
     questions = [row for subject in subjects for row in exam.questions(subject)[:ENDINGS_PER_SUBJECT]][:limit]
@@ -148,14 +149,17 @@ def docstring_generation(model, tokenizer, *, limit: int | None = None) -> tuple
     continued = [" ".join(text.split("\n\n")[0].split()[:8]) for text in continued]
     scorer = RougeScorer(["rouge1", "rougeL"])
     found = [scorer.score(right, text) for right, text in zip(endings, continued, strict=True)]
-    for key, name in (("rouge_1", "rouge1"), ("rouge_l", "rougeL")):
-        value, error = _mean_with_error(key, [item[name].fmeasure for item in found])
+    outcomes |= {key: [item[n].fmeasure for item in found] for key, n in (("rouge_1", "rouge1"), ("rouge_l", "rougeL"))}
+    values, errors = {}, {}
+    for key, scores in outcomes.items():
+        value, error = _mean_with_error(key, scores)
         values, errors = values | value, errors | error
     examples = [
         {"prompt": row["question"], "text": text, "reference": right}
         for row, text, right in zip(questions[:10], continued, endings, strict=False)
     ]
-    return values, errors, {"texts": examples, "lines": [said[:10], wanted[:10]], "items": [len(said), len(questions)]}
+    details = {"texts": examples, "lines": [said[:10], wanted[:10]], "items": [len(said), len(questions)]}
+    return values, errors, details | {"outcomes": {key: np.float32(scores) for key, scores in outcomes.items()}}
 
 
 def _mean_with_error(key: str, scores: Sequence[float]) -> tuple[dict, dict]:

@@ -116,10 +116,15 @@ def evaluate(
 
 
 def _items(samples: Sequence[Mapping]) -> dict[str, np.ndarray]:
-    """Right or wrong by item, for the accuracies that a task has; [] for tasks of other metrics."""
+    """By item, for every metric that a task has: right or wrong, or a score where there is more between."""
     ordered = sorted(samples, key=lambda sample: sample["doc_id"])
-    metrics = [metric for metric in ("acc", "acc_norm") if ordered and metric in ordered[0]]
-    return {metric: np.array([bool(sample[metric]) for sample in ordered]) for metric in metrics}
+    found = {}
+    for name, (metric, kind) in METRICS.items():
+        chosen = [sample[metric] for sample in ordered if metric in sample and sample.get("filter", "none") == kind]
+        if chosen and all(isinstance(value, bool | int | float) for value in chosen):
+            values = np.array(chosen, np.float32)
+            found[name] = values.astype(bool) if np.isin(values, (0, 1)).all() else values
+    return found
 
 
 def check(tasks: Sequence[str]) -> None:

@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+import numpy as np
+
 from common import corpora
 from common.errors import UserError, unknown
 from common.evaluation.multiple_choice import SharedContextLM
@@ -110,7 +112,8 @@ def evaluate(
     """Values, standard errors and details of one model.
 
     Values: accuracy of each category, 'weighted' over all questions, and of `regrouped` categories, as shares. Details:
-    {'subjects': {subject: {'accuracy', 'questions', 'shots'}}} with the mean number of examples that fitted.
+    {'subjects': {subject: {'accuracy', 'questions', 'shots'}}} with the mean number of examples that fitted, and 'right':
+    {key of a value: bool [questions], which are answered right, subject by subject}.
 
     limit: the first so many questions of each subject.
 
@@ -127,15 +130,18 @@ def evaluate(
         rows = protocol.rows(subject, "test")[:limit]
         asked[subject] = [ask(protocol, tokenizer, subject, row, examples, letters) for row in rows]
     right = iter(_right(lm, [question for questions in asked.values() for question in questions], protocol.answer))
-    subjects = {}
+    subjects, outcomes = {}, {}
     for subject, questions in asked.items():
-        correct = [next(right) for _ in questions]
+        outcomes[subject] = correct = [next(right) for _ in questions]
         subjects[subject] = {
             "accuracy": sum(correct) / len(correct),
             "questions": len(correct),
             "shots": sum(question.shots for question in questions) / len(questions),
         }
-    return *summarise(protocol, subjects), {"subjects": subjects, "protocol": protocol.name}
+    details = {"subjects": subjects, "protocol": protocol.name}
+    for key, members in _groups(protocol).items():
+        details.setdefault("right", {})[key] = np.array([one for subject in members for one in outcomes[subject]])
+    return *summarise(protocol, subjects), details
 
 
 def _right(lm, questions: Sequence[Question], answer: str) -> list[bool]:
@@ -154,11 +160,15 @@ def _right(lm, questions: Sequence[Question], answer: str) -> list[bool]:
     return correct
 
 
+def _groups(protocol: Protocol) -> dict[str, Sequence[str]]:
+    """Key of a value -> the subjects it is over."""
+    return {**protocol.categories, "weighted": protocol.subjects, **protocol.regrouped}
+
+
 def summarise(protocol: Protocol, subjects: Mapping[str, Mapping]) -> tuple[dict, dict]:
     """Question-weighted accuracies by category and over all, with their standard errors."""
-    groups = {**protocol.categories, "weighted": protocol.subjects, **protocol.regrouped}
     values, errors = {}, {}
-    for key, members in groups.items():
+    for key, members in _groups(protocol).items():
         questions = {subject: subjects[subject]["questions"] for subject in members}
         accuracies = {subject: subjects[subject]["accuracy"] for subject in members}
         values[key] = weighted_mean(accuracies, questions)

@@ -13,12 +13,13 @@ def _batch_size(context: Context) -> int:
 
 
 @benchmark("mmlu")
-def _mmlu(context: Context, argument: str) -> tuple[dict, dict, dict]:
+def _mmlu(context: Context, argument: str) -> tuple:
     """MMLU by a protocol of `common.evaluation.mmlu`; without an argument, lm-eval's group of that name."""
     if not argument:
         return _by_size(context, "mmlu")
     options = {"limit": context.recipe.limit, "batch_size": _batch_size(context)}
-    return mmlu.evaluate(context.model, context.tokenizer, mmlu.get(argument), **options)
+    values, errors, details = mmlu.evaluate(context.model, context.tokenizer, mmlu.get(argument), **options)
+    return values, errors, details, details.pop("right")
 
 
 def _group(context: Context, group: str, shots: int | None = None) -> tuple[dict, dict[str, dict]]:
@@ -60,9 +61,12 @@ def _cmmlu(context: Context, argument: str) -> tuple[dict, dict, dict]:
 
 
 @benchmark("docstring_generation")
-def _docstring_generation(context: Context, argument: str) -> tuple[dict, dict, dict]:
+def _docstring_generation(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
     """The stand-in's generation benchmark; the argument is its version."""
-    return generation.docstring_generation(context.model, context.tokenizer, limit=context.recipe.limit)
+    values, errors, details = generation.docstring_generation(
+        context.model, context.tokenizer, limit=context.recipe.limit
+    )
+    return values, errors, details, details.pop("outcomes")
 
 
 @benchmark("generations")

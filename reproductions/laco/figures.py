@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from reproductions import declare
+import math
+
+from reproductions import checks, declare
 from reproductions.laco import recipes
 from reproductions.laco.recipes import CODE, DENSE, LACO, MAIN, TRAINED, collapsed, one_model, trained, unmerged
-from reproductions.registry import Claim, Column, Lookup, Row, Table
+from reproductions.registry import Claim, Column, Row, Table
 from reproductions.settings import Subject, recipe
 
 LABELS = {"llama-2-7b": "LLaMA-2-7B", "llama-2-13b": "LLaMA-2-13B"}
@@ -50,15 +52,6 @@ def _search_rows(subject: Subject, limit: int | None) -> list[Row]:
     ]
 
 
-def _of(method: str, column: str, verdict):
-    def check(cell: Lookup, settings: list[tuple[str, str]]) -> bool | None:
-        found = [cell(*setting, method, column) for setting in settings]
-        found = [value for value in found if value is not None]
-        return all(map(verdict, found)) if found else None
-
-    return check
-
-
 def _figure(name: str, title: str, rows, columns: list[Column], claims=(), note: str = "") -> Table:
     return Table(
         target=f"{name}-laco",
@@ -101,7 +94,7 @@ FIGURES = [
         (
             Claim(
                 "adjacent layers' matrices are similar (here: closer than 90 % of what uncorrelated ones would be)",
-                _of(DENSE, "mean share of uncorrelated", lambda value: value < 90),
+                checks.between("mean share of uncorrelated", -math.inf, 90, DENSE, strict=True),
             ),
         ),
         "Uncorrelated matrices are sqrt(|A|^2 + |B|^2) apart: 100 % says that two layers have nothing in common.",
@@ -124,11 +117,11 @@ FIGURES = [
         (
             Claim(
                 "(b) the lowest cosine between the merged layer's output and the last one's is above .996",
-                _of(DENSE, "least merged, Eq. 1 (b)", lambda value: value > 0.996),
+                checks.between("least merged, Eq. 1 (b)", 0.996, math.inf, DENSE, strict=True),
             ),
             Claim(
                 "ours: so it is for the code's merge",
-                _of(DENSE, "least merged, code (b)", lambda value: value > 0.996),
+                checks.between("least merged, code (b)", 0.996, math.inf, DENSE, strict=True),
             ),
         ),
         "Cosines per token, mean over the tokens of twenty sentences. Windows of four within the same part of the model as "

@@ -1,63 +1,68 @@
-"""What the paper concludes from its tables, as checks of either side's numbers."""
+"""What the paper concludes from its tables, as comparisons of either side's numbers."""
 
 from __future__ import annotations
 
+import numpy as np
+
+from reproductions.checks import PERCENT, Check, Comparison, Settings, against, alike_within, beats, where
 from reproductions.prunecomp.columns import PERPLEXITY_LABELS
 from reproductions.prunecomp.recipes import ABLATION, METRICS
 from reproductions.registry import Claim, Lookup
 
 
-def _compensated_is_better(column: str, lower: bool, metric: str):
-    """In every setting with numbers, the metric with Prune&Comp is better than the metric alone."""
-
-    def check(cell: Lookup, settings: list[tuple[str, str]]) -> bool | None:
-        pairs = [(cell(*s, metric, column), cell(*s, f"{metric} +Prune&Comp", column)) for s in settings]
-        pairs = [(plain, better) for plain, better in pairs if plain is not None and better is not None]
-        return all((better < plain) == lower and better != plain for plain, better in pairs) if pairs else None
-
-    return check
-
-
 def consistent(column: str, lower: bool = False) -> tuple[Claim, ...]:
+    """Per metric: better with Prune&Comp than alone."""
     return tuple(
-        Claim(f"{metric}: better with Prune&Comp in every setting", _compensated_is_better(column, lower, metric))
+        Claim(
+            f"{metric}: better with Prune&Comp in every setting",
+            beats(f"{metric} +Prune&Comp", metric, column=column, lower=lower),
+        )
         for metric in METRICS
     )
 
 
-def each_part_helps(column: str, lower: bool):
+def each_part_helps(column: str, lower: bool) -> Check:
     """Each ingredient alone beats neither, and both together beat each alone."""
+    none, iterated, compensated, both = ABLATION
 
-    def check(cell: Lookup, settings: list[tuple[str, str]]) -> bool | None:
-        verdicts = []
-        for setting in settings:
-            values = [cell(*setting, method, column) for method in ABLATION]
-            if None not in values:
-                none, iterated, compensated, both = (value if lower else -value for value in values)
-                verdicts.append(both < min(iterated, compensated) and max(iterated, compensated) < none)
-        return all(verdicts) if verdicts else None
+    def check(cell: Lookup, settings: Settings) -> list[Comparison]:
+        complete = [s for s in settings if not any(cell(*s, method, column) is None for method in ABLATION)]
+        found = []
+        for ours, theirs in ((iterated, (none,)), (compensated, (none,)), (both, (iterated, compensated))):
+            found += beats(ours, *theirs, column=column, lower=lower)(cell, complete)
+        return found
 
     return check
 
 
-def sizes_agree(cell: Lookup, settings: list[tuple[str, str]]) -> bool | None:
+def sizes_agree(cell: Lookup, settings: Settings) -> list[Comparison]:
     """Within 2 % of one another."""
-    verdicts = []
+    found = []
     for setting in settings:
         names = [f"CosSim(BI) +Prune&Comp {n} samples" for n in (16, 32, 64, 128, 256)]
         for column in (*PERPLEXITY_LABELS["paper"], "AVG"):
-            values = [v for name in names if (v := cell(*setting, name, column)) is not None]
-            if len(values) > 1:
-                verdicts.append(max(values) <= 1.02 * min(values))
-    return all(verdicts) if verdicts else None
+            keys = [key for name in names if cell(*(key := (*setting, name, column))) is not None]
+            if len(keys) > 1:
+                values = [cell(*key) for key in keys]
+                least = min(range(len(keys)), key=lambda i: np.mean(values[i]))
+                for key, value in zip(keys, values, strict=True):
+                    if key != keys[least]:
+                        what = f"{where(*setting)}, {column}: {key[2]} against the least"
+                        change = 100 * (value / values[least] - 1)
+                        found.append(alike_within(what, change, PERCENT, (key, keys[least]), 2))
+    return found
 
 
-def each_better(pairs: list[tuple[str, str]], column: str = "AVG"):
+def each_better(pairs: list[tuple[str, str]], column: str = "AVG") -> Check:
     """In every setting, the second row of each pair has the lower number; pairs without both numbers do not count."""
 
-    def check(cell: Lookup, settings: list[tuple[str, str]]) -> bool | None:
-        found = [(cell(*s, a, column), cell(*s, b, column)) for s in settings for a, b in pairs]
-        found = [(a, b) for a, b in found if a is not None and b is not None]
-        return all(b < a for a, b in found) if found else None
+    def check(cell: Lookup, settings: Settings) -> list[Comparison]:
+        found = []
+        for setting in settings:
+            for names in pairs:
+                (one, a), (two, b) = ((key := (*setting, name, column), cell(*key)) for name in names)
+                if a is not None and b is not None:
+                    found.append(against(setting, (two, b), [(one, a)], lower=True))
+        return found
 
     return check

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from reproductions import settings
+import math
+
+from reproductions import checks, settings
 from reproductions.prunecomp.columns import perplexity_columns
 from reproductions.prunecomp.recipes import ABLATION, CROPS, SHARES, recipe
 from reproductions.registry import Claim, Column, Lookup, Row, Table
@@ -34,18 +36,15 @@ def _figure2_rows(subject: Subject, limit: int | None) -> list[Row]:
     ]
 
 
-def _more_layers_for_less(cell: Lookup, settings: list[tuple[str, str]]) -> bool | None:
+def _more_layers_for_less(cell: Lookup, settings: checks.Settings) -> list[checks.Comparison]:
     """With both parts, the larger removal is below the smaller one without either."""
     if len(settings) < 2:
-        return None
+        return []
     fewer, more = sorted(settings, key=lambda setting: int(setting[1].partition("/")[0]))[:2]
-    plain, both = cell(*fewer, ABLATION[0], "AVG"), cell(*more, ABLATION[-1], "AVG")
-    return None if plain is None or both is None else both < plain
-
-
-def _every_layer_gains(cell: Lookup, settings: list[tuple[str, str]]) -> bool | None:
-    found = [value for setting in settings if (value := cell(*setting, "Dense", "least gain, %")) is not None]
-    return all(value > 0 for value in found) if found else None
+    plain, both = (*fewer, ABLATION[0], "AVG"), (*more, ABLATION[-1], "AVG")
+    if cell(*plain) is None or cell(*both) is None:
+        return []
+    return [checks.against(more, (both, cell(*both)), [(plain, cell(*plain))], lower=True)]
 
 
 FIGURES = [
@@ -72,7 +71,9 @@ FIGURES = [
             Column("largest gain, %", "magnitude-gains", "largest", compare="exact"),
             Column("least gain, %", "magnitude-gains", "least", compare="exact"),
         ],
-        claims=(Claim("every layer gains magnitude", _every_layer_gains),),
+        claims=(
+            Claim("every layer gains magnitude", checks.between("least gain, %", 0, math.inf, "Dense", strict=True)),
+        ),
         note="Eq. 3: the mean over channels and sequences of the ratio of L1 norms, less one.",
         draw="figures.prunecomp:figure2",
     ),

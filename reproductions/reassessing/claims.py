@@ -1,11 +1,25 @@
-"""What Reassessing's text claims of its tables, as checks on one side's numbers."""
+"""What Reassessing's text claims of its tables, as comparisons of one side's numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import numpy as np
+
 from reproductions import reported
-from reproductions.checks import Check, Settings, beats, every
+from reproductions.checks import (
+    PERCENT,
+    POINTS,
+    Check,
+    Comparison,
+    Number,
+    Settings,
+    against,
+    alike_within,
+    beats,
+    every,
+    where,
+)
 from reproductions.reassessing.columns import AVERAGE, STANDIN_TEXT
 from reproductions.reassessing.recipes import FASTER
 from reproductions.reassessing.rows import HEAD, LAST1, LAST2, LAST3, LORA, NONE, QLORA, REVERSE, SEVEN
@@ -13,14 +27,25 @@ from reproductions.registry import Claim, Lookup
 from reproductions.reported import row_name
 
 
-def points(accuracy: float) -> float:
+def points(accuracy: Number) -> Number:
     """An accuracy in percent: the paper prints shares, the stand-in's columns are in percent."""
-    return accuracy * 100 if accuracy <= 1 else accuracy
+    return accuracy * 100 if np.max(accuracy) <= 1 else accuracy
+
+
+def _in_points(cell: Lookup) -> Lookup:
+    """The same numbers, the averages in percent."""
+
+    def found(model: str, sparsity: str, method: str, name: str) -> Number | None:
+        value = cell(model, sparsity, method, name)
+        return value if value is None or name != AVERAGE else points(value)
+
+    return found
 
 
 def highest(ours: str, others: Iterable[str], column: str = AVERAGE, lower: bool = False) -> Check:
     """In every setting that has both, ``ours`` is above (``lower``: below) every one of ``others`` with a number."""
-    return beats(ours, *others, column=column, lower=lower)
+    check = beats(ours, *others, column=column, lower=lower)
+    return lambda cell, settings: check(_in_points(cell), settings)
 
 
 def leads(
@@ -32,20 +57,21 @@ def leads(
     """
     ours = set(ours)
 
-    def check(cell: Lookup, settings: Settings) -> bool | None:
+    def check(cell: Lookup, settings: Settings) -> list[Comparison]:
+        cell = _in_points(cell)
         printed = {name for number in reported.numbers("reassessing", table) for _, name in reported.row_names(number)}
-        others = ({*printed, *here} - ours) - {"Dense"}
-        verdicts = []
+        others = sorted(({*printed, *here} - ours) - {"Dense"})
+        found = []
         for model in dict.fromkeys(model for model, _ in settings):
             rates = [sparsity for name, sparsity in settings if name == model]
             mine, theirs = (
-                [(rate(s), value) for s in rates for m in methods if (value := cell(model, s, m, column)) is not None]
-                for methods in (ours, others)
+                [(key, v) for s in rates for m in methods if (v := cell(*(key := (model, s, m, column)))) is not None]
+                for methods in (sorted(ours), others)
             )
-            for at, value in theirs if mine else ():
-                nearest = min(mine, key=lambda pair: abs(pair[0] - at))[1]
-                verdicts.append(nearest < value if lower else nearest > value)
-        return all(verdicts) if verdicts else None
+            for key, value in theirs if mine else ():
+                nearest = min(mine, key=lambda pair: abs(rate(pair[0][1]) - rate(key[1])))
+                found.append(against((model, nearest[0][1]), nearest, [(key, value)], lower=lower))
+        return found
 
     return check
 
@@ -56,13 +82,28 @@ def rate(sparsity: str) -> float:
     return int(removed) / int(layers) if slash else float(sparsity.rstrip("%")) / 100
 
 
+def _gaps(one: str, other: str, column: str, cell: Lookup, settings: Settings) -> list[tuple]:
+    """(setting, both keys, difference in points) wherever both have a number."""
+    found = []
+    for setting in settings:
+        keys = tuple((*setting, name, column) for name in (one, other))
+        a, b = (cell(*key) for key in keys)
+        if a is not None and b is not None:
+            found.append((setting, keys, points(a) - points(b)))
+    return found
+
+
 def mean_gain(ours: str, other: str, least: float, column: str = AVERAGE) -> Check:
     """Over all settings with both, the mean gain is at least so many points, to the last printed digit."""
 
-    def check(cell: Lookup, settings: Settings) -> bool | None:
-        pairs = [(cell(*setting, ours, column), cell(*setting, other, column)) for setting in settings]
-        gains = [points(one) - points(two) for one, two in pairs if one is not None and two is not None]
-        return sum(gains) / len(gains) >= least - 5e-3 if gains else None
+    def check(cell: Lookup, settings: Settings) -> list[Comparison]:
+        found = _gaps(ours, other, column, cell, settings)
+        if not found:
+            return []
+        mean = sum(gap for *_, gap in found) / len(found)
+        keys = tuple(key for _, both, _ in found for key in both)
+        what = f"{ours} against {other}" + (f", mean of {len(found)}" if len(found) > 1 else "")
+        return [Comparison(what, mean, POINTS, keys, low=least - 5e-3, closed=True)]
 
     return check
 
@@ -70,10 +111,11 @@ def mean_gain(ours: str, other: str, least: float, column: str = AVERAGE) -> Che
 def within(one: str, other: str, most: float, column: str = AVERAGE) -> Check:
     """In every setting with both, the two differ by at most so many points."""
 
-    def check(cell: Lookup, settings: Settings) -> bool | None:
-        pairs = [(cell(*setting, one, column), cell(*setting, other, column)) for setting in settings]
-        gaps = [abs(points(a) - points(b)) for a, b in pairs if a is not None and b is not None]
-        return all(gap <= most for gap in gaps) if gaps else None
+    def check(cell: Lookup, settings: Settings) -> list[Comparison]:
+        return [
+            alike_within(f"{where(*s)}: {one} against {other}", gap, POINTS, keys, most)
+            for s, keys, gap in _gaps(one, other, column, cell, settings)
+        ]
 
     return check
 
@@ -81,10 +123,11 @@ def within(one: str, other: str, most: float, column: str = AVERAGE) -> Check:
 def apart(one: str, other: str, least: float, column: str = AVERAGE) -> Check:
     """In every setting with both, the two differ by at least so many points."""
 
-    def check(cell: Lookup, settings: Settings) -> bool | None:
-        pairs = [(cell(*setting, one, column), cell(*setting, other, column)) for setting in settings]
-        gaps = [abs(points(a) - points(b)) for a, b in pairs if a is not None and b is not None]
-        return all(gap >= least for gap in gaps) if gaps else None
+    def check(cell: Lookup, settings: Settings) -> list[Comparison]:
+        return [
+            Comparison(f"{where(*s)}: {one} against {other}", gap, POINTS, keys, -least, least, inside=False)
+            for s, keys, gap in _gaps(one, other, column, cell, settings)
+        ]
 
     return check
 
@@ -93,20 +136,16 @@ def saves(share: float, before: str, after: str, columns: Iterable[str]) -> Chec
     """In every setting and column with both, ``after`` is smaller than ``before`` by more than so large a share."""
     columns = list(columns)
 
-    def check(cell: Lookup, settings: Settings) -> bool | None:
-        sides = [(cell(*s, before, column), cell(*s, after, column)) for s in settings for column in columns]
-        saved = [1 - small / large for large, small in sides if large is not None and small is not None]
-        return all(one > share for one in saved) if saved else None
-
-    return check
-
-
-def of_dense(column: str, test) -> Check:
-    """A test of one number of the dense model, in a table that has no other."""
-
-    def check(cell: Lookup, settings: Settings) -> bool | None:
-        found = [number for setting in settings if (number := cell(*setting, "Dense", column)) is not None]
-        return all(map(test, found)) if found else None
+    def check(cell: Lookup, settings: Settings) -> list[Comparison]:
+        found = []
+        for setting in settings:
+            for column in columns:
+                keys = tuple((*setting, name, column) for name in (before, after))
+                large, small = (cell(*key) for key in keys)
+                if large is not None and small is not None:
+                    what, saved = f"{where(*setting)}, {column}: saved", 1 - small / large
+                    found.append(Comparison(what, 100 * saved, PERCENT, keys, low=100 * share))
+        return found
 
     return check
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from reproductions.checks import every
-from reproductions.reassessing import body, claims, columns
+import math
+
+from reproductions.checks import between, every
+from reproductions.reassessing import body, columns
 from reproductions.reassessing.recipes import fields
 from reproductions.reassessing.rows import one_model, paper_row
 from reproductions.registry import Claim, Column, Row, Table
@@ -58,21 +60,21 @@ def _flow(profile: str) -> list[Column]:
 
 
 def _sign(column: str, positive: bool):
-    return claims.of_dense(column, lambda number: (number > 0) == positive)
+    return between(column, 0, math.inf, "Dense", strict=True) if positive else between(column, -math.inf, 0, "Dense")
 
 
 _FLOW_CLAIMS = (
     Claim(
         "Theorems 4.1 and 4.2 hold for d >= 3 (relative deviation below 1e-12)",
-        every(*(claims.of_dense(_deviation(n), lambda v: v < 1000) for n in ("4.1", "4.2"))),
+        every(*(between(_deviation(n), -math.inf, 1000, "Dense", strict=True) for n in ("4.1", "4.2"))),
     ),
     Claim(
         "they and Eqs. 6 and 14 hold as stated, without conditions",
-        claims.of_dense("statements with counterexamples", lambda v: v == 0),
+        between("statements with counterexamples", 0, 0, "Dense"),
     ),
     Claim(
         "||B|| < 1 at every layer and token of a trained model (Eq. 14)",
-        claims.of_dense("share of ||B|| > 1", lambda v: v == 0),
+        between("share of ||B|| > 1", 0, 0, "Dense"),
     ),  # fmt: skip
     Claim(
         "shallower layers have larger gradients: trained model (section 4.1)", _sign("trained: depth ~ gradient", False)
@@ -154,7 +156,7 @@ FIGURES = [
         (
             Claim(
                 "with the paper's ten samples every seed chooses the same layers (ours)",
-                every(*(claims.of_dense(f"{m}, 10 samples", lambda share: share == 1) for m in ("BI", "Taylor"))),
+                every(*(between(f"{m}, 10 samples", 1, 1, "Dense") for m in ("BI", "Taylor"))),
             ),
         ),
         "Mean share of the removed layers that the sets of two seeds have in common; crops of 128 tokens.",

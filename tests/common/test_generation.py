@@ -85,6 +85,9 @@ def test_the_standins_generation_benchmark(tiny_llama, tiny_tokenizer, monkeypat
     values, errors, details = generation.docstring_generation(tiny_llama, tiny_tokenizer)
     assert values == pytest.approx({"exact_match": 1, "rouge_1": 1, "rouge_l": 1})
     assert details["items"] == [80, 57]
+    assert {key: one.shape for key, one in details["outcomes"].items()} == {
+        "exact_match": (80,), "rouge_1": (57,), "rouge_l": (57,)
+    }  # fmt: skip
     monkeypatch.setattr(generation, "complete", lambda m, t, prompts, tokens: ["zzz qqq"] * len(prompts))
     values, errors, _ = generation.docstring_generation(tiny_llama, tiny_tokenizer, limit=5)
     assert values == {"exact_match": 0, "rouge_1": 0, "rouge_l": 0}

@@ -102,3 +102,18 @@ def test_groups_hold_lm_evals_subjects():
     assert len(harness.members("cmmlu")) == 67
     with pytest.raises(UserError, match="unknown group of tasks 'mmlu_pro'"):
         harness.members("mmlu_pro")
+
+
+def test_outcomes_are_kept_for_every_metric_and_filter():
+    """GSM8K has two filters, each with a sample an item; LaCo's scores may lie between right and wrong."""
+    answers = [
+        ("strict-match", 1, 1.0),
+        ("strict-match", 0, 0.0),
+        ("flexible-extract", 0, 1.0),
+        ("flexible-extract", 1, 1.0),
+    ]
+    samples = [{"doc_id": item, "filter": kind, "exact_match": value} for kind, item, value in answers]
+    found = harness._items(samples)
+    assert {key: one.tolist() for key, one in found.items()} == {"strict": [False, True], "flexible": [True, True]}
+    scores = [{"doc_id": item, "filter": "none", "score": value} for item, value in ((0, 0.25), (1, 1.0))]
+    assert harness._items(scores)["score"].tolist() == [0.25, 1.0]

@@ -68,6 +68,8 @@ def test_answers_are_those_of_full_forward_passes(make_tiny, tiny_tokenizer, ans
         for subject, right in expected.items():
             assert details["subjects"][subject] == {"accuracy": sum(right) / 6, "questions": 6, "shots": 3}
         assert found["weighted"] == pytest.approx(sum(map(sum, expected.values())) / 18)
+        assert details["right"]["weighted"].tolist() == [one for right in expected.values() for one in right]
+        assert {key: one.mean() for key, one in details["right"].items()} == pytest.approx(found)
         assert found.keys() == errors.keys() == {"first", "second", "weighted"}
         values.append(found["weighted"])
     assert any(values)

@@ -80,6 +80,8 @@ def test_csv_and_json_hold_every_cell(standin):
         "reproduced": "41.25",
         "stderr": "3.0",
         "status": "measured",
+        "low": "",
+        "high": "",
     }
     assert json.loads(tables.render(standin, "json")) == standin
 

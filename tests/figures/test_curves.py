@@ -36,6 +36,15 @@ def test_one_panel_per_loss_and_one_line_per_trained_row():
     assert (list(cross.get_xdata()), list(cross.get_ydata())) == ([2], [8.0])
 
 
+def test_validation_losses_are_marked_where_they_were_taken():
+    rows = [entry("A", [3.0, 2.0, 1.0, 1.0], validation=[[2, 2.5], [4, 1.5]]), entry("B", [3.0, 2.0])]
+    (axis,) = curves.draw(rows, "standin").axes
+    (marks,) = [line for line in axis.lines if line.get_linestyle() == "None"]
+    assert (list(marks.get_xdata()), list(marks.get_ydata())) == ([2, 4], [2.5, 1.5])
+    assert "validation" in axis.get_xlabel()
+    assert "validation" not in curves.draw(rows[1:], "standin").axes[0].get_xlabel()
+
+
 def test_rows_of_several_settings_say_which():
     other = entry("A", [1.0, 2.0]) | {"sparsity": "4/16"}
     figure = curves.draw([entry("A", [2.0, 1.0]), other], "paper")

@@ -38,6 +38,31 @@ def test_figure_1_has_a_bar_per_method_and_setting():
         assert len(prunecomp.figure1(entries, "standin").axes[0].patches) == 7
 
 
+def test_figure_1_has_error_bars_of_independent_texts():
+    row = entry("CosSim(BI)", "4/16", 10.0, 20.0)
+    for record, error in zip(row["records"].values(), (3.0, 4.0)):
+        record["stderr"] = {"perplexity": error}
+    axes = prunecomp.figure1([row], "standin").axes[0]
+    (bar,) = axes.collections
+    (low, high) = bar.get_segments()[0][:, 1]
+    assert (low, high) == (15.0 - 2.5, 15.0 + 2.5)  # sqrt(3^2 + 4^2) / 2
+    assert not prunecomp.figure1([entry("CosSim(BI)", "4/16", 10.0, 20.0)], "standin").axes[0].collections
+
+
+def test_figure_2_breaks_the_axis_where_one_bar_would_hide_the_others():
+    def drawn(gains):
+        axes = prunecomp.figure2(
+            [entry("Dense", "0/3", **{"magnitude-gains": {"details": {"gains": gains}}})], ""
+        ).axes[0]
+        return axes, [text.get_text() for text in axes.texts]
+
+    axes, texts = drawn([4350.0, 10.0, 5.0])
+    assert texts == ["4350 %, cut off"] and axes.get_ylim()[1] < 15
+    assert any(line.get_color() == "white" for line in axes.lines)
+    axes, texts = drawn([12.0, 10.0, 5.0])
+    assert texts == [] and axes.get_ylim()[1] > 12 and not any(line.get_color() == "white" for line in axes.lines)
+
+
 def test_figure_2_has_the_gains():
     record = {"details": {"gains": [70.0, 3.0, -1.0]}}
     axes = prunecomp.figure2([entry("Dense", "0/3", **{"magnitude-gains": record})], "standin").axes[0]
@@ -51,6 +76,8 @@ def test_the_grid_writes_each_average_in_its_cell():
         entry("PPL, iterative, factor (Prune&Comp)", "5/16", 20.0),
         entry("PPL, iterative, matrix, least squares", "5/16", 10.0),
     ]
-    axes = prunecomp.grid(entries, "standin").axes[0]
+    axes, scale = prunecomp.grid(entries, "standin").axes
+    assert scale.get_title() == "dense\n4.0" and scale.lines[-1].get_ydata()[0] == 4.0
+    assert scale.get_ylim()[0] < 4.0 and scale.get_ylim()[1] == 40.0
     assert {t.get_position(): t.get_text() for t in axes.texts} == {(0, 0): "40.0", (1, 1): "20.0", (5, 1): "10.0"}
     assert [label.get_text() for label in axes.get_yticklabels()] == ["PPL, one-shot", "PPL, iterative"]

@@ -33,6 +33,27 @@ def test_rates_draw_one_panel_a_task_and_their_mean_from_the_dense_model_on():
     assert panels["task two"].lines[0].get_ydata() == pytest.approx([60, 40, 20])
 
 
+def test_rates_have_standard_errors_and_the_level_of_guessing():
+    def entry(method, removed, first, second):
+        records = {
+            "one": {"values": {"acc": first}, "stderr": {"acc": 0.03}},
+            "two": {"values": {"acc": second}, "stderr": {"acc": 0.04}},
+        }
+        line = {"model": "m", "sparsity": f"{removed}/16", "method": method, "records": records, "dense": not removed}
+        return line | {"chance": {"one": 0.5, "two": 0.25}}
+
+    figure = reassessing.rates([entry("Dense", 0, 0.8, 0.6), entry("Taylor", 4, 0.6, 0.5)], "standin")
+    panels = {axes.get_title(): axes for axes in figure.axes if axes.get_title()}
+    levels = {
+        name: next(x for x in a.lines if x.get_label() == "guessing").get_ydata()[0] for name, a in panels.items()
+    }
+    assert levels == {"one": 50, "two": 25, "mean": 37.5}
+    bars = {name: axes.collections[0].get_segments()[1][:, 1].tolist() for name, axes in panels.items()}
+    assert bars["one"] == pytest.approx([57, 63]) and bars["two"] == pytest.approx([46, 54])
+    assert bars["mean"] == pytest.approx([52.5, 57.5])  # sqrt(3^2 + 4^2) / 2
+    assert "m, n/16" in figure.get_suptitle()
+
+
 def test_seeds_fill_the_squares_of_the_layers_that_go():
     sets = {"10": [[1, 2], [1, 3]], "1": [[0, 3], [0, 3]]}
     records = {"chosen-sets@bi": {"details": {"sets": sets, "seeds": [42, 43]}}}

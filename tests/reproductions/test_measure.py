@@ -173,10 +173,10 @@ def test_text_cells_and_pictures_come_from_records(small, tmp_path, monkeypatch)
     monkeypatch.setattr(style, "RENDERED", tmp_path)
     monkeypatch.setattr(style.save, "__defaults__", (tmp_path,))
     paths = show.drawn(table, store, subject)
-    assert [path.name for path in paths] == ["figure9-test-paper.svg", "figure9-test-paper.png"]
+    assert [path.name for path in paths] == [f"figure9-test-paper.{kind}" for kind in ("svg", "png", "pdf")]
     assert runner.run([table], store, subject, measure, limit=2) == 0
     quick = show.drawn(table, store, subject, limit=2)
-    assert [path.name for path in quick] == ["figure9-test-paper-limit2.svg", "figure9-test-paper-limit2.png"]
+    assert [path.name for path in quick] == [f"figure9-test-paper-limit2.{kind}" for kind in ("svg", "png", "pdf")]
 
     def full(*_, **__):
         raise OSError(28, "No space left on device", "figures/x.svg")

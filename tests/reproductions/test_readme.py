@@ -1,9 +1,12 @@
-"""The README's table of tables says what the published records and the reported numbers say."""
+"""README and docs say what the published records, the claims and the reported numbers say."""
 
 import re
 
-from common.results import PUBLISHED, Store
-from reproductions import readme, registry, reported, show
+import pytest
+
+from common import tables
+from common.results import PUBLISHED, ROOT, Store
+from reproductions import audit, findings, readme, registry, reported, show
 
 
 def test_counts_are_those_of_the_shown_table():
@@ -22,7 +25,11 @@ def test_counts_are_those_of_the_shown_table():
 
 
 def test_every_target_has_its_line_and_the_summaries_add_up():
-    text = readme.overview(Store(PUBLISHED, None))
+    counted = readme.by_paper(Store(PUBLISHED, None))
+    text = readme.overview(counted)
+    short = re.findall(r"^\| \[.*?\) \| .*? \| (\d+) \| (\d+) \|", readme.summary(counted), re.M)
+    assert [int(numbers) for _, numbers in short] == [int(n) for n in re.findall(r"targets, (\d+) reported", text)]
+    assert sum(int(targets) for targets, _ in short) == len(registry.targets())
     lines = dict(re.findall(r"^\| `([^`]+)` \| .*? \| (\d+) \|", text, re.M))
     assert lines.keys() == registry.targets().keys()
     for paper, total in zip(registry.PAPERS, re.findall(r"targets, (\d+) reported", text), strict=True):
@@ -34,3 +41,83 @@ def test_every_target_was_timed_and_no_other():
     timed = readme.minutes()
     assert timed.keys() - set(registry.PAPERS) == registry.targets().keys()
     assert all(0 < value < 60 for value in timed.values())
+
+
+def test_every_sentence_of_the_screen_has_its_claims():
+    for paper, sentences in findings.ABSTRACTS.items():
+        for one in sentences:
+            table = registry.get(one.target)
+            assert table.paper == paper
+            for words in one.words:
+                assert any(words in claim.text for claim in table.claims), (one.target, words)
+
+
+def test_a_line_of_the_screen_counts_comparisons_and_shows_the_worst():
+    def judged(verdict, differences):
+        counts = {"holds": sum(d > 1 for d in differences), "within noise": 0, "fails": 0}
+        found = [{"difference": d, "interval": [d - 1, d + 1], "unit": "points", "paired": True} for d in differences]
+        return {"verdict": verdict, "counts": counts, "comparisons": found} | (
+            min(found, key=lambda f: f["difference"])
+        )
+
+    empty = {"verdict": "not testable", "counts": {}, "comparisons": [], "reason": "not measured"}
+    claims = [
+        {
+            "text": "a is above b",
+            "reported": True,
+            "reported_counts": [4, 4],
+            "judged": {"standin": judged("holds", [2, 3])},
+        },
+        {
+            "text": "a is above c",
+            "reported": False,
+            "reported_counts": [3, 4],
+            "judged": {"standin": judged("fails", [-5, 4])},
+        },
+        {"text": "another", "reported": False, "reported_counts": [0, 1], "judged": {"standin": judged("fails", [-9])}},
+    ]
+    for claim in claims:
+        claim["judged"]["smollm2-135m-instruct"] = empty
+    line = findings.row(findings.Finding("A beats all", "t", ("above",)), {"claims": claims})
+    assert line == ["A beats all", "fails 7/8", "·", "fails 3/4: −5.0 points [−6.0, −4.0]", "`t`"]
+
+
+def test_the_screen_is_of_the_published_records():
+    """A line of it against the table that `show` prints, and the audit's numbers against the audit."""
+    store = Store(PUBLISHED, None)
+    table = registry.get("table4-laco")
+    content = show.build(table, store, show.published(table, store))
+    line = findings.row(findings.Finding("s", "table4-laco", ("average falls",)), content)
+    (claim,) = (claim for claim in content["claims"] if "average falls" in claim["text"])
+    holding, compared = claim["reported_counts"]
+    assert line[1] == f"{'holds' if claim['reported'] else 'fails'} {holding}/{compared}"
+    assert line[3].endswith(tables.effect(claim["judged"]["standin"]))
+    first = findings.ours(store)[0]
+    wrong = [one for one in audit.findings() if one.headline]
+    assert f"has {len(audit.findings())} findings" in first and f"{len(wrong)} change" in first
+    assert all(one.headline in first for one in wrong if one.name in ("LP-1", "LC-2"))
+
+
+def test_readme_is_one_screen_and_its_parts_are_known():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 150
+    assert readme.marked(text) == ["findings", "papers"]
+    for path in readme.FILES:
+        text = path.read_text()
+        names = readme.marked(text)
+        filled = readme.render(text, {name: f"what {name} says" for name in names})
+        assert [f"what {name} says" in filled for name in names] == [True] * len(names)
+        assert (
+            readme.render(
+                filled, {name: re.search(rf"<!-- {name} -->\n(.*?)\n<!-- end", text, re.S)[1] for name in names}
+            )
+            == text
+        )
+
+
+@pytest.mark.parametrize("path", ["README.md", *(f"docs/{name}.md" for name in ("tables", "comparing", "models"))])
+def test_links_lead_somewhere(path):
+    links = re.findall(r"\]\(([^)#]+)\)", (ROOT / path).read_text())
+    assert links or path == "docs/models.md"
+    for link in links:
+        assert link.startswith("http") or ((ROOT / path).parent / link).exists(), link

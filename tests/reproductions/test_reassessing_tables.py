@@ -14,6 +14,7 @@ from reproductions.__main__ import main
 from reproductions.reassessing import TABLES, claims, recipes
 from reproductions.reassessing.recipes import FASTER, fields
 from reproductions.reassessing.rows import REFUSED, REPORTED, UNSUPPORTED
+from reproductions.registry import Claim
 from reproductions.settings import PROFILES
 
 BY_NUMBER = {table.number: table for table in TABLES}
@@ -123,7 +124,8 @@ def test_a_method_is_held_against_the_others_at_the_nearest_rate():
 
     def verdict(theirs):
         cells = {(s, "Ours"): value for s, value in mine.items()} | {(s, other): value for s, value in theirs.items()}
-        return claims.leads("6", ["Ours"])(lambda model, s, method, column: cells.get((s, method)), settings)
+        claim = Claim("", claims.leads("6", ["Ours"]))
+        return claim.check(lambda model, s, method, column: cells.get((s, method)), settings)
 
     assert verdict({"10%": 0.55, "20%": 0.45}) is True
     assert verdict({"20%": 0.55}) is False and verdict({"10%": 0.61}) is False

@@ -1,0 +1,65 @@
+"""Two models on the same items: how far apart they are beyond chance.
+
+Items are drawn again, with replacement, the same ones for every model (Efron, 1979; paired: Koehn, 2004), so that what both
+find hard cancels in their difference. Each replicate is a vector of how often every item was drawn.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from functools import lru_cache
+
+import numpy as np
+
+REPLICATES = 2000
+LEVEL = 0.95
+_AT_ONCE = 1 << 22  # draws held in memory at a time
+
+
+def seed_of(name: str) -> int:
+    """A seed that belongs to a name: what is drawn for one task does not depend on which others there are."""
+    return zlib.crc32(name.encode())
+
+
+@lru_cache(maxsize=64)
+def draws(name: str, items: int) -> np.ndarray:
+    """[REPLICATES, items] how often each item of the data called `name` is drawn in each replicate; rows sum to `items`."""
+    rng = np.random.default_rng(seed_of(name))
+    found = np.zeros((REPLICATES, items), np.uint8 if items < 1 << 16 else np.uint16)
+    step = max(1, _AT_ONCE // items)
+    for first in range(0, REPLICATES, step):
+        rows = min(step, REPLICATES - first)
+        drawn = rng.integers(0, items, (rows, items)) + items * np.arange(rows)[:, None]
+        found[first : first + rows] = np.bincount(drawn.ravel(), minlength=rows * items).reshape(rows, items)
+    return found
+
+
+def resampled_means(name: str, outcomes: np.ndarray) -> np.ndarray:
+    """[REPLICATES] means of the outcomes [items] of one model on the data called `name`; other models: the same draws."""
+    drawn, values = draws(name, len(outcomes)), np.asarray(outcomes, np.float64)
+    step = max(1, _AT_ONCE // len(values))
+    return np.concatenate([drawn[i : i + step] @ values for i in range(0, REPLICATES, step)]) / len(values)
+
+
+def normal_means(name: str, value: float, error: float) -> np.ndarray:
+    """[REPLICATES] of a value of which only the standard error is known; other names are drawn independently."""
+    return value + error * np.random.default_rng(seed_of(name)).standard_normal(REPLICATES)
+
+
+def interval(replicates: np.ndarray) -> tuple[float, float]:
+    """The percentile interval that holds the LEVEL of the replicates."""
+    tail = 50 * (1 - LEVEL)
+    low, high = np.percentile(replicates, (tail, 100 - tail))
+    return float(low), float(high)
+
+
+def mcnemar(one: np.ndarray, two: np.ndarray) -> float:
+    """Exact two-sided p of McNemar's test (1947) for right or wrong on the same items, bool [items] each.
+
+    Only items that one model alone gets right tell the two apart; were they alike, each such item would be a fair coin.
+    """
+    first, second = int(np.sum(one & ~two)), int(np.sum(two & ~one))
+    apart = first + second
+    tail = sum(math.comb(apart, k) for k in range(min(first, second) + 1))
+    return min(1.0, tail / 2 ** (apart - 1)) if apart else 1.0

@@ -1,0 +1,101 @@
+"""Columns that follow from others: averages, and what is retained of the dense row; of numbers or of their replicates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from common import scores as scoring
+from reproductions.registry import Column, Row
+from reproductions.settings import Subject
+
+
+@dataclass(frozen=True)
+class Score:
+    """A reproduced number as it is shown, with its standard error if it has one."""
+
+    value: float
+    stderr: float | None
+
+
+@dataclass(frozen=True)
+class Text:
+    """A reproduced cell that is no number, such as a list of layers."""
+
+    text: str
+
+
+Scores = dict[str, Score | Text | str]  # column -> score, or the reason why there is none
+Measured = list[tuple[Row, Subject, Scores]]
+_KINDS = {"retained": "mean-of-ratios", "retained-average": "ratio-of-means"}
+
+
+def score(value: float, error: float | None) -> Score | str:
+    """A number to be shown, or that it has diverged."""
+    if not math.isfinite(value):
+        return "diverged"
+    return Score(value, error if error is not None and math.isfinite(error) else None)
+
+
+def fill(rows: Measured, columns: Sequence[Column]) -> dict[str, int]:
+    """Fill in the columns that follow from others.
+
+    A column without data in any row of a model is left out of them; returns column -> how many it is over, where some are.
+    """
+    dense = {row.model: scores for row, _, scores in rows if row.dense}
+    over = {}
+    for row, _, scores in rows:
+        for column in columns:
+            if column.derived is None:
+                continue
+            reference = scores if column.derived == "average" else dense.get(row.model, {})
+            names, everything = parts(column, columns, row, rows)
+            if len(names) < everything:
+                over[column.label] = len(names)
+            needed = [side.get(name, row.status) for side in (scores, reference) for name in names]
+            if reasons := [found for found in needed if isinstance(found, str)]:
+                scores[column.label] = reasons[0]
+            elif column.derived != "average" and not all(reference[name].value for name in names):
+                scores[column.label] = "the dense model scores 0"  # after a quick look, for instance
+            else:
+                cells, errors = _split(scores, names)
+                wholes, whole_errors = _split(reference, names)
+                value = combine(column, cells, wholes)
+                scores[column.label] = score(value, _error(column, row, cells, wholes, errors, whole_errors))
+    return over
+
+
+def parts(column: Column, columns: Sequence[Column], row: Row, rows: Measured) -> tuple[list[str], int]:
+    """The columns that one follows from in a row, and how many it would be with data for all."""
+    everything = list(column.of) or [c.label for c in columns if c.benchmark and c.compare == "accuracy"]
+    siblings = [scores for sibling, _, scores in rows if sibling.model == row.model and sibling.recipe is not None]
+    names = [name for name in everything if not all(_no_data(scores.get(name)) for scores in siblings)]
+    return names or everything, len(everything)
+
+
+def combine(column: Column, cells: Mapping, dense: Mapping):
+    """The column's value from those it follows from and the dense model's; of arrays of replicates an array.
+
+    Raises:
+        UserError: the dense model scores 0.
+    """
+    if column.derived == "average":
+        return scoring.average(cells)
+    return scoring.retained_performance(cells, dense, _KINDS[column.derived])
+
+
+def _error(column: Column, row: Row, cells: dict, dense: dict, errors: dict, dense_errors: dict) -> float | None:
+    if column.derived == "average":
+        return scoring.average_stderr(errors)
+    if row.dense:  # its ratio to itself is 1 by definition
+        return None
+    return scoring.retained_performance_stderr(cells, dense, errors, dense_errors, _KINDS[column.derived])
+
+
+def _no_data(found: Score | Text | str | None) -> bool:
+    return isinstance(found, str) and found.startswith("no data")
+
+
+def _split(scores: Scores, names: list[str]) -> tuple[dict, dict]:
+    return {name: scores[name].value for name in names}, {name: scores[name].stderr for name in names}

@@ -1,0 +1,161 @@
+"""One screen of findings: what the abstracts claim, on the printed numbers and on measured models, and what is new here.
+
+Every number follows from the claims of the tables, from records, or from the audit; `reproductions.readme` writes it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from common import suites, tables
+from common.results import ROOT, Store
+from reproductions import audit, declare, judge, registry, reported, settings, show
+from reproductions.audit.engine import SLIP
+
+SHOWN = ("smollm2-135m-instruct", "standin")
+HEADS = {"smollm2-135m-instruct": "SmolLM2-135M-Instruct", "standin": "stand-in"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A sentence of an abstract, and the claims of a target that say the same: those with one of ``words`` in them."""
+
+    sentence: str
+    target: str
+    words: tuple[str, ...]
+
+
+ABSTRACTS = {
+    "linearpatch": (
+        Finding("A patch revives layer-pruned models: question answering", "table1-linearpatch", ("unpatched",)),
+        Finding("The same by perplexity", "table11-linearpatch", ("unpatched",)),
+        Finding("It surpasses earlier methods", "table1-linearpatch", ("than SLEB",)),
+        Finding("by 4 % with 5 of LLaMA-3-8B's layers pruned", "table1-linearpatch", ("by 4 %",)),
+        Finding("Distillation boosts it further", "table2-linearpatch", ("distillation adds",)),
+    ),
+    "prunecomp": (
+        Finding("Removing any layer induces a magnitude gap", "figure2-prunecomp", ("gains magnitude",)),
+        Finding("It consistently enhances five metrics: perplexity", "table1-prunecomp", ("better with",)),
+        Finding("The same for question answering", "table2-prunecomp", ("better with",)),
+        Finding("Its loop makes both parts better", "table4-prunecomp", ("each help alone",)),
+    ),
+    "laco": (
+        Finding("Average performance over 80 % at 25 to 30 %", "table2-laco", ("surpasses 80 %",)),
+        Finding("It outperforms structured pruning methods", "table2-laco", ("both baselines",)),
+        Finding("It inherits the parameters: post-training helps", "table3-laco", ("post-training raises",)),
+        Finding("Adjacent layers are alike (its motivation)", "figure4-laco", ("are similar",)),
+    ),
+    "reassessing": (
+        Finding("Removing the last layers is the best metric, with LoRA", "table1-reassessing", ("insight 1",)),
+        Finding("Head and last layers trained are above LoRA", "table2-reassessing", ("insight 2",)),
+        Finding("Iterative pruning has no benefit", "tableA-reassessing", ("one-shot is above",)),
+        Finding("The recipe is above earlier methods", "table4-reassessing", ("above every other",)),
+    ),
+}
+
+
+def screen(store: Store) -> str:
+    """The abstracts' claims by paper, then what is found here and nowhere else."""
+    head = ["Claim of the abstract", "Its own numbers", *(f"On {HEADS[name]}" for name in SHOWN), "From"]
+    lines = [_line(head), "| --- |" + " --- |" * (len(head) - 1)]
+    built = {
+        target: show.build(table, store, show.published(table, store))
+        for target, table in registry.targets().items()
+        if any(one.target == target for found in ABSTRACTS.values() for one in found)
+    }
+    for paper, found in ABSTRACTS.items():
+        lines.append(_line([f"**{declare.title_of(paper)}**", *([""] * (len(head) - 1))]))
+        lines += [_line(row(one, built[one.target])) for one in found]
+    return "\n".join([*lines, "", LEGEND, "", *(f"- {text}" for text in ours(store))])
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+LEGEND = (
+    "k/n: so many of n comparisons (settings, metrics) hold. Then the one least in the claim's favour, with its 95 % "
+    "interval: paired over items, or (~) from standard errors where outcomes per item were not kept, which is wider. Within "
+    "noise: one end of the interval is for the claim, the other against it. ·: not measured, or not implemented."
+)
+
+
+def row(finding: Finding, content: dict) -> list[str]:
+    """One line: sentence, the printed side, every subject, the target."""
+    claims = [claim for claim in content["claims"] if any(words in claim["text"] for words in finding.words)]
+    holding, compared = (sum(claim["reported_counts"][place] for claim in claims) for place in (0, 1))
+    held = judge.HOLDS if all(claim["reported"] for claim in claims) else judge.FAILS
+    printed = f"{held} {holding}/{compared}" if compared else "no number"
+    return [finding.sentence, printed, *(_on(claims, name) for name in SHOWN), f"`{finding.target}`"]
+
+
+def _on(claims: Sequence[dict], name: str) -> str:
+    """The verdict of one or several claims on a subject: the worst of them, and its comparison least in favour."""
+    found = [claim["judged"][name] for claim in claims if name in claim["judged"]]
+    found = [verdict for verdict in found if verdict["comparisons"]]
+    if not found:
+        return "·"
+    worst = min(found, key=lambda verdict: (judge.FAILS, judge.NOISE, judge.HOLDS).index(verdict["verdict"]))
+    holding = sum(verdict["counts"][judge.HOLDS] for verdict in found)
+    compared = sum(len(verdict["comparisons"]) for verdict in found)
+    return f"{worst['verdict']} {holding}/{compared}: {tables.effect(worst)}"
+
+
+def ours(store: Store) -> list[str]:
+    """What nobody else has said: the audit's headlines, least squares against magnitudes, a prompt that changed."""
+    return [text for text in (_headlines(), _least_squares(store), _prompts(store)) if text]
+
+
+def _headlines() -> str:
+    found = audit.findings()
+    numbers = sum(len(reported.numbers(paper, table)) for paper in registry.PAPERS for table in reported.tables(paper))
+    wrong = [one for one in found if one.headline]
+    first = {one.paper: one for one in reversed(wrong) if one.where.startswith("Abstract")}
+    quoted = " ".join(f"{one.name}: {one.headline}" for one in reversed(first.values()))
+    return (
+        f"**Headlines that their own tables do not carry.** [The audit](papers/AUDIT.md) of {numbers} printed numbers has "
+        f"{len(found)} findings, {sum(one.verdict == SLIP for one in found)} of them slips; {len(wrong)} change what one "
+        f"would cite, for instance of the abstracts: {quoted}"
+    )
+
+
+def _least_squares(store: Store) -> str:
+    """By the records of LinearPatch's Figure 4 (ours), of every model that has them."""
+    table, told = registry.get("figure4-linearpatch"), []
+    for line in show.build(table, store, show.published(table, store))["rows"]:
+        cells = {name: cell["reproduced"] for name, cell in line["cells"].items()}
+        if line["subject"] == settings.PAPER.name or None in cells.values():
+            continue
+        off, less = (math.exp(cells[name]) for name in ("ratio is off by", "least squares is off by"))
+        told.append(
+            f"on the {line['model']}, over {cells['cuts']:.0f} cuts, the ratio of magnitudes is off the best factor by "
+            f"{off:.2f} times, least squares by {less:.2f}; A lowers perplexity at {cells['A lowers PPL, % of cuts']:.0f} % "
+            f"of the cuts, a least-squares matrix at {cells['matrix lowers PPL, %']:.0f} %"
+        )
+    if not told:
+        return ""
+    return f"**Least squares instead of magnitudes** (`figure4-linearpatch`, `grid`): {'; '.join(told)}."
+
+
+def _prompts(store: Store) -> str:
+    """Which tasks of LinearPatch's suite lm-eval asks otherwise today, and what that does to the dense model's score."""
+    own = {path.stem for path in (ROOT / "common" / "evaluation" / "tasks").rglob("*.yaml")}
+    suite = suites.get("linearpatch-qa").columns
+    changed = [column for column in suite if column.task in own]
+    if not changed:
+        return ""
+    names = ", ".join(column.label for column in changed)
+    text = (
+        f"**A prompt that drifted.** {len(changed)} of the {len(suite)} tasks behind the papers' averages ({names}) is asked "
+        "otherwise by today's lm-eval than by the release that the papers used; here it is pinned."
+    )
+    for subject in map(settings.of_model, settings.PUBLISHED_MODELS):
+        recipe = settings.recipe(subject.model, subject)
+        for column in changed:
+            before, after = (store.get(recipe, task) for task in (column.task, column.task.partition("_")[0]))
+            if before is not None and after is not None and {before.status, after.status} == {"ok"}:
+                one, two = (100 * record.values[column.metric] for record in (before, after))
+                text += f" {subject.label} scores {one:.1f} with the old prompt and {two:.1f} with the new one."
+    return text

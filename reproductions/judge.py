@@ -1,0 +1,126 @@
+"""What becomes of a claim on each side: by the printed numbers as they are, on measured ones with their uncertainty.
+
+A comparison holds where all of its interval lies where the claim has it, fails where none of it does, and is within noise
+otherwise; of two rows on one task McNemar's test has to agree. What has no uncertainty is compared as it is. A claim counts
+its comparisons: it holds if those that hold are enough, fails if those that do not fail are too few, else is within noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from common import paired
+from reproductions.checks import Comparison
+from reproductions.registry import Claim, Table
+from reproductions.resampled import Resampled
+from reproductions.settings import Subject
+
+HOLDS, FAILS, NOISE, UNTESTED = "holds", "fails", "within noise", "not testable"
+CHANCE = (1 - paired.LEVEL) / 2  # a difference of 0 seems to fail (or to hold) so often
+
+
+def claims(
+    table: Table, lines: list[dict], numbers: dict, subjects: Sequence[Subject], resampled: dict[str, Resampled]
+) -> dict:
+    """A table's ``claims``, and ``chance``: per subject, how many comparisons have an interval, how many fail by chance.
+
+    A claim has its verdict on the reported numbers and on every subject's own (``by_subject``: by the values as they are,
+    ``judged``: see `judged`); ``reproduced``, ``verdict``, ``difference`` and ``interval`` are the first subject's.
+    """
+
+    def printed(model: str, sparsity: str, method: str, column: str) -> float | None:
+        number = numbers.get((model, sparsity, method, column))
+        return number.value if number else None
+
+    in_print = pruned((model, sparsity, method.startswith("Dense")) for model, sparsity, method, *_ in numbers)
+    found, chance = [], {}
+    for claim in table.claims:
+        compared = claim.compare(printed, in_print)
+        found.append({"text": claim.text, "reported": claim.check(printed, in_print)})
+        found[-1] |= {"reported_counts": [sum(one.holds for one in compared), len(compared)]}
+    for subject in subjects:
+        own = [line for line in lines if line["subject"] == subject.name]
+        here = {(line["model"], line["sparsity"], line["method"]): line["cells"] for line in own}
+
+        def measured(model: str, sparsity: str, method: str, column: str, here=here) -> float | None:
+            return here.get((model, sparsity, method), {}).get(column, {}).get("reproduced")
+
+        settings = pruned((line["model"], line["sparsity"], line["dense"]) for line in own)
+        replicates, records = resampled[subject.name], []
+        for claim, result in zip(table.claims, found, strict=True):
+            skipped = claim.only_reported and not subject.printed
+            compared = [] if skipped else claim.compare(measured, settings)
+            again = claim.compare(replicates, settings) if compared else []
+            verdict = judged(claim, compared, again, replicates)
+            verdict |= (
+                {"reason": "about the paper's own numbers" if skipped else "not measured"} if not compared else {}
+            )
+            records.append(replicates.records(tuple(key for one in compared for key in one.cells)))
+            plain = claim.suffices(sum(one.holds for one in compared), len(compared)) if compared else None
+            result.setdefault("reproduced", plain)
+            result.setdefault("by_subject", {})[subject.name] = plain
+            result.setdefault("judged", {})[subject.name] = verdict
+            for key in ("verdict", "difference", "interval"):
+                result.setdefault(key, verdict[key])
+        for number, result in enumerate(found):
+            shared = [other + 1 for other, own in enumerate(records) if other != number and own & records[number]]
+            result["judged"][subject.name]["shares_records_with"] = shared
+        known = [one for result in found for one in result["judged"][subject.name]["comparisons"] if one["interval"]]
+        chance[subject.name] = {"comparisons": len(known), "by_chance": CHANCE * len(known)}
+    return {"claims": found, "chance": chance}
+
+
+def pruned(keys: Iterable[tuple[str, str, bool]]) -> list[tuple[str, str]]:
+    """(model, sparsity) of what is not dense; of the dense models where a table has nothing else."""
+    keys = list(keys)
+    found = dict.fromkeys((model, sparsity) for model, sparsity, dense in keys if not dense)
+    return list(found or dict.fromkeys((model, sparsity) for model, sparsity, _ in keys))
+
+
+def judged(claim: Claim, compared: list[Comparison], again: list[Comparison], replicates: Resampled) -> dict:
+    """A claim's verdict on measured numbers.
+
+    counts: comparisons by verdict. difference, interval, unit, paired: of the comparison least in the claim's favour;
+    ``comparisons`` has all of them.
+    """
+    found = [_one(point, resample, replicates) for point, resample in zip(compared, again, strict=True)]
+    counts = {name: sum(one["verdict"] == name for one in found) for name in (HOLDS, FAILS, NOISE)}
+    if not found:
+        verdict = UNTESTED
+    elif claim.suffices(counts[HOLDS], len(found)):
+        verdict = HOLDS
+    else:
+        verdict = NOISE if claim.suffices(counts[HOLDS] + counts[NOISE], len(found)) else FAILS
+    least = min(range(len(found)), key=lambda i: np.nan_to_num(compared[i].slack, nan=-np.inf), default=None)
+    empty = dict.fromkeys(("difference", "interval", "unit", "paired", "what"))
+    shown = empty if least is None else {key: found[least][key] for key in empty}
+    return {"verdict": verdict, "counts": counts, **shown, "comparisons": found}
+
+
+def _one(point: Comparison, resample: Comparison, replicates: Resampled) -> dict:
+    """The verdict on one comparison: by the numbers as they are, or by their replicates where they vary."""
+    difference = float(point.difference) if np.isfinite(point.difference) else None
+    found = {"what": point.what, "difference": difference, "unit": point.unit, "interval": None, "paired": None}
+    if not np.ndim(resample.difference) or not np.isfinite(resample.difference).all():
+        return found | {"verdict": HOLDS if point.holds else FAILS}
+    found["interval"] = list(paired.interval(resample.difference))
+    found["paired"] = replicates.paired(point.cells)
+    verdict = {True: HOLDS, False: FAILS, None: NOISE}[point.verdict(*found["interval"])]
+    if 0 in (point.low, point.high) and (p := _mcnemar(point, replicates)) is not None:
+        found["p"] = p
+        verdict = NOISE if p > 1 - paired.LEVEL else verdict
+    return found | {"verdict": verdict}
+
+
+def _mcnemar(point: Comparison, replicates: Resampled) -> float | None:
+    """p of two rows on one task; None where a comparison is of anything else."""
+    sources = [replicates.sources(key) for key in point.cells]
+    if len(sources) != 2 or any(len(found) != 1 for found in sources):
+        return None
+    (one, column), (two, other) = sources[0][0], sources[1][0]
+    outcomes = [replicates.outcomes(row.recipe, column) for row in (one, two)]
+    if column != other or any(found is None or found.dtype != bool for found in outcomes):
+        return None
+    return paired.mcnemar(*outcomes) if len(outcomes[0]) == len(outcomes[1]) else None

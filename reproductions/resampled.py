@@ -1,0 +1,118 @@
+"""The cells of a table as replicates: what they would have been on other items, from the outcomes kept beside records."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from common import paired
+from common.errors import UserError
+from common.recipe import Recipe
+from common.results import Store
+from reproductions import derived
+from reproductions.derived import Measured, Score
+from reproductions.registry import Column, Row
+
+Key = tuple[str, str, str, str]  # model label, sparsity, method, column
+Number = float | np.ndarray
+
+
+class Resampled:
+    """One subject's rows of a table. Called as a claim's lookup it gives [REPLICATES] values of a cell, or its one value.
+
+    Every row's replicates come from the same draws of a benchmark's items, every benchmark's from draws of its own
+    (`common.paired`). Where outcomes per item are missing they are normal with the record's standard error, and drawn
+    independently of any other recipe's; such a cell is not `paired`. What has no standard error is one number.
+    """
+
+    def __init__(self, store: Store, rows: Measured, columns: list[Column]) -> None:
+        self._store = store
+        self._measured = rows
+        self._rows = {(row.label, row.sparsity, row.method): (row, scores) for row, _, scores in rows}
+        self._columns = {column.label: column for column in columns}
+        self._found: dict[Key, Number | None] = {}
+        self._outcomes: dict[tuple[str, str], dict] = {}
+
+    def __call__(self, model: str, sparsity: str, method: str, column: str) -> Number | None:
+        key = (model, sparsity, method, column)
+        if key not in self._found:
+            self._found[key] = self._value(key)
+        return self._found[key]
+
+    def _value(self, key: Key) -> Number | None:
+        row, scores = self._rows.get(key[:3], (None, {}))
+        score = scores.get(key[3])
+        if not isinstance(score, Score):
+            return None
+        column = self._columns[key[3]]
+        if column.derived is None:
+            return self._measured_value(row, column, score)
+        wholes = self._parts(row, column, self._dense(row))
+        try:
+            return derived.combine(column, self._parts(row, column, row), wholes)
+        except UserError:  # the dense model scores 0 on some draw of very few items
+            return score.value
+
+    def _parts(self, row: Row, column: Column, of: Row) -> dict[str, Number]:
+        """What a derived column of a row follows from, in that row or in the dense one."""
+        names, _ = derived.parts(column, list(self._columns.values()), row, self._measured)
+        return {name: self(of.label, of.sparsity, of.method, name) for name in names}
+
+    def _dense(self, row: Row) -> Row:
+        return next((other for other, _, _ in self._measured if other.dense and other.model == row.model), row)
+
+    def _measured_value(self, row: Row, column: Column, score: Score) -> Number:
+        recipe = row.recipe
+        if score.stderr is None or recipe is None:
+            return score.value
+        means = self._means(recipe, column)
+        if means is None:
+            name = f"{recipe.hash}/{column.benchmark}/{column.key}"
+            return paired.normal_means(name, score.value, score.stderr)
+        return column.scale * means
+
+    def _means(self, recipe: Recipe, column: Column) -> np.ndarray | None:
+        """Replicates of a value from its outcomes per item; None where there are none."""
+        outcomes = self.outcomes(recipe, column)
+        if outcomes is None:
+            return None
+        name = f"{column.benchmark}/{recipe.limit}"
+        means = paired.resampled_means(name, outcomes)
+        return np.exp(means) if column.key == "perplexity" else means
+
+    def outcomes(self, recipe: Recipe, column: Column) -> np.ndarray | None:
+        """[items] what a column's value is the mean of (of a perplexity: its log); None where a record does not have it."""
+        place = (recipe.hash, column.benchmark)
+        if place not in self._outcomes:
+            self._outcomes[place] = self._store.items(recipe, column.benchmark)
+        found = self._outcomes[place].get("nll" if column.key == "perplexity" else column.key)
+        record = self._store.get(recipe, column.benchmark)
+        if found is None or not len(found) or record is None:
+            return None
+        mean = float(np.mean(found, dtype=np.float64))
+        whole = np.exp(mean) if column.key == "perplexity" else mean
+        # Outcomes of another measurement than the record's, or a value that is no mean of them, say nothing of it.
+        return found if np.isclose(whole, record.values[column.key], rtol=1e-4, atol=1e-9) else None
+
+    def sources(self, key: Key) -> list[tuple[Row, Column]]:
+        """The rows and columns whose records are behind a cell: those it follows from, the dense model's included."""
+        row, scores = self._rows.get(key[:3], (None, {}))
+        if row is None or row.recipe is None or not isinstance(scores.get(key[3]), Score):
+            return []
+        column = self._columns[key[3]]
+        if column.derived is None:
+            return [(row, column)]
+        of = [row] if column.derived == "average" else [row, self._dense(row)]
+        names, _ = derived.parts(column, list(self._columns.values()), row, self._measured)
+        return [found for one in of for n in names for found in self.sources((one.label, one.sparsity, one.method, n))]
+
+    def paired(self, keys: tuple[Key, ...]) -> bool:
+        """Whether all of several cells that vary come from outcomes per item."""
+        varying = [key for key in keys if np.ndim(self(*key))]
+        return all(
+            self.outcomes(row.recipe, column) is not None for key in varying for row, column in self.sources(key)
+        )
+
+    def records(self, keys: tuple[Key, ...]) -> set[tuple[str, str]]:
+        """(recipe's hash, benchmark) of the records behind several cells, but for the dense model's."""
+        found = [source for key in keys for source in self.sources(key)]
+        return {(row.recipe.hash, column.benchmark) for row, column in found if not row.dense}

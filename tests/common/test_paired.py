@@ -1,0 +1,77 @@
+"""Paired statistics against closed forms, a naive bootstrap, and simulated pairs whose difference is known."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from common import paired
+
+
+def pairs(rng, items, gain):
+    """Two models on items of which most are easy or hard for both; the second is right `gain` more often."""
+    hard = rng.random(items)
+    return rng.random(items) < np.clip(hard, 0, 1 - gain), rng.random(items) < np.clip(hard, 0, 1 - gain) + gain
+
+
+def test_a_replicate_draws_as_many_items_as_there_are_and_the_same_for_every_model():
+    drawn = paired.draws("task", 37)
+    assert drawn.shape == (paired.REPLICATES, 37) and (drawn.sum(axis=1) == 37).all()
+    assert drawn.mean() == 1 and abs(drawn.var() - (1 - 1 / 37)) < 0.02  # multinomial
+    assert not np.array_equal(paired.draws("another task", 37), drawn)
+    values = np.arange(37.0)
+    assert np.allclose(paired.resampled_means("task", values), drawn @ values / 37)
+    assert np.allclose(paired.resampled_means("task", values + 5) - paired.resampled_means("task", values), 5)
+
+
+def test_the_interval_is_a_naive_bootstraps():
+    """A loop that draws items one by one, with other random numbers: both ends agree within the noise of 2000 draws."""
+    rng = np.random.default_rng(0)
+    one, two = pairs(rng, 400, 0.06)
+    found = paired.interval(paired.resampled_means("t", two) - paired.resampled_means("t", one))
+    naive = []
+    for _ in range(2000):
+        chosen = [int(rng.integers(400)) for _ in range(400)]
+        naive.append(sum(float(two[i]) - float(one[i]) for i in chosen) / 400)
+    naive.sort()
+    spread = np.std(two.astype(float) - one) / 20
+    assert found[0] == pytest.approx(naive[50], abs=0.25 * spread)
+    assert found[1] == pytest.approx(naive[1949], abs=0.25 * spread)
+
+
+def test_the_interval_holds_the_known_difference_as_often_as_it_says():
+    """200 simulated pairs of models whose true difference is 0.05: 95 % of the intervals hold it."""
+    inside = 0
+    for trial in range(200):
+        rng = np.random.default_rng(trial)
+        hard = rng.random(300)
+        one, two = rng.random(300) < 0.9 * hard, rng.random(300) < 0.9 * hard + 0.05
+        low, high = paired.interval(paired.resampled_means("t", two) - paired.resampled_means("t", one))
+        inside += low <= 0.05 <= high
+    assert 180 <= inside <= 199  # 190 expected, standard deviation 3.1
+
+
+def test_pairing_narrows_the_interval_where_models_agree():
+    rng = np.random.default_rng(1)
+    one = rng.random(1000) < 0.6
+    two = np.where(rng.random(1000) < 0.05, ~one, one)  # they differ on a twentieth of the items
+    same = paired.resampled_means("t", two) - paired.resampled_means("t", one)
+    apart = paired.resampled_means("u", two) - paired.resampled_means("t", one)
+    assert np.std(same) < 0.4 * np.std(apart)
+    closed = np.std(two.astype(float) - one, ddof=1) / np.sqrt(1000)
+    assert np.std(same) == pytest.approx(closed, rel=0.06)
+
+
+def test_what_has_only_an_error_is_normal_and_independent():
+    one, two = paired.normal_means("a", 60.0, 3.0), paired.normal_means("b", 58.0, 4.0)
+    assert np.std(one - two) == pytest.approx(5, rel=0.06) and np.mean(one - two) == pytest.approx(2, abs=0.35)
+    assert np.array_equal(one, paired.normal_means("a", 60.0, 3.0))
+    low, high = paired.interval(one)
+    assert low == pytest.approx(60 - 1.96 * 3, abs=0.5) and high == pytest.approx(60 + 1.96 * 3, abs=0.5)
+
+
+@pytest.mark.parametrize("first, second", [(0, 0), (5, 0), (3, 9), (10, 10), (40, 61), (700, 800)])
+def test_mcnemar_is_the_binomial_test_of_the_items_that_differ(first, second):
+    one = np.array([True] * first + [False] * second + [True] * 20 + [False] * 30)
+    two = np.array([False] * first + [True] * second + [True] * 20 + [False] * 30)
+    wanted = stats.binomtest(first, first + second).pvalue if first + second else 1.0
+    assert paired.mcnemar(one, two) == pytest.approx(wanted) == paired.mcnemar(two, one)

@@ -1,0 +1,35 @@
+"""What every picture says of itself, and the files it is saved in."""
+
+import matplotlib.pyplot as plt
+import pytest
+
+from figures import style
+
+
+@pytest.mark.parametrize(
+    "entries, said",
+    [
+        ([("m", "0/16"), ("m", "4/16"), ("m", "5/16"), ("m", "4/16")], "m, 4/16 and 5/16 layers removed"),
+        ([("m", "0/16")], "m, 16 layers, none removed"),
+        ([("a", "7/32"), ("b", "0/30")], "a, 7/32 layers removed; b, 30 layers, none removed"),
+        ([("m", "")], "m"),
+    ],
+)
+def test_a_caption_says_which_model_and_how_many_of_its_layers(entries, said):
+    entries = [{"model": model, "sparsity": sparsity} for model, sparsity in entries]
+    assert style.removed(entries) == said
+    figure = plt.figure()
+    style.caption(figure, entries)
+    assert figure.get_suptitle() == said
+    style.caption(figure, [{"model": "another", "sparsity": "1/2"}])
+    assert figure.get_suptitle() == said  # a figure's own caption stays
+    plt.close(figure)
+
+
+def test_the_same_drawing_gives_the_same_files(tmp_path):
+    written = []
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        figure, axes = plt.subplots()
+        axes.plot([1, 2, 3])
+        written.append({path.name: path.read_bytes() for path in style.save(figure, "one", folder)})
+    assert written[0] == written[1] and list(written[0]) == ["one.svg", "one.png", "one.pdf"]

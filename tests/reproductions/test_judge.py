@@ -1,0 +1,213 @@
+"""Verdicts on claims: paired where outcomes are kept, marked where they are not, counted over comparisons."""
+
+import csv
+import io
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from common import tables
+from common.results import Recipe, Record, Store
+from reproductions import checks, show
+from reproductions.registry import Claim, Column, Row, Table
+from reproductions.settings import STANDIN
+
+ITEMS = 400
+TASKS = [Column(name, name, "acc", scale=100) for name in ("T1", "T2")]
+TEXT = Column("PPL", "perplexity@t", "perplexity", compare="perplexity")
+AVERAGE = Column("AVG", derived="average", of=("T1", "T2"))
+RP = Column("RP", derived="retained", of=("T1", "T2"))
+COLUMNS = [*TASKS, TEXT, AVERAGE, RP]
+
+
+def recipe(name: str) -> Recipe:
+    chosen = None if name == "Dense" else {"method": name, "count": 4}
+    return Recipe(model="standin", profile="standin", weights="w", dtype="float32", selection=chosen)
+
+
+@pytest.fixture
+def outcomes():
+    """Dense, a row, one much better on T1, one that differs from it in a few items; windows of a text likewise."""
+    rng = np.random.default_rng(7)
+    hard = rng.random(ITEMS)
+    base = dict.fromkeys(("T1", "T2"), hard < 0.5)
+    better = {"T1": hard < 0.62, "T2": hard < 0.5}
+    near = {name: right ^ (rng.random(ITEMS) < 0.01) for name, right in base.items()}
+    losses = rng.normal(3.0, 0.6, 50)
+    windows = {"plain": losses, "better": losses - 0.05 + rng.normal(0, 0.02, 50), "near": losses + 1e-4}
+    found = {"Dense": dict.fromkeys(base, hard < 0.8), "plain": base, "better": better, "near": near}
+    return found, windows | {"Dense": losses - 0.5}
+
+
+def table(*claims: Claim, rows=("plain", "better", "near")) -> Table:
+    declared = [Row("standin", "stand-in", "0/16", "Dense", recipe("Dense"), dense=True)]
+    declared += [Row("standin", "stand-in", "4/16", name, recipe(name)) for name in rows]
+    return Table("t", "linearpatch", "none", "A table", lambda *_: declared, lambda _: COLUMNS, claims)
+
+
+def stored(folder, outcomes, keep=True) -> Store:
+    """Records of all rows, with what was right or wrong beside them (`keep`) or without."""
+    store = Store(folder, None)
+    right, windows = outcomes
+    for name, by_task in right.items():
+        own = recipe(name)
+        for task, values in by_task.items():
+            error = {"acc": math.sqrt(values.mean() * (1 - values.mean()) / (ITEMS - 1))}
+            record = Record({}, own.hash, task, "ok", {"acc": float(values.mean())}, error)
+            store.put(record, own, {"acc": values} if keep else None)
+        losses = windows[name].astype(np.float32)
+        perplexity = math.exp(losses.mean(dtype=np.float64))
+        error = {"perplexity": perplexity * float(losses.std(ddof=1)) / math.sqrt(len(losses))}
+        record = Record({}, own.hash, TEXT.benchmark, "ok", {"perplexity": perplexity}, error)
+        store.put(record, own, {"nll": losses} if keep else None)
+    return store
+
+
+def judged(found: dict, number: int = 0) -> dict:
+    return found["claims"][number]["judged"]["standin"]
+
+
+def test_a_difference_on_one_task_has_mcnemars_p_and_a_paired_interval(tmp_path, outcomes):
+    claim = Claim("better on T1", checks.beats("better", "plain", column="T1"))
+    found = judged(show.build(table(claim), stored(tmp_path, outcomes), STANDIN))
+    (one,) = found["comparisons"]
+    better, plain = (outcomes[0][name]["T1"] for name in ("better", "plain"))
+    apart = better.astype(float) - plain
+    assert found["verdict"] == "holds" and one["paired"] and found["difference"] == pytest.approx(100 * apart.mean())
+    assert one["p"] == pytest.approx(stats.binomtest(int((better & ~plain).sum()), int((better != plain).sum())).pvalue)
+    half = 100 * 1.96 * apart.std(ddof=1) / math.sqrt(ITEMS)
+    assert one["interval"] == pytest.approx([found["difference"] - half, found["difference"] + half], abs=0.12 * half)
+
+
+def test_without_outcomes_the_interval_is_that_of_independent_rows_and_marked(tmp_path, outcomes):
+    claim = Claim("better on T1", checks.beats("better", "plain", column="T1"))
+    content = show.build(table(claim), stored(tmp_path, outcomes, keep=False), STANDIN)
+    found = judged(content)
+    errors = [content["rows"][number]["cells"]["T1"]["stderr"] for number in (1, 2)]
+    half = 1.96 * math.hypot(*errors)
+    assert found["paired"] is False and "p" not in found["comparisons"][0]
+    assert found["interval"] == pytest.approx([found["difference"] - half, found["difference"] + half], abs=0.1 * half)
+    assert "]~" in tables.render(content) and "not paired" in tables.render(content)
+    paired = tables.render(show.build(table(claim), stored(tmp_path / "kept", outcomes), STANDIN))
+    assert "]~" not in paired and "not paired" not in paired
+
+
+def test_averages_are_stratified_by_task_and_retained_ones_know_the_dense_model(tmp_path, outcomes):
+    """A loop over replicates that draws each task's items by themselves, and forms the retained performance anew."""
+    claim = Claim("retains more", checks.beats("better", "plain", column="RP"))
+    found = judged(show.build(table(claim), stored(tmp_path, outcomes), STANDIN))
+    right, rng, naive = outcomes[0], np.random.default_rng(3), []
+    for _ in range(1500):
+        chosen = {task: rng.integers(0, ITEMS, ITEMS) for task in ("T1", "T2")}
+        share = {name: {t: right[name][t][chosen[t]].mean() for t in chosen} for name in ("Dense", "plain", "better")}
+        kept = {n: np.mean([100 * share[n][t] / share["Dense"][t] for t in chosen]) for n in ("plain", "better")}
+        naive.append(kept["better"] - kept["plain"])
+    low, high = np.percentile(naive, (2.5, 97.5))
+    width = high - low
+    assert found["interval"] == pytest.approx([low, high], abs=0.1 * width) and found["paired"]
+
+
+def test_perplexities_are_paired_by_window(tmp_path, outcomes):
+    """Windows vary twelve times as much as the rows differ: only pairing tells them apart."""
+    claim = Claim("lower", checks.beats("better", "plain", column="PPL", lower=True))
+    found = judged(show.build(table(claim), stored(tmp_path, outcomes), STANDIN))
+    gap = outcomes[1]["better"] - outcomes[1]["plain"]
+    assert found["verdict"] == "holds" and found["unit"] == "%"
+    assert found["difference"] == pytest.approx(100 * math.expm1(gap.mean()), abs=0.01)
+    half = 1.96 * gap.std(ddof=1) / math.sqrt(len(gap))
+    ends = [100 * math.expm1(gap.mean() + sign * half) for sign in (-1, 1)]
+    assert found["interval"] == pytest.approx(ends, abs=0.15 * (ends[1] - ends[0]))
+    apart = judged(show.build(table(claim), stored(tmp_path / "b", outcomes, keep=False), STANDIN))
+    assert apart["verdict"] == "within noise" and apart["interval"][0] < -15 and apart["interval"][1] > 5
+
+
+def test_comparisons_are_counted_and_a_claim_says_how_many_it_needs(tmp_path, outcomes):
+    pairs = checks.every(
+        checks.beats("better", "plain", column="T1"),
+        checks.beats("near", "plain", column="T1"),
+        checks.beats("plain", "better", column="T1"),
+        checks.beats("better", "near", column="T1"),
+    )
+    claims = [Claim("all", pairs), Claim("most", pairs, enough=lambda holding, of: holding >= 2), Claim("none", pairs)]
+    claims[2] = Claim("three", pairs, enough=lambda holding, of: holding >= 3)
+    content = show.build(table(*claims), stored(tmp_path, outcomes), STANDIN)
+    for number, verdict in enumerate(("fails", "holds", "within noise")):
+        found = judged(content, number)
+        assert found["verdict"] == verdict == (content["claims"][number]["judged"]["standin"]["verdict"])
+        assert found["counts"] == {"holds": 2, "fails": 1, "within noise": 1}
+        assert found["difference"] == min(one["difference"] for one in found["comparisons"])
+    assert content["chance"]["standin"] == {"comparisons": 12, "by_chance": pytest.approx(0.3)}
+    assert "holds in 2, fails in 1, within noise in 1 of 4" in tables.render(content)
+
+
+def test_rows_that_are_the_same_model_are_within_noise(tmp_path, outcomes):
+    right, windows = outcomes
+    right["near"] = right["plain"]
+    claim = Claim("above", checks.beats("near", "plain", column="AVG"))
+    found = judged(show.build(table(claim), stored(tmp_path, (right, windows)), STANDIN))
+    assert (found["verdict"], found["difference"], found["interval"]) == ("within noise", 0, [0, 0])
+
+
+def test_claims_that_share_records_say_so_but_for_the_dense_models(tmp_path, outcomes):
+    claims = [
+        Claim("a", checks.beats("better", "plain", column="RP")),
+        Claim("b", checks.beats("near", "plain", column="T1")),
+        Claim("c", checks.between("T2", 0, 100, "near")),
+        Claim("d", checks.between("RP", 0, 100, "near")),
+    ]
+    content = show.build(table(*claims), stored(tmp_path, outcomes), STANDIN)
+    shared = [judged(content, number)["shares_records_with"] for number in range(4)]
+    assert shared == [[2], [1, 4], [4], [2, 3]]
+    assert "Claims 1, 2, 3 and 4 share records" in tables.render(content)
+
+
+def test_outcomes_that_are_not_the_records_are_not_taken(tmp_path, outcomes):
+    store = stored(tmp_path, outcomes)
+    own = recipe("better")
+    np.savez_compressed(store.path(own, "T1").with_name("T1.npz"), acc=np.ones(ITEMS, bool))
+    claim = Claim("better on T1", checks.beats("better", "plain", column="T1"))
+    assert judged(show.build(table(claim), store, STANDIN))["paired"] is False
+
+
+def test_what_is_missing_or_exact_has_no_interval(tmp_path, outcomes):
+    claims = [
+        Claim("not there", checks.beats("absent", "plain", column="T1")),
+        Claim("of the paper's numbers", checks.beats("better", "plain", column="T1"), only_reported=True),
+    ]
+    content = show.build(table(*claims), stored(tmp_path, outcomes), STANDIN)
+    assert [judged(content, n)["verdict"] for n in (0, 1)] == ["not testable"] * 2
+    assert [judged(content, n)["reason"] for n in (0, 1)] == ["not measured", "about the paper's own numbers"]
+    assert content["chance"]["standin"]["comparisons"] == 0 and "interval" not in tables.render(content)
+    exact = checks.Comparison("layers", 3.0, "", (), low=2)
+    assert exact.holds and not checks.Comparison("layers", 2.0, "", (), low=2).holds
+    assert checks.Comparison("layers", 2.0, "", (), low=2, closed=True).holds
+
+
+@pytest.mark.parametrize(
+    "interval, verdict", [((-2, 2), True), ((-4, 2), None), ((3.5, 9), False), ((-9, -3.5), False), ((-9, 9), None)]
+)
+def test_a_range_is_held_against_the_whole_interval(interval, verdict):
+    inside = checks.alike_within("", 0.0, "points", (), 3)
+    outside = checks.Comparison("", 0.0, "points", (), -3, 3, inside=False)
+    assert inside.verdict(*interval) is verdict
+    assert outside.verdict(*interval) is (None if verdict is None else not verdict)
+    assert inside.holds and not outside.holds
+    assert checks.Comparison("", 3.0, "points", (), -3, 3, inside=False).holds
+
+
+def test_every_format_has_verdict_difference_and_interval(tmp_path, outcomes):
+    claim = Claim("better on T1", checks.beats("better", "plain", column="T1"))
+    content = show.build(table(claim), stored(tmp_path, outcomes), STANDIN)
+    found = judged(content)
+    low, high = (f"{end:+.1f}".replace("-", "−") for end in found["interval"])
+    for form in ("terminal", "md"):
+        assert f"holds: {found['difference']:+.1f} points [{low}, {high}]" in tables.render(content, form)
+    written = json.loads(tables.render(content, "json"))["claims"][0]
+    assert (written["verdict"], written["interval"]) == ("holds", found["interval"])
+    assert written["difference"] == found["difference"] and written["reproduced"] is True
+    (line,) = [row for row in csv.DictReader(io.StringIO(tables.render(content, "csv"))) if row["column"] == "claim"]
+    assert (line["model"], line["method"], line["status"]) == ("standin", "better on T1", "holds")
+    assert [float(line[key]) for key in ("reproduced", "low", "high")] == [found["difference"], *found["interval"]]
