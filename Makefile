@@ -17,8 +17,8 @@ MEASURED = $(SHOWN) $(call option,--device,$(DEVICE)) $(if $(call on,$(FORCE)),-
 
 .DEFAULT_GOAL := help
 PAPERS := linearpatch prunecomp laco reassessing
-OWN := help setup setup-quantization setup-browser test test-report lint benchmarks gpu readme index report serve audit \
-	clean $(PAPERS)
+OWN := help setup setup-quantization setup-browser test test-slow test-all test-slurm test-report lint benchmarks gpu readme \
+	index report serve audit clean $(PAPERS)
 .PHONY: $(OWN)
 
 help: $(STAMP)  ## this list
@@ -53,8 +53,21 @@ setup-quantization: $(STAMP)  ## add GPTQ (optional; needs a compiler)
 setup-browser: $(STAMP)  ## add what test-report drives a browser with (optional; a Chromium is installed apart)
 	$(VENV)/bin/pip install -q --disable-pip-version-check playwright==1.65.2 axe-playwright-python==0.1.8
 
-test: $(STAMP)  ## run the tests
-	HF_HUB_OFFLINE=1 $(RUN) -m pytest
+# One process a core, each with one thread; a process that has nothing left takes half of what another still has to do.
+WORKERS ?= logical
+PYTEST = HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(RUN) -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
+
+test: $(STAMP)  ## run the tests, but for the slow ones
+	$(PYTEST) -m "not slow and not slurm"
+
+test-slow: $(STAMP)  ## run the slow ones alone
+	$(PYTEST) -m "slow and not slurm"
+
+test-all: $(STAMP)  ## run every test
+	$(PYTEST) -m "not slurm"
+
+test-slurm: $(STAMP)  ## run a grid on a SLURM of this host alone, kills included (root; apt-get install slurmctld slurmd munge)
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(RUN) -m pytest -m slurm -rs
 
 test-report: $(STAMP)  ## open the report in a headless Chromium (skipped where there is none)
 	HF_HUB_OFFLINE=1 $(RUN) -m pytest -rs tests/reproductions/test_report.py tests/browser

@@ -7,7 +7,8 @@ carries patches (`common.hooks.attach_patch`), two files lie beside it:
     patches.safetensors  "<index in the list>.<name>" -> tensor, in the patch's own dtype
 
 Such a directory loaded by plain Hugging Face code is the pruned model without its patches; `load` restores both. A third,
-`.layer-pruning.json` (`common.exchange`), names every file that was written, and so what may be replaced later.
+`.layer-pruning.json` (`common.exchange`), names every file that was written, and so what may be replaced later. Where layers
+are not built as the config says, a fourth, ``structure.json`` (`common.structure`), tells how; plain code cannot load those.
 
 Patches are not submodules of the model (why: `common.hooks`), so its own state dict needs no filtering. `common` knows no
 method: a method's package registers how to rebuild its patch (`common.hooks.register_patch`) when it is imported.
@@ -28,7 +29,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from common import exchange, streaming
+from common import exchange, streaming, structure
 from common.baselines import ghosted, streamline  # noqa: F401 - register their patches
 from common.decoder import SUPPORTED
 from common.errors import UserError
@@ -57,6 +58,7 @@ def save(model: nn.Module, tokenizer, path: str | os.PathLike, texts: Mapping[st
         if tokenizer is not None:
             tokenizer.save_pretrained(directory)
         _write_patches(model, directory)
+        structure.write(model, directory)
         for name, text in (texts or {}).items():
             (directory / name).write_text(text, encoding="utf-8")
 
@@ -112,20 +114,26 @@ def load(
     path = Path(path)
     check_directory(path, trust_remote_code)
     described = _read_patches(path)  # before the weights: a missing registration should not cost minutes
+    parts = structure.read(path)
     if stream is not None:
+        if parts:
+            raise UserError(f"cannot stream {path}: its layers are not built as its config says; leave --stream out")
         dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
         config = read_config(path / "config.json")
         model = streaming.load(path, config, device=torch.device(device), dtype=dtype, states=stream)
         return _patched(model, described), load_tokenizer(path)
     placement = {"device_map": "auto"} if str(device) == "auto" else {}
     try:
-        model, report = transformers.AutoModelForCausalLM.from_pretrained(
+        kind = transformers.AutoModelForCausalLM
+        if parts:
+            kind = structure.model_class(read_config(path / "config.json"), parts)
+        model, report = kind.from_pretrained(
             path,
             dtype=dtype or "auto",
             use_safetensors=True,
             local_files_only=True,
             output_loading_info=True,
-            trust_remote_code=trust_remote_code,
+            **({} if parts else {"trust_remote_code": trust_remote_code}),
             **placement,
         )
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
@@ -137,6 +145,8 @@ def load(
             f"cannot load {path}: {len(broken)} tensors are missing or misshapen ({', '.join(broken[:3])}, ...); "
             "the checkpoint is incomplete, save or download it again"
         )
+    if parts:
+        model.__class__ = kind.__base__
     if not placement:
         model.to(device)
     return _patched(model, described), tokenizer
@@ -240,7 +250,8 @@ def read_config(path: Path):
 def digest(path: Path) -> str:
     """SHA-256 of a directory's config and weights (patches included), first sixteen digits: other weights, other model."""
     total = hashlib.sha256()
-    for file in [path / "config.json", *sorted(path.glob("*.safetensors"))]:
+    described = [file for file in (path / structure.FILE,) if file.exists()]
+    for file in [path / "config.json", *described, *sorted(path.glob("*.safetensors"))]:
         with file.open("rb") as content:
             total.update(f"{file.name}:{hashlib.file_digest(content, 'sha256').hexdigest()}\n".encode())
     return total.hexdigest()[:16]

@@ -8,7 +8,8 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -18,7 +19,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from common import calibration, corpora
+from common import calibration, claims, corpora
 from common.decoder import Decoder
 from common.errors import UserError, unknown
 from common.evaluation.perplexity import cut
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 _KEPT = 4  # calibration passes remembered; a table's recipes differ in little else than how they use one
 _STATISTICS: list[tuple[Path, calibration.Statistics]] = []  # with the file that keeps it, the last used at the end
 _MADE: set[Path] = set()  # long work of this very process, which measuring anew need not do again
+_CLAIMED: set[Path] = set()  # folders that are ours while their recipe is carried out
 
 
 def work_folder() -> Path:
@@ -45,6 +47,7 @@ class Context:
     parameters: of the model before anything was removed. details and provenance go into every record of the recipe.
     anew: long work that an earlier run left behind is done again. progress: long work shows how far it is. at_hand:
     calibration tokens ``[samples, tokens]`` that stand for the recipe's text. keep: what a search brought is kept on disk.
+    claimed: what other processes wait for until the recipe is carried out.
     """
 
     model: torch.nn.Module
@@ -57,6 +60,7 @@ class Context:
     progress: bool = False
     at_hand: Tensor | None = None
     keep: bool = True
+    claimed: ExitStack = field(default_factory=ExitStack, repr=False)
 
     @cached_property
     def decoder(self) -> Decoder:
@@ -95,8 +99,15 @@ class Context:
 
     @property
     def folder(self) -> Path:
-        """Where this recipe's long work keeps its checkpoints (made on first use); the same recipe finds them again."""
+        """Where this recipe's long work keeps its checkpoints (made on first use); the same recipe finds them again.
+
+        Another process that wants the same folder waits until the recipe is carried out.
+        """
         path = work_folder() / self.recipe.model / self.recipe.hash
+        if path not in _CLAIMED:
+            self.claimed.enter_context(_alone(path))
+            _CLAIMED.add(path)
+            self.claimed.callback(_CLAIMED.discard, path)
         if self.anew and path not in _MADE:
             shutil.rmtree(path, ignore_errors=True)
         _MADE.add(path)
@@ -112,10 +123,16 @@ class Context:
         if not self.keep:
             return search()
         path = self._kept_path(name, facts, ".json")
-        found = self._kept(path, lambda: json.loads(path.read_text()))
-        if found is None or not enough(found):
-            found = search()
-            self._keep(path, json.dumps(found, indent=1).encode() + b"\n")
+
+        def kept() -> Any:
+            found = self._kept(path, lambda: json.loads(path.read_text()))
+            return found if found is not None and enough(found) else None
+
+        if (found := kept()) is None:
+            with _alone(path):
+                if (found := kept()) is None:  # nor has another process searched meanwhile
+                    found = search()
+                    self._keep(path, json.dumps(found, indent=1).encode() + b"\n")
         return found
 
     def _kept_path(self, name: str, facts: Any, suffix: str) -> Path:
@@ -186,21 +203,45 @@ class Context:
         facts = [self.recipe.calibration, self.batch_size]
         path = self._kept_path("statistics", facts, ".safetensors")
         known = [one for where, one in _STATISTICS if where == path]
-        if not known and (read := self._kept(path, lambda: calibration.Statistics.read(path))):
-            known = [read]
         pairs = calibration.default_pairs(layers, span)
-        found = next((one for one in known if one.holds(pairs, **wanted)), None)
-        if found is None:
-            longest = max([span, layers // 3, *(one.span for one in known)])
-            more = {"span": longest, "kinds": tuple(dict.fromkeys([*kinds, *(k for one in known for k in one.kinds)]))}
-            found = self._collected(wanted | more | {"pairs": calibration.all_pairs(layers, longest)})
-            self._keep(path, found.to_bytes())
+
+        def enough() -> calibration.Statistics | None:
+            return next((one for one in known if one.holds(pairs, **wanted)), None)
+
+        def look() -> None:
+            if read := self._kept(path, lambda: calibration.Statistics.read(path)):
+                known.append(read)
+
+        if not known:
+            look()
+        if (found := enough()) is None:
+            with _alone(path) as waited:
+                if waited or not known:  # another process has collected, for as much perhaps
+                    look()
+                if (found := enough()) is None:
+                    longest = max([span, layers // 3, *(one.span for one in known)])
+                    kinds = tuple(dict.fromkeys([*kinds, *(kind for one in known for kind in one.kinds)]))
+                    more = {"span": longest, "kinds": kinds, "pairs": calibration.all_pairs(layers, longest)}
+                    found = self._collected(wanted | more)
+                    self._keep(path, found.to_bytes())
         _STATISTICS[:] = [entry for entry in _STATISTICS if entry[1] is not found][1 - _KEPT :] + [(path, found)]
         return found
 
     def _collected(self, options: Mapping) -> calibration.Statistics:
         where = {"batch_size": self.batch_size, "progress": self.progress}
         return calibration.collect(self.decoder, self.windows(), **options, **where)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[bool]:
+    """Inside, this process alone does the work that `path` keeps; gives whether it waited for one that did.
+
+    What that one has left was made now, so it is not made anew.
+    """
+    with claims.claimed(path.with_name(f"{path.name}.claim")) as waited:
+        if waited and path.exists():
+            _MADE.add(path)
+        yield waited
 
 
 def around(model: torch.nn.Module, tokenizer=None, windows: Tensor | None = None, **recipe) -> Context:
@@ -263,10 +304,11 @@ def carry_out(context: Context) -> None:
         UserError: an unknown step or option, a repair of what repairs itself, or whatever the steps refuse.
     """
     steps = [context.recipe.step(part) for part in ("selection", "repair", "training")]
-    if steps[0] is not None:
-        _remove(context, *steps[:2])
-    if steps[2] is not None:
-        steps[2].apply(context)
+    with context.claimed:
+        if steps[0] is not None:
+            _remove(context, *steps[:2])
+        if steps[2] is not None:
+            steps[2].apply(context)
 
 
 def _remove(context: Context, selection: Selection | Pruning, repair: Repair | None) -> None:

@@ -12,7 +12,7 @@ patch at `N` sits on the final norm and acts in `logits`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,27 @@ from common.errors import UserError, UserValueError
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 _MASKS = {FULL: create_causal_mask, SLIDING: create_sliding_window_causal_mask}
+SHORTCUT = "{}_shortcut"  # of a half: the matrix [channels in, channels out] on the stream beside it (SliceGPT)
 _KEPT_CONTEXTS = 4  # batch shapes whose masks are remembered; more would hold memory for nothing
+
+
+@dataclass(frozen=True)
+class Half:
+    """Attention or MLP of a decoder layer. To the stream x it adds ``module(norm(x))``, or ``post(module(norm(x)))``.
+
+    readers, writer: the module's linear layers that read what the norm returns, and the one that makes what is added; none
+    where experts hold them.
+    """
+
+    norm: str
+    module: str
+    readers: tuple[str, ...] = ()
+    writer: str = ""
+    post: str | None = None
+
+
+_ATTENTION = Half("input_layernorm", "self_attn", ("q_proj", "k_proj", "v_proj"), "o_proj")
+_MLP = Half("post_attention_layernorm", "mlp", ("gate_proj", "up_proj"), "down_proj")
 
 
 @dataclass(frozen=True)
@@ -30,6 +50,7 @@ class Architecture:
     """What differs between model types. Paths are relative to a decoder layer.
 
     writers: modules whose parameters write into the residual stream.
+    attention, mlp: a layer's halves, in the order in which they run.
     offset_gain: norms, the writers among them, multiply by `1 + weight`, so scaling by `a` means `w <- a(1 + w) - 1`.
     per_layer: config attributes that hold one entry per layer.
     """
@@ -37,6 +58,13 @@ class Architecture:
     writers: tuple[str, ...]
     offset_gain: bool = False
     per_layer: tuple[str, ...] = ()
+    attention: Half = _ATTENTION
+    mlp: Half = _MLP
+
+    @property
+    def halves(self) -> dict[str, Half]:
+        """Attention and MLP by name, as they follow one another."""
+        return {"attention": self.attention, "mlp": self.mlp}
 
 
 _PLAIN = ("self_attn.o_proj", "mlp.down_proj")
@@ -48,10 +76,14 @@ SUPPORTED: dict[str, Architecture] = {
     "qwen3": Architecture(_PLAIN, per_layer=("layer_types",)),
     # Gemma 2 normalises what o_proj and down_proj produce, so only the gains of the post-norms reach the stream.
     "gemma2": Architecture(
-        ("post_attention_layernorm", "post_feedforward_layernorm"), offset_gain=True, per_layer=("layer_types",)
+        ("post_attention_layernorm", "post_feedforward_layernorm"),
+        offset_gain=True,
+        per_layer=("layer_types",),
+        attention=replace(_ATTENTION, post="post_attention_layernorm"),
+        mlp=replace(_MLP, norm="pre_feedforward_layernorm", post="post_feedforward_layernorm"),
     ),
     # `mlp.experts.down_proj` is one 3-D parameter [experts, channels, features] of the module `mlp.experts`.
-    "mixtral": Architecture(("self_attn.o_proj", "mlp.experts:down_proj")),
+    "mixtral": Architecture(("self_attn.o_proj", "mlp.experts:down_proj"), mlp=Half("post_attention_layernorm", "mlp")),
 }
 
 
@@ -124,6 +156,23 @@ def at_hand(layer: nn.Module) -> nn.Module:
     if (fetch := vars(layer).get("fetch")) is not None:
         fetch()
     return layer
+
+
+def branch(layer: nn.Module, half: Half, hidden: Tensor, **kwargs) -> Tensor:
+    """What half a layer adds to the stream ``hidden`` [batch, tokens, channels]; kwargs are for attention alone."""
+    module = layer.get_submodule(half.module)
+    added = module(layer.get_submodule(half.norm)(hidden), **kwargs)
+    added = added[0] if isinstance(added, tuple) else added  # attention returns its weights too
+    return added if half.post is None else layer.get_submodule(half.post)(added)
+
+
+def check_one_basis(model: nn.Module) -> None:
+    """Refuse what takes the stream for one space in a model whose layers each have a basis of their own (SliceGPT)."""
+    if any(hasattr(layer, SHORTCUT.format("attention")) for layer in layer_list(model)):
+        raise UserValueError(
+            "each layer of a model sliced by SliceGPT has a basis of its own: no layer can be removed and no patch inserted; "
+            "do that before slicing"
+        )
 
 
 class Decoder:
@@ -215,15 +264,16 @@ class Decoder:
         for layer in order:
             if gains and layer in gains:
                 hidden = gained(hidden, gains[layer])
-            hidden = self.layers[layer](
-                hidden,
-                attention_mask=self._mask(context, hidden, self.layer_type(layer)),
-                position_ids=context.positions,
-                position_embeddings=context.rotary,
-                past_key_values=None,
-            )
+            hidden = self.layers[layer](hidden, **self._surroundings(context, hidden, layer))
             self.executions += 1
         return hidden
+
+    def added(self, hidden: Tensor, layer: int, half: str, attention_mask: Tensor | None = None) -> Tensor:
+        """What 'attention' or 'mlp' of a layer adds to the stream ``hidden`` [batch, tokens, channels] that it reads."""
+        found = self.spec.halves[half]
+        context = self._context(hidden, attention_mask)
+        given = self._surroundings(context, hidden, layer) if half == "attention" else {}
+        return branch(self.layers[layer], found, hidden, **given)
 
     def placed(self, hidden: Tensor, positions: Tensor, masks: Mapping[str, Tensor]) -> Context:
         """A context for `run` on sequences like `hidden` whose tokens do not just follow one another.
@@ -284,6 +334,15 @@ class Decoder:
         context = Context(key, kept, positions, rotary, {})
         self._contexts = [context, *self._contexts[: _KEPT_CONTEXTS - 1]]
         return context
+
+    def _surroundings(self, context: Context, hidden: Tensor, layer: int) -> dict:
+        """What a layer, or its attention, is given besides the stream."""
+        return {
+            "attention_mask": self._mask(context, hidden, self.layer_type(layer)),
+            "position_ids": context.positions,
+            "position_embeddings": context.rotary,
+            "past_key_values": None,
+        }
 
     def _mask(self, context: Context, hidden: Tensor, kind: str) -> Tensor | None:
         if kind not in context.masks:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from common.decoder import boundary_module, layer_list
+from common.decoder import boundary_module, check_one_basis, layer_list
 from common.errors import UserError
 
 PatchLoader = Callable[[dict[str, Tensor], dict], nn.Module]
@@ -110,6 +110,7 @@ def attach_patch(model: nn.Module, position: int, module: nn.Module, kind: str |
     kind = kind or getattr(module, "kind", None)
     if not isinstance(kind, str):
         raise UserError(f"cannot attach {type(module).__name__}: it has no kind; pass kind= or give the class one")
+    check_one_basis(model)
     receiver = boundary_module(model, position)
     held = next(receiver.parameters(), None)
     if held is not None and not held.is_meta:  # meta: offloaded, the layer's weights come when it runs

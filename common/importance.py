@@ -6,7 +6,7 @@ Scores are float64 tensors [N] over the layers 0..N-1 of the model at hand.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -167,6 +167,7 @@ def taylor(
     layers: Sequence[int] | None = None,
     gains: Mapping[int, float | Tensor] | None = None,
     inputs: Sequence[Sequence[Tensor]] | None = None,
+    visit: Callable[[int, dict[str, Tensor], dict[str, Tensor | None]], None] | None = None,
     progress: bool = False,
 ) -> Tensor:
     """First-order loss change when a layer's weights vanish: the sum over weights of ``|w g|``, [N] (Prune&Comp Eq. 7).
@@ -184,6 +185,8 @@ def taylor(
         inputs: what each of ``layers``, gains included, and the final norm receive, per micro-batch, if known:
             ``inputs[batch][place]`` [samples, tokens, channels]. Saves the forward pass. Any but the first and the last may
             be None; it is then run again from the one before it.
+        visit: called as ``visit(layer, weights, gradients)``, both float32 by name, as soon as a layer's are summed
+            (with ``after-sum``); None for an expert's that no token chose.
 
     The loss gradient goes back through one layer at a time for the whole set, so one layer's gradients exist at a time (their
     sum and a micro-batch's) instead of a second copy of the model, and that layer alone is widened to float32 (half precision
@@ -215,7 +218,8 @@ def taylor(
     for place in track(places, "Taylor", total=len(layers), unit="layer", leave=False, shown=progress, each=True):
         layer = layers[place]
         with _wide(decoder.layers[layer]):
-            weights = list(scored_weights(decoder.layers[layer], norms).values())
+            named = scored_weights(decoder.layers[layer], norms)
+            weights = list(named.values())
             total: list[Tensor] | None = None
             for index, states in enumerate(inputs):
                 fill_states(decoder, states, layers, gains)
@@ -237,6 +241,8 @@ def taylor(
                 del found  # or a third set would exist while the next batch's is made
             if total is not None:
                 scores[place] = _saliency(weights, total)
+                if visit is not None:
+                    visit(layer, {name: w.detach() for name, w in named.items()}, dict(zip(named, total, strict=True)))
     return scores
 
 

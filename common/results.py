@@ -113,6 +113,18 @@ class Store:
             ) from error
         return path
 
+    def written(self, recipe: Recipe, benchmark: str) -> int | None:
+        """When the user's record was written, in nanoseconds since the epoch; None: there is none."""
+        try:
+            return self.path(recipe, benchmark).stat().st_mtime_ns
+        except OSError:
+            return None
+
+    def claim_path(self, recipe: Recipe, benchmark: str) -> Path:
+        """Beside the record: where a process says that it measures this (`common.claims`)."""
+        path = self.path(recipe, benchmark)
+        return path.with_name(f"{path.name.removesuffix('.json')}.claim")
+
     def items(self, recipe: Recipe, benchmark: str) -> dict:
         """What `put` was given beside the record that `get` returns: name -> outcomes per item; {} if it was nothing.
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from common.decoder import architecture_of, boundary_module, layer_list
+from common.decoder import architecture_of, boundary_module, check_one_basis, layer_list
 from common.errors import UserError, UserValueError
 from common.hooks import attach_patch, take_patch_hooks
 
@@ -31,6 +31,7 @@ def remove_layers(model: nn.Module, indices: Iterable[int]) -> None:
     Raises UserError (a ValueError) for a count outside 1..N-2, and for repeated or non-existing indices.
     """
     spec = architecture_of(model)
+    check_one_basis(model)
     layers = layer_list(model)
     removed = _validated(indices, len(layers))
     kept = [index for index in range(len(layers)) if index not in removed]
@@ -51,6 +52,7 @@ def without_layers(model: nn.Module, indices: Iterable[int]) -> Iterator[None]:
     as `remove_layers` does.
     """
     spec, layers, config = architecture_of(model), layer_list(model), model.config
+    check_one_basis(model)
     removed = _validated(indices, len(layers))
     kept = [index for index in range(len(layers)) if index not in removed]
     names = ("num_hidden_layers", "max_window_layers", *spec.per_layer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from common.standin.tasks import COLUMNS as STANDIN_TASKS
-from common.standin.tasks import TASKS as QUESTIONS
+from common.standin.tasks import TASKS as STANDIN_QUESTIONS
 from common.standin.tasks import VERSION as TASKS_VERSION
 from reproductions.registry import Column
 
@@ -101,7 +101,7 @@ _CHOICES = {
 def chance(benchmarks: Iterable[str]) -> dict[str, float]:
     """Benchmark -> the share that guessing gets right, where that is known."""
     known = {name: 1 / choices for name, choices in _CHOICES.items()}
-    known |= {f"{name}@{TASKS_VERSION}": task.chance for name, task in QUESTIONS.items()}
+    known |= {f"{name}@{TASKS_VERSION}": task.chance for name, task in STANDIN_QUESTIONS.items()}
     return {name: known[name] for name in benchmarks if name in known}
 
 

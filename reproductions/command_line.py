@@ -1,4 +1,4 @@
-"""The command line: ``python -m reproductions {list,run,show,fetch,audit}``.
+"""The command line: ``python -m reproductions {list,run,status,show,fetch,audit}``.
 
 Results go to standard output and files, progress and messages to standard error. Exit status: 0 all well, 1 a cell
 failed (the others are measured and kept), 2 a request that cannot be met, 130 interrupted.
@@ -15,6 +15,7 @@ import sys
 from common import launch
 from common.errors import Parser, UserError, one_line, quiet_logging, unknown
 from common.tables import check_format
+from reproductions import distributed
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -23,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line's parser."""
     top = Parser(prog="python -m reproductions", description="Run and show the papers' tables.")
     top.add_argument("--verbose", action="store_true", help="log details and tracebacks to standard error")
-    commands = top.add_subparsers(dest="command", required=True, metavar="{list,run,show,fetch,audit}")
+    commands = top.add_subparsers(dest="command", required=True, metavar="{list,run,status,show,fetch,audit}")
 
     listing = commands.add_parser("list", help="every target with its title")
     listing.add_argument("--json", action="store_true", help="as JSON")
@@ -41,7 +42,12 @@ def parser() -> argparse.ArgumentParser:
     )
 
     run.add_argument("--no-show", action="store_true", help="do not print the tables afterwards")
+    distributed.add_options(run)
     _shown(run)
+
+    status = commands.add_parser("status", help="cells done, running, failed and left, with rates")
+    status.add_argument("targets", nargs="+", metavar="TARGET")
+    _narrowing(status)
 
     show = commands.add_parser("show", help="print tables, or draw figures, from records; measures nothing")
     show.add_argument("targets", nargs="+", metavar="TARGET", help="several are shown one after another")
@@ -151,16 +157,12 @@ def _list(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     from common.results import Store
-    from reproductions import registry, runner, settings
+    from reproductions import runner
 
     _check(options)
-    tables = [registry.get(target) for target in options.targets]
+    distributed.check(options)
+    tables, jobs = _wanted(options)
     store = Store()
-    narrowed = {"pattern": options.row, "limit": options.limit}
-    jobs = [
-        (subject, {"models": models, **narrowed})
-        for subject, models in _subjects(options, tables) or [(settings.STANDIN, ())]
-    ]
     if all(subject.standin for subject, _ in jobs):
         os.environ["HF_HUB_OFFLINE"] = "1"  # nothing of the stand-in comes from the hub: ask no network
     work = [
@@ -168,14 +170,40 @@ def _run(options: argparse.Namespace) -> int:
         for subject, chosen in jobs
         for entry in runner.missing(tables, store, subject, force=options.force, **chosen)
     ]
+    work = distributed.chosen(work, options.recipe)
+    if options.list_work:
+        print(distributed.list_work(options, work), end="")
+        return 0
     failed = _measured(options, tables, store, jobs, work) if work else 0
     if not work:
         print("every cell has a record; nothing to measure", file=sys.stderr)
     if failed:
         cells = "1 cell" if failed == 1 else f"{failed} cells"
         print(f"{cells} failed; the reasons are recorded and the next run tries again", file=sys.stderr)
-    shown = 0 if options.no_show else _show(options)
+    shown = 0 if options.no_show or options.slurm else _show(options)
     return 1 if failed else shown
+
+
+def _wanted(options: argparse.Namespace) -> tuple[list, list]:
+    """The tables that a command names, and whom it asks them of: (subject, options of `runner.missing`) each."""
+    from reproductions import registry, settings
+
+    tables = [registry.get(target) for target in options.targets]
+    narrowed = {"pattern": options.row, "limit": options.limit}
+    subjects = _subjects(options, tables) or [(settings.STANDIN, ())]
+    return tables, [(subject, {"models": models, **narrowed}) for subject, models in subjects]
+
+
+def _status(options: argparse.Namespace) -> int:
+    from common.results import Store
+    from reproductions import runner, status
+
+    _check(options)
+    tables, jobs = _wanted(options)
+    store = Store()
+    work = [entry for subject, chosen in jobs for entry in runner.missing(tables, store, subject, force=True, **chosen)]
+    print(status.render(*status.count(work, store)), end="")
+    return 0
 
 
 def _measured(options: argparse.Namespace, tables: list, store, jobs: list, work: list) -> int:
@@ -187,7 +215,8 @@ def _measured(options: argparse.Namespace, tables: list, store, jobs: list, work
     with launch.nothing_begun():  # torch and transformers: only when there is something to measure
         from reproductions import fetch, measure, runner
 
-    device = measure.device_for(options.device, options.dtype, work)
+    # a batch job's node has its own devices
+    device = options.device if options.slurm else measure.device_for(options.device, options.dtype, work)
     lacking = fetch.lacking(work)
     every = [
         entry for subject, chosen in jobs for entry in runner.missing(tables, store, subject, force=True, **chosen)
@@ -198,8 +227,10 @@ def _measured(options: argparse.Namespace, tables: list, store, jobs: list, work
         raise UserError(f"nothing can be measured: {fetch.summary(lacking, tables)}{mirror}")
     if lacking.benchmarks or lacking.recipes:
         print(one_line(f"warning: {fetch.summary(lacking, tables)}"), file=sys.stderr)
-    how = {"device": device, "force": options.force, "lacking": lacking.why}
-    return sum(runner.run(tables, store, subject, measure, **chosen, **how) for subject, chosen in jobs)
+    if options.workers or options.slurm is not None:
+        return distributed.measured(options, store, work, lacking.why)
+    store.check_writable()
+    return runner.measured(work, store, measure, device=device, force=options.force, lacking=lacking.why)
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -265,7 +296,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     options = parser().parse_args(arguments)
     quiet_logging(options.verbose)
-    commands = {"list": _list, "run": _run, "show": _show, "fetch": _fetch, "audit": _audit}
+    commands = {"list": _list, "run": _run, "status": _status, "show": _show, "fetch": _fetch, "audit": _audit}
     try:
         return commands[options.command](options)
     except UserError as error:

@@ -9,10 +9,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from common import suites, tables
+from common import tables
 from common.results import ROOT, Store
 from reproductions import audit, declare, judge, registry, reported, settings, show
 from reproductions.audit.engine import SLIP
+from reproductions.columns import QUESTIONS
 
 SHOWN = ("smollm2-135m-instruct", "standin")
 HEADS = {"smollm2-135m-instruct": "SmolLM2-135M-Instruct", "standin": "stand-in"}
@@ -142,20 +143,19 @@ def _least_squares(store: Store) -> str:
 def _prompts(store: Store) -> str:
     """Which tasks of LinearPatch's suite lm-eval asks otherwise today, and what that does to the dense model's score."""
     own = {path.stem for path in (ROOT / "common" / "evaluation" / "tasks").rglob("*.yaml")}
-    suite = suites.get("linearpatch-qa").columns
-    changed = [column for column in suite if column.task in own]
+    changed = {label: place for label, place in QUESTIONS.items() if place[0] in own}
     if not changed:
         return ""
-    names = ", ".join(column.label for column in changed)
+    names = ", ".join(changed)
     text = (
-        f"**A prompt that drifted.** {len(changed)} of the {len(suite)} tasks behind the papers' averages ({names}) is asked "
-        "otherwise by today's lm-eval than by the release that the papers used; here it is pinned."
+        f"**A prompt that drifted.** {len(changed)} of the {len(QUESTIONS)} tasks behind the papers' averages ({names}) is "
+        "asked otherwise by today's lm-eval than by the release that the papers used; here it is pinned."
     )
     for subject in map(settings.of_model, settings.PUBLISHED_MODELS):
         recipe = settings.recipe(subject.model, subject)
-        for column in changed:
-            before, after = (store.get(recipe, task) for task in (column.task, column.task.partition("_")[0]))
+        for task, metric in changed.values():
+            before, after = (store.get(recipe, name) for name in (task, task.partition("_")[0]))
             if before is not None and after is not None and {before.status, after.status} == {"ok"}:
-                one, two = (100 * record.values[column.metric] for record in (before, after))
+                one, two = (100 * record.values[metric] for record in (before, after))
                 text += f" {subject.label} scores {one:.1f} with the old prompt and {two:.1f} with the new one."
     return text

@@ -18,6 +18,7 @@ from common.results import Recipe, Record, Store
 from reproductions import settings
 from reproductions.registry import Row, Table
 from reproductions.settings import PAPER, Subject
+from reproductions.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -151,37 +152,60 @@ def run(
     """
     store.check_writable()
     work = missing(tables, store, subject, force=force, models=models, pattern=pattern, limit=limit)
+    return measured(work, store, measure, device=device, force=force, lacking=lacking)
+
+
+def measured(
+    work: list[Work],
+    store: Store,
+    measure,
+    *,
+    device: str = "cpu",
+    force: bool = False,
+    lacking: Callable[[Recipe, str], str | None] = lambda recipe, benchmark: None,
+    since: int | None = None,
+    wait: bool = True,
+) -> int:
+    """Measure these cells, each unless another process does; returns the number of failed ones.
+
+    since: when they were asked for, in nanoseconds since the epoch, if not now; what was recorded later is not measured
+    again. wait: until the cells that others are measuring are recorded; those of a process that dies are then ours.
+    """
     shared = results.environment() | {"device": device}
     failed = 0
+    turns = Turns(store, time.time_ns() if since is None else since, force)
     work = _without(work, store, lacking, shared)
+    total = sum(len(w.benchmarks) for w in work)
     told: set[str] = set()  # one reason can stop every cell of a model: say it once
-    with tqdm(total=sum(len(w.benchmarks) for w in work), unit="cell", disable=not sys.stderr.isatty()) as bar:
+    with turns, tqdm(total=total, unit="cell", disable=not sys.stderr.isatty()) as bar:
+        others = 0
         while work:
             # Models that are held together answer each benchmark one after the other: what they share is computed once.
-            held, work = _held(work, measure)
+            held, work = turns.next(work, measure)
+            bar.update(turns.done - others)
+            others = turns.done
+            if not held and work:
+                if not wait:
+                    break
+                turns.wait(work)
+                continue
             ready = [_prepared(entry, measure, device, force, bar) for entry in held]
             for benchmark in sorted({b: None for entry in held for b in entry.benchmarks}, key=_LAST.__contains__):
                 for entry, (prepared, problem, preparing) in zip(held, ready, strict=True):
                     if benchmark not in entry.benchmarks:
                         continue
                     bar.set_description(entry.title)
-                    started = time.perf_counter()
-                    outcome = None
-                    if prepared is not None:
-                        outcome, problem = _attempt(lambda b=benchmark, p=prepared: measure.benchmark(p, b))
-                    provenance = shared | {"seconds": time.perf_counter() - started, "preparing_seconds": preparing}
-                    provenance |= results.peak_memory() | {"measured_at": results.now()}
-                    record, items = _record(entry.recipe, benchmark, prepared, outcome, problem, provenance)
+                    record, items = _cell(entry, benchmark, measure, prepared, problem, shared | preparing)
                     store.put(record, entry.recipe, items)
-                    if outcome is None:
-                        failed += record.status == "failed"
-                        if problem.text not in told:
-                            level = logging.ERROR if record.status == "failed" else logging.WARNING
-                            log.log(level, "%s, %s: %s", entry.title, benchmark, problem.text)
-                        told.add(problem.text)
+                    turns.release(entry.recipe, benchmark)
+                    failed += record.status == "failed"
+                    if record.reason is not None and record.reason not in told:
+                        level = logging.ERROR if record.status == "failed" else logging.WARNING
+                        log.log(level, "%s, %s: %s", entry.title, benchmark, record.reason)
+                        told.add(record.reason)
                     bar.update()
             prepared = ready = None  # they go before the next ones come: there may be room for one only
-    return failed
+    return failed + turns.failed
 
 
 def _without(work: list[Work], store: Store, lacking: Callable[[Recipe, str], str | None], shared: dict) -> list[Work]:
@@ -203,22 +227,25 @@ def _without(work: list[Work], store: Store, lacking: Callable[[Recipe, str], st
 _LAST = ("hellaswag",)
 
 
-def _held(work: list[Work], measure) -> tuple[list[Work], list[Work]]:
-    """The first recipes, as many of one model as ``measure.held_together`` says fit into memory, and the others."""
-    first = work[0].recipe
-    most = measure.held_together(first)
-    count = 1
-    while count < min(most, len(work)) and work[count].recipe.model == first.model:
-        count += 1
-    return work[:count], work[count:]
+def _cell(
+    entry: Work, benchmark: str, measure, prepared, problem: Problem | None, provenance: dict
+) -> tuple[Record, dict]:
+    """The record of one cell, with its value or why there is none, and its outcomes per item."""
+    started = time.perf_counter()
+    outcome = None
+    if prepared is not None:
+        outcome, problem = _attempt(lambda: measure.benchmark(prepared, benchmark))
+    provenance = provenance | {"seconds": time.perf_counter() - started}
+    provenance |= results.peak_memory() | {"measured_at": results.now()}
+    return _record(entry.recipe, benchmark, prepared, outcome, problem, provenance)
 
 
-def _prepared(entry: Work, measure, device: str, force: bool, bar: tqdm) -> tuple[object | None, Problem | None, float]:
-    """A recipe's model, or why there is none, and the seconds that took."""
+def _prepared(entry: Work, measure, device: str, force: bool, bar: tqdm) -> tuple[object | None, Problem | None, dict]:
+    """A recipe's model, or why there is none, and the seconds that took, as its records name them."""
     bar.set_description(entry.title)
     started = time.perf_counter()
     prepared, problem = _attempt(lambda: measure.prepare(entry.recipe, device=device, progress=True, anew=force))
-    return prepared, problem, time.perf_counter() - started
+    return prepared, problem, {"preparing_seconds": time.perf_counter() - started}
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from common import shapes
+from common.baselines import llm_pruner
 from common.baselines.streamline import FeedForward
 from common.errors import unknown
 from common.recipe import Recipe
@@ -40,7 +41,10 @@ def _dense_parameters(name: str) -> int:
 
 def prepare(wanted: Recipe) -> Shape:
     """Build the recipe's model on the meta device."""
-    model = shapes.skeleton(wanted.model, (wanted.selection or {}).get("count", 0))
+    selection = wanted.selection or {}
+    model = shapes.skeleton(wanted.model, selection.get("count", 0))
+    if selection.get("method") == "llm-pruner":
+        llm_pruner.narrow(model, selection["ratio"])
     return Shape(model, wanted, {"layers": model.config.num_hidden_layers}, {"model": {"name": wanted.model}})
 
 

@@ -32,6 +32,12 @@ def recipe(model: str, removed: int, repair: dict | None = None, training: dict 
     )
 
 
+def pruner(model: str, ratio: float) -> Recipe:
+    """The shape recipe of a row of LLM-Pruner's: parts of layers."""
+    selection = {"method": "llm-pruner", "ratio": ratio}
+    return Recipe(model=model, profile="paper", weights=WEIGHTS, selection=selection)
+
+
 class _OfShape:
     family = "shape"
 
@@ -42,6 +48,14 @@ class AnyLayers(_OfShape, Selection):
     """So many layers, whichever."""
 
     count: int
+
+
+@register("llm-pruner")
+@dataclass(frozen=True)
+class PartsOfLayers(_OfShape, Selection):
+    """This share of the heads and channels of all layers but the first four and the last two, whichever."""
+
+    ratio: float
 
 
 @dataclass(frozen=True)

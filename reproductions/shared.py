@@ -22,6 +22,14 @@ SLEB_LINES = {
     "standin": {"corpus": "standin-calibration", "length": 256, "count": 48, "seed": 0},
 }
 
+# LLM-Pruner's official code: one batch of ten crops of 64 tokens of single lines, drawn by Python's `random`.
+PRUNER_LINES = {
+    "paper": {"corpus": "bookcorpus", "sampler": "line-crops", "length": 64, "count": 10, "seed": 42},
+    "standin": {"corpus": "standin-calibration", "sampler": "line-crops", "length": 64, "count": 10, "seed": 42},
+}
+SPARED = 6  # layers that it leaves alone
+TOO_FEW = "too few layers: LLM-Pruner spares six"
+
 PATCH = {"method": "linearpatch", "kind": "hadamard", "estimator": "ratio-of-means"}
 # Table 5's "+d": scales without rotation.
 PLAIN = {"method": "linearpatch", "kind": "diagonal", "estimator": "ratio-of-means"}
@@ -52,3 +60,21 @@ def without_training(method: str, count: int, profile: str) -> dict | None:
         "LinearPatch[S]": {"selection": lowest_bi(count), "calibration": calibration, "repair": PATCH},
         "LinearPatch[L]": {"selection": window(count), "calibration": calibration, "repair": PATCH},
     }.get(method)
+
+
+def llm_pruner(ratio: float, profile: str, corpus: str | None = None) -> dict:
+    """LLM-Pruner's selection and calibration. ratio: of each layer that is not spared. corpus: the paper's own."""
+    lines = PRUNER_LINES[profile]
+    if corpus is not None and profile == "paper":
+        lines = lines | {"corpus": corpus}
+    return {"selection": {"method": "llm-pruner", "ratio": ratio}, "calibration": lines}
+
+
+def pruner_ratio(count: int, layers: int) -> float | None:
+    """What the layers that LLM-Pruner does not spare lose if as much goes as in ``count`` layers; None if they have less."""
+    return round(count / (layers - SPARED), 4) if count < layers - SPARED else None
+
+
+def slicegpt(profile: str, **size) -> dict:
+    """SliceGPT's selection and calibration. size: ``share``, ``ratio`` or ``layers`` of its step."""
+    return {"selection": {"method": "slicegpt", **size}, "calibration": CALIBRATION[profile]}

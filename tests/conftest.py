@@ -21,6 +21,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from common import context, corpora
+from common.standin import corpus as standin_corpus
 
 HIDDEN, LAYERS, VOCAB = 64, 6, 320
 _SIZES = {
@@ -87,6 +88,14 @@ def _own_work_folder(tmp_path, monkeypatch):
     if "LAYERLAB_HUB" in os.environ:  # nor another's texts: two mirrors may name theirs alike
         corpora._texts.cache_clear()
         context._ids.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def _corpus_is_slow(request, monkeypatch):
+    """Reading the stand-in's corpus takes a core more than a minute where it is not cached: only what is marked slow may."""
+    if request.node.get_closest_marker("slow") is None:
+        refuse = "reads the stand-in's corpus: mark it slow, or give it documents of its own"
+        monkeypatch.setattr(standin_corpus, "documents", lambda: pytest.fail(refuse))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from common import cache
+from common import cache, claims
 from common.errors import UserError, unknown
 
 log = logging.getLogger(__name__)
@@ -209,14 +209,21 @@ def documents() -> tuple[Document, ...]:
     stamp = {"format": FORMAT_VERSION, "sources": sources()}
     key = hashlib.sha256(json.dumps(stamp, sort_keys=True).encode()).hexdigest()[:12]
     path = cache.folder() / f"docstrings-{key}.jsonl"
-    if path.exists():
-        try:
-            return tuple(_read(path))
-        except (ValueError, TypeError):
-            log.warning("%s is damaged and is built again", path)
-    found = tuple(_extract())
-    _write(path, found)
+    if (found := _cached(path)) is not None:
+        return found
+    with claims.claimed(path.with_suffix(".claim")):  # several processes would each read every package
+        if (found := _cached(path)) is None:
+            found = tuple(_extract())
+            _write(path, found)
     return found
+
+
+def _cached(path: Path) -> tuple[Document, ...] | None:
+    try:
+        return tuple(_read(path)) if path.exists() else None
+    except (ValueError, TypeError):
+        log.warning("%s is damaged and is built again", path)
+        return None
 
 
 def _read(path: Path) -> Iterator[Document]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from reproductions.checks import OF_DENSE, Check, Comparison, Settings, against, in_most, where
 from reproductions.columns import LACO_CATEGORIES
-from reproductions.laco.recipes import AGAIN, AT_ONCE, CODE, DENSE, LACO, TRAINED
+from reproductions.laco.recipes import AGAIN, AT_ONCE, CODE, DENSE, LACO, PRUNER, SLICEGPT, TRAINED
 from reproductions.registry import Claim, Lookup
 
-BASELINES = ("LLMPru.", "SliceGPT")
+BASELINES = (PRUNER, SLICEGPT)
 PAPERS = ", the paper's C and T (ours)"
 
 

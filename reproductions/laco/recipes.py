@@ -9,7 +9,7 @@ from common.results import Recipe
 from reproductions import declare, reported, shapes
 from reproductions.registry import Row
 from reproductions.settings import PAPER, Subject, recipe
-from reproductions.shared import REFUSED, without_training
+from reproductions.shared import REFUSED, llm_pruner, pruner_ratio, slicegpt, without_training
 
 DENSE, LACO, TRAINED, AGAIN = "Dense*", "LaCo", "LaCo +post train", "LaCo +post train +re prune"
 CODE = ", code's merge (ours)"  # what every row of LaCo gets a neighbour with
@@ -17,8 +17,15 @@ UNMERGED, SHORTGPT = "LaCo, nothing merged (ours)", "ShortGPT (ours)"
 AT_ONCE = "LaCo, as small at once (ours)"
 STATUSES = {
     "Dense": "as reported only: OpenCompass's own numbers",
-    "LLMPru.": "as reported only",
-    "SliceGPT": "as reported only",
+}
+PRUNER, SLICEGPT = "LLMPru.", "SliceGPT"
+# The paper gives their shares of parameters alone. LLM-Pruner's flags are fitted to theirs (27.0 and 24.4 %); SliceGPT's
+# width is the one whose share is nearest, shortcuts counted.
+BASELINES = {
+    (PRUNER, "llama-2-7b"): 0.3465,
+    (PRUNER, "llama-2-13b"): 0.299,
+    (SLICEGPT, "llama-2-7b"): 0.264,
+    (SLICEGPT, "llama-2-13b"): 0.236,
 }
 LAYERS = {"llama-2-7b": 32, "llama-2-13b": 40, "baichuan2-7b": 32, "baichuan2-13b": 40}
 # Tables 5 and 6: layers left -> C and T; L = 1, H = all layers, I = 2 throughout.
@@ -132,12 +139,25 @@ def shortgpt(subject: Subject, limit: int | None) -> Recipe:
     return recipe(subject.model, subject, limit, **without_training("ShortGPT", count, subject.profile))
 
 
+def baselines(subject: Subject, limit: int | None) -> list[tuple[int, str, Recipe]]:
+    """LLM-Pruner and SliceGPT on one model, with as many parameters gone as the layers of the main results have."""
+    left = main_left(subject)
+    count, ratio = subject.layers - left, pruner_ratio(subject.layers - left, subject.layers)
+    found = [] if ratio is None else [(PRUNER, llm_pruner(ratio, subject.profile))]
+    found.append((SLICEGPT, slicegpt(subject.profile, layers=count)))
+    return [(left, name, recipe(subject.model, subject, limit, **fields)) for name, fields in found]
+
+
 def of_printed(row: Row, limit: int | None, merge: str) -> Recipe | None:
     """The recipe behind a printed row, None for what is only reported."""
     if row.method == DENSE:
         return recipe(row.model, PAPER, limit)
     if row.method == LACO:
         return collapsed(row.model, PAPER, limit, LEFT.get(row.sparsity, MAIN[row.model]), merge)
+    if (row.method, row.model) in BASELINES:
+        ratio = BASELINES[row.method, row.model]
+        fields = llm_pruner(ratio, "paper") if row.method == PRUNER else slicegpt("paper", ratio=ratio)
+        return recipe(row.model, PAPER, limit, **fields)
     if row.method in (TRAINED, AGAIN):
         return trained(row.model, PAPER, limit, merge, again=row.method == AGAIN)
     return None
@@ -160,7 +180,7 @@ def printed(table: str, shape: Callable | None = None) -> Callable[[int | None],
                 found.append(dataclasses.replace(row, status=REFUSED))
                 continue
             found.append(dataclasses.replace(row, recipe=of_printed(row, limit, "paper")))
-            if row.method != DENSE:
+            if row.method not in (DENSE, PRUNER, SLICEGPT):
                 code = of_printed(row, limit, "code")
                 found.append(dataclasses.replace(row, method=row.method + CODE, recipe=code, shapes=None))
         return found
@@ -182,12 +202,13 @@ def _dense(subject: Subject, limit: int | None) -> tuple[int, str, Recipe]:
 
 
 def main_rows(subject: Subject, limit: int | None) -> list[Row]:
-    """One model's rows of Tables 1, 2 and 7: both merges, the same search without merging, and ShortGPT."""
+    """One model's rows of Tables 1, 2 and 7: the baselines, both merges, the same search without merging, and ShortGPT."""
     left = main_left(subject)
     return one_model(
         subject,
         [
             _dense(subject, limit),
+            *baselines(subject, limit),
             (left, LACO, collapsed(subject.model, subject, limit, left)),
             (left, LACO + CODE, collapsed(subject.model, subject, limit, left, "code")),
             (left, UNMERGED, unmerged(subject, limit)),
@@ -224,7 +245,7 @@ def shape(model: str, number: reported.Number) -> Recipe | None:
     layers = reported.cells("laco", number.table).get(
         (number.model, number.sparsity, reported.row_name(number.method, number.variant), "layers")
     )
-    if number.method in ("LLMPru.", "SliceGPT") or layers is None:
+    if number.method in (PRUNER, SLICEGPT) or layers is None:
         return None
     removed = LAYERS[model] - int(layers.value)
     return shapes.recipe(model, removed)

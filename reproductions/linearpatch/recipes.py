@@ -8,7 +8,7 @@ from common.results import Recipe
 from reproductions import shapes
 from reproductions.registry import Row
 from reproductions.settings import Subject, recipe
-from reproductions.shared import REFUSED, without_training
+from reproductions.shared import REFUSED, TOO_FEW, llm_pruner, pruner_ratio, without_training
 
 # As printed in the paper: label, layers, numbers of layers removed.
 PAPER_MODELS = {
@@ -20,6 +20,17 @@ BAICHUAN = {"baichuan2-7b": ("Baichuan2-7B", 32, (9, 7))}
 # LLaMA-2-7B's. On the stand-in 5 and 4 of 16 layers are the closest to the paper's 27 % and 21 % of the parameters.
 SHARES = ((9, 32), (7, 32))
 STANDIN_COUNTS = (5, 4)
+# LLM-Pruner's flag, which the paper does not give, by model and layers that the other rows of its table remove: fitted to
+# the printed Ratio. The paper says that its batch is of C4.
+PRUNER_RATIOS = {
+    ("llama-2-7b", 9): 0.3465,
+    ("llama-2-7b", 7): 0.2698,
+    ("llama-2-13b", 10): 0.295,
+    ("llama-2-13b", 8): 0.24,
+    ("llama-3-8b", 7): 0.28,
+    ("llama-3-8b", 5): 0.205,
+}
+PRUNER_TEXT = "c4-train"
 
 # Section 3.4 and Table 7: the teacher's 100 largest logits per token.
 TOP_K = 100
@@ -51,18 +62,26 @@ def training_free(
         rows.append(Row(model, label, f"0/{layers}", "Dense", dense, REFUSED if refused else "not run", dense=True))
         for count in counts:
             for method in METHODS if pruner else METHODS[1:]:
-                fields = without_training(method, count, subject.profile)
-                wanted = None if refused or fields is None else recipe(model, subject, limit, **fields)
-                status = "not implemented" if fields is None else REFUSED if refused else "not run"
+                fields = None if refused else _fields(model, method, count, layers, subject)
+                wanted = None if fields is None else recipe(model, subject, limit, **fields)
+                status = REFUSED if refused else TOO_FEW if fields is None else "not run"
                 shape = shape_of(model, method, count) if subject.printed else None
                 rows.append(Row(model, label, f"{count}/{layers}", method, wanted, status, shapes=shape))
     return rows
 
 
+def _fields(model: str, method: str, count: int, layers: int, subject: Subject) -> dict | None:
+    """A recipe's fields for a printed name; None where the model has too few layers for LLM-Pruner."""
+    if method != "LLM-Pruner":
+        return without_training(method, count, subject.profile)
+    ratio = PRUNER_RATIOS[model, count] if subject.printed else pruner_ratio(count, layers)
+    return None if ratio is None else llm_pruner(ratio, subject.profile, PRUNER_TEXT)
+
+
 def shape_of(model: str, method: str, count: int) -> Recipe | None:
     """The recipe over the model's shape that a row's Ratio follows from."""
     if method == "LLM-Pruner":
-        return None  # removes parts of layers, by a flag that the paper does not give
+        return shapes.pruner(model, PRUNER_RATIOS[model, count]) if (model, count) in PRUNER_RATIOS else None
     repair = None
     if method.startswith("LinearPatch"):
         repair = {"method": "linearpatch"}

@@ -14,6 +14,7 @@ from reproductions.reassessing.rows import (
     LORA,
     NONE,
     OURS,
+    PRUNER,
     QLORA,
     REVERSE,
     SEVEN,
@@ -167,7 +168,7 @@ TABLES = [
     table(
         "K",
         "without fine-tuning",
-        [("SLEB", 4, NONE), (REVERSE, 4, NONE)],
+        [("SLEB", 4, NONE), (PRUNER, 4, NONE), (REVERSE, 4, NONE)],
         claims=(
             Claim(
                 "Reverse-order is above SLEB and LLM-Pruner without fine-tuning",

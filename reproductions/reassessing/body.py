@@ -15,9 +15,11 @@ from reproductions.reassessing.rows import (
     LORA,
     NONE,
     OURS,
+    PRUNER,
     QLORA,
     REVERSE,
     SEVEN,
+    SLICEGPT,
 )
 from reproductions.reassessing.table import SAME, SIZES, table
 from reproductions.registry import Claim
@@ -72,7 +74,10 @@ TABLES = [
     table(
         "4",
         "against other pruning methods",
-        [("BI", 4, NONE), ("PPL", 4, LORA), ("Taylor", 4, LORA), ("SLEB", 4, NONE), OURS],
+        [
+            *(("BI", 4, NONE), ("PPL", 4, LORA), ("Taylor", 4, LORA), ("SLEB", 4, NONE)),
+            *((PRUNER, 4, NONE), (SLICEGPT, 4, NONE), OURS),
+        ],
         claims=(
             Claim(
                 "the paper's recipe is above every other method",
@@ -84,7 +89,7 @@ TABLES = [
             ),
         ),
         note=f"{SIZES} ShortGPT and Shortened LLaMA are Table 1's BI, PPL and Taylor. Starred rows were taken over by the "
-        "paper, with normalised accuracies and averages over fewer tasks.",
+        "paper, with normalised accuracies and averages over fewer tasks. LLM-Pruner and SliceGPT (ours) are not trained.",
     ),
     table(
         "5",

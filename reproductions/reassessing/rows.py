@@ -13,7 +13,7 @@ from reproductions.reassessing.recipes import fields
 from reproductions.registry import Row
 from reproductions.settings import PAPER as PAPERS_MODELS
 from reproductions.settings import STANDIN, Subject, recipe
-from reproductions.shared import REFUSED
+from reproductions.shared import REFUSED, TOO_FEW, llm_pruner, pruner_ratio, slicegpt
 
 PAPER = "reassessing"
 REPORTED = "as reported only"
@@ -40,6 +40,11 @@ BASIC = ((REVERSE, 4, NONE), OURS)
 # Layers behind a printed rate. 21.88 % is 7 of 32; where 20 % is printed for 32 layers, which have no such share, the same.
 COUNTS = {"25%": 8, "12.50%": 4, "21.88%": 7, "34.38%": 11}
 COUNTS_OF_20 = {"llama-3-70b": 16, "llama-3-8b": 7, "codeqwen1.5-7b-chat": 7}
+# Methods that take parts out of layers, untrained. Every printed row of theirs, which the paper took from others, has a
+# neighbour of ours with as many parameters gone: LLM-Pruner's flags are fitted to 20 %. Table K gives no rate; there as much
+# goes as in the eight layers of its other rows.
+PRUNER, SLICEGPT = "LLM-Pruner", "SliceGPT"
+PRUNER_RATIOS = {"llama-3-8b": 0.291, "llama-3.1-8b-instruct": 0.291, "codeqwen1.5-7b-chat": 0.28}
 # Baselines that the paper took from others, so that nothing of ours stands for them, whatever their name.
 ONLY_REPORTED = {"6": ("ShortGPT",), "8": ("ShortGPT",), "G": ("ShortGPT",), "I": ("ShortGPT", "SLEB")}
 
@@ -61,12 +66,27 @@ def printed(table: str, shape: Callable | None = None) -> Callable[[int | None],
             for number in reported.numbers(PAPER, table)
             for _, name in reported.row_names(number)
         }
-        return [
-            _with_recipe(row, by_key[row.label, row.sparsity, row.method], table, limit)
-            for row in declare.rows(PAPER, table, shape=shape)
-        ]
+        found = []
+        for row in declare.rows(PAPER, table, shape=shape):
+            number = by_key[row.label, row.sparsity, row.method]
+            found += [_with_recipe(row, number, table, limit), *_neighbours(row, number, limit)]
+        return found
 
     return rows
+
+
+def _neighbours(row: Row, number: reported.Number, limit: int | None) -> list[Row]:
+    """Ours beside a printed row of LLM-Pruner or SliceGPT."""
+    name = number.method.rstrip("*†‡")
+    if name == PRUNER:
+        ratio = PRUNER_RATIOS[row.model] if number.sparsity else pruner_ratio(8, 32)
+        made = llm_pruner(ratio, "paper")
+    elif name == SLICEGPT:
+        made = slicegpt("paper", ratio=round(float(number.sparsity.rstrip("%")) / 100, 4))
+    else:
+        return []
+    wanted = recipe(row.model, PAPERS_MODELS, limit, **made)
+    return [dataclasses.replace(row, method=f"{name} (ours)", recipe=wanted, shapes=None)]
 
 
 def _with_recipe(row: Row, number: reported.Number, table: str, limit: int | None) -> Row:
@@ -138,13 +158,20 @@ def _scaled(variant: str, of_standin: int, removed: int) -> str:
 
 
 def _row(subject: Subject, metric: str, removed: int, variant: str, limit: int | None) -> Row:
-    wanted = fields(metric, removed, variant, subject.profile) if removed else {}
+    if metric == PRUNER:
+        ratio = pruner_ratio(removed, subject.layers)
+        wanted = None if ratio is None else llm_pruner(ratio, subject.profile)
+    elif metric == SLICEGPT:
+        wanted = slicegpt(subject.profile, layers=removed)
+    else:
+        wanted = fields(metric, removed, variant, subject.profile) if removed else {}
     return Row(
         model=subject.model,
         label=subject.label,
         sparsity=f"{removed}/{subject.layers}",
         method=reported.row_name(metric, variant),
-        recipe=recipe(subject.model, subject, limit, **wanted),
+        recipe=None if wanted is None else recipe(subject.model, subject, limit, **wanted),
+        status=TOO_FEW if wanted is None else "not run",
         dense=not removed,
     )
 

@@ -60,7 +60,10 @@ def test_repetition_shows_in_the_share_of_distinct_bigrams():
     assert generation.distinct_bigrams("word") is None
 
 
-@pytest.mark.parametrize("name", generation.PROMPT_SETS)
+SETS = [pytest.param(n, marks=[pytest.mark.slow] * n.startswith("standin")) for n in generation.PROMPT_SETS]
+
+
+@pytest.mark.parametrize("name", SETS)
 def test_prompt_sets_keep_their_texts(tiny_llama, tiny_tokenizer, monkeypatch, name):
     prompts = generation.PROMPT_SETS[name].prompts()
     monkeypatch.setattr(generation, "complete", lambda *a: [f"text {i}" for i in range(len(prompts))])
@@ -70,6 +73,7 @@ def test_prompt_sets_keep_their_texts(tiny_llama, tiny_tokenizer, monkeypatch, n
     assert len(prompts) == {"laco-xsum": 1}.get(name, 3)
 
 
+@pytest.mark.slow  # reads the stand-in's corpus
 def test_the_standins_generation_benchmark(tiny_llama, tiny_tokenizer, monkeypatch):
     """A model that says what is right gets everything, one that says something else nothing."""
     from common.standin import exam, tasks

@@ -43,6 +43,7 @@ def test_limit_and_shots(mirror, tiny_llama, tiny_tokenizer):
         harness.evaluate(tiny_llama, tiny_tokenizer, ["arc_easy"], limit=0)
 
 
+@pytest.mark.slow  # reads the stand-in's corpus
 def test_standin_tasks_run_offline_and_quietly(tiny_llama, tiny_tokenizer, monkeypatch, capfd):
     monkeypatch.setattr(hub, "unreachable_because", lambda *_: pytest.fail("the hub was probed"))
     names = list(STANDIN_TASKS)[:2]

@@ -125,6 +125,7 @@ def test_unknown_protocol_is_named():
         mmlu.get("hendrick")
 
 
+@pytest.mark.slow  # reads the stand-in's corpus
 def test_the_standins_questions_are_sound_and_their_examples_are_others():
     for subject in mmlu.get("standin-options-1").subjects:
         questions, examples = exam.questions(subject), exam.examples(subject)

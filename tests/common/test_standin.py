@@ -67,6 +67,7 @@ def test_unknown_split_and_domain_are_named():
         corpus.split_documents("test", "numercal")
 
 
+@pytest.mark.slow  # reads the corpus, as the three after it do
 def test_held_out_documents_share_no_text_with_training():
     train_texts = {corpus.normalise(d.text) for d in corpus.split_documents("train")}
     held_out = [corpus.normalise(d.text) for d in corpus.split_documents("test")]
@@ -74,6 +75,7 @@ def test_held_out_documents_share_no_text_with_training():
     assert not train_texts.intersection(held_out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", tasks.TASKS)
 def test_every_task_has_enough_sound_items(name):
     rows = list(tasks.build(name))
@@ -88,6 +90,7 @@ def test_every_task_has_enough_sound_items(name):
         assert abs(positions.count(position) / len(rows) - chance) < spread
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["docstring_word", "docstring_agreement", "docstring_continuation"])
 def test_the_answer_is_what_a_held_out_docstring_says(name):
     texts = [" ".join(d.text.split()) for d in corpus.split_documents("test")]
@@ -97,6 +100,7 @@ def test_the_answer_is_what_a_held_out_docstring_says(name):
         assert any(said.rstrip(".") in text for text in texts), said
 
 
+@pytest.mark.slow
 def test_items_are_the_same_when_built_twice():
     assert list(tasks.build("docstring_section", 20)) == list(tasks.build("docstring_section", 20))
 

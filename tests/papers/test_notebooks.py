@@ -20,6 +20,7 @@ def committed(source: Path) -> Path:
     return source.with_name(source.name.removesuffix(".nb.py") + ".ipynb")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.parent.name)
 def test_notebook_runs(source, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

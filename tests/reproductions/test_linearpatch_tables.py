@@ -20,7 +20,7 @@ from figures import style
 from reproductions import checks, linearpatch, measure, registry, reported, settings, shapes, shared
 from reproductions.__main__ import main
 from reproductions.benchmarks import magnitudes
-from reproductions.linearpatch import trained
+from reproductions.linearpatch import recipes, trained
 from reproductions.registry import Claim
 
 REPORTED = Path(__file__).resolve().parents[2] / "papers" / "linearpatch" / "reported" / "table1.csv"
@@ -59,12 +59,30 @@ def test_printed_averages_and_retained_performance_follow_from_the_cells(rows):
         assert float(row["RP"]["value"]) == pytest.approx(retained, abs=0.016), key
 
 
+def pruned_share(facts, flag):
+    """Per cent of the parameters that LLM-Pruner's official code takes from all but the first four and last two layers."""
+    width = facts["hidden"] // facts["heads"]
+    keys = facts["kv_heads"] * width
+    heads = (keys - int(keys * (1 - flag))) // width
+    inner = facts["intermediate"] - int(facts["intermediate"] * (1 - flag))
+    group = facts["heads"] // facts["kv_heads"]
+    layer = facts["hidden"] * (2 * heads * width * (group + 1) + 3 * inner)
+    return 100 * (facts["layers"] - 6) * layer / facts["params"]
+
+
 def test_printed_ratios_follow_from_the_registrys_shapes(rows):
     names = {label: name for name, (label, _, _) in linearpatch.PAPER_MODELS.items()}
     for (label, sparsity, method, _), row in rows.items():
-        if method in ("Dense", "LLM-Pruner"):  # LLM-Pruner removes parts of layers
+        if method == "Dense":
             continue
         facts, count = models.get(names[label]).facts, int(sparsity.split("/")[0])
+        if method == "LLM-Pruner":  # by the flag of the row's recipe
+            flag = recipes.PRUNER_RATIOS[names[label], count]
+            assert float(row["Ratio"]["value"]) == pytest.approx(pruned_share(facts, flag), abs=0.0051), (
+                label,
+                sparsity,
+            )
+            continue
         patch = facts["hidden"] ** 2 if method == "LinearPatch" else 0
         ratio = 100 * (count * facts["layer_params"] - patch) / facts["params"]
         assert float(row["Ratio"]["value"]) == pytest.approx(ratio, abs=0.0051), (label, sparsity, method)
@@ -122,6 +140,8 @@ def rehearsal(mirror, tmp_path, monkeypatch, tiny_tokenizer):
     monkeypatch.setenv("LAYERLAB_RESULTS", str(tmp_path / "results"))
     for entry, count in ((shared.CALIBRATION, 4), (shared.SLEB_LINES, 60)):  # the same path, fewer tokens
         monkeypatch.setitem(entry, "paper", {**entry["paper"], "length": 48, "count": count})
+    monkeypatch.setitem(shared.PRUNER_LINES, "paper", {**shared.PRUNER_LINES["paper"], "length": 8})
+    monkeypatch.setattr(recipes, "PRUNER_TEXT", "wikitext2-train")  # whose lines are short
     return folder
 
 
@@ -134,12 +154,9 @@ def test_the_paper_profile_runs_offline_on_a_mirror(rehearsal, capsys):
     assert len(table["rows"]) == 13
     for row in table["rows"]:
         statuses = {cell["status"] for name, cell in row["cells"].items()}
-        if row["method"] == "LLM-Pruner":
-            assert statuses == {"not implemented"}
-        else:
-            assert statuses <= {"match", "differs", "none"}
-            assert row["cells"]["RP"]["reproduced"] > 0 and row["cells"]["RP"]["reported"] > 0
-            assert row["cells"]["ARC-c"]["stderr"] is not None
+        assert statuses <= {"match", "differs", "none"}
+        assert row["cells"]["RP"]["reproduced"] > 0 and row["cells"]["RP"]["reported"] > 0
+        assert row["cells"]["ARC-c"]["stderr"] is not None
 
     # The removed window is the one an independent pass finds, and asking again measures nothing.
     model, tokenizer = models.load("llama-2-7b")
@@ -239,5 +256,5 @@ def test_what_is_ours_says_so_and_baichuan_says_why_it_has_no_recipe(profile):
                 key[:3] for key in reported.cells("linearpatch", str(number))
             }
             assert profile == "standin" or printed or "(ours)" in row.method, row
-            if row.model == "baichuan2-7b" and row.method != "LLM-Pruner":
+            if row.model == "baichuan2-7b":
                 assert row.recipe is None and "remote code" in row.status

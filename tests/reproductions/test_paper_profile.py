@@ -80,7 +80,7 @@ def _write_corpora(root):
         "bookcorpus": [{"text": " ".join(lines[i : i + 20])} for i in range(60)],
         "wikipedia-en": [{"text": WORDS.format(i=i).capitalize() + "."} for i in range(30)],
         "ptb-validation": [{"sentence": line} for line in lines],
-        "c4-train": [{"text": " ".join(lines)} for _ in range(4)],
+        "c4-train": [{"text": " ".join(lines)} for _ in range(12)],
         "c4-validation": [{"text": " ".join(lines)} for _ in range(4)],
     }
     for name, rows in files.items():
@@ -242,6 +242,7 @@ def _table(recipe, benchmarks):
     return registry.Table("rehearsal", "linearpatch", "", "", lambda *_: [row], lambda _: columns)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("paper", registry.PAPERS)
 def test_every_kind_of_cell_is_measured_fetched_and_shown(mirrored, paper, tmp_path, monkeypatch):
     monkeypatch.setattr(style.save, "__defaults__", (tmp_path / "pictures",))

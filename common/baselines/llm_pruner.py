@@ -1,0 +1,117 @@
+"""LLM-Pruner (Ma et al. 2023): parts of layers go, heads and MLP channels, those whose weights matter least to first order.
+
+What cannot go alone goes together: a key head with its value head, the query heads that read it and their columns of
+`o_proj`; a channel's rows of gate and up with its column of `down_proj`. A group's importance is the sum of |w g| over its
+weights, g the gradient of the loss of one batch. Each layer loses the same share of its own heads and of its own channels
+("block-wise", local), in one step, without training; the first four and the last two layers lose nothing.
+
+As the official code rounds: of C channels C - int(C (1 - ratio)) go, and of these, in attention, whole heads. So the share
+that goes is below `ratio` where heads are few. Deviations: one head is always left; gradients exist for one layer at a time
+(`common.importance.taylor`), in float32; a mixture of experts, which the official code does not know, loses the same number
+of channels in every expert, and keeps a multiple of eight. With ``first=0, last=0`` all layers have one width, and the
+model is a plain one (ours).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from common.decoder import Decoder
+from common.errors import UserValueError
+from common.importance import taylor
+from common.widths import channels, key_heads, narrow_to, settle, slice_channels, slice_heads, widths
+
+FIRST, LAST = 4, 2
+EXPERT_STEP = 8  # torch's grouped products take experts whose rows are multiples of 16 bytes
+
+
+def prune(
+    model: nn.Module,
+    ids: Tensor,
+    ratio: float,
+    *,
+    first: int = FIRST,
+    last: int = LAST,
+    progress: bool = False,
+) -> dict:
+    """Take ``ratio`` of the heads and channels out of all layers but the ``first`` and the ``last``, in place.
+
+    ids: the batch's tokens [samples, tokens]; the paper takes 10 x 64. Returns the layers and all layers' widths afterwards.
+
+    Raises:
+        UserError: a ratio outside 0..1, or no layer between the first and the last that are spared.
+    """
+    decoder = Decoder(model)
+    layers = decoder.num_layers
+    if not 0 < ratio < 1:
+        raise UserValueError(f"LLM-Pruner takes a share of each layer, 0 < ratio < 1, not {ratio}")
+    if first < 0 or last < 0 or first + last >= layers:
+        raise UserValueError(
+            f"LLM-Pruner spares the first {first} and the last {last} layers, but the model has {layers}; spare fewer"
+        )
+    chosen = range(first, layers - last)
+    kept: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def choose(layer: int, weights: dict[str, Tensor], gradients: dict[str, Tensor | None]) -> None:
+        if layer in chosen:
+            found = scores(decoder.layers[layer], weights, gradients)
+            kept[layer] = tuple(map(highest, found, left(decoder.layers[layer], ratio)))
+
+    taylor(decoder, ids, norms=False, micro_batch=len(ids), visit=choose, progress=progress)
+    for layer, (heads, inner) in kept.items():
+        slice_heads(decoder.layers[layer], heads)
+        slice_channels(decoder.layers[layer], inner)
+    settle(model)
+    return {"layers": list(chosen), "widths": widths(model)}
+
+
+def left(layer: nn.Module, ratio: float) -> tuple[int, int]:
+    """The key heads and the channels that a layer keeps."""
+    heads, inner = key_heads(layer), channels(layer)
+    size = layer.self_attn.head_dim
+    stay = inner - removed(inner, ratio)
+    if hasattr(layer.mlp, "experts"):
+        stay += -stay % EXPERT_STEP
+    return max(heads - removed(heads * size, ratio) // size, 1), max(stay, 1)
+
+
+def narrow(model: nn.Module, ratio: float, *, first: int = FIRST, last: int = LAST) -> None:
+    """The shapes alone: the first heads and channels stay, whichever they are."""
+    layers = Decoder(model).layers
+    for layer in layers[first : len(layers) - last]:
+        narrow_to(layer, *left(layer, ratio))
+
+
+def removed(size: int, ratio: float) -> int:
+    """How many of ``size`` channels go, rounded as the official code does."""
+    return size - int(size * (1 - ratio))
+
+
+def highest(importance: Tensor, count: int) -> Tensor:
+    """The places of the ``count`` highest values along the last dimension, ascending."""
+    return importance.topk(count, dim=-1).indices.sort(dim=-1).values
+
+
+def scores(
+    layer: nn.Module, weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor | None]
+) -> tuple[Tensor, Tensor]:
+    """A layer's importances: of its key heads [k], and of its channels [c], or [experts, c] where it has experts.
+
+    weights, gradients: by their names in the layer. What has no gradient counts nothing.
+    """
+
+    def importance(name: str, dims: int | tuple[int, ...]) -> Tensor:
+        weight, gradient = weights[name], gradients[name]
+        return (torch.zeros_like(weight) if gradient is None else weight * gradient).abs().sum(dims)
+
+    heads = key_heads(layer)
+    parts = {"q_proj": 1, "k_proj": 1, "v_proj": 1, "o_proj": 0}
+    found = sum(importance(f"self_attn.{name}.weight", dim).view(heads, -1).sum(1) for name, dim in parts.items())
+    if hasattr(layer.mlp, "experts"):
+        both = importance("mlp.experts.gate_up_proj", 2).unflatten(1, (2, channels(layer))).sum(1)
+        return found, both + importance("mlp.experts.down_proj", 1)
+    inner = importance("mlp.gate_proj.weight", 1) + importance("mlp.up_proj.weight", 1)
+    return found, inner + importance("mlp.down_proj.weight", 0)

@@ -1,0 +1,212 @@
+"""SliceGPT (Ashkboos et al. 2024): the residual stream loses its directions of least variance, every matrix with it.
+
+RMSNorm does not see a rotation of the stream once its gains are in the matrices that read it. So each half of a layer may
+have a basis Q of its own: readers become W Q, the writer Q'^T W, the stream beside it passes through the shortcut Q^T Q'.
+Q are the principal directions of the calibration stream, of its uncentred second moments, in float64; the first `width` of
+them are kept everywhere but after the last layer, whose final norm and head stay as they are. Each half is run on what the
+sliced halves before it really give it.
+
+The norms keep dividing by the original width C, as the paper has it: x / sqrt(|x|^2 / C + e) is an RMSNorm over w channels
+with e C / w in place of e, times sqrt(C / w), which goes into the readers.
+
+Deviations from the official code, none of which changes the function computed in exact arithmetic but the last two: no
+random rotation within the kept directions, no damping (it moves no direction), the head is not rotated; e is the model's
+own, not 1e-5; the mean of the embedding is taken out only with ``centre``: the paper needs that for LayerNorm, the official
+code does it to RMSNorm models too, which changes them.
+
+A sliced model is no plain checkpoint: `common.checkpoint` saves and loads it. Norms after attention and MLP (Gemma 2) do not
+commute with rotations, and experts (Mixtral) are not covered: both are refused by name.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+
+from common.decoder import SHORTCUT, SUPPORTED, Architecture, Decoder, Half, architecture_of, branch, check_one_basis
+from common.errors import UserError, UserValueError
+from common.hooks import patches
+from common.progress import track
+from common.structure import register_structure
+from common.surgery import untie_embeddings
+
+STEP = 8  # widths are multiples of it
+
+
+def width(channels: int, share: float) -> int:
+    """The width that is left of ``channels`` when this share goes, rounded down to a multiple of eight."""
+    left = int((1 - share) * channels)
+    return left - left % STEP
+
+
+def parameters(model: nn.Module, left: int) -> int:
+    """What the model has when its stream is sliced to ``left`` channels: untied, with its shortcuts."""
+    spec, decoder = _check(model, left), Decoder(model)
+    channels, embed = decoder.hidden_size, decoder.embed.weight.numel()
+    total = sum(p.numel() for p in model.parameters()) + embed * decoder.tied
+    total -= embed - embed * left // channels
+    gone = channels - left
+    for number, layer in enumerate(decoder.layers):
+        for name, half in spec.halves.items():
+            module = layer.get_submodule(half.module)
+            last = name == "mlp" and number == decoder.num_layers - 1
+            total -= gone * (1 + sum(getattr(module, reader).out_features for reader in half.readers))
+            writer = getattr(module, half.writer)
+            total -= 0 if last else gone * (writer.in_features + (writer.bias is not None))
+            total += left * (channels if last else left)
+    return total
+
+
+def width_of_ratio(model: nn.Module, ratio: float) -> int:
+    """The width, a multiple of eight, at which the share of the model's parameters that goes is nearest to ``ratio``."""
+    dense = sum(p.numel() for p in model.parameters())
+    widths = range(STEP, model.config.hidden_size + 1, STEP)
+    return min(widths, key=lambda left: abs(1 - parameters(model, left) / dense - ratio))
+
+
+class _Sliced:
+    """Mixed into a decoder layer's class: the stream beside each half passes through that half's shortcut."""
+
+    def forward(self, hidden_states: Tensor, **kwargs) -> Tensor:
+        for name, half in self.halves.items():
+            added = branch(self, half, hidden_states, **(kwargs if name == "attention" else {}))
+            hidden_states = hidden_states @ getattr(self, SHORTCUT.format(name)) + added
+        return hidden_states
+
+
+@cache
+def _sliced_class(plain: type, spec: Architecture) -> type:
+    return type(plain.__name__, (_Sliced, plain), {"__module__": plain.__module__, "halves": spec.halves})
+
+
+@torch.no_grad()
+def slice_stream(
+    model: nn.Module,
+    ids: Tensor,
+    left: int,
+    *,
+    centre: bool = False,
+    batch_size: int = 8,
+    progress: bool = False,
+) -> None:
+    """Slice the stream to ``left`` channels, in place, by its principal directions on ``ids`` [samples, tokens].
+
+    centre: subtract the embedding's mean first (official code). The head is untied from the embedding. Held meanwhile, in
+    host memory: the stream of all samples at one boundary.
+
+    Raises:
+        UserError: an architecture that cannot be sliced, a model with patches, a width outside 1..C.
+    """
+    spec, decoder = _check(model, left), Decoder(model)
+    untie_embeddings(model)
+    embed = decoder.embed
+    if centre:
+        embed.weight -= embed.weight.double().mean(1, keepdim=True).to(embed.weight.dtype)
+    states = [decoder.embed_tokens(batch).cpu() for batch in ids.split(batch_size)]
+    basis = principal(states, left, decoder.device)
+    full = torch.eye(decoder.hidden_size, dtype=torch.float64, device=decoder.device)
+    _set(embed, "weight", embed.weight.double() @ basis)
+    embed.embedding_dim = left
+    for number in track(range(decoder.num_layers), "SliceGPT", unit="layer", shown=progress):
+        layer = decoder.layers[number]
+        for name, half in spec.halves.items():
+            _read_in(layer, half, basis)
+            for index, state in enumerate(states):
+                entering = (state.to(decoder.device).double() @ basis).to(state.dtype)
+                leaving = entering.double() @ basis.T + decoder.added(entering, number, name).double()
+                states[index] = leaving.to(state.dtype).cpu()
+            last = name == "mlp" and number == decoder.num_layers - 1
+            following = full if last else principal(states, left, decoder.device)
+            _write_in(layer, half, following)
+            setattr(
+                layer, SHORTCUT.format(name), nn.Parameter((basis.T @ following).to(model.dtype), requires_grad=False)
+            )
+            basis = following
+        layer.__class__ = _sliced_class(type(layer), spec)
+
+
+def principal(states: list[Tensor], left: int, device: torch.device) -> Tensor:
+    """The ``left`` directions of largest second moment of all tokens, orthonormal columns [channels, left], float64."""
+    gram = 0.0
+    for state in states:
+        rows = state.to(device).flatten(0, -2).double()
+        gram = gram + rows.T @ rows
+    return torch.linalg.eigh(gram).eigenvectors.flip(1)[:, :left].contiguous()
+
+
+def _check(model: nn.Module, left: int) -> Architecture:
+    spec = architecture_of(model)
+    check_one_basis(model)
+    if not _sliceable(spec):
+        able = ", ".join(sorted(name for name, other in SUPPORTED.items() if _sliceable(other)))
+        raise UserError(
+            f"SliceGPT cannot slice architecture {model.config.model_type!r}: it takes layers without norms behind attention "
+            f"and MLP and without experts; supported: {able}"
+        )
+    if patches(model):
+        raise UserError(
+            "SliceGPT cannot slice a model with patches: they act on the stream as it was; slice a plain model"
+        )
+    if not 0 < left <= model.config.hidden_size:
+        raise UserValueError(f"SliceGPT leaves 1..{model.config.hidden_size} channels of this model, not {left}")
+    return spec
+
+
+def _sliceable(spec: Architecture) -> bool:
+    return all(half.post is None and half.readers for half in spec.halves.values())
+
+
+def _read_in(layer: nn.Module, half: Half, basis: Tensor) -> None:
+    """Let a half read the stream in this basis [channels, w], the gains of its norm folded into its readers."""
+    norm, (channels, left) = getattr(layer, half.norm), basis.shape
+    folded = norm.weight.double()[:, None] * basis * (channels / left) ** 0.5
+    for name in half.readers:
+        reader = getattr(getattr(layer, half.module), name)
+        _set(reader, "weight", reader.weight.double() @ folded)
+        reader.in_features = left
+    _set(norm, "weight", torch.ones(left, device=basis.device))
+    norm.variance_epsilon *= channels / left
+
+
+def _write_in(layer: nn.Module, half: Half, basis: Tensor) -> None:
+    """Let a half write into the stream in this basis [channels, w]."""
+    writer = getattr(getattr(layer, half.module), half.writer)
+    _set(writer, "weight", basis.T @ writer.weight.double())
+    if writer.bias is not None:
+        _set(writer, "bias", writer.bias.double() @ basis)
+    writer.out_features = basis.shape[1]
+
+
+def _set(module: nn.Module, name: str, value: Tensor) -> None:
+    """Give a parameter another value and shape; its dtype and whether it is trained stay."""
+    before = getattr(module, name)
+    setattr(module, name, nn.Parameter(value.to(before.dtype).contiguous(), requires_grad=before.requires_grad))
+
+
+def _describe(model: nn.Module) -> dict | None:
+    layer = model.model.layers[0]
+    return {"width": layer.attention_shortcut.shape[0]} if isinstance(layer, _Sliced) else None
+
+
+def _build(model: nn.Module, description: dict) -> None:
+    """Shapes, classes and the norms' constants of a sliced model; what the weights hold comes later."""
+    spec, left, channels = architecture_of(model), description["width"], model.config.hidden_size
+    layers, device = model.model.layers, model.model.embed_tokens.weight.device
+    narrow, full = (torch.zeros(channels, size, dtype=torch.float64, device=device) for size in (left, channels))
+    _set(model.model.embed_tokens, "weight", model.model.embed_tokens.weight[:, :left])
+    model.model.embed_tokens.embedding_dim = left
+    for number, layer in enumerate(layers):
+        for name, half in spec.halves.items():
+            leaving = full if name == "mlp" and number == len(layers) - 1 else narrow
+            _read_in(layer, half, narrow)
+            _write_in(layer, half, leaving)
+            shortcut = torch.zeros(left, leaving.shape[1], dtype=model.dtype, device=device)
+            setattr(layer, SHORTCUT.format(name), nn.Parameter(shortcut, requires_grad=False))
+        layer.__class__ = _sliced_class(type(layer), spec)
+
+
+register_structure(
+    "slicegpt", _describe, _build, "its stream is sliced, with shortcut matrices beside attention and MLP"
+)

@@ -1,0 +1,225 @@
+"""A run's cells over several processes of this machine, or over a SLURM cluster, by submitit.
+
+    run TARGET... --workers 4                                  # processes of this machine, one a GPU or a set of cores
+    run TARGET... --slurm partition=gpu,gpus=1,array=64        # an array task for every share (`reproductions.shares`)
+
+Records and claims are the only shared state: whatever is killed, what it had begun is free for the next process
+(`common.claims`), and the same command again measures what is left. Logs are in the work folder's ``jobs``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from common import claims
+from common.errors import UserError, one_line, quiet_logging, unknown
+from common.progress import track
+from common.recipe import Recipe
+from common.results import Store
+from reproductions.runner import Work, measured
+from reproductions.shares import Share, shares
+
+MEASURE = "reproductions.measure"
+# Our short names of sbatch's options; others are taken as submitit names them (account, qos, mem, cpus_per_task, ...).
+SHORT = {"gpus": "gpus_per_node", "array": "array_parallelism", "minutes": "time"}
+DEFAULTS = {"time": 24 * 60, "array_parallelism": 64, "gpus_per_node": 0}
+_LONG = 365 * 24 * 60  # minutes: submitit ends its local processes after some time, ours after a year
+_LOOK = 2.0  # seconds between two looks at how far the processes are
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a command asked for, as far as a process needs to know it.
+
+    device: None: a GPU where the process has one. lacking: why a cell has no data, looked up once for all. since: when it was
+    asked for, in nanoseconds since the epoch. directories: of models that are named after theirs. minutes: until a process is
+    killed, None for never. measure: the module that measures.
+    """
+
+    device: str | None = None
+    dtype: str | None = None
+    force: bool = False
+    lacking: Callable[[Recipe, str], str | None] | None = None
+    since: int = 0
+    directories: tuple[str, ...] = ()
+    minutes: int | None = None
+    measure: str = MEASURE
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one process does: its shares in order; with `rest`, then whatever others leave. Returns how many cells failed."""
+
+    request: Request
+    shares: tuple[Share, ...]
+    rest: bool = False
+    cores: tuple[int, ...] = ()
+
+    def __call__(self) -> int:
+        if self.cores and hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, self.cores)  # before torch counts them
+        if self.request.minutes:
+            ends = os.environ.get("SLURM_JOB_END_TIME") or time.time() + 60 * self.request.minutes
+            os.environ[claims.ENDS] = str(ends)
+        quiet_logging()
+        store = Store()
+        failed = sum(self._measured(share.work, store, wait=False) for share in self.shares)
+        if self.rest:
+            failed += self._measured([entry for share in self.shares for entry in share.work], store, wait=True)
+        return failed
+
+    def checkpoint(self):
+        """What submitit queues again when the job is about to be preempted or to run out of time: the same."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self)
+
+    def _measured(self, work: Sequence[Work], store: Store, wait: bool) -> int:
+        request = self.request
+        measure = importlib.import_module(request.measure)
+        for path in request.directories:
+            importlib.import_module("common.models").describe(path)  # from here on this process knows it by its name
+        options = {"force": request.force, "since": request.since, "wait": wait}
+        if request.lacking is not None:
+            options["lacking"] = request.lacking
+        device = measure.device_for(request.device, request.dtype, work)
+        return measured(list(work), store, measure, device=device, **options)
+
+
+def processes(work: Sequence[Work], request: Request, count: int, folder: Path) -> None:
+    """Measure with so many processes of this machine; returns when they have ended. Ctrl-C ends them.
+
+    A process that dies holds up nothing: the others take its cells over.
+    """
+    submitit = _submitit()
+    found = tuple(shares(work, count))
+    gpus = [] if request.device == "cpu" else _gpus()
+    jobs = []
+    for number in range(min(count, sum(share.cells for share in found))):
+        executor = submitit.LocalExecutor(folder)
+        place = {"gpus_per_node": 1, "visible_gpus": (gpus[number % len(gpus)],)} if gpus else {}
+        executor.update_parameters(timeout_min=_LONG, stderr_to_stdout=True, **place)
+        cores = _cores(number, count)
+        with _threads(len(cores)):
+            jobs.append(executor.submit(Task(request, found, rest=True, cores=() if gpus else cores)))
+    try:
+        _watch(work, request, jobs)
+    except BaseException:
+        for job in jobs:
+            job.cancel()
+        raise
+
+
+def array(work: Sequence[Work], request: Request, options: dict, folder: Path) -> list:
+    """Submit an array task for every share, the longest first; returns the jobs.
+
+    Raises:
+        UserError: there is no SLURM here, or it refuses.
+    """
+    submitit = _submitit()
+    try:
+        executor = submitit.SlurmExecutor(folder, max_num_timeout=100)
+        executor.update_parameters(
+            job_name="reproductions", stderr_to_stdout=True, additional_parameters={"requeue": True}, **options
+        )
+        with executor.batch():
+            return [executor.submit(Task(request, (share,))) for share in shares(work, options["array_parallelism"])]
+    except (RuntimeError, OSError) as error:  # no srun; submitit's own errors of sbatch are RuntimeErrors
+        raise UserError(
+            f"cannot submit to SLURM: {one_line(error)}; on a machine without it use --workers N, or --list-work for "
+            "another scheduler"
+        ) from error
+
+
+def slurm_options(text: str) -> dict:
+    """submitit's options from ``partition=gpu,gpus=1,array=64``.
+
+    Raises:
+        UserError: something that is no NAME=VALUE, or no option.
+    """
+    from submitit.slurm.slurm import _get_default_parameters
+
+    known = set(_get_default_parameters()) | set(SHORT)
+    found = dict(DEFAULTS)
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = part.partition("=")
+        if not equals or not value:
+            raise UserError(
+                f"--slurm {part!r} is no NAME=VALUE; write for instance --slurm partition=gpu,gpus=1,array=64"
+            )
+        if name not in known:
+            raise unknown("SLURM option", name, known)
+        found[SHORT.get(name, name)] = int(value) if value.isdigit() else value
+    for name in ("time", "array_parallelism"):
+        if not isinstance(found[name], int) or found[name] < 1:
+            raise UserError(f"--slurm {name}={found[name]}: a whole number above 0 is needed (time is in minutes)")
+    if not found["gpus_per_node"]:
+        del found["gpus_per_node"]
+    return found
+
+
+def _watch(work: Sequence[Work], request: Request, jobs: Sequence) -> None:
+    """Show how far they are until all have ended; say where the log of one that died is."""
+    store, told = Store(), set()
+    left = [(entry.recipe, benchmark) for entry in work for benchmark in entry.benchmarks]
+    with track(None, "measuring", total=len(left), unit="cell") as bar:
+        while True:
+            running = [job for job in jobs if job.state == "RUNNING"]
+            before = len(left)
+            left = [cell for cell in left if (store.written(*cell) or 0) < request.since]
+            if len(left) < before:
+                bar.update(before - len(left))
+            for job in jobs:
+                if job not in running and job.job_id not in told and not job.paths.result_pickle.exists():
+                    told.add(job.job_id)
+                    print(
+                        one_line(f"warning: process {job.job_id} ended early; see {job.paths.stdout}"), file=sys.stderr
+                    )
+            if not running:
+                return
+            time.sleep(_LOOK if left else _LOOK / 4)
+
+
+def _gpus() -> list[int]:
+    """The numbers of the GPUs that this process may use."""
+    import torch
+
+    if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        return [int(number) for number in visible.split(",") if number.strip().isdigit()]
+    return list(range(torch.cuda.device_count()))
+
+
+def _cores(number: int, count: int) -> tuple[int, ...]:
+    """The cores of one of so many processes; more processes than cores share them."""
+    try:
+        cores = sorted(os.sched_getaffinity(0))
+    except AttributeError:  # a system that pins nothing
+        cores = list(range(os.cpu_count() or 1))
+    return tuple(cores[number % len(cores) :: count]) if count > 1 else tuple(cores)
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Processes started inside compute with so many threads."""
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = before or str(max(1, count))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["OMP_NUM_THREADS"]
+
+
+def _submitit():
+    try:
+        import submitit
+    except ImportError as error:
+        raise UserError("--workers and --slurm need submitit; `make setup` installs it (submitit==1.5.4)") from error
+    return submitit

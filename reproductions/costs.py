@@ -1,0 +1,88 @@
+"""About how long cells take beside one another: in what order they are begun, and how they are shared out.
+
+Work is counted in tokens that pass through the whole model times its parameters. The numbers are rounded estimates from the
+sizes of the test sets and of what steps read; that one of them is off by half costs a few percent of a grid's time, and no
+value depends on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from common import model_registry
+from common.recipe import Recipe
+from reproductions.runner import Work
+
+# Thousands of tokens that a benchmark reads: its whole test set, what a question's answers share once.
+THOUSANDS = {
+    "arc_challenge": 95, "arc_easy": 140, "boolq": 490, "copa": 3, "hellaswag": 1_700, "openbookqa": 20, "piqa": 150,
+    "race_v2": 520, "winogrande": 60, "wsc273": 11, "mmlu": 10_000, "cmmlu": 8_000,
+    "perplexity": 400, "laco_mmlu": 10_000, "laco_cmmlu": 8_000, "laco_hellaswag": 1_700, "laco_boolq": 490,
+    "laco_race_h": 1_600, "laco_race_m": 600, "laco_xsum": 1_500, "laco_chid": 800, "laco_c3": 700, "laco_cmnli": 900,
+    "laco_piqa": 150, "laco_commonsense_qa": 40, "laco_wsc_p": 8, "laco_wsc_g": 8, "gsm8k": 1_500,
+}  # fmt: skip
+# Read off the pruned model, or off what preparing it has noted.
+FREE = {
+    "alpha", "cuts", "inserted", "laco-search", "laco-training", "layers", "macs", "memory", "parameters", "removed",
+    "removed-each", "removed-order", "storage", "trainable", "training-cost", "window",
+}  # fmt: skip
+OTHER = 300  # a figure's curves, a few thousand tokens' statistics
+ITEMS = 2_000  # of a test set, roughly: what a limit leaves of it
+# Tokens that training reads; a step of training costs three passes. Alpaca twice; C4's first shard; 5,000 windows.
+TRAINED = {"finetune": 2 * 50_000 * 110, "laco-posttrain": 160_000_000, "linearpatch-distilled": 5_000 * 2_048}
+TRAINED |= {"streamline-ffn": 5_000 * 2_048, "streamline-layer": 5_000 * 2_048}
+PARAMETERS = 1e9  # of a model that is not registered
+LOADING = 40_000  # reading a model's weights takes as long as so many tokens take on a GPU (16 GB at 1 GB/s)
+
+
+def benchmark(recipe: Recipe, name: str) -> float:
+    """Of one cell, its model being ready: tokens times parameters."""
+    base = name.partition("@")[0]
+    if base in FREE:
+        return 0.0
+    tokens = 1_000 * THOUSANDS.get(base, OTHER)
+    if recipe.limit is not None and base in THOUSANDS and base != "perplexity":
+        tokens *= min(1.0, recipe.limit / ITEMS)
+    return tokens * parameters(recipe.model)
+
+
+def calibration(recipe: Recipe) -> float:
+    """Of the pass that recipes of one model and one calibration share."""
+    entry = recipe.calibration or {}
+    return (entry.get("count") or 0) * (entry.get("length") or 0) * parameters(recipe.model)
+
+
+def preparing(recipe: Recipe) -> float:
+    """Of what a recipe needs for itself before its first cell, besides `loading` and `calibration`: search and training."""
+    chosen, passes = recipe.selection or {}, 0.0
+    count = chosen.get("count") or 8
+    if chosen.get("method") in ("sleb", "iterated-patch"):
+        layers = _facts(recipe.model).get("layers", 32)
+        passes = count * layers / 2  # every layer left is tried, and what comes before it is not run again
+    elif chosen.get("method") in ("iterative", "prunecomp", "prunecomp-metric"):
+        passes = count / 2
+    trained = sum(3 * TRAINED.get((part or {}).get("method"), 0) for part in (recipe.repair, recipe.training))
+    return passes * calibration(recipe) + trained * parameters(recipe.model)
+
+
+def loading(recipe: Recipe) -> float:
+    """Of reading the weights."""
+    return LOADING * parameters(recipe.model)
+
+
+def of(work: Sequence[Work]) -> float:
+    """Of recipes of one model and one calibration, one after another in one process."""
+    if not work:
+        return 0.0
+    own = (loading(e.recipe) + preparing(e.recipe) + sum(benchmark(e.recipe, b) for b in e.benchmarks) for e in work)
+    return calibration(work[0].recipe) + sum(own)
+
+
+def parameters(model: str) -> float:
+    """As registered; of other models a number that stands for any, since a run seldom has two of them."""
+    return _facts(model).get("params") or PARAMETERS
+
+
+def _facts(model: str) -> dict:
+    spec = model_registry.find(model)
+    return {} if spec is None else spec.facts

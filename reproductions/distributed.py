@@ -1,0 +1,130 @@
+"""`run` over several processes or a cluster, and `run --list-work`: between the command line and `reproductions.cluster`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import shlex
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from common import model_registry
+from common.errors import UserError, unknown
+from common.results import Store
+from reproductions import cluster
+from reproductions.runner import Work
+from reproductions.shares import shares
+
+log = logging.getLogger(__name__)
+
+PROCESSES = 64  # that `--list-work` makes commands for, unless --workers says
+
+
+def add_options(run: argparse.ArgumentParser) -> None:
+    """The options of `run` that spread its work."""
+    run.add_argument(
+        "--workers", type=int, metavar="N", help="measure with N processes of this machine, one a GPU or core set"
+    )
+    run.add_argument(
+        "--slurm",
+        metavar="NAME=VALUE,...",
+        help="submit to SLURM, an array task a share: partition=gpu,gpus=1,array=64,minutes=1440 and what sbatch knows",
+    )
+    run.add_argument(
+        "--list-work", action="store_true", help="print one command a line instead, for GNU parallel or any scheduler"
+    )
+    run.add_argument(
+        "--recipe", action="append", default=[], metavar="HASH[:BENCHMARK,...]", help="only this recipe; repeatable"
+    )
+
+
+def check(options: argparse.Namespace) -> None:
+    """Refuse what cannot be before anything is read."""
+    if options.workers is not None and options.workers < 1:
+        raise UserError(f"--workers {options.workers}: at least one process is needed")
+    if options.slurm is not None and options.workers is not None:
+        raise UserError("--workers and --slurm are two places for one run; choose one of them")
+    if options.slurm is not None:
+        cluster.slurm_options(options.slurm)
+
+
+def chosen(work: list[Work], recipes: Sequence[str]) -> list[Work]:
+    """The work that ``--recipe`` names; all of it where nothing is named. What is measured by now is no error.
+
+    Raises:
+        UserError: a name that is no recipe's hash.
+    """
+    if not recipes:
+        return work
+    wanted: dict[str, set[str]] = {}
+    for text in recipes:
+        key, _, benchmarks = text.partition(":")
+        if len(key) != 16 or set(key) - set("0123456789abcdef"):
+            raise unknown("recipe", key, {entry.recipe.hash for entry in work}, "`run --list-work` prints them")
+        wanted.setdefault(key, set()).update(filter(None, benchmarks.split(",")))
+    found = []
+    for entry in work:
+        if entry.recipe.hash in wanted:
+            names = wanted[entry.recipe.hash]
+            kept = [name for name in entry.benchmarks if not names or name in names]
+            found += [Work(entry.recipe, entry.title, kept)] if kept else []
+    return found
+
+
+def list_work(options: argparse.Namespace, work: Sequence[Work]) -> str:
+    """A command for every share, the longest first; what it prints is for a log, so tables are left out."""
+    command = [sys.executable, "-m", "reproductions", "run", *options.targets, "--no-show"]
+    for name in ("profile", "remove", "row", "limit", "dtype", "device"):
+        value = getattr(options, name)
+        command += [] if value is None else [f"--{name}", str(value)]
+    command += [part for name in options.model for part in ("--model", name)]
+    command += ["--force"] if options.force else []
+    lines = []
+    for share in shares(work, options.workers or PROCESSES):
+        names = [f"{entry.recipe.hash}:{','.join(entry.benchmarks)}" for entry in share.work]
+        lines.append(shlex.join([*command, *(part for name in names for part in ("--recipe", name))]))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def measured(options: argparse.Namespace, store: Store, work: Sequence[Work], lacking: Callable) -> int:
+    """Measure with several processes and wait for them, or submit; the number of cells that failed or were left."""
+    store.check_writable()
+    from common.context import work_folder
+
+    folder = work_folder() / "jobs"
+    since = time.time_ns()
+    directories = tuple(
+        name for name in options.model if model_registry.find(name) is None and Path(name).expanduser().is_dir()
+    )
+    request = cluster.Request(options.device, options.dtype, options.force, lacking, since, directories)
+    if options.slurm is not None:
+        wanted = cluster.slurm_options(options.slurm)
+        jobs = cluster.array(work, replace(request, minutes=wanted["time"]), wanted, folder)
+        job = jobs[0].job_id.partition("_")[0]
+        told = (
+            f"submitted {len(jobs)} array tasks as job {job}; `python -m reproductions status` shows how far they are"
+        )
+        print(f"{told}, `scancel {job}` ends them", file=sys.stderr)
+        return 0
+    cluster.processes(work, request, options.workers, folder)
+    return _outcome(store, work, since)
+
+
+def _outcome(store: Store, work: Sequence[Work], since: int) -> int:
+    """Say once why cells failed; how many did, or have no record yet."""
+    failed, told = 0, set()
+    for entry in work:
+        for benchmark in entry.benchmarks:
+            record = store.get(entry.recipe, benchmark)
+            if record is None or (store.written(entry.recipe, benchmark) or 0) < since and record.status != "ok":
+                record, reason = None, "not measured: its process ended early, see the log"
+            else:
+                reason = record.reason
+            failed += record is None or record.status == "failed"
+            if reason is not None and reason not in told:
+                told.add(reason)
+                log.warning("%s, %s: %s", entry.title, benchmark, reason)
+    return failed

@@ -1,0 +1,136 @@
+"""Claims: one holder at a time, whatever is killed."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from common import claims
+from common.results import ROOT
+
+HOLD = """import sys, time
+from pathlib import Path
+from common import claims
+print(claims.take(Path(sys.argv[1])), flush=True)
+"""
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "cell.claim"
+
+
+@pytest.fixture
+def started():
+    """started(path, then="...") -> a process that says whether it got the claim and then does something; ended afterwards."""
+    running = []
+
+    def start(path, then="time.sleep(600)"):
+        command = [sys.executable, "-c", HOLD + then, str(path)]
+        running.append(subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True))
+        return running[-1]
+
+    yield start
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def foreign(path, **fields):
+    """As another host would have written it."""
+    now = time.time()
+    content = {"host": "elsewhere", "pid": 1, "started": 1, "time": now, "ends": now + 3600, "job": ""}
+    path.write_text(json.dumps(content | fields))
+
+
+def test_a_claim_is_had_once_until_it_is_released(path):
+    assert claims.take(path) and not claims.take(path)
+    assert claims.holder(path).pid == os.getpid() and claims.holder(path).host == socket.gethostname()
+    claims.release(path)
+    assert not path.exists() and claims.take(path)
+
+
+def test_a_killed_processes_claim_is_taken_over_and_a_living_ones_not(path, started):
+    process = started(path)
+    assert process.stdout.readline() == "True\n"
+    assert not claims.take(path)
+    claims.release(path)  # it is not ours to release
+    assert claims.holder(path).pid == process.pid
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert claims.take(path) and claims.holder(path).pid == os.getpid()
+
+
+def test_of_several_that_find_a_stale_claim_one_gets_it(path, started):
+    foreign(path, host=socket.gethostname(), pid=2**22 + 1)
+    found = [started(path) for _ in range(4)]
+    assert sorted(process.stdout.readline() for process in found) == ["False\n"] * 3 + ["True\n"]
+
+
+def test_another_hosts_claim_counts_until_its_job_must_have_ended(path):
+    foreign(path)
+    assert not claims.take(path)
+    foreign(path, ends=time.time() - 3600)
+    assert claims.take(path)
+
+
+def test_a_job_that_is_started_again_goes_on_with_its_own(path, monkeypatch):
+    foreign(path, job="17_3")
+    assert not claims.take(path)
+    monkeypatch.setenv("SLURM_JOB_ID", "20")
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "17")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "4")
+    assert not claims.take(path)
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
+    assert claims.take(path) and claims.holder(path).job == "17_3"
+
+
+def test_a_number_of_a_process_that_came_again_is_another_process(path):
+    assert claims.take(path)
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"started": content["started"] - 1}))
+    assert claims.holder(path) is None
+
+
+def test_a_claim_that_is_being_written_counts_and_one_never_finished_does_not(path):
+    path.write_text("")
+    assert not claims.take(path)
+    os.utime(path, (time.time() - 3600,) * 2)
+    assert claims.take(path)
+
+
+def test_the_jobs_limit_is_the_claims(path, monkeypatch):
+    monkeypatch.setenv(claims.ENDS, "12345.5")
+    claims.take(path)
+    assert json.loads(path.read_text())["ends"] == 12345.5
+
+
+def test_who_waits_learns_that_it_has_waited(path, monkeypatch):
+    monkeypatch.setattr(claims, "_PAUSE", 0.01)
+    order = []
+    foreign(path)
+
+    def finish():
+        order.append("finished")
+        path.unlink()
+
+    timer = threading.Timer(0.2, finish)
+    timer.start()
+    with claims.claimed(path) as waited:
+        order.append(waited)
+    timer.join()
+    assert order == ["finished", True] and not path.exists()
+    with claims.claimed(path) as waited:
+        assert not waited
+
+
+def test_where_no_claim_can_be_written_work_goes_on(tmp_path):
+    (tmp_path / "file").touch()
+    with claims.claimed(tmp_path / "file" / "cell.claim") as waited:
+        assert not waited

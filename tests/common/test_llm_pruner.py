@@ -1,0 +1,176 @@
+"""LLM-Pruner against a full backward pass and the same model with zeros; sliced models decode, save and reload."""
+
+import copy
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from common import checkpoint, structure
+from common import steps as _steps  # noqa: F401 - registers them
+from common.baselines import llm_pruner
+from common.context import around, carry_out
+from common.decoder import Decoder
+from common.errors import UserError
+from common.surgery import remove_layers
+from common.widths import widths
+
+IDS = torch.randint(3, 320, (3, 20), generator=torch.Generator().manual_seed(3))
+RATIO = 0.55  # of two key heads one goes, of 96 channels 53
+
+
+def logits(model, ids=IDS, **options):
+    with torch.no_grad():
+        return model(input_ids=ids, use_cache=False, **options).logits
+
+
+def left(config):
+    """Channels that stay of 96; of experts' a multiple of eight."""
+    return 48 if config.model_type == "mixtral" else 43
+
+
+def naive_kept(model, layer, ratio):
+    """(key heads, channels) that stay, by loops over a whole backward pass; [experts] lists of channels for a mixture."""
+    model = copy.deepcopy(model)
+    model(input_ids=IDS, labels=IDS, use_cache=False).loss.backward()
+    module, config = model.model.layers[layer], model.config
+    size, group = module.self_attn.head_dim, config.num_attention_heads // config.num_key_value_heads
+
+    def salience(weight):
+        return (weight * weight.grad).abs().detach()
+
+    q, k, v, o = (salience(getattr(module.self_attn, f"{n}_proj").weight) for n in "qkvo")
+    heads = []
+    for head in range(config.num_key_value_heads):
+        own = slice(head * size, (head + 1) * size)
+        read = slice(head * group * size, (head + 1) * group * size)
+        heads.append(float(k[own].sum() + v[own].sum() + q[read].sum() + o[:, read].sum()))
+    inner = config.intermediate_size
+
+    def channels(gate, up, down):
+        found = [float(gate[c].sum() + up[c].sum() + down[:, c].sum()) for c in range(inner)]
+        return sorted(sorted(range(inner), key=lambda c: -found[c])[: left(config)])
+
+    if config.model_type == "mixtral":
+        both, down = salience(module.mlp.experts.gate_up_proj), salience(module.mlp.experts.down_proj)
+        stay = [channels(both[e, :inner], both[e, inner:], down[e]) for e in range(config.num_local_experts)]
+    else:
+        stay = channels(*(salience(getattr(module.mlp, f"{n}_proj").weight) for n in ("gate", "up", "down")))
+    gone = (len(heads) * size - int(len(heads) * size * (1 - ratio))) // size
+    return sorted(sorted(range(len(heads)), key=lambda h: -heads[h])[: len(heads) - gone]), stay
+
+
+@torch.no_grad()
+def zeroed(model, chosen):
+    """A copy in which nothing reads what goes: columns of o_proj and down_proj are zero."""
+    model = copy.deepcopy(model)
+    for layer, (heads, stay) in chosen.items():
+        module = model.model.layers[layer]
+        o = module.self_attn.o_proj.weight
+        keep = torch.zeros(o.shape[1], dtype=torch.bool).view(model.config.num_key_value_heads, -1)
+        keep[heads] = True
+        o[:, ~keep.flatten()] = 0
+        rows = zip(module.mlp.experts.down_proj, stay) if model.config.model_type == "mixtral" else None
+        for down, left in rows or [(module.mlp.down_proj.weight, stay)]:
+            down[:, [c for c in range(down.shape[1]) if c not in left]] = 0
+    return model
+
+
+def test_sliced_is_masked_by_a_naive_choice_and_survives_saving(tiny, tmp_path, greedy):
+    chosen = {layer: naive_kept(tiny, layer, RATIO) for layer in (1, 2, 3)}
+    expected = logits(zeroed(tiny, chosen))
+    report = llm_pruner.prune(tiny, IDS, RATIO, first=1, last=2)
+    assert report["layers"] == [1, 2, 3]
+    narrow, whole = {"key_heads": 1, "channels": left(tiny.config)}, {"key_heads": 2, "channels": 96}
+    assert widths(tiny) == report["widths"] == [whole, narrow, narrow, narrow, whole, whole]
+    torch.testing.assert_close(logits(tiny), expected, rtol=1e-4, atol=1e-4)
+    assert torch.equal(greedy(tiny, IDS, use_cache=True), greedy(tiny, IDS, use_cache=False))
+
+    assert "different widths" in structure.why_not_plain(tiny)
+    directory = checkpoint.save(tiny, None, tmp_path / "model")
+    loaded, _ = checkpoint.load(directory)
+    assert torch.equal(logits(loaded), logits(tiny)) and type(loaded) is type(tiny)
+    assert torch.equal(greedy(loaded, IDS, use_cache=True), greedy(tiny, IDS, use_cache=True))
+    with pytest.raises(RuntimeError):  # plain Transformers refuses it, and makes up no weights
+        AutoModelForCausalLM.from_pretrained(directory)
+
+
+def test_one_width_for_all_layers_is_a_plain_model(tiny, tmp_path):
+    llm_pruner.prune(tiny, IDS, RATIO, first=0, last=0)
+    assert structure.why_not_plain(tiny) is None
+    checkpoint.save(tiny, None, tmp_path / "model")
+    assert not (tmp_path / "model" / structure.FILE).exists()
+    plain, report = AutoModelForCausalLM.from_pretrained(tmp_path / "model", output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    assert torch.equal(logits(plain.eval()), logits(tiny))
+
+
+def test_widths_go_with_their_layers(tiny_llama, tmp_path):
+    llm_pruner.prune(tiny_llama, IDS, RATIO, first=2, last=2)
+    remove_layers(tiny_llama, [0, 2])
+    expected = logits(tiny_llama)
+    checkpoint.save(tiny_llama, None, tmp_path / "model")
+    assert torch.equal(logits(checkpoint.load(tmp_path / "model")[0]), expected)
+
+
+def test_half_precision_stays_half_and_unchanged_where_nothing_goes(make_tiny, tmp_path):
+    half = make_tiny("llama").to(torch.bfloat16).requires_grad_(False)
+    before = copy.deepcopy(half.state_dict())
+    llm_pruner.prune(half, IDS, RATIO, first=2, last=2)
+    for name, weight in half.named_parameters():
+        assert (weight.dtype, weight.requires_grad, weight.grad) == (torch.bfloat16, False, None)
+        assert torch.equal(weight, before[name]) or name.split(".")[2] in "23"
+    checkpoint.save(half, None, tmp_path / "model")
+    assert checkpoint.load(tmp_path / "model")[0].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("size, ratio, gone", [(4096, 0.25, 1024), (11008, 0.27, 2973), (192, 0.3, 58), (10, 0.99, 10)])
+def test_rounding_is_the_official_codes(size, ratio, gone):
+    assert llm_pruner.removed(size, ratio) == gone
+
+
+def test_one_head_and_one_channel_are_always_left(tiny_llama):
+    llm_pruner.prune(tiny_llama, IDS, 0.999, first=2, last=2)
+    assert widths(tiny_llama)[2] == {"key_heads": 1, "channels": 1}
+    assert logits(tiny_llama).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ratio": 0}, "0 < ratio < 1, not 0"),
+        ({"ratio": 1.2}, "0 < ratio < 1, not 1.2"),
+        ({"ratio": 0.2, "first": 4}, "spares the first 4 and the last 2 layers, but the model has 6; spare fewer"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_runs(tiny_llama, options, message):
+    decoder = Decoder(tiny_llama)
+    with pytest.raises(UserError, match=message):
+        llm_pruner.prune(tiny_llama, IDS, **options)
+    assert decoder.executions == 0 and structure.why_not_plain(tiny_llama) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "structure.json: it cannot be read"),
+        ('{"format": 9, "parts": {}}', "format 9, this version reads 1"),
+        ('{"format": 1, "parts": {"spirals": []}}', "kind 'spirals'; known: .*widths"),
+    ],
+)
+def test_a_broken_structure_is_refused_in_one_line(tiny_llama, tmp_path, content, message):
+    llm_pruner.prune(tiny_llama, IDS, RATIO, first=2, last=2)
+    directory = checkpoint.save(tiny_llama, None, tmp_path / "model")
+    (directory / structure.FILE).write_text(content)
+    with pytest.raises(UserError, match=message) as caught:
+        checkpoint.load(directory)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_step_in_a_recipe_prunes_by_the_recipes_tokens(tiny_llama):
+    expected = copy.deepcopy(tiny_llama)
+    llm_pruner.prune(expected, IDS, RATIO, first=1, last=1)
+    found = around(tiny_llama, windows=IDS, selection={"method": "llm-pruner", "ratio": RATIO, "first": 1, "last": 1})
+    carry_out(found)
+    assert torch.equal(logits(tiny_llama), logits(expected))
+    assert found.removed == [] and found.details["sliced"]["layers"] == [1, 2, 3, 4]

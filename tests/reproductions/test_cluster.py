@@ -1,0 +1,271 @@
+"""A grid over processes: whatever is killed and whoever submits, every record is there once."""
+
+import collections
+import json
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+import stub_measure
+import submitit
+
+from common import claims
+from common.errors import UserError
+from common.recipe import Recipe
+from common.results import ROOT, Store
+from reproductions import cluster, costs, distributed, runner, status
+from reproductions.command_line import parser
+from reproductions.runner import Work
+from reproductions.shares import shares
+
+BENCHMARKS = ("piqa", "copa", "boolq")
+# What a submitter of its own does; it prints its process's number first.
+SUBMIT = """import os, pickle, sys
+from pathlib import Path
+from reproductions import cluster
+print(os.getpid(), flush=True)
+cluster.processes(pickle.loads(Path(sys.argv[1]).read_bytes()), cluster.Request(measure="stub_measure"), 2, Path(sys.argv[2]))
+"""
+
+
+def recipe(model="llama-2-7b", count=0, **fields):
+    calibration = {"corpus": "wikitext2-train", "count": count, "length": 2048} if count else None
+    return Recipe(model, "paper", calibration=calibration, **fields)
+
+
+def grid(recipes=6, benchmarks=BENCHMARKS):
+    found = [recipe(fidelity=f"f{number}", count=128 * (number % 2)) for number in range(recipes)]
+    return [Work(entry, f"row {number}", list(benchmarks)) for number, entry in enumerate(found)]
+
+
+def cells(work):
+    return sorted((entry.recipe.hash, benchmark) for entry in work for benchmark in entry.benchmarks)
+
+
+@pytest.fixture
+def stub(tmp_path, monkeypatch):
+    """Where processes leave their records, and what they began: `begun()` -> {(recipe, benchmark): times}."""
+    monkeypatch.setenv("LAYERLAB_RESULTS", str(tmp_path / "records"))
+    monkeypatch.setenv("STUB_LOG", str(tmp_path / "log"))
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{ROOT / 'tests'}")
+    monkeypatch.setattr(cluster, "_LOOK", 0.1)
+
+    def begun():
+        lines = (tmp_path / "log").read_text().splitlines() if (tmp_path / "log").exists() else []
+        return collections.Counter(tuple(line.split()[1:]) for line in lines)
+
+    return SimpleNamespace(
+        store=Store(tmp_path / "records", None), begun=begun, folder=tmp_path, set=monkeypatch.setenv
+    )
+
+
+def recorded(store, work):
+    found = {(e.recipe.hash, b): store.get(e.recipe, b) for e in work for b in e.benchmarks}
+    left = [path for path in store.user.rglob("*.claim") if claims.holder(path) is not None]
+    assert not left, "somebody still measures"
+    return sorted(key for key, record in found.items() if record is not None and record.status == "ok")
+
+
+def test_two_at_once_measure_each_cell_once(stub, monkeypatch):
+    work = grid()
+    stub.set("STUB_SECONDS", "0.01")
+    monkeypatch.setattr("reproductions.turns._PAUSES", (0.01,))
+    both = [threading.Thread(target=runner.measured, args=(work, stub.store, stub_measure)) for _ in range(2)]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+    assert recorded(stub.store, work) == cells(work)
+    assert stub.begun() == dict.fromkeys(cells(work), 1)
+
+
+def test_who_does_not_wait_leaves_what_another_measures(stub):
+    (work,) = grid(1)
+    path = stub.store.claim_path(work.recipe, "copa")
+    path.parent.mkdir(parents=True)
+    now = time.time()
+    other = {"host": "elsewhere", "pid": 1, "started": 1, "time": now, "ends": now + 60, "job": ""}
+    path.write_text(json.dumps(other))
+    assert runner.measured([work], stub.store, stub_measure, wait=False) == 0
+    assert stub.store.get(work.recipe, "copa") is None and stub.store.get(work.recipe, "boolq").status == "ok"
+    counts, _ = status.count([work], stub.store)
+    assert (counts["llama-2-7b"].done, counts["llama-2-7b"].running, counts["llama-2-7b"].left) == (2, 1, 0)
+    path.write_text(json.dumps(other | {"ends": now - 3600}))  # its job has ended
+    assert runner.measured([work], stub.store, stub_measure) == 0
+    assert recorded(stub.store, [work]) == cells([work]) and set(stub.begun().values()) == {1}
+
+
+def test_measuring_anew_is_done_once_for_each_request(stub):
+    work = grid(2)
+    asked = time.time_ns()
+    for _ in range(2):
+        runner.measured(work, stub.store, stub_measure, force=True, since=asked)
+    assert set(stub.begun().values()) == {1}
+    runner.measured(work, stub.store, stub_measure, force=True)
+    assert set(stub.begun().values()) == {2}
+
+
+def test_a_failure_is_not_tried_again_for_the_same_request(stub, monkeypatch):
+    (work,) = grid(1, ["piqa"])
+    failing = SimpleNamespace(**vars(stub_measure))
+    failing.benchmark = lambda *_: stub.begun() or (_ for _ in ()).throw(MemoryError)
+    asked = time.time_ns()
+    assert runner.measured([work], stub.store, failing, since=asked) == 1
+    assert runner.measured([work], stub.store, stub_measure, since=asked) == 1 and not stub.begun()
+    assert runner.measured([work], stub.store, stub_measure) == 0 and stub.begun()
+
+
+def test_the_debug_executor_runs_a_share(stub):
+    work = grid(2)
+    task = cluster.Task(cluster.Request(measure="stub_measure"), tuple(shares(work, 1)))
+    again = pickle.loads(pickle.dumps(task.checkpoint().function))
+    assert again == task
+    before = sys.path[:]
+    sys.path.insert(0, str(ROOT / "tests"))
+    try:
+        assert submitit.DebugExecutor(stub.folder / "jobs").submit(again).result() == 0
+    finally:
+        sys.path[:] = before
+    assert recorded(stub.store, work) == cells(work)
+
+
+def test_a_killed_processes_cells_are_taken_over_by_the_others(stub, capsys):
+    work = grid(4)
+    victim = (work[1].recipe.hash, "copa")
+    stub.set("STUB_KILLS", " ".join(victim))
+    stub.set("STUB_SECONDS", "0.2")
+    cluster.processes(work, cluster.Request(measure="stub_measure"), 2, stub.folder / "jobs")
+    assert recorded(stub.store, work) == cells(work)
+    assert stub.begun() == dict.fromkeys(cells(work), 1) | {victim: 2}
+    assert "ended early; see" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_killed_submitter_loses_nothing_and_a_second_one_repeats_nothing(stub):
+    work = grid(8)
+    stub.set("STUB_SECONDS", "0.5")
+    (stub.folder / "work").write_bytes(pickle.dumps(work))
+    command = [sys.executable, "-c", SUBMIT, str(stub.folder / "work"), str(stub.folder / "jobs")]
+    first = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert int(first.stdout.readline()) == first.pid
+    deadline = time.monotonic() + 300
+    while not stub.begun() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    first.kill()
+    first.wait()
+    first.stdout.close()
+    assert 0 < len(stub.begun()) < len(cells(work))
+    cluster.processes(work, cluster.Request(measure="stub_measure"), 1, stub.folder / "jobs")
+    assert recorded(stub.store, work) == cells(work)
+    assert stub.begun() == dict.fromkeys(cells(work), 1)
+
+
+def test_shares_hold_every_cell_once_the_longest_first():
+    work = grid(40) + [Work(recipe("llama-3-70b"), "large", [*BENCHMARKS, "mmlu", "cmmlu", "hellaswag"])]
+    for processes in (1, 8, 64):
+        found = shares(work, processes)
+        assert sorted((e.recipe.hash, b) for s in found for e in s.work for b in e.benchmarks) == cells(work)
+        assert [share.cost for share in found] == sorted((share.cost for share in found), reverse=True)
+        assert all(len({(e.recipe.model, str(e.recipe.calibration)) for e in share.work}) == 1 for share in found)
+        assert all(len({e.recipe.hash for e in share.work}) == len(share.work) for share in found)
+    assert len(shares(work, 1)) == 3
+    one = shares(work, 64)[0]
+    assert one.cost < costs.of([work[-1]]), "the longest recipe is cut into its benchmarks"
+
+
+def test_what_trains_is_not_cut():
+    trained = recipe(training={"method": "laco-posttrain"})
+    found = shares([Work(trained, "long", list(BENCHMARKS)), *grid(6)], 64)
+    assert [share.cells for share in found if share.work[0].recipe == trained] == [3]
+
+
+def test_listed_commands_ask_for_each_cell_once(stub):
+    work = grid(5)
+    text = [
+        "run",
+        "table1-laco",
+        "--model",
+        "a b",
+        "--workers",
+        "3",
+        "--list-work",
+        "--profile",
+        "paper",
+        "--limit",
+        "7",
+    ]
+    lines = distributed.list_work(parser().parse_args(text), work).splitlines()
+    assert len(lines) > 1
+    asked = []
+    for line in lines:
+        words = subprocess.run(
+            ["sh", "-c", f"printf '%s\\n' {line}"], capture_output=True, text=True
+        ).stdout.splitlines()
+        options = parser().parse_args(words[3:])
+        assert (options.model, options.limit, options.workers, options.no_show) == (["a b"], 7, None, True)
+        asked += cells(distributed.chosen(work, options.recipe))
+    assert sorted(asked) == cells(work)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--workers", "0"], "at least one process is needed"),
+        (["--workers", "2", "--slurm", "gpus=1"], "choose one of them"),
+        (["--slurm", "partition"], "'partition' is no NAME=VALUE"),
+        (["--slurm", "partiton=gpu"], "unknown SLURM option 'partiton'; did you mean 'partition'?"),
+        (["--slurm", "array=0"], "a whole number above 0"),
+    ],
+)
+def test_what_cannot_be_spread_is_said(arguments, message):
+    with pytest.raises(UserError, match=message):
+        distributed.check(parser().parse_args(["run", "table1-laco", *arguments]))
+
+
+def test_a_recipe_that_is_none_is_said():
+    with pytest.raises(UserError, match="unknown recipe 'nonsense'"):
+        distributed.chosen(grid(), ["nonsense"])
+
+
+def test_slurm_options_have_short_names():
+    assert cluster.slurm_options("partition=gpu,gpus=1,array=8,minutes=90,account=a") == {
+        "partition": "gpu",
+        "gpus_per_node": 1,
+        "array_parallelism": 8,
+        "time": 90,
+        "account": "a",
+    }
+
+
+def test_where_there_is_no_slurm_that_is_said(stub, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UserError, match="cannot submit to SLURM: .*use --workers N"):
+        cluster.array(grid(1), cluster.Request(), cluster.slurm_options(""), stub.folder)
+
+
+def test_status_tells_done_failed_and_left_with_rates(stub):
+    work = grid(2)
+    failing = SimpleNamespace(**vars(stub_measure))
+    failing.prepare = stub_measure.prepare
+
+    def benchmark(prepared, name):
+        if name == "copa":
+            raise MemoryError
+        return stub_measure.benchmark(prepared, name)
+
+    failing.benchmark = benchmark
+    runner.measured(work[:1], stub.store, failing)
+    counts, since = status.count(work, stub.store)
+    total = counts["llama-2-7b"]
+    assert (total.done, total.failed, total.left, total.running, total.hour) == (2, 1, 3, 0, 2)
+    text = status.render(counts, since)
+    heading, line, everything = text.splitlines()
+    assert heading.split()[:4] == ["model", "done", "running", "failed"]
+    assert line.split()[1:6] == everything.split()[1:6] == ["2", "0", "1", "0", "3"]
+    later, _ = status.count(work, stub.store, time.time() + 2 * status.HOUR)
+    assert later["llama-2-7b"].hour == 0 and later["llama-2-7b"].line("a", 1.0)[-2:] == ("-", "-")
