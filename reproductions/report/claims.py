@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+
+from markupsafe import Markup
+
+from common import tables
+from reproductions import judge
+from reproductions.findings import Finding
+from reproductions.report import pictures
 
 PRINTED = "printed numbers"
 PAPERS_OWN = "the paper’s models"
-SIGNS = {True: ("holds", "✓"), False: ("does not hold", "✗"), None: ("not measured", "·")}
+KINDS = {judge.HOLDS: "yes", judge.FAILS: "no", judge.NOISE: "noise", judge.UNTESTED: "open"}
+SIGNS = {"yes": "✓", "no": "✗", "noise": "≈", "open": "·"}
+WORST_FIRST = (judge.FAILS, judge.NOISE, judge.HOLDS)
+CENTRED = ("points", "%")  # units of differences, for which 0 is the middle of the picture
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one subject's numbers say of a claim. kind: yes, no or open. detail: a word on why."""
+    """What one subject's numbers say of a claim. kind: yes, no, noise or open.
+
+    counts: how many of its comparisons hold. effect, picture: of the comparison least in the claim's favour.
+    """
 
     subject: str
     kind: str
     words: str
-    sign: str
-    detail: str = ""
+    counts: str = ""
+    effect: str = ""
+    picture: Markup | str = ""
+
+    @property
+    def sign(self) -> str:
+        """The verdict without colour or words."""
+        return SIGNS[self.kind]
 
 
 @dataclass(frozen=True)
@@ -32,34 +52,76 @@ class Claim:
 
 def of(target: str, built: dict) -> list[Claim]:
     """The claims of one table's JSON form."""
-    labels = {subject["name"]: subject["label"] or PAPERS_OWN for subject in built["subjects"]}
     return [
         Claim(
             found["text"],
             target,
-            _verdict(PRINTED, found["reported"]),
-            tuple(_verdict(labels[name], verdict) for name, verdict in found["by_subject"].items()),
+            _printed([found]),
+            tuple(_judged(label, [found["judged"][name]]) for name, label in _labels(built).items()),
         )
         for found in built["claims"]
     ]
 
 
-def _verdict(subject: str, verdict: bool | None) -> Verdict:
-    words, sign = SIGNS[verdict] if subject != PRINTED or verdict is not None else ("no number", "·")
-    return Verdict(subject, {True: "yes", False: "no", None: "open"}[verdict], words, sign)
+def abstract(finding: Finding, built: dict, subjects: Sequence[str]) -> Claim:
+    """A sentence of an abstract: the claims of its table that say the same, the worst of them before the others.
+
+    subjects: names of those to be shown.
+    """
+    found = [claim for claim in built["claims"] if any(words in claim["text"] for words in finding.words)]
+    measured = [_judged(name, [one["judged"][name] for one in found if name in one["judged"]]) for name in subjects]
+    return Claim(finding.sentence, finding.target, _printed(found), tuple(measured))
 
 
-def tally(claims: list[Claim]) -> dict[str, dict[str, int]]:
-    """Subject -> how many claims hold, do not hold, and are open; printed numbers first, then who has any verdict."""
+def _labels(built: dict) -> dict[str, str]:
+    return {subject["name"]: subject["label"] or PAPERS_OWN for subject in built["subjects"]}
+
+
+def _counted(holding: int, compared: int) -> str:
+    return f"{holding} of {compared}" if compared > 1 else ""
+
+
+def _printed(found: Sequence[dict]) -> Verdict:
+    holding, compared = (sum(claim["reported_counts"][place] for claim in found) for place in (0, 1))
+    if not compared:
+        return Verdict(PRINTED, "open", "no number")
+    verdict = judge.HOLDS if all(claim["reported"] for claim in found) else judge.FAILS
+    return Verdict(PRINTED, KINDS[verdict], verdict, _counted(holding, compared))
+
+
+def _judged(subject: str, found: Sequence[dict]) -> Verdict:
+    compared = [one for one in found if one["comparisons"]]
+    if not compared:
+        return Verdict(subject, "open", found[0].get("reason", "not measured") if found else "not measured")
+    worst = min(compared, key=lambda one: WORST_FIRST.index(one["verdict"]))
+    total = sum(len(one["comparisons"]) for one in compared)
+    counts = _counted(sum(one["counts"][judge.HOLDS] for one in compared), total)
+    kind = KINDS[worst["verdict"]]
+    picture = pictures.effect(worst["difference"], *worst["interval"], kind) if _centred(worst) else ""
+    return Verdict(subject, kind, worst["verdict"], counts, tables.effect(worst), picture)
+
+
+def _centred(found: dict) -> bool:
+    return found["unit"] in CENTRED and found["interval"] is not None and found["difference"] is not None
+
+
+def tally(claims: Iterable[Claim]) -> dict[str, dict[str, int]]:
+    """Subject -> how many claims have each kind of verdict; printed numbers first, then who has any verdict."""
     found: dict[str, dict[str, int]] = {}
     for claim in claims:
         for verdict in (claim.printed, *claim.measured):
-            counts = found.setdefault(verdict.subject, {"yes": 0, "no": 0, "open": 0})
+            counts = found.setdefault(verdict.subject, dict.fromkeys(SIGNS, 0))
             counts[verdict.kind] += 1
-    return {name: counts for name, counts in found.items() if counts["yes"] or counts["no"]}
+    return {name: counts for name, counts in found.items() if any(counts[kind] for kind in SIGNS if kind != "open")}
 
 
-def aligned(claim: Claim, subjects: list[str]) -> Claim:
+def aligned(claim: Claim, subjects: Sequence[str]) -> Claim:
     """A claim with a verdict of each of these subjects, in their order; open where its table does not show one."""
     found = {verdict.subject: verdict for verdict in claim.measured}
-    return replace(claim, measured=tuple(found.get(name) or _verdict(name, None) for name in subjects))
+    open_ = (found.get(name) or Verdict(name, "open", "not measured") for name in subjects)
+    return replace(claim, measured=tuple(open_))
+
+
+def headed(claim: Claim, heads: Mapping[str, str]) -> Claim:
+    """A claim whose subjects are called as in a heading."""
+    return replace(claim, measured=tuple(replace(one, subject=heads[one.subject]) for one in claim.measured))

@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from common import results, tables
 from common.errors import UserError
 from common.results import ROOT
-from reproductions import audit, declare, registry, reported, show, values
+from reproductions import audit, declare, findings, registry, reported, show, values
 from reproductions.audit.engine import KINDS, PAPER_NAMES, VERDICTS
 from reproductions.audit.report import summary
 from reproductions.evidence import Evidence
@@ -95,18 +95,33 @@ class Site:
             picture, caption = self._headline(*about.headline)
             own = [claim for name in self._targets(paper) for claim in self.claims[name]]
             tallies = [
-                {"subject": name, "yes": c["yes"], "total": c["yes"] + c["no"], "bar": views.verdicts(c)}
+                {"subject": name, "yes": c["yes"], "total": sum(c.values()) - c["open"], "bar": views.verdicts(c)}
                 for name, c in claims.tally(own).items()
             ]
             found.append(
                 {"paper": paper, "title": declare.title_of(paper), "idea": about.idea, "tallies": tallies}
+                | {"abstract": [self._sentence(one) for one in findings.ABSTRACTS[paper]]}
                 | {"picture": picture, "caption": caption, "target": target}
             )
         overviews = [{"title": declare.title_of(p), "lines": self._lines(p)} for p in registry.PAPERS]
-        guides = [{"name": path.stem, "title": views.heading(path)} for path in sorted(GUIDES.glob("*.md"))]
-        self._page(
-            "index.html", "index.html", findings=found, overviews=overviews, guides=guides, tolerance=show.TOLERANCE
+        guides = [{"name": path.stem, "title": views.heading(path)} for path in sorted(GUIDES.glob("i-*.md"))]
+        new = self.prose.markdown(
+            "\n".join(f"- {text}" for text in findings.ours(self.evidence.store)), "README.md", ""
         )
+        self._page(
+            "index.html",
+            "index.html",
+            findings=found,
+            overviews=overviews,
+            guides=guides,
+            ours=new,
+            tolerance=show.TOLERANCE,
+        )
+
+    def _sentence(self, finding: findings.Finding) -> claims.Claim:
+        """A sentence of an abstract with its verdicts, each under the subject's heading."""
+        found = claims.abstract(finding, self.evidence.tables[finding.target][2], findings.SHOWN)
+        return claims.headed(found, findings.HEADS)
 
     def _headline(self, target: str, column: str) -> tuple[str, str]:
         """A column's numbers as a picture: of the first real model with several rows of it, else the stand-in's."""
@@ -141,7 +156,7 @@ class Site:
                 label: counts.get(name, {}).get("measured", 0) for name, label in self._measured_names().items()
             }
             tallies = claims.tally(self.claims[target]).values()
-            total = {kind: sum(counts[kind] for counts in tallies) for kind in ("yes", "no", "open")}
+            total = {kind: sum(counts[kind] for counts in tallies) for kind in claims.SIGNS}
             found.append(
                 {"target": target, "title": registry.get(target).title.removeprefix(f"{title}, "), "measured": measured}
                 | {

@@ -76,3 +76,19 @@ def dots(entries: Sequence[tuple[str, float, float | None, bool]], unit: str = "
         rows.append(f'<li><span class="name">{escape(name)}</span><span class="axis">{line}{reach}{dot}</span>')
         rows.append(f'<span class="value">{value:.2f}{words}</span></li>')
     return Markup(f'<ul class="dots">{"".join(rows)}</ul>')  # noqa: S704
+
+
+def effect(difference: float, low: float, high: float, kind: str) -> Markup:
+    """A difference and its interval about 0, as wide as its larger end. kind: the verdict, which colours it."""
+    width, middle = 96, 48
+    reach = max(abs(low), abs(high), abs(difference)) or 1.0
+
+    def place(value: float) -> float:
+        return middle + 44 * value / reach
+
+    return Markup(  # noqa: S704 - numbers alone
+        f'<svg class="effect {kind}" role="img" viewBox="0 0 {width} 12" width="{width}" height="12">'
+        f"<title>{difference:+.2f}, from {low:+.2f} to {high:+.2f}</title>"
+        f'<path class="zero" d="M{middle} 0V12"/><path class="reach" d="M{place(low):.1f} 6H{place(high):.1f}"/>'
+        f'<circle cx="{place(difference):.1f}" cy="6" r="3.5"/></svg>'
+    )

@@ -17,10 +17,9 @@ def heading(path: Path) -> str:
 
 
 def verdicts(counts: dict[str, int]) -> Markup:
-    """A bar of how many claims hold, do not hold and are open."""
-    return pictures.bar(
-        [("yes", counts["yes"], "hold"), ("no", counts["no"], "do not hold"), ("open", counts["open"], "open")]
-    )
+    """A bar of how many claims hold, are within noise, fail and are open."""
+    words = {"yes": "hold", "noise": "within noise", "no": "fail", "open": "open"}
+    return pictures.bar([(kind, counts[kind], word) for kind, word in words.items()])
 
 
 def few(entries: list, better: str, most: int = 12) -> list:

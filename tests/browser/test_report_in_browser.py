@@ -150,11 +150,11 @@ def test_two_clicks_from_the_front_to_a_command(opened):
 def test_audit_search_and_select(opened):
     page = opened("audit.html")
     everything = page.locator("article.finding:visible").count()
-    page.get_by_label("paper", exact=True).select_option("LaCo")
+    page.locator("select[data-key=paper]").select_option("LaCo")
     narrowed = page.locator("article.finding:visible")
     assert 0 < narrowed.count() < everything
     assert all(name.startswith("LC-") for name in narrowed.evaluate_all("all => all.map(one => one.id)"))
-    page.get_by_label("Search").fill("no such words")
+    page.get_by_role("searchbox").fill("no such words")
     assert narrowed.count() == 0 and page.locator("[data-count=findings]").inner_text().startswith("0 of")
 
 
@@ -164,8 +164,8 @@ def test_all_records_search_sort_and_page(opened):
     assert page.locator("#values tbody tr").count() == 100
     page.get_by_role("button", name="Next").click()
     assert "Page 2" in page.locator("#values-pager").inner_text()
-    page.get_by_label("Search").fill("sleb perplexity@standin-learning-thin")
-    page.get_by_label("Key").select_option("perplexity")
+    page.get_by_role("searchbox").fill("sleb perplexity@standin-learning-thin")
+    page.locator("[data-values-select=key]").select_option(label="perplexity")
     page.locator("#values thead th").filter(has_text="value").get_by_role("button").click()
     shown = [float(t) for t in page.locator("#values tbody tr > :nth-child(7)").all_inner_texts()]
     assert shown == sorted(shown) and len(shown) > 1
