@@ -19,7 +19,7 @@ from common.context import Context, carry_out
 from common.errors import UserError
 from common.recipe import Recipe
 from common.standin import corpus as standin_corpus
-from reproductions import benchmarks, shape_measures, shapes, steps  # noqa: F401 - steps: those that recipes name
+from reproductions import benchmarks, memory, shape_measures, shapes, steps  # noqa: F401 - steps: those that recipes name
 from reproductions.runner import Work
 
 # Pruned models of one table are held together up to this many bytes: a thousand stand-ins, ten models of 135 M, no larger.
@@ -90,6 +90,7 @@ def prepare(
     torch.set_flush_denormal(True)  # a trained model's tiny numbers would slow a CPU down several times
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
+    memory.check(recipe, device)
     model, tokenizer = models.load(recipe.model, device=device, dtype=recipe.dtype)
     parameters = sum(p.numel() for p in model.parameters())
     context = Context(model, tokenizer, recipe, parameters, anew=anew, progress=progress)
