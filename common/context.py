@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 _KEPT = 4  # calibration passes remembered; a table's recipes differ in little else than how they use one
 _STATISTICS: list[tuple[Path, calibration.Statistics]] = []  # with the file that keeps it, the last used at the end
-_MADE: set[Path] = set()  # long work of this very process, which measuring anew need not do again
+_MADE: set[Path] = set()  # long work of this very process, which forcing need not do again
 
 
 def work_folder() -> Path:
@@ -42,7 +42,7 @@ class Context:
     """A model as a recipe describes it, and what was found out on the way.
 
     parameters: of the model before anything was removed. details and provenance go into every record of the recipe.
-    anew: long work that an earlier run left behind is done again. progress: long work shows how far it is. at_hand:
+    force: long work that an earlier run left behind is done again. progress: long work shows how far it is. at_hand:
     calibration tokens ``[samples, tokens]`` that stand for the recipe's text. keep: what a search brought is kept on disk.
     """
 
@@ -52,7 +52,7 @@ class Context:
     parameters: int
     details: dict = field(default_factory=dict)
     provenance: dict = field(default_factory=dict)
-    anew: bool = False
+    force: bool = False
     progress: bool = False
     at_hand: Tensor | None = None
     keep: bool = True
@@ -96,7 +96,7 @@ class Context:
     def folder(self) -> Path:
         """Where this recipe's long work keeps its checkpoints (made on first use); the same recipe finds them again."""
         path = work_folder() / self.recipe.model / self.recipe.hash
-        if self.anew and path not in _MADE:
+        if self.force and path not in _MADE:
             shutil.rmtree(path, ignore_errors=True)
         _MADE.add(path)
         path.mkdir(parents=True, exist_ok=True)
@@ -126,7 +126,7 @@ class Context:
 
     def _kept(self, path: Path, read: Callable[[], Any]) -> Any:
         """What a file of kept work holds; None where there is none, none that can be read, or none that may be used."""
-        if self.anew and path not in _MADE:
+        if self.force and path not in _MADE:
             return None
         try:
             return read()

@@ -71,11 +71,11 @@ def _flops() -> float:
 
 
 def prepare(
-    recipe: Recipe, *, device: str = "cpu", progress: bool = False, anew: bool = False
+    recipe: Recipe, *, device: str = "cpu", progress: bool = False, force: bool = False
 ) -> Context | shape_measures.Shape:
     """Load the recipe's model and carry the recipe out (a shape recipe: build the shape alone).
 
-    anew: searches and trainings that an earlier run finished are done again.
+    force: searches and trainings that an earlier run finished are done again.
 
     Raises:
         UserError: an unknown model, selection, repair or training, or whatever loading, calibration and pruning refuse.
@@ -92,7 +92,7 @@ def prepare(
     transformers.utils.logging.disable_progress_bar()
     model, tokenizer = models.load(recipe.model, device=device, dtype=recipe.dtype)
     parameters = sum(p.numel() for p in model.parameters())
-    context = Context(model, tokenizer, recipe, parameters, anew=anew, progress=progress)
+    context = Context(model, tokenizer, recipe, parameters, force=force, progress=progress)
     context.provenance = _provenance(context)
     carry_out(context)
     if recipe.profile == "paper":  # after the work: the texts it read are still at hand

@@ -38,10 +38,10 @@ def _dense_parameters(name: str) -> int:
     return shapes.parameters(shapes.skeleton(name))
 
 
-def prepare(wanted: Recipe) -> Shape:
+def prepare(recipe: Recipe) -> Shape:
     """Build the recipe's model on the meta device."""
-    model = shapes.skeleton(wanted.model, (wanted.selection or {}).get("count", 0))
-    return Shape(model, wanted, {"layers": model.config.num_hidden_layers}, {"model": {"name": wanted.model}})
+    model = shapes.skeleton(recipe.model, (recipe.selection or {}).get("count", 0))
+    return Shape(model, recipe, {"layers": model.config.num_hidden_layers}, {"model": {"name": recipe.model}})
 
 
 def _added(shape: Shape, which: str = "method") -> int:
