@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from common import calibration, corpora
+from common import calibration, corpora, exchange
 from common.decoder import Decoder
 from common.errors import UserError, unknown
 from common.evaluation.perplexity import cut
@@ -138,13 +138,11 @@ class Context:
 
     def _keep(self, path: Path, content: bytes) -> None:
         """Write kept work whole or not at all; a folder that cannot be written to costs the next run the same work."""
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(content)
-            os.replace(temporary, path)
+            with exchange.whole(path) as file:
+                file.write_bytes(content)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             log.warning("cannot keep what was found in %s: %s; another recipe will search again", path, error.strerror)
         _MADE.add(path)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from reproductions import reported
-from reproductions.checks import Check, Settings, beats, every
+from reproductions.checks import Check, Pairs, beats, every
 from reproductions.reassessing.columns import AVERAGE, STANDIN_TEXT
 from reproductions.reassessing.recipes import FASTER
 from reproductions.reassessing.rows import HEAD, LAST1, LAST2, LAST3, LORA, NONE, QLORA, REVERSE, SEVEN
@@ -32,7 +32,7 @@ def leads(
     """
     ours = set(ours)
 
-    def check(cell: Lookup, settings: Settings) -> bool | None:
+    def check(cell: Lookup, settings: Pairs) -> bool | None:
         printed = {name for number in reported.numbers("reassessing", table) for _, name in reported.row_names(number)}
         others = ({*printed, *here} - ours) - {"Dense"}
         verdicts = []
@@ -59,7 +59,7 @@ def rate(sparsity: str) -> float:
 def mean_gain(ours: str, other: str, least: float, column: str = AVERAGE) -> Check:
     """Over all settings with both, the mean gain is at least so many points, to the last printed digit."""
 
-    def check(cell: Lookup, settings: Settings) -> bool | None:
+    def check(cell: Lookup, settings: Pairs) -> bool | None:
         pairs = [(cell(*setting, ours, column), cell(*setting, other, column)) for setting in settings]
         gains = [points(one) - points(two) for one, two in pairs if one is not None and two is not None]
         return sum(gains) / len(gains) >= least - 5e-3 if gains else None
@@ -70,7 +70,7 @@ def mean_gain(ours: str, other: str, least: float, column: str = AVERAGE) -> Che
 def within(one: str, other: str, most: float, column: str = AVERAGE) -> Check:
     """In every setting with both, the two differ by at most so many points."""
 
-    def check(cell: Lookup, settings: Settings) -> bool | None:
+    def check(cell: Lookup, settings: Pairs) -> bool | None:
         pairs = [(cell(*setting, one, column), cell(*setting, other, column)) for setting in settings]
         gaps = [abs(points(a) - points(b)) for a, b in pairs if a is not None and b is not None]
         return all(gap <= most for gap in gaps) if gaps else None
@@ -81,7 +81,7 @@ def within(one: str, other: str, most: float, column: str = AVERAGE) -> Check:
 def apart(one: str, other: str, least: float, column: str = AVERAGE) -> Check:
     """In every setting with both, the two differ by at least so many points."""
 
-    def check(cell: Lookup, settings: Settings) -> bool | None:
+    def check(cell: Lookup, settings: Pairs) -> bool | None:
         pairs = [(cell(*setting, one, column), cell(*setting, other, column)) for setting in settings]
         gaps = [abs(points(a) - points(b)) for a, b in pairs if a is not None and b is not None]
         return all(gap >= least for gap in gaps) if gaps else None
@@ -93,7 +93,7 @@ def saves(share: float, before: str, after: str, columns: Iterable[str]) -> Chec
     """In every setting and column with both, ``after`` is smaller than ``before`` by more than so large a share."""
     columns = list(columns)
 
-    def check(cell: Lookup, settings: Settings) -> bool | None:
+    def check(cell: Lookup, settings: Pairs) -> bool | None:
         sides = [(cell(*s, before, column), cell(*s, after, column)) for s in settings for column in columns]
         saved = [1 - small / large for large, small in sides if large is not None and small is not None]
         return all(one > share for one in saved) if saved else None
@@ -104,7 +104,7 @@ def saves(share: float, before: str, after: str, columns: Iterable[str]) -> Chec
 def of_dense(column: str, test) -> Check:
     """A test of one number of the dense model, in a table that has no other."""
 
-    def check(cell: Lookup, settings: Settings) -> bool | None:
+    def check(cell: Lookup, settings: Pairs) -> bool | None:
         found = [number for setting in settings if (number := cell(*setting, "Dense", column)) is not None]
         return all(map(test, found)) if found else None
 
