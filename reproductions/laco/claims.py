@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from reproductions.checks import Pairs
 from reproductions.columns import LACO_CATEGORIES
 from reproductions.laco.recipes import AGAIN, AT_ONCE, CODE, DENSE, LACO, TRAINED
 from reproductions.registry import Claim, Lookup
 
 BASELINES = ("LLMPru.", "SliceGPT")
 PAPERS = ", the paper's C and T (ours)"
-Settings = list[tuple[str, str]]
 
 
-def dense(cell: Lookup, settings: Settings, model: str, column: str) -> float | None:
+def dense(cell: Lookup, settings: Pairs, model: str, column: str) -> float | None:
     """The cell of the Dense* row, whatever its sparsity is printed as."""
     depths = dict.fromkeys(f"0/{s.partition('/')[2]}" for _, s in settings)
     found = (cell(model, sparsity, DENSE, column) for sparsity in ("0%", "", *depths))
     return next((value for value in found if value is not None), None)
 
 
-def _labels(cell: Lookup, settings: Settings) -> list[str]:
+def _labels(cell: Lookup, settings: Pairs) -> list[str]:
     standin = any(model == "stand-in" for model, _ in settings)
     return [label for category in LACO_CATEGORIES["standin" if standin else "paper"].values() for label in category]
 
 
-def _every(settings: Settings, verdict: Callable[[str, str], bool | None]) -> bool | None:
+def _every(settings: Pairs, verdict: Callable[[str, str], bool | None]) -> bool | None:
     verdicts = [found for setting in settings if (found := verdict(*setting)) is not None]
     return all(verdicts) if verdicts else None
 
@@ -33,7 +33,7 @@ def _every(settings: Settings, verdict: Callable[[str, str], bool | None]) -> bo
 def above(method: str, others: tuple[str, ...], column: str) -> Callable:
     """In every setting `method` is above each of `others` in a column."""
 
-    def check(cell: Lookup, settings: Settings) -> bool | None:
+    def check(cell: Lookup, settings: Pairs) -> bool | None:
         def verdict(model: str, sparsity: str) -> bool | None:
             ours = cell(model, sparsity, method, column)
             # A baseline is printed with a sparsity of its own.
@@ -45,7 +45,7 @@ def above(method: str, others: tuple[str, ...], column: str) -> Callable:
     return check
 
 
-def best_on_most(cell: Lookup, settings: Settings) -> bool | None:
+def best_on_most(cell: Lookup, settings: Pairs) -> bool | None:
     """LaCo is above both baselines on more than half of all scores."""
     wins, count = 0, 0
     for label in _labels(cell, settings):
@@ -59,12 +59,12 @@ def best_on_most(cell: Lookup, settings: Settings) -> bool | None:
     return wins > count / 2 if count else None
 
 
-def three_of_four_above_80(cell: Lookup, settings: Settings) -> bool | None:
+def three_of_four_above_80(cell: Lookup, settings: Pairs) -> bool | None:
     values = [v for setting in settings if (v := cell(*setting, LACO, "Per.")) is not None]
     return sum(v > 80 for v in values) >= 3 if len(values) >= 4 else None
 
 
-def four_categories(cell: Lookup, settings: Settings) -> bool | None:
+def four_categories(cell: Lookup, settings: Pairs) -> bool | None:
     """Ahead of the baselines in all of Lang., Know., Exam. and Unde., on every model."""
     verdicts = [above(LACO, BASELINES, column)(cell, settings) for column in ("Lang.", "Know.", "Exam.", "Unde.")]
     return None if None in verdicts else all(verdicts)
@@ -73,7 +73,7 @@ def four_categories(cell: Lookup, settings: Settings) -> bool | None:
 def percentages(limit: float, share: float) -> Callable:
     """More than `share` of LaCo's percentages are above `limit` (share 1: all of them)."""
 
-    def check(cell: Lookup, settings: Settings) -> bool | None:
+    def check(cell: Lookup, settings: Pairs) -> bool | None:
         labels = _labels(cell, settings)
         values = [v for s in settings for label in labels if (v := cell(*s, LACO, label)) is not None]
         return None if not values else sum(v > limit for v in values) >= share * len(values)
@@ -81,7 +81,7 @@ def percentages(limit: float, share: float) -> Callable:
     return check
 
 
-def post_training_helps(cell: Lookup, settings: Settings) -> bool | None:
+def post_training_helps(cell: Lookup, settings: Pairs) -> bool | None:
     """On the model that is pruned again (LLaMA-2-7B): the average rises."""
 
     def verdict(model: str, sparsity: str) -> bool | None:
@@ -96,7 +96,7 @@ def post_training_helps(cell: Lookup, settings: Settings) -> bool | None:
 def again_retains(share: float) -> Callable:
     """Pruned again, the model keeps about `share` of the dense average."""
 
-    def check(cell: Lookup, settings: Settings) -> bool | None:
+    def check(cell: Lookup, settings: Pairs) -> bool | None:
         def verdict(model: str, sparsity: str) -> bool | None:
             left, whole = cell(model, sparsity, AGAIN, "Avg."), dense(cell, settings, model, "Avg.")
             return None if left is None or whole is None else left >= share * whole
@@ -106,7 +106,7 @@ def again_retains(share: float) -> Callable:
     return check
 
 
-def falls_with_size(cell: Lookup, settings: Settings) -> bool | None:
+def falls_with_size(cell: Lookup, settings: Pairs) -> bool | None:
     """Per model, the average falls whenever more layers go."""
 
     def verdict(model: str, sparsity: str) -> bool | None:
@@ -121,7 +121,7 @@ def falls_with_size(cell: Lookup, settings: Settings) -> bool | None:
 def half_retains(share: float) -> Callable:
     """With about half of the layers gone, `share` of the dense average is kept."""
 
-    def check(cell: Lookup, settings: Settings) -> bool | None:
+    def check(cell: Lookup, settings: Pairs) -> bool | None:
         def verdict(model: str, sparsity: str) -> bool | None:
             ours, whole = cell(model, sparsity, LACO, "Avg."), dense(cell, settings, model, "Avg.")
             layers, all_of_them = cell(model, sparsity, LACO, "layers"), dense(cell, settings, model, "layers")
@@ -134,7 +134,7 @@ def half_retains(share: float) -> Callable:
     return check
 
 
-def _accepts(cell: Lookup, settings: Settings) -> bool | None:
+def _accepts(cell: Lookup, settings: Pairs) -> bool | None:
     merges = [v for s in settings for m in (LACO, LACO + PAPERS) if (v := cell(*s, m, "merges (ours)")) is not None]
     return all(v > 0 for v in merges) if merges else None
 
