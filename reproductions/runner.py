@@ -146,7 +146,7 @@ def run(
     lacking: why a cell has no data, where that is known beforehand (`reproductions.fetch.lacking`): it is recorded at once,
     and a model of which nothing else is wanted is not loaded.
 
-    ``measure`` offers ``held_together(recipe)``, ``prepare(recipe, device=, progress=, anew=)`` and ``benchmark(prepared,
+    ``measure`` offers ``held_together(recipe)``, ``prepare(recipe, device=, progress=, force=)`` and ``benchmark(context,
     name)`` returning values, standard errors, details and, perhaps, outcomes per item. A cell that fails is recorded with
     its reason and does not stop the others; one whose data cannot be had is recorded as that, and is no failure.
     """

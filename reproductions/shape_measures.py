@@ -39,7 +39,7 @@ def _dense_parameters(name: str) -> int:
     return shapes.parameters(shapes.skeleton(name))
 
 
-def prepare(wanted: Recipe) -> Shape:
+def prepare(recipe: Recipe) -> Shape:
     """Build the recipe's model on the meta device."""
     selection = wanted.selection or {}
     model = shapes.skeleton(wanted.model, selection.get("count", 0))
