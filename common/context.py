@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from common import calibration, claims, corpora
+from common import calibration, claims, corpora, exchange
 from common.decoder import Decoder
 from common.errors import UserError, unknown
 from common.evaluation.perplexity import cut
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 _KEPT = 4  # calibration passes remembered; a table's recipes differ in little else than how they use one
 _STATISTICS: list[tuple[Path, calibration.Statistics]] = []  # with the file that keeps it, the last used at the end
-_MADE: set[Path] = set()  # long work of this very process, which measuring anew need not do again
+_MADE: set[Path] = set()  # long work of this very process, which forcing need not do again
 _CLAIMED: set[Path] = set()  # folders that are ours while their recipe is carried out
 
 
@@ -108,7 +108,7 @@ class Context:
             self.claimed.enter_context(_alone(path))
             _CLAIMED.add(path)
             self.claimed.callback(_CLAIMED.discard, path)
-        if self.anew and path not in _MADE:
+        if self.force and path not in _MADE:
             shutil.rmtree(path, ignore_errors=True)
         _MADE.add(path)
         path.mkdir(parents=True, exist_ok=True)

@@ -244,7 +244,7 @@ def _prepared(entry: Work, measure, device: str, force: bool, bar: tqdm) -> tupl
     """A recipe's model, or why there is none, and the seconds that took, as its records name them."""
     bar.set_description(entry.title)
     started = time.perf_counter()
-    prepared, problem = _attempt(lambda: measure.prepare(entry.recipe, device=device, progress=True, anew=force))
+    prepared, problem = _attempt(lambda: measure.prepare(entry.recipe, device=device, progress=True, force=force))
     return prepared, problem, {"preparing_seconds": time.perf_counter() - started}
 
 

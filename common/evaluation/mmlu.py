@@ -160,12 +160,12 @@ def _right(lm, questions: Sequence[Question], answer: str) -> list[bool]:
     return correct
 
 
-def _groups(protocol: Protocol) -> dict[str, Sequence[str]]:
+def _groups(protocol: Examination) -> dict[str, Sequence[str]]:
     """Key of a value -> the subjects it is over."""
     return {**protocol.categories, "weighted": protocol.subjects, **protocol.regrouped}
 
 
-def summarise(protocol: Protocol, subjects: Mapping[str, Mapping]) -> tuple[dict, dict]:
+def summarise(protocol: Examination, subjects: Mapping[str, Mapping]) -> tuple[dict, dict]:
     """Question-weighted accuracies by category and over all, with their standard errors."""
     values, errors = {}, {}
     for key, members in _groups(protocol).items():

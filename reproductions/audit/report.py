@@ -25,7 +25,7 @@ def as_json(findings: Sequence[Finding]) -> str:
 
 def as_text(findings: Sequence[Finding]) -> str:
     """For the terminal: one block per finding, grouped by paper."""
-    blocks = [summary(found)]
+    blocks = [summary(findings)]
     for paper, title in PAPER_NAMES.items():
         blocks.append(f"{title}\n{'-' * len(title)}")
         for f in (f for f in findings if f.paper == paper):
@@ -35,7 +35,7 @@ def as_text(findings: Sequence[Finding]) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def summary(found: Sequence[Finding]) -> str:
+def summary(findings: Sequence[Finding]) -> str:
     """How much was checked and found, in one sentence."""
     checked = sum(len(reported.numbers(paper, table)) for paper in PAPER_NAMES for table in reported.tables(paper))
     verdicts = Counter(f.verdict for f in findings)
@@ -54,7 +54,7 @@ def as_markdown(findings: Sequence[Finding]) -> str:
     blocks = [
         "# The papers' arithmetic, checked",
         "Before you cite a number of these four papers, see whether it stands here. "
-        f"{summary(found)} `make audit` recomputes all of it from the numbers as printed (`papers/*/reported`) and the "
+        f"{summary(findings)} `make audit` recomputes all of it from the numbers as printed (`papers/*/reported`) and the "
         "shapes of the models; nothing is listed by hand. A finding says that printed numbers contradict one another, or "
         "cannot be what they are said to be; it does not say why. Where rounding explains a difference, there is no finding.",
         "## If you cite one of these",
