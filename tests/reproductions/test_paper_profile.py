@@ -178,7 +178,7 @@ def _shorten(patch):
 
 
 STEPS = ("selection", "repair", "training", "calibration")
-NUMBERS = ("count", "layers", "seed", "samples", "learning_rate", "T", "C", "H", "last", "schedule")
+NUMBERS = ("count", "layers", "ratio", "seed", "samples", "learning_rate", "T", "C", "H", "last", "schedule")
 
 
 def _kinds(part, path):
