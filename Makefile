@@ -128,6 +128,15 @@ grid-render: $(STAMP)
 grid-fetch: $(STAMP)
 	@$(FETCH)
 
+league: $(STAMP)  ## ours: every repair without training after every choice of layers (a target like a table)
+	@$(MEASURE)
+
+league-render: $(STAMP)
+	@$(RENDER)
+
+league-fetch: $(STAMP)
+	@$(FETCH)
+
 # Whatever else is asked for is no target: the nearest are named.
 .DEFAULT:
 	@test -x $(RUN) || { printf 'error: make has no target %s; make help lists all\n' $(call quoted,$@) >&2; exit 2; }

@@ -49,10 +49,11 @@ class Holder:
     @property
     def stale(self) -> bool:
         """Whether nobody works on it any more."""
-        if self.host == socket.gethostname():
-            return _started(self.pid) != self.started
-        if self.job and self.job == _job():
+        here = self.host == socket.gethostname()
+        if self.job and self.job == _job() and not (here and self.pid == os.getpid()):
             return True  # an earlier start of this very job, which runs once
+        if here:
+            return _started(self.pid) != self.started
         return time.time() > self.ends + _SKEW
 
 

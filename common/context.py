@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from common import calibration, claims, corpora
+from common import calibration, claims, corpora, exchange
 from common.decoder import Decoder
 from common.errors import UserError, unknown
 from common.evaluation.perplexity import cut
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 _KEPT = 4  # calibration passes remembered; a table's recipes differ in little else than how they use one
 _STATISTICS: list[tuple[Path, calibration.Statistics]] = []  # with the file that keeps it, the last used at the end
-_MADE: set[Path] = set()  # long work of this very process, which measuring anew need not do again
+_MADE: set[Path] = set()  # long work of this very process, which forcing need not do again
 _CLAIMED: set[Path] = set()  # folders that are ours while their recipe is carried out
 
 
@@ -45,7 +45,7 @@ class Context:
     """A model as a recipe describes it, and what was found out on the way.
 
     parameters: of the model before anything was removed. details and provenance go into every record of the recipe.
-    anew: long work that an earlier run left behind is done again. progress: long work shows how far it is. at_hand:
+    force: long work that an earlier run left behind is done again. progress: long work shows how far it is. at_hand:
     calibration tokens ``[samples, tokens]`` that stand for the recipe's text. keep: what a search brought is kept on disk.
     claimed: what other processes wait for until the recipe is carried out.
     """
@@ -56,7 +56,7 @@ class Context:
     parameters: int
     details: dict = field(default_factory=dict)
     provenance: dict = field(default_factory=dict)
-    anew: bool = False
+    force: bool = False
     progress: bool = False
     at_hand: Tensor | None = None
     keep: bool = True
@@ -108,7 +108,7 @@ class Context:
             self.claimed.enter_context(_alone(path))
             _CLAIMED.add(path)
             self.claimed.callback(_CLAIMED.discard, path)
-        if self.anew and path not in _MADE:
+        if self.force and path not in _MADE:
             shutil.rmtree(path, ignore_errors=True)
         _MADE.add(path)
         path.mkdir(parents=True, exist_ok=True)
@@ -144,7 +144,7 @@ class Context:
 
     def _kept(self, path: Path, read: Callable[[], Any]) -> Any:
         """What a file of kept work holds; None where there is none, none that can be read, or none that may be used."""
-        if self.anew and path not in _MADE:
+        if self.force and path not in _MADE:
             return None
         try:
             return read()
@@ -156,13 +156,11 @@ class Context:
 
     def _keep(self, path: Path, content: bytes) -> None:
         """Write kept work whole or not at all; a folder that cannot be written to costs the next run the same work."""
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(content)
-            os.replace(temporary, path)
+            with exchange.whole(path) as file:
+                file.write_bytes(content)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             log.warning("cannot keep what was found in %s: %s; another recipe will search again", path, error.strerror)
         _MADE.add(path)
 

@@ -299,7 +299,10 @@ class Decoder:
         writers = []
         for path in self.spec.writers:
             module_path, _, parameter = path.partition(":")
-            module = self.layers[layer].get_submodule(module_path)
+            try:
+                module = self.layers[layer].get_submodule(module_path)
+            except AttributeError:
+                continue  # that half of the layer is gone (`common.halves`)
             for name in (parameter,) if parameter else ("weight", "bias"):
                 if getattr(module, name, None) is not None:
                     writers.append(

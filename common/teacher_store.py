@@ -24,6 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from common import exchange
 from common.decoder import Decoder
 from common.errors import UserError, UserValueError, unknown
 from common.progress import track
@@ -159,9 +160,8 @@ class TeacherStore:
             raise UserError(f"{self.folder} is no store of a teacher's logits and not empty; name another folder")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            temporary = self.folder / f"{MANIFEST}.tmp"
-            temporary.write_text(json.dumps(self.manifest, indent=1) + "\n")
-            os.replace(temporary, path)
+            with exchange.whole(path) as file:
+                file.write_text(json.dumps(self.manifest, indent=1) + "\n")
         except OSError as error:
             raise UserError(f"cannot write the store {self.folder}: {error.strerror}; name another folder") from error
 
@@ -203,12 +203,9 @@ class TeacherStore:
             parts.append((probabilities.to("cpu", _DTYPES[self.dtype]), indices.cpu().to(small)))
         tensors = {name: torch.cat(part) for name, part in zip(("probabilities", "indices"), zip(*parts))}
         path = self._path(shard)
-        temporary = path.with_suffix(f".{os.getpid()}.tmp")
         try:
-            save_file(tensors, temporary)
-            os.replace(temporary, path)
+            with exchange.whole(path) as file:
+                save_file(tensors, file)
         except (OSError, SafetensorError) as error:
             raise UserError(f"cannot write {path}: {error}; free space there, what is written is kept") from error
-        finally:
-            temporary.unlink(missing_ok=True)
         return len(rows)

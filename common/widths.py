@@ -16,14 +16,16 @@ from common.decoder import layer_list
 from common.structure import register_structure
 
 
-def key_heads(layer: nn.Module) -> int:
-    """The key (and value) heads of a layer."""
+def key_heads(layer: nn.Module) -> int | None:
+    """The key (and value) heads of a layer; None where it has no attention."""
     attention = layer.self_attn
-    return attention.k_proj.weight.shape[0] // attention.head_dim
+    return None if hasattr(attention, "state") else attention.k_proj.weight.shape[0] // attention.head_dim
 
 
-def channels(layer: nn.Module) -> int:
-    """The intermediate channels of a layer's MLP, of one expert where it has several."""
+def channels(layer: nn.Module) -> int | None:
+    """The intermediate channels of a layer's MLP, of one expert where it has several; None where it has no MLP."""
+    if hasattr(layer.mlp, "state"):
+        return None
     experts = getattr(layer.mlp, "experts", None)
     return (layer.mlp.down_proj.weight if experts is None else experts.down_proj).shape[-1]
 
@@ -74,7 +76,7 @@ def _keep(linear: nn.Linear, kept: Tensor, dim: int) -> None:
         linear.bias = nn.Parameter(linear.bias[kept], requires_grad=linear.bias.requires_grad)
 
 
-def widths(model: nn.Module) -> list[dict[str, int]]:
+def widths(model: nn.Module) -> list[dict[str, int | None]]:
     """Key heads and channels of every layer."""
     return [{"key_heads": key_heads(layer), "channels": channels(layer)} for layer in layer_list(model)]
 
@@ -91,15 +93,18 @@ def settle(model: nn.Module) -> None:
     config.intermediate_size = found[0]["channels"]
 
 
-def _describe(model: nn.Module) -> list[dict[str, int]] | None:
+def _describe(model: nn.Module) -> list[dict[str, int | None]] | None:
     config, found = model.config, widths(model)
     plain = {"key_heads": config.num_key_value_heads, "channels": config.intermediate_size}
-    return found if any(one != plain for one in found) else None
+    return found if any(size not in (None, plain[name]) for one in found for name, size in one.items()) else None
 
 
-def narrow_to(layer: nn.Module, heads: int, inner: int) -> None:
-    """Keep the first key heads and channels: for shapes whose weights are yet to come, or never will."""
-    slice_heads(layer, torch.arange(heads))
+def narrow_to(layer: nn.Module, heads: int | None, inner: int | None) -> None:
+    """Keep the first key heads and channels: for shapes whose weights are yet to come, or never will. None: no such half."""
+    if heads is not None:
+        slice_heads(layer, torch.arange(heads))
+    if inner is None:
+        return
     experts = getattr(layer.mlp, "experts", None)
     kept = torch.arange(inner)
     slice_channels(layer, kept if experts is None else kept.repeat(experts.num_experts, 1))

@@ -14,7 +14,7 @@ import numpy as np
 
 from reproductions.registry import Lookup
 
-Settings = list[tuple[str, str]]
+Pairs = list[tuple[str, str]]  # a model's label and the share of it that is removed, as rows have them
 Key = tuple[str, str, str, str]  # model label, sparsity, method, column
 Number = float | np.ndarray
 # Units: differences in points or percent; a share of the dense model's number; a quotient; "" is a plain number.
@@ -58,7 +58,7 @@ class Comparison:
         return None
 
 
-Check = Callable[[Lookup, Settings], list[Comparison]]
+Check = Callable[[Lookup, Pairs], list[Comparison]]
 
 
 def where(model: str, sparsity: str) -> str:
@@ -99,7 +99,7 @@ def alike_within(what: str, difference: Number, unit: str, cells: tuple[Key, ...
 def beats(method: str, *others: str, column: str = "RP", lower: bool = False, within: float = 0.0) -> Check:
     """In every setting, ``method`` is above each of ``others`` that has a number; ``lower``: below, or above by a share."""
 
-    def check(cell: Lookup, settings: Settings) -> list[Comparison]:
+    def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         found = []
         for setting in settings:
             key = (*setting, method, column)
@@ -126,7 +126,7 @@ def ladder(methods: Iterable[str], column: str, lower: bool = False) -> Check:
 def ratio_of(label: str, numerator: str, denominator: str, column: str, least: float) -> Check:
     """In the first setting of a model, one method's number is at least ``least`` times another's."""
 
-    def check(cell: Lookup, settings: Settings) -> list[Comparison]:
+    def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         for setting in settings or [(label, "")]:
             keys = [(*setting, method, column) for method in (numerator, denominator)]
             above, below = (cell(*key) for key in keys)
@@ -142,7 +142,7 @@ def steady(methods: Iterable[str], columns: Iterable[str], within: float) -> Che
     """In every setting the numbers of several methods differ by no more than a share ``within`` of the first one's."""
     methods, columns = list(methods), list(columns)
 
-    def check(cell: Lookup, settings: Settings) -> list[Comparison]:
+    def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         found = []
         for setting in settings:
             for column in columns:
@@ -162,7 +162,7 @@ def best_of(ours: Iterable[str], others: Iterable[str], column: str, lower: bool
     """In every setting the best of ``ours`` is better than the best of ``others``."""
     ours, others = list(ours), list(others)
 
-    def check(cell: Lookup, settings: Settings) -> list[Comparison]:
+    def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         found = []
         for setting in settings:
             sides = [
@@ -181,7 +181,7 @@ def best_of(ours: Iterable[str], others: Iterable[str], column: str, lower: bool
 def without_number(method: str, column: str, beside: str) -> Check:
     """In every setting where ``beside`` has a number in ``column``, ``method`` has none, or one that is not a number."""
 
-    def check(cell: Lookup, settings: Settings) -> list[Comparison]:
+    def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         found = []
         for setting in settings:
             key = (*setting, method, column)
@@ -198,7 +198,7 @@ def alike(method: str, other: str, columns: Iterable[str]) -> Check:
     """In a setting two methods have the same number in every column that either has one in."""
     columns = list(columns)
 
-    def check(cell: Lookup, settings: Settings) -> list[Comparison]:
+    def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         found = []
         for setting in settings:
             one, two = ([cell(*setting, name, column) for column in columns] for name in (method, other))
@@ -215,7 +215,7 @@ def alike(method: str, other: str, columns: Iterable[str]) -> Check:
 def column_below(column: str, other: str, method: str = "observed") -> Check:
     """In every setting one column of a figure's row is below another."""
 
-    def check(cell: Lookup, settings: Settings) -> list[Comparison]:
+    def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         found = []
         for setting in settings:
             keys = tuple((*setting, method, name) for name in (column, other))
@@ -231,7 +231,7 @@ def column_below(column: str, other: str, method: str = "observed") -> Check:
 def between(column: str, low: float, high: float, method: str = "observed", *, strict: bool = False) -> Check:
     """In every setting a column of a figure's row lies in a range, its ends included (`strict`: not included)."""
 
-    def check(cell: Lookup, settings: Settings) -> list[Comparison]:
+    def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         found = []
         for setting in settings:
             key = (*setting, method, column)

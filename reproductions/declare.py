@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from common.results import Recipe
 from reproductions import reported
-from reproductions.registry import Row
+from reproductions.registry import LEAGUE, Row
 
 # What a paper calls a model -> the registry's name.
 MODELS = {
@@ -72,6 +72,5 @@ def rows(
 
 def title_of(paper: str) -> str:
     """How a paper is called in titles."""
-    return {"linearpatch": "LinearPatch", "prunecomp": "Prune&Comp", "laco": "LaCo", "reassessing": "Reassessing"}[
-        paper
-    ]
+    titles = {"linearpatch": "LinearPatch", "prunecomp": "Prune&Comp", "laco": "LaCo", "reassessing": "Reassessing"}
+    return (titles | {LEAGUE: "League (ours)"})[paper]

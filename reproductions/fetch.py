@@ -101,13 +101,13 @@ def lacking(work: Sequence[Work]) -> Lacking:
     return replace(found, everything=nothing)
 
 
-def summary(found: Lacking, tables: Sequence[Table]) -> str:
+def summary(absent: Lacking, tables: Sequence[Table]) -> str:
     """What there is no data for, by columns and by texts that rows are calibrated or trained on; the first reason in full."""
     labels = {column.benchmark: column.label for table in tables for column in table.columns(PAPER.profile)}
-    columns = ", ".join(dict.fromkeys(labels.get(name, name) for name in found.benchmarks))
-    texts = ", ".join(name for _, name in found.texts)
+    columns = ", ".join(dict.fromkeys(labels.get(name, name) for name in absent.benchmarks))
+    texts = ", ".join(name for _, name in absent.texts)
     what = " nor for ".join(filter(None, (columns, texts and f"the rows that read {texts}")))
-    first, *others = dict.fromkeys([*found.texts.values(), *found.benchmarks.values()])
+    first, *others = dict.fromkeys([*absent.texts.values(), *absent.benchmarks.values()])
     return f"no data for {what}: {first}" + (f" (and {len(others)} more)" if others else "")
 
 

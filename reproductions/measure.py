@@ -8,8 +8,10 @@ table wants measured is declared in the papers' modules beside this one.
 from __future__ import annotations
 
 import gc
+import json
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 import transformers
@@ -17,9 +19,9 @@ import transformers
 from common import corpora, models
 from common.context import Context, carry_out
 from common.errors import UserError
-from common.recipe import Recipe
+from common.recipe import PARTS, Recipe
 from common.standin import corpus as standin_corpus
-from reproductions import benchmarks, shape_measures, shapes, steps  # noqa: F401 - steps: those that recipes name
+from reproductions import benchmarks, memory, shape_measures, shapes, steps  # noqa: F401 - steps: those that recipes name
 from reproductions.runner import Work
 
 # Pruned models of one table are held together up to this many bytes: a thousand stand-ins, ten models of 135 M, no larger.
@@ -71,15 +73,17 @@ def _flops() -> float:
 
 
 def prepare(
-    recipe: Recipe, *, device: str = "cpu", progress: bool = False, anew: bool = False
+    recipe: Recipe, *, device: str = "cpu", progress: bool = False, force: bool = False
 ) -> Context | shape_measures.Shape:
     """Load the recipe's model and carry the recipe out (a shape recipe: build the shape alone).
 
-    anew: searches and trainings that an earlier run finished are done again.
+    force: searches and trainings that an earlier run finished are done again.
 
     Raises:
-        UserError: an unknown model, selection, repair or training, or whatever loading, calibration and pruning refuse.
+        UserError: an unknown model, selection, repair or training, a recipe spelled otherwise than its steps spell it, or
+            whatever loading, calibration and pruning refuse.
     """
+    _check_spelling(recipe)
     if recipe.weights == shapes.WEIGHTS:
         return shape_measures.prepare(recipe)
     gc.collect()  # what is left of the last model: there may be room for one only
@@ -90,9 +94,10 @@ def prepare(
     torch.set_flush_denormal(True)  # a trained model's tiny numbers would slow a CPU down several times
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
+    memory.check(recipe, device)
     model, tokenizer = models.load(recipe.model, device=device, dtype=recipe.dtype)
     parameters = sum(p.numel() for p in model.parameters())
-    context = Context(model, tokenizer, recipe, parameters, anew=anew, progress=progress)
+    context = Context(model, tokenizer, recipe, parameters, force=force, progress=progress)
     context.provenance = _provenance(context)
     carry_out(context)
     if recipe.profile == "paper":  # after the work: the texts it read are still at hand
@@ -100,6 +105,13 @@ def prepare(
     context.model.eval()
     context.progress = False
     return context
+
+
+def _check_spelling(recipe: Recipe) -> None:
+    """Refuse a recipe made before its steps were known, if they spell it otherwise: its record would not be found again."""
+    for part in PARTS:
+        if (spelled := getattr(replace(recipe), part)) != getattr(recipe, part):
+            raise UserError(f"the recipe's {part} leaves out defaults; write {json.dumps(spelled)}")
 
 
 def _provenance(context: Context) -> dict:

@@ -13,7 +13,8 @@ from reproductions import settings
 from reproductions.settings import Subject
 
 PAPERS = ("linearpatch", "prunecomp", "laco", "reassessing")
-MODULES = tuple(f"reproductions.{paper}" for paper in PAPERS)
+LEAGUE = "league"  # ours alone, of no paper
+MODULES = tuple(f"reproductions.{name}" for name in (*PAPERS, LEAGUE))
 
 # A claim looks cells up by (model label, sparsity, method, column) and gets None where there is no number.
 Lookup = Callable[[str, str, str, str], float | None]
@@ -90,7 +91,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Table:
-    """A table or figure of a paper. ``number``: of the table in the paper's CSV files, where it prints numbers.
+    """A table or figure of a paper, or of ours (LEAGUE). ``number``: of the table in the paper's CSV files, if it is there.
 
     draw: ``module:function`` that draws a figure from its records, see `reproductions.show.drawn`.
     """

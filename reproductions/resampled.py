@@ -30,7 +30,7 @@ class Resampled:
         self._rows = {(row.label, row.sparsity, row.method): (row, scores) for row, _, scores in rows}
         self._columns = {column.label: column for column in columns}
         self._found: dict[Key, Number | None] = {}
-        self._outcomes: dict[tuple[str, str], dict] = {}
+        self._outcomes: dict[tuple[str, str, str | None], np.ndarray | None] = {}
 
     def __call__(self, model: str, sparsity: str, method: str, column: str) -> Number | None:
         key = (model, sparsity, method, column)
@@ -81,17 +81,21 @@ class Resampled:
 
     def outcomes(self, recipe: Recipe, column: Column) -> np.ndarray | None:
         """[items] what a column's value is the mean of (of a perplexity: its log); None where a record does not have it."""
-        place = (recipe.hash, column.benchmark)
+        place = (recipe.hash, column.benchmark, column.key)
         if place not in self._outcomes:
-            self._outcomes[place] = self._store.items(recipe, column.benchmark)
-        found = self._outcomes[place].get("nll" if column.key == "perplexity" else column.key)
+            self._outcomes[place] = self._read(recipe, column)
+        return self._outcomes[place]
+
+    def _read(self, recipe: Recipe, column: Column) -> np.ndarray | None:
+        is_perplexity = column.key == "perplexity"
+        found = self._store.items(recipe, column.benchmark).get("nll" if is_perplexity else column.key)
         record = self._store.get(recipe, column.benchmark)
         if found is None or not len(found) or record is None:
             return None
         mean = float(np.mean(found, dtype=np.float64))
-        whole = np.exp(mean) if column.key == "perplexity" else mean
         # Outcomes of another measurement than the record's, or a value that is no mean of them, say nothing of it.
-        return found if np.isclose(whole, record.values[column.key], rtol=1e-4, atol=1e-9) else None
+        same = np.isclose(np.exp(mean) if is_perplexity else mean, record.values[column.key], rtol=1e-4, atol=1e-9)
+        return found if same else None
 
     def sources(self, key: Key) -> list[tuple[Row, Column]]:
         """The rows and columns whose records are behind a cell: those it follows from, the dense model's included."""
@@ -106,11 +110,12 @@ class Resampled:
         return [found for one in of for n in names for found in self.sources((one.label, one.sparsity, one.method, n))]
 
     def paired(self, keys: tuple[Key, ...]) -> bool:
-        """Whether all of several cells that vary come from outcomes per item."""
-        varying = [key for key in keys if np.ndim(self(*key))]
-        return all(
-            self.outcomes(row.recipe, column) is not None for key in varying for row, column in self.sources(key)
-        )
+        """Whether all of several cells that vary come from outcomes per item, of equally many items of each benchmark."""
+        counts: dict[str, set[int]] = {}
+        for row, column in (source for key in keys if np.ndim(self(*key)) for source in self.sources(key)):
+            found = self.outcomes(row.recipe, column)
+            counts.setdefault(column.benchmark, set()).add(0 if found is None else len(found))
+        return all(len(found) == 1 and 0 not in found for found in counts.values())
 
     def records(self, keys: tuple[Key, ...]) -> set[tuple[str, str]]:
         """(recipe's hash, benchmark) of the records behind several cells, but for the dense model's."""

@@ -146,7 +146,7 @@ def run(
     lacking: why a cell has no data, where that is known beforehand (`reproductions.fetch.lacking`): it is recorded at once,
     and a model of which nothing else is wanted is not loaded.
 
-    ``measure`` offers ``held_together(recipe)``, ``prepare(recipe, device=, progress=, anew=)`` and ``benchmark(prepared,
+    ``measure`` offers ``held_together(recipe)``, ``prepare(recipe, device=, progress=, force=)`` and ``benchmark(context,
     name)`` returning values, standard errors, details and, perhaps, outcomes per item. A cell that fails is recorded with
     its reason and does not stop the others; one whose data cannot be had is recorded as that, and is no failure.
     """
@@ -244,7 +244,7 @@ def _prepared(entry: Work, measure, device: str, force: bool, bar: tqdm) -> tupl
     """A recipe's model, or why there is none, and the seconds that took, as its records name them."""
     bar.set_description(entry.title)
     started = time.perf_counter()
-    prepared, problem = _attempt(lambda: measure.prepare(entry.recipe, device=device, progress=True, anew=force))
+    prepared, problem = _attempt(lambda: measure.prepare(entry.recipe, device=device, progress=True, force=force))
     return prepared, problem, {"preparing_seconds": time.perf_counter() - started}
 
 

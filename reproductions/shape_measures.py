@@ -39,13 +39,13 @@ def _dense_parameters(name: str) -> int:
     return shapes.parameters(shapes.skeleton(name))
 
 
-def prepare(wanted: Recipe) -> Shape:
+def prepare(recipe: Recipe) -> Shape:
     """Build the recipe's model on the meta device."""
-    selection = wanted.selection or {}
-    model = shapes.skeleton(wanted.model, selection.get("count", 0))
+    selection = recipe.selection or {}
+    model = shapes.skeleton(recipe.model, selection.get("count", 0))
     if selection.get("method") == "llm-pruner":
         llm_pruner.narrow(model, selection["ratio"])
-    return Shape(model, wanted, {"layers": model.config.num_hidden_layers}, {"model": {"name": wanted.model}})
+    return Shape(model, recipe, {"layers": model.config.num_hidden_layers}, {"model": {"name": recipe.model}})
 
 
 def _added(shape: Shape, which: str = "method") -> int:

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 
+from common import exchange
 from common.errors import UserError, unknown
 from common.results import ROOT
 from reproductions import registry
@@ -70,12 +71,10 @@ def read(path: Path = PATH) -> dict[str, dict[str, str]]:
 
 def write(lines: Iterable[dict], path: Path = PATH) -> None:
     """Replace the file by one with these lines, at once or not at all."""
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("w", newline="", encoding="utf-8") as out:
+    with exchange.whole(path) as file, file.open("w", newline="", encoding="utf-8") as out:
         table = csv.DictWriter(out, FIELDS, lineterminator="\n")
         table.writeheader()
         table.writerows(lines)
-    os.replace(temporary, path)
 
 
 def measure(targets: list[str], path: Path = PATH, runner: Runner = run) -> None:

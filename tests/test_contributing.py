@@ -51,7 +51,8 @@ def test_recipe_record_table_and_checkpoint_know_it(spaced, tmp_path, monkeypatc
     monkeypatch.setattr("reproductions.registry._in_type", lambda row, dtype: row)
     assert runner.run([table], store, "paper", measure) == 0
     record = store.get(recipe, "removed")
-    assert record.details["removed"] == [1, 3] and record.recipe["selection"] == {"method": "spaced", "count": 2}
+    assert record.details["removed"] == [1, 3]
+    assert record.recipe["selection"] == {"method": "spaced", "count": 2, "first": 1}
     assert show.build(table, store, "paper")["rows"][0]["cells"]["n"]["reproduced"] == 2
     ids = torch.arange(3, 19)[None]
     checkpoint.save(tiny_llama, tiny_tokenizer, tmp_path / "saved")

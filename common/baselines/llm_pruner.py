@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from common.decoder import Decoder
 from common.errors import UserValueError
+from common.halves import present
 from common.importance import taylor
 from common.widths import channels, key_heads, narrow_to, settle, slice_channels, slice_heads, widths
 
@@ -51,6 +52,10 @@ def prune(
     if first < 0 or last < 0 or first + last >= layers:
         raise UserValueError(
             f"LLM-Pruner spares the first {first} and the last {last} layers, but the model has {layers}; spare fewer"
+        )
+    if len(present(model)) < 2 * layers:
+        raise UserValueError(
+            "LLM-Pruner prunes whole layers' heads and channels; prune before taking halves of layers out"
         )
     chosen = range(first, layers - last)
     kept: dict[int, tuple[Tensor, Tensor]] = {}

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from common.decoder import SHORTCUT, SUPPORTED, Architecture, Decoder, Half, architecture_of, branch, check_one_basis
 from common.errors import UserError, UserValueError
+from common.halves import present
 from common.hooks import patches
 from common.progress import track
 from common.structure import register_structure
@@ -145,6 +146,8 @@ def _check(model: nn.Module, left: int) -> Architecture:
             f"SliceGPT cannot slice architecture {model.config.model_type!r}: it takes layers without norms behind attention "
             f"and MLP and without experts; supported: {able}"
         )
+    if len(present(model)) < 2 * len(model.model.layers):
+        raise UserError("SliceGPT slices whole layers; slice before taking halves of layers out")
     if patches(model):
         raise UserError(
             "SliceGPT cannot slice a model with patches: they act on the stream as it was; slice a plain model"

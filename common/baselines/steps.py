@@ -1,4 +1,4 @@
-"""Methods in recipes that take parts out of layers: no layer goes, so ``removed`` is empty."""
+"""Methods in recipes that take parts out of layers: no whole layer goes, so ``removed`` is empty."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from common.baselines import llm_pruner, slicegpt
+from common.baselines import half_layers, llm_pruner, slicegpt
 from common.context import Context
 from common.decoder import layer_list
 from common.errors import UserError
+from common.halves import drop_halves
 from common.recipe import Pruning, register
 
 
@@ -68,3 +69,58 @@ class SliceGpt(Pruning):
         options = {"batch_size": context.batch_size, "progress": context.progress}
         slicegpt.slice_stream(context.model, context.windows(), left, centre=context.fidelity == "code", **options)
         context.details |= {"removed": [], "sliced": {"width": left}}
+
+
+class _Halves(Pruning):
+    """Attentions or MLPs go; details: `halves`, (layer, which) in order of removal."""
+
+    def choose(self, context: Context) -> list[half_layers.Half]:
+        """The halves that go."""
+        raise NotImplementedError
+
+    def apply(self, context: Context) -> None:
+        halves = self.choose(context)
+        drop_halves(context.model, halves)
+        context.details |= {"removed": [], "halves": [list(half) for half in halves]}
+
+
+@register("llm-drop")
+@dataclass(frozen=True)
+class LlmDrop(_Halves):
+    """LLM-Drop: at once, the halves that change the stream least. kind: 'attention', 'mlp' or 'both' in one ranking."""
+
+    count: int
+    kind: str | None = None
+
+    def choose(self, context: Context) -> list[half_layers.Half]:
+        options = {"batch_size": context.batch_size, "progress": context.progress}
+        found = half_layers.similarities(context.decoder, context.windows(), **options)
+        return half_layers.most_similar(found, self.count, self.kind or "both")
+
+
+@register("blockpruner")
+@dataclass(frozen=True)
+class BlockPruner(_Halves):
+    """BlockPruner: one after the other, the half without which perplexity on the recipe's calibration is lowest."""
+
+    count: int
+
+    def choose(self, context: Context) -> list[half_layers.Half]:
+        options = {"batch_size": context.batch_size, "progress": context.progress}
+        return half_layers.block_pruner(context.decoder, context.windows(), self.count, **options)
+
+
+@register("nbl")
+@dataclass(frozen=True)
+class Nbl(Pruning):
+    """NBL: the attentions that are nearest to linear become linear maps, fitted on the recipe's calibration."""
+
+    count: int
+
+    def apply(self, context: Context) -> None:
+        options = {"batch_size": context.batch_size, "progress": context.progress}
+        maps = half_layers.linear_maps(context.decoder, context.windows(), **options)
+        layers = half_layers.nearest_linear(maps, self.count)
+        half_layers.replace_by_maps(context.model, maps, layers)
+        bounds = {str(layer): bound for layer, (bound, *_) in maps.items()}
+        context.details |= {"removed": [], "linear": layers, "bounds": bounds}

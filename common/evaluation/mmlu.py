@@ -32,7 +32,7 @@ Rows = list[dict]
 
 
 @dataclass(frozen=True)
-class Protocol:
+class Examination:
     """How one MMLU-like examination is put.
 
     categories: key -> subjects. rows: (subject, split 'dev' or 'test') -> rows with question, choices, answer (0..3).
@@ -85,7 +85,7 @@ def letter_tokens(tokenizer) -> list[list[int]]:
     return tokens
 
 
-def ask(protocol: Protocol, tokenizer, subject: str, row: Mapping, examples: Rows, letters=None) -> Question:
+def ask(protocol: Examination, tokenizer, subject: str, row: Mapping, examples: Rows, letters=None) -> Question:
     """The question with as many examples as fit into the context.
 
     Raises:
@@ -107,7 +107,7 @@ def ask(protocol: Protocol, tokenizer, subject: str, row: Mapping, examples: Row
 
 
 def evaluate(
-    model, tokenizer, protocol: Protocol, *, limit: int | None = None, batch_size: int = 16, lm=None
+    model, tokenizer, protocol: Examination, *, limit: int | None = None, batch_size: int = 16, lm=None
 ) -> tuple[dict, dict, dict]:
     """Values, standard errors and details of one model.
 
@@ -160,12 +160,12 @@ def _right(lm, questions: Sequence[Question], answer: str) -> list[bool]:
     return correct
 
 
-def _groups(protocol: Protocol) -> dict[str, Sequence[str]]:
+def _groups(protocol: Examination) -> dict[str, Sequence[str]]:
     """Key of a value -> the subjects it is over."""
     return {**protocol.categories, "weighted": protocol.subjects, **protocol.regrouped}
 
 
-def summarise(protocol: Protocol, subjects: Mapping[str, Mapping]) -> tuple[dict, dict]:
+def summarise(protocol: Examination, subjects: Mapping[str, Mapping]) -> tuple[dict, dict]:
     """Question-weighted accuracies by category and over all, with their standard errors."""
     values, errors = {}, {}
     for key, members in _groups(protocol).items():
@@ -187,20 +187,22 @@ def _standin_rows(subject: str, split: str) -> Rows:
     return exam.examples(subject) if split == "dev" else exam.questions(subject)
 
 
-def _hendrycks() -> Protocol:
+def _hendrycks() -> Examination:
     keys = {"stem": "STEM", "humanities": "Humanities", "social": "Social Sciences", "other": "Others"}
     categories = {key: tuple(MMLU[name]) for key, name in keys.items()}
     regrouped = {  # lm-eval's: anatomy is STEM
         "stem_harness": (*categories["stem"], "anatomy"),
         "other_harness": tuple(subject for subject in categories["other"] if subject != "anatomy"),
     }
-    return Protocol("hendrycks", categories, _hub_rows, regrouped=regrouped)
+    return Examination("hendrycks", categories, _hub_rows, regrouped=regrouped)
 
 
-def _standin(answer: str) -> Protocol:
+def _standin(answer: str) -> Examination:
     from common.standin import exam
 
-    return Protocol(f"standin-{answer}-{exam.VERSION}", exam.CATEGORIES, _standin_rows, answer, exam.SHOTS, context=256)
+    return Examination(
+        f"standin-{answer}-{exam.VERSION}", exam.CATEGORIES, _standin_rows, answer, exam.SHOTS, context=256
+    )
 
 
 _PROTOCOLS = {
@@ -211,7 +213,7 @@ _PROTOCOLS = {
 NAMES = tuple(_PROTOCOLS)
 
 
-def get(name: str) -> Protocol:
+def get(name: str) -> Examination:
     """The protocol of this name; UserError with the nearest names when there is none."""
     if name not in _PROTOCOLS:
         raise unknown("MMLU protocol", name, _PROTOCOLS)

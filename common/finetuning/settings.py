@@ -28,7 +28,8 @@ class Settings:
     products on a GPU, None for none; a CPU always computes in float32 (QLoRA's 4-bit products: see `compute`). Under
     autocast what is frozen stays in the precision it was loaded in (the official code loads float32).
     compute: precision of QLoRA's products. checkpointing: recompute activations in the backward pass (None: for QLoRA on
-    a GPU). evaluate_every, save_every: in optimiser steps; the last step is always validated. keep: 'best' keeps the state
+    a GPU, and above 3 B parameters, where micro_batch is then 1: `common.finetuning.memory`).
+    evaluate_every, save_every: in optimiser steps; the last step is always validated. keep: 'best' keeps the state
     with the lowest validation loss among those at multiples of save_every and the last, 'last' the last; None: 'best', for
     QLoRA 'last'. store: where the outputs of layers that `partial` leaves frozen are kept between epochs; 'auto' takes
     memory, else disk, else computes them anew. untie: `partial` gives a tied head its own copy of the embedding and trains

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -22,6 +21,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from common import exchange
 from common.errors import UserError
 from common.finetuning.settings import Settings
 
@@ -49,9 +49,8 @@ def fingerprint(model: nn.Module, train: Sequence[Mapping], valid: Sequence[Mapp
 
 def write(path: Path, content: Mapping) -> None:
     """A JSON file, whole or not at all."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(content, indent=1) + "\n")
-    os.replace(temporary, path)
+    with exchange.whole(path) as file:
+        file.write_text(json.dumps(content, indent=1) + "\n")
 
 
 def claim(folder: Path, plan: dict) -> None:
@@ -74,9 +73,8 @@ def claim(folder: Path, plan: dict) -> None:
 
 def save(parameters: Mapping[str, nn.Parameter], path: Path, metadata: Mapping[str, str] | None = None) -> None:
     """Write parameters, whole or not at all."""
-    temporary = path.with_suffix(".tmp")
-    save_file({n: p.detach().cpu().contiguous() for n, p in parameters.items()}, temporary, dict(metadata or {}))
-    os.replace(temporary, path)
+    with exchange.whole(path) as file:
+        save_file({n: p.detach().cpu().contiguous() for n, p in parameters.items()}, file, dict(metadata or {}))
 
 
 @torch.no_grad()

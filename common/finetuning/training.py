@@ -19,6 +19,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from common.finetuning import state
 from common.finetuning.learner import Learner, Rows, checked, collate
+from common.finetuning.memory import sized
 from common.finetuning.methods import Attached, attach
 from common.finetuning.prefix import FrozenPrefix
 from common.finetuning.settings import Settings
@@ -67,6 +68,7 @@ def finetune(
         if report is not None:
             state.restore(attached.parameters, folder / state.TRAINED)
         else:
+            settings = sized(settings, total)
             with _checkpointed(model, settings):
                 store = _store(train, valid, settings, attached.boundary, folder, store_dtype)
                 session = _Session(model, tokenizer, train, valid, settings, attached, folder, store, progress)

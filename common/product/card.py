@@ -9,6 +9,7 @@ import shlex
 from pathlib import Path
 
 from common import models
+from common.product import elsewhere
 from common.product.measure import shown
 
 STAGES = (("before", "dense"), ("cut", "cut alone"), ("after", "repaired"))
@@ -41,6 +42,7 @@ def card(method, report: dict) -> str:
         "",
         *_loading(method),
         "",
+        *_elsewhere(report),
         "## How it was made",
         "",
         "    " + command(report),
@@ -61,6 +63,8 @@ def summary(report: dict) -> str:
     for label, *cells in _rows(report["evaluation"]):
         stages = (f"{name} {cell}" for (_, name), cell in zip(STAGES, cells) if cell)
         lines.append(f"{label}: {', '.join(stages)}")
+    if removed := report["facts"].get("removed"):
+        lines.append(f"the same cut, not repaired, in llama.cpp: --prune-layers {elsewhere.prune_layers(removed)}")
     return "\n".join([*lines, *report["notes"], *([report["broken"]] if report["broken"] else [])])
 
 
@@ -69,6 +73,8 @@ def source_facts(name: str, source: Path) -> dict:
     facts = {}
     spec = models.REGISTRY.get(name)
     hub_id = spec.hub_id if spec else name if name.count("/") == 1 and not Path(name).exists() else ""
+    if spec and spec.wheel:
+        hub_id, facts["license"] = spec.wheel.hub_id, spec.wheel.license
     if re.fullmatch(r"[\w.-]+/[\w.-]+", hub_id):
         facts["base_model"] = hub_id
     try:
@@ -193,6 +199,25 @@ def _loading(method) -> list[str]:
         "```",
         "",
         "Plain `AutoModelForCausalLM.from_pretrained` reads the pruned model **without** its patches.",
+    ]
+
+
+def _elsewhere(report: dict) -> list[str]:
+    """The layers that went as mergekit and llama.cpp take them."""
+    removed = report["facts"].get("removed")
+    if not removed:
+        return []
+    config = elsewhere.mergekit(report["model"], report["layers"]["before"], removed, report["dtype"])
+    return [
+        "## The same cut elsewhere",
+        "",
+        "Other programs can remove the same layers of the original model; what this method changed besides, they do not.",
+        f"llama.cpp: `llama-quantize --prune-layers {elsewhere.prune_layers(removed)} IN.gguf OUT.gguf TYPE`; mergekit:",
+        "",
+        "```yaml",
+        *config.splitlines(),
+        "```",
+        "",
     ]
 
 

@@ -21,7 +21,7 @@ from common.selection import check_count, check_layers
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
-def prepared(method: shared.Method, options: argparse.Namespace) -> Job:
+def checked(method: shared.Method, options: argparse.Namespace) -> Job:
     """The job, with all that can be known before the weights are read: nothing that it needs is missing.
 
     Raises:

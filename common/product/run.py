@@ -54,7 +54,7 @@ def run(method: shared.Method, options: argparse.Namespace) -> dict:
         UserError: whatever of the request cannot be met; then `--out` is as it was.
     """
     started = time.perf_counter()
-    job = checks.prepared(method, options)
+    job = checks.checked(method, options)
     torch.set_flush_denormal(True)
     torch.manual_seed(options.seed)
     measure.say(f"reading {options.model}")

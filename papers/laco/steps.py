@@ -119,7 +119,7 @@ class PostTraining(Training):
         valid = training.text_blocks(tokenizer, corpora.texts(data.validation), tokens=tokens, **shared)
         settings = training.settings(**self.settings)
         _, report = finetune(context.model, tokenizer, train, valid, settings, folder, context.progress)
-        context.details["training"] = report | {"tokens": len(train) * data.length}
+        context.details["training"] = report | {"tokens": len(train) * data.length, "tokens_asked": data.tokens}
         if self.reprune is not None:
             left = [layer for layer in range(context.details["layers"]) if layer not in context.removed]
             context.details["removed"] += [left[position] for position in self.reprune.run(context)]

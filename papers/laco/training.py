@@ -15,6 +15,7 @@ clipped at norm 1, LLaMA-Factory with DeepSpeed ZeRO-2 on four GPUs. Not stated,
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Sequence
 
@@ -22,6 +23,8 @@ import numpy as np
 
 from common.errors import UserError
 from common.finetuning import Settings
+
+log = logging.getLogger(__name__)
 
 LENGTH = 4096
 SEQUENCES_PER_STEP = 32
@@ -71,6 +74,8 @@ def text_blocks(
         if tokens is not None and total >= tokens:
             total = tokens
             break
+    if tokens is not None and total < tokens:
+        log.warning("the training text has %s tokens, not %s: trained on those", f"{total:,}", f"{tokens:,}")
     blocks = total // length
     if blocks < 1:
         raise UserError(f"the training text has {total} tokens, less than one block of {length}; use more text")

@@ -36,18 +36,22 @@ def prune_iteratively(
     total: int,
     choose: Callable[[Decoder, int], list[int]],
     tune: Callable[[nn.Module, int], object],
+    earlier: tuple[list[int], list] = ((), ()),
+    done: Callable[[list[int], list], None] = lambda removed, reports: None,
 ) -> tuple[list[int], list]:
     """Prune ``total`` layers, ``step`` a cycle, in place; the last cycle takes what is left.
 
     choose(decoder, count): the present positions that go, scored on the model as it is then. tune(model, cycle): trains
-    it in place (adapters merged); what it returns is collected.
+    it in place (adapters merged); what it returns is collected. earlier: what this would have returned so far, if `model` is
+    what came of that. done(removed, reports) is called after every cycle with what there is then.
     Returns the removed layers in order of removal, as original indices, and what the cycles' tunings returned.
     """
     decoder = Decoder(model)
-    check_count(total, decoder.num_layers)
+    removed, reports = map(list, earlier)
+    check_count(total, decoder.num_layers + len(removed))
     if step < 1:
         raise UserValueError(f"a cycle cannot remove {step} layers; use 1 or more")
-    alive, removed, reports = list(range(decoder.num_layers)), [], []
+    alive = [layer for layer in range(decoder.num_layers + len(removed)) if layer not in removed]
     while len(removed) < total:
         positions = choose(decoder, min(step, total - len(removed)))
         remove_layers(model, positions)
@@ -55,4 +59,5 @@ def prune_iteratively(
         removed += gone
         alive = [layer for layer in alive if layer not in gone]
         reports.append(tune(model, len(reports)))
+        done(removed, reports)
     return removed, reports

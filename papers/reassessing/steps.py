@@ -21,6 +21,7 @@ from common.finetuning import Settings, finetune
 from common.flags import option
 from common.recipe import Calibration, Options, Pruning, Selection, Training, register
 from papers.reassessing import quantization
+from papers.reassessing.cycles import Cycles
 from papers.reassessing.iterative import prune_iteratively, schedule
 from papers.reassessing.metrics import LENGTH, METRICS, SEED, sample_line_crops, select
 
@@ -125,11 +126,15 @@ class Iterative(Pruning):
     seed: int | None = None
 
     def apply(self, context: Context) -> None:
+        """Cycle by cycle; after a kill it goes on after the last one that was done."""
+        cycles = Cycles(context.model, context.folder)
         removed, reports = prune_iteratively(
             context.model,
             *schedule(self.schedule),
             lambda decoder, count: _choose(context, self.metric, self.seed, decoder, count),
             lambda model, cycle: self.tune.run(context, context.folder / f"cycle-{cycle}"),
+            cycles.restored(),
+            cycles.done,
         )
         context.details |= {"removed": removed, "cycles": reports}
 

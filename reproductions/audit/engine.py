@@ -149,10 +149,10 @@ def place(number: Number, column: str | None = None) -> str:
     return f"{heading or 'Table ' + number.table}, {words}, {column or number.column}".replace(", ,", ",")
 
 
-def merged(found: Iterable[Finding]) -> list[Finding]:
+def merged(findings: Iterable[Finding]) -> list[Finding]:
     """One finding for the same arithmetic in several places (a row that several tables print, methods that share a ratio)."""
     same: dict[tuple, list[Finding]] = {}
-    for finding in found:
+    for finding in findings:
         key = (finding.paper, finding.kind, finding.printed, finding.recomputed, finding.arithmetic)
         same.setdefault(key, []).append(finding)
     result = []

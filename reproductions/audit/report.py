@@ -18,28 +18,28 @@ FOLDED, FEW = ("no k of n", "standard error"), 5
 PATH = ROOT / "papers" / "AUDIT.md"
 
 
-def as_json(found: Sequence[Finding]) -> str:
+def as_json(findings: Sequence[Finding]) -> str:
     """One object per finding."""
-    return json.dumps([finding.as_dict() for finding in found], indent=1) + "\n"
+    return json.dumps([finding.as_dict() for finding in findings], indent=1) + "\n"
 
 
-def as_text(found: Sequence[Finding]) -> str:
+def as_text(findings: Sequence[Finding]) -> str:
     """For the terminal: one block per finding, grouped by paper."""
-    blocks = [summary(found)]
+    blocks = [summary(findings)]
     for paper, title in PAPER_NAMES.items():
         blocks.append(f"{title}\n{'-' * len(title)}")
-        for f in (f for f in found if f.paper == paper):
+        for f in (f for f in findings if f.paper == paper):
             lines = [f"{f.name}  {f.where}  [{f.verdict}]", f"    printed {f.printed}; recomputed {f.recomputed}"]
             lines += [f"    {text}" for text in (f.arithmetic, f.meaning) if text]
             blocks.append("\n".join(lines))
     return "\n\n".join(blocks) + "\n"
 
 
-def summary(found: Sequence[Finding]) -> str:
+def summary(findings: Sequence[Finding]) -> str:
     """How much was checked and found, in one sentence."""
     checked = sum(len(reported.numbers(paper, table)) for paper in PAPER_NAMES for table in reported.tables(paper))
-    verdicts = Counter(f.verdict for f in found)
-    return f"{len(found)} findings in {checked} printed numbers: {_tally(verdicts)}."
+    verdicts = Counter(f.verdict for f in findings)
+    return f"{len(findings)} findings in {checked} printed numbers: {_tally(verdicts)}."
 
 
 def _tally(verdicts: Counter) -> str:
@@ -49,37 +49,37 @@ def _tally(verdicts: Counter) -> str:
     return ", ".join(f"{verdicts[v]} {words[v]}" for v in VERDICTS if verdicts[v])
 
 
-def as_markdown(found: Sequence[Finding]) -> str:
+def as_markdown(findings: Sequence[Finding]) -> str:
     """The report that is kept beside the papers' code: what matters first, then everything, paper by paper."""
     blocks = [
         "# The papers' arithmetic, checked",
         "Before you cite a number of these four papers, see whether it stands here. "
-        f"{summary(found)} `make audit` recomputes all of it from the numbers as printed (`papers/*/reported`) and the "
+        f"{summary(findings)} `make audit` recomputes all of it from the numbers as printed (`papers/*/reported`) and the "
         "shapes of the models; nothing is listed by hand. A finding says that printed numbers contradict one another, or "
         "cannot be what they are said to be; it does not say why. Where rounding explains a difference, there is no finding.",
         "## If you cite one of these",
-        "\n".join(f"- **{PAPER_NAMES[f.paper]}** ({f.name}). {_plain(f.headline)}" for f in found if f.headline),
+        "\n".join(f"- **{PAPER_NAMES[f.paper]}** ({f.name}). {_plain(f.headline)}" for f in findings if f.headline),
     ]
     for paper, title in PAPER_NAMES.items():
-        mine = [f for f in found if f.paper == paper]
+        mine = [f for f in findings if f.paper == paper]
         blocks.append(f"## {title}\n\n{len(mine)} findings: {_tally(Counter(f.verdict for f in mine))}.")
         blocks += [_section(kind, [f for f in mine if f.kind == kind]) for kind in KINDS]
     return "\n\n".join(filter(None, blocks)) + "\n"
 
 
-def _section(kind: str, found: Sequence[Finding]) -> str:
+def _section(kind: str, findings: Sequence[Finding]) -> str:
     """One check's findings as a table; what is the same for all of them is said once, above it."""
-    if not found:
+    if not findings:
         return ""
-    shared = [len({getattr(f, part) for f in found}) == 1 for part in ("verdict", "meaning")]
-    said = [found[0].verdict.capitalize() + "." if shared[0] else "", found[0].meaning if shared[1] else ""]
+    shared = [len({getattr(f, part) for f in findings}) == 1 for part in ("verdict", "meaning")]
+    said = [findings[0].verdict.capitalize() + "." if shared[0] else "", findings[0].meaning if shared[1] else ""]
     heading = ["", "Where", "Printed", "Recomputed", "Arithmetic"]
     heading += [name for name, same in zip(("Verdict", "If you cite it"), shared, strict=True) if not same]
-    folded = kind in FOLDED and len(found) > FEW
-    lines = [f"<details><summary>{KINDS[kind]} ({len(found)})</summary>" if folded else f"### {KINDS[kind]}", ""]
+    folded = kind in FOLDED and len(findings) > FEW
+    lines = [f"<details><summary>{KINDS[kind]} ({len(findings)})</summary>" if folded else f"### {KINDS[kind]}", ""]
     lines += [" ".join(filter(None, said)), ""] if any(said) else []
     lines += ["| " + " | ".join(heading) + " |", "| " + " | ".join(["---"] * len(heading)) + " |"]
-    for f in found:
+    for f in findings:
         cells = [f.name, f.where, f.printed, f.recomputed, f.arithmetic]
         cells += [text for text, same in zip((f.verdict, f.meaning), shared, strict=True) if not same]
         lines.append("| " + " | ".join(map(_plain, cells)) + " |")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reproductions.checks import OF_DENSE, Check, Comparison, Settings, against, in_most, where
+from reproductions.checks import OF_DENSE, Check, Comparison, Pairs, against, in_most, where
 from reproductions.columns import LACO_CATEGORIES
 from reproductions.laco.recipes import AGAIN, AT_ONCE, CODE, DENSE, LACO, PRUNER, SLICEGPT, TRAINED
 from reproductions.registry import Claim, Lookup
@@ -11,14 +11,14 @@ BASELINES = (PRUNER, SLICEGPT)
 PAPERS = ", the paper's C and T (ours)"
 
 
-def dense(cell: Lookup, settings: Settings, model: str, column: str) -> tuple | None:
+def dense(cell: Lookup, settings: Pairs, model: str, column: str) -> tuple | None:
     """(key, number) of the Dense* row, whatever its sparsity is printed as."""
     depths = dict.fromkeys(f"0/{s.partition('/')[2]}" for _, s in settings)
     keys = ((model, sparsity, DENSE, column) for sparsity in ("0%", "", *depths))
     return next(((key, value) for key in keys if (value := cell(*key)) is not None), None)
 
 
-def _labels(settings: Settings) -> list[str]:
+def _labels(settings: Pairs) -> list[str]:
     standin = any(model == "stand-in" for model, _ in settings)
     return [label for category in LACO_CATEGORIES["standin" if standin else "paper"].values() for label in category]
 
@@ -26,7 +26,7 @@ def _labels(settings: Settings) -> list[str]:
 def above(method: str, others: tuple[str, ...], column: str) -> Check:
     """In every setting `method` is above each of `others` in a column."""
 
-    def check(cell: Lookup, settings: Settings) -> list[Comparison]:
+    def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         found = []
         for model, sparsity in settings:
             key = (model, sparsity, method, column)
@@ -45,19 +45,19 @@ def above(method: str, others: tuple[str, ...], column: str) -> Check:
     return check
 
 
-def best_on_each(cell: Lookup, settings: Settings) -> list[Comparison]:
+def best_on_each(cell: Lookup, settings: Pairs) -> list[Comparison]:
     """LaCo against both baselines, score by score."""
     return [one for label in _labels(settings) for one in above(LACO, BASELINES, label)(cell, settings)]
 
 
-def four_models_above_80(cell: Lookup, settings: Settings) -> list[Comparison]:
+def four_models_above_80(cell: Lookup, settings: Pairs) -> list[Comparison]:
     """Per. of each model against 80 %; nothing of fewer than four."""
     keys = [key for setting in settings if cell(*(key := (*setting, LACO, "Per."))) is not None]
     found = [Comparison(f"{where(*k[:2])}: Per.", cell(*k), OF_DENSE, (k,), low=80) for k in keys]
     return found if len(found) >= 4 else []
 
 
-def four_categories(cell: Lookup, settings: Settings) -> list[Comparison]:
+def four_categories(cell: Lookup, settings: Pairs) -> list[Comparison]:
     """Ahead of the baselines in all of Lang., Know., Exam. and Unde., on every model."""
     found = [above(LACO, BASELINES, column)(cell, settings) for column in ("Lang.", "Know.", "Exam.", "Unde.")]
     return [comparison for column in found for comparison in column] if all(found) else []
@@ -66,7 +66,7 @@ def four_categories(cell: Lookup, settings: Settings) -> list[Comparison]:
 def percentages(limit: float) -> Check:
     """LaCo's percentages of the dense scores against a limit."""
 
-    def check(cell: Lookup, settings: Settings) -> list[Comparison]:
+    def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         keys = [(*s, LACO, label) for s in settings for label in _labels(settings)]
         keys = [key for key in keys if cell(*key) is not None]
         return [Comparison(f"{where(*k[:2])}: {k[3]}", cell(*k), OF_DENSE, (k,), low=limit) for k in keys]
@@ -74,7 +74,7 @@ def percentages(limit: float) -> Check:
     return check
 
 
-def post_training_helps(cell: Lookup, settings: Settings) -> list[Comparison]:
+def post_training_helps(cell: Lookup, settings: Pairs) -> list[Comparison]:
     """On the model that is pruned again (LLaMA-2-7B): the average rises."""
     found = []
     for model, sparsity in settings:
@@ -95,7 +95,7 @@ def _kept(key: tuple, value, whole: tuple, share: float) -> Comparison:
 def again_retains(share: float) -> Check:
     """Pruned again, the model keeps about `share` of the dense average."""
 
-    def check(cell: Lookup, settings: Settings) -> list[Comparison]:
+    def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         found = []
         for model, sparsity in settings:
             key, whole = (model, sparsity, AGAIN, "Avg."), dense(cell, settings, model, "Avg.")
@@ -106,7 +106,7 @@ def again_retains(share: float) -> Check:
     return check
 
 
-def falls_with_size(cell: Lookup, settings: Settings) -> list[Comparison]:
+def falls_with_size(cell: Lookup, settings: Pairs) -> list[Comparison]:
     """Per model, the average falls whenever more layers go."""
     found = []
     for model in dict.fromkeys(model for model, _ in settings):
@@ -124,7 +124,7 @@ def falls_with_size(cell: Lookup, settings: Settings) -> list[Comparison]:
 def half_retains(share: float) -> Check:
     """With about half of the layers gone, `share` of the dense average is kept."""
 
-    def check(cell: Lookup, settings: Settings) -> list[Comparison]:
+    def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         found = []
         for model, sparsity in settings:
             key, whole = (model, sparsity, LACO, "Avg."), dense(cell, settings, model, "Avg.")
@@ -137,7 +137,7 @@ def half_retains(share: float) -> Check:
     return check
 
 
-def _accepts(cell: Lookup, settings: Settings) -> list[Comparison]:
+def _accepts(cell: Lookup, settings: Pairs) -> list[Comparison]:
     keys = [(*s, method, "merges (ours)") for s in settings for method in (LACO, LACO + PAPERS)]
     keys = [key for key in keys if cell(*key) is not None]
     return [Comparison(f"{where(*k[:2])}: merges of {k[2]}", cell(*k), "", (k,), low=0) for k in keys]

@@ -36,7 +36,7 @@ def _figure2_rows(subject: Subject, limit: int | None) -> list[Row]:
     ]
 
 
-def _more_layers_for_less(cell: Lookup, settings: checks.Settings) -> list[checks.Comparison]:
+def _more_layers_for_less(cell: Lookup, settings: checks.Pairs) -> list[checks.Comparison]:
     """With both parts, the larger removal is below the smaller one without either."""
     if len(settings) < 2:
         return []

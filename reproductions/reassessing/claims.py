@@ -13,7 +13,7 @@ from reproductions.checks import (
     Check,
     Comparison,
     Number,
-    Settings,
+    Pairs,
     against,
     alike_within,
     beats,
@@ -57,7 +57,7 @@ def leads(
     """
     ours = set(ours)
 
-    def check(cell: Lookup, settings: Settings) -> list[Comparison]:
+    def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         cell = _in_points(cell)
         printed = {name for number in reported.numbers("reassessing", table) for _, name in reported.row_names(number)}
         others = sorted(({*printed, *here} - ours) - {"Dense"})
@@ -82,7 +82,7 @@ def rate(sparsity: str) -> float:
     return int(removed) / int(layers) if slash else float(sparsity.rstrip("%")) / 100
 
 
-def _gaps(one: str, other: str, column: str, cell: Lookup, settings: Settings) -> list[tuple]:
+def _gaps(one: str, other: str, column: str, cell: Lookup, settings: Pairs) -> list[tuple]:
     """(setting, both keys, difference in points) wherever both have a number."""
     found = []
     for setting in settings:
@@ -96,7 +96,7 @@ def _gaps(one: str, other: str, column: str, cell: Lookup, settings: Settings) -
 def mean_gain(ours: str, other: str, least: float, column: str = AVERAGE) -> Check:
     """Over all settings with both, the mean gain is at least so many points, to the last printed digit."""
 
-    def check(cell: Lookup, settings: Settings) -> list[Comparison]:
+    def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         found = _gaps(ours, other, column, cell, settings)
         if not found:
             return []
@@ -111,7 +111,7 @@ def mean_gain(ours: str, other: str, least: float, column: str = AVERAGE) -> Che
 def within(one: str, other: str, most: float, column: str = AVERAGE) -> Check:
     """In every setting with both, the two differ by at most so many points."""
 
-    def check(cell: Lookup, settings: Settings) -> list[Comparison]:
+    def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         return [
             alike_within(f"{where(*s)}: {one} against {other}", gap, POINTS, keys, most)
             for s, keys, gap in _gaps(one, other, column, cell, settings)
@@ -123,7 +123,7 @@ def within(one: str, other: str, most: float, column: str = AVERAGE) -> Check:
 def apart(one: str, other: str, least: float, column: str = AVERAGE) -> Check:
     """In every setting with both, the two differ by at least so many points."""
 
-    def check(cell: Lookup, settings: Settings) -> list[Comparison]:
+    def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         return [
             Comparison(f"{where(*s)}: {one} against {other}", gap, POINTS, keys, -least, least, inside=False)
             for s, keys, gap in _gaps(one, other, column, cell, settings)
@@ -136,7 +136,7 @@ def saves(share: float, before: str, after: str, columns: Iterable[str]) -> Chec
     """In every setting and column with both, ``after`` is smaller than ``before`` by more than so large a share."""
     columns = list(columns)
 
-    def check(cell: Lookup, settings: Settings) -> list[Comparison]:
+    def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         found = []
         for setting in settings:
             for column in columns:

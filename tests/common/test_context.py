@@ -19,7 +19,7 @@ def crops():
 
 @pytest.fixture
 def prepared(make_tiny, crops, monkeypatch):
-    """`prepared(anew=False)`: a context of the same recipe and model each time, as the rows of a table have them."""
+    """`prepared(force=False)`: a context of the same recipe and model each time, as the rows of a table have them."""
     monkeypatch.setitem(context.SAMPLERS, "counted", lambda *_: crops)
     monkeypatch.setattr(context, "_STATISTICS", [])
     monkeypatch.setattr(context, "_MADE", set())
@@ -70,9 +70,9 @@ def test_a_pass_is_found_again_on_disk(prepared, passes):
     assert (second.samples, second.tokens, second.kinds) == (3, 60, ("channel",))
     context._STATISTICS.clear()
     context._MADE.clear()  # another process, with --force
-    prepared(anew=True).statistics(2)
+    prepared(force=True).statistics(2)
     context._STATISTICS.clear()
-    prepared(anew=True).statistics(2)
+    prepared(force=True).statistics(2)
     assert len(passes) == 2
 
 

@@ -7,15 +7,16 @@ import os
 import random
 import signal
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
+from common import model_registry
 from common.errors import UserError
-from common.finetuning import Settings, check_layers, finetune, methods, prefix, state, trainer, training
+from common.finetuning import Settings, check_layers, finetune, memory, methods, prefix, state, trainer, training
 from common.finetuning.learner import Learner, Rows, collate
 from common.surgery import remove_layers
 
@@ -382,3 +383,62 @@ def test_nothing_is_printed_to_stdout(make_tiny, capsys, caplog):
     caplog.set_level(logging.WARNING)
     finetune(make_tiny(), None, rows(2), settings=Settings(max_steps=1, **QUICK), progress=True)
     assert capsys.readouterr().out == "" and caplog.text == ""
+
+
+def test_large_models_recompute_and_take_rows_one_at_a_time(make_tiny, monkeypatch):
+    """The same training but for rounding, in less memory; what settings say for themselves stays."""
+    options = {"method": "full", "max_steps": 2, "store": "off"} | QUICK
+    found = {}
+    for large in (1e12, 1.0):
+        monkeypatch.setattr(memory, "LARGE", large)
+        model, report = finetune(make_tiny(), None, rows(8), settings=Settings(**options))
+        found[large] = weights(model)
+        expected = (2, None) if large > 1 else (1, True)
+        assert (report["settings"]["micro_batch"], report["settings"]["checkpointing"]) == expected
+        assert not model.is_activation_checkpointing
+    for name in found[1.0]:
+        torch.testing.assert_close(found[1.0][name], found[1e12][name], rtol=1e-4, atol=1e-5)
+    chosen = Settings(checkpointing=False)
+    assert memory.sized(chosen, 1e12) == chosen
+
+
+@pytest.mark.parametrize(("method", "last"), [("full", 0), ("partial", 2), ("lora", 0)])
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_memory_that_is_foretold_is_what_weights_gradients_and_adam_hold(make_tiny, method, last, tied):
+    model = make_tiny("llama")
+    if tied:
+        model.config.tie_word_embeddings = True
+        model.tie_weights()
+    layer = sum(p.numel() for p in model.model.layers[0].parameters())
+    config, whole = model.config, sum(p.numel() for p in model.parameters())
+    facts = {"layers": 6, "params": whole, "layer_params": layer, "hidden": 64, "vocab": 320, "tied": tied}
+    facts |= {"intermediate": 96, "heads": 4, "kv_heads": 2, "head_dim": 16, "experts": None}
+    assert config.intermediate_size == 96
+    remove_layers(model, [3])
+    settings = Settings(method=method, last=last, rank=2)
+    need = memory.need(facts, 1, settings, 4)
+    attached = methods.attach(model, settings)
+    optimizer = torch.optim.AdamW(attached.parameters.values())
+    for parameter in attached.parameters.values():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    held = {p.data_ptr(): p.nbytes for p in model.parameters()}
+    norm = 64 * (method == "partial")  # the final norm trains too
+    assert need.trained + norm == sum(p.numel() for p in attached.parameters.values())
+    assert need.weights == sum(held.values())
+    assert need.gradients + 4 * norm == sum(p.grad.nbytes for p in attached.parameters.values())
+    states = [value for state in optimizer.state.values() for key, value in state.items() if key != "step"]
+    assert need.optimizer + 8 * norm == sum(value.nbytes for value in states)
+
+
+def test_lacos_training_is_refused_with_its_parts(monkeypatch):
+    """79 GB for 4.9 B parameters on an 80 GB card, whose memory is 79.1: with Adam in 8 bits it fits."""
+    facts = model_registry.get("llama-2-7b").facts
+    settings = Settings(method="full", autocast="bfloat16")
+    need = memory.need(facts, 9, settings, 2)
+    assert need.bytes == 16 * (6_738_415_616 - 9 * 202_383_360)
+    monkeypatch.setattr(memory, "capacity", lambda device: 78e9)
+    with pytest.raises(UserError, match="takes 79 GB .weights 20 GB, gradients 20 GB, optimizer 39 GB.*ZeRO-2.*8-bit"):
+        memory.check_training("llama-2-7b", need, settings, "cuda")
+    smaller = replace(settings, optimizer="paged-adamw-8bit")
+    memory.check_training("llama-2-7b", memory.need(facts, 9, smaller, 2), smaller, "cuda")

@@ -20,7 +20,7 @@ ROWS = [
 def small(answer="letters", **options):
     rows = {"dev": ROWS[:3], "test": ROWS[2:]}
     categories = {"first": ("high_school_physics",), "second": ("anatomy", "virology")}
-    return mmlu.Protocol("small", categories, lambda _, split: rows[split], answer, **options)
+    return mmlu.Examination("small", categories, lambda _, split: rows[split], answer, **options)
 
 
 def test_the_prompt_is_that_of_hendrycks(tiny_tokenizer):

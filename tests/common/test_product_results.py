@@ -276,6 +276,11 @@ def test_the_base_model_is_named_as_the_hub_does(name, expected, tmp_path):
     assert source_facts(name, tmp_path).get("base_model") == expected
 
 
+def test_a_model_out_of_a_wheel_has_the_licence_of_the_one_that_it_was(tmp_path):
+    expected = {"base_model": "HuggingFaceTB/SmolLM2-135M-Instruct", "license": "apache-2.0"}
+    assert source_facts("smollm2-135m-instruct", tmp_path) == expected
+
+
 def test_a_training_that_was_killed_is_found_by_the_same_command_alone(source, tmp_path, monkeypatch):
     rows = [
         {"instruction": f"Count to {n}.", "input": "", "output": " ".join(map(str, range(n)))} for n in range(2, 22)

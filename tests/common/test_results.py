@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from common import results
@@ -143,6 +144,42 @@ def test_what_cannot_be_set_aside_is_ignored_and_named_once(store, caplog, monke
     assert [store.get(RECIPE, "b") for _ in range(3)] == [None] * 3
     assert path.read_text() == "{"
     assert len(caplog.records) == 1 and "(Read-only file system) and is ignored" in caplog.text
+
+
+ARRAYS = {"acc": np.array([True, False] * 500)}
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK", b"\x93NUMPY", b"no archive", "half", "one byte", "an array"])
+def test_damaged_items_are_set_aside_and_count_as_absent(store, damage, caplog):
+    path = store.put(record(), RECIPE, ARRAYS).with_suffix(".npz")
+    assert np.array_equal(store.items(RECIPE, "b")["acc"], ARRAYS["acc"])
+    content = path.read_bytes()
+    if damage == "half":
+        content = content[: len(content) // 2]
+    elif damage == "one byte":
+        content = content[:60] + bytes([content[60] ^ 255]) + content[61:]
+    elif damage == "an array":
+        with path.open("wb") as out:
+            np.save(out, ARRAYS["acc"])
+        content = path.read_bytes()
+    else:
+        content = damage
+    path.write_bytes(content)
+    assert store.items(RECIPE, "b") == store.items(RECIPE, "b") == {}
+    (aside,) = path.parent.glob("*.set-aside")
+    assert aside.read_bytes() == content and not path.exists()
+    assert len(caplog.records) == 1 and f"{path} is unreadable (it is no whole archive of arrays)" in caplog.text
+    assert store.get(RECIPE, "b") == record()
+
+
+def test_what_is_written_has_the_mode_of_any_file(store):
+    before = os.umask(0o027)
+    try:
+        path = store.put(record(), RECIPE, ARRAYS)
+    finally:
+        os.umask(before)
+    assert [file.stat().st_mode & 0o777 for file in (path, path.with_suffix(".npz"))] == [0o640] * 2
+    assert len(list(path.parent.iterdir())) == 2
 
 
 def test_damaged_published_records_are_left_where_they_are(store, caplog):

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from common.recipe import PARTS, Recipe
+from common.errors import UserError
+from common.recipe import PARTS, Calibration, Recipe
 from common.results import PUBLISHED
-from reproductions import registry, settings, steps  # noqa: F401 - steps: those that recipes name
+from common.steps import Window
+from reproductions import measure, registry, settings
 
 GOLDEN = Path(__file__).with_name("golden.csv")
 FIELDS = ("target", "subject", "model", "sparsity", "method", "recipe", "shape")
@@ -45,8 +47,12 @@ def published() -> list[dict]:
     return [json.loads(path.read_text()) | {"path": path} for path in sorted(PUBLISHED.rglob("*.json"))]
 
 
+@pytest.mark.parametrize("loaded", [True, False])
 @pytest.mark.parametrize("subject", SUBJECTS)
-def test_every_row_has_the_recipe_that_it_had(subject):
+def test_every_row_has_the_recipe_that_it_had(subject, loaded, monkeypatch):
+    """With the steps, which spell what is left out, and without, as `list` and `show` build the rows."""
+    if not loaded:
+        monkeypatch.setattr("common.recipe._STEPS", {})
     with GOLDEN.open(newline="") as file:
         pinned = sorted(
             tuple(row[name] for name in FIELDS) for row in csv.DictReader(file) if row["subject"] == subject
@@ -60,6 +66,33 @@ def test_every_published_record_lies_where_its_recipe_says():
     for record in records:
         recipe = Recipe(**record["recipe"])
         assert recipe.hash == record["recipe_hash"] == record["path"].parent.name, record["path"]
+        assert all(getattr(recipe, part) == record["recipe"][part] for part in PARTS), record["path"]
+
+
+def test_a_default_that_is_said_is_the_default_that_is_not():
+    entry = {"corpus": "a", "sampler": "lines"}
+    short = Recipe(
+        "small",
+        "paper",
+        selection={"method": "window", "count": 2},
+        training={"method": "gptq", "bits": 4, "group_size": 8, "texts": 1, "tokens": 8, "corpus": "a"},
+        calibration=entry | {"seed": None},
+    )
+    said = {"cosine": "token", "exclude_ends": False}
+    whole = Recipe(**vars(short) | {"selection": {"method": "window", "count": 2} | said, "calibration": entry})
+    typed = Recipe(**vars(short) | {"selection": Window(2), "calibration": Calibration("a", "lines")})
+    assert short == whole == typed and short.hash == whole.hash == typed.hash
+    assert Recipe(**vars(short) | {"selection": Window(2, "channel")}).hash != short.hash
+
+
+def test_a_recipe_of_before_its_steps_is_refused_where_they_spell_it_otherwise(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("common.recipe._STEPS", {})
+        early = Recipe("small", "paper", selection={"method": "window", "count": 2})
+    with pytest.raises(
+        UserError, match='selection leaves out defaults; write {"method": "window", "count": 2, "cosine"'
+    ):
+        measure.prepare(early)
 
 
 def read_and_written(recipe: Recipe) -> None:

@@ -172,6 +172,16 @@ def test_outcomes_that_are_not_the_records_are_not_taken(tmp_path, outcomes):
     assert judged(show.build(table(claim), store, STANDIN))["paired"] is False
 
 
+def test_rows_that_answered_other_numbers_of_items_are_not_paired(tmp_path, outcomes):
+    store = stored(tmp_path, outcomes)
+    own, right = recipe("better"), outcomes[0]["better"]["T1"][: ITEMS // 2]
+    record = Record({}, own.hash, "T1", "ok", {"acc": float(right.mean())}, {"acc": 0.03})
+    store.put(record, own, {"acc": right})
+    claim = Claim("better on T1", checks.beats("better", "plain", column="T1"))
+    found = judged(show.build(table(claim), store, STANDIN))
+    assert found["paired"] is False and "p" not in found["comparisons"][0]
+
+
 def test_what_is_missing_or_exact_has_no_interval(tmp_path, outcomes):
     claims = [
         Claim("not there", checks.beats("absent", "plain", column="T1")),

@@ -121,7 +121,7 @@ def test_a_search_is_kept_for_later_runs_and_measuring_anew_makes_it_again(tmp_p
     assert ask() == ask() == [0, 1] and searches == [2]
     assert ask(3) == ask(2) == [0, 1, 2] and searches == [2, 3]  # too short: longer, and kept
     assert ask(facts={"seed": 1}) == [0, 1] and len(searches) == 3
-    assert ask(anew=True) == [0, 1] and len(searches) == 4
+    assert ask(force=True) == [0, 1] and len(searches) == 4
     for file in tmp_path.rglob("greedy-*.json"):
         file.write_text("[0,")
     assert ask() == [0, 1] and len(searches) == 5 and "searching again" in caplog.text
@@ -132,7 +132,7 @@ def test_measuring_anew_empties_a_folder_once(tmp_path, monkeypatch):
     monkeypatch.setattr("common.context._MADE", set())
     (Context(None, None, recipe(), 0).folder / "earlier").touch()
     monkeypatch.setattr("common.context._MADE", set())
-    again = Context(None, None, recipe(), 0, anew=True)
+    again = Context(None, None, recipe(), 0, force=True)
     assert not list(again.folder.iterdir())
     (again.folder / "new").touch()
     assert (again.folder / "new").exists()  # what this very run made stays

@@ -12,6 +12,7 @@ from common.decoder import Decoder
 from common.errors import UserError
 from common.results import Recipe
 from papers import reassessing
+from papers.reassessing import steps
 from reproductions import measure
 from reproductions.benchmarks import reassessing as benchmark
 
@@ -102,10 +103,37 @@ def test_iterative_pruning_trains_in_every_cycle(small):
     assert len(prepared.details["removed"]) == 2 and prepared.decoder.num_layers == 4
     first, second = prepared.details["cycles"]
     assert first["status"] == second["status"] == "ok" and first["losses"] != second["losses"]
-    assert (prepared.folder / "cycle-1" / "report.json").exists()
     wanted = recipe(selection=choice, calibration=CROPS, repair={"method": "linearpatch"})
     with pytest.raises(UserError, match="leave the recipe's repair out"):
         measure.prepare(wanted)
+
+
+@pytest.mark.parametrize("method", ["partial", "lora"])
+def test_iterative_pruning_goes_on_after_a_kill_and_leaves_one_file(small, monkeypatch, tmp_path, method):
+    tune = {"settings": QUICK | {"method": method, "epochs": 1}, "data": BLOCKS}
+    choice = {"method": "iterative", "metric": "taylor", "schedule": "1:1:3", "tune": tune}
+    wanted = recipe(selection=choice, calibration=CROPS)
+    whole = measure.prepare(wanted)
+    left = {path.name for path in (tmp_path / "work" / "small" / wanted.hash).iterdir()}
+    assert left == ({"cycles.safetensors"} if method == "partial" else {"cycle-0", "cycle-1", "cycle-2"})
+    monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path / "again"))
+    run, cycles = steps.Tuning.run, []
+
+    def killed(self, context, folder):
+        cycles.append(folder.name)
+        if cycles.count("cycle-2") == 1 and folder.name == "cycle-2":
+            raise KeyboardInterrupt
+        return run(self, context, folder)
+
+    monkeypatch.setattr(steps.Tuning, "run", killed)
+    with pytest.raises(KeyboardInterrupt):
+        measure.prepare(wanted)
+    again = measure.prepare(wanted)
+    assert cycles[3:] == (["cycle-2"] if method == "partial" else ["cycle-0", "cycle-1", "cycle-2"])
+    assert again.details["removed"] == whole.details["removed"]
+    assert [c["losses"] for c in again.details["cycles"]] == [c["losses"] for c in whole.details["cycles"]]
+    expected = whole.model.state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in again.model.state_dict().items())
 
 
 def test_the_spread_of_chosen_layers(small, monkeypatch):

@@ -1,0 +1,90 @@
+"""The rows of the league: selection x repair x number of layers, and trained rows from the same calibration text beside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from reproductions.registry import Row
+from reproductions.settings import Subject, recipe
+from reproductions.shared import CALIBRATION, PATCH, least_squares, lowest_bi, window
+
+SHARES = ((3, 30), (5, 30), (7, 30), (9, 30))
+STANDIN_COUNTS = (2, 3, 4, 5)
+# One budget for choice and repair alike. The stand-in's is that of LinearPatch's tables, whose records it shares.
+BUDGET = {"paper": CALIBRATION["paper"] | {"length": 512}, "standin": CALIBRATION["standin"]}
+HELD_OUT = 16  # windows of the 128
+
+NONE = "none"
+GHOSTED, REPLACEME = "Ghosted Layers", "ReplaceMe, least squares"
+REFIT, REFIT_LONG = "refitted, 3 layers (ours)", "refitted, 3 layers, ridge from held-out text (ours)"
+REPAIRS: dict[str, dict | None] = {
+    NONE: None,
+    "Prune&Comp's factor": {"method": "magnitude-factor", "window_factor": "product"},
+    "LinearPatch's A": PATCH,
+    GHOSTED: {"method": "ghosted-layers", "eps": 1e-6},
+    REPLACEME: {"method": "replaceme", "objective": "least-squares"},
+    "ReplaceMe, cosine": {"method": "replaceme", "objective": "cosine"},
+    "bias alone (ours)": {"method": "replaceme", "objective": "bias"},
+    "least-squares matrix, tokens weighted (ours)": least_squares("matrix"),
+    "refitted, down_proj before the cut (ours)": {"method": "refit", "following": 0, "ridge": 1e-3},
+    REFIT: {"method": "refit", "following": 3, "ridge": 1e-3},
+    REFIT_LONG: {"method": "refit", "following": 3, "ridge": 1e-3, "held_out": HELD_OUT},
+}
+# Those that go into the weights; what makes them better than no repair shows in plain checkpoints.
+RIVALS = tuple(name for name in REPAIRS if "(ours)" not in name and name != NONE)
+OURS = (REFIT, REFIT_LONG)
+
+ONE_BY_ONE = "one by one, refitted after each (ours)"
+
+
+def selections(count: int) -> dict[str, dict]:
+    """How a row's layers are chosen: by name, as a recipe's selection."""
+    left = {"method": "least-left", "count": count, "inputs": "stream", "ridge": 1e-3}
+    return {
+        "[S]": lowest_bi(count),
+        "[L]": window(count),
+        "UIDL": window(count, "last-token-angle"),
+        "LoRP": {"method": "lorp", "count": count},
+        "window of least left (ours)": left | {"shape": "window"},
+        "set of least left (ours)": left | {"shape": "set"},
+    }
+
+
+def name(selection: str, repair: str) -> str:
+    """How a row is called."""
+    return f"{selection}, {repair}"
+
+
+def trained(count: int, samples: int, learning_rate: float) -> dict[str, dict]:
+    """LinearPatch's and LLM-Streamline's training on the budget's windows alone: name -> selection and repair."""
+    training = {"samples": samples, "learning_rate": learning_rate}
+    patch = {"method": "linearpatch-distilled", "trainable": "matrix", "target": "logits", "top_k": 100} | training
+    layer = {"method": "streamline-layer", "target": "output"} | training
+    return {
+        "[L], LinearPatch +FT (trained)": {"selection": window(count), "repair": patch},
+        "[L], LLM-Streamline(layer) +FT (trained)": {"selection": window(count + 1), "repair": layer},
+    }
+
+
+def _fields(subject: Subject, count: int) -> Iterator[tuple[str, dict]]:
+    calibration = {"calibration": BUDGET[subject.profile]}
+    for selection, chosen in selections(count).items():
+        for repair, step in REPAIRS.items():
+            yield name(selection, repair), {"selection": chosen} | ({"repair": step} if step else {}) | calibration
+    one_by_one = {"method": "least-left-refit", "count": count, "following": 3, "ridge": 1e-3}
+    yield ONE_BY_ONE, {"selection": one_by_one} | calibration
+    rate = 2e-3 if subject.standin else 1e-4  # as in LinearPatch's tables
+    for method, fields in trained(count, BUDGET[subject.profile]["count"], rate).items():
+        yield method, fields | calibration
+
+
+def league(subject: Subject, limit: int | None = None) -> list[Row]:
+    """Dense, then by number of layers every repair after every selection. The papers' own models are no subject of it."""
+    if subject.printed:
+        return []
+    model, label, layers = subject.model, subject.label, subject.layers
+    found = [Row(model, label, f"0/{layers}", "Dense", recipe(model, subject, limit), dense=True)]
+    for count in subject.counts(*SHARES, standin=STANDIN_COUNTS):
+        for method, fields in _fields(subject, count):
+            found.append(Row(model, label, f"{count}/{layers}", method, recipe(model, subject, limit, **fields)))
+    return found

@@ -1,0 +1,211 @@
+"""Models without some attentions and MLPs against hooks from outside, with a cache, saved and reloaded; who chooses them."""
+
+import copy
+
+import pytest
+import torch
+
+from common import checkpoint, structure
+from common import steps as _steps  # noqa: F401 - registers them
+from common.baselines import half_layers, llm_pruner, slicegpt
+from common.context import around, carry_out
+from common.decoder import Decoder
+from common.errors import UserError
+from common.halves import ATTENTION, HALVES, MLP, drop_halves, present
+from common.surgery import remove_layers
+
+IDS = torch.randint(3, 320, (3, 20), generator=torch.Generator().manual_seed(3))
+LONG = torch.randint(3, 320, (4, 40), generator=torch.Generator().manual_seed(5))  # more tokens than channels
+DROPPED = [(0, ATTENTION), (2, MLP), (3, ATTENTION), (3, MLP), (5, ATTENTION)]
+
+
+def logits(model, ids=IDS):
+    with torch.no_grad():
+        return model(input_ids=ids, use_cache=False).logits
+
+
+def silenced(model, halves):
+    """A copy in which these halves add nothing: their outputs, or what the norm behind them returns, are zeroed by hooks."""
+    model = copy.deepcopy(model)
+    for number, half in halves:
+        layer = model.model.layers[number]
+        last = layer.self_attn if half == ATTENTION else layer.mlp
+        if model.config.model_type == "gemma2":
+            last = layer.post_attention_layernorm if half == ATTENTION else layer.post_feedforward_layernorm
+        last.register_forward_hook(
+            lambda _m, _a, out: (out[0] * 0, *out[1:]) if isinstance(out, tuple) else out * 0  # noqa: B023
+        )
+    return model
+
+
+def step_by_step(model, ids=IDS):
+    cache, steps = None, []
+    with torch.no_grad():
+        for position in range(ids.shape[1]):
+            output = model(ids[:, position : position + 1], past_key_values=cache, use_cache=True)
+            cache = output.past_key_values
+            steps.append(output.logits)
+    return torch.cat(steps, dim=1)
+
+
+def test_dropped_halves_are_silent_halves_and_survive_saving(tiny, tmp_path, greedy):
+    expected, before = logits(silenced(tiny, DROPPED)), sum(p.numel() for p in tiny.parameters())
+    drop_halves(tiny, DROPPED)
+    torch.testing.assert_close(logits(tiny), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(step_by_step(tiny), expected, rtol=1e-3, atol=1e-3)
+    assert torch.equal(greedy(tiny, IDS, use_cache=True), greedy(tiny, IDS, use_cache=False))
+    assert [half for half in sorted(DROPPED) if half in present(tiny)] == [] and len(present(tiny)) == 12 - len(DROPPED)
+    decoder = Decoder(tiny)
+    assert torch.equal(decoder.logits(decoder.run(decoder.embed_tokens(IDS))), logits(tiny))
+    assert [len(decoder.residual_writers(layer)) for layer in (2, 3)] == [1, 0]
+
+    assert "missing" in structure.why_not_plain(tiny)
+    checkpoint.save(tiny, None, tmp_path / "model")
+    loaded, _ = checkpoint.load(tmp_path / "model")
+    assert torch.equal(logits(loaded), logits(tiny))
+    assert sum(p.numel() for p in loaded.parameters()) == sum(p.numel() for p in tiny.parameters()) < before
+
+
+def test_halves_go_with_their_layers_and_with_narrow_ones(tiny_llama, tmp_path, greedy):
+    llm_pruner.prune(tiny_llama, IDS, 0.55, first=1, last=1)
+    drop_halves(tiny_llama, [(1, ATTENTION), (4, MLP)])
+    remove_layers(tiny_llama, [0, 3])
+    assert present(tiny_llama) == [(0, MLP), (1, ATTENTION), (1, MLP), (2, ATTENTION), (3, ATTENTION), (3, MLP)]
+    assert torch.equal(greedy(tiny_llama, IDS, use_cache=True), greedy(tiny_llama, IDS, use_cache=False))
+    checkpoint.save(tiny_llama, None, tmp_path / "model")
+    assert torch.equal(logits(checkpoint.load(tmp_path / "model")[0]), logits(tiny_llama))
+
+
+@pytest.mark.parametrize(
+    ("halves", "message"),
+    [
+        ([(6, MLP)], "the model has no mlp in layer 6; it has layers 0 to 5"),
+        ([(2, ATTENTION)], "the model has no attention in layer 2"),
+        ([(1, "atention")], "did you mean 'attention'"),
+        ([(1, MLP), (1, MLP)], "cannot drop one half twice"),
+    ],
+)
+def test_what_is_not_there_cannot_go(tiny_llama, halves, message):
+    drop_halves(tiny_llama, [(2, ATTENTION)])
+    before = logits(tiny_llama)
+    with pytest.raises(UserError, match=message):
+        drop_halves(tiny_llama, halves)
+    assert torch.equal(logits(tiny_llama), before)
+    for later in (
+        lambda: llm_pruner.prune(tiny_llama, IDS, 0.5, first=1),
+        lambda: slicegpt.slice_stream(tiny_llama, IDS, 40),
+    ):
+        with pytest.raises(UserError, match="before taking halves of layers out"):
+            later()
+
+
+def naive_similarities(model):
+    """cos(x, x + f(x)) from the tensors that Hugging Face's modules receive and return."""
+    found = {}
+    seen = {}
+    for number, layer in enumerate(model.model.layers):
+        gemma = model.config.model_type == "gemma2"
+        inner = layer.pre_feedforward_layernorm if gemma else layer.post_attention_layernorm
+        layer.register_forward_hook(lambda _m, args, out, n=number: seen.update({(n, "in"): args[0], (n, "out"): out}))
+        inner.register_forward_hook(lambda _m, args, _out, n=number: seen.update({(n, "middle"): args[0]}))
+    logits(model)
+    for number in range(len(model.model.layers)):
+        for half, ends in zip(HALVES, (("in", "middle"), ("middle", "out"))):
+            one, two = (seen[number, end].flatten(0, 1).double() for end in ends)
+            cosines = [float(a @ b / (a.norm() * b.norm())) for a, b in zip(one, two)]
+            found[number, half] = sum(cosines) / len(cosines)
+    return found
+
+
+def test_llm_drop_takes_the_halves_most_like_doing_nothing(tiny):
+    expected = naive_similarities(copy.deepcopy(tiny))
+    found = half_layers.similarities(Decoder(tiny), IDS, batch_size=2)
+    assert found.keys() == expected.keys()
+    assert all(found[half] == pytest.approx(expected[half], abs=1e-5) for half in found)
+    for kind in ("both", *HALVES):
+        able = [half for half in expected if kind in ("both", half[1])]
+        assert half_layers.most_similar(found, 3, kind) == sorted(able, key=lambda half: -expected[half])[:3]
+    with pytest.raises(UserError, match="cannot remove 6 of 6 halves of layers; choose 1..5"):
+        half_layers.most_similar(found, 6, MLP)
+
+
+def test_block_pruner_is_the_greedy_search_with_whole_passes(make_tiny):
+    model = make_tiny("gemma2")
+    found = half_layers.block_pruner(Decoder(model), IDS, 3, batch_size=2)
+    removed = []
+    for _ in range(3):
+        losses = {}
+        for half in present(model):
+            if half not in removed:
+                trial = silenced(model, [*removed, half])
+                with torch.no_grad():
+                    losses[half] = float(trial(input_ids=IDS, labels=IDS, use_cache=False).loss)
+        removed.append(min(losses, key=losses.__getitem__))
+    assert found == removed
+
+
+def attention_rows(model, number):
+    """What the attention's norm returns, what attention adds, and the stream before it, from hooks: [tokens, channels]."""
+    model, seen = copy.deepcopy(model), {}
+    layer = model.model.layers[number]
+    last = layer.post_attention_layernorm if model.config.model_type == "gemma2" else layer.self_attn
+    layer.input_layernorm.register_forward_hook(lambda _m, args, out: seen.update(x=out, stream=args[0]))
+    last.register_forward_hook(lambda _m, _a, out: seen.update(y=out[0] if isinstance(out, tuple) else out))
+    logits(model, LONG)
+    return [seen[name].flatten(0, 1).double() for name in ("x", "y", "stream")]
+
+
+def mapping(seen, weight, bias):
+    def hook(_module, _args, out):
+        made = seen["x"] @ weight.T + bias
+        return (made, *out[1:]) if isinstance(out, tuple) else made
+
+    return hook
+
+
+def test_nbl_fits_least_squares_with_an_intercept_and_bounds_by_canonical_correlations(tiny, tmp_path, greedy):
+    maps = half_layers.linear_maps(Decoder(tiny), LONG, batch_size=2)
+    for number in (0, 4):
+        x, y, stream = attention_rows(tiny, number)
+        solved = torch.linalg.lstsq(torch.cat([x, torch.ones(len(x), 1)], 1), y).solution
+        bound, weight, bias = maps[number]
+        torch.testing.assert_close(weight, solved[:-1].T, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(bias, solved[-1], rtol=1e-3, atol=1e-4)
+        bases = [torch.linalg.qr(rows - rows.mean(0)).Q for rows in (stream, stream + y)]
+        correlations = torch.linalg.svdvals(bases[0].T @ bases[1])
+        assert bound == pytest.approx(float((1 - correlations**2).sum()), rel=1e-3, abs=1e-4)
+
+    layers = half_layers.nearest_linear(maps, 2)
+    assert layers == sorted(range(6), key=lambda layer: maps[layer][0])[:2]
+    replaced = copy.deepcopy(tiny)
+    half_layers.replace_by_maps(replaced, maps, layers)
+    for number in layers:  # the same by a hook on the dense model
+        layer, (_, weight, bias) = tiny.model.layers[number], maps[number]
+        seen = {}
+        layer.input_layernorm.register_forward_hook(lambda _m, _a, out, seen=seen: seen.update(x=out))
+        last = layer.post_attention_layernorm if tiny.config.model_type == "gemma2" else layer.self_attn
+        last.register_forward_hook(mapping(seen, weight.float(), bias.float()))
+    torch.testing.assert_close(logits(replaced), logits(tiny), rtol=1e-3, atol=1e-3)
+    assert torch.equal(greedy(replaced, IDS, use_cache=True), greedy(replaced, IDS, use_cache=False))
+    checkpoint.save(replaced, None, tmp_path / "model")
+    assert torch.equal(logits(checkpoint.load(tmp_path / "model")[0]), logits(replaced))
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [
+        {"method": "llm-drop", "count": 2},
+        {"method": "llm-drop", "count": 2, "kind": ATTENTION},
+        {"method": "blockpruner", "count": 2},
+        {"method": "nbl", "count": 2},
+    ],
+    ids=lambda selection: "-".join(map(str, selection.values())),
+)
+def test_the_steps_in_recipes(tiny_llama, selection):
+    found = around(copy.deepcopy(tiny_llama), windows=IDS.repeat(8, 1), selection=selection)
+    carry_out(found)
+    assert found.removed == []
+    gone = set(present(tiny_llama)) - set(present(found.model))
+    named = found.details.get("halves") or [(layer, ATTENTION) for layer in found.details["linear"]]
+    assert gone == {tuple(half) for half in named} and len(gone) == 2
+    assert logits(found.model).isfinite().all()

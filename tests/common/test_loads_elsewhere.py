@@ -1,0 +1,76 @@
+"""A repaired plain checkpoint in other programs: Transformers, GGUF and back; and the cut as other programs take it."""
+
+import gguf
+import numpy as np
+import pytest
+import torch
+import yaml
+from gguf_file import gguf_name, write_gguf
+from transformers import AutoModelForCausalLM, GgufConfig
+
+from common import checkpoint
+from common.baselines.replaceme import replace_me
+from common.product.elsewhere import mergekit, prune_layers
+from papers import refit
+
+REPAIRS = {
+    "replaceme": lambda model, ids: replace_me(model, ids, [2, 3]),
+    "replaceme with a bias": lambda model, ids: replace_me(model, ids, [2, 3], bias=True),
+    "refit": lambda model, ids: refit.refit(model, ids, [1, 3], following=1, gate_up=True),
+}
+
+
+@pytest.fixture
+def fused(request, make_tiny, tiny_tokenizer, tmp_path):
+    """(a repaired model, its checkpoint)"""
+    ids = torch.randint(5, 300, (8, 24), generator=torch.Generator().manual_seed(0))
+    model = make_tiny("llama")
+    REPAIRS[request.param](model, ids)
+    return model, checkpoint.save(model, tiny_tokenizer, tmp_path / "model")
+
+
+@pytest.mark.parametrize("fused", REPAIRS, indirect=True)
+def test_a_fused_checkpoint_generates_in_plain_transformers(fused, ids, greedy):
+    model, path = fused
+    again = AutoModelForCausalLM.from_pretrained(path)
+    assert not (path / checkpoint.PATCHES_JSON).exists()
+    assert again.config.num_hidden_layers == len(again.model.layers) == 4
+    with torch.no_grad():
+        assert torch.equal(again(ids).logits, model(ids).logits)
+    assert torch.equal(greedy(again, ids, True), greedy(model, ids, False))
+
+
+@pytest.mark.parametrize("fused", REPAIRS, indirect=True)
+def test_a_fused_checkpoint_goes_to_gguf_and_comes_back(fused, ids, tiny_tokenizer, tmp_path):
+    model, path = fused
+    plain = AutoModelForCausalLM.from_pretrained(path)
+    write_gguf(tmp_path / "tiny.gguf", plain, tiny_tokenizer, gguf.GGMLQuantizationType.F32)
+    reader = gguf.GGUFReader(tmp_path / "tiny.gguf")
+    found = {tensor.name: tensor.data for tensor in reader.tensors}
+    assert reader.get_field("llama.block_count").contents() == 4
+    assert found.keys() == {gguf_name(name) for name in model.state_dict()}
+    for name, tensor in model.state_dict().items():
+        if not name.endswith(("q_proj.weight", "k_proj.weight")):  # llama.cpp orders their rows in another way
+            np.testing.assert_array_equal(found[gguf_name(name)], tensor.numpy(), err_msg=name)
+    if plain.config.mlp_bias:
+        return  # transformers reads no biases from a Llama's GGUF; llama.cpp does
+    options = {"gguf_file": "tiny.gguf", "quantization_config": GgufConfig(dequantize=True), "dtype": torch.float32}
+    again = AutoModelForCausalLM.from_pretrained(tmp_path, **options)
+    for (name, one), two in zip(model.state_dict().items(), again.state_dict().values(), strict=True):
+        assert torch.equal(one, two), name
+    with torch.no_grad():
+        torch.testing.assert_close(again(ids).logits, model(ids).logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("removed", [[2, 3], [5, 1, 3], [4, 5], [0]])
+def test_the_cut_as_llama_cpp_and_mergekit_take_it(removed):
+    gone = [int(layer) for layer in prune_layers(removed).split(",")]
+    assert gone == sorted(removed)
+    config = yaml.safe_load(mergekit("org/model", 6, removed, "bfloat16"))
+    assert (config["merge_method"], config["dtype"]) == ("passthrough", "bfloat16")
+    kept = []
+    for part in config["slices"]:
+        [source] = part["sources"]
+        assert source["model"] == "org/model"
+        kept += range(*source["layer_range"])
+    assert kept == [layer for layer in range(6) if layer not in removed]

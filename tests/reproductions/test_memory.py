@@ -1,0 +1,45 @@
+"""What cannot be held is said before a model is loaded."""
+
+import pytest
+
+from common import models
+from common.errors import UserError
+from common.finetuning import memory as needs
+from common.recipe import Recipe
+from reproductions import measure, memory, registry
+from reproductions.laco import recipes as laco
+from reproductions.settings import PAPER
+
+
+@pytest.fixture
+def card(monkeypatch):
+    """A device of 80 GB; loading a model fails the test."""
+    monkeypatch.setattr(needs, "capacity", lambda device: 80e9)
+    monkeypatch.setattr(models, "load", lambda *a, **k: pytest.fail("loaded"))
+
+
+def test_70_b_needs_several_cards_or_streaming(card):
+    with pytest.raises(UserError, match="70.6 B parameters, 141 GB, and cuda has 80 GB: .*--device auto.*stream it"):
+        measure.prepare(Recipe("llama-3-70b", "paper", dtype="float16"), device="cuda")
+
+
+def test_mixtral_needs_them_too(card):
+    with pytest.raises(UserError, match="46.7 B parameters, 93 GB"):
+        memory.check(Recipe("mixtral-8x7b", "paper", dtype="bfloat16"), "cuda")
+
+
+def test_lacos_training_is_refused_before_loading(card, monkeypatch):
+    recipe = laco.trained("llama-2-7b", PAPER, None)
+    memory.check(recipe, "cuda")  # 79 GB of 80: what its activations take shows later
+    monkeypatch.setattr(needs, "capacity", lambda device: 48e9)
+    with pytest.raises(UserError, match="training 4.9 B of llama-2-7b's 4.9 B parameters takes 79 GB"):
+        measure.prepare(recipe, device="cuda")
+
+
+def test_every_other_paper_recipe_of_up_to_8_b_fits_80_gb(card):
+    rows = [row for table in registry.targets().values() for row in table.rows(PAPER) if row.recipe]
+    recipes = {row.recipe.hash: row.recipe for row in rows if row.recipe.weights != "shape only"}
+    checked = [recipe for recipe in recipes.values() if recipe.model not in ("llama-3-70b", "mixtral-8x7b")]
+    assert len(checked) > 300
+    for recipe in checked:
+        memory.check(recipe, "cuda")
