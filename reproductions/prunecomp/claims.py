@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from reproductions.checks import PERCENT, Check, Comparison, Settings, against, alike_within, beats, where
+from reproductions.checks import PERCENT, Check, Comparison, Pairs, against, alike_within, beats, where
 from reproductions.prunecomp.columns import PERPLEXITY_LABELS
 from reproductions.prunecomp.recipes import ABLATION, METRICS
 from reproductions.registry import Claim, Lookup
@@ -25,7 +25,7 @@ def each_part_helps(column: str, lower: bool) -> Check:
     """Each ingredient alone beats neither, and both together beat each alone."""
     none, iterated, compensated, both = ABLATION
 
-    def check(cell: Lookup, settings: Settings) -> list[Comparison]:
+    def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         complete = [s for s in settings if not any(cell(*s, method, column) is None for method in ABLATION)]
         found = []
         for ours, theirs in ((iterated, (none,)), (compensated, (none,)), (both, (iterated, compensated))):
@@ -35,7 +35,7 @@ def each_part_helps(column: str, lower: bool) -> Check:
     return check
 
 
-def sizes_agree(cell: Lookup, settings: Settings) -> list[Comparison]:
+def sizes_agree(cell: Lookup, settings: Pairs) -> list[Comparison]:
     """Within 2 % of one another."""
     found = []
     for setting in settings:
@@ -56,7 +56,7 @@ def sizes_agree(cell: Lookup, settings: Settings) -> list[Comparison]:
 def each_better(pairs: list[tuple[str, str]], column: str = "AVG") -> Check:
     """In every setting, the second row of each pair has the lower number; pairs without both numbers do not count."""
 
-    def check(cell: Lookup, settings: Settings) -> list[Comparison]:
+    def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         found = []
         for setting in settings:
             for names in pairs:
