@@ -86,8 +86,9 @@ class Evidence:
     def removed(self, digest: str) -> tuple[list[int] | None, int | None]:
         """(layers removed, layers of the dense model) as a recipe's records have them; None where none says so."""
         for record in self.records[digest].values():
-            if "removed" in record.details and "layers" in record.details:
-                return list(record.details["removed"] or []), record.details["layers"]
+            # LinearPatch's figures call one of their curves layers
+            if "removed" in record.details and isinstance(layers := record.details.get("layers"), int):
+                return list(record.details["removed"] or []), layers
         return None, None
 
     def method(self, digest: str) -> str:

@@ -40,8 +40,8 @@ class Site:
 
     def _facts(self) -> dict:
         pages = [("audit", "Audit"), ("records", "All records"), ("compare", "Compare")]
-        if "league" in registry.targets():
-            pages.insert(0, ("targets/league", "League"))
+        if registry.LEAGUE in registry.targets():
+            pages.insert(0, (f"targets/{registry.LEAGUE}", "League"))
         return {
             "papers": [{"name": name, "title": declare.title_of(name)} for name in registry.PAPERS],
             "pages": pages,
@@ -103,7 +103,9 @@ class Site:
                 | {"abstract": [self._sentence(one) for one in findings.ABSTRACTS[paper]]}
                 | {"picture": picture, "caption": caption, "target": target}
             )
-        overviews = [{"title": declare.title_of(p), "lines": self._lines(p)} for p in registry.PAPERS]
+        kinds = [*registry.PAPERS, *(registry.LEAGUE for _ in self._targets(registry.LEAGUE)[:1])]
+        overviews = [{"title": declare.title_of(kind), "lines": self._lines(kind)} for kind in kinds]
+        league = self._headline(registry.LEAGUE, "PPL AVG") if registry.LEAGUE in self.grids else ("", "")
         guides = [{"name": path.stem, "title": views.heading(path)} for path in sorted(GUIDES.glob("i-*.md"))]
         new = self.prose.markdown(
             "\n".join(f"- {text}" for text in findings.ours(self.evidence.store)), "README.md", ""
@@ -115,6 +117,7 @@ class Site:
             overviews=overviews,
             guides=guides,
             ours=new,
+            league=league,
             tolerance=show.TOLERANCE,
         )
 
@@ -147,7 +150,7 @@ class Site:
 
     def _lines(self, paper: str) -> list[dict]:
         """One line a target: how much is reported, compared and measured, and a bar of its claims."""
-        title = declare.title_of(paper) if paper in registry.PAPERS else ""
+        title = declare.title_of(paper)
         found = []
         for target in self._targets(paper):
             counts = {grid.subject.name: cells.tally(grid) for grid in self.grids[target]}
@@ -218,7 +221,7 @@ class Site:
         models = [subject.name for subject in subjects if not subject.printed and not subject.standin]
         facts = {
             "title": table.title,
-            "paper": table.paper,
+            "page": f"papers/{table.paper}.html" if table.paper in registry.PAPERS else "index.html",
             "paper_title": declare.title_of(table.paper),
             "note": table.note,
             "claims": self.claims[target],
@@ -232,8 +235,9 @@ class Site:
             "commands": [f"make {target}", *(f"make {target} MODEL={model}" for model in models)],
             "downloads": [(title, f"targets/{target}.{ENDINGS.get(form, form)}") for form, title in FORMS.items()],
         }
-        here = f"targets/{target}" if target == "league" else table.paper
-        self._page(f"targets/{target}.html", "target.html", target=facts, filters=target == "league", here=here)
+        ours = table.paper not in registry.PAPERS
+        here = f"targets/{target}" if ours else table.paper
+        self._page(f"targets/{target}.html", "target.html", target=facts, filters=ours, here=here)
 
     def _pictures(self, table: registry.Table) -> list[dict]:
         found = []

@@ -147,6 +147,23 @@ def test_two_clicks_from_the_front_to_a_command(opened):
     assert "make table6-linearpatch" in page.locator(".command").inner_text()
 
 
+@pytest.mark.skipif("league" not in KINDS, reason="there is no league yet")
+def test_the_league_is_narrowed_and_sorted(opened):
+    page = opened("targets/league.html#on-standin")
+    panel = page.locator("#on-standin")
+    shown = panel.locator("tbody tr:visible")
+    everything = shown.count()
+    panel.locator("[data-row-without]").check()
+    assert 0 < shown.count() < everything
+    assert not any("(trained)" in text for text in shown.locator("th").all_inner_texts())
+    panel.locator("[data-row-search]").fill("ghosted")
+    names = shown.locator("th").all_inner_texts()
+    assert names and all("Ghosted" in name for name in names)
+    page.locator("#on-standin thead th").filter(has_text=re.compile("^n/N")).get_by_role("button").click()
+    shares = [int(text.split("/")[0]) for text in shown.locator("td:nth-child(2)").all_inner_texts()]
+    assert shares == sorted(shares)
+
+
 def test_audit_search_and_select(opened):
     page = opened("audit.html")
     everything = page.locator("article.finding:visible").count()

@@ -256,5 +256,7 @@ def test_bad_options_are_one_line(capsys, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setattr("reproductions.evidence.gathered", lambda own: None)
     assert main(["--out", str(tmp_path / "file")]) == 2
-    assert main(["--prot", "1"]) == 2
+    with pytest.raises(SystemExit) as stopped:
+        main(["--prot", "1"])
+    assert stopped.value.code == 2
     assert all(line.startswith("error: ") for line in capsys.readouterr().err.splitlines())

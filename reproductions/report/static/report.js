@@ -149,26 +149,26 @@ const layerlab = (() => {
     }
   }
 
-  // A table's rows narrowed by a search, and by a select for every column of few words.
+  // A table's rows narrowed by a search, by a box that leaves some out, and by a select for every column of few words.
   function rowFilters(bar) {
     const table = $("table", bar.parentElement), rows = [...$("tbody", table).rows];
     const controls = [];
     $$("thead th", table).forEach((head, at) => {
       const words = [...new Set(rows.map((row) => row.cells[at].textContent.trim()))];
-      const wordy = head.classList.contains("l") || rows.some((row) => row.cells[at].classList.contains("t"));
+      const wordy = head.classList.contains("l") || head.textContent.startsWith("calibration") || rows.some((row) => row.cells[at].classList.contains("t"));
       if (at === 0 || !wordy || words.length < 2 || words.length > 12) return;
       const select = make("select", {}, make("option", { value: "", textContent: "all" }), ...words.filter(Boolean).map((word) => make("option", { textContent: word })));
       select.dataset.column = at;
       bar.insertBefore(make("label", {}, head.textContent.trim() + " ", select), $("output", bar));
       controls.push([select, at]);
     });
-    const search = $("[data-row-search]", bar);
+    const search = $("[data-row-search]", bar), box = $("[data-row-without]", bar);
     const update = () => {
       const words = wordsOf(search.value);
-      rows.forEach((row) => { row.hidden = !(matches(row.cells[0].textContent.toLowerCase(), words) && controls.every(([s, at]) => !s.value || row.cells[at].textContent.trim() === s.value)); });
+      rows.forEach((row) => { row.hidden = !(matches(row.cells[0].textContent.toLowerCase(), words) && !(box.checked && row.cells[0].textContent.includes(box.dataset.rowWithout)) && controls.every(([s, at]) => !s.value || row.cells[at].textContent.trim() === s.value)); });
       $("output", bar).textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length} rows`;
     };
-    [search, ...controls.map(([s]) => s)].forEach((control) => control.addEventListener("input", update));
+    [search, box, ...controls.map(([s]) => s)].forEach((control) => control.addEventListener("input", update));
     update();
   }
 
