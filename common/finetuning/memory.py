@@ -93,7 +93,7 @@ def check_training(name: str, found: Need, settings: Settings, device: str) -> N
     held = {"weights": found.weights, "gradients": found.gradients, "optimizer": found.optimizer}
     parts = ", ".join(f"{what} {_gb(size)}" for what, size in held.items())
     if settings.method == "full":
-        remedies = ["ZeRO-2 over several cards (papers/laco/configs)", "an 8-bit optimizer", "LoRA"]
+        remedies = ["ZeRO-2 over several cards", "an 8-bit optimizer", "LoRA"]
     else:
         remedies = ["a larger card", "QLoRA"]
     whole = f"training {found.trained / 1e9:.2g} B of {name}'s {found.parameters / 1e9:.2g} B parameters"
