@@ -115,7 +115,7 @@ def check_weights(name: str, parameters: float, itemsize: int, device: str) -> N
     spread = "" if device == "auto" else "spread it over several cards with --device auto (make: DEVICE=auto), "
     raise UserError(
         f"{name} has {parameters / 1e9:.3g} B parameters, {_gb(weights)}, and {device} has {_gb(there)}: {spread}"
-        "use a larger machine, or stream it with the papers' own tools, two layers at a time"
+        "use a larger machine, or prune it with a tool's --stream, two layers at a time"
     )
 
 
