@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -284,7 +285,26 @@ def _pooled(subjects: Sequence[Mapping]) -> dict[str, float | int | None]:
 def _jsonable(result: Mapping) -> dict:
     from lm_eval.utils import handle_non_serializable
 
-    return json.loads(json.dumps(result, default=handle_non_serializable))
+    return public(json.loads(json.dumps(result, default=handle_non_serializable)))
+
+
+def public(value: object) -> object:
+    """JSON content without this machine's folders: what lies in the mirror or among packages is named from there."""
+    if isinstance(value, dict):
+        return {name: public(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [public(part) for part in value]
+    if not isinstance(value, str) or not value.startswith("/"):
+        return value
+    roots = {"": Path(__file__).parents[2]}
+    if root := os.environ.get(hub.MIRROR_VARIABLE):
+        roots[f"{hub.MIRROR_VARIABLE}/"] = Path(root).expanduser().absolute()
+    if "/site-packages/" in value:
+        return value.partition("/site-packages/")[2]
+    for name, root in roots.items():
+        if Path(value).is_relative_to(root):
+            return f"{name}{Path(value).relative_to(root)}"
+    return value
 
 
 @contextmanager

@@ -31,6 +31,10 @@ def test_the_papers_suite_runs_from_a_mirror_as_with_hflm(mirror, tiny_llama, ti
     raw = ours["raw"]
     assert raw["configs"]["arc_easy"].get("dataset_name") is None  # a folder of one config
     assert json.loads(json.dumps(raw)) == raw
+    assert raw["configs"]["arc_easy"]["dataset_path"].startswith("LAYERLAB_HUB/datasets/")
+    sources = [config["metadata"]["config_source"] for config in raw["configs"].values() if "metadata" in config]
+    sources = [source for source in sources if isinstance(source, str)]
+    assert sources and all(source.startswith(("lm_eval/", "common/evaluation/tasks/")) for source in sources)
     assert raw["results"]["boolq"]["acc,none"] == ours["boolq"]["acc"]
 
 
