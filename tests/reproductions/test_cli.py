@@ -127,8 +127,8 @@ def store(tmp_path):
 def test_each_cell_is_measured_once_and_each_model_prepared_once(table, store):
     first, second = FakeMeasure(), FakeMeasure()
     assert runner.run([table, table], store, "standin", first, models=["standin"]) == 0
-    assert len(first.prepared) == len(set(first.prepared)) == 11
-    assert len(first.measured) == len(set(first.measured)) == 11 * 10
+    assert len(first.prepared) == len(set(first.prepared)) == 13
+    assert len(first.measured) == len(set(first.measured)) == 13 * 10
     assert runner.run([table], store, "standin", second, models=["standin"]) == 0
     assert second.prepared == []
     assert runner.run([table], store, "standin", second, force=True, models=["standin"], pattern="sleb") == 0
@@ -151,7 +151,7 @@ def test_one_reason_for_many_cells_is_said_once(table, store, caplog):
         def prepare(self, recipe, **options):
             raise UserError("could not fetch it: no network")
 
-    assert runner.run([table], store, "standin", Unreachable(), models=["standin"]) == 110
+    assert runner.run([table], store, "standin", Unreachable(), models=["standin"]) == 130
     assert caplog.text.count("no network") == 1
     record = store.get(table.rows("standin", None)[0].recipe, "parameters")
     assert record.reason == "could not fetch it: no network"
@@ -169,7 +169,7 @@ def test_an_interrupted_run_goes_on_where_it_was(table, store):
         runner.run([table], store, "standin", stops, models=["standin"])
     assert runner.run([table], store, "standin", rest, models=["standin"]) == 0
     assert not set(stops.measured) & set(rest.measured)
-    assert len(stops.measured) + len(rest.measured) == 110
+    assert len(stops.measured) + len(rest.measured) == 130
 
 
 def test_one_model_is_held_at_a_time(table, store):
@@ -188,7 +188,7 @@ def test_one_model_is_held_at_a_time(table, store):
 
     heavy = Heavy()
     assert runner.run([table], store, "standin", heavy, models=["standin"]) == 0
-    assert len(heavy.prepared) == 11
+    assert len(heavy.prepared) == 13
 
 
 @pytest.mark.parametrize(
