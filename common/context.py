@@ -128,9 +128,12 @@ class Context:
             found = self._kept(path, lambda: json.loads(path.read_text()))
             return found if found is not None and enough(found) else None
 
+        there = path.exists()
         if (found := kept()) is None:
-            with _alone(path):
-                if (found := kept()) is None:  # nor has another process searched meanwhile
+            with _alone(path) as waited:
+                if waited or path.exists() != there:  # another process has searched meanwhile
+                    found = kept()
+                if found is None:
                     found = search()
                     self._keep(path, json.dumps(found, indent=1).encode() + b"\n")
         return found
