@@ -113,7 +113,7 @@ const layerlab = (() => {
 
   function sortable(table) {
     const body = $("tbody", table);
-    const value = (at) => (row) => { const cell = row.cells[at]; return cell.dataset.v ?? cell.textContent.trim(); };
+    const value = (at) => (row) => { const cell = row.cells[at], text = cell.textContent.trim(); return cell.dataset.v ?? (text === "·" ? "" : text); };
     headings(table, (at, descending) => body.append(...sorted([...body.rows], value(at), descending)));
   }
 
