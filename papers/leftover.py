@@ -19,6 +19,7 @@ first layers.
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -199,7 +200,10 @@ class LeastLeftRefit(Pruning):
         check_count(self.count, context.decoder.num_layers)
         options = {name: value for name, value in self.to_json().items() if name not in ("method", "count")}
         options |= {"batch_size": context.batch_size, "progress": context.progress}
-        context.details |= prune(context.model, context.windows(), self.count, **options)
+        ids, started = context.windows(), time.perf_counter()
+        context.details |= prune(context.model, ids, self.count, **options)
+        seconds = round(time.perf_counter() - started, 2)
+        context.details["repair"] = {"calibration_tokens": ids.numel(), "seconds": seconds}
 
 
 def prune(model: nn.Module, ids: Tensor, count: int, **options) -> dict:

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from common import claims
@@ -100,12 +100,14 @@ def processes(work: Sequence[Work], request: Request, count: int, folder: Path) 
     """
     submitit = _submitit()
     found = tuple(shares(work, count))
-    gpus = [] if request.device == "cpu" else _gpus()
+    gpus = _gpus(request.device)
+    if gpus and request.device not in (None, "auto"):
+        request = replace(request, device="cuda")  # as the process that has this one alone calls it
     jobs = []
     for number in range(min(count, sum(share.cells for share in found))):
         executor = submitit.LocalExecutor(folder)
-        place = {"gpus_per_node": 1, "visible_gpus": (gpus[number % len(gpus)],)} if gpus else {}
-        executor.update_parameters(timeout_min=_LONG, stderr_to_stdout=True, **place)
+        own = _own(gpus, number, count, several=request.device == "auto")
+        executor.update_parameters(timeout_min=_LONG, stderr_to_stdout=True, gpus_per_node=len(own), visible_gpus=own)
         cores = _cores(number, count)
         with _threads(len(cores)):
             jobs.append(executor.submit(Task(request, found, rest=True, cores=() if gpus else cores)))
@@ -187,13 +189,24 @@ def _watch(work: Sequence[Work], request: Request, jobs: Sequence) -> None:
             time.sleep(_LOOK if left else _LOOK / 4)
 
 
-def _gpus() -> list[int]:
-    """The numbers of the GPUs that this process may use."""
+def _gpus(device: str | None) -> list[int]:
+    """The numbers of the GPUs that this process may use, of the one that is named; none for the CPU."""
     import torch
 
+    if device == "cpu":
+        return []
+    if device is not None and device.startswith("cuda:"):
+        return [int(device.removeprefix("cuda:"))]
     if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
         return [int(number) for number in visible.split(",") if number.strip().isdigit()]
     return list(range(torch.cuda.device_count()))
+
+
+def _own(gpus: Sequence[int], number: int, count: int, several: bool) -> tuple[int, ...]:
+    """The GPUs of one of so many processes: one, or, to spread models over several, its part; more processes share them."""
+    if not gpus:
+        return ()
+    return tuple(gpus[number::count] if several else ()) or (gpus[number % len(gpus)],)
 
 
 def _cores(number: int, count: int) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ Every number follows from the claims of the tables, from records, or from the au
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from common import tables
@@ -16,7 +16,7 @@ from reproductions.audit.engine import SLIP
 from reproductions.columns import QUESTIONS
 
 SHOWN = ("smollm2-135m-instruct", "standin")
-HEADS = {"smollm2-135m-instruct": "SmolLM2-135M-Instruct", "standin": "stand-in"}
+HEADS = {"smollm2-135m-instruct": "SmolLM2-135M-Instruct", "standin": "the stand-in"}
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ def screen(store: Store) -> str:
     for paper, found in ABSTRACTS.items():
         lines.append(_line([f"**{declare.title_of(paper)}**", *([""] * (len(head) - 1))]))
         lines += [_line(row(one, built[one.target])) for one in found]
-    return "\n".join([*lines, "", LEGEND, "", *(f"- {text}" for text in ours(store))])
+    told = [LEGEND, *(chance(name, built) for name in SHOWN)]
+    return "\n".join([*lines, "", " ".join(filter(None, told)), "", *(f"- {text}" for text in ours(store))])
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -79,13 +80,35 @@ def _line(cells: Sequence[str]) -> str:
 LEGEND = (
     "k/n: so many of n comparisons (settings, metrics) hold. Then the one least in the claim's favour, with its 95 % "
     "interval: paired over items, or (~) from standard errors where outcomes per item were not kept, which is wider. Within "
-    "noise: one end of the interval is for the claim, the other against it. ·: not measured, or not implemented."
+    "noise: one end of the interval is for the claim, the other against it. ·: not measured, or not implemented. Lines from "
+    "one target rest on the same records."
 )
+
+
+def chance(name: str, built: Mapping[str, dict]) -> str:
+    """How many of the screen's comparisons on a subject have an interval, and how many chance alone would make fail."""
+    claims = {
+        (one.target, claim["text"]): claim["judged"].get(name, {"comparisons": []})
+        for found in ABSTRACTS.values()
+        for one in found
+        for claim in _claims(one, built[one.target])
+    }
+    known = sum(bool(one["interval"]) for verdict in claims.values() for one in verdict["comparisons"])
+    if not known:
+        return ""
+    by_chance = judge.CHANCE * known
+    return (
+        f"On {HEADS[name]} {known} comparisons have one: were nothing different, {by_chance:.1f} would fail by chance."
+    )
+
+
+def _claims(finding: Finding, content: dict) -> list[dict]:
+    return [claim for claim in content["claims"] if any(words in claim["text"] for words in finding.words)]
 
 
 def row(finding: Finding, content: dict) -> list[str]:
     """One line: sentence, the printed side, every subject, the target."""
-    claims = [claim for claim in content["claims"] if any(words in claim["text"] for words in finding.words)]
+    claims = _claims(finding, content)
     holding, compared = (sum(claim["reported_counts"][place] for claim in claims) for place in (0, 1))
     held = judge.HOLDS if all(claim["reported"] for claim in claims) else judge.FAILS
     printed = f"{held} {holding}/{compared}" if compared else "no number"
@@ -98,7 +121,8 @@ def _on(claims: Sequence[dict], name: str) -> str:
     found = [verdict for verdict in found if verdict["comparisons"]]
     if not found:
         return "·"
-    worst = min(found, key=lambda verdict: (judge.FAILS, judge.NOISE, judge.HOLDS).index(verdict["verdict"]))
+    order = (judge.FAILS, judge.NOISE, judge.HOLDS)
+    worst = min(found, key=lambda verdict: (order.index(verdict["verdict"]), verdict["slack"]))
     holding = sum(verdict["counts"][judge.HOLDS] for verdict in found)
     compared = sum(len(verdict["comparisons"]) for verdict in found)
     return f"{worst['verdict']} {holding}/{compared}: {tables.effect(worst)}"

@@ -18,6 +18,7 @@ from reproductions.resampled import Resampled
 from reproductions.settings import Subject
 
 HOLDS, FAILS, NOISE, UNTESTED = "holds", "fails", "within noise", "not testable"
+LARGE = 1e12
 CHANCE = (1 - paired.LEVEL) / 2  # a difference of 0 seems to fail (or to hold) so often
 
 
@@ -82,7 +83,8 @@ def pruned(keys: Iterable[tuple[str, str, bool]]) -> list[tuple[str, str]]:
 def judged(claim: Claim, compared: list[Comparison], again: list[Comparison], replicates: Resampled) -> dict:
     """A claim's verdict on measured numbers.
 
-    counts: comparisons by verdict. difference, interval, unit, paired: of the comparison least in the claim's favour;
+    counts: comparisons by verdict. difference, slack (how far from where the verdict by plain comparison changes), interval,
+    unit, paired: of the comparison least in the claim's favour;
     ``comparisons`` has all of them.
     """
     found = [_one(point, resample, replicates) for point, resample in zip(compared, again, strict=True)]
@@ -93,8 +95,8 @@ def judged(claim: Claim, compared: list[Comparison], again: list[Comparison], re
         verdict = HOLDS
     else:
         verdict = NOISE if claim.suffices(counts[HOLDS] + counts[NOISE], len(found)) else FAILS
-    least = min(range(len(found)), key=lambda i: np.nan_to_num(compared[i].slack, nan=-np.inf), default=None)
-    empty = dict.fromkeys(("difference", "interval", "unit", "paired", "what"))
+    least = min(range(len(found)), key=lambda i: found[i]["slack"], default=None)
+    empty = dict.fromkeys(("difference", "slack", "interval", "unit", "paired", "what"))
     shown = empty if least is None else {key: found[least][key] for key in empty}
     return {"verdict": verdict, "counts": counts, **shown, "comparisons": found}
 
@@ -103,6 +105,7 @@ def _one(point: Comparison, resample: Comparison, replicates: Resampled) -> dict
     """The verdict on one comparison: by the numbers as they are, or by their replicates where they vary."""
     difference = float(point.difference) if np.isfinite(point.difference) else None
     found = {"what": point.what, "difference": difference, "unit": point.unit, "interval": None, "paired": None}
+    found["slack"] = float(np.clip(np.nan_to_num(point.slack, nan=-LARGE), -LARGE, LARGE))  # JSON has no infinity
     if not np.ndim(resample.difference) or not np.isfinite(resample.difference).all():
         return found | {"verdict": HOLDS if point.holds else FAILS}
     found["interval"] = list(paired.interval(resample.difference))

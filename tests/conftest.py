@@ -21,6 +21,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from common import context, corpora
+from common.finetuning import memory
 from common.standin import corpus as standin_corpus
 
 HIDDEN, LAYERS, VOCAB = 64, 6, 320
@@ -96,6 +97,12 @@ def _corpus_is_slow(request, monkeypatch):
     if request.node.get_closest_marker("slow") is None:
         refuse = "reads the stand-in's corpus: mark it slow, or give it documents of its own"
         monkeypatch.setattr(standin_corpus, "documents", lambda: pytest.fail(refuse))
+
+
+@pytest.fixture(autouse=True)
+def _room_for_any_model(monkeypatch):
+    """Tiny models stand under the names of large ones: what the machine could hold of those is not looked at."""
+    monkeypatch.setattr(memory, "capacity", lambda device: None)
 
 
 @pytest.fixture(scope="session", autouse=True)

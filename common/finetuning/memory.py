@@ -93,7 +93,7 @@ def check_training(name: str, found: Need, settings: Settings, device: str) -> N
     held = {"weights": found.weights, "gradients": found.gradients, "optimizer": found.optimizer}
     parts = ", ".join(f"{what} {_gb(size)}" for what, size in held.items())
     if settings.method == "full":
-        remedies = ["ZeRO-2 over several cards (papers/laco/configs)", "an 8-bit optimizer", "LoRA"]
+        remedies = ["ZeRO-2 over several cards", "an 8-bit optimizer", "LoRA"]
     else:
         remedies = ["a larger card", "QLoRA"]
     whole = f"training {found.trained / 1e9:.2g} B of {name}'s {found.parameters / 1e9:.2g} B parameters"
@@ -115,7 +115,7 @@ def check_weights(name: str, parameters: float, itemsize: int, device: str) -> N
     spread = "" if device == "auto" else "spread it over several cards with --device auto (make: DEVICE=auto), "
     raise UserError(
         f"{name} has {parameters / 1e9:.3g} B parameters, {_gb(weights)}, and {device} has {_gb(there)}: {spread}"
-        "use a larger machine, or stream it with the papers' own tools, two layers at a time"
+        "use a larger machine, or prune it with a tool's --stream, two layers at a time"
     )
 
 

@@ -23,6 +23,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from common import checkpoint, corpora, models
 from common.errors import UserError
+from common.finetuning.memory import LARGE
 from common.finetuning.trainer import arguments
 from papers.laco import training
 
@@ -70,6 +71,8 @@ def train(options: argparse.Namespace) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     args = arguments(settings, options.out, device, processes=processes, progress=sys.stderr.isatty())
     model, tokenizer = models.load(options.checkpoint, dtype="float32")
+    if sum(p.numel() for p in model.parameters()) > LARGE:
+        model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
     blocks = training.text_blocks(
         tokenizer, corpora.texts(options.corpus), length=options.length, tokens=options.tokens, seed=settings.seed
     )

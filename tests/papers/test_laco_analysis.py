@@ -22,6 +22,7 @@ from papers.laco.layers import (
     shuffled,
     uncorrelated_outputs,
 )
+from reproductions import settings
 
 SENTENCES = ["the layers of a model", "are removed and the stream is scaled"]
 
@@ -170,6 +171,8 @@ def test_posttraining_learns_and_continues(write_checkpoint, tmp_path, monkeypat
     ids = torch.tensor([training.text_blocks(checkpoint.load(source)[1], text, length=16)[0]["input_ids"].tolist()])
     losses = [checkpoint.load(path)[0](ids, labels=ids).loss.item() for path in (source, tmp_path / "out" / "model")]
     assert losses[1] < losses[0] - 0.5
+    subject = settings.of_model(str(tmp_path / "out" / "model"))  # a table takes it as any model
+    assert subject.layers == 6 and subject.weights
     first = (tmp_path / "out" / "model" / "model.safetensors").read_bytes()
     for folder in ("checkpoint-6", "model"):  # as if it had been killed after the third of six steps
         shutil.rmtree(tmp_path / "out" / folder)

@@ -232,6 +232,17 @@ def test_a_recipe_that_is_none_is_said():
         distributed.chosen(grid(), ["nonsense"])
 
 
+def test_gpus_and_cores_are_shared_out(monkeypatch):
+    assert [cluster._own([4, 5, 6], n, 2, several=False) for n in range(4)] == [(4,), (5,), (6,), (4,)]
+    assert [cluster._own([4, 5, 6], n, 2, several=True) for n in range(2)] == [(4, 6), (5,)]
+    assert cluster._own([], 0, 2, several=True) == ()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,7")
+    assert cluster._gpus(None) == [2, 7] and cluster._gpus("cuda:1") == [1] and cluster._gpus("cpu") == []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3, 4}, raising=False)
+    assert [cluster._cores(n, 2) for n in range(2)] == [(0, 2, 4), (1, 3)]
+    assert cluster._cores(6, 7) == (1,) and cluster._cores(0, 1) == (0, 1, 2, 3, 4)
+
+
 def test_slurm_options_have_short_names():
     assert cluster.slurm_options("partition=gpu,gpus=1,array=8,minutes=90,account=a") == {
         "partition": "gpu",

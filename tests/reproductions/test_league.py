@@ -1,12 +1,12 @@
-"""The league: which rows there are, and that one of each kind is measured on the stand-in."""
+"""The league: which rows there are, and what a row says of its cost and of what loads it."""
 
 import itertools
-from dataclasses import replace
 
 import pytest
+import torch
 
-from common.results import Store
-from reproductions import measure, registry, runner, settings, show
+from common.context import around, carry_out
+from reproductions import benchmarks, registry, settings, steps  # noqa: F401 - steps: those that recipes name
 from reproductions.league import rows
 
 TABLE = registry.get("league")
@@ -32,22 +32,29 @@ def test_its_rows_are_those_of_linearpatchs_table_where_they_say_the_same():
 
 
 @pytest.mark.parametrize(
-    ("method", "loader", "tokens"),
+    ("method", "loader", "repaired"),
     [
-        (rows.name("[L]", rows.NONE), "Transformers, vLLM, llama.cpp", 0),
-        (rows.name("LoRP", rows.GHOSTED), "this project", 4 * 32),
-        (rows.name("UIDL", "bias alone (ours)"), "Transformers, vLLM, llama.cpp", 4 * 32),
+        (rows.name("[L]", rows.NONE), "Transformers, vLLM, llama.cpp", False),
+        (rows.name("LoRP", rows.GHOSTED), "this project", True),
+        (rows.name("UIDL", "bias alone (ours)"), "Transformers, vLLM, llama.cpp", True),
+        (rows.name("set of least left (ours)", rows.REFIT), "Transformers, vLLM, llama.cpp", True),
+        (rows.ONE_BY_ONE, "Transformers, vLLM, llama.cpp", True),
     ],
 )
-def test_a_row_says_what_it_cost_and_what_loads_it(method, loader, tokens, tmp_path, monkeypatch):
+def test_a_row_says_what_it_cost_and_what_loads_it(method, loader, repaired, make_tiny):
+    """On a tiny model and random tokens, by the row's own steps."""
+    ids = torch.randint(3, 320, (8, 24), generator=torch.Generator().manual_seed(7))
     row = next(row for row in TABLE.rows("standin") if row.method == method and row.sparsity == "2/16")
-    row = replace(row, recipe=replace(row.recipe, calibration=row.recipe.calibration | {"count": 4, "length": 32}))
-    columns = [column for column in TABLE.columns_for(settings.STANDIN) if column.benchmark in ("repair", "loadable")]
-    assert {column.label for column in columns} == {"calibration tokens", "seconds", "loaded by"}
-    table = registry.Table("league", "league", "league", "", lambda *_: [row], lambda _: columns)
-    store = Store(tmp_path, None)
-    runner.run([table], store, "standin", measure)
-    line, _ = show.build(table, store, "standin")["rows"]
-    assert line["cells"]["loaded by"]["text"] == loader
-    assert line["cells"]["calibration tokens"]["reproduced"] == tokens
-    assert line["cells"]["seconds"]["reproduced"] >= 0
+    context = around(make_tiny("llama"), windows=ids, selection=row.recipe.selection, repair=row.recipe.repair)
+    carry_out(context)
+    assert len(context.model.model.layers) == 4
+    asked = {column.label: column for column in TABLE.columns_for(settings.STANDIN)}
+    values = {}
+    for label in ("calibration tokens", "seconds", "loaded by"):
+        column = asked[label]
+        found, errors, details = benchmarks.measure(context, column.benchmark)
+        values[label] = details[column.key] if column.text else found[column.key]
+        assert not errors
+    assert values["loaded by"] == loader
+    assert values["calibration tokens"] == (ids.numel() if repaired else 0)
+    assert values["seconds"] >= 0

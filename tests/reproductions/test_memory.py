@@ -19,7 +19,7 @@ def card(monkeypatch):
 
 
 def test_70_b_needs_several_cards_or_streaming(card):
-    with pytest.raises(UserError, match="70.6 B parameters, 141 GB, and cuda has 80 GB: .*--device auto.*stream it"):
+    with pytest.raises(UserError, match="70.6 B parameters, 141 GB, and cuda has 80 GB: .*--device auto.*--stream"):
         measure.prepare(Recipe("llama-3-70b", "paper", dtype="float16"), device="cuda")
 
 

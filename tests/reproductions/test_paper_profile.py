@@ -178,7 +178,7 @@ def _shorten(patch):
 
 
 STEPS = ("selection", "repair", "training", "calibration")
-NUMBERS = ("count", "layers", "seed", "samples", "learning_rate", "T", "C", "H", "last", "schedule")
+NUMBERS = ("count", "layers", "ratio", "seed", "samples", "learning_rate", "T", "C", "H", "last", "schedule")
 
 
 def _kinds(part, path):
@@ -243,6 +243,7 @@ def _table(recipe, benchmarks):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("paper", registry.PAPERS)
 def test_every_kind_of_cell_is_measured_fetched_and_shown(mirrored, paper, tmp_path, monkeypatch):
     monkeypatch.setattr(style.save, "__defaults__", (tmp_path / "pictures",))

@@ -56,7 +56,10 @@ def test_every_sentence_of_the_screen_has_its_claims():
 def test_a_line_of_the_screen_counts_comparisons_and_shows_the_worst():
     def judged(verdict, differences):
         counts = {"holds": sum(d > 1 for d in differences), "within noise": 0, "fails": 0}
-        found = [{"difference": d, "interval": [d - 1, d + 1], "unit": "points", "paired": True} for d in differences]
+        found = [
+            {"difference": d, "interval": [d - 1, d + 1], "unit": "points", "paired": True, "slack": d}
+            for d in differences
+        ]
         return {"verdict": verdict, "counts": counts, "comparisons": found} | (
             min(found, key=lambda f: f["difference"])
         )

@@ -1,0 +1,73 @@
+"""DeciLM's config against the tensors that are saved: names and shapes that its reading of ``block_configs`` asks for."""
+
+import copy
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from common import block_configs, checkpoint
+from common.baselines import half_layers, llm_pruner, slicegpt
+from common.decoder import Decoder
+from common.errors import UserError
+from common.halves import ATTENTION, MLP, drop_halves, linear_attention
+from common.widths import slice_channels
+
+IDS = torch.randint(3, 100, (3, 20), generator=torch.Generator().manual_seed(3))
+
+
+@pytest.fixture
+def model():
+    sizes = {"vocab_size": 100, "hidden_size": 48, "intermediate_size": 512, "num_hidden_layers": 8}
+    torch.manual_seed(5)
+    return LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2)).eval()
+
+
+def asked_for(config):
+    """Name -> shape of the layers' tensors, as engines read the config: MLPs rounded up to multiples of 256."""
+    width, heads = config["hidden_size"], config["num_attention_heads"]
+    size, found = width // heads, {}
+    for number, block in enumerate(config["block_configs"]):
+        prefix = f"model.layers.{number}"
+        if not block["attention"]["no_op"]:
+            keys = heads // block["attention"]["n_heads_in_group"] * size
+            shapes = {"q": (heads * size, width), "k": (keys, width), "v": (keys, width), "o": (width, heads * size)}
+            found |= {f"{prefix}.self_attn.{name}_proj.weight": shape for name, shape in shapes.items()}
+            found[f"{prefix}.input_layernorm.weight"] = (width,)
+        if not block["ffn"]["no_op"]:
+            inner = int(2 * block["ffn"]["ffn_mult"] * width / 3)
+            inner += -inner % 256
+            shapes = {"gate": (inner, width), "up": (inner, width), "down": (width, inner)}
+            found |= {f"{prefix}.mlp.{name}_proj.weight": shape for name, shape in shapes.items()}
+            found[f"{prefix}.post_attention_layernorm.weight"] = (width,)
+    return found
+
+
+def test_the_config_asks_for_the_tensors_that_are_saved(model, tmp_path):
+    drop_halves(model, [(0, ATTENTION), (3, MLP), (5, ATTENTION), (5, MLP)])
+    slice_channels(model.model.layers[2], torch.arange(256))
+    checkpoint.save(model, None, tmp_path / "model")
+    stored = {name: tuple(tensor.shape) for name, tensor in load_file(tmp_path / "model" / "model.safetensors").items()}
+    config = json.loads(json.dumps(block_configs.config(model)))  # as it would be written
+    assert asked_for(config) == {name: shape for name, shape in stored.items() if "layers" in name}
+    assert (config["model_type"], config["num_hidden_layers"]) == ("nemotron-nas", 8)
+
+
+def test_what_it_cannot_say_is_refused(model, make_tiny):
+    narrow, sliced, linear = (copy.deepcopy(model) for _ in range(3))
+    llm_pruner.prune(narrow, IDS, 0.6)
+    slicegpt.slice_stream(sliced, IDS, 40)
+    maps = half_layers.linear_maps(Decoder(linear), IDS)
+    linear_attention(linear, 2, *maps[2][1:])
+    for refused, why in (
+        (narrow, "layer 4 has heads of its own"),
+        (sliced, "its stream is sliced"),
+        (linear, "an attention is a linear map"),
+        (make_tiny("llama"), "the MLP of layer 0 has 96 channels, no multiple of 256"),
+        (make_tiny("gemma2"), "architecture 'gemma2' is not Llama's"),
+    ):
+        with pytest.raises(UserError, match=why) as caught:
+            block_configs.config(refused)
+        assert "\n" not in str(caught.value)
