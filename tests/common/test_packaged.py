@@ -77,7 +77,9 @@ def spec(packed, tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.parent))
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
-    source = Wheel("llm-tiny==0.1", hashlib.sha256(wheel.read_bytes()).hexdigest(), wheel.stat().st_size, MEMBER)
+    source = Wheel(
+        "llm-tiny==0.1", hashlib.sha256(wheel.read_bytes()).hexdigest(), wheel.stat().st_size, MEMBER, "org/tiny", "mit"
+    )
     made = dataclasses.replace(models.get("smollm2-135m-instruct"), name=NAME, label=LABEL, wheel=source)
     monkeypatch.setitem(models.REGISTRY, NAME, made)
     return made
@@ -189,9 +191,8 @@ from pathlib import Path
 from common import models, packaged
 from common.model_registry import Wheel
 requirement, sha256, size, member, conversion, flag = sys.argv[1:]
-spec = dataclasses.replace(
-    models.get("smollm2-135m-instruct"), name="tiny-packaged", wheel=Wheel(requirement, sha256, int(size), member)
-)
+wheel = Wheel(requirement, sha256, int(size), member, "org/tiny", "mit")
+spec = dataclasses.replace(models.get("smollm2-135m-instruct"), name="tiny-packaged", wheel=wheel)
 def dequantise(path):
     Path(flag).touch()
     time.sleep(300)
