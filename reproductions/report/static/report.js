@@ -113,7 +113,7 @@ const layerlab = (() => {
 
   function sortable(table) {
     const body = $("tbody", table);
-    const value = (at) => (row) => { const cell = row.cells[at]; return cell.dataset.v ?? cell.textContent.trim(); };
+    const value = (at) => (row) => { const cell = row.cells[at], text = cell.textContent.trim(); return cell.dataset.v ?? (text === "·" ? "" : text); };
     headings(table, (at, descending) => body.append(...sorted([...body.rows], value(at), descending)));
   }
 
@@ -162,13 +162,13 @@ const layerlab = (() => {
       bar.insertBefore(make("label", {}, head.textContent.trim() + " ", select), $("output", bar));
       controls.push([select, at]);
     });
-    const search = $("[data-row-search]", bar), box = $("[data-row-without]", bar);
+    const search = $("[data-row-search]", bar), box = $("[data-row-without]", bar), measured = $("[data-row-measured]", bar);
     const update = () => {
       const words = wordsOf(search.value);
-      rows.forEach((row) => { row.hidden = !(matches(row.cells[0].textContent.toLowerCase(), words) && !(box.checked && row.cells[0].textContent.includes(box.dataset.rowWithout)) && controls.every(([s, at]) => !s.value || row.cells[at].textContent.trim() === s.value)); });
+      rows.forEach((row) => { row.hidden = !(matches(row.cells[0].textContent.toLowerCase(), words) && !(box.checked && row.cells[0].textContent.includes(box.dataset.rowWithout)) && !(measured.checked && "empty" in row.dataset) && controls.every(([s, at]) => !s.value || row.cells[at].textContent.trim() === s.value)); });
       $("output", bar).textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length} rows`;
     };
-    [search, box, ...controls.map(([s]) => s)].forEach((control) => control.addEventListener("input", update));
+    [search, box, measured, ...controls.map(([s]) => s)].forEach((control) => control.addEventListener("input", update));
     update();
   }
 
