@@ -124,7 +124,7 @@ def test_a_search_is_kept_for_later_runs_and_measuring_anew_makes_it_again(tmp_p
     assert ask(force=True) == [0, 1] and len(searches) == 4
     for file in tmp_path.rglob("greedy-*.json"):
         file.write_text("[0,")
-    assert ask() == [0, 1] and len(searches) == 5 and "searching again" in caplog.text
+    assert ask() == [0, 1] and len(searches) == 5 and "doing its work again" in caplog.text
 
 
 def test_measuring_anew_empties_a_folder_once(tmp_path, monkeypatch):
