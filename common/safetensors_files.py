@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,8 +104,3 @@ def entries(folder: Path, but: Iterable[str] = ()) -> dict[str, Entry]:
     else:
         files = sorted(file.name for file in folder.glob("*.safetensors") if file.name not in set(but))
     return {name: entry for file in files for name, entry in header(folder / file).items()}
-
-
-def stored_bytes(found: Mapping[str, Entry]) -> int:
-    """The bytes of all tensors."""
-    return sum(entry.end - entry.begin for entry in found.values())

@@ -153,26 +153,6 @@ def accuracy_stderr(accuracy: float, questions: int) -> float | None:
     return math.sqrt(accuracy * (1 - accuracy) / (questions - 1)) if questions > 1 else None
 
 
-def mmlu_categories(subjects: Cells) -> dict[str, float]:
-    """Question-weighted accuracy of each Hendrycks category, from the accuracies of all 57 subjects.
-
-    Subjects may be named as lm-eval does ('mmlu_anatomy'). Raises UserError for a missing or unknown subject.
-    """
-    found = {name.removeprefix("mmlu_"): value for name, value in subjects.items()}
-    known = {subject for category in MMLU.values() for subject in category}
-    if extra := sorted(found.keys() - known):
-        raise unknown("MMLU subject", extra[0], known)
-    if missing := sorted(known - found.keys()):
-        raise UserError(f"MMLU needs all {len(known)} subjects; missing: {', '.join(missing)}")
-    return {category: weighted_mean(found, questions) for category, questions in MMLU.items()}
-
-
-def mmlu_weighted(categories: Cells) -> float:
-    """The papers' 'Weighted AVG': the categories weighted by their numbers of questions, 14,042 in all."""
-    _same_names(categories, MMLU_QUESTIONS)
-    return weighted_mean(categories, MMLU_QUESTIONS)
-
-
 def weighted_stderr(errors: Errors, questions: Mapping[str, int]) -> float | None:
     """Standard error of a question-weighted mean: of a category (`MMLU[category]`) or of all (`MMLU_QUESTIONS`)."""
     total = sum(questions.values())

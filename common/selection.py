@@ -67,18 +67,6 @@ def window_starts(layers: int, count: int, *, exclude_ends: bool, protect: Colle
     return free
 
 
-def streamline_window(statistics: Statistics, count: int) -> tuple[int, int]:
-    """LLM-Streamline's window: token cosine, all starts 0..N-count; the last compares with the state after the final norm.
-
-    Needs the pair ``(N - count, N + 1)`` in the statistics.
-    """
-    check_count(count, statistics.layers)
-    scores = window_scores(statistics, count, "token")
-    scores[-1] = 1 - statistics.cosine("token", statistics.layers - count, statistics.layers + 1)
-    start = int(scores.argmin())
-    return start, start + count
-
-
 def sleb(decoder: Decoder, ids: Tensor, count: int, *, batch_size: int = 8, progress: bool = False) -> list[int]:
     """SLEB: drop, one at a time, the layer without which the loss on ``[samples, tokens]`` ids is lowest.
 

@@ -57,7 +57,8 @@ def check(job: Job) -> None:
         for count in job.counts:
             window_starts(job.layers, count, exclude_ends=True)
     job.crops(max(options.samples, options.distill or 0))
-    _expect_training(job)
+    if options.distill is not None:  # passes over a token: teacher and student forward, student backward
+        job.kept["training_passes"] = 4 * options.distill * job.length
 
 
 def apply(job: Job) -> dict:
@@ -125,12 +126,6 @@ def _distilled(job: Job, context: Context, statistics: Statistics, patch: Patch)
         steps = f"{report['steps']:,} windows, {report['seconds']:,.0f} s"
         job.notes.append(f"distilled on {steps}: loss {first:.4f} -> {last:.4f} (means of the first and last tenth)")
     return {"patches": report.pop("patches"), "training": report}
-
-
-def _expect_training(job: Job) -> None:
-    """Tell a plan what the training costs, in passes over a token: teacher and student forward, student backward."""
-    if job.options.distill is not None:
-        job.kept["training_passes"] = 4 * job.options.distill * job.length
 
 
 METHOD = Method(

@@ -122,3 +122,24 @@ def test_outcomes_are_kept_for_every_metric_and_filter():
     assert {key: one.tolist() for key, one in found.items()} == {"strict": [False, True], "flexible": [True, True]}
     scores = [{"doc_id": item, "filter": "none", "score": value} for item, value in ((0, 0.25), (1, 1.0))]
     assert harness._items(scores)["score"].tolist() == [0.25, 1.0]
+
+
+def test_the_index_of_tasks_is_lm_evals_own(tmp_path, monkeypatch):
+    """Files as its library has them, against what its task manager finds in them."""
+    texts = {
+        "plain.yaml": "task: plain\ndataset_path: a\n",
+        "quoted.yaml": '"task": "quoted"\n"dataset_path": "a"\n',
+        "late.yaml": "include: plain.yaml\ntag:\n  - some\ntask: late # as it is\n",
+        "group.yaml": "group: both\ntask:\n  - plain\n  - late\n",
+        "deep/below.yaml": "task: 'below'\ndataset_path: a\n",
+        "_part.yaml": "dataset_path: a\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(harness, "_library", lambda: tmp_path)
+    harness._index.cache_clear()
+    found = harness._index()
+    harness._index.cache_clear()
+    assert set(found) == set(harness._manager(include_path=[str(tmp_path)]).all_subtasks)
+    assert found["below"] == tmp_path / "deep"

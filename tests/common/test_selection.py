@@ -91,14 +91,6 @@ def test_best_window_is_the_argmax_and_code_leaves_the_ends(tiny_llama, crops):
         selection.best_window(statistics, 2, protect=[1, 3, 5])
 
 
-def test_streamline_compares_its_last_window_after_the_norm(tiny_llama, crops):
-    pairs = [*((s, s + 2) for s in range(5)), (4, 7)]
-    statistics = collect(Decoder(tiny_llama), crops, span=2, pairs=pairs)
-    cosines = [statistics.cosine("token", s, s + 2) for s in range(4)] + [statistics.cosine("token", 4, 7)]
-    best = max(range(5), key=cosines.__getitem__)
-    assert selection.streamline_window(statistics, 2) == (best, best + 2)
-
-
 def test_one_shot_takes_the_lowest_unprotected_and_earlier_on_ties():
     scores = torch.tensor([0.1, 0.3, 0.2, 0.2, 0.9, 0.0], dtype=torch.float64)
     assert selection.one_shot(scores, 3) == [5, 0, 2]
