@@ -184,7 +184,7 @@ def test_all_records_search_sort_and_page(opened):
     assert page.locator("#values tbody tr").count() == 100
     page.get_by_role("button", name="Next").click()
     assert "Page 2" in page.locator("#values-pager").inner_text()
-    page.get_by_role("searchbox").fill("sleb perplexity@standin-learning-thin")
+    page.get_by_role("searchbox").fill("prune&comp perplexity@standin-learning-thin")
     page.locator("[data-values-select=key]").select_option(label="perplexity")
     page.locator("#values thead th").filter(has_text="value").get_by_role("button").click()
     shown = [float(t) for t in page.locator("#values tbody tr > :nth-child(7)").all_inner_texts()]
