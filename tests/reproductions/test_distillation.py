@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import reproductions.steps  # noqa: F401 - those that recipes name
+from common import steps
 from common.context import Context
 from common.decoder import Decoder
 from common.errors import UserError
@@ -21,6 +22,7 @@ TRAINED = {"samples": 10, "learning_rate": 0.01, "batch_size": 2}
 def tokens(monkeypatch, tmp_path):
     """Twelve fixed windows, of which a calibration entry's count takes the first."""
     monkeypatch.setattr(Context, "tokens", lambda context, entry: IDS[: entry.count])
+    monkeypatch.setattr(steps, "crops", lambda context, entry, **drawing: IDS[: entry.count])
     monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path / "work"))
 
 

@@ -113,6 +113,7 @@ def test_generations_reach_the_details(prepared):
     assert all(isinstance(value, float) for value in values.values())
 
 
+@pytest.mark.slow
 def test_a_broken_model_has_a_perplexity_that_diverged(prepared, tmp_path):
     with torch.no_grad():
         prepared.model.lm_head.weight.mul_(1e5)

@@ -104,6 +104,7 @@ def test_rp_is_the_ratio_of_averages_of_every_printed_row():
             assert number.value == pytest.approx(100 * cells[model, sparsity, method, "AVG"].value / dense, abs=0.02)
 
 
+@pytest.mark.slow
 def test_a_recipe_is_carried_out_and_a_shorter_one_starts_from_a_longer(tmp_path):
     made = [recipe("standin", STANDIN, None, "Mag+ +Prune&Comp", count, samples=2) for count in (3, 2)]
     three, two = (measure.prepare(one) for one in made)
@@ -132,6 +133,7 @@ def test_the_grid_has_every_metric_with_every_repair_and_shares_the_papers_rows(
     assert {"CosSim(BI), one-shot, A (LinearPatch[S])", "CosSim(CL), one-shot, A (LinearPatch[L])"} <= names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("repair", ["d", "A", "matrix, least squares"])
 def test_an_iterated_patch_is_fitted_to_the_model_as_it_is_by_then(repair):
     """Naively: models that lose one layer after another, with the patches as hooks; a cut's patches compose."""
@@ -175,6 +177,7 @@ def test_an_iterated_patch_is_fitted_to_the_model_as_it_is_by_then(repair):
     torch.testing.assert_close(ours, naive, rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.slow
 def test_a_metrics_choice_at_once_is_the_one_shot_rows():
     chosen = measure.prepare(tiny_recipe("Taylor+, one-shot, d"))
     plain = measure.prepare(tiny_recipe("Taylor+, one-shot, none"))
