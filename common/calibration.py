@@ -261,6 +261,7 @@ class _Batch:
             )
         else:
             hidden = decoder.embed_tokens(self.ids)
+            self.device = hidden.device
         self.hidden = hidden if pass_.pool is None else pass_.pool.keep(hidden)
         wide = self._wide(hidden)
         for rotated in pass_.bases:
@@ -283,7 +284,7 @@ class _Batch:
 
     def _wide(self, state: Tensor) -> Tensor:
         """In float32, and on one device: a model may be spread over several."""
-        return state.to(self.pass_.decoder.device, torch.float32)
+        return state.to(self.device, torch.float32)
 
     def _meet(self, boundary: int, wide: Tensor) -> None:
         """Close the pairs that end here, drop what nothing needs any more, keep this state if a later pair does."""
