@@ -106,8 +106,11 @@ def _broken(axes: plt.Axes, bar: int, height: float) -> None:
         )
 
 
-def grid(entries: list[dict], profile: str) -> plt.Figure:
-    """Average perplexity of every metric and schedule (rows) with every repair (columns), darker is better."""
+def grid(entries: list[dict], profile: str) -> plt.Figure | None:
+    """Average perplexity of every metric and schedule (rows) with every repair (columns), darker is better.
+
+    None while the dense model alone is measured.
+    """
     cells = {}
     for entry in entries:
         metric, _, rest = entry["method"].partition(", ")
@@ -116,6 +119,8 @@ def grid(entries: list[dict], profile: str) -> plt.Figure:
             cells[f"{metric}, {schedule}", repair.partition(" (")[0]] = average(entry)
     dense = next((average(entry) for entry in entries if entry["method"] == "Dense"), None)
     names = list(dict.fromkeys(name for name, _ in cells))
+    if not names:
+        return None
     values = [[cells.get((name, repair)) for repair in _REPAIRS] for name in names]
     known = [value for row in values for value in row if value is not None]
     scale = LogNorm(0.95 * min([dense or math.inf, *known]), max(known)) if known else None

@@ -204,6 +204,8 @@ def drawn(
         return []
     module, _, function = table.draw.partition(":")
     figure = getattr(importlib.import_module(module), function)(entries, subject.profile)
+    if figure is None:  # nothing of what it shows
+        return []
     style.caption(figure, entries)
     name = table.target + ("" if subject.standin else f"-{subject.name.replace('/', '--')}")
     name += "-part" if len(rows) < len(choose_rows(table, subject, (), None, limit)) else ""

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+import reproductions.steps  # noqa: F401 - recipes are spelled as these spell them, from whichever file is read first
 from common import tables
 from common.results import PUBLISHED, Recipe, Record, Store
 from reproductions import readme, registry, reported, show
