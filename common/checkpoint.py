@@ -268,26 +268,6 @@ def load_tokenizer(path: Path, trust_remote_code: bool = False):
         raise UserError(f"cannot load the tokenizer in {path}: {_reason(error)}; save or download it again") from error
 
 
-def stored_tensors(file: Path) -> list[tuple[str, int, int]]:
-    """(dtype in safetensors' spelling, begin, end) of every tensor of a safetensors file, from its header alone.
-
-    Raises:
-        UserError: the file is damaged.
-    """
-    try:
-        with file.open("rb") as stream:
-            size = int.from_bytes(stream.read(8), "little")
-            if not 0 < size < min(file.stat().st_size, 2**30):
-                raise ValueError("its header is cut off")
-            header = json.loads(stream.read(size))
-        rows = [(entry["dtype"], *entry["data_offsets"]) for name, entry in header.items() if name != "__metadata__"]
-        if 8 + size + max((end for *_, end in rows), default=0) > file.stat().st_size:
-            raise ValueError("it ends too early")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"cannot read {file}: {_reason(error)}; save or download it again") from error
-    return rows
-
-
 def _reason(error: BaseException) -> str:
     """The first line of an error's text, or its type when it has none."""
     lines = str(error).strip().splitlines()

@@ -104,3 +104,11 @@ def entries(folder: Path, but: Iterable[str] = ()) -> dict[str, Entry]:
     else:
         files = sorted(file.name for file in folder.glob("*.safetensors") if file.name not in set(but))
     return {name: entry for file in files for name, entry in header(folder / file).items()}
+
+
+def prevailing_dtype(found: Iterable[Entry]) -> str | None:
+    """The dtype of most bytes, in safetensors' spelling; None of no tensors."""
+    sizes: dict[str, int] = {}
+    for entry in found:
+        sizes[entry.dtype] = sizes.get(entry.dtype, 0) + entry.end - entry.begin
+    return max(sizes, key=sizes.__getitem__, default=None)

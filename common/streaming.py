@@ -35,7 +35,7 @@ from transformers import AutoModelForCausalLM
 
 from common import cache
 from common.errors import UserError
-from common.safetensors_files import DTYPES, INDEX, Entry, entries, header
+from common.safetensors_files import DTYPES, INDEX, Entry, entries, header, prevailing_dtype
 
 HELD = 2  # layers: the one that computes and the one that is read meanwhile
 _LAYERS = "model.layers."
@@ -51,7 +51,7 @@ def load(folder: Path, config, *, device: torch.device, dtype: torch.dtype | Non
         UserError: the directory's weights are damaged or incomplete.
     """
     where = entries(folder, but=("patches.safetensors",))
-    stored = _stored(where)
+    stored = DTYPES[prevailing_dtype(where.values())]
     dtype = dtype or stored
     with init_empty_weights(include_buffers=False):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
@@ -275,14 +275,6 @@ def _as_stored(prefix: str, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
         for row, matrix in zip(rows, value, strict=True):
             found |= {part: piece.clone() for part, piece in zip(row, matrix.chunk(len(row)), strict=True)}
     return found
-
-
-def _stored(where: dict[str, Entry]) -> torch.dtype:
-    """The dtype of most bytes."""
-    sizes: dict[str, int] = {}
-    for entry in where.values():
-        sizes[entry.dtype] = sizes.get(entry.dtype, 0) + entry.end - entry.begin
-    return DTYPES[max(sizes, key=sizes.__getitem__)]
 
 
 def _parent(module: nn.Module, name: str) -> tuple[nn.Module, str]:

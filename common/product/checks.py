@@ -16,6 +16,7 @@ from common import checkpoint, corpora, hub, models
 from common.errors import UserError
 from common.product import options as shared
 from common.product.job import Job, is_file, read
+from common.safetensors_files import header, prevailing_dtype
 from common.selection import check_count, check_layers
 
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -68,12 +69,8 @@ def located(name: str) -> Path:
 
 def stored_dtype(source: Path) -> torch.dtype | None:
     """The dtype that most of a checkpoint's bytes are stored in; None for one of which nothing here computes."""
-    sizes: dict[str, int] = {}
-    for file in source.glob("*.safetensors"):
-        if file.name != checkpoint.PATCHES_TENSORS:
-            for kind, begin, end in checkpoint.stored_tensors(file):
-                sizes[kind] = sizes.get(kind, 0) + end - begin
-    return _DTYPES.get(max(sizes, key=sizes.__getitem__)) if sizes else None
+    files = [file for file in source.glob("*.safetensors") if file.name != checkpoint.PATCHES_TENSORS]
+    return _DTYPES.get(prevailing_dtype(entry for file in files for entry in header(file).values()))
 
 
 def check_finite(model: nn.Module) -> None:
