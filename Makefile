@@ -128,13 +128,13 @@ grid-render: $(STAMP)
 grid-fetch: $(STAMP)
 	@$(FETCH)
 
-league: $(STAMP)  ## ours: every repair without training after every choice of layers (a target like a table)
+league league-seeds: $(STAMP)  ## ours: every repair without training after every choice of layers (a target like a table)
 	@$(MEASURE)
 
-league-render: $(STAMP)
+league-render league-seeds-render: $(STAMP)
 	@$(RENDER)
 
-league-fetch: $(STAMP)
+league-fetch league-seeds-fetch: $(STAMP)
 	@$(FETCH)
 
 # Whatever else is asked for is no target: the nearest are named.

@@ -189,19 +189,22 @@ class Context:
             raise UserError("the recipe has no calibration entry, but one of its steps reads calibration tokens")
         return self.tokens(self.calibration)
 
-    def statistics(self, span: int, kinds: Sequence[str] = ("token",), **options) -> calibration.Statistics:
+    def statistics(
+        self, span: int, kinds: Sequence[str] = ("token",), *, entry: Calibration | None = None, **options
+    ) -> calibration.Statistics:
         """The calibration pass over the dense model, shared by recipes that use it differently.
 
         A pass costs minutes where its table's other counts and cosines cost seconds more, so it also collects what those
         would (every window of up to a third of the layers, the papers' largest share), and is kept in memory and on disk.
 
-        options: of `calibration.collect`. Call it before anything is removed.
+        entry: what it reads; None: the recipe's calibration. options: of `calibration.collect`. Call it before anything is
+        removed.
         """
         layers, kinds = self.decoder.num_layers, tuple(kinds)
         wanted = {"span": span, "kinds": kinds} | options
         if not self.keep or self.at_hand is not None:
-            return self._collected(wanted)
-        facts = [self.recipe.calibration, self.batch_size]
+            return self._collected(wanted, entry)
+        facts = [self.recipe.calibration if entry is None else entry.to_json(), self.batch_size]
         path = self._kept_path("statistics", facts, ".safetensors")
         known = [one for where, one in _STATISTICS if where == path]
         pairs = calibration.default_pairs(layers, span)
@@ -223,14 +226,15 @@ class Context:
                     longest = max([span, layers // 3, *(one.span for one in known)])
                     kinds = tuple(dict.fromkeys([*kinds, *(kind for one in known for kind in one.kinds)]))
                     more = {"span": longest, "kinds": kinds, "pairs": calibration.all_pairs(layers, longest)}
-                    found = self._collected(wanted | more)
+                    found = self._collected(wanted | more, entry)
                     self._keep(path, found.to_bytes())
         _STATISTICS[:] = [entry for entry in _STATISTICS if entry[1] is not found][1 - _KEPT :] + [(path, found)]
         return found
 
-    def _collected(self, options: Mapping) -> calibration.Statistics:
+    def _collected(self, options: Mapping, entry: Calibration | None) -> calibration.Statistics:
         where = {"batch_size": self.batch_size, "progress": self.progress}
-        return calibration.collect(self.decoder, self.windows(), **options, **where)
+        ids = self.windows() if entry is None or self.at_hand is not None else self.tokens(entry)
+        return calibration.collect(self.decoder, ids, **options, **where)
 
 
 @contextmanager

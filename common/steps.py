@@ -76,15 +76,19 @@ class BlockInfluence(Selection):
 @register("window")
 @dataclass(frozen=True)
 class Window(Selection):
-    """The run of layers whose output is most like its input (LinearPatch Eq. 2; by `last-token-angle`: UIDL)."""
+    """The run of layers whose output is most like its input (LinearPatch Eq. 2; by `last-token-angle`: UIDL).
+
+    calibration: what it reads, where that is not the recipe's.
+    """
 
     count: int
     cosine: str = option("token", "that selects", choices=COSINES)
     exclude_ends: bool = False
+    calibration: Calibration | None = None
 
     def choose(self, context: Context) -> Sequence[int]:
         selection.check_count(self.count, context.decoder.num_layers)
-        statistics = context.statistics(self.count, (self.cosine,))
+        statistics = context.statistics(self.count, (self.cosine,), entry=self.calibration)
         window = selection.best_window(statistics, self.count, self.cosine, exclude_ends=self.exclude_ends)
         return range(*window)
 

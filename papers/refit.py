@@ -42,6 +42,7 @@ from common.held import Held
 from common.moments import Regression, check_weights, counted
 from common.progress import track
 from common.recipe import Repair, register
+from common.remembered import Stream
 from common.selection import check_layers
 from common.surgery import add_biases, remove_layers
 from common.watched import ATTENTION, GATE, MLP, UP, Watched
@@ -210,6 +211,7 @@ def _plan(layers: int, removed: Sequence[int], following: int, gate_up: bool) ->
 class _Batch:
     """One batch's streams at one place of the model, on the host. held: whether it only chooses ridges."""
 
+    ids: Tensor
     held: bool
     dense: Tensor
     repaired: Tensor
@@ -233,16 +235,23 @@ class _Streams:
         self.decoder, self.origin, self.fit = decoder, origin, fit
         self.alive = [*alive, origin.num_layers]  # the dense boundary behind the last layer
         self.pool = Held(work_folder(), origin.model.streamed.states if origin.streamed else None)
+        self.stream = Stream(origin)
         tokens = [ids for ids, _ in batches]
         starts = owns = self._through(origin, tokens, range(self.alive[first]))
         if origin is not decoder or len(before) < first:
             owns = self._through(decoder, tokens, before)
-        self.batches = [_Batch(held, *states) for (_, held), *states in zip(batches, starts, owns, strict=True)]
+        self.batches = [_Batch(ids, held, *states) for (ids, held), *states in zip(batches, starts, owns, strict=True)]
 
     def _through(self, decoder: Decoder, tokens: Sequence[Tensor], layers: Sequence[int]) -> list[Tensor]:
         """What leaves these layers, of each batch of tokens."""
         if not decoder.streamed:
-            return [self.pool.keep(decoder.run(decoder.embed_tokens(ids), layers=list(layers))) for ids in tokens]
+            stream, found = self.stream if decoder is self.origin else Stream(decoder), []
+            for ids in tokens:
+                hidden = decoder.embed_tokens(ids)
+                for layer in layers:
+                    hidden = stream.following(ids, hidden, layer)
+                found.append(self.pool.keep(hidden))
+            return found
         states = [self.pool.keep(decoder.embed_tokens(ids)) for ids in tokens]
         for layer in layers:  # each is read once
             states = [self.pool.keep(decoder.run(state.to(decoder.device), layers=[layer])) for state in states]
@@ -252,14 +261,15 @@ class _Streams:
         """Take both streams through a kept layer, whose matrices are refitted on the way; ``after``: the next kept one."""
         own, ahead = self.alive[layer], self.alive[after]
         wanted = {name for stage in stages for name in stage} - {MLP}
-        for batch in self.batches:
+        for batch in self.batches if wanted else ():
             with Watched(self.origin.layers[own]) as seen:
                 out = self.origin.run(batch.dense.to(self.origin.device), own, own + 1)
             batch.ahead = self.pool.keep(out)
             batch.targets = {name: self.pool.keep(seen.value(name, out)) for name in wanted}
-        for gone in range(own + 1, ahead):
+        for passed in range(own + bool(wanted), ahead):
             for batch in self.batches:
-                batch.ahead = self.pool.keep(self.origin.run(batch.ahead.to(self.origin.device), gone, gone + 1))
+                before = (batch.dense if passed == own else batch.ahead).to(self.origin.device)
+                batch.ahead = self.pool.keep(self.stream.following(batch.ids, before, passed))
         for batch in self.batches:
             batch.targets[MLP] = batch.ahead
         reports = [report for stage in stages for report in self._stage(layer, stage)]

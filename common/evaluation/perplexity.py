@@ -114,6 +114,16 @@ def every_eighth(protocol: Protocol, tokenizer) -> Tensor:
     return joined_windows(protocol, tokenizer)[::8]
 
 
+def spread(count: int) -> Callable[[Protocol, object], Tensor]:
+    """``count`` windows of `joined_windows`, evenly spread over the text from its first one on; all where there are fewer."""
+
+    def windows(protocol: Protocol, tokenizer) -> Tensor:
+        found = joined_windows(protocol, tokenizer)
+        return found[torch.arange(min(count, len(found))) * len(found) // min(count, len(found))]
+
+    return windows
+
+
 def c4_crops(protocol: Protocol, tokenizer, count: int = 256, seed: int = 0) -> Tensor:
     """`count` random crops [count, L], each from a random document of more than L tokens; documents may repeat.
 

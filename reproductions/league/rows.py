@@ -36,6 +36,11 @@ OURS = (REFIT, REFIT_LONG)
 
 ONE_BY_ONE = "one by one, refitted after each (ours)"
 
+# What else the leaders calibrate on: another text, and other draws from both.
+OTHER_TEXT = {"paper": "ptb-validation", "standin": "standin-valid"}
+SEEDS = tuple(range(5))
+LEADERS = (GHOSTED, REPLACEME, REFIT)
+
 
 def selections(count: int) -> dict[str, dict]:
     """How a row's layers are chosen: by name, as a recipe's selection."""
@@ -87,4 +92,27 @@ def league(subject: Subject, limit: int | None = None) -> list[Row]:
     for count in subject.counts(*SHARES, standin=STANDIN_COUNTS):
         for method, fields in _fields(subject, count):
             found.append(Row(model, label, f"{count}/{layers}", method, recipe(model, subject, limit, **fields)))
+    return found
+
+
+def drawn(repair: str, text: str, seed: int) -> str:
+    """How a row of `seeds` is called: by its repair, its calibration text and the seed that drew it."""
+    return f"{repair}, {text}, seed {seed}"
+
+
+def seeds(subject: Subject, limit: int | None = None) -> list[Row]:
+    """The leaders after one window, [L]'s on the league's budget, repaired from two texts and five draws of each."""
+    if subject.printed:
+        return []
+    model, label, layers = subject.model, subject.label, subject.layers
+    budget = BUDGET[subject.profile]
+    found = [Row(model, label, f"0/{layers}", "Dense", recipe(model, subject, limit), dense=True)]
+    for count in subject.counts(*SHARES[2:], standin=STANDIN_COUNTS[2:]):
+        chosen = {"selection": window(count) | {"calibration": budget}}
+        for repair in LEADERS:
+            for text, corpus in (("first text", budget["corpus"]), ("other text", OTHER_TEXT[subject.profile])):
+                for seed in SEEDS:
+                    fields = {"repair": REPAIRS[repair], "calibration": budget | {"corpus": corpus, "seed": seed}}
+                    one = recipe(model, subject, limit, **chosen, **fields)
+                    found.append(Row(model, label, f"{count}/{layers}", drawn(repair, text, seed), one))
     return found
