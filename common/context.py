@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -166,6 +166,10 @@ class Context:
         except OSError as error:
             log.warning("cannot keep what was found in %s: %s; another recipe will search again", path, error.strerror)
         _MADE.add(path)
+
+    def limited(self, items: int) -> Context:
+        """The same model, of whose tasks no more than so many items are asked."""
+        return replace(self, recipe=replace(self.recipe, limit=min(items, self.recipe.limit or items)))
 
     def tokens(self, entry: Calibration) -> Tensor:
         """Token ids ``[samples, tokens]`` of a calibration entry, by its sampler.

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from common.standin.tasks import COLUMNS as STANDIN_TASKS
 from common.standin.tasks import TASKS as STANDIN_QUESTIONS
 from common.standin.tasks import VERSION as TASKS_VERSION
+from reproductions import sizes
 from reproductions.registry import Column
 
 RATIO = Column("Ratio", "parameters", "ratio", scale=100, compare="exact", weight_free=True)
@@ -99,10 +100,10 @@ _CHOICES = {
 
 
 def chance(benchmarks: Iterable[str]) -> dict[str, float]:
-    """Benchmark -> the share that guessing gets right, where that is known."""
+    """Benchmark, or the first items of one -> the share that guessing gets right, where that is known."""
     known = {name: 1 / choices for name, choices in _CHOICES.items()}
     known |= {f"{name}@{TASKS_VERSION}": task.chance for name, task in STANDIN_QUESTIONS.items()}
-    return {name: known[name] for name in benchmarks if name in known}
+    return {name: known[sizes.whole(name)] for name in benchmarks if sizes.whole(name) in known}
 
 
 def mmlu(profile: str) -> list[Column]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from common import model_registry
 from common.recipe import Recipe
+from reproductions import sizes
 from reproductions.runner import Work
 
 # Thousands of tokens that a benchmark reads: its whole test set, what a question's answers share once.
@@ -27,7 +28,7 @@ FREE = {
     "removed-each", "removed-order", "storage", "trainable", "training-cost", "window",
 }  # fmt: skip
 OTHER = 300  # a figure's curves, a few thousand tokens' statistics
-ITEMS = 2_000  # of a test set, roughly: what a limit leaves of it
+FEW_ITEMS = 500  # of a test set that `sizes.ITEMS` does not count, roughly: what a limit leaves of it
 # Tokens that training reads; a step of training costs three passes. Alpaca twice; C4's first shard; 5,000 windows.
 TRAINED = {"finetune": 2 * 50_000 * 110, "laco-posttrain": 160_000_000, "linearpatch-distilled": 5_000 * 2_048}
 TRAINED |= {"streamline-ffn": 5_000 * 2_048, "streamline-layer": 5_000 * 2_048}
@@ -40,9 +41,9 @@ def benchmark(recipe: Recipe, name: str) -> float:
     base = name.partition("@")[0]
     if base in FREE:
         return 0.0
-    tokens = 1_000 * THOUSANDS.get(base, OTHER)
+    tokens = 1_000 * THOUSANDS.get(base, OTHER) * sizes.share(name)
     if recipe.limit is not None and base in THOUSANDS and base != "perplexity":
-        tokens *= min(1.0, recipe.limit / ITEMS)
+        tokens *= min(1.0, recipe.limit / sizes.ITEMS.get(base, FEW_ITEMS))
     return tokens * parameters(recipe.model)
 
 

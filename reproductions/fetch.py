@@ -14,7 +14,7 @@ from common.errors import NoData, UserError
 from common.evaluation import harness, mmlu
 from common.evaluation.perplexity import PROTOCOLS
 from common.recipe import Recipe
-from reproductions import benchmarks, settings, shapes, steps  # noqa: F401 - steps: those that recipes name
+from reproductions import benchmarks, settings, shapes, sizes, steps  # noqa: F401 - steps: those that recipes name
 from reproductions.registry import Table
 from reproductions.runner import Work, choose_rows
 from reproductions.settings import PAPER, Subject
@@ -104,7 +104,7 @@ def lacking(work: Sequence[Work]) -> Lacking:
 def summary(absent: Lacking, tables: Sequence[Table]) -> str:
     """What there is no data for, by columns and by texts that rows are calibrated or trained on; the first reason in full."""
     labels = {column.benchmark: column.label for table in tables for column in table.columns(PAPER.profile)}
-    columns = ", ".join(dict.fromkeys(labels.get(name, name) for name in absent.benchmarks))
+    columns = ", ".join(dict.fromkeys(labels.get(sizes.whole(name), name) for name in absent.benchmarks))
     texts = ", ".join(name for _, name in absent.texts)
     what = " nor for ".join(filter(None, (columns, texts and f"the rows that read {texts}")))
     first, *others = dict.fromkeys([*absent.texts.values(), *absent.benchmarks.values()])
@@ -122,7 +122,7 @@ def _model(name: str, convert_weights: bool) -> None:
 
 def _readers(name: str) -> list[Callable]:
     """Calls that load the text or items of a benchmark; none for those that measure the model alone."""
-    base, _, argument = name.partition("@")
+    base, _, argument = sizes.whole(name).partition("@")
     known = benchmarks.known()
     readers = [partial(corpora.texts, corpus) for corpus in (known[base].reads if base in known else ())]
     if base == "perplexity":

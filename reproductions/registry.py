@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from common.errors import unknown
 from common.results import Recipe
-from reproductions import settings
+from reproductions import settings, sizes
 from reproductions.settings import Subject
 
 PAPERS = ("linearpatch", "prunecomp", "laco", "reassessing")
@@ -93,7 +93,8 @@ class Claim:
 class Table:
     """A table or figure of a paper, or of ours (LEAGUE). ``number``: of the table in the paper's CSV files, if it is there.
 
-    draw: ``module:function`` that draws a figure from its records, see `reproductions.show.drawn`.
+    draw: ``module:function`` that draws a figure from its records, see `reproductions.show.drawn`. full: any model answers
+    all items of its tasks, not only the paper's own and the stand-in (see `reproductions.sizes`).
     """
 
     target: str
@@ -105,6 +106,7 @@ class Table:
     claims: tuple[Claim, ...] = ()
     note: str = ""
     draw: str | None = None
+    full: bool = False
 
     def rows(self, subject: Subject | str, limit: int | None = None) -> list[Row]:
         """The declared rows of a subject (or of a profile's name), each once, in its type of numbers."""
@@ -113,9 +115,12 @@ class Table:
         return [_in_type(row, subject.dtype) for row in rows.values()]
 
     def columns_for(self, subject: Subject) -> list[Column]:
-        """The columns that a subject's rows have."""
+        """The columns that a subject's rows have, in the size that it is asked."""
         other = "one model" if subject.printed else "printed"
-        return [column for column in self.columns(subject.profile) if column.only != other]
+        found = [column for column in self.columns(subject.profile) if column.only != other]
+        if self.full or subject.printed or subject.standin:
+            return found
+        return [replace(c, benchmark=sizes.first(c.benchmark)) if c.benchmark else c for c in found]
 
 
 def _in_type(row: Row, dtype: str) -> Row:

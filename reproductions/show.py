@@ -10,7 +10,7 @@ from pathlib import Path
 
 from common.errors import UserError
 from common.results import Record, Store
-from reproductions import audit, derived, judge, reported, settings
+from reproductions import audit, derived, judge, reported, settings, sizes
 from reproductions.columns import chance
 from reproductions.derived import Score, Text, score
 from reproductions.registry import Column, Row, Table
@@ -61,7 +61,8 @@ def build(
         rows += own
         resampled[subject.name] = Resampled(store, own, table.columns_for(subject))
         shown = {"name": subject.name, "label": subject.label, "profile": subject.profile, "dtype": subject.dtype}
-        facts.append(shown | {"origin": " and ".join(sorted(origins)) or "no", "over": over})
+        shown |= {"origin": " and ".join(sorted(origins)) or "no", "over": over}
+        facts.append(shown | {"first": sizes.asked(c.benchmark for c in table.columns_for(subject))})
     if not any(subject.printed for subject in subjects):
         # Of the paper's models only what needs no weights belongs beside another model's numbers.
         weight_free = [column for column in table.columns_for(PAPER) if column.weight_free]

@@ -1,7 +1,8 @@
 """What is measured on a context: one registry, by the names that tables use.
 
 A benchmark is a function ``f(context, argument) -> values, standard errors, details`` and, perhaps, outcomes per item. A
-table asks for NAME or NAME@ARGUMENT; every module of this package is read.
+table asks for NAME or NAME@ARGUMENT, or for the first items of either (`reproductions.sizes`); every module of this package
+is read.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+
+from reproductions import sizes
 
 Measured = tuple  # values, standard errors, details[, outcomes per window or item: numpy arrays by name]
 
@@ -58,5 +61,9 @@ def measure(context, name: str) -> Measured:
     """
     from reproductions.benchmarks.general import task
 
+    items = sizes.of_each(name)
+    name = sizes.whole(name)
+    if items is not None:
+        context = context.limited(items)
     base, _, argument = name.partition("@")
     return known()[base].measure(context, argument) if base in known() else task(context, name)

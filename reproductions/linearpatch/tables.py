@@ -17,6 +17,8 @@ _PERPLEXITY_NOTE = (
     "the three texts."
 )
 _FEW_NOTE = "The stand-in's questions are four of its nine tasks."
+# Asked in full of any model; Table 14's rows are then Table 1's.
+_FULL = ("1", "14")
 _BAICHUAN_NOTE = "On the stand-in, of which there is one, the rows are those of Table {}."
 
 
@@ -51,6 +53,7 @@ def _table(
         columns=columns,
         claims=claims,
         note=note,
+        full=number in _FULL,
     )
 
 

@@ -73,7 +73,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Grid:
-    """The rows of one subject. compared: with reported numbers."""
+    """The rows of one subject. compared: with reported numbers. first: how many items were asked of each task; None: all."""
 
     subject: Subject
     title: str
@@ -81,6 +81,7 @@ class Grid:
     compared: bool
     headings: tuple[Heading, ...]
     lines: tuple[Line, ...]
+    first: int | None = None
 
 
 def grids(evidence: Evidence, target: str) -> list[Grid]:
@@ -108,7 +109,7 @@ def _grid(evidence: Evidence, table: Table, subject: Subject, facts: dict, lines
         shown.append(Line(line["model"], line["sparsity"], line["method"], line["dense"], own, note, cells))
     title = PAPERS_OWN if subject.printed else subject.label
     headings = tuple(_heading(columns[label], facts["over"].get(label)) for label in labels)
-    return Grid(subject, title, facts["origin"], subject.printed, headings, tuple(shown))
+    return Grid(subject, title, facts["origin"], subject.printed, headings, tuple(shown), facts["first"])
 
 
 def _empty(line: dict) -> bool:

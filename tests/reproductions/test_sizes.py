@@ -1,0 +1,151 @@
+"""The first 500 items of a task: who is asked them, and that they are the first that the full test set asks."""
+
+import json
+
+import numpy as np
+import pytest
+from hub_mirror import TASKS, write_mmlus, write_rows
+
+from common.context import Context
+from common.evaluation import harness
+from common.results import Recipe
+from reproductions import columns, costs, fetch, measure, registry, settings, show, sizes
+from reproductions.runner import Work, missing
+
+SMOLLM = settings.of_model("smollm2-135m-instruct")
+SUBJECTS = {"anatomy": 7, "virology": 9}
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Six items stand for the 500, of tasks that have a dozen."""
+    monkeypatch.setattr(sizes, "FIRST", 6)
+
+
+@pytest.fixture
+def prepared(tiny_llama, tiny_tokenizer):
+    return Context(tiny_llama, tiny_tokenizer, Recipe(model="small", profile="paper"), 1)
+
+
+@pytest.mark.parametrize("task", ["piqa", "arc_easy"])
+def test_the_first_items_are_those_that_the_full_set_begins_with(task, mirror, tmp_path, prepared, few):
+    hub_id, config, split, make = TASKS[task]
+    for name in {"train", split}:
+        write_rows(tmp_path / "hub", hub_id, config, name, [make(i) for i in range(13)])
+    whole_values, _, whole_details, whole = measure.benchmark(prepared, task)
+    values, errors, details, outcomes = measure.benchmark(prepared, sizes.first(task))
+    asked = harness.load_tasks([task])[task].eval_docs
+    assert (whole_details["items"], details["items"]) == (len(asked), 6)
+    assert prepared.recipe.limit is None
+    for metric in ("acc", "acc_norm"):
+        assert np.array_equal(outcomes[metric], whole[metric][:6]) and len(whole[metric]) == 13
+        assert values[metric] == np.mean(whole[metric][:6])
+    limited = Context(prepared.model, prepared.tokenizer, Recipe(model="small", profile="paper", limit=2), 1)
+    assert measure.benchmark(limited, sizes.first(task))[2]["items"] == 2
+
+
+def test_of_a_group_as_many_of_each_subject(mirror, tmp_path, prepared, monkeypatch, few):
+    write_mmlus(tmp_path / "hub", SUBJECTS)
+    monkeypatch.setattr(harness, "members", lambda group: [f"{group}_{subject}" for subject in SUBJECTS])
+    monkeypatch.setattr(sizes, "SUBJECTS", {"mmlu": len(SUBJECTS)})
+    for name, base in (("mmlu@first-500", "mmlu"), ("laco_mmlu@first-500", "laco_mmlu")):
+        assert sizes.first(base) == name
+        details = measure.benchmark(prepared, name)[2]
+        assert [subject["n"] for subject in details["subjects"].values()] == [3, 3]
+
+
+def test_full_test_sets_are_the_papers_models_and_table_1s():
+    def asked(target, subject):
+        return {column.label: column.benchmark for column in registry.get(target).columns_for(subject)}
+
+    table2 = asked("table2-prunecomp", SMOLLM)
+    assert table2["ARC-e"] == "arc_easy@first-500" and table2["HeSw"] == "hellaswag@first-500"
+    assert (table2["CoPa"], table2["WSC"], table2["Ratio"], table2["AVG"]) == ("copa", "wsc273", "parameters", None)
+    assert asked("table3-prunecomp", SMOLLM)["STEM"] == "mmlu@hendrycks@first-500"
+    assert asked("table1-laco", SMOLLM)["CMMLU"] == "laco_cmmlu@first-500"
+    assert asked("table1-reassessing", SMOLLM)["OpenbookQA"] == "openbookqa"  # has 500
+    for target in registry.targets():
+        papers, standin = (asked(target, subject) for subject in (settings.PAPER, settings.STANDIN))
+        assert not any(name and name.endswith(sizes.MARK) for name in [*papers.values(), *standin.values()])
+        for label, name in asked(target, SMOLLM).items():
+            assert name is None or not name.startswith("perplexity") or not name.endswith(sizes.MARK)
+            assert label not in papers or name is None or sizes.whole(name) == papers[label]
+    for target in ("table1-linearpatch", "table14-linearpatch"):
+        assert not any(name and name.endswith(sizes.MARK) for name in asked(target, SMOLLM).values())
+
+
+def test_a_full_record_is_not_that_of_the_first_items(tmp_path):
+    from common.results import Record, Store
+
+    store, table = Store(tmp_path, None), registry.get("table2-prunecomp")
+    dense = next(row for row in table.rows(SMOLLM) if row.dense).recipe
+
+    def left():
+        return next(w.benchmarks for w in missing([table], store, SMOLLM) if w.recipe == dense)
+
+    def put(benchmark, value):
+        store.put(Record(dict(vars(dense)), dense.hash, benchmark, "ok", {"acc_norm": value}, {}), dense)
+
+    put("piqa", 0.7)
+    assert "piqa@first-500" in left()
+    put("piqa@first-500", 0.6)
+    assert "piqa@first-500" not in left()
+    full, cut = (show.build(registry.get(t), store, SMOLLM) for t in ("table1-linearpatch", "table2-prunecomp"))
+    for content, value, first in ((full, 70, None), (cut, 60, 500)):
+        row = next(row for row in content["rows"] if row["dense"] and row["subject"] == SMOLLM.name)
+        assert row["cells"]["PIQA"]["reproduced"] == pytest.approx(value)
+        assert content["subjects"][0]["first"] == first
+    from common import tables
+
+    for form in ("terminal", "md"):
+        assert "first 500 items of each task" in tables.render(cut, form)
+        assert "first 500 items" not in tables.render(full, form)
+    assert json.loads(tables.render(cut, "json"))["subjects"][0]["first"] == 500
+
+
+def test_what_reads_a_benchmarks_name_knows_its_size(monkeypatch):
+    assert columns.chance(["piqa", "piqa@first-500", "perplexity@linearpatch-ptb"]) == {
+        "piqa": 0.5,
+        "piqa@first-500": 0.5,
+    }
+    dense = next(row for row in registry.get("table2-prunecomp").rows(SMOLLM) if row.dense).recipe
+    cost = {name: costs.benchmark(dense, name) for name in ("hellaswag", "hellaswag@first-500", "copa")}
+    assert cost["hellaswag@first-500"] == pytest.approx(cost["hellaswag"] * 500 / 10042)
+    assert cost["copa"] > 0 == costs.benchmark(dense, "parameters")
+    loaded = []
+    monkeypatch.setattr(harness, "load_tasks", lambda tasks: loaded.extend(tasks))
+    monkeypatch.setattr(fetch, "_mmlu", loaded.append)
+    for name in ("piqa@first-500", "mmlu@hendrycks@first-500"):
+        fetch._benchmark(name)
+    assert loaded == ["piqa", "hendrycks"]
+    absent = fetch.Lacking(benchmarks={"race_v2@first-500": "no network"})
+    assert fetch.summary(absent, [registry.get("table2-prunecomp")]).startswith("no data for Race-h: no network")
+
+
+def test_every_task_that_tables_ask_has_a_known_size():
+    """A task that is neither counted nor known to be small would be asked in full unnoticed."""
+    small = {"copa", "humaneval", "laco_wsc_g", "laco_wsc_p", "openbookqa", "wsc273"}
+    asked = {
+        (c.benchmark or "").partition("@")[0]
+        for table in registry.targets().values()
+        for c in table.columns(settings.PAPER.profile)
+        if c.benchmark
+    }
+    tasks = {name for name in asked if name in costs.THOUSANDS or harness._folder(name)} - {"perplexity"}
+    assert tasks - small == tasks & sizes.ITEMS.keys()
+
+
+def test_work_is_measured_under_the_name_that_was_asked(few, mirror, tmp_path, prepared, monkeypatch):
+    from common.results import Store
+    from reproductions import runner
+
+    hub_id, config, split, make = TASKS["piqa"]
+    for name in {"train", split}:
+        write_rows(tmp_path / "hub", hub_id, config, name, [make(i) for i in range(8)])
+    monkeypatch.setattr(measure, "prepare", lambda recipe, **options: prepared)
+    store, name = Store(tmp_path / "own", None), "piqa@first-500"
+    assert runner.measured([Work(prepared.recipe, "row", [name])], store, measure) == 0
+    record = store.get(prepared.recipe, name)
+    assert (record.status, record.details["items"], record.recipe["limit"]) == ("ok", 6, None)
+    assert len(store.items(prepared.recipe, name)["acc_norm"]) == 6
+    assert store.get(prepared.recipe, "piqa") is None
