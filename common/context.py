@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from common import calibration, claims, corpora, exchange
+from common import calibration, corpora, exchange, locks
 from common.decoder import Decoder
 from common.errors import UserError, unknown
 from common.evaluation.perplexity import cut
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 _KEPT = 4  # calibration passes remembered; a table's recipes differ in little else than how they use one
 _STATISTICS: list[tuple[Path, calibration.Statistics]] = []  # with the file that keeps it, the last used at the end
 _MADE: set[Path] = set()  # long work of this very process, which forcing need not do again
-_CLAIMED: set[Path] = set()  # folders that are ours while their recipe is carried out
+_LOCKED: set[Path] = set()  # folders that are ours while their recipe is carried out
 
 
 def work_folder() -> Path:
@@ -47,7 +47,7 @@ class Context:
     parameters: of the model before anything was removed. details and provenance go into every record of the recipe.
     force: long work that an earlier run left behind is done again. progress: long work shows how far it is. at_hand:
     calibration tokens ``[samples, tokens]`` that stand for the recipe's text. keep: what a search brought is kept on disk.
-    claimed: what other processes wait for until the recipe is carried out.
+    locks: what other processes wait for until the recipe is carried out.
     """
 
     model: torch.nn.Module
@@ -60,7 +60,7 @@ class Context:
     progress: bool = False
     at_hand: Tensor | None = None
     keep: bool = True
-    claimed: ExitStack = field(default_factory=ExitStack, repr=False)
+    locks: ExitStack = field(default_factory=ExitStack, repr=False)
 
     @cached_property
     def decoder(self) -> Decoder:
@@ -104,10 +104,10 @@ class Context:
         Another process that wants the same folder waits until the recipe is carried out.
         """
         path = work_folder() / self.recipe.model / self.recipe.hash
-        if path not in _CLAIMED:
-            self.claimed.enter_context(_alone(path))
-            _CLAIMED.add(path)
-            self.claimed.callback(_CLAIMED.discard, path)
+        if path not in _LOCKED:
+            self.locks.enter_context(_alone(path))
+            _LOCKED.add(path)
+            self.locks.callback(_LOCKED.discard, path)
         if self.force and path not in _MADE:
             shutil.rmtree(path, ignore_errors=True)
         _MADE.add(path)
@@ -239,7 +239,7 @@ def _alone(path: Path) -> Iterator[bool]:
 
     What that one has left was made now, so it is not made anew.
     """
-    with claims.claimed(path.with_name(f"{path.name}.claim")) as waited:
+    with locks.locked(path.with_name(f"{path.name}.lock")) as waited:
         if waited and path.exists():
             _MADE.add(path)
         yield waited
@@ -305,7 +305,7 @@ def carry_out(context: Context) -> None:
         UserError: an unknown step or option, a repair of what repairs itself, or whatever the steps refuse.
     """
     steps = [context.recipe.step(part) for part in ("selection", "repair", "training")]
-    with context.claimed:
+    with context.locks:
         if steps[0] is not None:
             _remove(context, *steps[:2])
         if steps[2] is not None:
