@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,12 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from common import calibration, corpora, exchange, locks
+from common import calibration, exchange, locks
 from common.decoder import Decoder
 from common.errors import UserError, unknown
-from common.evaluation.perplexity import cut
 from common.recipe import Calibration, Pruning, Recipe, Repair, Selection, Step
 from common.results import ROOT
+from common.samplers import SAMPLERS
 from common.surgery import remove_layers
 
 log = logging.getLogger(__name__)
@@ -253,42 +253,6 @@ def around(model: torch.nn.Module, tokenizer=None, windows: Tensor | None = None
     known = {"model": "at hand", "profile": "at hand"} | recipe
     parameters = sum(p.numel() for p in model.parameters())
     return Context(model, tokenizer, Recipe(**known), parameters, progress=True, at_hand=windows, keep=False)
-
-
-@lru_cache(maxsize=2)
-def _ids(tokenizer, corpus: str) -> Tensor:
-    return corpora.joined_ids(tokenizer, corpus)
-
-
-# How a calibration entry becomes token ids: name -> f(context, entry) -> [samples, tokens]. A paper adds its own.
-SAMPLERS: dict[str, Callable[[Context, Calibration], Tensor]] = {}
-
-
-def sampler(*names: str):
-    """Function decorator: calibration entries name this way of drawing tokens so."""
-
-    def registered(draw: Callable[[Context, Calibration], Tensor]) -> Callable[[Context, Calibration], Tensor]:
-        SAMPLERS.update(dict.fromkeys(names, draw))
-        return draw
-
-    return registered
-
-
-def crops(context: Context, entry: Calibration, **usual) -> Tensor:
-    """Random crops of the joined text, by options of `calibration.sample_crops`; usual: what the entry does not say."""
-    return calibration.sample_crops(_ids(context.tokenizer, entry.corpus), **usual | entry.drawing())
-
-
-@sampler("windows")
-def first_windows(context: Context, entry: Calibration) -> Tensor:
-    """The first ``count`` windows (None: all) of the joined text, which do not overlap."""
-    return cut(_ids(context.tokenizer, entry.corpus), entry.length)[: entry.count]
-
-
-@sampler("lines")
-def lines(context: Context, entry: Calibration) -> Tensor:
-    """SLEB's shuffled lines."""
-    return calibration.sample_lines(context.tokenizer, corpora.texts(entry.corpus), **entry.drawing())
 
 
 class Cut(Repair):
