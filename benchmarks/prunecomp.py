@@ -16,7 +16,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from common import models
-from common.decoder import SUPPORTED, Decoder
+from common.architectures import SUPPORTED
+from common.decoder import Decoder
 from common.hooks import scale_stream
 from common.importance import magnitude, protect, taylor
 from common.losses import next_token_loss

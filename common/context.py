@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,12 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from common import calibration, claims, corpora, exchange
+from common import calibration, exchange, locks
 from common.decoder import Decoder
 from common.errors import UserError, unknown
-from common.evaluation.perplexity import cut
 from common.recipe import Calibration, Pruning, Recipe, Repair, Selection, Step
 from common.results import ROOT
+from common.samplers import SAMPLERS
 from common.surgery import remove_layers
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 _KEPT = 4  # calibration passes remembered; a table's recipes differ in little else than how they use one
 _STATISTICS: list[tuple[Path, calibration.Statistics]] = []  # with the file that keeps it, the last used at the end
 _MADE: set[Path] = set()  # long work of this very process, which forcing need not do again
-_CLAIMED: set[Path] = set()  # folders that are ours while their recipe is carried out
+_LOCKED: set[Path] = set()  # folders that are ours while their recipe is carried out
 
 
 def work_folder() -> Path:
@@ -47,7 +47,7 @@ class Context:
     parameters: of the model before anything was removed. details and provenance go into every record of the recipe.
     force: long work that an earlier run left behind is done again. progress: long work shows how far it is. at_hand:
     calibration tokens ``[samples, tokens]`` that stand for the recipe's text. keep: what a search brought is kept on disk.
-    claimed: what other processes wait for until the recipe is carried out.
+    locks: what other processes wait for until the recipe is carried out.
     """
 
     model: torch.nn.Module
@@ -60,7 +60,7 @@ class Context:
     progress: bool = False
     at_hand: Tensor | None = None
     keep: bool = True
-    claimed: ExitStack = field(default_factory=ExitStack, repr=False)
+    locks: ExitStack = field(default_factory=ExitStack, repr=False)
 
     @cached_property
     def decoder(self) -> Decoder:
@@ -104,10 +104,10 @@ class Context:
         Another process that wants the same folder waits until the recipe is carried out.
         """
         path = work_folder() / self.recipe.model / self.recipe.hash
-        if path not in _CLAIMED:
-            self.claimed.enter_context(_alone(path))
-            _CLAIMED.add(path)
-            self.claimed.callback(_CLAIMED.discard, path)
+        if path not in _LOCKED:
+            self.locks.enter_context(_alone(path))
+            _LOCKED.add(path)
+            self.locks.callback(_LOCKED.discard, path)
         if self.force and path not in _MADE:
             shutil.rmtree(path, ignore_errors=True)
         _MADE.add(path)
@@ -247,7 +247,7 @@ def _alone(path: Path) -> Iterator[bool]:
 
     What that one has left was made now, so it is not made anew.
     """
-    with claims.claimed(path.with_name(f"{path.name}.claim")) as waited:
+    with locks.locked(path.with_name(f"{path.name}.lock")) as waited:
         if waited and path.exists():
             _MADE.add(path)
         yield waited
@@ -261,42 +261,6 @@ def around(model: torch.nn.Module, tokenizer=None, windows: Tensor | None = None
     known = {"model": "at hand", "profile": "at hand"} | recipe
     parameters = sum(p.numel() for p in model.parameters())
     return Context(model, tokenizer, Recipe(**known), parameters, progress=True, at_hand=windows, keep=False)
-
-
-@lru_cache(maxsize=2)
-def _ids(tokenizer, corpus: str) -> Tensor:
-    return corpora.joined_ids(tokenizer, corpus)
-
-
-# How a calibration entry becomes token ids: name -> f(context, entry) -> [samples, tokens]. A paper adds its own.
-SAMPLERS: dict[str, Callable[[Context, Calibration], Tensor]] = {}
-
-
-def sampler(*names: str):
-    """Function decorator: calibration entries name this way of drawing tokens so."""
-
-    def registered(draw: Callable[[Context, Calibration], Tensor]) -> Callable[[Context, Calibration], Tensor]:
-        SAMPLERS.update(dict.fromkeys(names, draw))
-        return draw
-
-    return registered
-
-
-def crops(context: Context, entry: Calibration, **usual) -> Tensor:
-    """Random crops of the joined text, by options of `calibration.sample_crops`; usual: what the entry does not say."""
-    return calibration.sample_crops(_ids(context.tokenizer, entry.corpus), **usual | entry.drawing())
-
-
-@sampler("windows")
-def first_windows(context: Context, entry: Calibration) -> Tensor:
-    """The first ``count`` windows (None: all) of the joined text, which do not overlap."""
-    return cut(_ids(context.tokenizer, entry.corpus), entry.length)[: entry.count]
-
-
-@sampler("lines")
-def lines(context: Context, entry: Calibration) -> Tensor:
-    """SLEB's shuffled lines."""
-    return calibration.sample_lines(context.tokenizer, corpora.texts(entry.corpus), **entry.drawing())
 
 
 class Cut(Repair):
@@ -313,7 +277,7 @@ def carry_out(context: Context) -> None:
         UserError: an unknown step or option, a repair of what repairs itself, or whatever the steps refuse.
     """
     steps = [context.recipe.step(part) for part in ("selection", "repair", "training")]
-    with context.claimed:
+    with context.locks:
         if steps[0] is not None:
             _remove(context, *steps[:2])
         if steps[2] is not None:

@@ -15,11 +15,12 @@ from torch import Tensor
 from common import importance, selection
 from common.baselines import ghosted, lorp, replaceme, streamline  # noqa: F401 - those with steps register them
 from common.baselines import steps as _parts  # noqa: F401 - registers those that take parts out of layers
-from common.context import Context, crops, lines
+from common.context import Context
 from common.errors import UserError
 from common.fitting import Fitting
 from common.flags import option
 from common.recipe import Calibration, Repair, Selection, register
+from common.samplers import crops, lines
 from common.statistics import COSINES
 
 POINTS = 250  # of a loss curve in a record

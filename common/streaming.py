@@ -106,7 +106,7 @@ class Streamed:
         for index, layer in enumerate(model.model.layers):
             self._meta[layer] = dict(layer.named_parameters())
             self._sources[layer] = self._source(f"{_LAYERS}{index}.", layer)
-            layer.fetch = partial(self.fetch, layer)  # see `common.decoder.at_hand`
+            layer.fetch = partial(self.fetch, layer)  # see `common.architectures.at_hand`
             layer.register_forward_pre_hook(lambda layer, _: self.fetch(layer), prepend=True)
 
     def fill_resident(self) -> None:

@@ -35,8 +35,9 @@ import torch
 from torch import Tensor, nn
 
 from common import streaming
+from common.architectures import at_hand
 from common.context import Context, work_folder
-from common.decoder import Decoder, at_hand
+from common.decoder import Decoder
 from common.errors import UserError, UserValueError
 from common.held import Held
 from common.moments import Regression, check_weights, counted

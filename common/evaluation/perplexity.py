@@ -53,7 +53,7 @@ def token_nlls(model, windows: Tensor, *, progress: str | None = None, max_token
     [windows, L] -> [windows, L - 1] float32.
 
     progress: a label for the progress, None for none. Raises UserError for an architecture that
-    `common.decoder` does not know.
+    `common.architectures` does not know.
     """
     decoder = Decoder(model)
     body = prefix_store.Body(decoder)

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from common import checkpoint
+from common.architectures import SUPPORTED
 from common.calibration import collect
-from common.decoder import SUPPORTED, Decoder
+from common.decoder import Decoder
 from common.errors import UserError
 from common.selection import best_window
 from papers import refit

@@ -5,8 +5,9 @@ import itertools
 import pytest
 import torch
 
-from common.context import SAMPLERS, Context, around, carry_out
+from common.context import Context, around, carry_out
 from common.recipe import Recipe
+from common.samplers import SAMPLERS
 from reproductions import benchmarks, registry, settings, steps  # noqa: F401 - steps: those that recipes name
 from reproductions.league import rows
 
