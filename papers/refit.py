@@ -11,10 +11,13 @@ T: the dense stream at the same place. `down_proj` of the last layer before the 
 and `down_proj` of the `following` kept layers, towards the dense stream after their attention and after their MLP. r is
 `ridge` times the mean eigenvalue of H'H: directions that calibration hardly shows are left as they are.
 
-Options: `gate_up` also refits those two matrices of each following layer, before its down_proj, towards the dense model's own
-values there. `intercept` regresses on a constant too, which becomes a bias where the config knows biases. `held_out` chooses
-r for every matrix on windows that its sums do not see. `one_by_one` removes layer after layer with a refit after each, always
-towards the dense model.
+Options: `matrices` says which of the following layers are refitted. down_proj reads almost three times as many features as
+o_proj: it fits the calibration text better and carries over to another one worse (`make league` shows both). `share`: o_proj
+before the cut is refitted too, first, towards what its attention wrote and this share of X[b] - X[a]. `gate_up` also refits
+those two matrices of each following layer, before its down_proj, towards the dense model's own values there. `intercept`
+regresses on a constant too, which becomes a bias where the config knows biases. `held_out` chooses r for every matrix on
+windows that its sums do not see. `one_by_one` removes layer after layer with a refit after each, always towards the dense
+model.
 
 Nothing is added and nothing is trained: the result is a plain checkpoint of the pruned shape. Every refitted matrix takes
 one pass through its layer; sums alone grow with the model, and states with the tokens only on disk (`common.held`).
@@ -38,7 +41,8 @@ from common import streaming
 from common.architectures import at_hand
 from common.context import Context, work_folder
 from common.decoder import Decoder
-from common.errors import UserError, UserValueError
+from common.errors import UserError, UserValueError, unknown
+from common.flags import option
 from common.held import Held
 from common.moments import Regression, check_weights, counted
 from common.progress import track
@@ -50,6 +54,8 @@ from common.watched import ATTENTION, GATE, MLP, UP, Watched
 
 FOLLOWING = 3
 RIDGE = 1e-3
+# Of the following layers: name -> their stages, matrices that read the same being one.
+MATRICES = {"both": ((ATTENTION,), (MLP,)), "attention": ((ATTENTION,),), "mlp": ((MLP,),)}
 # What `held_out` chooses from; infinite: the matrix stays as it is.
 RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, float("inf"))
 
@@ -64,6 +70,8 @@ class Refit(Repair):
 
     following: int = FOLLOWING
     ridge: float = RIDGE
+    matrices: str | None = option(None, "of the following layers that are refitted", choices=tuple(MATRICES))
+    share: float | None = None
     gate_up: bool | None = None
     intercept: bool | None = None
     held_out: int | None = None
@@ -86,6 +94,7 @@ class Fit:
     intercept: bool = False
     weights: str = "none"
     first: bool = True
+    share: float = 0.0
 
     def regression(self) -> Regression:
         return Regression(intercept=self.intercept, weights=self.weights)
@@ -99,6 +108,8 @@ def refit(
     *,
     following: int = FOLLOWING,
     ridge: float = RIDGE,
+    matrices: str = "both",
+    share: float = 0.0,
     gate_up: bool = False,
     intercept: bool = False,
     held_out: int = 0,
@@ -113,7 +124,9 @@ def refit(
 
     Args:
         ids: calibration tokens [samples, tokens].
-        following: kept layers after each cut whose matrices are refitted too; 0: `down_proj` before the cut alone.
+        following: kept layers after each cut whose matrices are refitted too; 0: those before the cut alone.
+        matrices: of the following layers, a name of `MATRICES`.
+        share: of the change across the cut that `o_proj` before it is asked for; 0: it stays as it is.
         held_out: so many of the last samples choose each matrix's ridge among RIDGES, in place of ``ridge``; the matrix is
             then solved on all samples.
         weights, first: how tokens count (`common.moments.Regression`), and whether a sample's first one does.
@@ -131,7 +144,13 @@ def refit(
     removed = sorted(map(int, removed))
     check_layers(removed, len(removed), decoder.num_layers)
     _check(decoder, ids, following, ridge, held_out, weights)
-    plan = _plan(decoder.num_layers, removed, following, gate_up)
+    if matrices not in MATRICES:
+        raise unknown("choice of matrices", matrices, MATRICES)
+    if gate_up and matrices == "attention":
+        raise UserValueError("gate_up refits what feeds down_proj; with matrices attention, leave it out")
+    if not 0 <= share <= 1:
+        raise UserValueError(f"share must be 0 to 1, not {share}")
+    plan = _plan(decoder.num_layers, removed, following, _stages(matrices, gate_up), share)
     reports: list[dict] = []
     if plan:
         if intercept:
@@ -139,7 +158,7 @@ def refit(
         split = len(ids) - held_out
         parts = [(ids[:split], False), (ids[split:], True)] if held_out else [(ids, False)]
         batches = [(batch, held) for part, held in parts for batch in part.split(batch_size)]
-        fit = Fit(ridge, intercept, weights, first)
+        fit = Fit(ridge, intercept, weights, first, share)
         origin = Decoder(dense) if dense is not None else decoder
         before = [layer for layer in range(min(plan)) if layer not in removed]
         streams = _Streams(decoder, origin, alive or range(decoder.num_layers), before, min(plan), batches, fit)
@@ -193,29 +212,46 @@ def _add_biases(decoder: Decoder, names: Sequence[str]) -> None:
         add_biases(decoder.model, flag)
 
 
-def _plan(layers: int, removed: Sequence[int], following: int, gate_up: bool) -> dict[int, tuple[tuple[str, ...], ...]]:
+def _stages(matrices: str, gate_up: bool) -> tuple[tuple[str, ...], ...]:
+    """What is refitted of a following layer, in order; matrices of one stage read the same."""
+    stages = MATRICES[matrices]
+    return (*stages[:-1], (GATE, UP), stages[-1]) if gate_up else stages
+
+
+def _plan(
+    layers: int, removed: Sequence[int], following: int, stages: Sequence[Sequence[str]], share: float
+) -> dict[int, Sequence[Sequence[str]]]:
     """Kept layer -> its stages in order: matrices that are refitted in one pass, since they read the same."""
-    whole = ((ATTENTION,), (GATE, UP), (MLP,)) if gate_up else ((ATTENTION,), (MLP,))
     plan, left = {}, 0
     for layer in range(layers):
         if layer in removed:
             left = following
             continue
-        stages = whole if left else ((MLP,),) if layer + 1 in removed else ()
+        own = list(stages) if left else []
+        if layer + 1 in removed:  # whatever else, this layer makes good the cut
+            attention = share > 0 or (ATTENTION,) in own
+            own = (
+                [(ATTENTION,)] * attention + [stage for stage in own if stage not in ((ATTENTION,), (MLP,))] + [(MLP,)]
+            )
         left = max(left - 1, 0)
-        if stages:
-            plan[layer] = stages
+        if own:
+            plan[layer] = own
     return plan
 
 
 @dataclass
 class _Batch:
-    """One batch's streams at one place of the model, on the host. held: whether it only chooses ridges."""
+    """One batch's streams at one place of the model, on the host.
+
+    held: whether it only chooses ridges. out, ahead: the dense stream after the layer there, and after the layers that are
+    removed behind it.
+    """
 
     ids: Tensor
     held: bool
     dense: Tensor
     repaired: Tensor
+    out: Tensor | None = None
     ahead: Tensor | None = None
     targets: dict[str, Tensor] = field(default_factory=dict)
 
@@ -265,7 +301,7 @@ class _Streams:
         for batch in self.batches if wanted else ():
             with Watched(self.origin.layers[own]) as seen:
                 out = self.origin.run(batch.dense.to(self.origin.device), own, own + 1)
-            batch.ahead = self.pool.keep(out)
+            batch.ahead = batch.out = self.pool.keep(out)
             batch.targets = {name: self.pool.keep(seen.value(name, out)) for name in wanted}
         for passed in range(own + bool(wanted), ahead):
             for batch in self.batches:
@@ -273,10 +309,13 @@ class _Streams:
                 batch.ahead = self.pool.keep(self.stream.following(batch.ids, before, passed))
         for batch in self.batches:
             batch.targets[MLP] = batch.ahead
+            if self.fit.share and ahead > own + 1:
+                change = batch.ahead.float() - batch.out.float()
+                batch.targets[ATTENTION] = self.pool.keep(batch.targets[ATTENTION].float() + self.fit.share * change)
         reports = [report for stage in stages for report in self._stage(layer, stage)]
         for batch in self.batches:
             out = self.decoder.run(batch.repaired.to(self.decoder.device), layer, layer + 1)
-            batch.dense, batch.repaired, batch.targets = batch.ahead, self.pool.keep(out), {}
+            batch.dense, batch.repaired, batch.out, batch.targets = batch.ahead, self.pool.keep(out), None, {}
         return reports
 
     def _stage(self, layer: int, names: Sequence[str]) -> list[dict]:
