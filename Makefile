@@ -76,8 +76,8 @@ lint: $(STAMP)  ## ruff
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 
-benchmarks: $(STAMP)  ## speed and memory against stated baselines
-	@for file in $(filter-out benchmarks/gpu_%,$(wildcard benchmarks/[a-z]*.py)); do echo "== $$file"; $(RUN) $$file || exit 1; done
+benchmarks: $(STAMP)  ## speed and memory against stated baselines, into benchmarks/README.md (ONLY=scoring,search: some)
+	@$(RUN) benchmarks/run.py $(call quoted,$(ONLY))
 
 gpu: $(STAMP)  ## times and memories that depend on shapes and on a CUDA GPU (under ten minutes)
 	$(RUN) benchmarks/gpu_shapes.py

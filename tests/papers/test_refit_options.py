@@ -96,7 +96,9 @@ def test_held_out_samples_choose_the_ridge_and_all_samples_solve(pair):
 def test_where_nothing_helps_held_out_samples_the_matrix_stays(make_tiny, ids, monkeypatch):
     model = make_tiny("llama")
     dense = copy.deepcopy(model)
-    monkeypatch.setattr(refit, "RIDGES", (1e-12, float("inf")))  # one sample of 24 tokens, fitted without a ridge
+    monkeypatch.setattr(
+        refit.method, "RIDGES", (1e-12, float("inf"))
+    )  # one sample of 24 tokens, fitted without a ridge
     [report] = refit.refit(model, ids[:2], [2, 3], following=0, held_out=1)
     assert report["ridge"] == float("inf") and report["left"] == pytest.approx(report["error"])
     assert change(model, dense, DOWN, DOWN).abs().max() == 0

@@ -32,21 +32,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from common import streaming
-from common.architectures import at_hand
-from common.context import Context, work_folder
+from common.architectures import SUPPORTED, at_hand
+from common.context import work_folder
 from common.decoder import Decoder
 from common.errors import UserError, UserValueError, unknown
-from common.flags import option
 from common.held import Held
 from common.moments import Regression, check_weights, counted
 from common.progress import track
-from common.recipe import Repair, register
 from common.remembered import Stream
 from common.selection import check_layers
 from common.surgery import add_biases, remove_layers
@@ -58,32 +57,9 @@ RIDGE = 1e-3
 MATRICES = {"both": ((ATTENTION,), (MLP,)), "attention": ((ATTENTION,),), "mlp": ((MLP,),)}
 # What `held_out` chooses from; infinite: the matrix stays as it is.
 RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, float("inf"))
-
-
-@register("refit")
-@dataclass(frozen=True)
-class Refit(Repair):
-    """Refits the output matrices around every cut; options: see `refit`.
-
-    one_by_one: the layers go in order of removal, with a refit after each (`refit_one_by_one`).
-    """
-
-    following: int = FOLLOWING
-    ridge: float = RIDGE
-    matrices: str | None = option(None, "of the following layers that are refitted", choices=tuple(MATRICES))
-    share: float | None = None
-    gate_up: bool | None = None
-    intercept: bool | None = None
-    held_out: int | None = None
-    weights: str | None = None
-    first: bool | None = None
-    one_by_one: bool | None = None
-
-    def apply(self, context: Context) -> None:
-        options = {name: value for name, value in self.to_json().items() if name not in ("method", "one_by_one")}
-        options |= {"batch_size": context.batch_size, "progress": context.progress}
-        method = refit_one_by_one if self.one_by_one else refit
-        context.details["refitted"] = method(context.model, context.windows(), context.removed, **options)
+# Inputs of a matrix from which on there is room for one H'H alone: two of 8,192 x 8,192 take a GB.
+LARGE = 8192
+ROWS = 1024  # of a matrix that are brought to float64 at once
 
 
 @dataclass(frozen=True)
@@ -143,14 +119,11 @@ def refit(
     decoder = Decoder(model)
     removed = sorted(map(int, removed))
     check_layers(removed, len(removed), decoder.num_layers)
+    check_architecture(decoder.architecture)
     _check(decoder, ids, following, ridge, held_out, weights)
-    if matrices not in MATRICES:
-        raise unknown("choice of matrices", matrices, MATRICES)
-    if gate_up and matrices == "attention":
-        raise UserValueError("gate_up refits what feeds down_proj; with matrices attention, leave it out")
     if not 0 <= share <= 1:
         raise UserValueError(f"share must be 0 to 1, not {share}")
-    plan = _plan(decoder.num_layers, removed, following, _stages(matrices, gate_up), share)
+    plan = plan_of(decoder.num_layers, removed, following, stages_of(matrices, gate_up), share)
     reports: list[dict] = []
     if plan:
         if intercept:
@@ -185,12 +158,20 @@ def refit_one_by_one(model: nn.Module, ids: Tensor, removed: Sequence[int], **op
     return reports
 
 
-def _check(decoder: Decoder, ids: Tensor, following: int, ridge: float, held_out: int, weights: str) -> None:
-    if decoder.spec.writers != (ATTENTION, MLP):
+def check_architecture(name: str) -> None:
+    """Refuse a model whose output matrices do not write into the stream themselves.
+
+    Raises:
+        UserError: names the architecture.
+    """
+    if name in SUPPORTED and SUPPORTED[name].writers != (ATTENTION, MLP):
         raise UserError(
-            f"architecture {decoder.architecture!r} cannot be refitted: its output matrices do not write into the stream "
+            f"architecture {name!r} cannot be refitted: its output matrices do not write into the stream "
             "themselves; use another repair"
         )
+
+
+def _check(decoder: Decoder, ids: Tensor, following: int, ridge: float, held_out: int, weights: str) -> None:
     if following < 0 or not 0 < ridge < float("inf"):
         raise UserValueError(f"following must be 0 or more and ridge a positive number, not {following} and {ridge}")
     if ids.ndim != 2 or not ids.numel():
@@ -203,22 +184,38 @@ def _check(decoder: Decoder, ids: Tensor, following: int, ridge: float, held_out
 def _add_biases(decoder: Decoder, names: Sequence[str]) -> None:
     """Biases for all layers of the kinds that are refitted; nothing changes if one of them cannot have any."""
     flags = sorted({"attention_bias" if name == ATTENTION else "mlp_bias" for name in names})
-    for flag in flags:
-        if not hasattr(decoder.config, flag):
-            raise UserError(
-                f"architecture {decoder.architecture!r} has no {flag} in its config; leave the intercept out"
-            )
+    check_biases(decoder.config, flags)
+    streaming.refuse(decoder.model, "a refit with intercepts")
     for flag in flags:
         add_biases(decoder.model, flag)
 
 
-def _stages(matrices: str, gate_up: bool) -> tuple[tuple[str, ...], ...]:
-    """What is refitted of a following layer, in order; matrices of one stage read the same."""
+def check_biases(config, flags: Sequence[str] = ("attention_bias", "mlp_bias")) -> None:
+    """Refuse an architecture whose config does not know such biases.
+
+    Raises:
+        UserError: names it.
+    """
+    for flag in flags:
+        if not hasattr(config, flag):
+            raise UserError(f"architecture {config.model_type!r} has no {flag} in its config; leave the intercept out")
+
+
+def stages_of(matrices: str, gate_up: bool) -> tuple[tuple[str, ...], ...]:
+    """What is refitted of a following layer, in order; matrices of one stage read the same.
+
+    Raises:
+        UserError: a choice of matrices that there is not, or one that goes without gate_up.
+    """
+    if matrices not in MATRICES:
+        raise unknown("choice of matrices", matrices, MATRICES)
+    if gate_up and matrices == "attention":
+        raise UserValueError("gate_up refits what feeds down_proj; with matrices attention, leave it out")
     stages = MATRICES[matrices]
     return (*stages[:-1], (GATE, UP), stages[-1]) if gate_up else stages
 
 
-def _plan(
+def plan_of(
     layers: int, removed: Sequence[int], following: int, stages: Sequence[Sequence[str]], share: float
 ) -> dict[int, Sequence[Sequence[str]]]:
     """Kept layer -> its stages in order: matrices that are refitted in one pass, since they read the same."""
@@ -321,33 +318,47 @@ class _Streams:
     def _stage(self, layer: int, names: Sequence[str]) -> list[dict]:
         """Refit matrices that read the same, in one pass; gate and up share H'H."""
         sums = {(name, held): self.fit.regression() for name in names for held in {b.held for b in self.batches}}
-        for batch in self.batches:
-            with Watched(self.decoder.layers[layer]) as seen:
-                out = self.decoder.run(batch.repaired.to(self.decoder.device), layer, layer + 1)
-            for name in names:
-                target = batch.targets[name].to(out.device, torch.float32)
-                keep = counted(out[..., 0], first=self.fit.first)
-                missing = target - seen.value(name, out).float()
-                sums[name, batch.held].add(seen.inputs[name], missing, target, keep, gram=name == names[0])
+        with _alone(self.decoder):
+            for batch in self.batches:
+                with Watched(self.decoder.layers[layer]) as seen:
+                    out = self.decoder.run(batch.repaired.to(self.decoder.device), layer, layer + 1)
+                for name in names:
+                    target = batch.targets[name].to(out.device, torch.float32)
+                    keep = counted(out[..., 0], first=self.fit.first)
+                    missing = target - seen.value(name, out).float()
+                    sums[name, batch.held].add(seen.inputs[name], missing, target, keep, gram=name == names[0])
         for (_, held), one in sums.items():
             one.gram = sums[names[0], held].gram
-        return [self._write(layer, name, sums[name, False], sums.get((name, True))) for name in names]
+        return [self._write(layer, name, sums.pop((name, False)), sums.get((name, True))) for name in names]
 
     def _write(self, layer: int, name: str, sums: Regression, held: Regression | None) -> dict:
-        ridge, chosen = self.fit.ridge, {}
+        if self.decoder.streamed:  # its memory goes to the sums
+            self.decoder.model.streamed.let_go()
+        ridge, chosen, error = self.fit.ridge, {}, sums.error
         if held is not None:
             lefts = {r: held.left(_change(sums, r)) / held.target for r in RIDGES}
             ridge = min(lefts, key=lefts.__getitem__)
             chosen = {"ridge": ridge, "held_out": lefts[ridge]}
             sums = sums.with_(held)
-        change = _change(sums, ridge)
+            error = sums.error
+        if held is None and name == MLP and len(sums.gram) >= LARGE:
+            change, left = sums.consumed(ridge)
+        else:
+            change = _change(sums, ridge)
+            left = sums.left(change)
         linear = at_hand(self.decoder.layers[layer]).get_submodule(name)
         rows = change[:-1] if sums.intercept else change
-        linear.weight.copy_(linear.weight.double() + rows.T.to(linear.weight.device))
+        for own, part in zip(linear.weight.split(ROWS), rows.split(ROWS, 1), strict=True):
+            own.copy_(own.double() + part.T.to(own.device))
         if sums.intercept:
             linear.bias.copy_(linear.bias.double() + change[-1].to(linear.bias.device))
-        shares = {"error": sums.error / sums.target, "left": sums.left(change) / sums.target}
+        shares = {"error": error / sums.target, "left": left / sums.target}
         return {"layer": self.alive[layer], "matrix": name} | shares | chosen
+
+
+def _alone(decoder: Decoder) -> AbstractContextManager:
+    """Where layers are read as they are called: none is read ahead inside, since sums need the room."""
+    return decoder.model.streamed.alone() if decoder.streamed else nullcontext()
 
 
 def _change(sums: Regression, ridge: float) -> Tensor:
