@@ -114,6 +114,16 @@ def every_eighth(protocol: Protocol, tokenizer) -> Tensor:
     return joined_windows(protocol, tokenizer)[::8]
 
 
+def spread(count: int) -> Callable[[Protocol, object], Tensor]:
+    """A way to take ``count`` windows of `joined_windows` at equal distances: a look at the whole text in little time."""
+
+    def windows(protocol: Protocol, tokenizer) -> Tensor:
+        found = joined_windows(protocol, tokenizer)
+        return found[[i * len(found) // count for i in range(min(count, len(found)))]]
+
+    return windows
+
+
 def c4_crops(protocol: Protocol, tokenizer, count: int = 256, seed: int = 0) -> Tensor:
     """`count` random crops [count, L], each from a random document of more than L tokens; documents may repeat.
 
