@@ -137,6 +137,7 @@ def collect(
     matrices: Iterable[tuple[int, int]] = (),
     weights: str = "inverse-norm",
     first: bool = True,
+    skip: int = 0,
     batch_size: int = 8,
     progress: bool = False,
 ) -> Statistics:
@@ -152,10 +153,11 @@ def collect(
         moments: pairs for least-squares factors. matrices: pairs for the least-squares matrix too, which takes
             2 x 8 C^2 bytes a pair (C = 4096: 268 MB), so name few. weights, first: how tokens count in moments, and
             whether a sample's first does (`common.moments`).
+        skip: so many first tokens of each sample are read, but count in nothing.
         batch_size: samples a batch; hidden states of at most the open pairs' boundaries of one batch are held.
 
     Raises:
-        UserError: an unknown cosine, an impossible pair, or no tokens.
+        UserError: an unknown cosine, an impossible pair, no tokens, or none that count.
     """
     layers = decoder.num_layers
     pairs = default_pairs(layers, span) if pairs is None else list(pairs)
@@ -163,6 +165,8 @@ def collect(
     moments = [*matrices, *moments]
     if ids.ndim != 2 or not ids.numel():
         raise UserValueError(f"calibration tokens must be [samples, tokens], not {list(ids.shape)}")
+    if not 0 <= skip < ids.shape[1]:
+        raise UserValueError(f"of samples of {ids.shape[1]} tokens the first {skip} cannot be skipped")
     if not 1 <= span <= layers:
         raise UserValueError(f"span must be in 1..{layers}, not {span}")
     for a, b in [*pairs, *elementwise, *moments]:
@@ -172,7 +176,7 @@ def collect(
             )
     if wrong := set(kinds) - set(COSINES):
         raise unknown("cosine", wrong.pop(), COSINES)
-    statistics = Statistics(layers, span, tuple(kinds))
+    statistics = Statistics(layers, span, tuple(kinds), skip=skip)
     check_weights(weights)
     options = {"weights": weights, "first": first}
     statistics.moments = {pair: Moments(matrices=pair in matrices, **options) for pair in dict.fromkeys(moments)}
@@ -264,7 +268,7 @@ class _Batch:
             hidden = decoder.embed_tokens(self.ids)
             self.device = hidden.device
         self.hidden = hidden if pass_.pool is None else pass_.pool.keep(hidden)
-        wide = self._wide(hidden)
+        wide = self._counted(hidden)
         for rotated in pass_.bases:
             seen = hadamard_transform(wide) if rotated else wide
             self.means[rotated].append(seen.abs().mean(1))  # [batch, channels]
@@ -273,19 +277,23 @@ class _Batch:
     def finish(self) -> None:
         """Add what is of the whole batch."""
         pass_, statistics = self.pass_, self.pass_.statistics
-        last = statistics.layers + 1
+        last, tokens = statistics.layers + 1, self.ids.shape[1] - statistics.skip
         if pass_.last_use and max(pass_.last_use.values()) >= last:
             self.hidden = pass_.decoder.norm(self.hidden.to(pass_.decoder.norm.weight.device))
-            self._meet(last, self._wide(self.hidden))
+            self._meet(last, self._counted(self.hidden))
         for rotated in pass_.bases:
-            pass_.add_magnitudes(rotated, torch.stack(self.means[rotated]).double(), self.ids.shape[1])
+            pass_.add_magnitudes(rotated, torch.stack(self.means[rotated]).double(), tokens)
         statistics.samples += self.ids.shape[0]
-        statistics.tokens += self.ids.numel()
+        statistics.tokens += self.ids.shape[0] * tokens
         self.hidden, self.means = None, {}
 
     def _wide(self, state: Tensor) -> Tensor:
         """In float32, and on one device: a model may be spread over several."""
         return state.to(self.device, torch.float32)
+
+    def _counted(self, state: Tensor) -> Tensor:
+        """The tokens that count of a state [batch, tokens, channels], as `_wide`."""
+        return self._wide(state)[:, self.pass_.statistics.skip :]
 
     def _meet(self, boundary: int, wide: Tensor) -> None:
         """Close the pairs that end here, drop what nothing needs any more, keep this state if a later pair does."""
@@ -293,7 +301,8 @@ class _Batch:
         ends, named = pass_.ending.get(boundary, []), pass_.named.get(boundary, [])
         fitted = pass_.fitted.get(boundary, [])
         needed = pass_.last_use.get(boundary, -1) > boundary
-        firsts = {a: (self._wide(self.states[a][0]), *self.states[a][1:]) for a in {*ends, *named, *fitted}}
+        counted_of = self._wide if pass_.pool is None else self._counted  # the pool holds whole states
+        firsts = {a: (counted_of(self.states[a][0]), *self.states[a][1:]) for a in {*ends, *named, *fitted}}
         if ends or needed:
             token_norm = torch.linalg.vector_norm(wide, dim=-1)  # [batch, tokens]
             channel_norm = torch.linalg.vector_norm(wide, dim=1) if "channel" in pass_.kinds else None

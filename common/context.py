@@ -171,6 +171,10 @@ class Context:
         """The same model, of whose tasks no more than so many items are asked."""
         return replace(self, recipe=replace(self.recipe, limit=min(items, self.recipe.limit or items)))
 
+    def calibrated_on(self, entry: Calibration) -> Context:
+        """The same model, with other calibration tokens."""
+        return replace(self, recipe=replace(self.recipe, calibration=entry))
+
     def tokens(self, entry: Calibration) -> Tensor:
         """Token ids ``[samples, tokens]`` of a calibration entry, by its sampler.
 
@@ -209,6 +213,7 @@ class Context:
         if not self.keep or self.at_hand is not None:
             return self._collected(wanted, entry)
         facts = [self.recipe.calibration if entry is None else entry.to_json(), self.batch_size]
+        facts += [{"skip": options["skip"]}] if options.get("skip") else []
         path = self._kept_path("statistics", facts, ".safetensors")
         known = [one for where, one in _STATISTICS if where == path]
         pairs = calibration.default_pairs(layers, span)

@@ -48,6 +48,7 @@ class Statistics:
     of the set. magnitude sums are float64 [N + 1, channels]; ratio sums are float64 [N + 1 - d, channels] for every distance
     d up to ``span``: enough for the scales of any run of up to ``span`` layers.
     elementwise: sums of ratios, of their squares and of ones, float64 [3, channels], and moments: of the pairs named.
+    skip: so many first tokens of each sample are in none of it.
     """
 
     layers: int
@@ -60,6 +61,7 @@ class Statistics:
     ratios: dict[tuple[bool, int], Tensor] = field(default_factory=dict)
     elementwise: dict[tuple[bool, int, int], Tensor] = field(default_factory=dict)
     moments: dict[tuple[int, int], Moments] = field(default_factory=dict)
+    skip: int = 0
 
     def cosine(self, kind: str, a: int, b: int) -> float:
         """Mean cosine between ``X[a]`` and ``X[b]``; higher means that the layers between change less.
@@ -148,12 +150,14 @@ class Statistics:
         matrices: Iterable[tuple[int, int]] = (),
         weights: str = "inverse-norm",
         first: bool = True,
+        skip: int = 0,
     ) -> bool:
         """Whether this is all that `common.calibration.collect` with these options would find."""
         matrices, moments = list(matrices), list(moments)
         bases = (False, True) if rotate else (False,)
         return (
             span <= self.span
+            and skip == self.skip
             and self.cosines.keys() >= set(pairs)
             and all(kind in self.kinds for kind in _ASKED if kind in kinds)
             and self.magnitudes.keys() >= set(bases)
@@ -167,7 +171,7 @@ class Statistics:
         """Cosines, magnitudes and ratios as safetensors; what belongs to named pairs is left out, for it can be large."""
         tensors = {f"magnitudes.{rotated:d}": value for rotated, value in self.magnitudes.items()}
         tensors |= {f"ratios.{rotated:d}.{d}": value for (rotated, d), value in self.ratios.items()}
-        sizes = {name: getattr(self, name) for name in ("layers", "span", "kinds", "samples", "tokens")}
+        sizes = {name: getattr(self, name) for name in ("layers", "span", "kinds", "samples", "tokens", "skip")}
         facts = sizes | {"cosines": [[a, b, asdict(sums)] for (a, b), sums in self.cosines.items()]}
         return save({name: value.cpu().contiguous() for name, value in tensors.items()}, {"facts": json.dumps(facts)})
 

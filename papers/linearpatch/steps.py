@@ -20,8 +20,10 @@ from common.samplers import crops, sampler
 from common.selection import runs
 from common.statistics import ESTIMATORS, Statistics
 from common.steps import TrainedRepair, note_training
+from common.surgery import replace_runs
 from papers.linearpatch import distill
-from papers.linearpatch.patch import KINDS, named_statistics, patch_cuts
+from papers.linearpatch.patch import KINDS, LinearPatch, named_statistics, patch_cuts
+from papers.linearpatch.probe import PIECES, massive_channels, piece_matrix
 
 TEACHERS = ("stored", "online")
 SEED = 2  # of crops, in the official code
@@ -78,6 +80,46 @@ class Patch(Repair):
         """
         options = {"kind": self.kind, "estimator": self.estimator, "ridge": RIDGE if self.ridge is None else self.ridge}
         context.details["patches"] = patch_cuts(context.model, statistics, context.removed, ends=ends, **options)
+
+
+@register("linearpatch-probe")
+@dataclass(frozen=True)
+class Probe(Repair):
+    """A piece of the patch, weaker or stronger, from statistics of its own: which of it does the work (`probe`).
+
+    first: whether a sample's first token counts in the statistics. calibration: the text of the scales where that is
+    another than the one that chose the layers.
+    """
+
+    piece: str = option("A", "of the patch: A, +d, A's diagonal, or one of them for massive channels alone", choices=PIECES)
+    estimator: str = "ratio-of-means"
+    strength: float = 1.0
+    first: bool = True
+    calibration: Calibration | None = None
+
+    def tokens(self, context: Context) -> int:
+        return self._read(context).windows().numel()
+
+    def apply(self, context: Context) -> None:
+        cuts, options = runs(context.removed), {"piece": self.piece, "estimator": self.estimator}
+        more = named_statistics("hadamard", self.estimator, cuts) | ({} if self.first else {"skip": 1})
+        statistics = self._read(context).statistics(len(context.removed), **more)
+        found = {cut: piece_matrix(statistics, *cut, strength=self.strength, **options) for cut in cuts}
+        made = {cut: LinearPatch(matrix, "matrix") for cut, matrix in found.items()}
+        positions = replace_runs(context.model, made, "linearpatch")
+        context.details["patches"] = [
+            {
+                "run": list(cut),
+                "position": position,
+                "diagonal": matrix.diagonal().mean().item(),
+                "massive": massive_channels(statistics.magnitude(cut[0])).nonzero().flatten().tolist(),
+            }
+            for (cut, matrix), position in zip(found.items(), positions, strict=True)
+        ]
+
+    def _read(self, context: Context) -> Context:
+        """The model with the text of the scales."""
+        return context if self.calibration is None else context.calibrated_on(self.calibration)
 
 
 @register("linearpatch-distilled")

@@ -59,7 +59,7 @@ METHOD = Method(
         Flag(Window, "cosine"),
         Flag(Refit, "following"),
         Flag(Refit, "ridge"),
-        Flag(Refit, "matrices"),
+        Flag(Refit, "matrices", default="attention"),
         Flag(Refit, "share"),
         Flag(Refit, "held_out", "held-out"),
         Flag(Refit, "gate_up", "gate-up"),

@@ -20,7 +20,7 @@ class Refit(Repair):
 
     following: int = option(FOLLOWING, "kept layers after each cut that are refitted too", least=0, most=1000)
     ridge: float = option(RIDGE, "damping, as a share of the inputs' mean eigenvalue", least=1e-12, most=1e6)
-    matrices: str | None = option(None, "of the following layers that are refitted (both)", choices=tuple(MATRICES))
+    matrices: str | None = option(None, "of the following layers that are refitted", choices=tuple(MATRICES))
     share: float | None = option(None, "of the change that o_proj before the cut is asked for", least=0, most=1)
     gate_up: bool | None = option(None, "refit the following layers' gate and up projections, too")
     intercept: bool | None = option(None, "refit biases, too, where the architecture has any")

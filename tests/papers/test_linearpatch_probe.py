@@ -1,0 +1,157 @@
+"""The patch in pieces against naive loops, and statistics without first tokens against a forward pass by hand."""
+
+import copy
+
+import pytest
+import torch
+
+from common.calibration import collect
+from common.context import Context, around, carry_out
+from common.decoder import Decoder
+from common.errors import UserError
+from common.hadamard import hadamard_matrix
+from common.recipe import Calibration, Recipe
+from common.steps import Given
+from papers.linearpatch.patch import LinearPatch, patch_values
+from papers.linearpatch.probe import PIECES, massive_channels, piece_matrix
+from papers.linearpatch.steps import Patch, Probe
+
+CUT = (2, 4)
+ESTIMATORS = ("ratio-of-means", "pooled-l1", "least-squares")
+
+
+@pytest.fixture
+def crops():
+    return torch.randint(3, 320, (4, 24), generator=torch.Generator().manual_seed(7))
+
+
+@pytest.fixture
+def loud(tiny_llama):
+    """A model with two channels far louder than the others."""
+    with torch.no_grad():
+        tiny_llama.model.embed_tokens.weight[:, [5, 40]] *= 5000
+    return tiny_llama
+
+
+def stream(model, ids):
+    with torch.no_grad():
+        return [state.double() for state in model(input_ids=ids, output_hidden_states=True, use_cache=False).hidden_states]
+
+
+def statistics(model, crops, **options):
+    return collect(Decoder(model), crops, span=2, moments=[CUT], elementwise=[CUT], **options)
+
+
+def test_pieces_are_what_they_are_said_to_be(loud, crops):
+    found = statistics(loud, crops)
+    before = stream(loud, crops)[CUT[0]]
+    magnitudes = before.abs().mean((0, 1))
+    loud_ones = [k for k in range(64) if magnitudes[k] >= 10 * magnitudes.median()]
+    assert loud_ones == [5, 40] == massive_channels(found.magnitude(CUT[0])).nonzero().flatten().tolist()
+    rotation = hadamard_matrix(64)
+    d, rotated = (patch_values(found, *CUT, kind=kind) for kind in ("diagonal", "hadamard"))
+    x = torch.randn(3, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    through_a = (x @ rotation * rotated) @ rotation.T
+    by_hand = {name: torch.zeros_like(x) for name in PIECES}
+    for row in range(len(x)):
+        for k in range(64):
+            alone = torch.zeros(64, dtype=torch.float64)
+            alone[k] = x[row, k]
+            a, scaled = (alone @ rotation * rotated) @ rotation.T, alone * d
+            by_hand["A"][row] += a
+            by_hand["d"][row] += scaled
+            by_hand["factor"][row, k] = a[k]  # what A leaves of a channel in that channel
+            by_hand["massive"][row] += a if k in loud_ones else scaled
+            by_hand["others"][row] += scaled if k in loud_ones else a
+    torch.testing.assert_close(by_hand["A"], through_a)
+    for piece in PIECES:
+        torch.testing.assert_close(x @ piece_matrix(found, *CUT, piece=piece), by_hand[piece], rtol=1e-9, atol=1e-9)
+    patch = LinearPatch(rotated)
+    torch.testing.assert_close(piece_matrix(found, *CUT).float(), patch.weight, rtol=1e-5, atol=1e-6)
+    with pytest.raises(UserError, match="unknown piece of the patch 'massiv'; did you mean 'massive'"):
+        piece_matrix(found, *CUT, piece="massiv")
+
+
+@pytest.mark.parametrize("piece", ["A", "massive"])
+def test_strength_goes_from_nothing_to_the_piece_and_beyond(piece, loud, crops):
+    found = statistics(loud, crops)
+    whole, eye = piece_matrix(found, *CUT, piece=piece), torch.eye(64, dtype=torch.float64)
+    assert torch.equal(piece_matrix(found, *CUT, piece=piece, strength=0), eye)
+    for strength in (0.25, 1.0, 1.5):
+        expected = (1 - strength) * eye + strength * whole
+        torch.testing.assert_close(piece_matrix(found, *CUT, piece=piece, strength=strength), expected)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_skipped_tokens_count_in_nothing(estimator, loud, crops):
+    """Against the states of a plain forward pass without its first tokens."""
+    before, after = (stream(loud, crops)[boundary][:, 1:] for boundary in CUT)
+    found = statistics(loud, crops, skip=1, batch_size=3)
+    assert (found.samples, found.tokens, found.skip) == (4, 4 * 23, 1)
+    for rotated in (False, True):
+        x, y = (side @ hadamard_matrix(64) if rotated else side for side in (before, after))
+        expected = {
+            "ratio-of-means": (y.abs().mean(1) / x.abs().mean(1)).mean(0),
+            "pooled-l1": y.abs().sum((0, 1)) / x.abs().sum((0, 1)),
+            "least-squares": (x * y / before.square().sum(-1, keepdim=True)).sum((0, 1))
+            / (x * x / before.square().sum(-1, keepdim=True)).sum((0, 1)),
+        }[estimator]
+        torch.testing.assert_close(found.ratio(*CUT, estimator, rotated), expected, rtol=1e-4, atol=1e-6)
+    cosines = torch.nn.functional.cosine_similarity(before, after, dim=-1)
+    assert found.cosine("token", *CUT) == pytest.approx(cosines.mean().item(), rel=1e-5)
+    assert not found.holds([], span=2, kinds=("token",)) and found.holds([], span=2, kinds=("token",), skip=1)
+    with pytest.raises(UserError, match="samples of 24 tokens the first 24 cannot be skipped"):
+        statistics(loud, crops, skip=24)
+
+
+def test_a_streamed_pass_skips_the_same_tokens(write_checkpoint, loud, crops, tmp_path):
+    from common import models
+
+    folder = write_checkpoint(tmp_path / "model", model=loud)
+    streamed, _ = models.load(str(folder), stream=10_000)
+    whole, parts = (statistics(model, crops, skip=2) for model in (loud, streamed))
+    for rotated in (False, True):
+        assert torch.equal(whole.ratio(*CUT, rotated=rotated), parts.ratio(*CUT, rotated=rotated))
+
+
+def test_the_whole_piece_is_the_patch_and_strength_0_the_cut_alone(loud, crops, ids):
+    def logits(repair):
+        model = copy.deepcopy(loud)
+        context = around(model, windows=crops, selection=Given((2, 3)), repair=repair)
+        carry_out(context)
+        with torch.no_grad():
+            return context, model(input_ids=ids, use_cache=False).logits
+
+    context, found = logits(Probe())
+    torch.testing.assert_close(found, logits(Patch())[1], rtol=1e-4, atol=1e-4)
+    assert context.details["patches"][0] | {"diagonal": 0} == {
+        "run": [2, 4],
+        "position": 2,
+        "diagonal": 0,
+        "massive": [5, 40],
+    }
+    assert context.details["repair"]["calibration_tokens"] == crops.numel()
+    torch.testing.assert_close(logits(Probe("d"))[1], logits(Patch("diagonal"))[1], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(logits(Probe(strength=0.0))[1], logits(None)[1], rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(logits(Probe(first=False))[1], found)
+
+
+def test_scales_may_come_from_another_text_than_the_choice(loud, tiny_tokenizer, monkeypatch):
+    from common import corpora
+
+    texts = {"one": ["the layers of a model are removed "] * 30, "two": ["0 1 2 3 4 5 6 7 8 9 + - = ( ) "] * 30}
+    monkeypatch.setattr(corpora, "joined_ids", lambda tokenizer, name: corpora.encode(tokenizer, "".join(texts[name])))
+
+    def prepared(probe, text):
+        entry = Calibration(text, "windows", 16, 4)
+        recipe = Recipe("m", "paper", selection=Given((2, 3)), repair=probe, calibration=entry)
+        context = Context(copy.deepcopy(loud), tiny_tokenizer, recipe, 0)
+        carry_out(context)
+        return context
+
+    other = prepared(Probe(calibration=Calibration("two", "windows", 16, 3)), "one")
+    same = prepared(Probe(calibration=Calibration("two", "windows", 16, 3)), "two")
+    assert other.details["patches"] == same.details["patches"] != prepared(Probe(), "one").details["patches"]
+    assert other.details["repair"]["calibration_tokens"] == 48
+    assert ("corpus", "two") in other.recipe.reads() and ("corpus", "one") in other.recipe.reads()
+    assert Recipe(**vars(other.recipe)).hash == other.recipe.hash
