@@ -6,13 +6,14 @@ import importlib
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from common.errors import UserError
 from common.results import Record, Store
 from reproductions import audit, derived, judge, reported, settings, sizes
 from reproductions.columns import chance
-from reproductions.derived import Score, Text, score
+from reproductions.derived import Measured, Score, Text, score
 from reproductions.registry import Column, Row, Table
 from reproductions.resampled import Resampled
 from reproductions.runner import choose_rows
@@ -53,11 +54,8 @@ def build(
     rows, facts, resampled = [], [], {}
     for subject in subjects:
         origins: set[str] = set()
-        own = [
-            (row, subject, _measured(row, table.columns_for(subject), store, origins))
-            for row in choose_rows(table, subject, models=models, pattern=pattern, limit=limit)
-        ]
-        over = derived.fill(own, table.columns_for(subject))
+        chosen = choose_rows(table, subject, models=models, pattern=pattern, limit=limit)
+        own, over = _scored(table, subject, store, chosen, origins)
         rows += own
         resampled[subject.name] = Resampled(store, own, table.columns_for(subject))
         shown = {"name": subject.name, "label": subject.label, "profile": subject.profile, "dtype": subject.dtype}
@@ -131,6 +129,15 @@ def _gate(lines: list[dict], labels: set[str]) -> None:
                 line["gate"] = f"not comparable yet: the dense model differs in {', '.join(differing)}"
 
 
+def _scored(
+    table: Table, subject: Subject, store: Store, rows: Sequence[Row], origins: set[str]
+) -> tuple[Measured, dict[str, int]]:
+    """A subject's rows with the scores of their columns, derived ones too; column -> how many it is over, where not all."""
+    columns = table.columns_for(subject)
+    found = [(row, subject, _measured(row, columns, store, origins)) for row in rows]
+    return found, derived.fill(found, columns)
+
+
 def _measured(row: Row, columns: list[Column], store: Store, origins: set[str]) -> dict[str, Score | Text | str]:
     """Column -> score from a record, or the reason why there is none."""
     found: dict[str, Score | Text | str] = {}
@@ -183,8 +190,9 @@ def drawn(
     """Draw a figure from its records; returns the files (SVG, PNG and PDF), none where nothing has been measured.
 
     The drawing function gets one entry per row that has records: model, sparsity, method, the records by benchmark as they
-    are on disk, and by benchmark what guessing scores (``chance``). The stand-in's picture, the paper models', any other
-    model's, one of some rows alone and one of a quick look go to files of different names.
+    are on disk, and by benchmark what guessing scores (``chance``); by column the ``scores``, and ``replicates``, which gives
+    a column as `Resampled` does. The stand-in's picture, the paper models', any other model's, one of some rows alone and
+    one of a quick look go to files of different names.
 
     Raises:
         NotWritten: the files cannot be written.
@@ -195,11 +203,15 @@ def drawn(
     entries = []
     benchmarks = dict.fromkeys(column.benchmark for column in table.columns_for(subject) if column.benchmark)
     rows = choose_rows(table, subject, models=models, pattern=pattern, limit=limit)
-    for row in rows:
+    own, _ = _scored(table, subject, store, rows, set())
+    resampled = Resampled(store, own, table.columns_for(subject))
+    for row, _, scores in own:
         found = {name: store.get(row.recipe, name) for name in benchmarks} if row.recipe else {}
         records = {name: asdict(record) for name, record in found.items() if record and record.status == "ok"}
         if records:
             line = {"model": row.label, "sparsity": row.sparsity, "method": row.method, "dense": row.dense}
+            line |= {"scores": {label: found.value for label, found in scores.items() if isinstance(found, Score)}}
+            line |= {"replicates": partial(resampled, row.label, row.sparsity, row.method)}
             entries.append(line | {"records": records, "chance": chance(benchmarks)})
     if not entries:
         return []
