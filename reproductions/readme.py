@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping
 from common import tables
 from common.results import PUBLISHED, ROOT, Store
 from reproductions import declare, findings, registry, reported, settings, show
+from reproductions.league import standings
 from reproductions.settings import PAPER, STANDIN, Subject
 
-FILES = (ROOT / "README.md", ROOT / "docs" / "tables.md")
+FILES = (ROOT / "README.md", ROOT / "docs" / "tables.md", ROOT / "docs" / "league.md")
 IDEAS = {
     "linearpatch": "a Hadamard-diagonal-Hadamard matrix at the cut, which may be distilled",
     "prunecomp": "iterative pruning, a magnitude factor fused into the weights",
@@ -137,7 +138,7 @@ def _weight_free(statuses: dict[str, int]) -> str:
 
 
 def parts(names: Iterable[str]) -> dict[str, str]:
-    """What the published records say, by the name of the part: findings, papers, tables, or a target's."""
+    """What the published records say, by the name of the part: findings, papers, tables, the league's, or a target's."""
     store, found = Store(PUBLISHED, None), {}
     names = set(names)
     if "findings" in names:
@@ -145,8 +146,12 @@ def parts(names: Iterable[str]) -> dict[str, str]:
     if names & {"papers", "tables"}:
         counted = by_paper(store)
         found |= {"papers": summary(counted), "tables": overview(counted)}
+    if names & {"standings", "league"}:
+        real = [settings.of_model(name) for name in settings.PUBLISHED_MODELS]
+        found["standings"] = "\n\n".join(standings.part(store, one, short=True) for one in real)
+        found["league"] = "\n\n".join(standings.part(store, one) for one in (*real, STANDIN))
     for name, table in registry.targets().items():
-        if name in names:
+        if name in names - {"league"}:
             content = show.build(table, store, show.published(table, store))
             # Here stands what is ours; the paper's numbers are one `make` away.
             content["rows"] = [row for row in content["rows"] if row["subject"] != PAPER.name]

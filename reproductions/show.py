@@ -178,6 +178,27 @@ def _read(record: Record, column: Column) -> Score | Text | str:
     return score(scaled, None if error is None else error * column.scale)
 
 
+def entries_of(table: Table, store: Store, subject: Subject, rows: Sequence[Row]) -> list[dict]:
+    """What a picture is drawn from: one entry per row that has records.
+
+    model, sparsity, method, dense; the ``records`` by benchmark as they are on disk, and by benchmark what guessing scores
+    (``chance``); by column the ``scores``, and ``replicates``, which gives a column as `Resampled` does.
+    """
+    entries = []
+    benchmarks = dict.fromkeys(column.benchmark for column in table.columns_for(subject) if column.benchmark)
+    own, _ = _scored(table, subject, store, rows, set())
+    resampled = Resampled(store, own, table.columns_for(subject))
+    for row, _, scores in own:
+        found = {name: store.get(row.recipe, name) for name in benchmarks} if row.recipe else {}
+        records = {name: asdict(record) for name, record in found.items() if record and record.status == "ok"}
+        if records:
+            line = {"model": row.label, "sparsity": row.sparsity, "method": row.method, "dense": row.dense}
+            line |= {"scores": {label: found.value for label, found in scores.items() if isinstance(found, Score)}}
+            line |= {"replicates": partial(resampled, row.label, row.sparsity, row.method)}
+            entries.append(line | {"records": records, "chance": chance(benchmarks)})
+    return entries
+
+
 def drawn(
     table: Table,
     store: Store,
@@ -189,10 +210,8 @@ def drawn(
 ) -> list[Path]:
     """Draw a figure from its records; returns the files (SVG, PNG and PDF), none where nothing has been measured.
 
-    The drawing function gets one entry per row that has records: model, sparsity, method, the records by benchmark as they
-    are on disk, and by benchmark what guessing scores (``chance``); by column the ``scores``, and ``replicates``, which gives
-    a column as `Resampled` does. The stand-in's picture, the paper models', any other model's, one of some rows alone and
-    one of a quick look go to files of different names.
+    The stand-in's picture, the paper models', any other model's, one of some rows alone and one of a quick look go to files
+    of different names.
 
     Raises:
         NotWritten: the files cannot be written.
@@ -200,19 +219,8 @@ def drawn(
     from figures import style
 
     subject = settings.subject(subject)
-    entries = []
-    benchmarks = dict.fromkeys(column.benchmark for column in table.columns_for(subject) if column.benchmark)
     rows = choose_rows(table, subject, models=models, pattern=pattern, limit=limit)
-    own, _ = _scored(table, subject, store, rows, set())
-    resampled = Resampled(store, own, table.columns_for(subject))
-    for row, _, scores in own:
-        found = {name: store.get(row.recipe, name) for name in benchmarks} if row.recipe else {}
-        records = {name: asdict(record) for name, record in found.items() if record and record.status == "ok"}
-        if records:
-            line = {"model": row.label, "sparsity": row.sparsity, "method": row.method, "dense": row.dense}
-            line |= {"scores": {label: found.value for label, found in scores.items() if isinstance(found, Score)}}
-            line |= {"replicates": partial(resampled, row.label, row.sparsity, row.method)}
-            entries.append(line | {"records": records, "chance": chance(benchmarks)})
+    entries = entries_of(table, store, subject, rows)
     if not entries:
         return []
     module, _, function = table.draw.partition(":")

@@ -1,7 +1,9 @@
 """The league: which rows there are, and what a row says of its cost and of what loads it."""
 
 import itertools
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
@@ -9,7 +11,7 @@ from common.context import Context, around, carry_out
 from common.recipe import Recipe
 from common.samplers import SAMPLERS
 from reproductions import benchmarks, registry, settings, steps  # noqa: F401 - steps: those that recipes name
-from reproductions.league import rows
+from reproductions.league import rows, standings
 
 TABLE = registry.get("league")
 
@@ -86,3 +88,45 @@ def test_a_window_reads_its_own_text_where_it_has_one_and_the_repair_the_recipes
         carry_out(Context(make_tiny("llama"), tiny_tokenizer, recipe, 0, keep=False))
         assert read[0] == first and set(read[1:]) == {"a"}
         read.clear()
+
+
+def _entry(sparsity, method, windows, dense=False):
+    """A row as standings read it; windows: the mean loss of each, of two texts."""
+
+    def resampled(model, count, name, column):
+        drawn = np.random.default_rng(0).integers(0, len(windows[0]), (1000, len(windows[0])))
+        return np.mean([np.exp(np.asarray(text)[drawn].mean(1)) for text in windows], 0)
+
+    resampled.paired = lambda keys: True
+    scores = {label: float(np.exp(np.mean(text))) for label, text in zip("AB", windows, strict=True)}
+    line = {"sparsity": sparsity, "method": method, "dense": dense, "records": {}}
+    scores["PPL AVG"] = (scores["A"] + scores["B"]) / 2
+    return line | {"scores": scores, "replicates": partial(resampled, "m", sparsity, method)}
+
+
+def test_standings_hold_each_repair_after_its_best_choice_against_the_best_rival():
+    rng = np.random.default_rng(1)
+    base = rng.normal(3, 0.5, (2, 40))
+    found = [
+        _entry("0/9", "Dense", base, dense=True),
+        _entry("2/9", rows.name("[S]", rows.GHOSTED), base + 0.2),
+        _entry("2/9", rows.name("[L]", rows.GHOSTED), base + 0.1),
+        _entry("2/9", rows.name("[L]", rows.REPLACEME), base + 0.3),
+        _entry("2/9", rows.name("UIDL", rows.ATTENTION), base + 0.05),
+        _entry("2/9", rows.ONE_BY_ONE, base + 0.6),
+    ]
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in standings.table(found, "AB").splitlines()[2:]]
+    assert [(line[1], line[2]) for line in lines] == [
+        ("dense", ""),
+        (f"**{rows.ATTENTION}**", "UIDL"),
+        (rows.GHOSTED, "[L]"),
+        (rows.REPLACEME, "[L]"),
+        (rows.ONE_BY_ONE, ""),
+    ]
+    # one shift of every window's loss is one factor of every replicate: the interval is the factor
+    for line, shift in zip(lines[1:], (-0.05, 0.0, 0.2, 0.5), strict=True):
+        share = f"{np.exp(shift):.3f}"
+        assert line[5] == (share if shift == 0 else f"{share} [{share}, {share}]")
+    short = standings.table(found, "AB", short=True)
+    assert rows.ONE_BY_ONE not in short and rows.ATTENTION in short and rows.REPLACEME in short
+    assert lines[0][3:5] == [f"{np.exp(text.mean()):.1f}" for text in base]

@@ -107,7 +107,7 @@ def test_the_screen_is_of_the_published_records():
 def test_readme_is_one_screen_and_its_parts_are_known():
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) <= 150
-    assert readme.marked(text) == ["findings", "papers"]
+    assert readme.marked(text) == ["findings", "papers", "standings"]
     for path in readme.FILES:
         text = path.read_text()
         names = readme.marked(text)
@@ -121,7 +121,9 @@ def test_readme_is_one_screen_and_its_parts_are_known():
         )
 
 
-@pytest.mark.parametrize("path", ["README.md", *(f"docs/{name}.md" for name in ("tables", "comparing", "models"))])
+@pytest.mark.parametrize(
+    "path", ["README.md", *(f"docs/{name}.md" for name in ("tables", "comparing", "models", "league"))]
+)
 def test_links_lead_somewhere(path):
     links = re.findall(r"\]\(([^)#]+)\)", (ROOT / path).read_text())
     assert links or path == "docs/models.md"
