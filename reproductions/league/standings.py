@@ -78,15 +78,8 @@ def _line(entry: dict, repair: str, share: str, texts: Sequence[str]) -> str:
     perplexities = [f"{scores[label]:.1f}" for label in texts]
     accuracy = f"{scores[ACCURACY]:.1f}" if ACCURACY in scores else ""
     loaded = entry["records"].get("loadable", {}).get("details", {}).get("loaded_by", "")
-    cells = (
-        entry["sparsity"],
-        repair,
-        entry["selection"],
-        *texts,
-        share,
-        accuracy,
-        "plain" if "," in loaded else loaded,
-    )
+    kind = "plain" if "," in loaded else loaded
+    cells = (entry["sparsity"], repair, entry["selection"], *perplexities, share, accuracy, kind)
     return "| " + " | ".join(cells) + " |"
 
 
