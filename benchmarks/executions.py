@@ -7,12 +7,17 @@ the papers' way. With `common.evaluation.prefix_store` a batch starts at the dee
 the store itself is asked, with digests made of what records say was removed, patched, fused, refitted or trained, and a
 number in place of a state; the numbers are calls for each batch of a test set, summed over the table's different models.
 Published records of the stand-in only: which layers go on other models takes their weights.
+
+passes: over calibration tokens, to choose by cosines (ShortGPT, LLM-Streamline, [S], [L]) and for the scales of a patch. The
+official code makes one for each choice and one for each patch; here rows share one for each text, cosine and kind of sums.
+What searches take is in scripts of their own (search.py, prunecomp.py, laco.py).
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
@@ -85,6 +90,20 @@ def models_of(table: registry.Table, store: Store) -> list[tuple[dict[int, str],
     return list(found.values())
 
 
+def passes(recipes: Iterable[Recipe]) -> tuple[int, int]:
+    """(ours, the official code's) for the rows that choose by cosines."""
+    ours, theirs = set(), 0
+    for recipe in recipes:
+        chosen, repair = recipe.selection or {}, recipe.repair or {}
+        if chosen.get("method") not in ("bi", "window"):
+            continue
+        sums = repair.get("estimator") if repair.get("estimator") in ("least-squares", "elementwise") else ""
+        cuts = json.dumps(chosen) if sums else ""  # such sums are kept for the chosen cuts alone
+        ours.add((json.dumps(recipe.calibration, sort_keys=True), chosen.get("cosine", "token"), sums, cuts))
+        theirs += 1 + (repair.get("method") in ("linearpatch", "linearpatch-distilled"))
+    return len(ours), theirs
+
+
 def main() -> None:
     store, totals = Store(), [0, 0]
     print(f"{'target':28} {'models':>6} {'row by row':>11} {'with states':>12} {'ratio':>6}")
@@ -97,6 +116,12 @@ def main() -> None:
         print(f"{table.target:28} {len(models):6} {alone:11} {shared:12} {shared / alone:6.2f}")
         what = f"evaluating {table.target}'s {len(models)} models on the stand-in: layer executions a batch"
         hand_over(Ratio(what, str(shared), shared / alone, "row by row", dtype=""))
+        recipes = {row.recipe.hash: row.recipe for row in table.rows(settings.STANDIN) if row.recipe}
+        ours, theirs = passes(recipes.values())
+        if theirs > 1:
+            print(f"{'':28} {'':6} {theirs:11} {ours:12} {ours / theirs:6.2f} calibration passes")
+            what = f"calibrating {table.target}'s models: passes"
+            hand_over(Ratio(what, str(ours), ours / theirs, "the official code's", dtype=""))
     print(f"{'all':28} {'':6} {totals[0]:11} {totals[1]:12} {totals[1] / totals[0]:6.2f}")
 
 

@@ -52,7 +52,6 @@ ENTRIES = (
     Entry("multiple_choice"),
     Entry("calibration"),
     Entry("repairs"),
-    Entry("executions"),
     Entry("search"),
     Entry("prunecomp"),
     Entry("laco"),
@@ -69,6 +68,7 @@ ENTRIES = (
         script="larger_than_memory.py",
     ),
     Entry("gpu_shapes", usual=False, needs="cuda"),
+    Entry("executions"),
 )
 
 

@@ -64,6 +64,8 @@ def run(method: shared.Method, options: argparse.Namespace) -> dict:
     job.load()
     checks.check_finite(job.model)
     if job.decoder.streamed:
+        if job.model.streamed.dtype == torch.float16 and options.device == "cpu":
+            measure.say("few CPUs have instructions for float16: --dtype bfloat16 may take a fraction of the time")
         expected = forecast.forecast(job)
         measure.say(expected.line())
         if options.plan:
