@@ -3,79 +3,97 @@
 from __future__ import annotations
 
 import math
-import re
+import textwrap
+from itertools import pairwise
 from statistics import fmean
 
 import numpy as np
 
-from figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, plt
+from figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, caption, plt
 
 COLUMN = "PPL AVG"
-MOST = 9  # lines; "none" is one of them
-NONE, TRAINED = "none", "(trained)"
-_VARIANT = re.compile(r", (seed|text) ")  # rows that repeat another one with other calibration
+MOST = 10  # lines; "none" is one of them
+NONE = "none"
+LABEL_WIDTH = 90  # characters; longer labels are wrapped
 _LOOKS = [(c, m) for m in ("-", "--") for c in (BLUE, VERMILION, GREEN, ORANGE, PURPLE)]
 _MARKS = "os^Dv"
 
 
 def draw(entries: list[dict], profile: str) -> plt.Figure | None:
-    """Average perplexity for each number of removed layers: a line for each repair, after the choice of layers best for it.
+    """Average perplexity against layers removed: a line for each repair, each time after the choice of layers best for it.
 
-    Bands are 95 % intervals of the ratio to the dense model, drawn anew from the windows that both answered, times the dense
-    model's perplexity. None while nothing pruned has an average.
+    Bars and bands are 95 % intervals of the ratio to the dense model, drawn anew from the windows that both answered, times
+    the dense model's perplexity; lines stand side by side, so that bars do. None while nothing pruned has an average.
     """
     measured = [entry for entry in entries if COLUMN in entry["scores"]]
     dense = next((entry for entry in measured if entry["dense"]), None)
     lines = best(measured)
     if not lines:
         return None
-    figure, axes = plt.subplots(figsize=(6.9, 3.6 + 0.18 * len(lines)))  # the legend below has a line for each
+    shown = [entry for found in lines.values() for entry in found]
+    counts = sorted(set(map(_removed, shown)))
+    apart = 0.25 * min((b - a for a, b in pairwise(counts)), default=1) / len(lines)
+    labels = {repair: _label(repair, found) for repair, found in lines.items()}
+    below = 1 + sum(label.count("\n") + 1 for label in labels.values())  # lines of the legend
+    figure, axes = plt.subplots(figsize=(6.9, 3.6 + 0.16 * below))
     looks = iter(_LOOKS)
-    for number, (repair, (selection, found)) in enumerate(lines.items()):
+    for number, (repair, found) in enumerate(lines.items()):
         colour, style = (GREY, ":") if repair == NONE else next(looks)
-        label = f"{repair}, after {selection}" if repair != NONE else f"no repair, after {selection}"
-        counts = [_removed(entry) for entry in found]
+        places = [_removed(entry) + apart * (number - (len(lines) - 1) / 2) for entry in found]
         values = [entry["scores"][COLUMN] for entry in found]
-        mark = _MARKS[number % len(_MARKS)]
-        axes.plot(counts, values, style, marker=mark, color=colour, ms=4, lw=1.4, label=label)
+        look = {"color": colour, "marker": _MARKS[number % len(_MARKS)], "ms": 4, "lw": 1.3}
+        look |= {"mfc": "white"} if style == "--" else {}
+        axes.plot(places, values, style, label=labels[repair], **look)
         bands = [_band(entry, dense) for entry in found]
         if all(bands):
-            axes.fill_between(counts, *zip(*bands, strict=True), color=colour, alpha=0.15, lw=0)
+            lows, highs = zip(*bands, strict=True)
+            axes.vlines(places, lows, highs, color=colour, lw=1.3)
+            axes.fill_between(places, lows, highs, color=colour, alpha=0.13, lw=0)
     if dense is not None:
         axes.axhline(
             dense["scores"][COLUMN], color="black", ls=":", lw=1, label=f"dense, {dense['scores'][COLUMN]:.1f}"
         )
     axes.set_yscale("log")
     _ticks(axes)
-    counts = sorted({_removed(entry) for _, found in lines.values() for entry in found})
-    layers = next(iter(lines.values()))[1][0]["sparsity"].partition("/")[2]
+    layers = shown[0]["sparsity"].partition("/")[2]
     axes.set_xticks(counts, [f"{count}/{layers}" for count in counts])
-    axes.set(
-        xlabel="layers removed (bands: 95 %, paired with the dense model)", ylabel="average perplexity (log scale)"
-    )
+    axes.set(xlabel="layers removed (bars: 95 %, paired with the dense model)", ylabel="average perplexity (log scale)")
     axes.legend(loc="upper left", bbox_to_anchor=(0, -0.15), ncols=1, fontsize=7.5)
+    caption(figure, shown)
     return figure
 
 
-def best(entries: list[dict]) -> dict[str, tuple[str, list[dict]]]:
-    """Repair -> its selection and that one's entries by layers removed; the repair best at the end first, "none" included.
+def best(entries: list[dict]) -> dict[str, list[dict]]:
+    """Repair -> by layers removed its entry of lowest perplexity, whatever the choice of layers; the best at the end first.
 
-    A repair's selection is the one measured at most numbers of layers; of these the one with the lowest perplexity, by the
-    mean of its logarithm.
+    At most MOST repairs: those measured at most numbers of layers, of these the lowest, and "none".
     """
-    found: dict[str, dict[str, list[dict]]] = {}
+    found: dict[str, dict[int, dict]] = {}
     for entry in entries:
-        if not entry["dense"] and not _VARIANT.search(entry["method"]):
-            selection, _, repair = entry["method"].partition(", ")
-            found.setdefault(repair, {}).setdefault(selection, []).append(entry)
-    lines = {}
-    for repair, selections in found.items():
-        selection = min(selections, key=lambda name: (-len(selections[name]), _level(selections[name])))
-        lines[repair] = selection, sorted(selections[selection], key=_removed)
-    ranked = sorted(lines, key=lambda repair: (-len(lines[repair][1]), _level(lines[repair][1])))
-    kept = [repair for repair in ranked if repair != NONE][: MOST - (NONE in lines)] + [NONE] * (NONE in lines)
-    kept.sort(key=lambda repair: (-_removed(lines[repair][1][-1]), lines[repair][1][-1]["scores"][COLUMN]))
+        if not entry["dense"]:
+            by_count, count = found.setdefault(_parts(entry)[1], {}), _removed(entry)
+            if count not in by_count or entry["scores"][COLUMN] < by_count[count]["scores"][COLUMN]:
+                by_count[count] = entry
+    lines = {repair: [by_count[count] for count in sorted(by_count)] for repair, by_count in found.items()}
+    ranked = sorted(lines, key=lambda repair: (repair != NONE, -len(lines[repair]), _level(lines[repair])))
+    kept = sorted(ranked[:MOST], key=lambda repair: (-_removed(lines[repair][-1]), lines[repair][-1]["scores"][COLUMN]))
     return {repair: lines[repair] for repair in kept}
+
+
+def _parts(entry: dict) -> tuple[str, str]:
+    """Choice of layers, repair: a row's name."""
+    selection, _, repair = entry["method"].partition(", ")
+    return selection, repair
+
+
+def _label(repair: str, entries: list[dict]) -> str:
+    """A repair, and after which choice of layers it is shown; at which numbers, where they differ."""
+    by_selection: dict[str, list[str]] = {}
+    for entry in entries:
+        by_selection.setdefault(_parts(entry)[0], []).append(str(_removed(entry)))
+    whole = len(by_selection) == 1
+    chosen = "; ".join(name + ("" if whole else f" at {', '.join(at)}") for name, at in by_selection.items())
+    return textwrap.fill(f"{'no repair' if repair == NONE else repair}, after {chosen}", LABEL_WIDTH)
 
 
 def _level(entries: list[dict]) -> float:

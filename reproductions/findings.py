@@ -17,6 +17,7 @@ from reproductions.columns import QUESTIONS
 
 SHOWN = ("smollm2-135m-instruct", "standin")
 HEADS = {"smollm2-135m-instruct": "SmolLM2-135M-Instruct", "standin": "the stand-in"}
+SIDES = ("Its own numbers", *(f"On {HEADS[name]}" for name in SHOWN), "From")
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,8 @@ ABSTRACTS = {
 
 def screen(store: Store) -> str:
     """The abstracts' claims by paper, then what is found here and nowhere else."""
-    head = ["Claim of the abstract", "Its own numbers", *(f"On {HEADS[name]}" for name in SHOWN), "From"]
-    lines = [_line(head), "| --- |" + " --- |" * (len(head) - 1)]
+    head = ["Claim of the abstract", *SIDES]
+    lines = _opened(head)
     built = {
         target: show.build(table, store, show.published(table, store))
         for target, table in registry.targets().items()
@@ -73,6 +74,21 @@ def screen(store: Store) -> str:
     return "\n".join([*lines, "", " ".join(filter(None, told)), "", *(f"- {text}" for text in ours(store))])
 
 
+def every(paper: str, store: Store) -> str:
+    """Every claim of a paper's tables and figures with its verdicts, in their order, as Markdown; for its notebook."""
+    lines = _opened(["Claim", *SIDES])
+    for target, table in registry.targets().items():
+        if table.paper == paper and table.claims:
+            found = show.build(table, store, show.published(table, store))["claims"]
+            texts = [claim["text"].replace("|", r"\|") for claim in found]  # a cell of Markdown
+            lines += [_line(_judged(text, [claim], target, judge.UNTESTED)) for text, claim in zip(texts, found)]
+    return "\n".join([*lines, "", LEGEND])
+
+
+def _opened(head: Sequence[str]) -> list[str]:
+    return [_line(head), "| --- |" + " --- |" * (len(head) - 1)]
+
+
 def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
@@ -80,8 +96,8 @@ def _line(cells: Sequence[str]) -> str:
 LEGEND = (
     "k/n: so many of n comparisons (settings, metrics) hold. Then the one least in the claim's favour, with its 95 % "
     "interval: paired over items, or (~) from standard errors where outcomes per item were not kept, which is wider. Within "
-    "noise: one end of the interval is for the claim, the other against it. ·: not measured, or not implemented. Lines from "
-    "one target rest on the same records."
+    "noise: one end of the interval is for the claim, the other against it. ·, not testable: not measured, or about other "
+    "models. Lines from one target rest on the same records."
 )
 
 
@@ -108,19 +124,22 @@ def _claims(finding: Finding, content: dict) -> list[dict]:
 
 def row(finding: Finding, content: dict) -> list[str]:
     """One line: sentence, the printed side, every subject, the target."""
-    claims = _claims(finding, content)
+    return _judged(finding.sentence, _claims(finding, content), finding.target)
+
+
+def _judged(text: str, claims: Sequence[dict], target: str, untested: str = "·") -> list[str]:
     holding, compared = (sum(claim["reported_counts"][place] for claim in claims) for place in (0, 1))
     held = judge.HOLDS if all(claim["reported"] for claim in claims) else judge.FAILS
     printed = f"{held} {holding}/{compared}" if compared else "no number"
-    return [finding.sentence, printed, *(_on(claims, name) for name in SHOWN), f"`{finding.target}`"]
+    return [text, printed, *(_on(claims, name) or untested for name in SHOWN), f"`{target}`"]
 
 
 def _on(claims: Sequence[dict], name: str) -> str:
-    """The verdict of one or several claims on a subject: the worst of them, and its comparison least in favour."""
+    """The verdict of one or several claims on a subject: the worst of them, its comparison least in favour; '' for none."""
     found = [claim["judged"][name] for claim in claims if name in claim["judged"]]
     found = [verdict for verdict in found if verdict["comparisons"]]
     if not found:
-        return "·"
+        return ""
     order = (judge.FAILS, judge.NOISE, judge.HOLDS)
     worst = min(found, key=lambda verdict: (order.index(verdict["verdict"]), verdict["slack"]))
     holding = sum(verdict["counts"][judge.HOLDS] for verdict in found)

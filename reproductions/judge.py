@@ -17,7 +17,7 @@ from reproductions.registry import Claim, Table
 from reproductions.resampled import Resampled
 from reproductions.settings import Subject
 
-HOLDS, FAILS, NOISE, UNTESTED = "holds", "fails", "within noise", "not testable"
+WORDS = HOLDS, FAILS, NOISE, UNTESTED = "holds", "fails", "within noise", "not testable"
 LARGE = 1e12
 CHANCE = (1 - paired.LEVEL) / 2  # a difference of 0 seems to fail (or to hold) so often
 

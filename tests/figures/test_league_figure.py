@@ -5,6 +5,7 @@ import dataclasses
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgba
 
 from common.results import Record, Store
 from figures import league, style
@@ -35,8 +36,8 @@ def store(tmp_path):
         removed = int(row.sparsity.partition("/")[0])
         adds = 0 if row.dense else removed * LEAVES[repair] + ADDS[selection]
         adds -= 0.2 * (selection == "UIDL" and repair == "Ghosted Layers")
-        if selection == "LoRP" and removed == 5:
-            continue  # lowest perplexity or not: not measured everywhere
+        if selection == "UIDL" and repair == "Ghosted Layers" and removed == 5:
+            continue  # not measured yet
         for at, name in enumerate(TEXTS):
             own = hard[at] + adds + np.random.default_rng(removed).normal(0, 0.15, 40)
             value = {"perplexity": float(np.exp(own.mean())), "nll": float(own.mean())}
@@ -56,11 +57,11 @@ def drawn(store, tmp_path, monkeypatch):
     return figures[0].axes[0]
 
 
-def test_every_repair_has_one_line_after_the_selection_that_is_best_for_it(drawn):
+def test_every_repair_has_one_line_after_the_selection_that_is_best_for_it_there(drawn):
     labels = {line.get_label() for line in drawn.lines}
     assert {label for label in labels if not label.startswith("dense")} == {
         "no repair, after [L]",
-        "Ghosted Layers, after UIDL",
+        "Ghosted Layers, after UIDL at 2, 3, 4; [L] at 5",
         "ReplaceMe, least squares, after [L]",
         "refitted, 3 layers (ours), after [L]",
     }
@@ -72,8 +73,9 @@ def test_every_repair_has_one_line_after_the_selection_that_is_best_for_it(drawn
 def test_bands_leave_out_what_all_rows_share(drawn, store):
     """Windows differ by e^0.7, rows by e^0.15 on the same windows: the band is about the second, by the delta method."""
     line = next(line for line in drawn.lines if line.get_label().startswith("no repair"))
-    band = next(b for b in drawn.collections if np.allclose(b.get_facecolor()[0][:3], plt.cm.colors.to_rgb(style.GREY)))
-    at_two = [y for x, y in band.get_paths()[0].vertices if x == 2]
+    bars = [found for found in drawn.collections if hasattr(found, "get_segments")]
+    (grey,) = [found for found in bars if np.allclose(found.get_color()[0], to_rgba(style.GREY))]
+    at_two = grey.get_segments()[0][:, 1]
     dense, own = (
         np.stack([store.items(row.recipe, name)["nll"] for name in TEXTS])
         for row in TABLE.rows(settings.STANDIN)
@@ -87,12 +89,10 @@ def test_bands_leave_out_what_all_rows_share(drawn, store):
     assert min(at_two) < value < max(at_two)
 
 
-def test_rows_that_repeat_another_are_no_lines_and_nothing_measured_is_no_picture():
+def test_there_are_few_lines_with_none_among_them_and_nothing_measured_is_no_picture():
     def entry(method, value):
         return {"method": method, "sparsity": "2/16", "dense": method == "Dense", "scores": {league.COLUMN: value}}
 
-    found = league.best([entry("Dense", 5.0), entry("[L], none", 9.0), entry("[L], refitted, seed 3", 7.0)])
-    assert list(found) == ["none"]
     assert league.draw([entry("Dense", 5.0) | {"scores": {}}], "standin") is None
     many = league.best([entry("[L], none", 90.0), *(entry(f"[L], repair {i}", 10.0 + i) for i in range(20))])
-    assert len(many) == league.MOST and "none" in many and "repair 7" in many and "repair 8" not in many
+    assert len(many) == league.MOST and "none" in many and "repair 8" in many and "repair 9" not in many

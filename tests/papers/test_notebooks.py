@@ -6,10 +6,11 @@ from pathlib import Path
 import jupytext
 import nbformat
 import pytest
-from nbclient import NotebookClient
+
+from reproductions import judge, notebooks, registry
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = sorted(ROOT.glob("papers/*/*.nb.py"))
+SOURCES = [notebooks.source(paper) for paper in registry.PAPERS]
 
 
 def cells(notebook) -> list[tuple[str, str]]:
@@ -25,9 +26,7 @@ def committed(source: Path) -> Path:
 def test_notebook_runs(source, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    folder = {"metadata": {"path": str(ROOT)}}
-    client = NotebookClient(jupytext.read(source), timeout=600, kernel_name="python3", resources=folder)
-    ran = client.execute()
+    ran = notebooks.executed(source)
     shown = [cell for cell in ran.cells if cell.cell_type == "code" and cell.outputs]
     assert shown
 
@@ -39,6 +38,19 @@ def test_committed_notebook_is_its_source_with_outputs(source):
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     assert any("image/png" in output.get("data", {}) for output in outputs)
     assert not any(output.output_type == "error" for output in outputs)
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.parent.name)
+def test_a_notebook_opens_with_its_question_and_ends_with_a_verdict_on_every_claim(source):
+    notebook = nbformat.read(committed(source), as_version=4)
+    assert "?**" in notebook.cells[0].source.split("\n\n")[1]
+    (output,) = notebook.cells[-1].outputs
+    lines = output["data"]["text/markdown"].splitlines()
+    tables = [table for table in registry.targets().values() if table.paper == source.parent.name]
+    rows = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines[2:] if line.startswith("|")]
+    assert [row[0].replace(r"\|", "|") for row in rows] == [claim.text for table in tables for claim in table.claims]
+    for row in rows:
+        assert len(row) == 5 and all(cell.startswith((*judge.WORDS, "no number")) for cell in row[1:4]), row
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.parent.name)

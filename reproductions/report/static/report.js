@@ -164,6 +164,7 @@ const layerlab = (() => {
     });
     const search = $("[data-row-search]", bar), box = $("[data-row-without]", bar), measured = $("[data-row-measured]", bar), plain = $("[data-row-plain]", bar);
     const loader = $$("thead th", table).findIndex((head) => head.textContent.startsWith("loaded by"));
+    if (loader < 0) plain.closest("label").hidden = true;
     const loads = (row) => row.cells[loader]?.textContent.includes(plain.dataset.rowPlain);
     const update = () => {
       const words = wordsOf(search.value);

@@ -1,0 +1,58 @@
+"""``python -m reproductions.notebooks [PAPER...]``: run the papers' notebooks and write them with what they show.
+
+The source is ``papers/PAPER/PAPER.nb.py``; the notebook beside it is made from it, and never edited.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import jupytext
+import nbformat
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+
+from common.errors import UserError, one_line, unknown
+from common.results import ROOT
+from reproductions.registry import PAPERS
+
+TIMEOUT = 600  # seconds a cell
+
+
+def source(paper: str) -> Path:
+    """The file that a paper's notebook is made from."""
+    return ROOT / "papers" / paper / f"{paper}.nb.py"
+
+
+def executed(path: Path) -> NotebookNode:
+    """A source's notebook with the outputs of its cells, run in the repository's folder.
+
+    Raises:
+        nbclient.exceptions.CellExecutionError: a cell fails.
+    """
+    folder = {"metadata": {"path": str(ROOT)}}
+    notebook = NotebookClient(jupytext.read(path), timeout=TIMEOUT, kernel_name="python3", resources=folder).execute()
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)  # when each cell ran
+    return notebook
+
+
+def main(papers: list[str]) -> int:
+    """Returns the exit status."""
+    try:
+        for paper in papers:
+            if paper not in PAPERS:
+                raise unknown("paper", paper, PAPERS)
+        for paper in papers or PAPERS:
+            target = source(paper).with_name(f"{paper}.ipynb")
+            nbformat.write(executed(source(paper)), target)
+            print(target)
+    except UserError as error:
+        print(one_line(f"error: {error}"), file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
