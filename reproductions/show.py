@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
+
+from common import paired
 from common.errors import UserError
 from common.results import Record, Store
 from reproductions import audit, derived, judge, reported, settings, sizes
@@ -183,7 +186,8 @@ def drawn(
     """Draw a figure from its records; returns the files (SVG, PNG and PDF), none where nothing has been measured.
 
     The drawing function gets one entry per row that has records: model, sparsity, method, the records by benchmark as they
-    are on disk, and by benchmark what guessing scores (``chance``). The stand-in's picture, the paper models', any other
+    are on disk, by benchmark what guessing scores (``chance``), and by column the row's change against the table's reference
+    (``change``, see `changes`). The stand-in's picture, the paper models', any other
     model's, one of some rows alone and one of a quick look go to files of different names.
 
     Raises:
@@ -195,11 +199,13 @@ def drawn(
     entries = []
     benchmarks = dict.fromkeys(column.benchmark for column in table.columns_for(subject) if column.benchmark)
     rows = choose_rows(table, subject, models=models, pattern=pattern, limit=limit)
+    changed = changes(table, store, subject, rows) if table.reference else {}
     for row in rows:
         found = {name: store.get(row.recipe, name) for name in benchmarks} if row.recipe else {}
         records = {name: asdict(record) for name, record in found.items() if record and record.status == "ok"}
         if records:
             line = {"model": row.label, "sparsity": row.sparsity, "method": row.method, "dense": row.dense}
+            line["change"] = changed.get((row.label, row.sparsity, row.method), {})
             entries.append(line | {"records": records, "chance": chance(benchmarks)})
     if not entries:
         return []
@@ -218,6 +224,31 @@ def drawn(
         raise NotWritten(
             f"cannot write the picture to {where}: {error.strerror}; free space or permit writing"
         ) from error
+
+
+def changes(
+    table: Table, store: Store, subject: Subject, rows: Sequence[Row] | None = None
+) -> dict[tuple[str, str, str], dict[str, tuple[float, float, float]]]:
+    """(model label, sparsity, method) -> column -> by how many percent it is beyond the reference row of that setting.
+
+    With the ends of the 95 % interval, from the same draws of items for both rows (`reproductions.resampled`); left out
+    where either has no number.
+    """
+    columns = table.columns_for(subject)
+    own = [(row, subject, _measured(row, columns, store, set())) for row in rows or table.rows(subject)]
+    derived.fill(own, columns)
+    resampled, found = Resampled(store, own, columns), {}
+    values = {(row.label, row.sparsity, row.method): scores for row, _, scores in own}
+    for (label, sparsity, method), scores in values.items():
+        reference = values.get((label, sparsity, table.reference), {})
+        for column in columns:
+            one, other = scores.get(column.label), reference.get(column.label)
+            if isinstance(one, Score) and isinstance(other, Score) and other.value:
+                pair = [resampled(label, sparsity, name, column.label) for name in (method, table.reference)]
+                ends = paired.interval(100 * (np.divide(*pair) - 1))
+                change = (100 * (one.value / other.value - 1), *ends)
+                found.setdefault((label, sparsity, method), {})[column.label] = change
+    return found
 
 
 def _cell(row: Row, column: Column, scores: dict, printed: dict) -> dict:

@@ -90,7 +90,9 @@ class Probe(Repair):
     another than the one that chose the layers.
     """
 
-    piece: str = option("A", "of the patch: A, +d, A's diagonal, or one of them for massive channels alone", choices=PIECES)
+    piece: str = option(
+        "A", "of the patch: A, +d, A's diagonal, or one of them for massive channels alone", choices=PIECES
+    )
     estimator: str = "ratio-of-means"
     strength: float = 1.0
     first: bool = True

@@ -35,7 +35,9 @@ def loud(tiny_llama):
 
 def stream(model, ids):
     with torch.no_grad():
-        return [state.double() for state in model(input_ids=ids, output_hidden_states=True, use_cache=False).hidden_states]
+        return [
+            state.double() for state in model(input_ids=ids, output_hidden_states=True, use_cache=False).hidden_states
+        ]
 
 
 def statistics(model, crops, **options):
