@@ -76,8 +76,8 @@ lint: $(STAMP)  ## ruff
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 
-benchmarks: $(STAMP)  ## speed and memory against stated baselines
-	@for file in $(filter-out benchmarks/gpu_%,$(wildcard benchmarks/[a-z]*.py)); do echo "== $$file"; $(RUN) $$file || exit 1; done
+benchmarks: $(STAMP)  ## speed and memory against stated baselines, into benchmarks/README.md (ONLY=scoring,search: some)
+	@$(RUN) benchmarks/run.py $(call quoted,$(ONLY))
 
 gpu: $(STAMP)  ## times and memories that depend on shapes and on a CUDA GPU (under ten minutes)
 	$(RUN) benchmarks/gpu_shapes.py
@@ -128,13 +128,13 @@ grid-render: $(STAMP)
 grid-fetch: $(STAMP)
 	@$(FETCH)
 
-league: $(STAMP)  ## ours: every repair without training after every choice of layers (a target like a table)
+league league-seeds: $(STAMP)  ## ours: every repair without training after every choice of layers (a target like a table)
 	@$(MEASURE)
 
-league-render: $(STAMP)
+league-render league-seeds-render: $(STAMP)
 	@$(RENDER)
 
-league-fetch: $(STAMP)
+league-fetch league-seeds-fetch: $(STAMP)
 	@$(FETCH)
 
 # Whatever else is asked for is no target: the nearest are named.

@@ -18,6 +18,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from common.ratios import Ratio, hand_over
 from common.results import Store
 from reproductions import costs, registry, runner, settings
 from reproductions.shares import Share, shares
@@ -77,6 +78,9 @@ def simulate(work: list[runner.Work], title: str) -> None:
             f"{processes:3} processes: {len(found):4} shares, {took / 3600:7.2f} h, ideal {ideal / 3600:7.2f} h, "
             f"{took / ideal - 1:+.1%}"
         )
+        what = f"{title}, {processes} processes (simulated): time to the last record"
+        goal = {"most": 1.1} if processes == max(PROCESSES) else {}
+        hand_over(Ratio(what, f"{took / 3600:.2f} h", took / ideal, "ideal", dtype="", **goal))
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Distilling a patch: teacher and student over one model with a shared prefix, against two separate models.
 
-    python benchmarks/distillation.py [--steps 20] [--tokens 256] [--window 6 11] [--model standin]
+    python benchmarks/distillation.py [--steps 8] [--tokens 256] [--window 6 11] [--model standin]
 
 Each way runs in a process of its own, one after the other in every repeat, on the same batches: wall time per step (least
 of the repeats), peak memory above the loaded library, layer executions per step (counted by hooks on the layers), and the
@@ -25,12 +25,14 @@ from common import models
 from common.decoder import Decoder
 from common.distillation import Distillation, frozen
 from common.hooks import attach_patch
+from common.ratios import Ratio, hand_over
 from common.surgery import remove_layers
 from common.teacher_store import TeacherStore
 from papers.linearpatch import LinearPatch
 
 K, RATE = 100, 1e-3
 WAYS = ("separate", "shared", "stored")
+BASELINE = "two separate models"
 
 
 def patch_of(model) -> LinearPatch:
@@ -107,9 +109,9 @@ def work(way: str, chosen: argparse.Namespace) -> dict:
 def main() -> None:
     """Print one line per way."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=256)
-    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--window", type=int, nargs=2, default=(6, 11), help="layers [start, stop) to remove")
     parser.add_argument("--model", default="standin")
@@ -136,6 +138,14 @@ def main() -> None:
             f"{way:9} {1 / one['seconds']:8.2f} {plain['seconds'] / one['seconds']:8.2f}x {one['mib']:9.0f} "
             f"{one['mib'] / plain['mib']:6.2f}x {one['executions']:12.1f} {difference:13.1e}"
         )
+        if way != "separate":
+            measured = f"{1 / one['seconds']:.2f} steps/s, {one['mib']:.0f} MiB"
+            hand_over(
+                Ratio(
+                    f"distilling a patch, {way} teacher: speed", measured, plain["seconds"] / one["seconds"], BASELINE
+                ),
+                Ratio(f"distilling a patch, {way} teacher: memory", measured, one["mib"] / plain["mib"], BASELINE),
+            )
     stored = found["stored"]
     numbers, hidden = 2 * K + 1, stored["hidden"]
     print(f"filling the store took {stored['fill_ms']:.0f} ms a window (once, for every training on it)")

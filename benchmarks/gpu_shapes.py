@@ -29,6 +29,7 @@ from common.baselines.streamline import FeedForward
 from common.errors import UserError
 from common.finetuning.methods import attach
 from common.finetuning.settings import Settings
+from common.ratios import Ratio, hand_over
 from common.surgery import remove_layers
 from reproductions import reported
 
@@ -243,6 +244,11 @@ def main(arguments: list[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    for c in cells:
+        if c["measured"] and c["printed"] and not options.tiny:
+            what = f"{c['paper']}, Table {c['table']}, {c['method']}: {c['column']}"
+            value, baseline = f"{c['measured']:.4g}", "as printed, on another GPU"
+            hand_over(Ratio(what, value, c["measured"] / c["printed"], baseline, dtype="float16"))
     name = torch.cuda.get_device_name() if device == "cuda" else "a CPU"
     if options.json:
         print(json.dumps({"device": name, "tiny": options.tiny, "torch": torch.__version__, "cells": cells}, indent=1))

@@ -22,6 +22,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from common import models
 from common.decoder import Decoder
+from common.ratios import Ratio, hand_over
 from common.standin import WEIGHTS
 from papers.laco import collapse, merge_layers, output_similarity
 from papers.laco.collapse import pointer
@@ -125,7 +126,7 @@ def main() -> None:
             started = time.perf_counter()
             trace, executions = way(model, tokenizer, sentences, **setting)
             seconds = time.perf_counter() - started
-        found[name] = (trace, executions)
+        found[name] = (trace, executions, seconds, memory.peak)
         share = executions / found["notebooks' way"][1]
         print(
             f"{name:15} {executions:6} layer executions ({share:.2f})  {memory.peak:7.1f} MiB beyond the model at the peak  "
@@ -133,6 +134,16 @@ def main() -> None:
         )
     same = found["one model"][0] == found["notebooks' way"][0]
     print(f"identical choices: {same}")
+    if not same:
+        raise SystemExit("the searches differ in what they merge")
+    (_, *theirs), (_, *ours) = found["notebooks' way"], found["one model"]
+    kinds = (
+        ("layer executions", "{:.0f}", ""),
+        ("time", "{:.1f} s", "float32"),
+        ("memory beyond the model", "{:.1f} MiB", "float32"),
+    )
+    for (kind, form, dtype), one, other in zip(kinds, ours, theirs, strict=True):
+        hand_over(Ratio(f"LaCo's search: {kind}", form.format(one), one / other, "the notebooks' way", dtype=dtype))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,20 @@
 """Pruning a model under a limit of memory that it does not fit into (`--stream`): expected against measured.
 
-    python benchmarks/larger_than_memory.py [--shape llama-2-7b --limit 3 --samples 8 --length 256] [--folder DIR]
+    python benchmarks/larger_than_memory.py [--methods refit] [--fresh] [--folder DIR]
+    python benchmarks/larger_than_memory.py --shape llama-2-7b --limit 3 --samples 4 --length 128 --windows 4
 
-Random weights in a registered model's shape are written once, a layer at a time (LLaMA-2-7B: 13.5 GB of float16). Then the
-tools prune it in processes whose private memory the kernel limits (RLIMIT_DATA: what exceeds it cannot be allocated).
-The numbers depend on nothing but shapes, so random weights will do; perplexities are of no use and not shown.
+Random weights in a registered model's shape are written once, a layer at a time (LLaMA-2-7B: 13.5 GB of bfloat16; float16,
+as hubs have it, takes CPUs without instructions for it several times as long). Then the tools prune it in processes whose
+private memory the kernel limits (RLIMIT_DATA: what exceeds it cannot be allocated). The numbers depend on nothing but shapes,
+so random weights will do; perplexities are of no use and not shown. A run that is cut off goes on where it was: files of
+weights and finished methods are kept in the folder (--fresh: methods are run again).
 
 expected   what the tool says before it begins (`common.product.forecast`)
 measured   seconds of the process, and the most memory that it held at once (its resident set)
-whole      what the weights alone would take in memory
+weights    what they alone would take in memory
+
+The refit is told which layers go, so that as many follow as it refits; with random weights the late ones would be chosen.
+Choosing takes one pass more.
 """
 
 from __future__ import annotations
@@ -27,14 +33,20 @@ from pathlib import Path
 import torch
 from accelerate import init_empty_weights
 from safetensors.torch import save_file
+from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from common import cache, models
+from common.ratios import Ratio, hand_over
 from common.safetensors_files import INDEX
 from common.standin import WEIGHTS as STANDIN
 
 ROOT = Path(__file__).parents[1]
-METHODS = {"linearpatch": [], "prunecomp": ["--metric", "bi"]}
+METHODS = {
+    "linearpatch": lambda layers, count: ["--remove", str(count)],
+    "prunecomp": lambda layers, count: ["--remove", str(count), "--metric", "bi"],
+    "refit": lambda layers, count: ["--layers", f"{layers - 4 - count}-{layers - 5}"],
+}
 
 
 def write_random(shape: str, folder: Path, dtype: torch.dtype) -> int:
@@ -48,27 +60,34 @@ def write_random(shape: str, folder: Path, dtype: torch.dtype) -> int:
         part = ".".join(name.split(".")[:3]) if name.startswith("model.layers.") else "rest"
         parts.setdefault(part, {})[name] = parameter
     making = folder.with_name(f"{folder.name}.making")
-    shutil.rmtree(making, ignore_errors=True)
-    making.mkdir(parents=True)
+    making.mkdir(parents=True, exist_ok=True)
     names, total = {}, 0
-    generator = torch.Generator().manual_seed(0)
-    for part, parameters in parts.items():
-        tensors = {
-            name: torch.ones(p.shape, dtype=dtype)
-            if p.ndim == 1
-            else torch.empty(p.shape, dtype=dtype).normal_(0, 0.02, generator=generator)
-            for name, p in parameters.items()
-        }
-        save_file(tensors, making / f"{part}.safetensors", {"format": "pt"})
-        names |= dict.fromkeys(tensors, f"{part}.safetensors")
-        total += sum(value.numel() * value.element_size() for value in tensors.values())
+    for number, (part, parameters) in enumerate(parts.items()):
+        file = making / f"{part}.safetensors"
+        if not file.exists():
+            unfinished, generator = file.with_suffix(".part"), torch.Generator().manual_seed(number)
+            save_file(
+                {n: random_like(p, dtype, generator) for n, p in parameters.items()}, unfinished, {"format": "pt"}
+            )
+            unfinished.rename(file)
+        print(f"\r{number + 1} of {len(parts)} files of weights", end="", flush=True)
+        names |= dict.fromkeys(parameters, file.name)
+        total += sum(p.numel() * dtype.itemsize for p in parameters.values())
+    print()
     index = {"metadata": {"total_size": total}, "weight_map": names}
     (making / INDEX).write_text(json.dumps(index))
     config.save_pretrained(making)
-    for file in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(STANDIN / file, making / file)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(STANDIN / name, making / name)
     making.rename(folder)
     return total
+
+
+def random_like(parameter: Tensor, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
+    """Weights of a parameter's shape: gains are 1."""
+    if parameter.ndim == 1:
+        return torch.ones(parameter.shape, dtype=dtype)
+    return torch.empty(parameter.shape, dtype=dtype).normal_(0, 0.02, generator=generator)
 
 
 def text(folder: Path) -> Path:
@@ -105,9 +124,31 @@ def prune(method: str, model: Path, out: Path, limit: int, options: list[str]) -
     }
 
 
+def kept(path: Path, fresh: bool) -> dict | None:
+    """A finished method's row."""
+    return json.loads(path.read_text()) if path.is_file() and not fresh else None
+
+
+def show(method: str, shape: str, row: dict, size: float, limit: float, dtype: str) -> None:
+    """Print and hand over a method's row; size: GB of weights."""
+    print(
+        f"{method:12s} {row['expected_gb']:13.2f} GB {row['gb']:6.2f} GB {row['gb'] / row['expected_gb']:6.2f} "
+        f"{row['expected_s']:13.0f} s {row['s']:7.0f} s {row['s'] / row['expected_s']:6.2f} {row['saved_gb']:6.2f} GB",
+        flush=True,
+    )
+    what = f"{method}, {shape}'s shape, {limit:g} GB allowed"
+    near = {"least": 0.8, "most": 1.2, "dtype": dtype}
+    hand_over(
+        Ratio(f"{what}: memory", f"{row['gb']:.2f} GB", row["gb"] / size, f"weights, {size:.2f} GB", dtype=dtype),
+        Ratio(f"{what}: memory", f"{row['gb']:.2f} GB", row["gb"] / row["expected_gb"], "as said before", **near),
+        Ratio(f"{what}: time", f"{row['s']:.0f} s", row["s"] / row["expected_s"], "as said before", **near),
+    )
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", default="smollm2-360m", help="a registered model")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--limit", type=float, default=2.0, help="GB of private memory")
     parser.add_argument("--states", type=float, default=0.2, help="GB of hidden states, of these")
     parser.add_argument("--dtype", default="bfloat16")
@@ -115,6 +156,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=8)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--windows", type=int, default=4)
+    parser.add_argument("--fresh", action="store_true", help="run methods again that are finished")
     parser.add_argument("--folder", type=Path, default=cache.folder() / "random-weights")
     options = parser.parse_args()
     model = options.folder / f"{options.shape}-{options.dtype}"
@@ -122,21 +164,24 @@ def main() -> None:
         print(f"writing random weights to {model}", flush=True)
         write_random(options.shape, model, getattr(torch, options.dtype))
     size = sum(file.stat().st_size for file in model.glob("*.safetensors")) / 1e9
-    page = str(text(options.folder))
-    shared = ["--stream", str(options.states), "--text", page, "--remove", str(options.remove)]
+    layers = json.loads((model / "config.json").read_text())["num_hidden_layers"]
+    shared = ["--stream", str(options.states), "--text", str(text(options.folder))]
     for name in ("samples", "length", "windows"):
         shared += [f"--{name}", str(getattr(options, name))]
     print(f"{options.shape}, {options.dtype}: {size:.2f} GB of weights; {options.limit:.1f} GB allowed", flush=True)
-    print("method       memory: expected  measured  ratio   time: expected  measured  ratio   saved")
-    for method, own in METHODS.items():
-        out = options.folder / f"pruned-{method}"
-        row = prune(method, model, out, int(options.limit * 1e9), [*shared, *own])
-        print(
-            f"{method:12s} {row['expected_gb']:13.2f} GB {row['gb']:6.2f} GB {row['gb'] / row['expected_gb']:6.2f} "
-            f"{row['expected_s']:13.0f} s {row['s']:7.0f} s {row['s'] / row['expected_s']:6.2f} {row['saved_gb']:6.2f} GB",
-            flush=True,
-        )
-        shutil.rmtree(out)
+    print("method       memory: expected  measured  ratio   time: expected  measured  ratio   saved", flush=True)
+    for method in options.methods:
+        own = METHODS[method](layers, options.remove)
+        sizes = [options.remove, options.samples, options.length, options.windows, f"{options.limit:g}"]
+        path = options.folder / f"{model.name}-{method}-{'-'.join(map(str, sizes))}.json"
+        row = kept(path, options.fresh)
+        if row is None:
+            print(f"{method}: running since {time.strftime('%H:%M:%S')}", flush=True)
+            out = options.folder / f"pruned-{model.name}-{method}"
+            row = prune(method, model, out, int(options.limit * 1e9), [*shared, *own])
+            shutil.rmtree(out)
+            path.write_text(json.dumps(row) + "\n")
+        show(method, options.shape, row, size, options.limit, options.dtype)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from common.errors import UserError
 from common.evaluation import prefix_store
 from common.evaluation.multiple_choice import SharedContextLM
 from common.evaluation.state_files import LIMIT, StateFiles
+from common.ratios import Ratio, hand_over
 from common.surgery import remove_layers
 
 CONTEXT, SPREAD, CHOICE, CHOICES = 59, 25, (4, 20), 4
@@ -142,7 +143,7 @@ def tokenizer_stub():
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--items", type=int, default=100)
+    parser.add_argument("--items", type=int, default=60)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--batch-size", type=int, default=16, help="most items in one pass, shared contexts")
@@ -157,6 +158,14 @@ def main() -> None:
     prefix_store.STORE = StateFiles(0)  # else a repeat would begin where the one before ended
     found = compare(model, items, arguments.batch_size, arguments.hflm_batch_size, arguments.repeats)
     found["states"] = share_states(model, items, arguments.batch_size)
+    rate = f"{found['shared']['items_per_s']:.1f} items/s"
+    seconds = f"{found['states']['shared_s']:.1f} s"
+    hand_over(
+        Ratio("items of four choices, shared contexts: speed", rate, found["speedup"], "lm-eval's HFLM", least=3),
+        Ratio(
+            "a cut model after the whole one, with its states: speed", seconds, found["states"]["speedup"], "without"
+        ),
+    )
     if arguments.json:
         print(json.dumps({"model": name, "items": arguments.items, "threads": arguments.threads, **found}, indent=1))
         return

@@ -1,6 +1,6 @@
 """What a patch costs in a forward pass, against one decoder layer and LLM-Streamline's network of the same model.
 
-    python benchmarks/patch_cost.py [--tokens 256] [--repeats 5] [--threads 1] [--json]
+    python benchmarks/patch_cost.py [--tokens 256] [--repeats 3] [--threads 1] [--json]
 
 Random weights in the shapes of the stand-in (C = 192), C = 256, and LLaMA-2-7B (C = 4096), same input, same run, float32, no
 cache; milliseconds are the least of interleaved repeats. `fast transform` applies H diag(d) H^T as two fast transforms and a
@@ -20,6 +20,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from common.baselines.streamline import FeedForward
 from common.decoder import Decoder
 from common.hadamard import hadamard_transform
+from common.ratios import Ratio, hand_over
 from papers.linearpatch import LinearPatch
 
 # channels -> (intermediate, heads)
@@ -81,12 +82,17 @@ def main() -> None:
     """Print the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=256)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
     rows = [row for channels in SHAPES for row in measure(channels, chosen.tokens, chosen.repeats)]
+    for row in rows:
+        if row["what"] == "patch A":
+            layer = Ratio(f"a patch A, C = {row['C']}", f"{row['ms']:.2f} ms", row["of_a_layer"], "a decoder layer")
+            network = Ratio(layer.what, layer.measured, row["of_the_network"], "LLM-Streamline's network")
+            hand_over(layer, network)
     if chosen.json:
         print(json.dumps(rows, indent=1))
         return

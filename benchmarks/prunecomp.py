@@ -1,6 +1,6 @@
 """Prune&Comp: layer executions against the naive loop with identical choices, and how exact fusing the factor is.
 
-python benchmarks/prunecomp.py [--samples 8] [--tokens 128] [--remove 4]
+python benchmarks/prunecomp.py [--samples 4] [--tokens 128] [--remove 4]
 
 The naive loop does what the official code does: for each removal one pass for the metric and two for the factor (the
 layer's input and its output), over the model as it is by then, with the factor fused into its weights each time.
@@ -16,10 +16,12 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from common import models
-from common.decoder import SUPPORTED, Decoder
+from common.architectures import SUPPORTED
+from common.decoder import Decoder
 from common.hooks import scale_stream
 from common.importance import magnitude, protect, taylor
 from common.losses import next_token_loss
+from common.ratios import Ratio, hand_over
 from common.surgery import remove_layers
 from papers.prunecomp import METRICS, fuse_factor, prune_and_compensate
 
@@ -91,6 +93,12 @@ def counts(model: torch.nn.Module, samples: int, tokens: int, remove: int) -> No
         report = prune_and_compensate(copy.deepcopy(model), ids, remove, metric=metric, batch_size=samples)
         seconds = (between - started, time.perf_counter() - between)
         share = report["layer_executions"] / executions
+        baseline = "metric and factor from scratch after each removal"
+        calls = str(report["layer_executions"])
+        hand_over(
+            Ratio(f"Prune&Comp's loop by {metric}: layer executions", calls, share, baseline, dtype=""),
+            Ratio(f"Prune&Comp's loop by {metric}: time", f"{seconds[1]:.1f} s", seconds[1] / seconds[0], baseline),
+        )
         same = "yes" if report["removed"] == expected else f"NO: {expected} and {report['removed']}"
         print(
             f"| {metric} | {executions} | {report['layer_executions']} | {share:.2f} | {seconds[0]:.1f} | "
@@ -149,7 +157,7 @@ def deviations(standin: torch.nn.Module) -> None:
 def main() -> None:
     """Print both tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--samples", type=int, default=8)
+    parser.add_argument("--samples", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--remove", type=int, default=4)
     chosen = parser.parse_args()

@@ -13,6 +13,7 @@ import torch
 from common import models
 from common.decoder import Decoder
 from common.losses import next_token_loss
+from common.ratios import Ratio, hand_over
 from common.selection import sleb
 
 
@@ -51,6 +52,14 @@ def main() -> None:
     for name, (executions, seconds, order) in found.items():
         share = executions / found["naive"][0]
         print(f"{name:13} {executions:6} layer executions ({share:.2f} of naive)  {seconds:6.1f} s  removes {order}")
+    if found["naive"][2] != found["prefix reuse"][2]:
+        raise SystemExit("the searches differ in what they remove")
+    ours, theirs = found["prefix reuse"], found["naive"]
+    baseline = "every trial runs the whole model"
+    hand_over(
+        Ratio("SLEB's search: layer executions", f"{ours[0]}", ours[0] / theirs[0], baseline, dtype=""),
+        Ratio("SLEB's search: time", f"{ours[1]:.1f} s", ours[1] / theirs[1], baseline),
+    )
     layers = model.config.num_hidden_layers
     least = sum((m - 2) + (m - 2) * (m - 1) // 2 for m in range(layers, layers - chosen.remove, -1))
     print(f"stated for prefix reuse: {least}; same choices: {found['naive'][2] == found['prefix reuse'][2]}")

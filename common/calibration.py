@@ -23,6 +23,7 @@ from common.hadamard import hadamard_transform
 from common.held import Held
 from common.moments import Moments, check_weights, counted
 from common.progress import track
+from common.remembered import Stream
 from common.statistics import COSINES, Cosine, Statistics, magnitude_ratios
 
 STRETCHES = {"train": (0.0, 0.9), "validation": (0.9, 1.0)}  # shares of a text
@@ -201,6 +202,7 @@ class _Pass:
 
     def __init__(self, decoder, statistics, pairs, kinds, bases, elementwise):
         self.decoder, self.statistics, self.kinds, self.bases = decoder, statistics, kinds, bases
+        self.stream = Stream(decoder)
         self.pool: Held | None = None
         self.ending: dict[int, list[int]] = {}  # second boundary -> first boundaries of its cosine pairs
         self.named: dict[int, list[int]] = {}  # the same for element-wise ratios
@@ -260,9 +262,8 @@ class _Batch:
         """Come to this boundary, from the one before."""
         pass_, decoder = self.pass_, self.pass_.decoder
         if boundary:
-            hidden = decoder.run(
-                self.hidden if pass_.pool is None else self.hidden.to(decoder.device), boundary - 1, boundary
-            )
+            before = self.hidden if pass_.pool is None else self.hidden.to(decoder.device)
+            hidden = pass_.stream.following(self.ids, before, boundary - 1)
         else:
             hidden = decoder.embed_tokens(self.ids)
             self.device = hidden.device

@@ -30,8 +30,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from common import exchange, streaming, structure
+from common.architectures import SUPPORTED
 from common.baselines import ghosted, streamline  # noqa: F401 - register their patches
-from common.decoder import SUPPORTED
 from common.errors import UserError
 from common.hooks import PATCH_LOADERS, attach_patch, patches
 

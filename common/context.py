@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,12 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from common import calibration, claims, corpora, exchange
+from common import calibration, exchange, locks
 from common.decoder import Decoder
 from common.errors import UserError, unknown
-from common.evaluation.perplexity import cut
 from common.recipe import Calibration, Pruning, Recipe, Repair, Selection, Step
 from common.results import ROOT
+from common.samplers import SAMPLERS
 from common.surgery import remove_layers
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 _KEPT = 4  # calibration passes remembered; a table's recipes differ in little else than how they use one
 _STATISTICS: list[tuple[Path, calibration.Statistics]] = []  # with the file that keeps it, the last used at the end
 _MADE: set[Path] = set()  # long work of this very process, which forcing need not do again
-_CLAIMED: set[Path] = set()  # folders that are ours while their recipe is carried out
+_LOCKED: set[Path] = set()  # folders that are ours while their recipe is carried out
 
 
 def work_folder() -> Path:
@@ -47,7 +47,7 @@ class Context:
     parameters: of the model before anything was removed. details and provenance go into every record of the recipe.
     force: long work that an earlier run left behind is done again. progress: long work shows how far it is. at_hand:
     calibration tokens ``[samples, tokens]`` that stand for the recipe's text. keep: what a search brought is kept on disk.
-    claimed: what other processes wait for until the recipe is carried out.
+    locks: what other processes wait for until the recipe is carried out.
     """
 
     model: torch.nn.Module
@@ -60,7 +60,7 @@ class Context:
     progress: bool = False
     at_hand: Tensor | None = None
     keep: bool = True
-    claimed: ExitStack = field(default_factory=ExitStack, repr=False)
+    locks: ExitStack = field(default_factory=ExitStack, repr=False)
 
     @cached_property
     def decoder(self) -> Decoder:
@@ -104,10 +104,10 @@ class Context:
         Another process that wants the same folder waits until the recipe is carried out.
         """
         path = work_folder() / self.recipe.model / self.recipe.hash
-        if path not in _CLAIMED:
-            self.claimed.enter_context(_alone(path))
-            _CLAIMED.add(path)
-            self.claimed.callback(_CLAIMED.discard, path)
+        if path not in _LOCKED:
+            self.locks.enter_context(_alone(path))
+            _LOCKED.add(path)
+            self.locks.callback(_LOCKED.discard, path)
         if self.force and path not in _MADE:
             shutil.rmtree(path, ignore_errors=True)
         _MADE.add(path)
@@ -197,19 +197,22 @@ class Context:
             raise UserError("the recipe has no calibration entry, but one of its steps reads calibration tokens")
         return self.tokens(self.calibration)
 
-    def statistics(self, span: int, kinds: Sequence[str] = ("token",), **options) -> calibration.Statistics:
+    def statistics(
+        self, span: int, kinds: Sequence[str] = ("token",), *, entry: Calibration | None = None, **options
+    ) -> calibration.Statistics:
         """The calibration pass over the dense model, shared by recipes that use it differently.
 
         A pass costs minutes where its table's other counts and cosines cost seconds more, so it also collects what those
         would (every window of up to a third of the layers, the papers' largest share), and is kept in memory and on disk.
 
-        options: of `calibration.collect`. Call it before anything is removed.
+        entry: what it reads; None: the recipe's calibration. options: of `calibration.collect`. Call it before anything is
+        removed.
         """
         layers, kinds = self.decoder.num_layers, tuple(kinds)
         wanted = {"span": span, "kinds": kinds} | options
         if not self.keep or self.at_hand is not None:
-            return self._collected(wanted)
-        facts = [self.recipe.calibration, self.batch_size]
+            return self._collected(wanted, entry)
+        facts = [self.recipe.calibration if entry is None else entry.to_json(), self.batch_size]
         facts += [{"skip": options["skip"]}] if options.get("skip") else []
         path = self._kept_path("statistics", facts, ".safetensors")
         known = [one for where, one in _STATISTICS if where == path]
@@ -232,14 +235,15 @@ class Context:
                     longest = max([span, layers // 3, *(one.span for one in known)])
                     kinds = tuple(dict.fromkeys([*kinds, *(kind for one in known for kind in one.kinds)]))
                     more = {"span": longest, "kinds": kinds, "pairs": calibration.all_pairs(layers, longest)}
-                    found = self._collected(wanted | more)
+                    found = self._collected(wanted | more, entry)
                     self._keep(path, found.to_bytes())
         _STATISTICS[:] = [entry for entry in _STATISTICS if entry[1] is not found][1 - _KEPT :] + [(path, found)]
         return found
 
-    def _collected(self, options: Mapping) -> calibration.Statistics:
+    def _collected(self, options: Mapping, entry: Calibration | None) -> calibration.Statistics:
         where = {"batch_size": self.batch_size, "progress": self.progress}
-        return calibration.collect(self.decoder, self.windows(), **options, **where)
+        ids = self.windows() if entry is None or self.at_hand is not None else self.tokens(entry)
+        return calibration.collect(self.decoder, ids, **options, **where)
 
 
 @contextmanager
@@ -248,7 +252,7 @@ def _alone(path: Path) -> Iterator[bool]:
 
     What that one has left was made now, so it is not made anew.
     """
-    with claims.claimed(path.with_name(f"{path.name}.claim")) as waited:
+    with locks.locked(path.with_name(f"{path.name}.lock")) as waited:
         if waited and path.exists():
             _MADE.add(path)
         yield waited
@@ -262,42 +266,6 @@ def around(model: torch.nn.Module, tokenizer=None, windows: Tensor | None = None
     known = {"model": "at hand", "profile": "at hand"} | recipe
     parameters = sum(p.numel() for p in model.parameters())
     return Context(model, tokenizer, Recipe(**known), parameters, progress=True, at_hand=windows, keep=False)
-
-
-@lru_cache(maxsize=2)
-def _ids(tokenizer, corpus: str) -> Tensor:
-    return corpora.joined_ids(tokenizer, corpus)
-
-
-# How a calibration entry becomes token ids: name -> f(context, entry) -> [samples, tokens]. A paper adds its own.
-SAMPLERS: dict[str, Callable[[Context, Calibration], Tensor]] = {}
-
-
-def sampler(*names: str):
-    """Function decorator: calibration entries name this way of drawing tokens so."""
-
-    def registered(draw: Callable[[Context, Calibration], Tensor]) -> Callable[[Context, Calibration], Tensor]:
-        SAMPLERS.update(dict.fromkeys(names, draw))
-        return draw
-
-    return registered
-
-
-def crops(context: Context, entry: Calibration, **usual) -> Tensor:
-    """Random crops of the joined text, by options of `calibration.sample_crops`; usual: what the entry does not say."""
-    return calibration.sample_crops(_ids(context.tokenizer, entry.corpus), **usual | entry.drawing())
-
-
-@sampler("windows")
-def first_windows(context: Context, entry: Calibration) -> Tensor:
-    """The first ``count`` windows (None: all) of the joined text, which do not overlap."""
-    return cut(_ids(context.tokenizer, entry.corpus), entry.length)[: entry.count]
-
-
-@sampler("lines")
-def lines(context: Context, entry: Calibration) -> Tensor:
-    """SLEB's shuffled lines."""
-    return calibration.sample_lines(context.tokenizer, corpora.texts(entry.corpus), **entry.drawing())
 
 
 class Cut(Repair):
@@ -314,7 +282,7 @@ def carry_out(context: Context) -> None:
         UserError: an unknown step or option, a repair of what repairs itself, or whatever the steps refuse.
     """
     steps = [context.recipe.step(part) for part in ("selection", "repair", "training")]
-    with context.claimed:
+    with context.locks:
         if steps[0] is not None:
             _remove(context, *steps[:2])
         if steps[2] is not None:

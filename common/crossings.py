@@ -15,6 +15,7 @@ from common.decoder import Decoder
 from common.errors import UserValueError
 from common.moments import counted
 from common.progress import track
+from common.remembered import Stream
 
 Run = tuple[int, int]
 
@@ -60,6 +61,7 @@ def crossings(
     starts, last = {start for start, _ in runs}, max(stop for _, stop in runs)
     if watch and 0 in starts:
         raise UserValueError("before layer 0 no MLP writes into the stream; keep layer 0, or use another repair")
+    stream = Stream(decoder)
     batches = ids.split(batch_size)
     paddings = [None] * len(batches) if padding is None else padding.split(batch_size)
     for number, batch in enumerate(track(batches, "calibration", unit="batch", shown=progress)):
@@ -67,8 +69,10 @@ def crossings(
         hidden, held = decoder.embed_tokens(batch), {}
         for boundary in range(last + 1):
             if boundary:
-                seen = watch if boundary in starts else None
-                hidden, mlp = _layer(decoder, hidden, boundary - 1, paddings[number], seen)
+                if watch and boundary in starts:
+                    hidden, mlp = _watched(decoder, hidden, boundary - 1, paddings[number], watch)
+                else:
+                    hidden, mlp = stream.following(batch, hidden, boundary - 1, paddings[number]), None
             if boundary in starts:
                 held[boundary] = (hidden, mlp if watch else None)
             for run in runs:
@@ -77,19 +81,15 @@ def crossings(
                     yield Crossing(run, before, hidden, own, keep)
 
 
-def _layer(
-    decoder: Decoder, hidden: Tensor, layer: int, padding: Tensor | None, watch: str | None
-) -> tuple[Tensor, Tensor | None]:
+def _watched(decoder: Decoder, hidden: Tensor, layer: int, padding: Tensor | None, watch: str) -> tuple[Tensor, Tensor]:
     """X[layer + 1], and what is watched of the layer's MLP."""
     seen: list[Tensor] = []
-    mlp, handle = decoder.layers[layer].mlp, None
+    mlp = decoder.layers[layer].mlp
     if watch == "output":
         handle = mlp.register_forward_hook(lambda module, args, out: seen.append(out))
-    elif watch == "features":
+    else:
         handle = mlp.down_proj.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
     try:
-        hidden = decoder.run(hidden, layer, layer + 1, attention_mask=padding)
+        return decoder.run(hidden, layer, layer + 1, attention_mask=padding), seen[0]
     finally:
-        if handle is not None:
-            handle.remove()
-    return hidden, seen[0] if seen else None
+        handle.remove()

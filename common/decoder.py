@@ -1,4 +1,4 @@
-"""One view of any supported Hugging Face causal language model; the only module that knows architectures.
+"""One view of any supported Hugging Face causal language model; what differs between them is in `common.architectures`.
 
 Layers are 0-based. `X[l]` is the residual stream entering layer `l`, `[batch, tokens, channels]`; `X[N]` is the output of
 the last layer *before* the final norm. Layers are called as modules, so hooks on them (patches included) take effect:
@@ -12,79 +12,18 @@ patch at `N` sits on the final norm and acts in `logits`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
 
-from common.errors import UserError, UserValueError
+from common.architectures import architecture_of, at_hand, branch
+from common.errors import UserValueError
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 _MASKS = {FULL: create_causal_mask, SLIDING: create_sliding_window_causal_mask}
-SHORTCUT = "{}_shortcut"  # of a half: the matrix [channels in, channels out] on the stream beside it (SliceGPT)
 _KEPT_CONTEXTS = 4  # batch shapes whose masks are remembered; more would hold memory for nothing
-
-
-@dataclass(frozen=True)
-class Half:
-    """Attention or MLP of a decoder layer. To the stream x it adds ``module(norm(x))``, or ``post(module(norm(x)))``.
-
-    readers, writer: the module's linear layers that read what the norm returns, and the one that makes what is added; none
-    where experts hold them.
-    """
-
-    norm: str
-    module: str
-    readers: tuple[str, ...] = ()
-    writer: str = ""
-    post: str | None = None
-
-
-_ATTENTION = Half("input_layernorm", "self_attn", ("q_proj", "k_proj", "v_proj"), "o_proj")
-_MLP = Half("post_attention_layernorm", "mlp", ("gate_proj", "up_proj"), "down_proj")
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """What differs between model types. Paths are relative to a decoder layer.
-
-    writers: modules whose parameters write into the residual stream.
-    attention, mlp: a layer's halves, in the order in which they run.
-    offset_gain: norms, the writers among them, multiply by `1 + weight`, so scaling by `a` means `w <- a(1 + w) - 1`.
-    per_layer: config attributes that hold one entry per layer.
-    """
-
-    writers: tuple[str, ...]
-    offset_gain: bool = False
-    per_layer: tuple[str, ...] = ()
-    attention: Half = _ATTENTION
-    mlp: Half = _MLP
-
-    @property
-    def halves(self) -> dict[str, Half]:
-        """Attention and MLP by name, as they follow one another."""
-        return {"attention": self.attention, "mlp": self.mlp}
-
-
-_PLAIN = ("self_attn.o_proj", "mlp.down_proj")
-
-SUPPORTED: dict[str, Architecture] = {
-    "llama": Architecture(_PLAIN),
-    "mistral": Architecture(_PLAIN),
-    "qwen2": Architecture(_PLAIN, per_layer=("layer_types",)),
-    "qwen3": Architecture(_PLAIN, per_layer=("layer_types",)),
-    # Gemma 2 normalises what o_proj and down_proj produce, so only the gains of the post-norms reach the stream.
-    "gemma2": Architecture(
-        ("post_attention_layernorm", "post_feedforward_layernorm"),
-        offset_gain=True,
-        per_layer=("layer_types",),
-        attention=replace(_ATTENTION, post="post_attention_layernorm"),
-        mlp=replace(_MLP, norm="pre_feedforward_layernorm", post="post_feedforward_layernorm"),
-    ),
-    # `mlp.experts.down_proj` is one 3-D parameter [experts, channels, features] of the module `mlp.experts`.
-    "mixtral": Architecture(("self_attn.o_proj", "mlp.experts:down_proj"), mlp=Half("post_attention_layernorm", "mlp")),
-}
 
 
 @dataclass(frozen=True)
@@ -127,52 +66,6 @@ class Context:
     positions: Tensor
     rotary: tuple[Tensor, Tensor]
     masks: dict[str, Tensor | None]
-
-
-def architecture_of(model: nn.Module) -> Architecture:
-    """The entry for the model's type. An unknown type is refused by name, with the list of known ones."""
-    model_type = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
-    if model_type not in SUPPORTED:
-        raise UserError(f"architecture {model_type!r} is not supported; supported: {', '.join(sorted(SUPPORTED))}")
-    return SUPPORTED[model_type]
-
-
-def layer_list(model: nn.Module) -> nn.ModuleList:
-    """The model's decoder layers (the live list)."""
-    architecture_of(model)
-    return model.model.layers
-
-
-def boundary_module(model: nn.Module, position: int) -> nn.Module:
-    """The module that receives `X[position]`: layer `position`, or the final norm for `position == N`."""
-    layers = layer_list(model)
-    if not 0 <= position <= len(layers):
-        raise UserValueError(f"no boundary X[{position}]: the model has {len(layers)} layers, so 0..{len(layers)}")
-    return layers[position] if position < len(layers) else model.model.norm
-
-
-def at_hand(layer: nn.Module) -> nn.Module:
-    """The layer, with its weights in memory: those of a streamed model (`common.streaming`) are read now."""
-    if (fetch := vars(layer).get("fetch")) is not None:
-        fetch()
-    return layer
-
-
-def branch(layer: nn.Module, half: Half, hidden: Tensor, **kwargs) -> Tensor:
-    """What half a layer adds to the stream ``hidden`` [batch, tokens, channels]; kwargs are for attention alone."""
-    module = layer.get_submodule(half.module)
-    added = module(layer.get_submodule(half.norm)(hidden), **kwargs)
-    added = added[0] if isinstance(added, tuple) else added  # attention returns its weights too
-    return added if half.post is None else layer.get_submodule(half.post)(added)
-
-
-def check_one_basis(model: nn.Module) -> None:
-    """Refuse what takes the stream for one space in a model whose layers each have a basis of their own (SliceGPT)."""
-    if any(hasattr(layer, SHORTCUT.format("attention")) for layer in layer_list(model)):
-        raise UserValueError(
-            "each layer of a model sliced by SliceGPT has a basis of its own: no layer can be removed and no patch inserted; "
-            "do that before slicing"
-        )
 
 
 class Decoder:

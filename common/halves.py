@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from common.decoder import architecture_of, layer_list
+from common.architectures import architecture_of, layer_list
 from common.errors import UserValueError, unknown
 from common.structure import register_structure
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from common.decoder import boundary_module, check_one_basis, layer_list
+from common.architectures import boundary_module, check_one_basis, layer_list
 from common.errors import UserError
 
 PatchLoader = Callable[[dict[str, Tensor], dict], nn.Module]

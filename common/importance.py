@@ -12,8 +12,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from common.architectures import at_hand
 from common.calibration import Statistics
-from common.decoder import Decoder, at_hand, gained
+from common.decoder import Decoder, gained
 from common.errors import UserValueError, unknown
 from common.losses import next_token_loss, token_losses
 from common.progress import track

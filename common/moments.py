@@ -17,11 +17,13 @@ weights, the ridge as a share of the mean eigenvalue, the families between one f
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from common import cholesky
 from common.errors import UserError, UserValueError, unknown
 from common.hadamard import hadamard_transform
 
@@ -29,6 +31,8 @@ from common.hadamard import hadamard_transform
 RIDGE = 0.01
 # A channel so small beside the mean one is silence and float32's rounding.
 SILENCE = 1e-6
+# Rows are brought to float64 so many bytes of inputs at a time.
+WIDE_BYTES = 2**27
 # What a token's squared error is multiplied by: one over the squared norm of the stream there, or 1.
 WEIGHTS = ("inverse-norm", "none")
 
@@ -148,8 +152,8 @@ class Moments:
 
 def _added(total: Tensor | None, rows: Tensor, others: Tensor | None = None) -> Tensor:
     """``total``, in place, and rows' rows, or rows' others; None is zero."""
-    product = rows.T @ (rows if others is None else others)
-    return product if total is None else total.add_(product)
+    others = rows if others is None else others
+    return rows.T @ others if total is None else total.addmm_(rows.T, others)
 
 
 @dataclass
@@ -178,7 +182,11 @@ class Regression:
         """
         rows = (inputs, missing, target)
         rows = [value.flatten(0, -2) if keep is None else value[keep.to(value.device)] for value in rows]
-        inputs, missing, target = (value.to(rows[0].device, torch.float64) for value in rows)
+        few = max(1, WIDE_BYTES // (8 * rows[0].shape[1]))
+        for part in zip(*(value.split(few) for value in rows), strict=True):
+            self._add(*(value.to(rows[0].device, torch.float64) for value in part), gram)
+
+    def _add(self, inputs: Tensor, missing: Tensor, target: Tensor, gram: bool) -> None:
         self.tokens += len(inputs)
         if self.intercept:
             inputs = torch.cat([inputs, inputs.new_ones(len(inputs), 1)], 1)
@@ -199,19 +207,45 @@ class Regression:
         Raises:
             UserError: there is no single such D: r is 0, and the tokens do not span all features.
         """
-        own = self.gram[:-1, :-1] if self.intercept else self.gram
-        penalty = torch.full((len(own),), ridge if absolute else ridge * own.trace().item() / len(own))
-        penalty = torch.cat([penalty, torch.zeros(1)]) if self.intercept else penalty
-        damped = self.gram + torch.diag(penalty).to(self.gram)
+        damped = self.gram.clone()
+        damped.diagonal().add_(self._penalty(ridge, absolute))
         factor, failed = torch.linalg.cholesky_ex(damped)
         pivots = factor.diagonal()
-        singular = failed or (pivots.min() / pivots.max()) ** 2 < len(own) * torch.finfo(torch.float64).eps
+        singular = failed or (pivots.min() / pivots.max()) ** 2 < len(damped) * torch.finfo(torch.float64).eps
         solution = torch.linalg.solve_ex(damped, self.cross)[0] if failed else torch.cholesky_solve(self.cross, factor)
         if not torch.isfinite(solution).all() or (ridge == 0 and singular):
-            raise UserError(
-                f"{self.tokens} calibration tokens do not determine a matrix of {len(own)} inputs; use more text or a ridge"
-            )
+            raise self._undetermined(len(damped))
         return solution
+
+    def consumed(self, ridge: float) -> tuple[Tensor, float]:
+        """What `solved` and `left` give, for a positive ``ridge``, made in the memory of the sums, which are gone then.
+
+        For regressions on so many inputs that there is no room for a second H'H. With R the damping and L L' = H'H + R,
+        the best D leaves |E|^2 - |L^-1 H'E|^2 - <D, R D>.
+        """
+        penalty = self._penalty(ridge)
+        factor, change, self.gram, self.cross = self.gram, self.cross, None, None
+        factor.diagonal().add_(penalty)
+        if not cholesky.factor_(factor):
+            raise self._undetermined(len(factor))
+        gained = cholesky.solve_(factor, change)
+        damping = (penalty * torch.linalg.vector_norm(change, dim=1).square()).sum().item()
+        if not math.isfinite(gained + damping):
+            raise self._undetermined(len(factor))
+        return change, max(self.error - gained - damping, 0.0)
+
+    def _penalty(self, ridge: float, absolute: bool = False) -> Tensor:
+        """What is added to the diagonal of H'H, [features]; nothing to an intercept's."""
+        found = self.gram.diagonal().clone()
+        own = found[:-1] if self.intercept else found
+        own.fill_(ridge if absolute else ridge * own.sum().item() / len(own))
+        found[len(own) :] = 0
+        return found
+
+    def _undetermined(self, inputs: int) -> UserError:
+        return UserError(
+            f"{self.tokens} calibration tokens do not determine a matrix of {inputs} inputs; use more text or a ridge"
+        )
 
     def left(self, change: Tensor) -> float:
         """|H D - E|^2 for D ``change`` [features, channels]."""

@@ -102,7 +102,7 @@ def _inner(cls: type) -> dict[str, type[Options]]:
 class Calibration(Options):
     """Which text calibrates, and how tokens or sentences are drawn from it.
 
-    sampler: how tokens are drawn, see `common.context.SAMPLERS`. length: tokens in a window. count: of windows, lines or
+    sampler: how tokens are drawn, see `common.samplers.SAMPLERS`. length: tokens in a window. count: of windows, lines or
     documents. shuffle: of SLEB's lines. sentences: how many, where a method reads sentences (LaCo).
     """
 

@@ -122,10 +122,10 @@ class Store:
         except OSError:
             return None
 
-    def claim_path(self, recipe: Recipe, benchmark: str) -> Path:
-        """Beside the record: where a process says that it measures this (`common.claims`)."""
+    def lock_path(self, recipe: Recipe, benchmark: str) -> Path:
+        """Beside the record: where a process says that it measures this (`common.locks`)."""
         path = self.path(recipe, benchmark)
-        return path.with_name(f"{path.name.removesuffix('.json')}.claim")
+        return path.with_name(f"{path.name.removesuffix('.json')}.lock")
 
     def items(self, recipe: Recipe, benchmark: str) -> dict:
         """What `put` was given beside the record that `get` returns: name -> outcomes per item; {} if it was nothing.

@@ -15,11 +15,12 @@ from torch import Tensor
 from common import importance, selection
 from common.baselines import ghosted, lorp, replaceme, streamline  # noqa: F401 - those with steps register them
 from common.baselines import steps as _parts  # noqa: F401 - registers those that take parts out of layers
-from common.context import Context, crops, lines
+from common.context import Context
 from common.errors import UserError
 from common.fitting import Fitting
 from common.flags import option
 from common.recipe import Calibration, Repair, Selection, register
+from common.samplers import crops, lines
 from common.statistics import COSINES
 
 POINTS = 250  # of a loss curve in a record
@@ -76,15 +77,19 @@ class BlockInfluence(Selection):
 @register("window")
 @dataclass(frozen=True)
 class Window(Selection):
-    """The run of layers whose output is most like its input (LinearPatch Eq. 2; by `last-token-angle`: UIDL)."""
+    """The run of layers whose output is most like its input (LinearPatch Eq. 2; by `last-token-angle`: UIDL).
+
+    calibration: what it reads, where that is not the recipe's.
+    """
 
     count: int
     cosine: str = option("token", "that selects", choices=COSINES)
     exclude_ends: bool = False
+    calibration: Calibration | None = None
 
     def choose(self, context: Context) -> Sequence[int]:
         selection.check_count(self.count, context.decoder.num_layers)
-        statistics = context.statistics(self.count, (self.cosine,))
+        statistics = context.statistics(self.count, (self.cosine,), entry=self.calibration)
         window = selection.best_window(statistics, self.count, self.cosine, exclude_ends=self.exclude_ends)
         return range(*window)
 

@@ -21,8 +21,9 @@ import json
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from threading import RLock
@@ -98,6 +99,7 @@ class Streamed:
         self._lock = RLock()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
         self._ahead: tuple[nn.Module, Future] | None = None
+        self._alone = False
         self._here: list[nn.Module] = []  # the last called at the end
         self._meta: dict[nn.Module, dict[str, nn.Parameter]] = {}
         self._sources: dict[nn.Module, dict[str, Callable[[], Tensor]]] = {}
@@ -106,7 +108,7 @@ class Streamed:
         for index, layer in enumerate(model.model.layers):
             self._meta[layer] = dict(layer.named_parameters())
             self._sources[layer] = self._source(f"{_LAYERS}{index}.", layer)
-            layer.fetch = partial(self.fetch, layer)  # see `common.decoder.at_hand`
+            layer.fetch = partial(self.fetch, layer)  # see `common.architectures.at_hand`
             layer.register_forward_pre_hook(lambda layer, _: self.fetch(layer), prepend=True)
 
     def fill_resident(self) -> None:
@@ -147,6 +149,17 @@ class Streamed:
             while self._here:
                 self._let_go(self._here.pop())
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Inside, no layer is read ahead: for work on one layer that needs the room itself."""
+        with self._lock:
+            self._taken(None)
+            self._alone = True
+        try:
+            yield
+        finally:
+            self._alone = False
+
     def layer_bytes(self) -> int:
         """Bytes in memory of the largest layer."""
         sizes = [sum(p.numel() for p in held.values()) for held in self._meta.values()]
@@ -166,6 +179,8 @@ class Streamed:
         layers = list(self._model().model.layers)
         place = layers.index(layer) + 1 if layer in layers else len(layers)
         following = layers[place] if place < len(layers) else None
+        if self._alone:
+            return
         if self._ahead is None and following is not None and following not in self._here and following in self._sources:
             self._ahead = (following, self._pool.submit(self._tensors, following))
 

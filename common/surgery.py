@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from common.decoder import architecture_of, boundary_module, check_one_basis, layer_list
+from common.architectures import architecture_of, boundary_module, check_one_basis, layer_list
 from common.errors import UserError, UserValueError
 from common.hooks import attach_patch, take_patch_hooks
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from common.decoder import layer_list
+from common.architectures import layer_list
 from common.structure import register_structure
 
 

@@ -13,6 +13,7 @@ from figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION
 COLOURS = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, GREY)
 LABEL_WIDTH = 46  # characters; longer labels are wrapped, so that the legend is no wider than its panel
 STYLES = ("-", "--", "-.", ":")  # so that lines differ without colour too
+WIDEST = 2.8  # points: the first line; each later one is narrower, so that none is hidden by those drawn over it
 MARKS = ("o", "s", "^", "D")  # of validation losses, one to a style
 NAMES = {
     "kl": "KL to the teacher (nats per token)",
@@ -44,7 +45,8 @@ def draw(entries: Iterable[dict], profile: str):
     figure, axes = plt.subplots(1, len(panels), figsize=(0.6 + 3.6 * len(panels), 4.2), squeeze=False)
     for axis, (kind, lines) in zip(axes[0], sorted(panels.items())):
         for number, (label, curve) in enumerate(lines):
-            _line(axis, label, curve, COLOURS[number % len(COLOURS)], STYLES[number % len(STYLES)])
+            width = WIDEST - (WIDEST - 1) * number / max(1, len(lines) - 1)
+            _line(axis, label, curve, COLOURS[number % len(COLOURS)], STYLES[number % len(STYLES)], width)
         validated = any(curve.get("validation") for _, curve in lines)
         axis.set_xlabel("step (faint: every step; line: smoothed" + ("; marks: validation)" if validated else ")"))
         axis.set_ylabel(NAMES.get(kind, kind))
@@ -67,13 +69,13 @@ def _curve(entry: dict) -> dict | None:
     return None
 
 
-def _line(axis, label: str, curve: dict, colour: str, style: str) -> None:
+def _line(axis, label: str, curve: dict, colour: str, style: str, width: float) -> None:
     diverged = curve.get("status") == "diverged"
     losses, stretch = curve["losses"], curve.get("steps_per_point", 1)
     label = textwrap.fill(label + (" (diverged)" if diverged else ""), LABEL_WIDTH)
     steps = [stretch * (point + 1) for point in range(len(losses))]
     axis.plot(steps, losses, color=colour, alpha=0.25, linewidth=0.6)
-    axis.plot(steps, _smoothed(losses), style, color=colour, linewidth=1.4, label=label)
+    axis.plot(steps, _smoothed(losses), style, color=colour, linewidth=width, label=label)
     if curve.get("validation"):
         mark = MARKS[STYLES.index(style)]
         axis.plot(*zip(*curve["validation"], strict=True), mark, color=colour, markersize=5, markeredgecolor="white")

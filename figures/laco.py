@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import math
 
-from figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, plt
+from figures.style import BLUE, GREEN, ORANGE, PURPLE, VERMILION, plt
 
-# Figure 4 shows q, k and v of attention, up and down of the MLP.
+# Figure 4 shows q, k and v of attention, up and down of the MLP: colour, and width of line, since some lie on one another.
 MATRICES = {
-    "q_proj": BLUE,
-    "k_proj": ORANGE,
-    "v_proj": GREEN,
-    "W_pack": BLUE,
-    "up_proj": VERMILION,
-    "down_proj": PURPLE,
+    "q_proj": (BLUE, 6),
+    "k_proj": (ORANGE, 2.5),
+    "v_proj": (GREEN, 4),
+    "W_pack": (BLUE, 6),
+    "up_proj": (VERMILION, 6),
+    "down_proj": (PURPLE, 2.5),
 }
 ORTHOGONAL, UNCORRELATED = "orthogonal", "uncorrelated"
+# Label, colour, line, its width: what lies on one another is drawn from wide to narrow.
 ADJACENT = {
-    "measured": ("measured", BLUE, "o-"),
-    ORTHOGONAL: ("if each adds something orthogonal", GREY, ":"),
+    ORTHOGONAL: ("if each adds something orthogonal", ORANGE, "-", 5),
+    "measured": ("measured", BLUE, "o-", 1.2),
 }
 WINDOWS = {
-    "Eq. 1": ("Eq. 1", VERMILION, "o-"),
-    UNCORRELATED: ("Eq. 1 if uncorrelated", VERMILION, ":"),
-    "the code's merge": ("code's merge", BLUE, "s-"),
-    "first layer alone": ("first layer alone", GREY, "^--"),
-    "no layer": ("no layer", ORANGE, "x:"),
+    "the code's merge": ("code's merge", BLUE, "-", 5),
+    "first layer alone": ("first layer alone", "black", "^--", 1.2),
+    "no layer": ("no layer", ORANGE, "x:", 1.2),
+    "Eq. 1": ("Eq. 1", VERMILION, "o-", 1.2),
+    UNCORRELATED: ("Eq. 1 if uncorrelated", VERMILION, ":", 1.2),
 }
 
 
@@ -60,12 +61,12 @@ def figure4(entries: list[dict], profile: str) -> plt.Figure:
     figure, panels = plt.subplots(1, len(entries), figsize=(4.6 * len(entries), 3.2), squeeze=False)
     for axes, entry in zip(panels[0], entries):
         distances = entry["records"]["laco-distances"]["details"]["distances"]
-        for name, colour in MATRICES.items():
+        for name, (colour, width) in MATRICES.items():
             if name in distances:
                 layers = range(1, len(distances[name]["distance"]) + 1)
-                axes.plot(layers, distances[name]["distance"], color=colour, lw=3, alpha=0.35, label=name)
-                axes.plot(layers, distances[name]["uncorrelated"], ":", color=colour, lw=1.6)
-        axes.plot([], [], ":", color=GREY, label="if uncorrelated")
+                axes.plot(layers, distances[name]["distance"], color=colour, lw=width, alpha=0.45, label=name)
+                axes.plot(layers, distances[name]["uncorrelated"], ":", color="black", lw=1.2, zorder=3)
+        axes.plot([], [], ":", color="black", label="if uncorrelated")
         axes.set(xlabel="layer (to the next)", ylabel="L2 distance", ylim=(0, None))
         axes.set_title(entry["model"] if len(entries) > 1 else "")
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
@@ -83,9 +84,11 @@ def figure5(entries: list[dict], profile: str) -> plt.Figure:
         apart = records["laco-uncorrelated"]["details"]
         adjacent, windows = adjacent | {ORTHOGONAL: apart["adjacent"]}, windows | {UNCORRELATED: apart["windows"]}
     for axes, lines, styles in ((left, adjacent, ADJACENT), (right, windows, WINDOWS)):
-        for name, (label, colour, mark) in styles.items():
+        for name, (label, colour, mark, width) in styles.items():
             if name in lines:
-                axes.plot(range(1, len(lines[name]) + 1), lines[name], mark, color=colour, ms=4, label=label)
+                faint = 0.45 if width > 2 else 1
+                layers = range(1, len(lines[name]) + 1)
+                axes.plot(layers, lines[name], mark, color=colour, ms=4, lw=width, alpha=faint, label=label)
     least = min(0, *(min(values) for values in windows.values()))
     left.set(
         xlabel="layer (to the next)", ylabel="cosine of outputs", title="(a) adjacent layers", ylim=(least - 0.02, 1.02)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from figures.style import BLUE, GREEN, GREY, ORANGE, VERMILION, plt
+from figures.style import BLUE, GREEN, GREY, ORANGE, VERMILION, break_axis, plt
 
 WIDTH = 4.2  # of one column, in inches
 _NAMES = {"none": "cut alone", "d": "scaled by d", "A": "multiplied by A"}
@@ -29,11 +29,11 @@ def _panels(entries: list[dict], height: float = 2.8) -> tuple[plt.Figure, list[
 
 
 def _by_channel(axes: plt.Axes, channels: dict, curves: dict[str, tuple[str, str, str]]) -> None:
-    """Magnitudes per channel, channels in order of their magnitude before the cut."""
+    """Magnitudes per channel, in order of their magnitude before the cut; dots are wider than the line drawn over them."""
     order = sorted(range(len(channels["before"])), key=channels["before"].__getitem__)
     for name, (label, colour, mark) in curves.items():
         values = [channels[name][k] for k in order]
-        axes.plot(values, mark, color=colour, ms=2.5, lw=1.2, label=label)
+        axes.plot(values, mark, color=colour, ms=7, lw=1, label=label)
     axes.set(xlabel="channel, in order of magnitude before the cut", ylabel="mean |X|")
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, columnspacing=1.0, handletextpad=0.4)
 
@@ -53,7 +53,7 @@ def figure1a(entries: list[dict], profile: str) -> plt.Figure:
 
 
 def figure1b(entries: list[dict], profile: str) -> plt.Figure:
-    """The same after scaling, and perplexity as the scales are multiplied by alpha."""
+    """The same after scaling, and perplexity as the scales are multiplied by alpha, on an axis cut off below and above."""
     figure, panels = plt.subplots(2 * len(entries), 1, figsize=(WIDTH, 5.2 * len(entries)))
     for index, entry in enumerate(entries):
         details = _record(entry, "magnitudes")["details"]
@@ -66,11 +66,17 @@ def figure1b(entries: list[dict], profile: str) -> plt.Figure:
         sweep = _record(entry, "alpha")["details"]
         axes = panels[2 * index + 1]
         looks = {"none": (GREY, "^:"), "d": (BLUE, "o-"), "A": (VERMILION, "s--")}
-        for name, (colour, mark) in looks.items():
-            axes.plot(sweep["alphas"], sweep["curves"][name], mark, color=colour, ms=3.5, lw=1.3, label=_NAMES[name])
         lowest = min(min(curve) for curve in sweep["curves"].values())
+        most = 1.8 * lowest
+        for name, (colour, mark) in looks.items():
+            curve = sweep["curves"][name]
+            label = _NAMES[name] + (f", up to {max(curve):.0f}" if max(curve) > most else "")
+            axes.plot(sweep["alphas"], curve, mark, color=colour, ms=3.5, lw=1.3, label=label)
         axes.axvline(1, color=GREY, lw=0.8)
-        axes.set(xlabel=r"further factor $\alpha$", ylabel="perplexity", ylim=(0.97 * lowest, 1.8 * lowest))
+        axes.set(xlabel=r"further factor $\alpha$", ylabel="perplexity", ylim=(0.93 * lowest, most))
+        break_axis(axes, 0.035)
+        if max(max(curve) for curve in sweep["curves"].values()) > most:
+            break_axis(axes, 0.965)
         axes.legend(loc="upper center")
     return _caption(figure, list(map(_window_of, entries)))
 

@@ -7,7 +7,7 @@ import math
 from matplotlib.colors import LogNorm
 from matplotlib.ticker import NullLocator
 
-from figures.style import BLUE, GREEN, GREY, ORANGE, VERMILION, plt, removed
+from figures.style import BLUE, GREEN, GREY, ORANGE, VERMILION, break_axis, plt, removed
 
 WIDTH = 4.2  # of one column, in inches
 _BARS = {
@@ -100,10 +100,8 @@ def _broken(axes: plt.Axes, bar: int, height: float) -> None:
     for shift in (-1, 1):
         around = [height - slant + 1.3 * shift * slant, height + slant + 1.3 * shift * slant]
         axes.plot(ends, around, color="black", lw=0.8)
-        at = (height - axes.get_ylim()[0]) / (axes.get_ylim()[1] - axes.get_ylim()[0]) + 0.013 * shift
-        axes.plot(
-            [-0.015, 0.015], [at - 0.012, at + 0.012], color="black", lw=0.8, transform=axes.transAxes, clip_on=False
-        )
+    low, high = axes.get_ylim()
+    break_axis(axes, (height - low) / (high - low))
 
 
 def grid(entries: list[dict], profile: str) -> plt.Figure | None:

@@ -47,6 +47,15 @@ def _listed(words: list[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
+def break_axis(axes: plt.Axes, height: float) -> None:
+    """A break across the vertical axis at a share of its height: the scale leaves something out there."""
+    shared = {"transform": axes.transAxes, "clip_on": False, "solid_capstyle": "butt", "zorder": 5}
+    axes.plot([0, 0], [height - 0.012, height + 0.012], color="white", lw=3, **shared)
+    for shift in (-0.012, 0.012):
+        ends = [height + shift - 0.012, height + shift + 0.012]
+        axes.plot([-0.018, 0.018], ends, color="black", lw=0.8, **shared)
+
+
 def caption(figure: plt.Figure, entries: list[dict]) -> None:
     """Say above a figure which models it is of, where it does not say so itself."""
     if not figure.get_suptitle():

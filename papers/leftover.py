@@ -62,16 +62,22 @@ class LeastLeft(Selection):
         if self.shape not in SHAPES:
             raise unknown("shape", self.shape, SHAPES)
         check_count(self.count, decoder.num_layers)
-        lengths = [self.count] if self.shape == "window" else range(1, self.count + 1)
+        layers = decoder.num_layers
+        # One pass for both shapes and every count up to the papers' largest share, as `Context.statistics` does.
+        longest = max(self.count, layers // 3)
+        lengths = range(1, longest + 1)
 
         def search() -> list[list]:
             more = {"batch_size": context.batch_size, "progress": context.progress}
             found = leftovers(decoder, context.windows(), lengths, **options, **more)
             return [[*run, share] for run, share in found.items()]
 
-        facts = options | {"calibration": context.recipe.calibration, "lengths": list(lengths)}
+        facts = options | {"calibration": context.recipe.calibration, "longest": longest}
         found = {(a, b): share for a, b, share in context.searched("leftovers", facts, search, bool)}
-        chosen = [min(found, key=found.__getitem__)] if self.shape == "window" else least_set(found, self.count)
+        if self.shape == "window":
+            chosen = [min((run for run in found if run[1] - run[0] == self.count), key=found.__getitem__)]
+        else:
+            chosen = least_set(found, self.count)
         context.details["left"] = [[*run, round(found[run], 6)] for run in chosen]
         return [layer for run in chosen for layer in range(*run)]
 

@@ -3,8 +3,8 @@
     run TARGET... --workers 4                                  # processes of this machine, one a GPU or a set of cores
     run TARGET... --slurm partition=gpu,gpus=1,array=64        # an array task for every share (`reproductions.shares`)
 
-Records and claims are the only shared state: whatever is killed, what it had begun is free for the next process
-(`common.claims`), and the same command again measures what is left. Logs are in the work folder's ``jobs``.
+Records and locks are the only shared state: whatever is killed, what it had begun is free for the next process
+(`common.locks`), and the same command again measures what is left. Logs are in the work folder's ``jobs``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from common import claims
+from common import locks
 from common.errors import UserError, one_line, quiet_logging, unknown
 from common.progress import track
 from common.recipe import Recipe
@@ -67,7 +67,7 @@ class Task:
             os.sched_setaffinity(0, self.cores)  # before torch counts them
         if self.request.minutes:
             ends = os.environ.get("SLURM_JOB_END_TIME") or time.time() + 60 * self.request.minutes
-            os.environ[claims.ENDS] = str(ends)
+            os.environ[locks.ENDS] = str(ends)
         quiet_logging()
         store = Store()
         failed = sum(self._measured(share.work, store, wait=False) for share in self.shares)

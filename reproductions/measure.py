@@ -20,6 +20,7 @@ from common import corpora, models
 from common.context import Context, carry_out
 from common.errors import UserError
 from common.recipe import PARTS, Recipe
+from common.remembered import remembering
 from common.standin import corpus as standin_corpus
 from reproductions import benchmarks, memory, shape_measures, shapes, steps  # noqa: F401 - steps: those that recipes name
 from reproductions.runner import Work
@@ -99,7 +100,8 @@ def prepare(
     parameters = sum(p.numel() for p in model.parameters())
     context = Context(model, tokenizer, recipe, parameters, force=force, progress=progress)
     context.provenance = _provenance(context)
-    carry_out(context)
+    with remembering():
+        carry_out(context)
     if recipe.profile == "paper":  # after the work: the texts it read are still at hand
         context.provenance["corpus"] = {name: corpora.digest(name) for kind, name in recipe.reads() if kind == "corpus"}
     context.model.eval()

@@ -94,8 +94,7 @@ class Table:
     """A table or figure of a paper, or of ours (LEAGUE). ``number``: of the table in the paper's CSV files, if it is there.
 
     draw: ``module:function`` that draws a figure from its records, see `reproductions.show.drawn`. full: any model answers
-    all items of its tasks, not only the paper's own and the stand-in (see `reproductions.sizes`). reference: the row that the
-    drawing function gets the others' changes against.
+    all items of its tasks, not only the paper's own and the stand-in (see `reproductions.sizes`).
     """
 
     target: str
@@ -108,7 +107,6 @@ class Table:
     note: str = ""
     draw: str | None = None
     full: bool = False
-    reference: str = ""
 
     def rows(self, subject: Subject | str, limit: int | None = None) -> list[Row]:
         """The declared rows of a subject (or of a profile's name), each once, in its type of numbers."""

@@ -18,6 +18,8 @@ from common.standin import WEIGHTS
 
 # What a model is calibrated on while the text that the papers take cannot be had for it (`Subject.text`).
 _TEXTS = {"smollm2-135m-instruct": "wikitext2-tokenised-validation"}
+# Texts that can be had for every model, and are meant where a recipe names them.
+_AT_HAND = ("ptb-validation",)
 # The real model whose records are published: shown first where no model is named.
 PUBLISHED_MODELS = ("smollm2-135m-instruct",)
 
@@ -148,7 +150,9 @@ def recipe(model: str, subject: Subject, limit: int | None = None, **fields) -> 
 
 
 def _on_text(value, text: str):
-    """A part of a recipe with `text` in the place of every corpus that it calibrates on."""
+    """A part of a recipe with `text` in the place of every corpus that it calibrates on and that is not at hand."""
     if not isinstance(value, Mapping):
+        return value
+    if value.get("corpus") in _AT_HAND:
         return value
     return {key: text if key == "corpus" else _on_text(part, text) for key, part in value.items()}

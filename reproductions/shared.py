@@ -27,6 +27,14 @@ PRUNER_LINES = {
     "paper": {"corpus": "bookcorpus", "sampler": "line-crops", "length": 64, "count": 10, "seed": 42},
     "standin": {"corpus": "standin-calibration", "sampler": "line-crops", "length": 64, "count": 10, "seed": 42},
 }
+# LaCo, section 3.4: ten sentences of English Wikipedia. The stand-in's are sentences of its own training text.
+SENTENCES = {"paper": "wikipedia-en", "standin": "standin-calibration"}
+# LinearPatch, section 4.2, for every method that is distilled; the stand-in sees about a twentieth of the samples at twenty
+# times the rate.
+DISTILLING = {
+    "paper": {"samples": 5000, "learning_rate": 1e-4},
+    "standin": {"samples": 240, "learning_rate": 2e-3},
+}
 SPARED = 6  # layers that it leaves alone
 TOO_FEW = "too few layers: LLM-Pruner spares six"
 
@@ -78,3 +86,26 @@ def pruner_ratio(count: int, layers: int) -> float | None:
 def slicegpt(profile: str, **size) -> dict:
     """SliceGPT's selection and calibration. size: ``share``, ``ratio`` or ``layers`` of its step."""
     return {"selection": {"method": "slicegpt", **size}, "calibration": CALIBRATION[profile]}
+
+
+def streamline_layer(count: int, profile: str) -> dict:
+    """LLM-Streamline's trained layer: one in the place of count + 1, so that as many go as in other rows."""
+    repair = {"method": "streamline-layer", "target": "output"} | DISTILLING[profile]
+    return {"selection": window(count + 1), "calibration": CALIBRATION[profile], "repair": repair}
+
+
+def sentences(profile: str, count: int = 10) -> dict:
+    """The sentences on which LaCo measures similarity."""
+    return {"corpus": SENTENCES[profile], "sentences": count, "seed": 0}
+
+
+def collapse(merge: str, C: int, H: int, T: float | None = None, layers: int | None = None) -> dict:
+    """LaCo's selection with a given threshold, or with the highest one that leaves so many `layers`. H: all layers."""
+    wanted = {"T": T} if layers is None else {"layers": layers}
+    fixed = {"method": "laco", "C": C, "L": 1, "H": H, "I": 2, "cosine": "flat-sentence"}
+    return fixed | {"merge": merge} | wanted
+
+
+def merged_at_once(count: int) -> int:
+    """LaCo's C for so many layers less: four where that leaves whole merges, else the least from 5, 6, 3 and 2 that does."""
+    return next(C for C in (4, 5, 6, 3, 2) if count % (C - 1) == 0)

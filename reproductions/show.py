@@ -6,16 +6,14 @@ import importlib
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
-import numpy as np
-
-from common import paired
 from common.errors import UserError
 from common.results import Record, Store
 from reproductions import audit, derived, judge, reported, settings, sizes
 from reproductions.columns import chance
-from reproductions.derived import Score, Text, score
+from reproductions.derived import Measured, Score, Text, score
 from reproductions.registry import Column, Row, Table
 from reproductions.resampled import Resampled
 from reproductions.runner import choose_rows
@@ -56,11 +54,8 @@ def build(
     rows, facts, resampled = [], [], {}
     for subject in subjects:
         origins: set[str] = set()
-        own = [
-            (row, subject, _measured(row, table.columns_for(subject), store, origins))
-            for row in choose_rows(table, subject, models=models, pattern=pattern, limit=limit)
-        ]
-        over = derived.fill(own, table.columns_for(subject))
+        chosen = choose_rows(table, subject, models=models, pattern=pattern, limit=limit)
+        own, over = _scored(table, subject, store, chosen, origins)
         rows += own
         resampled[subject.name] = Resampled(store, own, table.columns_for(subject))
         shown = {"name": subject.name, "label": subject.label, "profile": subject.profile, "dtype": subject.dtype}
@@ -134,6 +129,15 @@ def _gate(lines: list[dict], labels: set[str]) -> None:
                 line["gate"] = f"not comparable yet: the dense model differs in {', '.join(differing)}"
 
 
+def _scored(
+    table: Table, subject: Subject, store: Store, rows: Sequence[Row], origins: set[str]
+) -> tuple[Measured, dict[str, int]]:
+    """A subject's rows with the scores of their columns, derived ones too; column -> how many it is over, where not all."""
+    columns = table.columns_for(subject)
+    found = [(row, subject, _measured(row, columns, store, origins)) for row in rows]
+    return found, derived.fill(found, columns)
+
+
 def _measured(row: Row, columns: list[Column], store: Store, origins: set[str]) -> dict[str, Score | Text | str]:
     """Column -> score from a record, or the reason why there is none."""
     found: dict[str, Score | Text | str] = {}
@@ -174,6 +178,26 @@ def _read(record: Record, column: Column) -> Score | Text | str:
     return score(scaled, None if error is None else error * column.scale)
 
 
+def entries(table: Table, store: Store, subject: Subject, rows: Sequence[Row]) -> list[dict]:
+    """What a drawing function gets: one entry per row that has records.
+
+    model, sparsity, method, dense; the ``records`` by benchmark as they are on disk, and by benchmark what guessing scores
+    (``chance``); by column the ``scores``, and ``replicates``, which gives a column as `Resampled` does.
+    """
+    benchmarks = dict.fromkeys(column.benchmark for column in table.columns_for(subject) if column.benchmark)
+    own, _ = _scored(table, subject, store, rows, set())
+    resampled, shown = Resampled(store, own, table.columns_for(subject)), []
+    for row, _, scores in own:
+        found = {name: store.get(row.recipe, name) for name in benchmarks} if row.recipe else {}
+        records = {name: asdict(record) for name, record in found.items() if record and record.status == "ok"}
+        if records:
+            line = {"model": row.label, "sparsity": row.sparsity, "method": row.method, "dense": row.dense}
+            line |= {"scores": {label: found.value for label, found in scores.items() if isinstance(found, Score)}}
+            line |= {"replicates": partial(resampled, row.label, row.sparsity, row.method)}
+            shown.append(line | {"records": records, "chance": chance(benchmarks)})
+    return shown
+
+
 def drawn(
     table: Table,
     store: Store,
@@ -185,10 +209,8 @@ def drawn(
 ) -> list[Path]:
     """Draw a figure from its records; returns the files (SVG, PNG and PDF), none where nothing has been measured.
 
-    The drawing function gets one entry per row that has records: model, sparsity, method, the records by benchmark as they
-    are on disk, by benchmark what guessing scores (``chance``), and by column the row's change against the table's reference
-    (``change``, see `changes`). The stand-in's picture, the paper models', any other
-    model's, one of some rows alone and one of a quick look go to files of different names.
+    The drawing function gets `entries`. The stand-in's picture, the paper models', any other model's, one of some rows alone
+    and one of a quick look go to files of different names.
 
     Raises:
         NotWritten: the files cannot be written.
@@ -196,24 +218,15 @@ def drawn(
     from figures import style
 
     subject = settings.subject(subject)
-    entries = []
-    benchmarks = dict.fromkeys(column.benchmark for column in table.columns_for(subject) if column.benchmark)
     rows = choose_rows(table, subject, models=models, pattern=pattern, limit=limit)
-    changed = changes(table, store, subject, rows) if table.reference else {}
-    for row in rows:
-        found = {name: store.get(row.recipe, name) for name in benchmarks} if row.recipe else {}
-        records = {name: asdict(record) for name, record in found.items() if record and record.status == "ok"}
-        if records:
-            line = {"model": row.label, "sparsity": row.sparsity, "method": row.method, "dense": row.dense}
-            line["change"] = changed.get((row.label, row.sparsity, row.method), {})
-            entries.append(line | {"records": records, "chance": chance(benchmarks)})
-    if not entries:
+    shown = entries(table, store, subject, rows)
+    if not shown:
         return []
     module, _, function = table.draw.partition(":")
-    figure = getattr(importlib.import_module(module), function)(entries, subject.profile)
+    figure = getattr(importlib.import_module(module), function)(shown, subject.profile)
     if figure is None:  # nothing of what it shows
         return []
-    style.caption(figure, entries)
+    style.caption(figure, shown)
     name = table.target + ("" if subject.standin else f"-{subject.name.replace('/', '--')}")
     name += "-part" if len(rows) < len(choose_rows(table, subject, (), None, limit)) else ""
     name += f"-limit{limit}" if limit else ""
@@ -224,31 +237,6 @@ def drawn(
         raise NotWritten(
             f"cannot write the picture to {where}: {error.strerror}; free space or permit writing"
         ) from error
-
-
-def changes(
-    table: Table, store: Store, subject: Subject, rows: Sequence[Row] | None = None
-) -> dict[tuple[str, str, str], dict[str, tuple[float, float, float]]]:
-    """(model label, sparsity, method) -> column -> by how many percent it is beyond the reference row of that setting.
-
-    With the ends of the 95 % interval, from the same draws of items for both rows (`reproductions.resampled`); left out
-    where either has no number.
-    """
-    columns = table.columns_for(subject)
-    own = [(row, subject, _measured(row, columns, store, set())) for row in rows or table.rows(subject)]
-    derived.fill(own, columns)
-    resampled, found = Resampled(store, own, columns), {}
-    values = {(row.label, row.sparsity, row.method): scores for row, _, scores in own}
-    for (label, sparsity, method), scores in values.items():
-        reference = values.get((label, sparsity, table.reference), {})
-        for column in columns:
-            one, other = scores.get(column.label), reference.get(column.label)
-            if isinstance(one, Score) and isinstance(other, Score) and other.value:
-                pair = [resampled(label, sparsity, name, column.label) for name in (method, table.reference)]
-                ends = paired.interval(100 * (np.divide(*pair) - 1))
-                change = (100 * (one.value / other.value - 1), *ends)
-                found.setdefault((label, sparsity, method), {})[column.label] = change
-    return found
 
 
 def _cell(row: Row, column: Column, scores: dict, printed: dict) -> dict:

@@ -1,4 +1,4 @@
-"""How far targets are: cells done, running, failed and left, with rates, from records and claims alone."""
+"""How far targets are: cells done, running, failed and left, with rates, from records and locks alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from common import claims
+from common import locks
 from common.progress import clock
 from common.results import Store
 from reproductions import costs
@@ -70,7 +70,7 @@ def _cell(entry: Work, benchmark: str, store: Store, now: float) -> tuple[Count,
         # a model's first record, so to say, has waited for its preparation: each cell carries its part of that
         seconds = record.provenance.get("seconds", 0.0) + record.provenance.get("preparing_seconds", 0.0)
         return Count(done=1, hour=1, worked=cost), written - seconds
-    holder = claims.holder(store.claim_path(recipe, benchmark))
+    holder = locks.holder(store.lock_path(recipe, benchmark))
     if holder is not None:
         return Count(running=1, todo=cost, holders=frozenset([str(holder)])), now
     if record is None:

@@ -1,6 +1,6 @@
 """Which of the missing cells this process measures, where others may be measuring too.
 
-A cell is claimed before its model is prepared (`common.claims`) and released once its record is written. Records and claims
+A cell is locked before its model is prepared (`common.locks`) and released once its record is written. Records and locks
 are all that processes share, so any of them may be killed, and any other goes on.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from common import claims
+from common import locks
 from common.errors import UserError
 from common.recipe import Recipe
 from common.results import Record, Store
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0)  # seconds between looks at others' claims; the last one from then on
+_PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0)  # seconds between looks at others' locks; the last one from then on
 
 
 class Turns:
-    """Cells claimed by this process; as a context manager it gives up what it still has.
+    """Cells locked by this process; as a context manager it gives up what it still has.
 
     since: nanoseconds since the epoch: what was recorded after it was measured for this very request. force: what was
     recorded before it counts as missing. done: cells that others turned out to have measured. failed: of these.
@@ -57,7 +57,7 @@ class Turns:
         for position, entry in enumerate(work):
             if held and (len(held) == most or entry.recipe.model != held[0].recipe.model):
                 return held, [*work[position:], *theirs]
-            mine, others = self._claim(entry)
+            mine, others = self._lock(entry)
             if mine.benchmarks:
                 held.append(mine)
                 most = measure.held_together(held[0].recipe)
@@ -68,37 +68,37 @@ class Turns:
     def release(self, recipe: Recipe, benchmark: str) -> None:
         """The cell's record is written, or it is given up."""
         self._mine.discard((recipe.hash, benchmark))
-        claims.release(self.store.claim_path(recipe, benchmark))
+        locks.release(self.store.lock_path(recipe, benchmark))
 
     def wait(self, theirs: Sequence[Work]) -> None:
         """Pause; say, once for each, who is waited for."""
         for entry in theirs:
             for benchmark in entry.benchmarks:
-                holder = claims.holder(self.store.claim_path(entry.recipe, benchmark))
+                holder = locks.holder(self.store.lock_path(entry.recipe, benchmark))
                 if holder is not None and str(holder) not in self._told:
                     self._told.add(str(holder))
                     log.warning("%s, %s: waiting for %s, which measures it", entry.title, benchmark, holder)
         time.sleep(_PAUSES[min(self._looks, len(_PAUSES) - 1)])
         self._looks += 1
 
-    def _claim(self, entry: Work) -> tuple[Work, Work]:
+    def _lock(self, entry: Work) -> tuple[Work, Work]:
         """The cells of a recipe that are ours now, and those that another process has."""
         mine, others = replace(entry, benchmarks=[]), replace(entry, benchmarks=[])
         for benchmark in entry.benchmarks:
             if self._settled(entry.recipe, benchmark):
                 continue
-            path = self.store.claim_path(entry.recipe, benchmark)
+            path = self.store.lock_path(entry.recipe, benchmark)
             try:
-                taken = claims.take(path)
+                taken = locks.take(path)
             except OSError as error:
                 raise UserError(
-                    f"cannot write the claim {path}: {error.strerror}; free space there or name another folder in "
+                    f"cannot write the lock {path}: {error.strerror}; free space there or name another folder in "
                     "LAYERLAB_RESULTS; records written so far are kept"
                 ) from error
             if not taken:
                 others.benchmarks.append(benchmark)
-            elif self._settled(entry.recipe, benchmark):  # recorded just before the claim was free
-                claims.release(path)
+            elif self._settled(entry.recipe, benchmark):  # recorded just before the lock was free
+                locks.release(path)
             else:
                 self._looks = 0
                 self._mine.add((entry.recipe.hash, benchmark))

@@ -25,7 +25,8 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from common.decoder import SHORTCUT, SUPPORTED, Architecture, Decoder, Half, architecture_of, branch, check_one_basis
+from common.architectures import SHORTCUT, SUPPORTED, Architecture, Half, architecture_of, branch, check_one_basis
+from common.decoder import Decoder
 from common.errors import UserError, UserValueError
 from common.halves import present
 from common.hooks import patches

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from common.architectures import layer_list
 from common.baselines import half_layers, llm_pruner, slicegpt
 from common.context import Context
-from common.decoder import layer_list
 from common.errors import UserError
 from common.halves import drop_halves
 from common.recipe import Pruning, register

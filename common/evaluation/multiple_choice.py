@@ -50,7 +50,7 @@ class SharedContextLM(HFLM):
     `layers_saved` those that states of an earlier evaluation made unnecessary (`common.evaluation.prefix_store`: on the
     CPU).
     Attention implementations that take no mask of one's own (flash attention) fall back to `HFLM`'s way. Raises
-    UserError for an architecture `common.decoder` does not know.
+    UserError for an architecture `common.architectures` does not know.
     """
 
     def __init__(self, model, tokenizer, *, batch_size: int = 16, min_shared: float = MIN_SHARED, **options):

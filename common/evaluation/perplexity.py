@@ -53,7 +53,7 @@ def token_nlls(model, windows: Tensor, *, progress: str | None = None, max_token
     [windows, L] -> [windows, L - 1] float32.
 
     progress: a label for the progress, None for none. Raises UserError for an architecture that
-    `common.decoder` does not know.
+    `common.architectures` does not know.
     """
     decoder = Decoder(model)
     body = prefix_store.Body(decoder)
@@ -115,11 +115,11 @@ def every_eighth(protocol: Protocol, tokenizer) -> Tensor:
 
 
 def spread(count: int) -> Callable[[Protocol, object], Tensor]:
-    """A way to take ``count`` windows of `joined_windows` at equal distances: a look at the whole text in little time."""
+    """``count`` windows of `joined_windows`, evenly spread over the text from its first one on; all where there are fewer."""
 
     def windows(protocol: Protocol, tokenizer) -> Tensor:
         found = joined_windows(protocol, tokenizer)
-        return found[[i * len(found) // count for i in range(min(count, len(found)))]]
+        return found[torch.arange(min(count, len(found))) * len(found) // min(count, len(found))]
 
     return windows
 

@@ -16,6 +16,8 @@ from common.progress import clock
 
 PASSES = 3  # over the test windows: the dense model, the cut alone, the result
 PROBED = 1024  # tokens that the probe runs
+EDGE = 1024  # of the float64 matrices whose product it times
+SOLVING = 0.7  # of a product's rate that solving in float64 comes to
 
 
 @dataclass(frozen=True)
@@ -53,11 +55,14 @@ def forecast(job: Job) -> Forecast:
     wide = hidden.float()
     statistics = _seconds(lambda: hadamard_transform(wide).abs().mean(1)) / ids.numel()
     streamed.let_go()
+    operations, own_bytes = job.method.beside(job)
 
     def one_pass(tokens: int, more: float = 0.0) -> float:
         return decoder.num_layers * max(reading, tokens * (a_token + more))
 
-    seconds = job.method.passes(job) * one_pass(calibration, 2 * statistics)
+    seconds = time.time() - psutil.Process().create_time()  # so far
+    seconds += operations / (SOLVING * _float64_rate(streamed.device)) if operations else 0
+    seconds += job.method.passes(job) * one_pass(calibration, 2 * statistics)
     seconds += PASSES * (one_pass(tests) + tests * head) if tests else 0
     seconds += 2 * decoder.num_layers * reading  # read and written once more
 
@@ -70,13 +75,24 @@ def forecast(job: Job) -> Forecast:
     here = psutil.Process().memory_info().rss
     if streamed.device.type == "cuda":
         here = torch.cuda.memory_allocated(streamed.device)
-    peak = here + 2 * streamed.layer_bytes() + max(inside + beside, logits) + held
+    layer_bytes = streamed.layer_bytes()
+    peak = (
+        here
+        + max(2 * layer_bytes + max(inside + beside, logits), own_bytes and layer_bytes + inside + own_bytes)
+        + held
+    )
     return Forecast(int(peak), seconds, int(states - held))
 
 
 def _open_states(job: Job) -> int:
     """States of all calibration tokens that wait at once: a window's, or what an iteration starts from again."""
     return 1 + (job.count or 1)
+
+
+def _float64_rate(device: torch.device) -> float:
+    """Operations a second of a product of float64 matrices."""
+    square = torch.ones(EDGE, EDGE, dtype=torch.float64, device=device)
+    return 2 * EDGE**3 / min(_seconds(lambda: square @ square) for _ in range(2))
 
 
 def _seconds(work) -> float:

@@ -15,7 +15,7 @@ import transformers
 from torch import nn
 
 from common import hooks, results
-from common.decoder import at_hand
+from common.architectures import at_hand
 from common.errors import UserError
 from common.evaluation import harness
 from common.evaluation.generation import complete

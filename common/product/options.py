@@ -34,7 +34,8 @@ class Method:
     method needs. samples, seed: defaults.
     loader: the import without which a saved model is not whole (patches), else ''. alternatives: its own options that say
     how many layers go, in place of --remove. fidelity: the default. passes: how often the calibration tokens run through the
-    model, of a method that can do with two layers in memory (its check refuses what cannot); None: it cannot.
+    model, of a method that can do with two layers in memory (its check refuses what cannot); None: it cannot. beside: of
+    such a method, the float64 operations and the bytes of memory that it takes beside those passes.
     """
 
     paper: str
@@ -49,6 +50,7 @@ class Method:
     alternatives: tuple[str, ...] = ()
     fidelity: str = "paper"
     passes: Callable[..., float] | None = None
+    beside: Callable[..., tuple[float, int]] = lambda job: (0.0, 0)
 
 
 def parser(method: Method) -> argparse.ArgumentParser:

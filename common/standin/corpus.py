@@ -26,7 +26,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from common import cache, claims
+from common import cache, locks
 from common.errors import UserError, unknown
 
 log = logging.getLogger(__name__)
@@ -211,7 +211,7 @@ def documents() -> tuple[Document, ...]:
     path = cache.folder() / f"docstrings-{key}.jsonl"
     if (found := _cached(path)) is not None:
         return found
-    with claims.claimed(path.with_suffix(".claim")):  # several processes would each read every package
+    with locks.locked(path.with_suffix(".lock")):  # several processes would each read every package
         if (found := _cached(path)) is None:
             found = tuple(_extract())
             _write(path, found)

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from common.decoder import Decoder, layer_list
+from common.architectures import layer_list
+from common.decoder import Decoder
 from common.errors import UserValueError
 from papers.laco.merge import Merge, merged
 from papers.laco.outputs import boundaries, output_similarity, tokenise

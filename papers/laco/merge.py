@@ -27,7 +27,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from common.decoder import layer_list
+from common.architectures import layer_list
 from common.errors import UserError, UserValueError, unknown
 from common.hooks import patches
 from common.surgery import remove_layers

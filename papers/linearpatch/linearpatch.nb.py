@@ -63,7 +63,7 @@ print(f"perplexity of the dense model: {perplexity(dense, text, 256):.2f}")
 # %% [markdown]
 # ## Which layers go (section 3.1, Eq. 2)
 #
-# $$\ell^* = \arg\max_\ell\; \mathbb{E}\,\cos\left(X^{(\ell)}, X^{(\ell+n)}\right)$$
+# $$\ell^* = \operatorname{argmax}_\ell\; \mathbb{E}\,\cos\left(X^{(\ell)}, X^{(\ell+n)}\right)$$
 #
 # One pass collects what selection and scales need: cosines across every window, and mean magnitudes per channel, both
 # of $X$ and of the rotated $XH$. `[L]` is the best window, `[S]` the layers of lowest block influence one by one

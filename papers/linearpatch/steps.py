@@ -10,12 +10,13 @@ from typing import Any
 from torch import Tensor
 
 from common import selection
-from common.context import Context, crops, sampler, work_folder
+from common.context import Context, work_folder
 from common.errors import UserError, unknown
 from common.fitting import Fitting
 from common.flags import option
 from common.moments import RIDGE
 from common.recipe import Calibration, Pruning, Repair, register
+from common.samplers import crops, sampler
 from common.selection import runs
 from common.statistics import ESTIMATORS, Statistics
 from common.steps import TrainedRepair, note_training

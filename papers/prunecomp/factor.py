@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
+from common.architectures import at_hand
 from common.calibration import Statistics
-from common.decoder import Decoder, at_hand
+from common.decoder import Decoder
 from common.errors import UserError, UserValueError, unknown
 
 WINDOW_FACTORS = ("direct", "product")

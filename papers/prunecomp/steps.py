@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from common import calibration, corpora, selection
-from common.context import Context, crops, sampler
+from common.context import Context
 from common.flags import option
 from common.recipe import Calibration, Pruning, Repair, Selection, register
+from common.samplers import crops, sampler
 from papers.prunecomp.method import prune_and_compensate, remove_and_compensate, repeat
 from papers.prunecomp.search import METRICS, choose
 from papers.prunecomp.stream import Stream

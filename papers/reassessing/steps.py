@@ -15,11 +15,12 @@ from pathlib import Path
 from torch import Tensor
 
 from common import corpora, instructions
-from common.context import Context, sampler
+from common.context import Context
 from common.decoder import Decoder
 from common.finetuning import Settings, finetune
 from common.flags import option
 from common.recipe import Calibration, Options, Pruning, Selection, Training, register
+from common.samplers import sampler
 from papers.reassessing import quantization
 from papers.reassessing.cycles import Cycles
 from papers.reassessing.iterative import prune_iteratively, schedule

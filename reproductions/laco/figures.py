@@ -9,6 +9,7 @@ from reproductions.laco import recipes
 from reproductions.laco.recipes import CODE, DENSE, LACO, MAIN, TRAINED, collapsed, one_model, trained, unmerged
 from reproductions.registry import Claim, Column, Row, Table
 from reproductions.settings import Subject, recipe
+from reproductions.shared import sentences
 
 LABELS = {"llama-2-7b": "LLaMA-2-7B", "llama-2-13b": "LLaMA-2-13B"}
 SENTENCES = 20  # section 4.2
@@ -23,7 +24,7 @@ def _dense(subject: Subject, limit: int | None, **fields) -> list[Row]:
 
 
 def _similarity_rows(subject: Subject, limit: int | None) -> list[Row]:
-    return _dense(subject, limit, calibration=recipes.calibration(subject.profile, SENTENCES))
+    return _dense(subject, limit, calibration=sentences(subject.profile, SENTENCES))
 
 
 def _training_rows(subject: Subject, limit: int | None) -> list[Row]:

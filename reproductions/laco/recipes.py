@@ -9,7 +9,16 @@ from common.results import Recipe
 from reproductions import declare, reported, shapes
 from reproductions.registry import Row
 from reproductions.settings import PAPER, Subject, recipe
-from reproductions.shared import REFUSED, llm_pruner, pruner_ratio, slicegpt, without_training
+from reproductions.shared import (
+    REFUSED,
+    collapse,
+    llm_pruner,
+    merged_at_once,
+    pruner_ratio,
+    sentences,
+    slicegpt,
+    without_training,
+)
 
 DENSE, LACO, TRAINED, AGAIN = "Dense*", "LaCo", "LaCo +post train", "LaCo +post train +re prune"
 CODE = ", code's merge (ours)"  # what every row of LaCo gets a neighbour with
@@ -45,8 +54,6 @@ STANDIN_T = {"paper": {14: 0.91, 12: 0.55, 8: 0.18}, "code": {14: 0.96, 12: 0.89
 # threshold that leaves as many: the paper's thresholds are its own models'.
 SHARES = ((4, 5), (9, 4), (15, 6))
 
-# Section 3.4: ten sentences of English Wikipedia. The stand-in's are sentences of its own training text.
-CORPUS = {"paper": "wikipedia-en", "standin": "standin-calibration"}
 # Appendix B; "the English dataset" of about 1.0 B tokens is not named, ours is C4 (its first shard holds fewer).
 TRAINING = {
     "paper": {"corpus": "c4-train", "validation": "c4-validation", "tokens": 1_000_000_000, "length": 4096, "seed": 0},
@@ -62,13 +69,10 @@ AGAIN_LEFT = {"llama-2-7b": 17}
 
 
 def lefts(subject: Subject) -> dict[int, int]:
-    """Layers left -> C, for the shares of Tables 4, 6 and 10 on one model; with ``REMOVE=`` for what that says.
-
-    C: four where that leaves whole merges, else the least from 5, 6, 3 and 2 that does.
-    """
+    """Layers left -> C, for the shares of Tables 4, 6 and 10 on one model; with ``REMOVE=`` for what that says."""
     if subject.remove:
         removed = subject.counts(standin=())
-        return {subject.layers - n: next(C for C in (4, 5, 6, 3, 2) if n % (C - 1) == 0) for n in removed}
+        return {subject.layers - n: merged_at_once(n) for n in removed}
     if subject.standin:
         return dict.fromkeys((14, 12, 8), STANDIN_C)
     found = {}
@@ -89,27 +93,15 @@ def again_left(subject: Subject) -> int:
     return min(lefts(subject))
 
 
-def calibration(profile: str, sentences: int = 10) -> dict:
-    """Which sentences similarity is measured on."""
-    return {"corpus": CORPUS[profile], "sentences": sentences, "seed": 0}
-
-
-def selection(merge: str, C: int, H: int, T: float | None = None, layers: int | None = None) -> dict:
-    """A collapse with a given threshold, or with the highest one that leaves so many `layers`. H: all layers."""
-    wanted = {"T": T} if layers is None else {"layers": layers}
-    fixed = {"method": "laco", "C": C, "L": 1, "H": H, "I": 2, "cosine": "flat-sentence"}
-    return fixed | {"merge": merge} | wanted
-
-
 def collapsed(model: str, subject: Subject, limit: int | None, left: int, merge: str = "paper", **fields) -> Recipe:
     """The recipe of a collapse to `left` layers: the paper's models by Tables 5 and 6, the stand-in by its own settings."""
     if subject.printed:
         C, T = SETTINGS[model][left]
-        wanted = selection(merge, C, LAYERS[model], T)
+        wanted = collapse(merge, C, LAYERS[model], T)
     else:
         T = STANDIN_T[merge].get(left) if subject.standin else None
-        wanted = selection(merge, lefts(subject)[left], subject.layers, T, left if T is None else None)
-    calibrated = calibration(subject.profile)
+        wanted = collapse(merge, lefts(subject)[left], subject.layers, T, left if T is None else None)
+    calibrated = sentences(subject.profile)
     return recipe(model, subject, limit, selection=wanted, calibration=calibrated, fidelity=merge, **fields)
 
 
@@ -121,7 +113,7 @@ def trained(model: str, subject: Subject, limit: int | None, merge: str = "paper
     if again:
         C = SETTINGS[model][left][0] if subject.printed else lefts(subject)[left]
         layers = AGAIN_LEFT[model] if subject.printed else again_left(subject)
-        next_one = selection(merge, C, 0, layers=layers)
+        next_one = collapse(merge, C, 0, layers=layers)
         training["reprune"] = {k: v for k, v in next_one.items() if k not in ("method", "H")}
     return collapsed(model, subject, limit, left, merge, training=training)
 
@@ -129,8 +121,8 @@ def trained(model: str, subject: Subject, limit: int | None, merge: str = "paper
 def unmerged(subject: Subject, limit: int | None) -> Recipe:
     """One model by Algorithm 1 with followers that just go, to as many layers."""
     left = main_left(subject)
-    wanted = selection("drop", lefts(subject)[left], subject.layers, layers=left)
-    return recipe(subject.model, subject, limit, selection=wanted, calibration=calibration(subject.profile))
+    wanted = collapse("drop", lefts(subject)[left], subject.layers, layers=left)
+    return recipe(subject.model, subject, limit, selection=wanted, calibration=sentences(subject.profile))
 
 
 def shortgpt(subject: Subject, limit: int | None) -> Recipe:

@@ -8,9 +8,10 @@ from functools import partial
 from reproductions import declare
 from reproductions.laco import columns, recipes
 from reproductions.laco.claims import CLAIMS, PAPERS
-from reproductions.laco.recipes import CODE, DENSE, LACO, collapsed, one_model, selection
+from reproductions.laco.recipes import CODE, DENSE, LACO, collapsed, one_model
 from reproductions.registry import Row, Table
 from reproductions.settings import Subject, recipe
+from reproductions.shared import collapse, sentences
 
 SHARES = "ratio % is recomputed from the printed number of layers left; the second column repeats it as printed."
 MERGES = (
@@ -56,8 +57,8 @@ def _search_rows(subject: Subject, limit: int | None, all_shares: bool = False) 
     model, found = subject.model, []
     for merge, name in (("paper", ""), ("code", CODE)):
         found += [(left, LACO + name, collapsed(model, subject, limit, left, merge)) for left in lefts]
-        wanted = selection(merge, 4, subject.layers, 0.65)
-        fields = {"selection": wanted, "calibration": recipes.calibration(subject.profile), "fidelity": merge}
+        wanted = collapse(merge, 4, subject.layers, 0.65)
+        fields = {"selection": wanted, "calibration": sentences(subject.profile), "fidelity": merge}
         left = {"paper": 16, "code": 8}[merge] if subject.standin else None
         found.append((left, LACO + PAPERS + name, recipe(model, subject, limit, **fields)))
     return one_model(subject, found)

@@ -17,6 +17,7 @@ HELD_OUT = 16  # windows of the 128
 NONE = "none"
 GHOSTED, REPLACEME = "Ghosted Layers", "ReplaceMe, least squares"
 REFIT, REFIT_LONG = "refitted, 3 layers (ours)", "refitted, 3 layers, ridge from held-out text (ours)"
+ATTENTION, SHARED = "refitted, o_proj of 3 layers (ours)", "refitted, o_proj of 3 layers and before the cut (ours)"
 REPAIRS: dict[str, dict | None] = {
     NONE: None,
     "Prune&Comp's factor": {"method": "magnitude-factor", "window_factor": "product"},
@@ -28,13 +29,20 @@ REPAIRS: dict[str, dict | None] = {
     "least-squares matrix, tokens weighted (ours)": least_squares("matrix"),
     "refitted, down_proj before the cut (ours)": {"method": "refit", "following": 0, "ridge": 1e-3},
     REFIT: {"method": "refit", "following": 3, "ridge": 1e-3},
+    ATTENTION: {"method": "refit", "following": 3, "ridge": 1e-3, "matrices": "attention"},
+    SHARED: {"method": "refit", "following": 3, "ridge": 1e-3, "matrices": "attention", "share": 0.5},
     REFIT_LONG: {"method": "refit", "following": 3, "ridge": 1e-3, "held_out": HELD_OUT},
 }
 # Those that go into the weights; what makes them better than no repair shows in plain checkpoints.
 RIVALS = tuple(name for name in REPAIRS if "(ours)" not in name and name != NONE)
-OURS = (REFIT, REFIT_LONG)
+OURS = (ATTENTION, SHARED, REFIT, REFIT_LONG)
 
 ONE_BY_ONE = "one by one, refitted after each (ours)"
+
+# What else the leaders calibrate on: another text, and other draws from both.
+OTHER_TEXT = {"paper": "ptb-validation", "standin": "standin-valid"}
+SEEDS = tuple(range(5))
+LEADERS = (GHOSTED, REPLACEME, ATTENTION)
 
 
 def selections(count: int) -> dict[str, dict]:
@@ -87,4 +95,27 @@ def league(subject: Subject, limit: int | None = None) -> list[Row]:
     for count in subject.counts(*SHARES, standin=STANDIN_COUNTS):
         for method, fields in _fields(subject, count):
             found.append(Row(model, label, f"{count}/{layers}", method, recipe(model, subject, limit, **fields)))
+    return found
+
+
+def drawn(repair: str, text: str, seed: int) -> str:
+    """How a row of `seeds` is called: by its repair, its calibration text and the seed that drew it."""
+    return f"{repair}, {text}, seed {seed}"
+
+
+def seeds(subject: Subject, limit: int | None = None) -> list[Row]:
+    """The leaders after one window, [L]'s on the league's budget, repaired from two texts and five draws of each."""
+    if subject.printed:
+        return []
+    model, label, layers = subject.model, subject.label, subject.layers
+    budget = BUDGET[subject.profile]
+    found = [Row(model, label, f"0/{layers}", "Dense", recipe(model, subject, limit), dense=True)]
+    for count in subject.counts(*SHARES[2:], standin=STANDIN_COUNTS[2:]):
+        chosen = {"selection": window(count) | {"calibration": budget}}
+        for repair in LEADERS:
+            for text, corpus in (("first text", budget["corpus"]), ("other text", OTHER_TEXT[subject.profile])):
+                for seed in SEEDS:
+                    fields = {"repair": REPAIRS[repair], "calibration": budget | {"corpus": corpus, "seed": seed}}
+                    one = recipe(model, subject, limit, **chosen, **fields)
+                    found.append(Row(model, label, f"{count}/{layers}", drawn(repair, text, seed), one))
     return found

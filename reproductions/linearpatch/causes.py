@@ -114,5 +114,4 @@ CAUSES = Table(
     "is ten times the median channel's. Rows of fewer tokens, and all below them, take their scales from 32 windows of 512 "
     "tokens (stand-in: 128), each with its first token; another text: PTB's validation text (stand-in: other docstrings).",
     draw="figures.causes:draw",
-    reference=CUT,
 )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reproductions.linearpatch.recipes import TOP_K
-from reproductions.shared import CALIBRATION, window
+from reproductions.shared import CALIBRATION, DISTILLING, streamline_layer, window
 
 # Table 4's rows as the reported numbers name them: model logits by KL, the replaced layers' output by MSE.
 FFN_MSE, FFN_KL = (f"LLM-Streamline(FFN) +FT, {target}" for target in ("layer output, MSE", "logits, KL"))
@@ -20,11 +20,6 @@ LAYER = "LLM-Streamline(layer) +FT, layer output, MSE (ours)"
 # LLM-Streamline's feed-forward network in the place of the window, before any training.
 FFN = {"method": "streamline-ffn"}
 
-# Section 4.2, for every method; the stand-in sees about a twentieth of the samples at twenty times the rate.
-TRAINING = {
-    "paper": {"samples": 5000, "learning_rate": 1e-4},
-    "standin": {"samples": 240, "learning_rate": 2e-3},
-}
 _LOGITS = {"target": "logits", "top_k": TOP_K}
 _OUTPUT = {"target": "output"}
 _DISTILLED = {"method": "linearpatch-distilled"}
@@ -34,23 +29,16 @@ _REPAIRS = {
     MSE: _DISTILLED | {"trainable": "matrix"} | _OUTPUT,
     DIAGONAL: _DISTILLED | {"trainable": "diagonal"} | _LOGITS,
     FULL: _DISTILLED | {"trainable": "matrix"} | _LOGITS,
-    LAYER: {"method": "streamline-layer"} | _OUTPUT,
     CODE_DIAGONAL: _DISTILLED | {"trainable": "matrix-from-diagonal"} | _LOGITS,
     PLAIN_DIAGONAL: _DISTILLED | {"trainable": "plain-diagonal"} | _LOGITS,
     FROM_MATRIX: _DISTILLED | {"trainable": "matrix", "kind": "matrix", "estimator": "least-squares"} | _LOGITS,
 }
-METHODS = tuple(_REPAIRS)
+METHODS = (FFN_MSE, FFN_KL, MSE, DIAGONAL, FULL, LAYER, CODE_DIAGONAL, PLAIN_DIAGONAL, FROM_MATRIX)
 
 
-def fields(method: str, count: int, profile: str) -> dict | None:
-    """A recipe's fields for a trained row of Table 4 by its name; None for one that is not implemented.
-
-    ``LAYER`` puts one layer in the place of count + 1, so that all rows lose as many layers.
-    """
-    if method not in _REPAIRS:
-        return None
-    return {
-        "selection": window(count + (method == LAYER)),
-        "calibration": CALIBRATION[profile],
-        "repair": _REPAIRS[method] | TRAINING[profile],
-    }
+def fields(method: str, count: int, profile: str) -> dict:
+    """A recipe's fields for a trained row of Table 4 by its name, one of METHODS."""
+    if method == LAYER:
+        return streamline_layer(count, profile)
+    repair = _REPAIRS[method] | DISTILLING[profile]
+    return {"selection": window(count), "calibration": CALIBRATION[profile], "repair": repair}

@@ -84,12 +84,16 @@ TABLES = [
                 claims.leads(
                     "4",
                     [*(f"{name} {LAST3}" for name in _ALPACA), row_name(*OURS[::2])],
-                    here=[row_name("BI", NONE), row_name("SLEB", NONE), f"PPL {LORA}", f"Taylor {LORA}"],
+                    here=[
+                        *(row_name(m, NONE) for m in ("BI", "SLEB", PRUNER, SLICEGPT)),
+                        *(f"{m} {LORA}" for m in ("PPL", "Taylor")),
+                    ],
                 ),
             ),
         ),
         note=f"{SIZES} ShortGPT and Shortened LLaMA are Table 1's BI, PPL and Taylor. Starred rows were taken over by the "
-        "paper, with normalised accuracies and averages over fewer tasks. LLM-Pruner and SliceGPT (ours) are not trained.",
+        "paper, with normalised accuracies and averages over fewer tasks. Of the rows (ours) beside them LLM-Streamline's "
+        "layer alone is trained.",
     ),
     table(
         "5",

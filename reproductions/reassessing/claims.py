@@ -20,6 +20,7 @@ from reproductions.checks import (
     every,
     where,
 )
+from reproductions.reassessing import neighbours
 from reproductions.reassessing.columns import AVERAGE, STANDIN_TEXT
 from reproductions.reassessing.recipes import FASTER
 from reproductions.reassessing.rows import HEAD, LAST1, LAST2, LAST3, LORA, NONE, QLORA, REVERSE, SEVEN
@@ -51,16 +52,20 @@ def highest(ours: str, others: Iterable[str], column: str = AVERAGE, lower: bool
 def leads(
     table: str, ours: Iterable[str], column: str = AVERAGE, *, lower: bool = False, here: Iterable[str] = ()
 ) -> Check:
-    """Each of ``ours`` is better than every other printed method of the table on the same model, at the nearest rate.
+    """Each of ``ours`` is better than every other method of the table on the same model, at the nearest rate.
 
-    Pruning rates are rarely the same there. here: methods that stand for the others on the stand-in.
+    Others are the printed ones and those beside them (`neighbours`); their rates are rarely the same. here: methods that
+    stand for the others on models that are not the paper's.
     """
     ours = set(ours)
 
     def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         cell = _in_points(cell)
-        printed = {name for number in reported.numbers("reassessing", table) for _, name in reported.row_names(number)}
-        others = sorted(({*printed, *here} - ours) - {"Dense"})
+        printed = reported.numbers("reassessing", table)
+        others = {name for number in printed for _, name in reported.row_names(number)} | set(
+            map(neighbours.name, printed)
+        )
+        others = sorted((others | {*here}) - ours - {"Dense"})
         found = []
         for model in dict.fromkeys(model for model, _ in settings):
             rates = [sparsity for name, sparsity in settings if name == model]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from common import model_registry
 from common.results import Recipe
 from reproductions import declare, reported, shapes
+from reproductions.reassessing.neighbours import PRUNER, SLICEGPT, count, count_of_parameters, neighbours
 from reproductions.reassessing.recipes import fields
 from reproductions.registry import Row
 from reproductions.settings import PAPER as PAPERS_MODELS
@@ -37,24 +38,8 @@ LORA, QLORA, HEAD = "+LoRA", "+QLoRA", "+lm_head"
 LAST1, LAST2, LAST3 = (f"{HEAD} & last {k}" for k in (1, 2, 3))
 OURS = (REVERSE, 4, LAST3)
 BASIC = ((REVERSE, 4, NONE), OURS)
-# Layers behind a printed rate. 21.88 % is 7 of 32; where 20 % is printed for 32 layers, which have no such share, the same.
-COUNTS = {"25%": 8, "12.50%": 4, "21.88%": 7, "34.38%": 11}
-COUNTS_OF_20 = {"llama-3-70b": 16, "llama-3-8b": 7, "codeqwen1.5-7b-chat": 7}
-# Methods that take parts out of layers, untrained. Every printed row of theirs, which the paper took from others, has a
-# neighbour of ours with as many parameters gone: LLM-Pruner's flags are fitted to 20 %. Table K gives no rate; there as much
-# goes as in the eight layers of its other rows.
-PRUNER, SLICEGPT = "LLM-Pruner", "SliceGPT"
-PRUNER_RATIOS = {"llama-3-8b": 0.291, "llama-3.1-8b-instruct": 0.291, "codeqwen1.5-7b-chat": 0.28}
-# Baselines that the paper took from others, so that nothing of ours stands for them, whatever their name.
+# Baselines that the paper took from others: whatever their name, no recipe of ours stands for them, but beside them.
 ONLY_REPORTED = {"6": ("ShortGPT",), "8": ("ShortGPT",), "G": ("ShortGPT",), "I": ("ShortGPT", "SLEB")}
-
-
-def count(model: str, number: reported.Number) -> int | None:
-    """How many layers a printed row removes; None where that cannot be told."""
-    exact = declare.removed_layers(number)
-    if exact is not None:
-        return exact
-    return COUNTS_OF_20.get(model) if number.sparsity == "20%" else COUNTS.get(number.sparsity)
 
 
 def printed(table: str, shape: Callable | None = None) -> Callable[[int | None], list[Row]]:
@@ -69,24 +54,12 @@ def printed(table: str, shape: Callable | None = None) -> Callable[[int | None],
         found = []
         for row in declare.rows(PAPER, table, shape=shape):
             number = by_key[row.label, row.sparsity, row.method]
-            found += [_with_recipe(row, number, table, limit), *_neighbours(row, number, limit)]
+            found.append(_with_recipe(row, number, table, limit))
+            if found[-1].status == REPORTED:
+                found += neighbours(row, number, limit)
         return found
 
     return rows
-
-
-def _neighbours(row: Row, number: reported.Number, limit: int | None) -> list[Row]:
-    """Ours beside a printed row of LLM-Pruner or SliceGPT."""
-    name = number.method.rstrip("*†‡")
-    if name == PRUNER:
-        ratio = PRUNER_RATIOS[row.model] if number.sparsity else pruner_ratio(8, 32)
-        made = llm_pruner(ratio, "paper")
-    elif name == SLICEGPT:
-        made = slicegpt("paper", ratio=round(float(number.sparsity.rstrip("%")) / 100, 4))
-    else:
-        return []
-    wanted = recipe(row.model, PAPERS_MODELS, limit, **made)
-    return [dataclasses.replace(row, method=f"{name} (ours)", recipe=wanted, shapes=None)]
 
 
 def _with_recipe(row: Row, number: reported.Number, table: str, limit: int | None) -> Row:
@@ -210,7 +183,7 @@ def trained_shape(model: str, number: reported.Number) -> Recipe:
 def rate_shape(model: str, number: reported.Number) -> Recipe | None:
     """Table 6: whole layers only; theirs is a share of the parameters, the paper's own a share of the layers."""
     facts = model_registry.get(model).facts
-    share = float(number.sparsity.rstrip("%")) / 100
     if number.method in ("ShortGPT", "LaCo"):
-        return shapes.recipe(model, round(share * facts["params"] / facts["layer_params"]))
+        return shapes.recipe(model, count_of_parameters(model, number))
+    share = float(number.sparsity.rstrip("%")) / 100
     return shapes.recipe(model, round(share * facts["layers"])) if number.method.startswith("Our") else None

@@ -17,7 +17,7 @@ from reproductions.audit.report import summary
 from reproductions.evidence import Evidence
 from reproductions.report import cells, claims, data, pictures, recipes, views
 from reproductions.report.papers import ABOUT
-from reproductions.report.prose import Prose, place
+from reproductions.report.prose import Prose, formula, place
 from reproductions.settings import PAPER, STANDIN
 
 HERE = Path(__file__).parent
@@ -105,7 +105,7 @@ class Site:
             )
         kinds = [*registry.PAPERS, *(registry.LEAGUE for _ in self._targets(registry.LEAGUE)[:1])]
         overviews = [{"title": declare.title_of(kind), "lines": self._lines(kind)} for kind in kinds]
-        league = self._headline(registry.LEAGUE, "PPL AVG") if registry.LEAGUE in self.grids else ("", "")
+        league = self._pictures(registry.get(registry.LEAGUE))[:1]
         guides = [{"name": path.stem, "title": views.heading(path)} for path in sorted(GUIDES.glob("i-*.md"))]
         new = self.prose.markdown(
             "\n".join(f"- {text}" for text in findings.ours(self.evidence.store)), "README.md", ""
@@ -192,7 +192,7 @@ class Site:
             "name": paper,
             "title": PAPER_NAMES[paper],
             "idea": about.idea,
-            "equation": about.equation,
+            "equation": formula(about.equation, "block"),
             "where": about.where,
             "code": self.prose.code_page(*where) if where else "",
             "figure": picture,
@@ -240,13 +240,8 @@ class Site:
         self._page(f"targets/{target}.html", "target.html", target=facts, filters=ours, here=here)
 
     def _pictures(self, table: registry.Table) -> list[dict]:
-        found = []
-        for path in sorted((ROOT / "figures" / "rendered").glob(f"{table.target}*.svg")):
-            rest = path.stem.removeprefix(table.target)
-            if table.draw and (not rest or rest.startswith("-")):
-                self.prose.figures.add(path.name)
-                whose = rest.lstrip("-") or "the stand-in"
-                found.append({"file": path.name, "alt": f"{table.title}, on {whose}"})
+        found = views.drawn(table)
+        self.prose.figures |= {picture["file"] for picture in found}
         return found
 
     def _recipe(self, digest: str) -> None:

@@ -7,10 +7,11 @@ import base64
 import json
 import posixpath
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
+from latex2mathml.converter import convert
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup, escape
@@ -143,8 +144,8 @@ class Prose:
         for cell in cells:
             text = "".join(cell["source"])
             if cell["cell_type"] == "markdown":
-                spelled = re.sub(r"\$\$?([^$]+?)\$\$?", r"`\1`", text)  # formulas stay as they are written
-                parts.append(str(self.markdown(spelled, file, root, code=False)))
+                without, formulas = _set_apart(text)
+                parts.append(_put_back(self.markdown(without, file, root, code=False), formulas))
                 continue
             parts.append(_block(text, "in"))
             for output in cell.get("outputs", []):
@@ -154,9 +155,36 @@ class Prose:
                     name = f"{path.stem}-{pictures}.png"
                     put(name, base64.b64decode("".join(data["image/png"])))
                     parts.append(f'<p><img src="{name}" alt="Output {pictures} of the notebook" loading="lazy"></p>')
+                elif "text/markdown" in data:
+                    parts.append(str(self.markdown("".join(data["text/markdown"]), file, root, code=False)))
                 else:
                     parts.append(_block("".join(output.get("text", data.get("text/plain", ""))), "out"))
         return Markup("\n".join(parts))  # noqa: S704
+
+
+def formula(tex: str, display: str = "inline") -> Markup:
+    """A TeX formula as MathML, which browsers draw by themselves. display: ``inline`` or ``block``."""
+    return Markup(convert(tex, display=display))  # noqa: S704 - texts of this repository
+
+
+def _set_apart(text: str) -> tuple[str, dict[str, Markup]]:
+    """A text with a word in the place of each formula (Markdown would read their signs), and what the words stand for."""
+    found: dict[str, Markup] = {}
+
+    def word(match: re.Match) -> str:
+        name = f"formula{len(found)}end"
+        found[name] = formula(match[1], "block") if match[0].startswith("$$") else formula(match[2])
+        return name
+
+    return re.sub(r"\$\$(.+?)\$\$|\$([^$]+?)\$", word, text, flags=re.S), found
+
+
+def _put_back(html: str, formulas: Mapping[str, Markup]) -> str:
+    """The formulas in their places; one that is a paragraph of its own may be wider than a narrow window."""
+    for name, found in formulas.items():
+        frame = f'<div class="wide" role="region" aria-label="Formula" tabindex="0">{found}</div>'
+        html = str(html).replace(f"<p>{name}</p>", frame).replace(name, str(found))
+    return html
 
 
 def _block(text: str, kind: str) -> str:

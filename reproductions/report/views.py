@@ -6,9 +6,12 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from reproductions import registry
+from common.results import ROOT
+from reproductions import registry, settings
 from reproductions.audit.engine import Finding
 from reproductions.report import cells, pictures
+
+FIGURES = ROOT / "figures" / "rendered"
 
 
 def heading(path: Path) -> str:
@@ -20,6 +23,14 @@ def verdicts(counts: dict[str, int]) -> Markup:
     """A bar of how many claims hold, are within noise, fail and are open."""
     words = {"yes": "hold", "noise": "within noise", "no": "fail", "open": "open"}
     return pictures.bar([(kind, counts[kind], word) for kind, word in words.items()])
+
+
+def drawn(table: registry.Table) -> list[dict]:
+    """A target's drawn figures as file and words, real models' first; none of some rows alone or of a quick look."""
+    named = {f"-{name}": settings.of_model(name).label for name in settings.PUBLISHED_MODELS} | {"": "the stand-in"}
+    files = {f"{table.target}{ending}.svg": whose for ending, whose in named.items()} if table.draw else {}
+    there = {file: whose for file, whose in files.items() if (FIGURES / file).is_file()}
+    return [{"file": file, "alt": f"{table.title}, on {whose}"} for file, whose in there.items()]
 
 
 def few(entries: list, better: str, most: int = 12) -> list:

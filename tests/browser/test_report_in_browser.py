@@ -159,6 +159,10 @@ def test_the_league_is_narrowed_and_sorted(opened):
     panel.locator("[data-row-without]").check()
     assert measured <= shown.count() < everything
     assert not any("(trained)" in text for text in shown.locator("th").all_inner_texts())
+    panel.locator("[data-row-plain]").check()
+    at = panel.locator("thead th").filter(has_text=re.compile("^loaded by")).evaluate("th => th.cellIndex")
+    assert all("Transformers" in text for text in shown.locator(f":nth-child({at + 1})").all_inner_texts())
+    panel.locator("[data-row-plain]").uncheck()
     panel.locator("[data-row-search]").fill("ghosted")
     names = shown.locator("th").all_inner_texts()
     assert names and all("Ghosted" in name for name in names)

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from common import checkpoint, models
 from common.product import main
 
-TOOLS = ("linearpatch", "prunecomp", "laco", "reassessing")
+TOOLS = ("linearpatch", "prunecomp", "laco", "reassessing", "refit")
 TEXT = "The layers of a model are removed. The stream is scaled by a factor that was measured on some text before.\n\n"
 
 
@@ -214,6 +214,18 @@ COMMON = [
     (["--text"], "expected one argument"),
 ]
 OWN = {
+    "refit": [
+        (["--cosine", "sine"], "invalid choice: 'sine'"),
+        (["--following", "-1"], "--following -1: use 0 to 1,000"),
+        (["--following", "few"], "invalid int value: 'few'"),
+        (["--ridge", "0"], "--ridge 0.0: use 1e-12 to 1,000,000"),
+        (["--ridge", "nan"], "--ridge nan: use 1e-12 to 1,000,000"),
+        (["--held-out", "-1"], "--held-out -1: use 0 to 100,000"),
+        (["--held-out", "4"], "--held-out 4 leaves none of the 4 samples"),
+        (["--stream", "--one-by-one"], "--one-by-one needs the whole model in memory"),
+        (["--stream", "--intercept"], "--intercept needs the whole model in memory"),
+        (["--text", "{folder}/short.txt"], "--text {folder}/short.txt: the calibration text has"),
+    ],
     "linearpatch": [
         (["--variant", "X"], "invalid choice: 'X'"),
         (["--patch", "round"], "invalid choice: 'round'"),

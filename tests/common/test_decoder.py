@@ -5,7 +5,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import common.decoder
-from common.decoder import SUPPORTED, Decoder
+from common.architectures import SUPPORTED
+from common.decoder import Decoder
 from common.errors import UserError
 from common.hooks import scale_stream
 from common.surgery import remove_layers, untie_embeddings

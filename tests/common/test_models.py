@@ -11,7 +11,7 @@ from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 from transformers import AutoModelForCausalLM
 
 from common import hub, models
-from common.decoder import SUPPORTED
+from common.architectures import SUPPORTED
 from common.errors import UserError
 
 PAPER = [name for name, spec in models.REGISTRY.items() if spec.profile == "paper"]

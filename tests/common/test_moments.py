@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from common import cholesky, moments
 from common.calibration import collect
 from common.decoder import Decoder
 from common.errors import UserError
 from common.hadamard import hadamard_matrix
-from common.moments import Moments, silent
+from common.moments import Moments, Regression, silent
 
 
 @pytest.fixture
@@ -126,3 +127,48 @@ def test_what_was_not_collected_is_named(states):
         found.least_squares(1, 4).matrix(-1)
     with pytest.raises(UserError, match="no element-wise ratio"):
         found.spread(0, 1)
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 30])
+def test_systems_are_solved_in_place_block_by_block(size, monkeypatch):
+    monkeypatch.setattr(cholesky, "BLOCK", 8)
+    rows = torch.randn(40, size, dtype=torch.float64, generator=torch.Generator().manual_seed(size))
+    matrix, right = rows.T @ rows + 0.1 * torch.eye(size, dtype=torch.float64), rows[:5].T.clone()
+    wanted, gained = torch.linalg.solve(matrix, right), (right * torch.linalg.solve(matrix, right)).sum().item()
+    factor, solution = matrix.clone(), right.clone()
+    assert cholesky.factor_(factor)
+    assert cholesky.solve_(factor, solution) == pytest.approx(gained, rel=1e-9)
+    torch.testing.assert_close(solution, wanted, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(factor.tril(), torch.linalg.cholesky(matrix), rtol=1e-10, atol=1e-12)
+
+
+def test_what_is_not_positive_definite_is_told(monkeypatch):
+    monkeypatch.setattr(cholesky, "BLOCK", 2)
+    assert not cholesky.factor_(torch.diag(torch.tensor([1.0, 2.0, 3.0, -1.0, 5.0], dtype=torch.float64)))
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("weights", ["none", "inverse-norm"])
+def test_a_regression_in_the_memory_of_its_sums_is_the_same(intercept, weights, monkeypatch):
+    monkeypatch.setattr(moments, "WIDE_BYTES", 8 * 12 * 5)  # five rows at a time
+    monkeypatch.setattr(cholesky, "BLOCK", 4)
+    generator = torch.Generator().manual_seed(3)
+    inputs, missing, target = (torch.randn(2, 24, n, generator=generator) for n in (12, 6, 6))
+    sums = Regression(intercept=intercept, weights=weights)
+    sums.add(inputs, missing + 1, target)
+    rows, lacks, wanted = (value.flatten(0, 1).double() for value in (inputs, missing + 1, target))
+    if intercept:
+        rows = torch.cat([rows, torch.ones(48, 1).double()], 1)
+    if weights == "inverse-norm":
+        rows, lacks = (value / wanted.norm(dim=1, keepdim=True) for value in (rows, lacks))
+    r = 0.01 * rows[:, :12].square().sum() / 12
+    damping = r.sqrt() * torch.eye(rows.shape[1]).double()
+    damping[12:] = 0
+    stacked = torch.cat([rows, damping]), torch.cat([lacks, torch.zeros(len(damping), 6).double()])
+    best = torch.linalg.lstsq(*stacked).solution
+    left = (lacks - rows @ best).square().sum().item()
+    torch.testing.assert_close(sums.solved(0.01), best, rtol=1e-6, atol=1e-8)
+    assert sums.left(best) == pytest.approx(left, rel=1e-6)
+    change, rest = sums.consumed(0.01)
+    torch.testing.assert_close(change, best, rtol=1e-6, atol=1e-8)
+    assert rest == pytest.approx(left, rel=1e-6) and sums.gram is None

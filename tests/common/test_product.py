@@ -15,7 +15,7 @@ from common.product import main, measure
 from papers.reassessing import sample_line_crops, select
 
 TEXT = "The layers of a model are removed. The stream is scaled by a factor that was measured on some text before.\n\n"
-PAPERS = ("linearpatch", "prunecomp", "laco", "reassessing")
+PAPERS = ("linearpatch", "prunecomp", "laco", "reassessing", "refit")
 
 
 @pytest.fixture(scope="module")

@@ -37,6 +37,8 @@ CASES = [
     ("prunecomp", "--remove", "2"),
     ("prunecomp", "--remove", "2", "--metric", "cl"),
     ("prunecomp", "--layers", "3,2", "--one-shot"),
+    ("refit", "--remove", "2"),
+    ("refit", "--layers", "1,3", "--following", "1", "--gate-up", "--held-out", "1"),
 ]
 
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from common import checkpoint, streaming
+from common.architectures import SUPPORTED, at_hand
 from common.calibration import collect, default_pairs
-from common.decoder import SUPPORTED, Decoder, at_hand
+from common.decoder import Decoder
 from common.errors import UserError
 from common.evaluation.multiple_choice import SharedContextLM
 from common.evaluation.perplexity import token_nlls

@@ -9,8 +9,9 @@ from conftest import ARCHITECTURES
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from common import checkpoint, importance, models
+from common.architectures import SUPPORTED
 from common.calibration import collect
-from common.decoder import SUPPORTED, Decoder
+from common.decoder import Decoder
 from common.errors import UserError
 from common.hooks import scale_stream
 from common.surgery import remove_layers, untie_embeddings

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from common import checkpoint, held
+from common import checkpoint, held, steps  # noqa: F401 - steps: those that recipes name
 from common.context import around, carry_out
 from common.errors import UserError
 from papers import refit
@@ -96,7 +96,9 @@ def test_held_out_samples_choose_the_ridge_and_all_samples_solve(pair):
 def test_where_nothing_helps_held_out_samples_the_matrix_stays(make_tiny, ids, monkeypatch):
     model = make_tiny("llama")
     dense = copy.deepcopy(model)
-    monkeypatch.setattr(refit, "RIDGES", (1e-12, float("inf")))  # one sample of 24 tokens, fitted without a ridge
+    monkeypatch.setattr(
+        refit.method, "RIDGES", (1e-12, float("inf"))
+    )  # one sample of 24 tokens, fitted without a ridge
     [report] = refit.refit(model, ids[:2], [2, 3], following=0, held_out=1)
     assert report["ridge"] == float("inf") and report["left"] == pytest.approx(report["error"])
     assert change(model, dense, DOWN, DOWN).abs().max() == 0
@@ -208,3 +210,48 @@ def test_a_recipes_options_reach_the_function(make_tiny, ids):
     options = {"following": 1, "ridge": 0.01, "held_out": 2, "gate_up": True}
     assert context.details["refitted"] == refit.refit_one_by_one(other, ids, [4, 2], **options)
     assert refit.Refit().to_json() == {"method": "refit", "following": 3, "ridge": 1e-3}  # as published
+
+
+def test_of_the_following_layers_only_the_matrices_that_are_named_change(pair, ids):
+    for matrices, changed in (("attention", "self_attn.o_proj"), ("mlp", "mlp.down_proj")):
+        model = copy.deepcopy(pair[0])
+        reports = refit.refit(model, ids, [2, 3], following=1, matrices=matrices)
+        assert [(report["layer"], report["matrix"]) for report in reports] == [(1, "mlp.down_proj"), (4, changed)]
+        kept = {0: 0, 1: 1, 2: 4, 3: 5}
+        for name, value in model.state_dict().items():
+            _, _, *rest = name.split(".")
+            other = f"model.layers.{kept[int(rest[0])]}.{'.'.join(rest[1:])}" if "layers" in name else name
+            same = torch.equal(value, pair[1].state_dict()[other])
+            assert same != (name in (f"{DOWN}.weight", f"model.layers.2.{changed}.weight")), name
+
+
+def test_o_proj_before_the_cut_takes_its_share_of_the_change_and_down_proj_the_rest(pair, ids):
+    model, dense = pair
+    attention, ridge, share = "model.layers.1.self_attn.o_proj", 1e-2, 0.5
+    reports = refit.refit(model, ids, [2, 3], following=0, ridge=ridge, share=share, batch_size=4)
+    assert [report["matrix"] for report in reports] == ["self_attn.o_proj", "mlp.down_proj"]
+    [(heads, _)] = seen(dense, ids, attention)
+    lacking = stream(dense, ids, 4) - stream(dense, ids, 2)
+    wanted = ridged(heads, share * lacking, ridge)
+    assert torch.allclose(change(model, dense, attention, attention), wanted, atol=1e-5 * wanted.abs().max().item())
+    # down_proj, on what the changed attention feeds it
+    between = copy.deepcopy(dense)
+    between.get_submodule(attention).weight.data = model.get_submodule(attention).weight.data
+    [(features, _)] = seen(between, ids, DOWN)
+    wanted = ridged(features, stream(dense, ids, 4) - stream(between, ids, 2), ridge)
+    assert torch.allclose(change(model, dense, DOWN, DOWN), wanted, atol=1e-4 * wanted.abs().max().item())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"matrices": "all"}, "matrices"),
+        ({"matrices": "attention", "gate_up": True}, "gate_up"),
+        ({"share": 1.5}, "share must be 0 to 1"),
+    ],
+)
+def test_choices_that_there_are_not_are_refused_and_nothing_is_lost(options, words, pair, ids):
+    model, dense = pair
+    with pytest.raises(UserError, match=words):
+        refit.refit(model, ids, [2], **options)
+    assert all(torch.equal(value, dense.state_dict()[name]) for name, value in model.state_dict().items())

@@ -8,6 +8,7 @@ import pytest
 import papers.linearpatch.measures  # noqa: F401 - its protocols
 from common.evaluation.perplexity import PROTOCOLS, joined_windows
 from common.results import Record, Store
+from figures.causes import ALONE, changes
 from reproductions import causes, registry, settings, show
 from reproductions.linearpatch import causes as declared
 
@@ -64,10 +65,11 @@ def store(tmp_path):
 
 
 def test_changes_are_paired(store):
-    found = show.changes(registry.get(TARGET), store[0], SMOLLM)
-    assert {key[2] for key in found} == {declared.CUT, declared.A, declared.D} and len(found) == 6
-    for (_, _, method), change in found.items():
-        value, low, high = change["WIKI-2"]
+    assert declared.CUT == ALONE
+    table = registry.get(TARGET)
+    found = changes(show.entries(table, store[0], SMOLLM, table.rows(SMOLLM)))
+    assert {key[2] for key in found} == {declared.A, declared.D} and len(found) == 4
+    for (_, _, method), (value, low, high) in found.items():
         mean = np.mean(store[1][method] - store[1][declared.CUT])
         assert value == pytest.approx(100 * math.expm1(mean), abs=1e-3)
         if method != declared.D:  # the same in every window: nothing is left to chance

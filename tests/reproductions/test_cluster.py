@@ -14,7 +14,7 @@ import pytest
 import stub_measure
 import submitit
 
-from common import claims
+from common import locks
 from common.errors import UserError
 from common.recipe import Recipe
 from common.results import ROOT, Store
@@ -66,7 +66,7 @@ def stub(tmp_path, monkeypatch):
 
 def recorded(store, work):
     found = {(e.recipe.hash, b): store.get(e.recipe, b) for e in work for b in e.benchmarks}
-    left = [path for path in store.user.rglob("*.claim") if claims.holder(path) is not None]
+    left = [path for path in store.user.rglob("*.lock") if locks.holder(path) is not None]
     assert not left, "somebody still measures"
     return sorted(key for key, record in found.items() if record is not None and record.status == "ok")
 
@@ -86,7 +86,7 @@ def test_two_at_once_measure_each_cell_once(stub, monkeypatch):
 
 def test_who_does_not_wait_leaves_what_another_measures(stub):
     (work,) = grid(1)
-    path = stub.store.claim_path(work.recipe, "copa")
+    path = stub.store.lock_path(work.recipe, "copa")
     path.parent.mkdir(parents=True)
     now = time.time()
     other = {"host": "elsewhere", "pid": 1, "started": 1, "time": now, "ends": now + 60, "job": ""}

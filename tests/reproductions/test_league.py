@@ -5,7 +5,9 @@ import itertools
 import pytest
 import torch
 
-from common.context import around, carry_out
+from common.context import Context, around, carry_out
+from common.recipe import Recipe
+from common.samplers import SAMPLERS
 from reproductions import benchmarks, registry, settings, steps  # noqa: F401 - steps: those that recipes name
 from reproductions.league import rows
 
@@ -21,7 +23,7 @@ def test_every_repair_stands_after_every_selection_at_every_number_on_one_budget
             assert (f"{count}/{layers}", rows.name(selection, repair)) in names
         budgets = {str(row.recipe.calibration) for row in found if not row.dense}
         assert len(budgets) == 1
-        assert len({row.recipe.hash for row in found}) == len(found) == 1 + 4 * (6 * 11 + 3)
+        assert len({row.recipe.hash for row in found}) == len(found) == 1 + 4 * (6 * 13 + 3)
     assert TABLE.rows("paper") == []
 
 
@@ -58,3 +60,29 @@ def test_a_row_says_what_it_cost_and_what_loads_it(method, loader, repaired, mak
     assert values["loaded by"] == loader
     assert values["calibration tokens"] == (ids.numel() if repaired else 0)
     assert values["seconds"] >= 0
+
+
+def test_the_draws_differ_in_what_the_repair_reads_alone():
+    for subject, counts in (("standin", 2), (settings.of_model("smollm2-135m-instruct"), 2)):
+        found = [row.recipe for row in registry.get("league-seeds").rows(subject) if not row.dense]
+        assert len(found) == len({one.hash for one in found}) == counts * len(rows.LEADERS) * 2 * len(rows.SEEDS)
+        chosen = {str(one.selection) for one in found}
+        assert len(chosen) == counts and all("seed" in one for one in chosen)
+        texts = {one.calibration["corpus"] for one in found}
+        assert len(texts) == 2 and len({(one.calibration["corpus"], one.calibration["seed"]) for one in found}) == 10
+
+
+def test_a_window_reads_its_own_text_where_it_has_one_and_the_repair_the_recipes(
+    make_tiny, tiny_tokenizer, monkeypatch
+):
+    read = []
+    ids = torch.randint(3, 320, (8, 24), generator=torch.Generator().manual_seed(0))
+    monkeypatch.setitem(SAMPLERS, "of-a-name", lambda context, entry: read.append(entry.corpus) or ids)
+    for own, first in ((None, "a"), ("b", "b")):
+        chosen = {"method": "window", "count": 2}
+        chosen |= {"calibration": {"corpus": own, "sampler": "of-a-name"}} if own else {}
+        fields = {"selection": chosen, "repair": rows.REPAIRS[rows.GHOSTED]}
+        recipe = Recipe("at hand", "at hand", calibration={"corpus": "a", "sampler": "of-a-name"}, **fields)
+        carry_out(Context(make_tiny("llama"), tiny_tokenizer, recipe, 0, keep=False))
+        assert read[0] == first and set(read[1:]) == {"a"}
+        read.clear()

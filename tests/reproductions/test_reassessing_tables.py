@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from common import model_registry
 from common.finetuning import Settings
 from common.recipe import PARTS
 from reproductions import reported, steps  # noqa: F401 - steps: those that recipes name
@@ -114,6 +115,52 @@ def test_claims_hold_of_the_reported_numbers_where_the_audit_says_so():
     assert verdict("B", "another data set") is True
     assert verdict("G", "lowest perplexity") is True
     assert verdict("H", "above the other") is True and verdict("I", "above every other") is True
+
+
+# (table, model, method, layers that go): printed rows of others' whose method is implemented here.
+BESIDE = {
+    ("4", "LLaMA-3.1-8B-It", "LaCo", 7),
+    ("4", "LLaMA-3.1-8B-It", "LLM-Streamline", 7),
+    ("4", "LLaMA-3-8B", "DeeperLayers", 8),
+    ("5", "LLaMA-3-70B", "ShortGPT", 16),
+    *(("6", "LLaMA-3.1-8B", method, n) for method in ("ShortGPT", "LaCo") for n in (4, 7, 13)),
+    *(("8", "LLaMA-3.1-8B", method, 7) for method in ("ShortGPT", "LaCo")),
+    ("G", "LLaMA-3-8B", "ShortGPT", 7),
+    ("H", "Mixtral-8x7B", "UMD", 5),
+    *(("I", "CodeQwen1.5-7B-Chat", method, 7) for method in ("ShortGPT", "UIDL", "SLEB")),
+}
+
+
+def test_beside_what_the_paper_took_from_others_stands_what_this_repository_makes_of_it():
+    found = set()
+    for number, table in BY_NUMBER.items():
+        rows = table.rows("paper", None)
+        for before, row in zip(rows, rows[1:]):
+            if before.status == REPORTED and row.recipe is not None and row.method.endswith("(ours)"):
+                name = row.method.removesuffix(" (ours)")
+                assert before.method.startswith(name) and before.sparsity == row.sparsity
+                chosen, repair = row.recipe.step("selection"), row.recipe.step("repair")
+                if name in ("LLM-Pruner", "SliceGPT"):
+                    continue
+                if name == "LaCo":
+                    removed = model_registry.get(row.model).facts["layers"] - chosen.layers
+                    assert removed % (chosen.C - 1) == 0  # whole merges
+                else:
+                    removed = chosen.count - (repair is not None)  # the trained layer stands in for one more
+                found.add((number, row.label, name, removed))
+    assert found == BESIDE and len(found) == 17
+
+
+def test_a_row_beside_a_printed_one_counts_against_the_papers_recipe():
+    claim = Claim("", claims.leads("8", ["Ours"], "GSM8K Acc %"))
+    cells = {("25%", "Ours"): 0.3, ("19.02%", "ShortGPT (ours)"): 0.2, ("20.12%", "SliceGPT (ours)"): 0.1}
+
+    def verdict():
+        return claim.check(lambda model, s, method, column: cells.get((s, method)), [("m", s) for s, _ in cells])
+
+    assert verdict() is True
+    cells["20.12%", "SliceGPT (ours)"] = 0.4
+    assert verdict() is False
 
 
 def test_a_method_is_held_against_the_others_at_the_nearest_rate():

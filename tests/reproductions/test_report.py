@@ -231,6 +231,25 @@ def test_strip_marks_what_is_removed():
     assert svg.title.get_text() == "2 of 6 layers removed: 1, 4" and len(svg.select("path.cut")) == 1
 
 
+def test_formulas_are_drawn_by_the_browser(site):
+    """Every formula of a notebook's source is MathML on its page, and no TeX is left in its text."""
+    formulas = re.compile(r"\$\$.+?\$\$|\$[^$]+\$", re.S)
+    for book in Path(prose.ROOT).glob("papers/*/*.ipynb"):
+        texts = ["".join(c["source"]) for c in json.loads(book.read_text())["cells"] if c["cell_type"] == "markdown"]
+        page = parsed(site / "notebooks" / f"{book.stem}.html")
+        found = page.select("math")
+        assert len(found) == sum(len(formulas.findall(text)) for text in texts)
+        assert not any("\\" in formula.get_text() for formula in found)  # a command that was not understood
+        prose_alone = " ".join(p.get_text() for p in page.select("main .prose > p, main .prose > ul"))
+        assert "$" not in prose_alone and "\\" not in prose_alone and "formula0end" not in prose_alone
+
+
+def test_a_formula_by_hand():
+    assert prose.formula(r"\frac{a}{b_1}").endswith(
+        "<mfrac><mrow><mi>a</mi></mrow><mrow><msub><mi>b</mi><mn>1</mn></msub></mrow></mfrac></mrow></math>"
+    )
+
+
 def test_names_in_texts_lead_to_their_lines():
     file, line = prose.place('method.select(variant="S")', "papers.linearpatch")
     assert file == "papers/linearpatch/method.py"

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from common import claims
+from common import locks
 from common.recipe import Recipe
 from common.results import ROOT, Store
 from reproductions import cluster
@@ -178,7 +178,7 @@ def test_a_node_that_is_lost_and_a_task_that_is_preempted_cost_no_record(slurm, 
     logs = "\n".join(f"{p.name}\n{p.read_text()}" for p in sorted((slurm.folder / "jobs").glob("*_log.out")))
     assert {cell for cell in cells if store.path(*_of(work, cell)).exists()} == cells, logs
     assert all(store.get(*_of(work, cell)).status == "ok" for cell in cells)
-    assert not [path for path in shared.rglob("*.claim") if claims.holder(path)]
+    assert not [path for path in shared.rglob("*.lock") if locks.holder(path)]
     again = {cell: times for cell, times in begun().items() if times > 1}
     assert set(begun()) == cells and len(again) <= 2 and all(times == 2 for times in again.values())
     restarts = [path.read_text() for path in (slurm.folder / "jobs").glob("*_log.out")]

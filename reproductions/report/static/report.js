@@ -149,7 +149,7 @@ const layerlab = (() => {
     }
   }
 
-  // A table's rows narrowed by a search, by a box that leaves some out, and by a select for every column of few words.
+  // A table's rows narrowed by a search, by boxes that leave some out, and by a select for every column of few words.
   function rowFilters(bar) {
     const table = $("table", bar.parentElement), rows = [...$("tbody", table).rows];
     const controls = [];
@@ -162,13 +162,15 @@ const layerlab = (() => {
       bar.insertBefore(make("label", {}, head.textContent.trim() + " ", select), $("output", bar));
       controls.push([select, at]);
     });
-    const search = $("[data-row-search]", bar), box = $("[data-row-without]", bar), measured = $("[data-row-measured]", bar);
+    const search = $("[data-row-search]", bar), box = $("[data-row-without]", bar), measured = $("[data-row-measured]", bar), plain = $("[data-row-plain]", bar);
+    const loader = $$("thead th", table).findIndex((head) => head.textContent.startsWith("loaded by"));
+    const loads = (row) => row.cells[loader]?.textContent.includes(plain.dataset.rowPlain);
     const update = () => {
       const words = wordsOf(search.value);
-      rows.forEach((row) => { row.hidden = !(matches(row.cells[0].textContent.toLowerCase(), words) && !(box.checked && row.cells[0].textContent.includes(box.dataset.rowWithout)) && !(measured.checked && "empty" in row.dataset) && controls.every(([s, at]) => !s.value || row.cells[at].textContent.trim() === s.value)); });
+      rows.forEach((row) => { row.hidden = !(matches(row.cells[0].textContent.toLowerCase(), words) && !(box.checked && row.cells[0].textContent.includes(box.dataset.rowWithout)) && !(measured.checked && "empty" in row.dataset) && !(plain.checked && !loads(row)) && controls.every(([s, at]) => !s.value || row.cells[at].textContent.trim() === s.value)); });
       $("output", bar).textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length} rows`;
     };
-    [search, box, measured, ...controls.map(([s]) => s)].forEach((control) => control.addEventListener("input", update));
+    [search, box, measured, plain, ...controls.map(([s]) => s)].forEach((control) => control.addEventListener("input", update));
     update();
   }
 

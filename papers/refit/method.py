@@ -11,10 +11,13 @@ T: the dense stream at the same place. `down_proj` of the last layer before the 
 and `down_proj` of the `following` kept layers, towards the dense stream after their attention and after their MLP. r is
 `ridge` times the mean eigenvalue of H'H: directions that calibration hardly shows are left as they are.
 
-Options: `gate_up` also refits those two matrices of each following layer, before its down_proj, towards the dense model's own
-values there. `intercept` regresses on a constant too, which becomes a bias where the config knows biases. `held_out` chooses
-r for every matrix on windows that its sums do not see. `one_by_one` removes layer after layer with a refit after each, always
-towards the dense model.
+Options: `matrices` says which of the following layers are refitted. down_proj reads almost three times as many features as
+o_proj: it fits the calibration text better and carries over to another one worse (`make league` shows both). `share`: o_proj
+before the cut is refitted too, first, towards what its attention wrote and this share of X[b] - X[a]. `gate_up` also refits
+those two matrices of each following layer, before its down_proj, towards the dense model's own values there. `intercept`
+regresses on a constant too, which becomes a bias where the config knows biases. `held_out` chooses r for every matrix on
+windows that its sums do not see. `one_by_one` removes layer after layer with a refit after each, always towards the dense
+model.
 
 Nothing is added and nothing is trained: the result is a plain checkpoint of the pruned shape. Every refitted matrix takes
 one pass through its layer; sums alone grow with the model, and states with the tokens only on disk (`common.held`).
@@ -29,51 +32,34 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from common import streaming
-from common.context import Context, work_folder
-from common.decoder import Decoder, at_hand
-from common.errors import UserError, UserValueError
+from common.architectures import SUPPORTED, at_hand
+from common.context import work_folder
+from common.decoder import Decoder
+from common.errors import UserError, UserValueError, unknown
 from common.held import Held
 from common.moments import Regression, check_weights, counted
 from common.progress import track
-from common.recipe import Repair, register
+from common.remembered import Stream
 from common.selection import check_layers
 from common.surgery import add_biases, remove_layers
 from common.watched import ATTENTION, GATE, MLP, UP, Watched
 
 FOLLOWING = 3
 RIDGE = 1e-3
+# Of the following layers: name -> their stages, matrices that read the same being one.
+MATRICES = {"both": ((ATTENTION,), (MLP,)), "attention": ((ATTENTION,),), "mlp": ((MLP,),)}
 # What `held_out` chooses from; infinite: the matrix stays as it is.
 RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, float("inf"))
-
-
-@register("refit")
-@dataclass(frozen=True)
-class Refit(Repair):
-    """Refits the output matrices around every cut; options: see `refit`.
-
-    one_by_one: the layers go in order of removal, with a refit after each (`refit_one_by_one`).
-    """
-
-    following: int = FOLLOWING
-    ridge: float = RIDGE
-    gate_up: bool | None = None
-    intercept: bool | None = None
-    held_out: int | None = None
-    weights: str | None = None
-    first: bool | None = None
-    one_by_one: bool | None = None
-
-    def apply(self, context: Context) -> None:
-        options = {name: value for name, value in self.to_json().items() if name not in ("method", "one_by_one")}
-        options |= {"batch_size": context.batch_size, "progress": context.progress}
-        method = refit_one_by_one if self.one_by_one else refit
-        context.details["refitted"] = method(context.model, context.windows(), context.removed, **options)
+# Inputs of a matrix from which on there is room for one H'H alone: two of 8,192 x 8,192 take a GB.
+LARGE = 8192
+ROWS = 1024  # of a matrix that are brought to float64 at once
 
 
 @dataclass(frozen=True)
@@ -84,6 +70,7 @@ class Fit:
     intercept: bool = False
     weights: str = "none"
     first: bool = True
+    share: float = 0.0
 
     def regression(self) -> Regression:
         return Regression(intercept=self.intercept, weights=self.weights)
@@ -97,6 +84,8 @@ def refit(
     *,
     following: int = FOLLOWING,
     ridge: float = RIDGE,
+    matrices: str = "both",
+    share: float = 0.0,
     gate_up: bool = False,
     intercept: bool = False,
     held_out: int = 0,
@@ -111,7 +100,9 @@ def refit(
 
     Args:
         ids: calibration tokens [samples, tokens].
-        following: kept layers after each cut whose matrices are refitted too; 0: `down_proj` before the cut alone.
+        following: kept layers after each cut whose matrices are refitted too; 0: those before the cut alone.
+        matrices: of the following layers, a name of `MATRICES`.
+        share: of the change across the cut that `o_proj` before it is asked for; 0: it stays as it is.
         held_out: so many of the last samples choose each matrix's ridge among RIDGES, in place of ``ridge``; the matrix is
             then solved on all samples.
         weights, first: how tokens count (`common.moments.Regression`), and whether a sample's first one does.
@@ -128,8 +119,11 @@ def refit(
     decoder = Decoder(model)
     removed = sorted(map(int, removed))
     check_layers(removed, len(removed), decoder.num_layers)
+    check_architecture(decoder.architecture)
     _check(decoder, ids, following, ridge, held_out, weights)
-    plan = _plan(decoder.num_layers, removed, following, gate_up)
+    if not 0 <= share <= 1:
+        raise UserValueError(f"share must be 0 to 1, not {share}")
+    plan = plan_of(decoder.num_layers, removed, following, stages_of(matrices, gate_up), share)
     reports: list[dict] = []
     if plan:
         if intercept:
@@ -137,7 +131,7 @@ def refit(
         split = len(ids) - held_out
         parts = [(ids[:split], False), (ids[split:], True)] if held_out else [(ids, False)]
         batches = [(batch, held) for part, held in parts for batch in part.split(batch_size)]
-        fit = Fit(ridge, intercept, weights, first)
+        fit = Fit(ridge, intercept, weights, first, share)
         origin = Decoder(dense) if dense is not None else decoder
         before = [layer for layer in range(min(plan)) if layer not in removed]
         streams = _Streams(decoder, origin, alive or range(decoder.num_layers), before, min(plan), batches, fit)
@@ -164,12 +158,20 @@ def refit_one_by_one(model: nn.Module, ids: Tensor, removed: Sequence[int], **op
     return reports
 
 
-def _check(decoder: Decoder, ids: Tensor, following: int, ridge: float, held_out: int, weights: str) -> None:
-    if decoder.spec.writers != (ATTENTION, MLP):
+def check_architecture(name: str) -> None:
+    """Refuse a model whose output matrices do not write into the stream themselves.
+
+    Raises:
+        UserError: names the architecture.
+    """
+    if name in SUPPORTED and SUPPORTED[name].writers != (ATTENTION, MLP):
         raise UserError(
-            f"architecture {decoder.architecture!r} cannot be refitted: its output matrices do not write into the stream "
+            f"architecture {name!r} cannot be refitted: its output matrices do not write into the stream "
             "themselves; use another repair"
         )
+
+
+def _check(decoder: Decoder, ids: Tensor, following: int, ridge: float, held_out: int, weights: str) -> None:
     if following < 0 or not 0 < ridge < float("inf"):
         raise UserValueError(f"following must be 0 or more and ridge a positive number, not {following} and {ridge}")
     if ids.ndim != 2 or not ids.numel():
@@ -182,37 +184,71 @@ def _check(decoder: Decoder, ids: Tensor, following: int, ridge: float, held_out
 def _add_biases(decoder: Decoder, names: Sequence[str]) -> None:
     """Biases for all layers of the kinds that are refitted; nothing changes if one of them cannot have any."""
     flags = sorted({"attention_bias" if name == ATTENTION else "mlp_bias" for name in names})
-    for flag in flags:
-        if not hasattr(decoder.config, flag):
-            raise UserError(
-                f"architecture {decoder.architecture!r} has no {flag} in its config; leave the intercept out"
-            )
+    check_biases(decoder.config, flags)
+    streaming.refuse(decoder.model, "a refit with intercepts")
     for flag in flags:
         add_biases(decoder.model, flag)
 
 
-def _plan(layers: int, removed: Sequence[int], following: int, gate_up: bool) -> dict[int, tuple[tuple[str, ...], ...]]:
+def check_biases(config, flags: Sequence[str] = ("attention_bias", "mlp_bias")) -> None:
+    """Refuse an architecture whose config does not know such biases.
+
+    Raises:
+        UserError: names it.
+    """
+    for flag in flags:
+        if not hasattr(config, flag):
+            raise UserError(f"architecture {config.model_type!r} has no {flag} in its config; leave the intercept out")
+
+
+def stages_of(matrices: str, gate_up: bool) -> tuple[tuple[str, ...], ...]:
+    """What is refitted of a following layer, in order; matrices of one stage read the same.
+
+    Raises:
+        UserError: a choice of matrices that there is not, or one that goes without gate_up.
+    """
+    if matrices not in MATRICES:
+        raise unknown("choice of matrices", matrices, MATRICES)
+    if gate_up and matrices == "attention":
+        raise UserValueError("gate_up refits what feeds down_proj; with matrices attention, leave it out")
+    stages = MATRICES[matrices]
+    return (*stages[:-1], (GATE, UP), stages[-1]) if gate_up else stages
+
+
+def plan_of(
+    layers: int, removed: Sequence[int], following: int, stages: Sequence[Sequence[str]], share: float
+) -> dict[int, Sequence[Sequence[str]]]:
     """Kept layer -> its stages in order: matrices that are refitted in one pass, since they read the same."""
-    whole = ((ATTENTION,), (GATE, UP), (MLP,)) if gate_up else ((ATTENTION,), (MLP,))
     plan, left = {}, 0
     for layer in range(layers):
         if layer in removed:
             left = following
             continue
-        stages = whole if left else ((MLP,),) if layer + 1 in removed else ()
+        own = list(stages) if left else []
+        if layer + 1 in removed:  # whatever else, this layer makes good the cut
+            attention = share > 0 or (ATTENTION,) in own
+            own = (
+                [(ATTENTION,)] * attention + [stage for stage in own if stage not in ((ATTENTION,), (MLP,))] + [(MLP,)]
+            )
         left = max(left - 1, 0)
-        if stages:
-            plan[layer] = stages
+        if own:
+            plan[layer] = own
     return plan
 
 
 @dataclass
 class _Batch:
-    """One batch's streams at one place of the model, on the host. held: whether it only chooses ridges."""
+    """One batch's streams at one place of the model, on the host.
 
+    held: whether it only chooses ridges. out, ahead: the dense stream after the layer there, and after the layers that are
+    removed behind it.
+    """
+
+    ids: Tensor
     held: bool
     dense: Tensor
     repaired: Tensor
+    out: Tensor | None = None
     ahead: Tensor | None = None
     targets: dict[str, Tensor] = field(default_factory=dict)
 
@@ -233,16 +269,23 @@ class _Streams:
         self.decoder, self.origin, self.fit = decoder, origin, fit
         self.alive = [*alive, origin.num_layers]  # the dense boundary behind the last layer
         self.pool = Held(work_folder(), origin.model.streamed.states if origin.streamed else None)
+        self.stream = Stream(origin)
         tokens = [ids for ids, _ in batches]
         starts = owns = self._through(origin, tokens, range(self.alive[first]))
         if origin is not decoder or len(before) < first:
             owns = self._through(decoder, tokens, before)
-        self.batches = [_Batch(held, *states) for (_, held), *states in zip(batches, starts, owns, strict=True)]
+        self.batches = [_Batch(ids, held, *states) for (ids, held), *states in zip(batches, starts, owns, strict=True)]
 
     def _through(self, decoder: Decoder, tokens: Sequence[Tensor], layers: Sequence[int]) -> list[Tensor]:
         """What leaves these layers, of each batch of tokens."""
         if not decoder.streamed:
-            return [self.pool.keep(decoder.run(decoder.embed_tokens(ids), layers=list(layers))) for ids in tokens]
+            stream, found = self.stream if decoder is self.origin else Stream(decoder), []
+            for ids in tokens:
+                hidden = decoder.embed_tokens(ids)
+                for layer in layers:
+                    hidden = stream.following(ids, hidden, layer)
+                found.append(self.pool.keep(hidden))
+            return found
         states = [self.pool.keep(decoder.embed_tokens(ids)) for ids in tokens]
         for layer in layers:  # each is read once
             states = [self.pool.keep(decoder.run(state.to(decoder.device), layers=[layer])) for state in states]
@@ -252,52 +295,70 @@ class _Streams:
         """Take both streams through a kept layer, whose matrices are refitted on the way; ``after``: the next kept one."""
         own, ahead = self.alive[layer], self.alive[after]
         wanted = {name for stage in stages for name in stage} - {MLP}
-        for batch in self.batches:
+        for batch in self.batches if wanted else ():
             with Watched(self.origin.layers[own]) as seen:
                 out = self.origin.run(batch.dense.to(self.origin.device), own, own + 1)
-            batch.ahead = self.pool.keep(out)
+            batch.ahead = batch.out = self.pool.keep(out)
             batch.targets = {name: self.pool.keep(seen.value(name, out)) for name in wanted}
-        for gone in range(own + 1, ahead):
+        for passed in range(own + bool(wanted), ahead):
             for batch in self.batches:
-                batch.ahead = self.pool.keep(self.origin.run(batch.ahead.to(self.origin.device), gone, gone + 1))
+                before = (batch.dense if passed == own else batch.ahead).to(self.origin.device)
+                batch.ahead = self.pool.keep(self.stream.following(batch.ids, before, passed))
         for batch in self.batches:
             batch.targets[MLP] = batch.ahead
+            if self.fit.share and ahead > own + 1:
+                change = batch.ahead.float() - batch.out.float()
+                batch.targets[ATTENTION] = self.pool.keep(batch.targets[ATTENTION].float() + self.fit.share * change)
         reports = [report for stage in stages for report in self._stage(layer, stage)]
         for batch in self.batches:
             out = self.decoder.run(batch.repaired.to(self.decoder.device), layer, layer + 1)
-            batch.dense, batch.repaired, batch.targets = batch.ahead, self.pool.keep(out), {}
+            batch.dense, batch.repaired, batch.out, batch.targets = batch.ahead, self.pool.keep(out), None, {}
         return reports
 
     def _stage(self, layer: int, names: Sequence[str]) -> list[dict]:
         """Refit matrices that read the same, in one pass; gate and up share H'H."""
         sums = {(name, held): self.fit.regression() for name in names for held in {b.held for b in self.batches}}
-        for batch in self.batches:
-            with Watched(self.decoder.layers[layer]) as seen:
-                out = self.decoder.run(batch.repaired.to(self.decoder.device), layer, layer + 1)
-            for name in names:
-                target = batch.targets[name].to(out.device, torch.float32)
-                keep = counted(out[..., 0], first=self.fit.first)
-                missing = target - seen.value(name, out).float()
-                sums[name, batch.held].add(seen.inputs[name], missing, target, keep, gram=name == names[0])
+        with _alone(self.decoder):
+            for batch in self.batches:
+                with Watched(self.decoder.layers[layer]) as seen:
+                    out = self.decoder.run(batch.repaired.to(self.decoder.device), layer, layer + 1)
+                for name in names:
+                    target = batch.targets[name].to(out.device, torch.float32)
+                    keep = counted(out[..., 0], first=self.fit.first)
+                    missing = target - seen.value(name, out).float()
+                    sums[name, batch.held].add(seen.inputs[name], missing, target, keep, gram=name == names[0])
         for (_, held), one in sums.items():
             one.gram = sums[names[0], held].gram
-        return [self._write(layer, name, sums[name, False], sums.get((name, True))) for name in names]
+        return [self._write(layer, name, sums.pop((name, False)), sums.get((name, True))) for name in names]
 
     def _write(self, layer: int, name: str, sums: Regression, held: Regression | None) -> dict:
-        ridge, chosen = self.fit.ridge, {}
+        if self.decoder.streamed:  # its memory goes to the sums
+            self.decoder.model.streamed.let_go()
+        ridge, chosen, error = self.fit.ridge, {}, sums.error
         if held is not None:
             lefts = {r: held.left(_change(sums, r)) / held.target for r in RIDGES}
             ridge = min(lefts, key=lefts.__getitem__)
             chosen = {"ridge": ridge, "held_out": lefts[ridge]}
             sums = sums.with_(held)
-        change = _change(sums, ridge)
+            error = sums.error
+        if held is None and name == MLP and len(sums.gram) >= LARGE:
+            change, left = sums.consumed(ridge)
+        else:
+            change = _change(sums, ridge)
+            left = sums.left(change)
         linear = at_hand(self.decoder.layers[layer]).get_submodule(name)
         rows = change[:-1] if sums.intercept else change
-        linear.weight.copy_(linear.weight.double() + rows.T.to(linear.weight.device))
+        for own, part in zip(linear.weight.split(ROWS), rows.split(ROWS, 1), strict=True):
+            own.copy_(own.double() + part.T.to(own.device))
         if sums.intercept:
             linear.bias.copy_(linear.bias.double() + change[-1].to(linear.bias.device))
-        shares = {"error": sums.error / sums.target, "left": sums.left(change) / sums.target}
+        shares = {"error": error / sums.target, "left": left / sums.target}
         return {"layer": self.alive[layer], "matrix": name} | shares | chosen
+
+
+def _alone(decoder: Decoder) -> AbstractContextManager:
+    """Where layers are read as they are called: none is read ahead inside, since sums need the room."""
+    return decoder.model.streamed.alone() if decoder.streamed else nullcontext()
 
 
 def _change(sums: Regression, ridge: float) -> Tensor:

@@ -1,11 +1,11 @@
-"""Claims on work that several processes, perhaps of several machines, could do: a file beside what the work is to leave.
+"""Locks on work that several processes, perhaps of several machines, could do: a file beside what the work is to leave.
 
-    with claimed(path) as mine:        # waits while another process has it
+    with locked(path) as waited:       # waits while another process has it
         ...
 
 The file is made with O_CREAT | O_EXCL and says who has the work: host, process, time. It is stale once its process is gone
 from its own host, or, seen from another host, once its time is up: a job's limit, else `LIMIT`. A batch job that is started
-again (preempted, or its node lost) finds its own claims and goes on with them. Kills therefore hold up nobody for longer.
+again (preempted, or its node lost) finds its own locks and goes on with them. Kills therefore hold up nobody for longer.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from filelock import FileLock
 
 log = logging.getLogger(__name__)
 
-LIMIT = 24 * 3600.0  # seconds that a claim counts on other hosts, where no job's limit is known
+LIMIT = 24 * 3600.0  # seconds that a lock counts on other hosts, where no job's limit is known
 ENDS = "LAYERLAB_JOB_ENDS"  # environment: when this job is killed at the latest, in seconds since the epoch
 _SKEW = 60.0  # seconds that two hosts' clocks, or a file and its content, may be apart
-_PAUSE = 0.5  # seconds between two looks at another's claim
+_PAUSE = 0.5  # seconds between two looks at another's lock
 _JOB = (("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"), ("SLURM_JOB_ID",))
 
 
@@ -58,7 +58,7 @@ class Holder:
 
 
 def take(path: Path) -> bool:
-    """Claim the work that the file `path` stands for; whether it is ours now. A stale claim is taken over.
+    """Take the work that the file `path` stands for; whether it is ours now. A stale lock is taken over.
 
     Raises:
         OSError: the file cannot be written.
@@ -68,8 +68,8 @@ def take(path: Path) -> bool:
         return True
     if holder(path) is not None:
         return False
-    # Of several that find a stale claim one at a time replaces it, and looks again first.
-    with FileLock(path.parent / ".claims.lock"):
+    # Of several that find a stale lock one at a time replaces it, and looks again first.
+    with FileLock(path.parent / ".taking-over"):
         if path.exists() and holder(path) is None:
             log.info("%s: its process is gone; taking its work over", path)
             path.unlink(missing_ok=True)
@@ -77,7 +77,7 @@ def take(path: Path) -> bool:
 
 
 def release(path: Path) -> None:
-    """Give up a claim of our own; another's that has taken it over stays."""
+    """Give up a lock of our own; another's that has taken it over stays."""
     found = _read(path)
     if found is not None and (found.host, found.pid) == (socket.gethostname(), os.getpid()):
         path.unlink(missing_ok=True)
@@ -92,10 +92,10 @@ def holder(path: Path) -> Holder | None:
 
 
 @contextmanager
-def claimed(path: Path) -> Iterator[bool]:
+def locked(path: Path) -> Iterator[bool]:
     """Inside, the work is ours alone; waits for whoever has it.
 
-    Yields whether another process had it before: what it has left is then to be looked for. Where no claim can be written
+    Yields whether another process had it before: what it has left is then to be looked for. Where no lock can be written
     the work goes on without.
     """
     waited = False
@@ -106,7 +106,7 @@ def claimed(path: Path) -> Iterator[bool]:
             waited = True
             time.sleep(_PAUSE)
     except OSError as error:
-        log.debug("no claim in %s: %s", path, error.strerror)
+        log.debug("no lock in %s: %s", path, error.strerror)
         yield waited
         return
     try:

@@ -1,4 +1,4 @@
-"""Claims: one holder at a time, whatever is killed."""
+"""Locks: one holder at a time, whatever is killed."""
 
 import json
 import os
@@ -11,24 +11,24 @@ import time
 
 import pytest
 
-from common import claims
+from common import locks
 from common.results import ROOT
 
 HOLD = """import sys, time
 from pathlib import Path
-from common import claims
-print(claims.take(Path(sys.argv[1])), flush=True)
+from common import locks
+print(locks.take(Path(sys.argv[1])), flush=True)
 """
 
 
 @pytest.fixture
 def path(tmp_path):
-    return tmp_path / "cell.claim"
+    return tmp_path / "cell.lock"
 
 
 @pytest.fixture
 def started():
-    """started(path, then="...") -> a process that says whether it got the claim and then does something; ended afterwards."""
+    """started(path, then="...") -> a process that says whether it got the lock and then does something; ended afterwards."""
     running = []
 
     def start(path, then="time.sleep(600)"):
@@ -49,70 +49,70 @@ def foreign(path, **fields):
     path.write_text(json.dumps(content | fields))
 
 
-def test_a_claim_is_had_once_until_it_is_released(path):
-    assert claims.take(path) and not claims.take(path)
-    assert claims.holder(path).pid == os.getpid() and claims.holder(path).host == socket.gethostname()
-    claims.release(path)
-    assert not path.exists() and claims.take(path)
+def test_a_lock_is_had_once_until_it_is_released(path):
+    assert locks.take(path) and not locks.take(path)
+    assert locks.holder(path).pid == os.getpid() and locks.holder(path).host == socket.gethostname()
+    locks.release(path)
+    assert not path.exists() and locks.take(path)
 
 
-def test_a_killed_processes_claim_is_taken_over_and_a_living_ones_not(path, started):
+def test_a_killed_processes_lock_is_taken_over_and_a_living_ones_not(path, started):
     process = started(path)
     assert process.stdout.readline() == "True\n"
-    assert not claims.take(path)
-    claims.release(path)  # it is not ours to release
-    assert claims.holder(path).pid == process.pid
+    assert not locks.take(path)
+    locks.release(path)  # it is not ours to release
+    assert locks.holder(path).pid == process.pid
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert claims.take(path) and claims.holder(path).pid == os.getpid()
+    assert locks.take(path) and locks.holder(path).pid == os.getpid()
 
 
-def test_of_several_that_find_a_stale_claim_one_gets_it(path, started):
+def test_of_several_that_find_a_stale_lock_one_gets_it(path, started):
     foreign(path, host=socket.gethostname(), pid=2**22 + 1)
     found = [started(path) for _ in range(4)]
     assert sorted(process.stdout.readline() for process in found) == ["False\n"] * 3 + ["True\n"]
 
 
-def test_another_hosts_claim_counts_until_its_job_must_have_ended(path):
+def test_another_hosts_lock_counts_until_its_job_must_have_ended(path):
     foreign(path)
-    assert not claims.take(path)
+    assert not locks.take(path)
     foreign(path, ends=time.time() - 3600)
-    assert claims.take(path)
+    assert locks.take(path)
 
 
 def test_a_job_that_is_started_again_goes_on_with_its_own(path, monkeypatch):
     foreign(path, job="17_3")
-    assert not claims.take(path)
+    assert not locks.take(path)
     monkeypatch.setenv("SLURM_JOB_ID", "20")
     monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "17")
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "4")
-    assert not claims.take(path)
+    assert not locks.take(path)
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
-    assert claims.take(path) and claims.holder(path).job == "17_3"
+    assert locks.take(path) and locks.holder(path).job == "17_3"
 
 
 def test_a_number_of_a_process_that_came_again_is_another_process(path):
-    assert claims.take(path)
+    assert locks.take(path)
     content = json.loads(path.read_text())
     path.write_text(json.dumps(content | {"started": content["started"] - 1}))
-    assert claims.holder(path) is None
+    assert locks.holder(path) is None
 
 
-def test_a_claim_that_is_being_written_counts_and_one_never_finished_does_not(path):
+def test_a_lock_that_is_being_written_counts_and_one_never_finished_does_not(path):
     path.write_text("")
-    assert not claims.take(path)
+    assert not locks.take(path)
     os.utime(path, (time.time() - 3600,) * 2)
-    assert claims.take(path)
+    assert locks.take(path)
 
 
-def test_the_jobs_limit_is_the_claims(path, monkeypatch):
-    monkeypatch.setenv(claims.ENDS, "12345.5")
-    claims.take(path)
+def test_the_jobs_limit_is_the_locks(path, monkeypatch):
+    monkeypatch.setenv(locks.ENDS, "12345.5")
+    locks.take(path)
     assert json.loads(path.read_text())["ends"] == 12345.5
 
 
 def test_who_waits_learns_that_it_has_waited(path, monkeypatch):
-    monkeypatch.setattr(claims, "_PAUSE", 0.01)
+    monkeypatch.setattr(locks, "_PAUSE", 0.01)
     order = []
     foreign(path)
 
@@ -122,15 +122,15 @@ def test_who_waits_learns_that_it_has_waited(path, monkeypatch):
 
     timer = threading.Timer(0.2, finish)
     timer.start()
-    with claims.claimed(path) as waited:
+    with locks.locked(path) as waited:
         order.append(waited)
     timer.join()
     assert order == ["finished", True] and not path.exists()
-    with claims.claimed(path) as waited:
+    with locks.locked(path) as waited:
         assert not waited
 
 
-def test_where_no_claim_can_be_written_work_goes_on(tmp_path):
+def test_where_no_lock_can_be_written_work_goes_on(tmp_path):
     (tmp_path / "file").touch()
-    with claims.claimed(tmp_path / "file" / "cell.claim") as waited:
+    with locks.locked(tmp_path / "file" / "cell.lock") as waited:
         assert not waited

@@ -1,0 +1,104 @@
+"""Layer executions of a table's evaluations with kept states, against evaluating row by row: exact, from published records.
+
+    python benchmarks/executions.py
+
+A row's model is evaluated on the test sets of its columns, every batch through each of its layers: that is row by row, and
+the papers' way. With `common.evaluation.prefix_store` a batch starts at the deepest state that a row before it has left. Here
+the store itself is asked, with digests made of what records say was removed, patched, fused, refitted or trained, and a
+number in place of a state; the numbers are calls for each batch of a test set, summed over the table's different models.
+Published records of the stand-in only: which layers go on other models takes their weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from common.evaluation.state_files import StateFiles
+from common.ratios import Ratio, hand_over
+from common.recipe import Recipe
+from common.results import Store
+from common.standin.tasks import COLUMNS as TASKS
+from reproductions import registry, settings
+
+
+def parting(recipe: Recipe, details: Mapping, kept: list[int]) -> tuple[int, int]:
+    """(changed, ends) of a recipe's model: the position of its first layer that is not the original's, and how many layers
+    are covered by digests, which end before hooks and modules of ours."""
+    changed = ends = len(kept)
+    for report in details.get("refitted", ()):
+        changed = min(changed, kept.index(report["layer"]))
+    for patch in details.get("patches", ()):
+        ends = min(ends, patch["position"])
+    for replaced in details.get("replaced", ()):
+        ends = min(ends, replaced["position"])
+    if details.get("laco"):
+        changed = min(changed, min(details["removed"]) - 1)  # what follows a layer is merged into it
+    for training in (recipe.training, (recipe.selection or {}).get("tune")):
+        if training:
+            options = training.get("settings") or training
+            changed = min(changed, len(kept) - options["last"]) if options.get("method") == "partial" else 0
+    return changed, ends
+
+
+def chain(
+    name: str, kept: list[int], changed: int, ends: int, cuts: Sequence[tuple[int, float]] = ()
+) -> dict[int, str]:
+    """{k: what tells X[k] from others}, as `prefix_store.weights_chain`: the layers before, and whose they are.
+
+    cuts: positions and factors that are fused into all that writes into the stream before them, the embedding first.
+    """
+    gains = [math.prod(factor for position, factor in cuts if position > layer) for layer in range(-1, len(kept))]
+    depths = range(1, min(len(kept), ends + 1))
+    return {k: repr((kept[:k], gains[: k + 1])) if k <= changed else f"{name} {k}" for k in depths}
+
+
+def with_states(models: list[tuple[dict[int, str], int]]) -> int:
+    """Layer calls for one batch through models (digests, layers) one after the other."""
+    store, calls = StateFiles(), 0
+    for digests, layers in models:
+        wanted = sorted(store.begin(digests, layers)) if digests else []
+        start = store.deepest(digests, "batch")[0] if digests else 0
+        calls += layers - start
+        for depth in wanted:
+            if depth > start:
+                store.put(digests[depth], "batch", torch.zeros(1))
+    return calls
+
+
+def models_of(table: registry.Table, store: Store) -> list[tuple[dict[int, str], int]]:
+    """A table's different models in the order in which they are evaluated, as far as records tell what they are."""
+    columns = [column.benchmark for column in table.columns_for(settings.STANDIN) if column.benchmark]
+    read = [name for name in columns if name.partition("@")[0] in {"perplexity", *TASKS}]
+    found = {}
+    for row in table.rows(settings.STANDIN) if read else []:
+        record = row.recipe and store.get(row.recipe, read[0])
+        if record is None or record.status != "ok" or row.recipe.hash in found:
+            continue
+        layers = settings.STANDIN.layers
+        kept = [layer for layer in range(layers) if layer not in record.details.get("removed", ())]
+        changed, ends = parting(row.recipe, record.details, kept)
+        cuts = record.details.get("cuts", ())
+        found[row.recipe.hash] = chain(row.recipe.hash, kept, changed, ends, cuts), len(kept)
+    return list(found.values())
+
+
+def main() -> None:
+    store, totals = Store(), [0, 0]
+    print(f"{'target':28} {'models':>6} {'row by row':>11} {'with states':>12} {'ratio':>6}")
+    for table in registry.targets().values():
+        models = models_of(table, store)
+        if len(models) < 2:
+            continue
+        alone, shared = sum(layers for _, layers in models), with_states(models)
+        totals = [totals[0] + alone, totals[1] + shared]
+        print(f"{table.target:28} {len(models):6} {alone:11} {shared:12} {shared / alone:6.2f}")
+        what = f"evaluating {table.target}'s {len(models)} models on the stand-in: layer executions a batch"
+        hand_over(Ratio(what, str(shared), shared / alone, "row by row", dtype=""))
+    print(f"{'all':28} {'':6} {totals[0]:11} {totals[1]:12} {totals[1] / totals[0]:6.2f}")
+
+
+if __name__ == "__main__":
+    main()

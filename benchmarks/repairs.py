@@ -1,0 +1,150 @@
+"""What each repair in closed form costs, against one bare forward pass over its calibration tokens.
+
+    python benchmarks/repairs.py [--channels 576 4096] [--repeats 2] [--dtype bfloat16]
+
+Random weights: C = 576 is SmolLM2-135M's shape (30 layers, 7 go), C = 4096 LLaMA-2-7B's, of whose 32 layers only 6 are there
+(1 goes), so that memory and time suffice; there a repair is dearer beside the pass than at full depth.
+
+ratio       of the whole repair as recipes carry it out (passes, sums, solving, surgery) to the dense model's body over the
+            same tokens, once; LinearPatch's one pass also chooses the layers
+each token  the same of what one token more costs, from runs on all and on half the tokens: what many tokens come to
+fixed       seconds that do not depend on the number of tokens: solving, mostly
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from common.baselines.ghosted import ghost
+from common.baselines.replaceme import replace_me
+from common.decoder import Decoder
+from common.ratios import Ratio, hand_over
+from papers import linearpatch
+from papers.refit import refit
+
+VOCABULARY = 512  # the head is no part of any pass
+GOALS = {"LinearPatch": 1.15}  # calibration near the bare pass
+GOAL = 1.7  # of least squares
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model's, what goes of it, and [samples, tokens] of calibration. layers: that are built."""
+
+    intermediate: int
+    heads: tuple[int, int]
+    layers: int
+    removed: range
+    windows: tuple[int, int]
+
+
+SHAPES = {
+    576: Shape(1536, (9, 3), 30, range(15, 22), (16, 256)),
+    4096: Shape(11008, (32, 32), 6, range(2, 3), (4, 128)),
+}
+# What is run on half the tokens too, where channels are many: solving takes the same time for either.
+CHEAP = ("LinearPatch", "Ghosted Layers", "ReplaceMe")
+
+
+def build(channels: int, dtype: torch.dtype) -> nn.Module:
+    """Layers of one random layer's weights: nothing measured here depends on them."""
+    shape = SHAPES[channels]
+    config = LlamaConfig(
+        hidden_size=channels,
+        intermediate_size=shape.intermediate,
+        num_attention_heads=shape.heads[0],
+        num_key_value_heads=shape.heads[1],
+        num_hidden_layers=1,
+        vocab_size=VOCABULARY,
+        pad_token_id=None,
+    )
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(config).eval().to(dtype).requires_grad_(False)
+    config.num_hidden_layers = shape.layers
+    model.model.layers.extend(copy.deepcopy(model.model.layers[0]) for _ in range(shape.layers - 1))
+    for index, layer in enumerate(model.model.layers):
+        layer.self_attn.layer_idx = index
+    return model
+
+
+def bare(model: nn.Module, ids: Tensor, removed: range) -> None:
+    decoder = Decoder(model)
+    for batch in ids.split(8):
+        decoder.run(decoder.embed_tokens(batch))
+
+
+def replaceme(model: nn.Module, ids: Tensor, removed: range) -> None:
+    replace_me(model, ids, removed, alpha=1e-6)  # without, fewer tokens than channels are refused
+
+
+REPAIRS: dict[str, Callable[[nn.Module, Tensor, range], object]] = {
+    "bare": bare,
+    "LinearPatch": lambda model, ids, removed: linearpatch.prune(model, ids, len(removed)),
+    "Ghosted Layers": lambda model, ids, removed: ghost(model, ids, removed),
+    "ReplaceMe": replaceme,
+    "refit, following 0": lambda model, ids, removed: refit(model, ids, removed, following=0),
+    "refit, following 3": lambda model, ids, removed: refit(model, ids, removed, following=3),
+}
+
+
+def measure(channels: int, repeats: int, dtype: torch.dtype) -> dict[str, tuple[float, float | None]]:
+    """{repair: seconds on all tokens, on half of them (None: not run)}, the least of the repeats."""
+    shape, model = SHAPES[channels], build(channels, dtype)
+    ids = torch.randint(VOCABULARY, shape.windows, generator=torch.Generator().manual_seed(0))
+    found: dict[tuple[str, bool], float] = {}
+    with torch.no_grad():
+        bare(model, ids[:1], shape.removed)  # first calls allocate what is kept
+        for _ in range(repeats):
+            for name, repair in REPAIRS.items():
+                few = channels < 1024 or name in (*CHEAP, "bare")
+                for half in (False, True) if few else (False,):
+                    own = model if name == "bare" else copy.deepcopy(model)
+                    started = time.perf_counter()
+                    repair(own, ids[: len(ids) // 2] if half else ids, shape.removed)
+                    seconds = time.perf_counter() - started
+                    found[name, half] = min(seconds, found.get((name, half), seconds))
+    return {name: (found[name, False], found.get((name, True))) for name in REPAIRS}
+
+
+def show(channels: int, found: dict[str, tuple[float, float | None]], dtype: str) -> None:
+    """Print and hand over a shape's rows."""
+    shape = SHAPES[channels]
+    samples, length = shape.windows
+    setting = f"C = {channels}, {len(shape.removed)} of {shape.layers} layers"
+    print(f"{setting}, {samples} x {length} tokens, {dtype}, {torch.get_num_threads()} threads")
+    whole, half = found.pop("bare")
+    print(f"{'bare':20} {whole:8.2f} s")
+    for name, (seconds, few) in found.items():
+        known = {"baseline": "bare forward pass over the same tokens", "most": GOALS.get(name, GOAL), "dtype": dtype}
+        line = f"{name:20} {seconds:8.2f} s {seconds / whole:6.2f} x bare"
+        hand_over(Ratio(f"{name}, {setting}, {samples * length} tokens", f"{seconds:.2f} s", seconds / whole, **known))
+        if few is not None:
+            each, fixed = (seconds - few) / (whole - half), max(2 * few - seconds, 0.0)
+            line += f"   each token {each:5.2f}   fixed {fixed:6.2f} s"
+            hand_over(Ratio(f"{name}, {setting}, each further token", f"{fixed:.2f} s fixed", each, **known))
+        print(line, flush=True)
+
+
+def main() -> None:
+    """Print the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--channels", type=int, nargs="+", choices=sorted(SHAPES), default=sorted(SHAPES))
+    parser.add_argument("--repeats", type=int, default=2, help="of the smaller shape; the larger runs once")
+    parser.add_argument("--dtype", default="bfloat16", choices=("float32", "bfloat16"))
+    chosen = parser.parse_args()
+    torch.set_flush_denormal(True)
+    for channels in chosen.channels:
+        found = measure(channels, chosen.repeats if channels < 1024 else 1, getattr(torch, chosen.dtype))
+        show(channels, found, chosen.dtype)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,246 @@
+"""Every benchmark in one run, and its ratios as benchmarks/README.md: `make benchmarks`, `make benchmarks ONLY=scoring`.
+
+Each script runs in a process of its own, one after the other, and prints what it prints; its ratios come back as lines of
+JSON (`common.ratios`) and are kept in benchmarks/results, a file a script, from which the page is written. A script that
+fails has a row that says why, and the others go on. ONLY=a,b runs those alone; all other rows stay, with their own date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+import torch
+
+from common.errors import UserError, unknown
+from common.ratios import VARIABLE, Ratio
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+LIMIT = 3600  # seconds that a script may take
+EDGE = 2048  # of the matrices whose product gives the peak
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One script with its arguments. usual: part of a run that names none. needs: ``cuda`` or ''."""
+
+    name: str
+    arguments: tuple[str, ...] = ()
+    usual: bool = True
+    needs: str = ""
+    script: str = ""
+
+    def command(self, folder: Path) -> list[str]:
+        return [str(folder / (self.script or f"{self.name}.py")), *self.arguments]
+
+
+ENTRIES = (
+    Entry("scoring"),
+    Entry("multiple_choice"),
+    Entry("calibration"),
+    Entry("repairs"),
+    Entry("executions"),
+    Entry("search"),
+    Entry("prunecomp"),
+    Entry("laco"),
+    Entry("distillation"),
+    Entry("finetuning"),
+    Entry("hadamard"),
+    Entry("patch_cost"),
+    Entry("cluster"),
+    Entry("larger_than_memory", ("--fresh",)),
+    Entry(
+        "seven_billion",
+        ("--shape", "llama-2-7b", "--limit", "3", "--samples", "4", "--length", "128", "--windows", "4"),
+        usual=False,
+        script="larger_than_memory.py",
+    ),
+    Entry("gpu_shapes", usual=False, needs="cuda"),
+)
+
+
+def machine() -> dict:
+    """The CPU (and GPU), the cores that this process may use, and what they reach on matrix products, GFLOP/s by type."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    found = {"cpu": _cpu(), "cores": cores, "torch": torch.__version__, "gflops": {}}
+    if torch.cuda.is_available():
+        found["gpu"] = torch.cuda.get_device_name()
+    for dtype in (torch.float32, torch.bfloat16):
+        matrix = torch.ones(EDGE, EDGE, dtype=dtype)
+        seconds = []
+        for _ in range(4):
+            started = time.perf_counter()
+            matrix @ matrix
+            seconds.append(time.perf_counter() - started)
+        found["gflops"][str(dtype).removeprefix("torch.")] = round(2e-9 * EDGE**3 / min(seconds))
+    return found
+
+
+def _cpu() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor() or platform.machine()
+    match = re.search(r"^model name\s*: (.*)$", text, re.M)
+    return match[1] if match else platform.machine()
+
+
+def run(entries: Sequence[Entry], only: Sequence[str], folder: Path, known: dict | None = None) -> list[str]:
+    """Run the usual entries, or those in ``only``, keep what each hands over, and write the page; names of those that failed.
+
+    folder: holds the scripts, results/ and README.md. known: the machine; None: looked at now.
+
+    Raises:
+        UserError: ``only`` names what there is not.
+    """
+    names = [entry.name for entry in entries]
+    for name in only:
+        if name not in names:
+            raise unknown("benchmark", name, names)
+    known, failed = known or machine(), []
+    for entry in entries:
+        if entry.name not in only if only else not entry.usual:
+            continue
+        if entry.needs == "cuda" and not torch.cuda.is_available():
+            print(f"== {entry.name}: not run, there is no CUDA device", flush=True)
+            continue
+        print(f"== {entry.name}", flush=True)
+        result = measured(entry, folder) | {"date": date.today().isoformat(), "machine": known}
+        path = folder / "results" / f"{entry.name}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(result, indent=1) + "\n")
+        if "failed" in result:
+            failed.append(entry.name)
+            print(f"failed: {result['failed']}", flush=True)
+        (folder / "README.md").write_text(
+            page(entries, folder)
+        )  # now, so that a run that is cut off has shown something
+    (folder / "README.md").write_text(page(entries, folder))
+    return failed
+
+
+def measured(entry: Entry, folder: Path) -> dict:
+    """Run one script: its rows, the seconds it took, or why it failed."""
+    with tempfile.TemporaryDirectory() as work:
+        rows, errors = Path(work, "rows"), Path(work, "errors")
+        rows.touch()
+        paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        environment = os.environ | {VARIABLE: str(rows), "PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"}
+        started, reason = time.perf_counter(), ""
+        with errors.open("w") as stream:
+            try:
+                done = subprocess.run(
+                    [sys.executable, *entry.command(folder)], env=environment, stderr=stream, timeout=LIMIT
+                )
+                status = done.returncode
+            except subprocess.TimeoutExpired:
+                status, reason = 124, f"took more than {LIMIT // 60} minutes"
+        seconds = round(time.perf_counter() - started, 1)
+        said = errors.read_text(errors="replace")
+        found = [json.loads(line) for line in rows.read_text().splitlines()]
+    if status:
+        sys.stderr.write(said)
+        lines = [line for line in said.splitlines() if line.strip()]
+        reason = reason or (lines[-1].strip() if lines else f"exit status {status}")
+        return {"failed": reason.replace(str(ROOT), ".").replace(str(Path.home()), "~")[:200], "seconds": seconds}
+    if not found:
+        return {"failed": "it handed no ratios over", "seconds": seconds}
+    return {"rows": found, "seconds": seconds}
+
+
+def page(entries: Sequence[Entry], folder: Path) -> str:
+    """README.md, from the results that are there."""
+    results = {entry.name: _read(folder / "results" / f"{entry.name}.json") for entry in entries}
+    machines: list[dict] = []
+    for result in filter(None, results.values()):
+        if result["machine"] not in machines:
+            machines.append(result["machine"])
+    lines = [
+        "# Benchmarks",
+        "",
+        "Written by `make benchmarks` (`make benchmarks ONLY=scoring,search`: some of them); do not edit. Each ratio is to",
+        "a baseline measured by the same script in the same run. Machine: see below, with what was computed in.",
+        "",
+        "| Benchmark | What | Measured | Ratio | Goal | Baseline | Machine | Date |",
+        "| --- | --- | --- | ---: | --- | --- | --- | --- |",
+    ]
+    for entry in entries:
+        lines += _rows(entry, results[entry.name], machines)
+    lines += ["", f"| Machine | CPU | Cores | Products of matrices {EDGE} x {EDGE}, GFLOP/s | torch |"]
+    lines.append("| --- | --- | ---: | --- | --- |")
+    for number, one in enumerate(machines):
+        peak = ", ".join(f"{dtype} {rate}" for dtype, rate in one["gflops"].items())
+        cpu = " and ".join(filter(None, [one["cpu"], one.get("gpu")]))
+        lines.append(f"| {_letter(number)} | {cpu} | {one['cores']} | {peak} | {one['torch']} |")
+    lines += ["", "| Benchmark | Command | Seconds |", "| --- | --- | ---: |"]
+    for entry in entries:
+        result = results[entry.name]
+        command = shlex.join(["python", *entry.command(Path("benchmarks"))])
+        lines.append(f"| {entry.name} | `{command}` | {result['seconds'] if result else ''} |")
+    return "\n".join(lines) + "\n"
+
+
+def _rows(entry: Entry, result: dict | None, machines: list[dict]) -> list[str]:
+    if result is None:
+        needs = "needs a CUDA device; " if entry.needs else ""
+        return [f"| {entry.name} | not run: {needs}`make benchmarks ONLY={entry.name}` | | | | | | |"]
+    letter = _letter(machines.index(result["machine"]))
+    if "failed" in result:
+        return [f"| {entry.name} | failed: {_plain(result['failed'])} | | | | | {letter} | {result['date']} |"]
+    found = []
+    for row in result["rows"]:
+        threads = row.pop("threads")
+        one = Ratio(**row)
+        on = ", ".join(filter(None, [letter, one.dtype, f"{threads} thread{'s' * (threads > 1)}" if threads else ""]))
+        cells = [entry.name, one.what, one.measured, f"{one.ratio:.3g}", _goal(one), one.baseline, on, result["date"]]
+        found.append(f"| {' | '.join(map(_plain, cells))} |")
+    return found
+
+
+def _goal(ratio: Ratio) -> str:
+    bounds = [f"≥ {ratio.least:g}"] if ratio.least is not None else []
+    bounds += [f"≤ {ratio.most:g}"] if ratio.most is not None else []
+    return f"{', '.join(bounds)}: {'met' if ratio.met else 'missed'}" if bounds else ""
+
+
+def _letter(number: int) -> str:
+    return chr(ord("A") + number)
+
+
+def _plain(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _read(path: Path) -> dict | None:
+    return json.loads(path.read_text()) if path.is_file() else None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("only", nargs="*", metavar="NAME", help=f"any of {', '.join(e.name for e in ENTRIES)}")
+    options = parser.parse_args(arguments)
+    only = [name for part in options.only for name in re.split(r"[,\s]+", part) if name]
+    try:
+        failed = run(ENTRIES, only, HERE)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(f"written to {(HERE / 'README.md').relative_to(ROOT)}" + (f"; failed: {', '.join(failed)}" if failed else ""))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""``python -m papers.refit``: remove layers of a model of yours and refit what is around the cut. `--help` says how."""
+
+from __future__ import annotations
+
+import sys
+
+from common import launch
+from common.context import around
+from common.errors import UserError
+from common.flags import Flag
+from common.product import Job, Method, main
+from common.steps import Window
+from papers.refit.cost import Cost
+from papers.refit.method import check_architecture, check_biases
+from papers.refit.steps import Refit
+
+
+def check(job: Job) -> None:
+    """Refuse what cannot be refitted, and cut the windows.
+
+    Raises:
+        UserError: an architecture, patches, biases that the config does not know, as many held-out windows as there are.
+    """
+    options = job.options
+    check_architecture(job.config.model_type)
+    if (job.source / "patches.json").exists():
+        raise UserError("the model carries patches; refit the model that they were made for")
+    if options.intercept:
+        check_biases(job.config)
+    if (options.held_out or 0) >= options.samples:
+        raise UserError(f"--held-out {options.held_out} leaves none of the {options.samples} samples; use fewer")
+    for name in ("one-by-one", "intercept"):
+        if options.stream is not None and getattr(options, name.replace("-", "_")):
+            raise UserError(f"--{name} needs the whole model in memory; leave --stream out")
+    job.windows  # noqa: B018 - read now
+
+
+def apply(job: Job) -> dict:
+    """Choose, remove and refit; the facts are the layers, and what each matrix left."""
+    context = around(job.model, job.tokenizer, job.windows, fidelity=job.options.fidelity)
+    removed = job.given
+    if removed is None:
+        removed = list(Window(count=job.count, exclude_ends=True, **job.asked(Window)).choose(context))
+    job.chosen(removed)
+    context.details["removed"] = removed
+    Refit(**job.asked(Refit)).apply(context)
+    count = len(context.details["refitted"])
+    job.notes.append(f"{count} output matrices were refitted in closed form; nothing was added, nothing trained")
+    return context.details
+
+
+METHOD = Method(
+    paper="refit",
+    title="Refit",
+    description="layers whose output resembles their input are removed, and the output matrices around the cut are refitted "
+    "by ridge regression towards the whole model's stream, one after the other; a plain checkpoint, no training.",
+    apply=apply,
+    flags=(
+        Flag(Window, "cosine"),
+        Flag(Refit, "following"),
+        Flag(Refit, "ridge"),
+        Flag(Refit, "matrices", default="attention"),
+        Flag(Refit, "share"),
+        Flag(Refit, "held_out", "held-out"),
+        Flag(Refit, "gate_up", "gate-up"),
+        Flag(Refit, "intercept"),
+        Flag(Refit, "one_by_one", "one-by-one"),
+    ),
+    check=check,
+    passes=lambda job: (job.given is None) + Cost.of(job).passes,
+    beside=lambda job: (Cost.of(job).operations, Cost.of(job).bytes),
+)
+
+if __name__ == "__main__":
+    sys.exit(launch.run(main, METHOD))

@@ -1,0 +1,100 @@
+"""Ours beside rows that the paper took from others: what this repository's implementation of the method gives there.
+
+Untrained but for LLM-Streamline's layer, as the sources of these rows have them. Settings that a row does not say are those
+of this paper's other rows, or of the tables that share the method (`reproductions.shared`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from common import model_registry
+from reproductions import declare, reported
+from reproductions.reassessing.recipes import fields
+from reproductions.registry import Row
+from reproductions.settings import PAPER, recipe
+from reproductions.shared import (
+    CALIBRATION,
+    collapse,
+    llm_pruner,
+    merged_at_once,
+    pruner_ratio,
+    sentences,
+    slicegpt,
+    streamline_layer,
+    window,
+)
+
+OURS = " (ours)"  # behind a method's name
+# Methods that take parts out of layers: as many parameters go as in the printed row. LLM-Pruner's flags are fitted to 20 %.
+# Table K gives no rate; there as much goes as in the eight layers of its other rows.
+PRUNER, SLICEGPT = "LLM-Pruner", "SliceGPT"
+PRUNER_RATIOS = {"llama-3-8b": 0.291, "llama-3.1-8b-instruct": 0.291, "codeqwen1.5-7b-chat": 0.28}
+# Layers behind a printed rate. 21.88 % is 7 of 32; where 20 % is printed for 32 layers, which have no such share, the same.
+COUNTS = {"25%": 8, "12.50%": 4, "21.88%": 7, "34.38%": 11}
+COUNTS_OF_20 = {"llama-3-70b": 16, "llama-3-8b": 7, "llama-3.1-8b-instruct": 7, "codeqwen1.5-7b-chat": 7}
+
+
+def count(model: str, number: reported.Number) -> int | None:
+    """How many layers a printed row removes; None where that cannot be told."""
+    exact = declare.removed_layers(number)
+    if exact is not None:
+        return exact
+    return COUNTS_OF_20.get(model) if number.sparsity == "20%" else COUNTS.get(number.sparsity)
+
+
+def count_of_parameters(model: str, number: reported.Number) -> int:
+    """How many layers hold the share of the parameters that a row prints."""
+    facts = model_registry.get(model).facts
+    return round(float(number.sparsity.rstrip("%")) / 100 * facts["params"] / facts["layer_params"])
+
+
+def _untrained(metric: str) -> Callable[[str, int], dict]:
+    return lambda model, removed: fields(metric, removed, "", "paper")
+
+
+def _uidl(model: str, removed: int) -> dict:
+    return {"selection": window(removed, "last-token-angle"), "calibration": CALIBRATION["paper"]}
+
+
+def _laco(model: str, removed: int) -> dict:
+    layers = model_registry.get(model).facts["layers"]
+    chosen = collapse("paper", merged_at_once(removed), layers, layers=layers - removed)
+    return {"selection": chosen, "calibration": sentences("paper")}
+
+
+# How a method is called -> f(registry name, layers that go) -> a recipe's fields. UMD is LLM-Drop's removal of whole layers
+# by block influence, DeeperLayers is UIDL.
+WHOLE_LAYERS = {
+    "ShortGPT": _untrained("BI"),
+    "UMD": _untrained("BI"),
+    "SLEB": _untrained("SLEB"),
+    "UIDL": _uidl,
+    "DeeperLayers": _uidl,
+    "LaCo": _laco,
+    "LLM-Streamline": lambda model, removed: streamline_layer(removed, "paper"),
+}
+
+
+def _method(number: reported.Number) -> str:
+    return number.method.rstrip("*†‡")  # footnotes say where a row was taken from
+
+
+def name(number: reported.Number) -> str:
+    """How the row of ours beside a printed one is called."""
+    return _method(number) + OURS
+
+
+def neighbours(row: Row, number: reported.Number, limit: int | None) -> list[Row]:
+    """The row of ours beside a printed one without a recipe; none where its method is not implemented."""
+    method = _method(number)
+    if method == PRUNER:
+        made = llm_pruner(PRUNER_RATIOS[row.model] if number.sparsity else pruner_ratio(8, 32), "paper")
+    elif method == SLICEGPT:
+        made = slicegpt("paper", ratio=round(float(number.sparsity.rstrip("%")) / 100, 4))
+    elif method in WHOLE_LAYERS:
+        made = WHOLE_LAYERS[method](row.model, count(row.model, number) or count_of_parameters(row.model, number))
+    else:
+        return []
+    return [dataclasses.replace(row, method=name(number), recipe=recipe(row.model, PAPER, limit, **made), shapes=None)]

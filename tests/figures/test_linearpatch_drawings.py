@@ -1,0 +1,43 @@
+"""LinearPatch's drawings: what an axis leaves out is marked."""
+
+import matplotlib.pyplot as plt
+import pytest
+
+from figures import linearpatch
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    plt.close("all")
+
+
+def entry(alone):
+    channels = {"plain": {name: [1.0, 2.0, 3.0] for name in ("before", "after", "scaled")}}
+    curves = {"none": alone, "d": [12.0, 10.0, 11.0], "A": [11.5, 10.0, 10.5]}
+    records = {
+        "magnitudes": {"details": {"window": [1, 3], "channels": channels}},
+        "alpha": {"details": {"alphas": [0.5, 1.0, 1.5], "curves": curves}},
+    }
+    return {"model": "m", "sparsity": "2/6", "method": "observed", "records": records}
+
+
+def drawn(alone):
+    """(heights of the breaks, as shares of the axis; labels; limits) of the panel of perplexities."""
+    axes = linearpatch.figure1b([entry(alone)], "standin").axes[1]
+    gaps = [line for line in axes.lines if line.get_color() == "white" and line.get_transform() == axes.transAxes]
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    return [sum(gap.get_ydata()) / 2 for gap in gaps], labels, axes.get_ylim()
+
+
+def test_a_curve_that_leaves_figure_1b_has_a_break_above_and_says_how_far_it_goes():
+    breaks, labels, (low, high) = drawn([125.0, 40.0, 12.0])
+    assert low < 10 and 12 < high < 40  # the others are told apart
+    assert len(breaks) == 2 and min(breaks) < 0.1 and max(breaks) > 0.9
+    assert labels[0] == "cut alone, up to 125" and not any("up to" in label for label in labels[1:])
+
+
+def test_where_no_curve_leaves_it_figure_1b_is_cut_off_below_alone():
+    breaks, labels, (low, high) = drawn([13.0, 12.0, 14.0])
+    assert len(breaks) == 1 and breaks[0] < 0.1 and low > 0 and high > 14
+    assert not any("up to" in label for label in labels)

@@ -1,0 +1,165 @@
+"""The benchmarks' runner, on stub scripts: ratios reach the page, a failure has a row, and ONLY keeps the other rows."""
+
+import copy
+import importlib.util
+import json
+import sys
+
+import pytest
+import torch
+
+from common.calibration import collect
+from common.decoder import Decoder
+from common.errors import UserError
+from common.evaluation import prefix_store
+from common.evaluation.state_files import StateFiles
+from common.ratios import Ratio
+from common.recipe import Recipe
+from common.results import ROOT
+from common.surgery import remove_layers
+from papers import refit
+from papers.linearpatch.patch import patch_cuts
+from papers.prunecomp import prune_and_compensate
+
+
+def script(name):
+    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", ROOT / "benchmarks" / f"{name}.py")
+    found = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
+    spec.loader.exec_module(found)
+    return found
+
+
+runner, executions = script("run"), script("executions")
+
+GOOD = """
+from common.ratios import Ratio, hand_over
+hand_over(Ratio("passes", "{value} s", {value} / 2, "a bare pass", most=1.5))
+hand_over(Ratio("calls", "7", 0.25, "a naive loop", dtype=""))
+"""
+BAD = "import sys; print('some warning', file=sys.stderr); sys.exit('error: the text ends | too early')"
+MACHINE = {"cpu": "a slow one", "cores": 2, "torch": "2", "gflops": {"float32": 190}}
+ENTRIES = (
+    runner.Entry("one"),
+    runner.Entry("broken"),
+    runner.Entry("two", ("--tokens", "8")),
+    runner.Entry("large", usual=False),
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "one.py").write_text(GOOD.format(value=4))
+    (tmp_path / "two.py").write_text(GOOD.format(value=2) + "import sys; assert sys.argv[1:] == ['--tokens', '8']")
+    (tmp_path / "broken.py").write_text(BAD)
+    (tmp_path / "large.py").write_text("raise SystemExit('nobody asked for this')")
+    return tmp_path
+
+
+def rows(folder):
+    """{first cell: the other cells of its rows} of the page's first table."""
+    found = {}
+    for line in (folder / "README.md").read_text().split("| Machine | CPU")[0].splitlines():
+        if line.startswith("| ") and not line.startswith(("| ---", "| Benchmark")):
+            name, *cells = (cell.strip() for cell in line.replace("\\|", "/").strip("|").split("|"))
+            found.setdefault(name, []).append(cells)
+    return found
+
+
+def test_ratios_end_on_the_page_and_a_failure_is_a_row(folder):
+    assert runner.run(ENTRIES, (), folder, MACHINE) == ["broken"]
+    found = rows(folder)
+    assert [cells[:5] for cells in found["one"]] == [
+        ["passes", "4 s", "2", "≤ 1.5: missed", "a bare pass"],
+        ["calls", "7", "0.25", "", "a naive loop"],
+    ]
+    assert found["two"][0][2:4] == ["1", "≤ 1.5: met"]
+    assert [cells[0] for cells in found["broken"]] == ["failed: error: the text ends / too early"]
+    assert found["large"][0][0].startswith("not run")
+    text = (folder / "README.md").read_text()
+    assert "| A | a slow one | 2 | float32 190 |" in text and "python benchmarks/two.py --tokens 8" in text
+
+
+def test_only_some_are_run_and_the_other_rows_stay_with_their_date(folder):
+    runner.run(ENTRIES, (), folder, MACHINE)
+    path = folder / "results" / "two.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"date": "2001-02-03"}))
+    (folder / "one.py").write_text(GOOD.format(value=8))
+    (folder / "two.py").write_text(BAD)
+    assert runner.run(ENTRIES, ("one",), folder, MACHINE | {"cores": 64}) == []
+    found = rows(folder)
+    assert found["one"][0][1] == "8 s" and found["one"][0][5].startswith("A")
+    assert found["two"][0][1] == "2 s" and found["two"][0][5].startswith("B") and found["two"][0][6] == "2001-02-03"
+    assert found["one"][0][6] != "2001-02-03" and found["broken"][0][0].startswith("failed")
+
+
+def test_a_failure_takes_the_place_of_older_ratios_and_named_ones_run_though_they_are_not_usual(folder):
+    runner.run(ENTRIES, ("two",), folder, MACHINE)
+    (folder / "two.py").write_text("pass")
+    assert runner.run(ENTRIES, ("two", "large"), folder, MACHINE) == ["two", "large"]
+    found = rows(folder)
+    assert found["two"][0][0] == "failed: it handed no ratios over" and "nobody asked" in found["large"][0][0]
+    assert found["one"][0][0].startswith("not run")
+
+
+def test_an_unknown_name_is_refused_before_anything_runs(folder):
+    with pytest.raises(UserError, match="unknown benchmark 'tow'; did you mean 'two'"):
+        runner.run(ENTRIES, ("one", "tow"), folder, MACHINE)
+    assert not (folder / "README.md").exists()
+
+
+def test_every_script_is_an_entry_and_every_entry_has_a_script():
+    scripts = {entry.command(ROOT / "benchmarks")[0] for entry in runner.ENTRIES}
+    assert scripts == {str(path) for path in (ROOT / "benchmarks").glob("*.py") if path.name != "run.py"}
+
+
+@pytest.mark.parametrize(
+    ("bounds", "met"),
+    [({}, None), ({"most": 2}, True), ({"most": 1.9}, False), ({"least": 2}, True), ({"least": 2.1, "most": 3}, False)],
+)
+def test_whether_a_goal_is_met(bounds, met):
+    assert Ratio("", "", 2.0, "", **bounds).met is met
+
+
+def cut(model, ids, removed):
+    remove_layers(model, removed)
+    return {"removed": removed}
+
+
+def patched(model, ids, removed):
+    statistics = collect(Decoder(model), ids, span=len(removed))
+    return {"removed": removed, "patches": patch_cuts(model, statistics, removed, ends=False)}
+
+
+def fused(model, ids, removed):
+    return prune_and_compensate(model, ids, len(removed), metric="bi", layers=removed)
+
+
+def refitted(model, ids, removed):
+    return {"removed": removed, "refitted": refit.refit(model, ids, removed, following=1)}
+
+
+ROWS = [
+    (cut, []), (cut, [3, 4]), (patched, [3, 4]), (cut, [2]), (fused, [3]), (refitted, [3, 4]), (patched, [1, 4]),
+    (cut, [2, 5]), (refitted, [2]), (cut, [3]), (fused, [5, 3]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [ROWS, ROWS[::-1]], ids=("in order", "backwards"))
+def test_counted_executions_are_those_of_the_store(rows, make_tiny, monkeypatch, tmp_path):
+    """Every row's model is made and run through the real store; the count sees what its record would say."""
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path))
+    monkeypatch.setattr(prefix_store, "STORE", StateFiles())
+    ids = torch.randint(3, 300, (4, 24), generator=torch.Generator().manual_seed(1))
+    dense, models, calls = make_tiny("llama"), [], 0
+    for number, (make, removed) in enumerate(rows):
+        model = copy.deepcopy(dense)
+        details = make(model, ids, removed) if removed else {"removed": []}
+        body = prefix_store.Body(Decoder(model))
+        with torch.inference_mode():
+            body(ids)
+        calls += body.layers_run
+        kept = [layer for layer in range(6) if layer not in removed]
+        recipe = Recipe("tiny", "paper", "w")
+        where = executions.parting(recipe, details, kept)
+        models.append((executions.chain(str(number), kept, *where, details.get("cuts", ())), len(kept)))
+    assert executions.with_states(models) == calls < sum(layers for _, layers in models)
