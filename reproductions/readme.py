@@ -1,4 +1,4 @@
-"""Write README's findings and docs/tables.md from the published records: ``python -m reproductions.readme``."""
+"""Write what the published records say into README, docs and papers: ``python -m reproductions.readme``."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 
 from common import tables
 from common.results import PUBLISHED, ROOT, Store
-from reproductions import declare, findings, registry, reported, settings, show
+from reproductions import causes, declare, findings, registry, reported, settings, show
 from reproductions.league import standings
 from reproductions.settings import PAPER, STANDIN, Subject
 
-FILES = (ROOT / "README.md", ROOT / "docs" / "tables.md", ROOT / "docs" / "league.md")
+FILES = tuple(ROOT / name for name in ("README.md", "docs/tables.md", "docs/league.md", "papers/linearpatch/README.md"))
 IDEAS = {
     "linearpatch": "a Hadamard-diagonal-Hadamard matrix at the cut, which may be distilled",
     "prunecomp": "iterative pruning, a magnitude factor fused into the weights",
@@ -138,11 +138,13 @@ def _weight_free(statuses: dict[str, int]) -> str:
 
 
 def parts(names: Iterable[str]) -> dict[str, str]:
-    """What the published records say, by the name of the part: findings, papers, tables, the league's, or a target's."""
+    """What the published records say, by the name of the part: findings, papers, tables, the league's, causes, a target's."""
     store, found = Store(PUBLISHED, None), {}
     names = set(names)
     if "findings" in names:
         found["findings"] = findings.screen(store)
+    if "causes" in names:
+        found["causes"] = causes.text(store)
     if names & {"papers", "tables"}:
         counted = by_paper(store)
         found |= {"papers": summary(counted), "tables": overview(counted)}

@@ -178,16 +178,15 @@ def _read(record: Record, column: Column) -> Score | Text | str:
     return score(scaled, None if error is None else error * column.scale)
 
 
-def entries_of(table: Table, store: Store, subject: Subject, rows: Sequence[Row]) -> list[dict]:
-    """What a picture is drawn from: one entry per row that has records.
+def entries(table: Table, store: Store, subject: Subject, rows: Sequence[Row]) -> list[dict]:
+    """What a drawing function gets: one entry per row that has records.
 
     model, sparsity, method, dense; the ``records`` by benchmark as they are on disk, and by benchmark what guessing scores
     (``chance``); by column the ``scores``, and ``replicates``, which gives a column as `Resampled` does.
     """
-    entries = []
     benchmarks = dict.fromkeys(column.benchmark for column in table.columns_for(subject) if column.benchmark)
     own, _ = _scored(table, subject, store, rows, set())
-    resampled = Resampled(store, own, table.columns_for(subject))
+    resampled, shown = Resampled(store, own, table.columns_for(subject)), []
     for row, _, scores in own:
         found = {name: store.get(row.recipe, name) for name in benchmarks} if row.recipe else {}
         records = {name: asdict(record) for name, record in found.items() if record and record.status == "ok"}
@@ -195,8 +194,8 @@ def entries_of(table: Table, store: Store, subject: Subject, rows: Sequence[Row]
             line = {"model": row.label, "sparsity": row.sparsity, "method": row.method, "dense": row.dense}
             line |= {"scores": {label: found.value for label, found in scores.items() if isinstance(found, Score)}}
             line |= {"replicates": partial(resampled, row.label, row.sparsity, row.method)}
-            entries.append(line | {"records": records, "chance": chance(benchmarks)})
-    return entries
+            shown.append(line | {"records": records, "chance": chance(benchmarks)})
+    return shown
 
 
 def drawn(
@@ -210,8 +209,8 @@ def drawn(
 ) -> list[Path]:
     """Draw a figure from its records; returns the files (SVG, PNG and PDF), none where nothing has been measured.
 
-    The stand-in's picture, the paper models', any other model's, one of some rows alone and one of a quick look go to files
-    of different names.
+    The drawing function gets `entries`. The stand-in's picture, the paper models', any other model's, one of some rows alone
+    and one of a quick look go to files of different names.
 
     Raises:
         NotWritten: the files cannot be written.
@@ -220,14 +219,14 @@ def drawn(
 
     subject = settings.subject(subject)
     rows = choose_rows(table, subject, models=models, pattern=pattern, limit=limit)
-    entries = entries_of(table, store, subject, rows)
-    if not entries:
+    shown = entries(table, store, subject, rows)
+    if not shown:
         return []
     module, _, function = table.draw.partition(":")
-    figure = getattr(importlib.import_module(module), function)(entries, subject.profile)
+    figure = getattr(importlib.import_module(module), function)(shown, subject.profile)
     if figure is None:  # nothing of what it shows
         return []
-    style.caption(figure, entries)
+    style.caption(figure, shown)
     name = table.target + ("" if subject.standin else f"-{subject.name.replace('/', '--')}")
     name += "-part" if len(rows) < len(choose_rows(table, subject, (), None, limit)) else ""
     name += f"-limit{limit}" if limit else ""

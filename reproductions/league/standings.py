@@ -18,9 +18,9 @@ SHORT = (rows.NONE, "LinearPatch's A", "Prune&Comp's factor", rows.REPLACEME, ro
 
 
 def entries(store: Store, subject: Subject, target: str = "league") -> list[dict]:
-    """The measured rows that have both perplexities; see `show.entries_of`."""
+    """The measured rows that have both perplexities; see `show.entries`."""
     table = registry.get(target)
-    found = show.entries_of(table, store, subject, table.rows(subject))
+    found = show.entries(table, store, subject, table.rows(subject))
     return [entry for entry in found if PERPLEXITY in entry["scores"]]
 
 

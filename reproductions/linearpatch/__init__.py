@@ -1,9 +1,10 @@
 """LinearPatch's tables and figures, declared: settings and rows, columns, the claims the paper draws."""
 
+from reproductions.linearpatch.causes import CAUSES
 from reproductions.linearpatch.figures import FIGURES
 from reproductions.linearpatch.recipes import PAPER_MODELS, TOP_K
 from reproductions.linearpatch.tables import TABLES as _TABLES
 
-TABLES = [*_TABLES, *FIGURES]
+TABLES = [*_TABLES, *FIGURES, CAUSES]
 
 __all__ = ["PAPER_MODELS", "TABLES", "TOP_K"]

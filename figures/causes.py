@@ -1,0 +1,65 @@
+"""LinearPatch's Figure 6 (ours): what each piece of the patch does to perplexity; entries are of `reproductions.show`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from figures.style import BLUE, GREY, ORANGE, plt
+
+ALONE = "cut alone"  # what the others are held against
+LOOKS = (("o", BLUE), ("s", ORANGE))  # one a cut
+REACH = 3.0  # the axis ends at so many times the third quartile of |change|; what is beyond is written
+
+Change = tuple[float, float, float]  # percent, and the ends of its 95 % interval
+
+
+def changes(entries: list[dict]) -> dict[tuple[str, str, str], Change]:
+    """(model, sparsity, method) -> the change of perplexity against the same layers cut and nothing else.
+
+    The interval is that of the ratio on the same draws of windows. Rows whose cut alone has no number are left out.
+    """
+    alone = {(e["model"], e["sparsity"]): e for e in entries if e["method"] == ALONE and e["scores"]}
+    found = {}
+    for entry in entries:
+        cut = alone.get((entry["model"], entry["sparsity"]))
+        if cut is None or entry is cut or not entry["scores"]:
+            continue
+        ((column, value),) = entry["scores"].items()
+        ratios = entry["replicates"](column) / cut["replicates"](column)
+        ends = np.percentile(ratios, (2.5, 97.5))
+        ratio = value / cut["scores"][column]
+        found[entry["model"], entry["sparsity"], entry["method"]] = tuple(
+            100 * (float(one) - 1) for one in (ratio, *ends)
+        )
+    return found
+
+
+def draw(entries: list[dict], profile: str) -> plt.Figure | None:
+    """A line a row: the change in percent, one mark a cut, with its interval. None where there is nothing to show."""
+    found = changes(entries)
+    if not found:
+        return None
+    cuts = list(dict.fromkeys(key[:2] for key in found))
+    names = list(dict.fromkeys(key[2] for key in found))
+    figure, axes = plt.subplots(figsize=(5.6, 1.0 + 0.27 * len(names)))
+    sizes = sorted(abs(change[0]) for change in found.values())
+    reach = REACH * max(sizes[3 * len(sizes) // 4], 1.0)
+    for place, (cut, (mark, colour)) in enumerate(zip(cuts, LOOKS, strict=False)):
+        for (*setting, method), (value, low, high) in found.items():
+            if tuple(setting) != cut:
+                continue
+            y = names.index(method) + 0.3 * (place - (len(cuts) - 1) / 2)
+            if abs(value) > reach:
+                side = 1 if value > 0 else -1
+                where = {"ha": "right" if side > 0 else "left", "va": "center", "fontsize": 7, "color": colour}
+                axes.annotate(f"{value:+.0f} %", (side * reach, y), **where)
+                continue
+            ends = [[max(value - low, 0.0)], [max(high - value, 0.0)]]
+            axes.errorbar(value, y, xerr=ends, fmt=mark, color=colour, ms=4, capsize=2, lw=1)
+        label = "[S], lowest block influence" if cut[0].endswith(" [S]") else "[L], one window"
+        axes.plot([], [], mark, color=colour, ms=4, label=f"{label}, {cut[1]}")
+    axes.axvline(0, color=GREY, lw=0.8)
+    axes.set(xlim=(-1.05 * reach, 1.05 * reach), ylim=(len(names) - 0.5, -0.5))
+    axes.set(xlabel="change of perplexity against the cut alone (%)", yticks=range(len(names)), yticklabels=names)
+    axes.legend(loc="lower left", bbox_to_anchor=(-0.1, 1.0), ncols=len(cuts))
+    return figure

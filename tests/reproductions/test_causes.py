@@ -1,0 +1,99 @@
+"""Figure 6: its rows share cuts and statistics as they should, and what is said of them follows from the records."""
+
+import math
+
+import numpy as np
+import pytest
+
+import papers.linearpatch.measures  # noqa: F401 - its protocols
+from common.evaluation.perplexity import PROTOCOLS, joined_windows
+from common.results import Record, Store
+from figures.causes import ALONE, changes
+from reproductions import causes, registry, settings, show
+from reproductions.linearpatch import causes as declared
+
+TARGET = "figure6-linearpatch"
+SMOLLM = settings.of_model("smollm2-135m-instruct")
+
+
+def test_cuts_are_table_1s_and_the_text_of_the_scales_alone_differs():
+    table1 = {row.recipe.hash: row.method for row in registry.get("table1-linearpatch").rows(SMOLLM) if row.recipe}
+    rows = [row for row in registry.get(TARGET).rows(SMOLLM) if not row.dense]
+    chosen = {row.label: {str((row.recipe.selection, row.recipe.calibration)) for row in rows} for row in rows}
+    assert {row.sparsity for row in rows} == {"7/30"} and len({row.label for row in rows}) == 2
+    for label in {row.label for row in rows}:
+        own = {row.method: row.recipe for row in rows if row.label == label}
+        assert len({str((r.selection, r.calibration)) for r in own.values()}) == 1
+        assert table1[own[declared.CUT].hash] in ("ShortGPT", "LLM-Streamline(None)")
+        assert table1[own[declared.A].hash].startswith("LinearPatch")
+        texts = {name: (r.repair or {}).get("calibration", {}) for name, r in own.items()}
+        assert {name for name, text in texts.items() if text.get("corpus") == "ptb-validation"} == {declared.TEXT}
+        assert {text["seed"] for text in texts.values() if text} == {0, 1, 2}
+        assert texts[declared.FEW] | {"corpus": "ptb-validation"} == texts[declared.TEXT]
+        assert len({r.hash for r in own.values()}) == len(own)
+    assert len(chosen) == 2
+
+
+def test_windows_are_spread_over_the_text(monkeypatch, tiny_tokenizer):
+    from common import corpora
+
+    protocol = PROTOCOLS["linearpatch-wikitext2-spread"]
+    every = "".join(f"part {i} of the text " for i in range(9000))
+    monkeypatch.setattr(corpora, "joined_ids", lambda tokenizer, source: corpora.encode(tokenizer, every))
+    whole, found = joined_windows(protocol, tiny_tokenizer), protocol.windows(protocol, tiny_tokenizer)
+    assert found.shape == (48, 512) and len(whole) > 100
+    places = [next(i for i, window in enumerate(whole) if (window == one).all()) for one in found]
+    steps = {b - a for a, b in zip(places, places[1:], strict=False)}
+    assert places[0] == 0 and max(steps) - min(steps) <= 1 and places[-1] >= len(whole) - max(steps)
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Made-up losses of 48 windows: of A always a tenth of a nat less than of the cut alone, of +d a noisy tenth."""
+    store, noise = Store(tmp_path, None), np.random.default_rng(0)
+    losses = {declared.CUT: noise.normal(4, 1, 48)}
+    losses[declared.A] = losses[declared.CUT] - 0.1
+    losses[declared.D] = losses[declared.CUT] - noise.normal(0.1, 0.2, 48)
+    (column,) = registry.get(TARGET).columns_for(SMOLLM)
+    for row in registry.get(TARGET).rows(SMOLLM):
+        if row.method in losses:
+            nll = losses[row.method].astype(np.float32)
+            values = {"nll": float(nll.mean()), "perplexity": math.exp(nll.mean(dtype=np.float64))}
+            record = Record(dict(vars(row.recipe)), row.recipe.hash, column.benchmark, "ok", values, dict(values))
+            store.put(record, row.recipe, {"nll": nll})
+    return store, losses
+
+
+def test_changes_are_paired(store):
+    assert declared.CUT == ALONE
+    table = registry.get(TARGET)
+    found = changes(show.entries(table, store[0], SMOLLM, table.rows(SMOLLM)))
+    assert {key[2] for key in found} == {declared.A, declared.D} and len(found) == 4
+    for (_, _, method), (value, low, high) in found.items():
+        mean = np.mean(store[1][method] - store[1][declared.CUT])
+        assert value == pytest.approx(100 * math.expm1(mean), abs=1e-3)
+        if method != declared.D:  # the same in every window: nothing is left to chance
+            assert low == pytest.approx(value, abs=1e-3) == high
+        else:
+            error = np.std(store[1][method] - store[1][declared.CUT]) / math.sqrt(48)
+            assert high - low == pytest.approx(2 * 1.96 * 100 * error * math.exp(mean), rel=0.15)
+
+
+def test_what_is_said_comes_from_the_records(store):
+    text = causes.text(store[0])
+    change = f"{100 * math.expm1(-0.1):+.1f}".replace("-", "−")
+    line = next(line for line in text.splitlines() if line.startswith("| A |"))
+    assert line.count(f"{change} [{change}, {change}]") == 2  # at both cuts
+    assert "SmolLM2-135M-Instruct, [L] 7/30" in text and "[S] 7/30" in text
+    assert causes.text(Store(store[0].user / "none", None)) == "Not measured yet."
+
+
+def test_the_picture_shows_each_row_that_can_be_held_against_its_cut(store, tmp_path, monkeypatch):
+    from figures import style
+
+    monkeypatch.setattr(style.save, "__defaults__", (tmp_path / "pictures",))
+    drawn = show.drawn(registry.get(TARGET), store[0], SMOLLM)
+    content = drawn[0].read_text()
+    assert drawn[0].suffix == ".svg" and "7 of 30" in content.replace("7/30", "7 of 30")
+    assert all(f">{name}<" in content for name in (declared.A, declared.D)) and f">{declared.CUT}<" not in content
+    assert show.drawn(registry.get(TARGET), Store(tmp_path / "none", None), SMOLLM) == []
