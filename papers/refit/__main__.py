@@ -11,17 +11,22 @@ from common.flags import Flag
 from common.product import Job, Method, main
 from common.steps import Window
 from papers.refit.cost import Cost
-from papers.refit.method import check_architecture, check_biases
+from papers.refit.method import LARGE, RIDGE, check_architecture, check_biases
 from papers.refit.steps import Refit
+
+HELD_OUT_OF = 8  # the league's share: 16 of 128 windows
 
 
 def check(job: Job) -> None:
-    """Refuse what cannot be refitted, and cut the windows.
+    """Refuse what cannot be refitted, settle how many windows choose the damping, and cut the windows.
 
     Raises:
         UserError: an architecture, patches, biases that the config does not know, as many held-out windows as there are.
     """
     options = job.options
+    if options.held_out is None:  # of wide models one H'H is all there is room for
+        chosen = options.ridge is None and job.config.intermediate_size < LARGE
+        options.held_out = options.samples // HELD_OUT_OF if chosen else 0
     check_architecture(job.config.model_type)
     if (job.source / "patches.json").exists():
         raise UserError("the model carries patches; refit the model that they were made for")
@@ -58,10 +63,10 @@ METHOD = Method(
     flags=(
         Flag(Window, "cosine"),
         Flag(Refit, "following"),
-        Flag(Refit, "ridge"),
-        Flag(Refit, "matrices", default="attention"),
+        Flag(Refit, "ridge", default=None, says=f"chosen for each matrix on held-out windows; {RIDGE:g} without any"),
+        Flag(Refit, "matrices", says="both"),
         Flag(Refit, "share"),
-        Flag(Refit, "held_out", "held-out"),
+        Flag(Refit, "held_out", "held-out", says=f"one of {HELD_OUT_OF}; none for layers of {LARGE} features and more"),
         Flag(Refit, "gate_up", "gate-up"),
         Flag(Refit, "intercept"),
         Flag(Refit, "one_by_one", "one-by-one"),

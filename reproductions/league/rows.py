@@ -35,14 +35,14 @@ REPAIRS: dict[str, dict | None] = {
 }
 # Those that go into the weights; what makes them better than no repair shows in plain checkpoints.
 RIVALS = tuple(name for name in REPAIRS if "(ours)" not in name and name != NONE)
-OURS = (ATTENTION, SHARED, REFIT, REFIT_LONG)
+OURS = (REFIT_LONG, REFIT, ATTENTION, SHARED)
 
 ONE_BY_ONE = "one by one, refitted after each (ours)"
 
 # What else the leaders calibrate on: another text, and other draws from both.
 OTHER_TEXT = {"paper": "ptb-validation", "standin": "standin-valid"}
 SEEDS = tuple(range(5))
-LEADERS = (GHOSTED, REPLACEME, ATTENTION)
+LEADERS = (GHOSTED, REPLACEME, REFIT_LONG)
 
 
 def selections(count: int) -> dict[str, dict]:

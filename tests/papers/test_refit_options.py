@@ -1,6 +1,8 @@
 """The refit's options: each against least squares over all tokens at once, or the dense model's forward pass."""
 
+import argparse
 import copy
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from common import checkpoint, held, steps  # noqa: F401 - steps: those that rec
 from common.context import around, carry_out
 from common.errors import UserError
 from papers import refit
+from papers.refit import __main__ as tool
 
 
 @pytest.fixture(scope="module")
@@ -255,3 +258,19 @@ def test_choices_that_there_are_not_are_refused_and_nothing_is_lost(options, wor
     with pytest.raises(UserError, match=words):
         refit.refit(model, ids, [2], **options)
     assert all(torch.equal(value, dense.state_dict()[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("said", "width", "expected"),
+    [((), 128, 2), (("--ridge", "0.1"), 128, 0), (("--held-out", "1"), 128, 1), ((), 8192, 0)],
+)
+def test_the_tool_holds_windows_out_unless_told_otherwise_or_the_layers_are_wide(said, width, expected, monkeypatch):
+    options = argparse.Namespace(samples=16, stream=None)
+    parser = argparse.ArgumentParser()
+    for flag in tool.METHOD.flags:
+        flag.add(parser)
+    parser.parse_args(said, options)
+    config = argparse.Namespace(model_type="llama", intermediate_size=width)
+    job = argparse.Namespace(options=options, config=config, source=Path("nowhere"), windows=None)
+    tool.check(job)
+    assert options.held_out == expected
