@@ -20,7 +20,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from common import context, corpora
+from common import corpora, samplers
 from common.finetuning import memory
 from common.standin import corpus as standin_corpus
 
@@ -88,7 +88,7 @@ def _own_work_folder(tmp_path, monkeypatch):
     yield
     if "LAYERLAB_HUB" in os.environ:  # nor another's texts: two mirrors may name theirs alike
         corpora._texts.cache_clear()
-        context._ids.cache_clear()
+        samplers._ids.cache_clear()
 
 
 @pytest.fixture(autouse=True)
