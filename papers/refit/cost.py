@@ -38,7 +38,8 @@ class Cost:
         outputs = {ATTENTION: width, MLP: width, GATE: config.intermediate_size, UP: config.intermediate_size}
         calls, operations, most = 0, 0.0, 0
         if plan:
-            calls = max(plan) + 1  # the dense stream, which the repaired one is until the first cut
+            end = next(k for k in range(max(plan) + 1, job.layers + 1) if k not in removed)
+            calls = end  # of the dense stream, which the repaired one is until the first cut
             calls += sum(1 + len(plan.get(k, ())) for k in range(min(plan), max(plan) + 1) if k not in removed)
         for name in (name for stages in plan.values() for stage in stages for name in stage):
             n, channels = inputs[name], outputs[name]

@@ -3,6 +3,7 @@
 import argparse
 import copy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from common.context import around, carry_out
 from common.errors import UserError
 from papers import refit
 from papers.refit import __main__ as tool
+from papers.refit.cost import Cost
 
 
 @pytest.fixture(scope="module")
@@ -274,3 +276,20 @@ def test_the_tool_holds_windows_out_unless_told_otherwise_or_the_layers_are_wide
     job = argparse.Namespace(options=options, config=config, source=Path("nowhere"), windows=None)
     tool.check(job)
     assert options.held_out == expected
+
+
+@pytest.mark.parametrize(
+    ("removed", "following", "gate_up"), [([2, 3], 1, False), ([1], 0, False), ([1, 3], 1, True), ([0], 2, False)]
+)
+def test_the_cost_said_before_is_the_layer_calls_made(removed, following, gate_up, ids, make_tiny):
+    model, calls = make_tiny("llama"), []
+    for layer in model.model.layers:
+        layer.register_forward_pre_hook(lambda module, args: calls.append(len(args[0])))
+    options = SimpleNamespace(
+        following=following, gate_up=gate_up, samples=len(ids), held_out=None, matrices=None, share=None
+    )
+    job = SimpleNamespace(options=options, config=model.config, layers=6, given=removed, length=ids.shape[1])
+    said = Cost.of(job)
+    refit.refit(model, ids, removed, following=following, gate_up=gate_up, batch_size=4)
+    assert said.passes * 6 * len(ids) == pytest.approx(sum(calls))
+    assert said.operations > 0 and said.bytes > 8 * model.config.intermediate_size**2
