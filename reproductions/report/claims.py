@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from markupsafe import Markup
 
 from common import tables
-from reproductions import judge
-from reproductions.findings import Finding
+from reproductions import judge, settings
+from reproductions.findings import HEADS, Finding
 from reproductions.report import pictures
 
 PRINTED = "printed numbers"
 PAPERS_OWN = "the paper’s models"
+SHORT = {name: HEADS[name] for name in settings.PUBLISHED_MODELS}  # their labels also say which weights
 KINDS = {judge.HOLDS: "yes", judge.FAILS: "no", judge.NOISE: "noise", judge.UNTESTED: "open"}
 SIGNS = {"yes": "✓", "no": "✗", "noise": "≈", "open": "·"}
 WORST_FIRST = (judge.FAILS, judge.NOISE, judge.HOLDS)
@@ -51,16 +52,14 @@ class Claim:
 
 
 def of(target: str, built: dict) -> list[Claim]:
-    """The claims of one table's JSON form."""
-    return [
-        Claim(
-            found["text"],
-            target,
-            _printed([found]),
-            tuple(_judged(label, [found["judged"][name]]) for name, label in _labels(built).items()),
-        )
-        for found in built["claims"]
-    ]
+    """The claims of one table's JSON form; of the paper's own models nothing where none of them is known there."""
+    found = []
+    for claim in built["claims"]:
+        verdicts = tuple(_judged(label, [claim["judged"][name]]) for name, label in _labels(built).items())
+        found.append(Claim(claim["text"], target, _printed([claim]), verdicts))
+    known = {verdict.subject for claim in found for verdict in claim.measured if verdict.kind != "open"}
+    kept = known | {label for label in _labels(built).values() if label != PAPERS_OWN}
+    return [replace(one, measured=tuple(v for v in one.measured if v.subject in kept)) for one in found]
 
 
 def abstract(finding: Finding, built: dict, subjects: Sequence[str]) -> Claim:
@@ -74,7 +73,7 @@ def abstract(finding: Finding, built: dict, subjects: Sequence[str]) -> Claim:
 
 
 def _labels(built: dict) -> dict[str, str]:
-    return {subject["name"]: subject["label"] or PAPERS_OWN for subject in built["subjects"]}
+    return {one["name"]: SHORT.get(one["name"], one["label"]) or PAPERS_OWN for one in built["subjects"]}
 
 
 def _counted(holding: int, compared: int) -> str:

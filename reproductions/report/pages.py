@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from common import results, tables
 from common.errors import UserError
@@ -287,6 +288,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
     )
     found.filters["slug"] = lambda text: re.sub(r"[^\w.-]+", "-", text)
+    found.filters["breakable"] = lambda name: Markup(re.sub(r"(?<=[_@-])", "<wbr>", str(escape(name))))  # noqa: S704
     found.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
     return found
 

@@ -25,7 +25,7 @@ ABOUT = {
         "Remove a window of layers and multiply the stream at the cut by one symmetric matrix: ratios of mean magnitudes, "
         "measured in a Hadamard basis. No training; it may be distilled.",
         r"X^{(l)} \leftarrow X^{(l)} \cdot H \cdot \mathrm{diag}(d) \cdot H^\top, \quad "
-        r"d_k = \frac{\mathbb{E}\,|(X^{(l+n)} H)_k|}{\mathbb{E}\,|(X^{(l)} H)_k|}",
+        r"d_k = \frac{\mathbb{E}\left|(X^{(l+n)} H)_k\right|}{\mathbb{E}\left|(X^{(l)} H)_k\right|}",
         "Eqs. 4 to 8: X is the residual stream at the cut, H a Walsh-Hadamard matrix, E the mean over calibration tokens.",
         "papers.linearpatch.patch.channel_scales",
         ("table1-linearpatch", "RP"),

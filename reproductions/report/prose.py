@@ -154,7 +154,10 @@ class Prose:
                     pictures += 1
                     name = f"{path.stem}-{pictures}.png"
                     put(name, base64.b64decode("".join(data["image/png"])))
-                    parts.append(f'<p><img src="{name}" alt="Output {pictures} of the notebook" loading="lazy"></p>')
+                    width = output.get("metadata", {}).get("image/png", {}).get("width")
+                    size = f' width="{width}"' if width else ""
+                    words = f"Output {pictures} of the notebook"
+                    parts.append(f'<p><img src="{name}"{size} alt="{words}" loading="lazy"></p>')
                 elif "text/markdown" in data:
                     parts.append(str(self.markdown("".join(data["text/markdown"]), file, root, code=False)))
                 else:
@@ -182,7 +185,7 @@ def _set_apart(text: str) -> tuple[str, dict[str, Markup]]:
 def _put_back(html: str, formulas: Mapping[str, Markup]) -> str:
     """The formulas in their places; one that is a paragraph of its own may be wider than a narrow window."""
     for name, found in formulas.items():
-        frame = f'<div class="wide" role="region" aria-label="Formula" tabindex="0">{found}</div>'
+        frame = f'<div class="wide formula" role="region" aria-label="Formula" tabindex="0">{found}</div>'
         html = str(html).replace(f"<p>{name}</p>", frame).replace(name, str(found))
     return html
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from markupsafe import Markup
@@ -12,6 +13,7 @@ from reproductions.audit.engine import Finding
 from reproductions.report import cells, pictures
 
 FIGURES = ROOT / "figures" / "rendered"
+WIDE = 450  # points; in a narrow window such a drawing keeps its size
 
 
 def heading(path: Path) -> str:
@@ -26,11 +28,19 @@ def verdicts(counts: dict[str, int]) -> Markup:
 
 
 def drawn(table: registry.Table) -> list[dict]:
-    """A target's drawn figures as file and words, real models' first; none of some rows alone or of a quick look."""
+    """A target's drawn figures, real models' first: file, words, whether it is wide. None of some rows or a quick look."""
     named = {f"-{name}": settings.of_model(name).label for name in settings.PUBLISHED_MODELS} | {"": "the stand-in"}
     files = {f"{table.target}{ending}.svg": whose for ending, whose in named.items()} if table.draw else {}
     there = {file: whose for file, whose in files.items() if (FIGURES / file).is_file()}
-    return [{"file": file, "alt": f"{table.title}, on {whose}"} for file, whose in there.items()]
+    return [
+        {"file": file, "alt": f"{table.title}, on {whose}", "wide": _points(FIGURES / file) > WIDE}
+        for file, whose in there.items()
+    ]
+
+
+def _points(drawing: Path) -> float:
+    """The width that a drawing says of itself."""
+    return float(re.search(r'<svg[^>]* width="([\d.]+)pt"', drawing.read_text(encoding="utf-8"))[1])
 
 
 def few(entries: list, better: str, most: int = 12) -> list:

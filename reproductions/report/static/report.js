@@ -185,6 +185,9 @@ const layerlab = (() => {
     };
   }
 
+  // A name with places where a narrow column may break it.
+  const breakable = (name) => name.split(/(?<=[_@-])/).flatMap((part) => [part, make("wbr")]);
+
   const format = (value, digits) => {
     if (typeof value !== "number") return value ?? "";
     if (Number.isInteger(value) && digits === undefined) return value.toLocaleString("en");
@@ -302,8 +305,9 @@ const layerlab = (() => {
         for (const key of Object.keys(first.values[benchmark]).filter((name) => name in second.values[benchmark] && name !== "nll")) {
           const { cells, better } = compared(benchmark, key, first, second);
           const word = make("span", { className: `verdict ${["no", "", "yes"][better + 1]}`, textContent: ["✗ worse", "", "✓ better"][better + 1] });
-          const row = make("tr", {}, make("th", { scope: "row", className: "l", textContent: benchmark }), make("td", { className: "l", textContent: key }));
-          row.append(...cells.map((textContent, at) => make("td", { className: at === 4 ? "l" : "", textContent })), make("td", { className: "l" }, word));
+          const row = make("tr", {}, make("th", { scope: "row", className: "l" }, ...breakable(benchmark)), make("td", { className: "l", textContent: key }));
+          row.append(...cells.map((textContent, at) => make("td", { className: at === 4 ? "l" : "", textContent })), make("td", { className: "l" }, ...(better ? [word] : [])));
+          [...row.cells].forEach((cell, at) => { cell.dataset.label = head[at]; });
           rows.push(row);
         }
       }
