@@ -41,7 +41,8 @@ def score(value: float, error: float | None) -> Score | str:
 def fill(rows: Measured, columns: Sequence[Column]) -> dict[str, int]:
     """Fill in the columns that follow from others.
 
-    A column without data in any row of a model is left out of them; returns column -> how many it is over, where some are.
+    A column that has no data, or has not been run, in any row of a model is left out of them; returns column -> how many it
+    is over, where some are.
     """
     dense = {row.model: scores for row, _, scores in rows if row.dense}
     over = {}
@@ -67,10 +68,10 @@ def fill(rows: Measured, columns: Sequence[Column]) -> dict[str, int]:
 
 
 def parts(column: Column, columns: Sequence[Column], row: Row, rows: Measured) -> tuple[list[str], int]:
-    """The columns that one follows from in a row, and how many it would be with data for all."""
+    """The columns that one follows from in a row, and how many it would be if all were measured."""
     everything = list(column.of) or [c.label for c in columns if c.benchmark and c.compare == "accuracy"]
     siblings = [scores for sibling, _, scores in rows if sibling.model == row.model and sibling.recipe is not None]
-    names = [name for name in everything if not all(_no_data(scores.get(name)) for scores in siblings)]
+    names = [name for name in everything if not all(_nowhere(scores.get(name)) for scores in siblings)]
     return names or everything, len(everything)
 
 
@@ -93,8 +94,8 @@ def _error(column: Column, row: Row, cells: dict, dense: dict, errors: dict, den
     return scoring.retained_performance_stderr(cells, dense, errors, dense_errors, _KINDS[column.derived])
 
 
-def _no_data(found: Score | Text | str | None) -> bool:
-    return isinstance(found, str) and found.startswith("no data")
+def _nowhere(found: Score | Text | str | None) -> bool:
+    return isinstance(found, str) and found.startswith(("no data", "not run"))
 
 
 def _split(scores: Scores, names: list[str]) -> tuple[dict, dict]:
