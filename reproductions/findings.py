@@ -14,6 +14,7 @@ from common.results import ROOT, Store
 from reproductions import audit, declare, judge, registry, reported, settings, show
 from reproductions.audit.engine import SLIP
 from reproductions.columns import QUESTIONS
+from reproductions.league import standings
 
 SHOWN = ("smollm2-135m-instruct", "standin")
 HEADS = {"smollm2-135m-instruct": "SmolLM2-135M-Instruct", "standin": "the stand-in"}
@@ -148,8 +149,24 @@ def _on(claims: Sequence[dict], name: str) -> str:
 
 
 def ours(store: Store) -> list[str]:
-    """What nobody else has said: the audit's headlines, least squares against magnitudes, a prompt that changed."""
-    return [text for text in (_headlines(), _least_squares(store), _prompts(store)) if text]
+    """What nobody else has said: the league, the audit's headlines, least squares against magnitudes, a changed prompt."""
+    return [text for text in (_headlines(), _league(store), _least_squares(store), _prompts(store)) if text]
+
+
+def _league(store: Store) -> str:
+    """By the league's records on the published models."""
+    told = []
+    for subject in map(settings.of_model, settings.PUBLISHED_MODELS):
+        for sparsity, share, rival, worse in standings.leads(standings.entries(store, subject)):
+            line = f"{sparsity}: {share} ({rival})"
+            told.append(line + (f", where {' and '.join(worse)} are worse than no repair" if worse else ""))
+    if not told:
+        return ""
+    return (
+        "**A refit in closed form** ([league](docs/league.md)): the output matrices before the cut and of the three layers "
+        "after it, refitted on what the repaired model feeds them. Average perplexity on SmolLM2-135M-Instruct as a share of "
+        f"the best rival's without training, by layers removed: {'; '.join(told)}."
+    )
 
 
 def _headlines() -> str:

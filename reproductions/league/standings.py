@@ -54,6 +54,21 @@ def ratio(entry: dict, rival: dict) -> str:
     return f"{share:.3f} [{low:.3f}, {high:.3f}]" + ("" if paired else "~")
 
 
+def leads(found: Sequence[dict]) -> list[tuple[str, str, str, list[str]]]:
+    """For each number of layers: sparsity, the best of ours as `ratio` of the best rival, that rival, and the rivals that are
+    worse than no repair at all."""
+    told = []
+    for sparsity, repairs in best(found).items():
+        ours = next((entry for repair, entry in repairs.items() if repair in rows.OURS), None)
+        rivals = [repair for repair in repairs if repair in rows.RIVALS]
+        if ours is None or not rivals:
+            continue
+        order = list(repairs)
+        worse = [name for name in rivals if rows.NONE in order and order.index(name) > order.index(rows.NONE)]
+        told.append((sparsity, ratio(ours, repairs[rivals[0]]), rivals[0], worse))
+    return told
+
+
 def table(found: Sequence[dict], texts: Sequence[str], short: bool = False) -> str:
     """A Markdown table with the perplexities of these texts.
 
