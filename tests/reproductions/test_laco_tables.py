@@ -200,9 +200,10 @@ def test_figures_show_what_the_benchmarks_record(make_tiny, tiny_tokenizer, monk
     apart = records["laco-uncorrelated"]["details"]
     left, right = ({line.get_label(): list(line.get_ydata()) for line in axes.lines}
                    for axes in drawing.figure5([entry], "standin").axes)  # fmt: skip
-    assert list(left.values()) == [details["adjacent"], apart["adjacent"]]
+    expected = {"measured": details["adjacent"], drawing.ORTHOGONAL: apart["adjacent"]}
+    assert left == {drawing.ADJACENT[name][0]: values for name, values in expected.items()}
     assert right.pop("Eq. 1 if uncorrelated") == apart["windows"]
-    assert list(right.values()) == list(details["windows"].values())
+    assert right == {drawing.WINDOWS[name][0]: values for name, values in details["windows"].items()}
     assert records["laco-outputs"]["values"]["norm_uncorrelated"] == pytest.approx(7**0.5)  # m = 3
     trace = [attempt for attempt in records["laco-search"]["details"]["laco"][0]["trace"] if attempt["similarity"]]
     accepted, rejected, threshold = drawing.search([entry], "standin").axes[0].lines
