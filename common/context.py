@@ -171,9 +171,13 @@ class Context:
         """The same model, of whose tasks no more than so many items are asked."""
         return replace(self, recipe=replace(self.recipe, limit=min(items, self.recipe.limit or items)))
 
-    def calibrated_on(self, entry: Calibration) -> Context:
-        """The same model, with other calibration tokens."""
-        return replace(self, recipe=replace(self.recipe, calibration=entry))
+    def calibrated_on(self, entry: Calibration | None) -> Context:
+        """The same model and the same count of layer executions, with other calibration tokens; None: with its own."""
+        if entry is None:
+            return self
+        other = replace(self, recipe=replace(self.recipe, calibration=entry))
+        other.decoder = self.decoder
+        return other
 
     def tokens(self, entry: Calibration) -> Tensor:
         """Token ids ``[samples, tokens]`` of a calibration entry, by its sampler.
@@ -197,22 +201,19 @@ class Context:
             raise UserError("the recipe has no calibration entry, but one of its steps reads calibration tokens")
         return self.tokens(self.calibration)
 
-    def statistics(
-        self, span: int, kinds: Sequence[str] = ("token",), *, entry: Calibration | None = None, **options
-    ) -> calibration.Statistics:
+    def statistics(self, span: int, kinds: Sequence[str] = ("token",), **options) -> calibration.Statistics:
         """The calibration pass over the dense model, shared by recipes that use it differently.
 
         A pass costs minutes where its table's other counts and cosines cost seconds more, so it also collects what those
         would (every window of up to a third of the layers, the papers' largest share), and is kept in memory and on disk.
 
-        entry: what it reads; None: the recipe's calibration. options: of `calibration.collect`. Call it before anything is
-        removed.
+        options: of `calibration.collect`. Call it before anything is removed.
         """
         layers, kinds = self.decoder.num_layers, tuple(kinds)
         wanted = {"span": span, "kinds": kinds} | options
         if not self.keep or self.at_hand is not None:
-            return self._collected(wanted, entry)
-        facts = [self.recipe.calibration if entry is None else entry.to_json(), self.batch_size]
+            return self._collected(wanted)
+        facts = [self.recipe.calibration, self.batch_size]
         facts += [{"skip": options["skip"]}] if options.get("skip") else []
         path = self._kept_path("statistics", facts, ".safetensors")
         known = [one for where, one in _STATISTICS if where == path]
@@ -235,15 +236,14 @@ class Context:
                     longest = max([span, layers // 3, *(one.span for one in known)])
                     kinds = tuple(dict.fromkeys([*kinds, *(kind for one in known for kind in one.kinds)]))
                     more = {"span": longest, "kinds": kinds, "pairs": calibration.all_pairs(layers, longest)}
-                    found = self._collected(wanted | more, entry)
+                    found = self._collected(wanted | more)
                     self._keep(path, found.to_bytes())
         _STATISTICS[:] = [entry for entry in _STATISTICS if entry[1] is not found][1 - _KEPT :] + [(path, found)]
         return found
 
-    def _collected(self, options: Mapping, entry: Calibration | None) -> calibration.Statistics:
+    def _collected(self, options: Mapping) -> calibration.Statistics:
         where = {"batch_size": self.batch_size, "progress": self.progress}
-        ids = self.windows() if entry is None or self.at_hand is not None else self.tokens(entry)
-        return calibration.collect(self.decoder, ids, **options, **where)
+        return calibration.collect(self.decoder, self.windows(), **options, **where)
 
 
 @contextmanager

@@ -89,7 +89,7 @@ class Window(Selection):
 
     def choose(self, context: Context) -> Sequence[int]:
         selection.check_count(self.count, context.decoder.num_layers)
-        statistics = context.statistics(self.count, (self.cosine,), entry=self.calibration)
+        statistics = context.calibrated_on(self.calibration).statistics(self.count, (self.cosine,))
         window = selection.best_window(statistics, self.count, self.cosine, exclude_ends=self.exclude_ends)
         return range(*window)
 

@@ -100,12 +100,12 @@ class Probe(Repair):
     calibration: Calibration | None = None
 
     def tokens(self, context: Context) -> int:
-        return self._read(context).windows().numel()
+        return context.calibrated_on(self.calibration).windows().numel()
 
     def apply(self, context: Context) -> None:
         cuts, options = runs(context.removed), {"piece": self.piece, "estimator": self.estimator}
         more = named_statistics("hadamard", self.estimator, cuts) | ({} if self.first else {"skip": 1})
-        statistics = self._read(context).statistics(len(context.removed), **more)
+        statistics = context.calibrated_on(self.calibration).statistics(len(context.removed), **more)
         found = {cut: piece_matrix(statistics, *cut, strength=self.strength, **options) for cut in cuts}
         made = {cut: LinearPatch(matrix, "matrix") for cut, matrix in found.items()}
         positions = replace_runs(context.model, made, "linearpatch")
@@ -118,10 +118,6 @@ class Probe(Repair):
             }
             for (cut, matrix), position in zip(found.items(), positions, strict=True)
         ]
-
-    def _read(self, context: Context) -> Context:
-        """The model with the text of the scales."""
-        return context if self.calibration is None else context.calibrated_on(self.calibration)
 
 
 @register("linearpatch-distilled")
