@@ -106,7 +106,7 @@ def _parts(table: dict) -> list[tuple[str, list[dict], callable]]:
             return _measured_cell(cell, cell["column"] in last)
 
         name = "the stand-in" if subject["profile"] == "standin" else subject["label"]
-        size = f"; first {subject['first']} items of each task" if subject.get("first") else ""
+        size = f"; {subject['size']}" if subject.get("size") else ""
         parts.append((f"Measured on {name} ({subject['dtype']}{size}; {_whose(subject['origin'])})", own, measured))
     reported = [row for row in table["rows"] if row["subject"] == PAPER]
     if PAPER not in [subject["name"] for subject in table["subjects"]]:

@@ -89,6 +89,11 @@ def _narrowing(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--remove", metavar="N,N", help="layers to remove from the model (default: the paper's shares)"
     )
+    command.add_argument(
+        "--full",
+        action="store_true",
+        help="a model that is not the paper's: whole test sets, texts and calibration in place of parts of them",
+    )
     command.add_argument("--row", metavar="PATTERN", help="only rows whose method fits, e.g. 'LinearPatch*'")
     command.add_argument("--limit", type=int, metavar="N", help="a quick look: only N items of each task")
     command.add_argument(
@@ -128,6 +133,8 @@ def _subjects(options: argparse.Namespace, tables: list) -> list[tuple]:
         raise UserError("--remove says how many layers a model loses: say which with --model (make: MODEL=)")
     if of_paper or (profile and not options.model):
         found.insert(0, (settings.subject("paper" if of_paper else profile), tuple(of_paper)))
+    if options.full:
+        found = [(replace(subject, full=True), models) for subject, models in found]
     if options.dtype:
         default = [] if found else [(settings.STANDIN, ())]
         found = [(replace(subject, dtype=options.dtype), models) for subject, models in found or default]

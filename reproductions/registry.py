@@ -93,8 +93,8 @@ class Claim:
 class Table:
     """A table or figure of a paper, or of ours (LEAGUE). ``number``: of the table in the paper's CSV files, if it is there.
 
-    draw: ``module:function`` that draws a figure from its records, see `reproductions.show.drawn`. full: any model answers
-    all items of its tasks, not only the paper's own and the stand-in (see `reproductions.sizes`).
+    draw: ``module:function`` that draws a figure from its records, see `reproductions.show.drawn`. full: any model reads
+    its tasks and texts whole, not only the paper's own and the stand-in (see `reproductions.sizes`).
     """
 
     target: str
@@ -118,9 +118,9 @@ class Table:
         """The columns that a subject's rows have, in the size that it is asked."""
         other = "one model" if subject.printed else "printed"
         found = [column for column in self.columns(subject.profile) if column.only != other]
-        if self.full or subject.printed or subject.standin:
+        if self.full or not subject.small:
             return found
-        return [replace(c, benchmark=sizes.first(c.benchmark)) if c.benchmark else c for c in found]
+        return [replace(c, benchmark=sizes.smaller(c.benchmark)) if c.benchmark else c for c in found]
 
 
 def _in_type(row: Row, dtype: str) -> Row:

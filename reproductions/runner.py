@@ -15,7 +15,7 @@ from tqdm import tqdm
 from common import results
 from common.errors import NoData, UserError, unknown
 from common.results import Recipe, Record, Store
-from reproductions import settings
+from reproductions import parts, settings
 from reproductions.registry import Row, Table
 from reproductions.settings import PAPER, Subject
 from reproductions.turns import Turns
@@ -174,7 +174,7 @@ def measured(
     shared = results.environment() | {"device": device}
     failed = 0
     turns = Turns(store, time.time_ns() if since is None else since, force)
-    work = _without(work, store, lacking, shared)
+    work = _without(work if force else _unknown(work, store), store, lacking, shared)
     total = sum(len(w.benchmarks) for w in work)
     told: set[str] = set()  # one reason can stop every cell of a model: say it once
     with turns, tqdm(total=total, unit="cell", disable=not sys.stderr.isatty()) as bar:
@@ -206,6 +206,18 @@ def measured(
                     bar.update()
             prepared = ready = None  # they go before the next ones come: there may be room for one only
     return failed + turns.failed
+
+
+def _unknown(work: list[Work], store: Store) -> list[Work]:
+    """The work that is no part of what has been measured; the records of what is are written."""
+    left = []
+    for entry in work:
+        known = {benchmark: parts.part(store, entry.recipe, benchmark) for benchmark in entry.benchmarks}
+        for record, items in filter(None, known.values()):
+            store.put(record, entry.recipe, items)
+        if kept := [benchmark for benchmark, found in known.items() if found is None]:
+            left.append(Work(entry.recipe, entry.title, kept))
+    return left
 
 
 def _without(work: list[Work], store: Store, lacking: Callable[[Recipe, str], str | None], shared: dict) -> list[Work]:

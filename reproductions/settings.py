@@ -18,6 +18,8 @@ from common.standin import WEIGHTS
 
 # What a model is calibrated on while the text that the papers take cannot be had for it (`Subject.text`).
 _TEXTS = {"smollm2-135m-instruct": "wikitext2-tokenised-validation"}
+# What stands for the papers' instructions where that text does: docstrings of functions, from installed packages.
+_INSTRUCTIONS = "standin"
 # Texts that can be had for every model, and are meant where a recipe names them.
 _AT_HAND = ("ptb-validation",)
 # The real model whose records are published: shown first where no model is named.
@@ -31,7 +33,8 @@ class Subject:
     profile: whose texts, tasks and hyperparameters: 'standin' or 'paper'. model: as `common.models.load` takes it; None: the
     paper's own, as printed. layers: N. remove: numbers of layers to remove, in place of the paper's shares. weights: digest
     or revision of the weights. dtype: in which they are held and computed with. text: the corpus that stands for all
-    calibration texts, None for the papers' own.
+    calibration texts (docstrings then stand for instructions), None for the papers' own. full: the papers' sizes of test sets,
+    texts and calibration for a model that is not theirs.
     """
 
     profile: str
@@ -42,6 +45,7 @@ class Subject:
     dtype: str = "float32"
     remove: tuple[int, ...] = ()
     text: str | None = None
+    full: bool = False
 
     @property
     def printed(self) -> bool:
@@ -52,6 +56,16 @@ class Subject:
     def standin(self) -> bool:
         """Whether this is the stand-in, for which tables choose numbers of their own."""
         return self.profile == "standin"
+
+    @property
+    def small(self) -> bool:
+        """Whether tables read a part of what the papers read (`reproductions.sizes`): any one model's, unless ``full``."""
+        return not (self.printed or self.standin or self.full)
+
+    @property
+    def size(self) -> str:
+        """By whose hyperparameters its rows are made: 'small', or its profile's."""
+        return "small" if self.small else self.profile
 
     @property
     def name(self) -> str:
@@ -150,9 +164,10 @@ def recipe(model: str, subject: Subject, limit: int | None = None, **fields) -> 
 
 
 def _on_text(value, text: str):
-    """A part of a recipe with `text` in the place of every corpus that it calibrates on and that is not at hand."""
+    """A part of a recipe with what is at hand: `text` in the place of corpora, docstrings in the place of instructions."""
     if not isinstance(value, Mapping):
         return value
     if value.get("corpus") in _AT_HAND:
         return value
-    return {key: text if key == "corpus" else _on_text(part, text) for key, part in value.items()}
+    others = {"corpus": text, "source": _INSTRUCTIONS}
+    return {key: others[key] if key in others else _on_text(part, text) for key, part in value.items()}

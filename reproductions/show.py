@@ -60,7 +60,7 @@ def build(
         resampled[subject.name] = Resampled(store, own, table.columns_for(subject))
         shown = {"name": subject.name, "label": subject.label, "profile": subject.profile, "dtype": subject.dtype}
         shown |= {"origin": " and ".join(sorted(origins)) or "no", "over": over}
-        facts.append(shown | {"first": sizes.asked(c.benchmark for c in table.columns_for(subject))})
+        facts.append(shown | {"size": sizes.asked(c.benchmark for c in table.columns_for(subject))})
     if not any(subject.printed for subject in subjects):
         # Of the paper's models only what needs no weights belongs beside another model's numbers.
         weight_free = [column for column in table.columns_for(PAPER) if column.weight_free]

@@ -1,9 +1,14 @@
-"""How much of a benchmark is asked: all of its items, or the first 500, which its name then says.
+"""How much of a benchmark is asked: all of it, or a part that a small machine reads in minutes, which its name then says.
 
-Full test sets take a small machine most of an hour a row. So tables that are made for another model than the paper's ask
-``arc_easy@first-500`` in place of ``arc_easy``: the first 500 items in lm-eval's order. The two are different measurements
-with records of their own. A task of no more than 500 items has one name only, as has what is no task (a perplexity, a
-figure's curve).
+Full test sets and texts take a small machine most of an hour a row. So tables that are made for another model than the
+paper's (`settings.Subject.small`) ask
+
+    ``arc_easy@first-500`` in place of ``arc_easy``: the first 500 items in lm-eval's order;
+    ``perplexity@linearpatch-ptb@49152-tokens`` in place of ``perplexity@linearpatch-ptb``: as many of its windows as hold
+    49,152 tokens, evenly spread over the text.
+
+A part and its whole are different measurements with records of their own (where the whole's outcomes are kept, the part's
+are among them: `reproductions.parts`). A task of no more than 500 items has one name only, as has a figure's curve.
 """
 
 from __future__ import annotations
@@ -13,6 +18,8 @@ from collections.abc import Iterable
 
 FIRST = 500
 MARK = f"@first-{FIRST}"
+TOKENS = 49_152
+TOKENS_MARK = f"@{TOKENS}-tokens"
 # Items of every task that has more than FIRST, by the name before a benchmark's first '@'; LaCo's from CLUE roughly.
 ITEMS = {
     "arc_challenge": 1_172, "arc_easy": 2_376, "boolq": 3_270, "cmmlu": 11_582, "gsm8k": 1_319, "hellaswag": 10_042,
@@ -22,16 +29,24 @@ ITEMS = {
     "laco_xsum": 1_000,
 }  # fmt: skip
 SUBJECTS = {"mmlu": 57, "cmmlu": 67}  # groups: as many items of each, FIRST or a little more in all
+# Tokens of the texts that are longer than TOKENS, by the protocol of a perplexity, roughly.
+TEXTS = {
+    "linearpatch-wikitext2": 330_000, "linearpatch-ptb": 100_000, "linearpatch-c4": 520_000,
+    "reassessing-wikitext2": 330_000, "reassessing-ptb": 100_000,
+}  # fmt: skip
 
 
-def first(benchmark: str) -> str:
-    """The name of a benchmark's first items; its own where there are no more of them."""
-    return benchmark + MARK if _base(benchmark) in ITEMS else benchmark
+def smaller(benchmark: str) -> str:
+    """The name of a benchmark's part; its own where it is small enough."""
+    base, _, argument = benchmark.partition("@")
+    if base == "perplexity":
+        return benchmark + TOKENS_MARK if argument in TEXTS else benchmark
+    return benchmark + MARK if base in ITEMS else benchmark
 
 
 def whole(benchmark: str) -> str:
-    """The name of the benchmark that asks all items."""
-    return benchmark.removesuffix(MARK)
+    """The name of the benchmark that asks all of it."""
+    return benchmark.removesuffix(MARK).removesuffix(TOKENS_MARK)
 
 
 def of_each(benchmark: str) -> int | None:
@@ -41,14 +56,25 @@ def of_each(benchmark: str) -> int | None:
     return math.ceil(FIRST / SUBJECTS.get(_base(benchmark).removeprefix("laco_"), 1))
 
 
-def asked(benchmarks: Iterable[str | None]) -> int | None:
-    """How many items a table asks of each task; None: all, or it asks no task."""
-    return FIRST if any(name and name.endswith(MARK) for name in benchmarks) else None
+def tokens(benchmark: str) -> int | None:
+    """How many tokens of its text a perplexity reads; None: all."""
+    return TOKENS if benchmark.endswith(TOKENS_MARK) else None
+
+
+def asked(benchmarks: Iterable[str | None]) -> str:
+    """How much of tasks and texts a table asks, in words; '' where it asks all."""
+    names = [name for name in benchmarks if name]
+    tasks, texts = any(map(of_each, names)), any(map(tokens, names))
+    return ", ".join(
+        ([f"first {FIRST} items of each task"] if tasks else []) + [f"{TOKENS:,} tokens of each text"] * texts
+    )
 
 
 def share(benchmark: str) -> float:
-    """Which part of a benchmark's items is asked."""
-    return FIRST / ITEMS[_base(benchmark)] if benchmark.endswith(MARK) else 1.0
+    """Which part of a benchmark is asked, roughly for a text."""
+    if tokens(benchmark):
+        return TOKENS / TEXTS[whole(benchmark).partition("@")[2]]
+    return FIRST / ITEMS[_base(benchmark)] if of_each(benchmark) else 1.0
 
 
 def _base(benchmark: str) -> str:

@@ -114,14 +114,20 @@ def every_eighth(protocol: Protocol, tokenizer) -> Tensor:
     return joined_windows(protocol, tokenizer)[::8]
 
 
-def spread(count: int) -> Callable[[Protocol, object], Tensor]:
-    """``count`` windows of `joined_windows`, evenly spread over the text from its first one on; all where there are fewer."""
+def spread_over(count: int, length: int) -> list[int]:
+    """``count`` positions of so many, evenly spread from the first one on; all where there are fewer."""
+    count = min(count, length)
+    return [i * length // count for i in range(count)]
 
-    def windows(protocol: Protocol, tokenizer) -> Tensor:
-        found = joined_windows(protocol, tokenizer)
-        return found[torch.arange(min(count, len(found))) * len(found) // min(count, len(found))]
 
-    return windows
+def spread(count: int, windows: Callable[[Protocol, object], Tensor] = joined_windows) -> Callable:
+    """``count`` of a protocol's windows, evenly spread over the text; all where there are fewer."""
+
+    def chosen(protocol: Protocol, tokenizer) -> Tensor:
+        found = windows(protocol, tokenizer)
+        return found[spread_over(count, len(found))]
+
+    return chosen
 
 
 def c4_crops(protocol: Protocol, tokenizer, count: int = 256, seed: int = 0) -> Tensor:
@@ -173,6 +179,11 @@ class Protocol:
     def source(self) -> corpora.Corpus:
         """The corpus, joined as this protocol says."""
         return replace(corpora.get(self.corpus), join=self.join)
+
+    def of_tokens(self, tokens: int) -> Protocol:
+        """This protocol over as many of its windows as hold ``tokens``, evenly spread over the text."""
+        windows = spread(max(1, tokens // self.window), self.windows)
+        return replace(self, name=f"{self.name}@{tokens}-tokens", windows=windows)
 
     def measured(self, model, tokenizer, *, limit: int | None = None, progress: bool = True) -> dict:
         """Perplexity of a model with its standard error, token counts, corpus digest and this protocol's identity.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.evaluation.perplexity import Protocol, c4_crops, register, spread
+from common.evaluation.perplexity import Protocol, c4_crops, register
 
 _SOURCE = "LinearPatch, section 4.1 and official code; the dense rows of Prune&Comp are the same"
 
@@ -17,12 +17,4 @@ register(
         windows=c4_crops,
     ),
     Protocol("linearpatch-ptb", "PTB", "ptb-validation", 2048, notes=f"{_SOURCE}: the validation split, not test"),
-    Protocol(
-        "linearpatch-wikitext2-spread",
-        "WIKI-2",
-        "wikitext2-test",
-        512,
-        notes="ours: 48 windows spread over the test text, for comparisons of many rows with one another",
-        windows=spread(48),
-    ),
 )

@@ -1,8 +1,7 @@
 """What is measured on a context: one registry, by the names that tables use.
 
 A benchmark is a function ``f(context, argument) -> values, standard errors, details`` and, perhaps, outcomes per item. A
-table asks for NAME or NAME@ARGUMENT, or for the first items of either (`reproductions.sizes`); every module of this package
-is read.
+table asks for NAME or NAME@ARGUMENT, or for a part of either (`reproductions.sizes`); every module of this package is read.
 """
 
 from __future__ import annotations
@@ -62,8 +61,7 @@ def measure(context, name: str) -> Measured:
     from reproductions.benchmarks.general import task
 
     items = sizes.of_each(name)
-    name = sizes.whole(name)
     if items is not None:
-        context = context.limited(items)
+        context, name = context.limited(items), sizes.whole(name)
     base, _, argument = name.partition("@")
     return known()[base].measure(context, argument) if base in known() else task(context, name)

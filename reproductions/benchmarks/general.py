@@ -7,7 +7,7 @@ from common.context import Context
 from common.errors import unknown
 from common.evaluation import harness
 from common.evaluation.perplexity import PROTOCOLS
-from reproductions import steps  # noqa: F401 - and the papers' protocols
+from reproductions import sizes, steps  # noqa: F401 - and the papers' protocols
 from reproductions.benchmarks import benchmark
 
 
@@ -23,9 +23,11 @@ def _parameters(context: Context, argument: str) -> tuple[dict, dict, dict]:
 @benchmark("perplexity")
 def _perplexity(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
     """Perplexity by the named protocol, and the mean loss it comes from (nats per token), of each window too."""
-    if argument not in PROTOCOLS:
-        raise unknown("perplexity protocol", argument, PROTOCOLS)
-    found = PROTOCOLS[argument].measured(context.model, context.tokenizer, limit=context.recipe.limit)
+    name, tokens = sizes.whole(argument), sizes.tokens(argument)
+    if name not in PROTOCOLS:
+        raise unknown("perplexity protocol", name, PROTOCOLS)
+    protocol = PROTOCOLS[name] if tokens is None else PROTOCOLS[name].of_tokens(tokens)
+    found = protocol.measured(context.model, context.tokenizer, limit=context.recipe.limit)
     values = {"nll": found.pop("nll"), "perplexity": found.pop("perplexity")}
     stderr = {"nll": found.pop("nll_stderr"), "perplexity": found.pop("stderr")}
     windows = found.pop("window_nlls")

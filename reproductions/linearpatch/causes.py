@@ -24,7 +24,7 @@ SEEDS = {"A of another draw": 0, "A of a third draw": 1}
 TEXT = "A of another text"
 _FEWER = {"paper": {"length": 512, "count": 32}, "standin": {"length": 128, "count": 32}}
 _OTHER = {"paper": "ptb-validation", "standin": "standin-valid"}
-_PERPLEXITY = {"paper": ("WIKI-2", "linearpatch-wikitext2-spread"), "standin": ("PPL", "standin-learning-thin")}
+_PERPLEXITY = {"paper": ("WIKI-2", "league-wikitext2"), "standin": ("PPL", "standin-learning-thin")}
 _ONE_RATIO = {"method": "linearpatch", "kind": "scalar", "estimator": "ratio-of-means"}
 
 

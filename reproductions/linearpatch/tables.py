@@ -17,8 +17,8 @@ _PERPLEXITY_NOTE = (
     "the three texts."
 )
 _FEW_NOTE = "The stand-in's questions are four of its nine tasks."
-# Asked in full of any model; Table 14's rows are then Table 1's.
-_FULL = ("1", "14")
+# Read whole of any model; the rows of Tables 13 and 14 are then those of 11 and 1.
+_FULL = ("1", "11", "13", "14")
 _BAICHUAN_NOTE = "On the stand-in, of which there is one, the rows are those of Table {}."
 
 

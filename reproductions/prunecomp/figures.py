@@ -29,7 +29,7 @@ def _figure1_rows(subject: Subject, limit: int | None) -> list[Row]:
 
 def _figure2_rows(subject: Subject, limit: int | None) -> list[Row]:
     drawn = _FIGURE2 if subject.printed else [(subject.model, subject.label, subject.layers)]
-    wanted = {"calibration": CROPS[subject.profile]}
+    wanted = {"calibration": CROPS[subject.size]}
     return [
         Row(model, label, f"0/{layers}", "Dense", settings.recipe(model, subject, limit, **wanted))
         for model, label, layers in drawn

@@ -60,7 +60,7 @@ def grid_recipe(
         "count": count,
     }
     patch = PATCHES[repair]
-    fields = {"selection": chosen, "repair": patch, "calibration": CROPS[subject.profile]}
+    fields = {"selection": chosen, "repair": patch, "calibration": CROPS[subject.size]}
     if schedule == "iterative":
         chosen["patch"] = {key: value for key, value in patch.items() if key != "method"}
         fields.pop("repair")

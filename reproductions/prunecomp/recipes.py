@@ -26,6 +26,8 @@ CROPS = {
     "paper": {"corpus": "wikitext2-train", "sampler": "prunecomp-train", "length": 2048, "count": 128, "seed": 0},
     "standin": {"corpus": "standin-calibration", "sampler": "prunecomp-train", "length": 256, "count": 32, "seed": 0},
 }
+# Of any other model a choice reads a thirty-second of that: an iterative PPL reads it some hundred times.
+CROPS["small"] = CROPS["paper"] | {"length": 256, "count": 32}
 # The official code's own: for BI factors from twice as many crops, SLEB's lines for PPL, ten C4 crops for Taylor+.
 CODE_LINES = {
     "paper": {
@@ -38,26 +40,28 @@ CODE_LINES = {
     },
     "standin": {"corpus": "standin-calibration", "sampler": "lines", "length": 256, "count": 48, "seed": 0},
 }
+CODE_LINES["small"] = CODE_LINES["paper"] | {"length": 256, "count": 32}
 CODE_TAYLOR = {
     "paper": {"corpus": "c4-train", "sampler": "documents", "length": 2048, "count": 10},
     "standin": CROPS["standin"] | {"count": 10, "seed": 2},
 }
+CODE_TAYLOR["small"] = CODE_TAYLOR["paper"] | {"length": 256}
 
 
 # LLaMA-3-8B's (the first where a table has one), and LLaMA-2-7B's in the appendix.
 SHARES = ((7, 32), (5, 32))
 APPENDIX_SHARES = ((9, 32), (7, 32))
 # Table A6.
-SAMPLES = {"paper": (64, 128, 256), "standin": (16, 32, 64)}
+SAMPLES = {"paper": (64, 128, 256), "small": (16, 32, 64), "standin": (16, 32, 64)}
 
 
-def selection(profile: str, metric: str, count: int, variant: str, fidelity: str = "paper") -> dict:
+def selection(size: str, metric: str, count: int, variant: str, fidelity: str = "paper") -> dict:
     """A recipe's selection. CL removes one window at once, so it is never iterated."""
     iterative, compensate = VARIANTS[variant]
     chosen = {"method": "prunecomp", "metric": METRICS[metric], "count": count}
     chosen |= {"iterative": iterative and metric != "CosSim(CL)", "compensate": compensate}
     if fidelity == "code":
-        own = {"CosSim(BI)": CROPS[profile], "PPL": CODE_LINES[profile], "Taylor+": CODE_TAYLOR[profile]}
+        own = {"CosSim(BI)": CROPS[size], "PPL": CODE_LINES[size], "Taylor+": CODE_TAYLOR[size]}
         if metric in own:
             chosen["calibration"] = own[metric]
     return chosen
@@ -76,12 +80,12 @@ def recipe(
     if not count:
         return settings.recipe(model, subject, limit)
     metric, _, variant = method.partition(" ")
-    calibration = dict(CROPS[subject.profile])
+    calibration = dict(CROPS[subject.size])
     if fidelity == "code" and metric == "CosSim(BI)":
         calibration["count"] *= 2
     if samples:
         calibration["count"] = samples
-    chosen = selection(subject.profile, metric, count, variant, fidelity)
+    chosen = selection(subject.size, metric, count, variant, fidelity)
     return settings.recipe(model, subject, limit, selection=chosen, calibration=calibration, fidelity=fidelity)
 
 
@@ -166,7 +170,7 @@ def size_rows(subject: Subject, limit: int | None) -> list[Row]:
             found.append(row)
             continue
         count = int(row.sparsity.partition("/")[0])
-        for samples in SAMPLES[subject.profile]:
+        for samples in SAMPLES[subject.size]:
             made = recipe(row.model, subject, limit, row.method, count, samples=samples)
             found.append(replace(row, method=f"{row.method} {samples} samples", recipe=made))
     for row in declare.rows("prunecomp", "A6") if subject.printed else []:

@@ -99,7 +99,7 @@ _COUNTS = (1, 5, 10, 30, 50)
 def _unpruned(subject: Subject, limit: int | None) -> list[Row]:
     """The dense model with the calibration of Taylor and BI, whose number of samples and seed the benchmark varies."""
     name, label, layers = _PAPER_MODEL if subject.printed else (subject.model, subject.label, subject.layers)
-    wanted = recipe(name, subject, limit, calibration=fields("BI", 1, "", subject.profile)["calibration"])
+    wanted = recipe(name, subject, limit, calibration=fields("BI", 1, "", subject.size)["calibration"])
     return [Row(name, label, f"0/{layers}", "Dense", wanted, dense=True)]
 
 

@@ -137,7 +137,7 @@ def _row(subject: Subject, metric: str, removed: int, variant: str, limit: int |
     elif metric == SLICEGPT:
         wanted = slicegpt(subject.profile, layers=removed)
     else:
-        wanted = fields(metric, removed, variant, subject.profile) if removed else {}
+        wanted = fields(metric, removed, variant, subject.size) if removed else {}
     return Row(
         model=subject.model,
         label=subject.label,

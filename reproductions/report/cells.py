@@ -73,7 +73,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Grid:
-    """The rows of one subject. compared: with reported numbers. first: how many items were asked of each task; None: all."""
+    """The rows of one subject. compared: with reported numbers. size: how much of tasks and texts was asked; '': all."""
 
     subject: Subject
     title: str
@@ -81,7 +81,7 @@ class Grid:
     compared: bool
     headings: tuple[Heading, ...]
     lines: tuple[Line, ...]
-    first: int | None = None
+    size: str = ""
 
 
 def grids(evidence: Evidence, target: str) -> list[Grid]:
@@ -109,7 +109,7 @@ def _grid(evidence: Evidence, table: Table, subject: Subject, facts: dict, lines
         shown.append(Line(line["model"], line["sparsity"], line["method"], line["dense"], own, note, cells))
     title = PAPERS_OWN if subject.printed else subject.label
     headings = tuple(_heading(columns[label], facts["over"].get(label)) for label in labels)
-    return Grid(subject, title, facts["origin"], subject.printed, headings, tuple(shown), facts["first"])
+    return Grid(subject, title, facts["origin"], subject.printed, headings, tuple(shown), facts["size"])
 
 
 def _empty(line: dict) -> bool:

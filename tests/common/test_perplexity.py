@@ -148,7 +148,6 @@ def test_the_papers_protocols_are_the_documented_ones():
         "linearpatch-wikitext2": ("wikitext2-test", 2048, "\n\n"),
         "linearpatch-c4": ("c4-validation", 2048, "\n\n"),
         "linearpatch-ptb": ("ptb-validation", 2048, "\n\n"),
-        "linearpatch-wikitext2-spread": ("wikitext2-test", 512, "\n\n"),
     }
     assert corpora.get("c4-validation").data_file == "en/c4-validation.00000-of-00008.json.gz"
     assert all(protocol.corpus in corpora.CORPORA for protocol in PROTOCOLS.values())

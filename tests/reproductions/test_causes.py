@@ -37,7 +37,7 @@ def test_cuts_are_table_1s_and_the_text_of_the_scales_alone_differs():
 def test_windows_are_spread_over_the_text(monkeypatch, tiny_tokenizer):
     from common import corpora
 
-    protocol = PROTOCOLS["linearpatch-wikitext2-spread"]
+    protocol = PROTOCOLS["league-wikitext2"]
     every = "".join(f"part {i} of the text " for i in range(9000))
     monkeypatch.setattr(corpora, "joined_ids", lambda tokenizer, source: corpora.encode(tokenizer, every))
     whole, found = joined_windows(protocol, tiny_tokenizer), protocol.windows(protocol, tiny_tokenizer)

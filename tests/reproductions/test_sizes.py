@@ -1,6 +1,7 @@
 """The first 500 items of a task: who is asked them, and that they are the first that the full test set asks."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ def test_the_first_items_are_those_that_the_full_set_begins_with(task, mirror, t
     for name in {"train", split}:
         write_rows(tmp_path / "hub", hub_id, config, name, [make(i) for i in range(13)])
     whole_values, _, whole_details, whole = measure.benchmark(prepared, task)
-    values, errors, details, outcomes = measure.benchmark(prepared, sizes.first(task))
+    values, errors, details, outcomes = measure.benchmark(prepared, sizes.smaller(task))
     asked = harness.load_tasks([task])[task].eval_docs
     assert (whole_details["items"], details["items"]) == (len(asked), 6)
     assert prepared.recipe.limit is None
@@ -41,7 +42,7 @@ def test_the_first_items_are_those_that_the_full_set_begins_with(task, mirror, t
         assert np.array_equal(outcomes[metric], whole[metric][:6]) and len(whole[metric]) == 13
         assert values[metric] == np.mean(whole[metric][:6])
     limited = Context(prepared.model, prepared.tokenizer, Recipe(model="small", profile="paper", limit=2), 1)
-    assert measure.benchmark(limited, sizes.first(task))[2]["items"] == 2
+    assert measure.benchmark(limited, sizes.smaller(task))[2]["items"] == 2
 
 
 def test_of_a_group_as_many_of_each_subject(mirror, tmp_path, prepared, monkeypatch, few):
@@ -49,7 +50,7 @@ def test_of_a_group_as_many_of_each_subject(mirror, tmp_path, prepared, monkeypa
     monkeypatch.setattr(harness, "members", lambda group: [f"{group}_{subject}" for subject in SUBJECTS])
     monkeypatch.setattr(sizes, "SUBJECTS", {"mmlu": len(SUBJECTS)})
     for name, base in (("mmlu@first-500", "mmlu"), ("laco_mmlu@first-500", "laco_mmlu")):
-        assert sizes.first(base) == name
+        assert sizes.smaller(base) == name
         details = measure.benchmark(prepared, name)[2]
         assert [subject["n"] for subject in details["subjects"].values()] == [3, 3]
 
@@ -66,12 +67,34 @@ def test_full_test_sets_are_the_papers_models_and_table_1s():
     assert asked("table1-reassessing", SMOLLM)["OpenbookQA"] == "openbookqa"  # has 500
     for target in registry.targets():
         papers, standin = (asked(target, subject) for subject in (settings.PAPER, settings.STANDIN))
-        assert not any(name and name.endswith(sizes.MARK) for name in [*papers.values(), *standin.values()])
+        assert not any(name and name != sizes.whole(name) for name in [*papers.values(), *standin.values()])
         for label, name in asked(target, SMOLLM).items():
-            assert name is None or not name.startswith("perplexity") or not name.endswith(sizes.MARK)
+            assert (
+                name is None
+                or name.startswith("perplexity") == name.endswith(sizes.TOKENS_MARK)
+                or name == sizes.whole(name)
+            )
             assert label not in papers or name is None or sizes.whole(name) == papers[label]
-    for target in ("table1-linearpatch", "table14-linearpatch"):
-        assert not any(name and name.endswith(sizes.MARK) for name in asked(target, SMOLLM).values())
+    for target in ("table1-linearpatch", "table11-linearpatch", "table13-linearpatch", "table14-linearpatch"):
+        assert not any(name and name != sizes.whole(name) for name in asked(target, SMOLLM).values())
+    assert asked("table1-prunecomp", SMOLLM)["PTB"] == "perplexity@linearpatch-ptb@49152-tokens"
+    whole = replace(SMOLLM, full=True)
+    assert asked("table1-prunecomp", whole)["PTB"] == "perplexity@linearpatch-ptb"
+    assert asked("table2-prunecomp", whole) == {label: name and sizes.whole(name) for label, name in table2.items()}
+
+
+def test_a_choice_reads_less_of_a_model_that_is_not_the_papers():
+    """Of the calibration's sizes none is left at the paper's, whatever the fidelity; ``full`` gives back all of them."""
+    table = registry.get("tableA3-prunecomp")
+    for subject, tokens in ((SMOLLM, 32 * 256), (replace(SMOLLM, full=True), 128 * 2048)):
+        found = {row.method: row.recipe for row in table.rows(subject)}
+        assert (
+            found["PPL (by the paper's text; ours)"].calibration["count"] * found["PPL"].calibration["length"] == tokens
+        )
+        for name in ("PPL", "Taylor+"):
+            entry = found[name].selection["calibration"]
+            assert entry["count"] == (10 if name == "Taylor+" else tokens // entry["length"])
+            assert entry["length"] == (256 if tokens < 10_000 else 2048)
 
 
 def test_a_full_record_is_not_that_of_the_first_items(tmp_path):
@@ -91,16 +114,18 @@ def test_a_full_record_is_not_that_of_the_first_items(tmp_path):
     put("piqa@first-500", 0.6)
     assert "piqa@first-500" not in left()
     full, cut = (show.build(registry.get(t), store, SMOLLM) for t in ("table1-linearpatch", "table2-prunecomp"))
-    for content, value, first in ((full, 70, None), (cut, 60, 500)):
+    for content, value, size in ((full, 70, ""), (cut, 60, "first 500 items of each task")):
         row = next(row for row in content["rows"] if row["dense"] and row["subject"] == SMOLLM.name)
         assert row["cells"]["PIQA"]["reproduced"] == pytest.approx(value)
-        assert content["subjects"][0]["first"] == first
+        assert content["subjects"][0]["size"] == size
     from common import tables
 
     for form in ("terminal", "md"):
         assert "first 500 items of each task" in tables.render(cut, form)
         assert "first 500 items" not in tables.render(full, form)
-    assert json.loads(tables.render(cut, "json"))["subjects"][0]["first"] == 500
+    assert json.loads(tables.render(cut, "json"))["subjects"][0]["size"].startswith("first 500")
+    both = show.build(registry.get("table4-linearpatch"), store, SMOLLM)
+    assert both["subjects"][0]["size"] == "first 500 items of each task, 49,152 tokens of each text"
 
 
 def test_what_reads_a_benchmarks_name_knows_its_size(monkeypatch):
@@ -109,6 +134,7 @@ def test_what_reads_a_benchmarks_name_knows_its_size(monkeypatch):
         "piqa@first-500": 0.5,
     }
     dense = next(row for row in registry.get("table2-prunecomp").rows(SMOLLM) if row.dense).recipe
+    assert sizes.share("perplexity@linearpatch-ptb@49152-tokens") == pytest.approx(0.49, abs=0.01)
     cost = {name: costs.benchmark(dense, name) for name in ("hellaswag", "hellaswag@first-500", "copa")}
     assert cost["hellaswag@first-500"] == pytest.approx(cost["hellaswag"] * 500 / 10042)
     assert cost["copa"] > 0 == costs.benchmark(dense, "parameters")

@@ -1,0 +1,60 @@
+"""The record of a benchmark's part, taken from the record of its whole: what is known is not measured again.
+
+The outcomes kept beside the whole's record hold those of the part: the first items', or the windows that the part reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from common.evaluation.perplexity import spread_over, summarise
+from common.results import Record, Store
+from common.scores import accuracy_stderr
+from reproductions import sizes
+
+
+def part(store: Store, recipe, benchmark: str) -> tuple[Record, dict] | None:
+    """The record of a part and its outcomes; None where the whole has no record, or its outcomes were not kept.
+
+    In bfloat16 an item's score may differ in its last digit from one measured beside other items. ``provenance`` is the
+    whole's, without its seconds and with its name as ``part_of``.
+    """
+    name = sizes.whole(benchmark)
+    if name == benchmark or recipe.limit is not None:
+        return None
+    record = store.get(recipe, name)
+    outcomes = store.items(recipe, name) if record is not None and record.status == "ok" else {}
+    found = (_windows if sizes.tokens(benchmark) else _items)(record, outcomes, benchmark) if outcomes else None
+    if found is None:
+        return None
+    values, errors, details, kept = found
+    provenance = {key: value for key, value in record.provenance.items() if not key.endswith("seconds")}
+    changes = {"values": values, "stderr": errors, "details": details, "provenance": provenance | {"part_of": name}}
+    return replace(record, benchmark=benchmark, **changes), kept
+
+
+def _items(record: Record, outcomes: Mapping, benchmark: str) -> tuple | None:
+    """Of a task's first items; None for a group of tasks, and where a score is not the share of right items."""
+    if benchmark.partition("@")[0].removeprefix("laco_") in sizes.SUBJECTS or outcomes.keys() != record.values.keys():
+        return None
+    kept = {metric: right[: sizes.FIRST] for metric, right in outcomes.items()}
+    values = {metric: float(np.mean(right)) for metric, right in kept.items()}
+    errors = {metric: accuracy_stderr(values[metric], len(right)) for metric, right in kept.items()}
+    details = {key: value for key, value in record.details.items() if key != "lm_eval"}
+    return values, errors, details | {"items": min(map(len, kept.values()))}, kept
+
+
+def _windows(record: Record, outcomes: Mapping, benchmark: str) -> tuple:
+    """Of the windows that are spread over the text as `Protocol.of_tokens` spreads them."""
+    means, length = outcomes["nll"], record.details["window"]
+    means = means[spread_over(max(1, sizes.tokens(benchmark) // length), len(means))]
+    found = summarise(torch.from_numpy(means)[:, None])
+    size = {"windows": len(means), "tokens": len(means) * length, "predictions": len(means) * (length - 1)}
+    details = {key: value for key, value in record.details.items() if key != "tokens_sha256"} | size
+    values = {"nll": found["nll"], "perplexity": found["perplexity"]}
+    errors = {"nll": found["nll_stderr"], "perplexity": found["stderr"]}
+    return values, errors, details | {"protocol": benchmark.partition("@")[2]}, {"nll": means}

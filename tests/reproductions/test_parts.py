@@ -1,0 +1,93 @@
+"""A part's record taken from its whole's: equal to the part measured by itself."""
+
+import numpy as np
+import pytest
+import torch
+from hub_mirror import TASKS, write_rows
+
+from common import corpora
+from common.context import Context
+from common.evaluation.perplexity import PROTOCOLS
+from common.results import Recipe, Store
+from reproductions import measure, parts, runner, sizes
+from reproductions.runner import Work
+
+RECIPE = Recipe(model="small", profile="paper", dtype="float32")
+TEXT = "perplexity@reassessing-ptb"
+
+
+@pytest.fixture
+def measuring(tiny_llama, tiny_tokenizer, mirror, tmp_path, monkeypatch):
+    """Measures on the tiny model, six items standing for the 500 and three windows for the tokens; notes what it did."""
+    monkeypatch.setattr(sizes, "FIRST", 6)
+    monkeypatch.setattr(sizes, "TOKENS", 3 * 128)
+    monkeypatch.setattr(sizes, "TOKENS_MARK", "@384-tokens")
+    hub_id, config, split, make = TASKS["piqa"]
+    for name in {"train", split}:
+        write_rows(tmp_path / "hub", hub_id, config, name, [make(i) for i in range(13)])
+    tokens = torch.randint(3, 300, (1, 11 * 128), generator=torch.Generator().manual_seed(0))
+    monkeypatch.setattr(corpora, "joined_ids", lambda tokenizer, source: tokens)
+    monkeypatch.setattr(corpora, "digest", lambda source: "0")
+
+    class Measuring:
+        done = []
+
+        def held_together(self, recipe):
+            return 1
+
+        def prepare(self, recipe, **options):
+            context = Context(tiny_llama, tiny_tokenizer, recipe, 1)
+            context.provenance = {"model": {"name": "small"}}
+            return context
+
+        def benchmark(self, context, name):
+            self.done.append(name)
+            return measure.benchmark(context, name)
+
+    return Measuring()
+
+
+def run(store, measuring, *names, recipe=RECIPE):
+    measuring.done.clear()
+    assert runner.measured([Work(recipe, "small", list(names))], store, measuring) == 0
+    return measuring.done
+
+
+@pytest.mark.parametrize("whole", ["piqa", TEXT])
+def test_a_part_of_what_is_known_is_not_measured_and_is_what_it_would_be(whole, measuring, tmp_path):
+    name = sizes.smaller(whole)
+    assert name != whole and TEXT.partition("@")[2] in PROTOCOLS
+    alone, both = Store(tmp_path / "alone", None), Store(tmp_path / "both", None)
+    assert run(alone, measuring, name) == [name]
+    assert run(both, measuring, whole) == [whole]
+    assert run(both, measuring, name) == []
+    expected, found = (store.get(RECIPE, name) for store in (alone, both))
+    assert found.values == pytest.approx(expected.values, rel=1e-5)
+    assert found.stderr == pytest.approx(expected.stderr, rel=1e-5)
+    assert found.values != pytest.approx(both.get(RECIPE, whole).values)
+    kept, theirs = both.items(RECIPE, name), alone.items(RECIPE, name)
+    assert kept.keys() == theirs.keys()
+    for key in kept:
+        np.testing.assert_allclose(kept[key], theirs[key], rtol=1e-5)
+    for key in ("items", "windows", "tokens", "predictions", "protocol", "corpus", "layers", "layer_executions"):
+        assert found.details.get(key) == expected.details.get(key)
+    assert found.provenance["part_of"] == whole and "seconds" not in found.provenance
+    assert found.provenance["measured_at"] == both.get(RECIPE, whole).provenance["measured_at"]
+
+
+def test_a_part_is_measured_where_its_whole_is_not_known_with_its_outcomes(measuring, tmp_path):
+    store, limited = Store(tmp_path / "records", None), Recipe(**{**vars(RECIPE), "limit": 2})
+    run(store, measuring, "piqa")
+    run(store, measuring, "piqa", recipe=limited)
+    assert parts.part(store, RECIPE, "piqa") is None  # no part
+    assert parts.part(store, limited, "piqa@first-500") is None  # of whose items a quick look leaves others
+    store.path(RECIPE, "piqa").with_suffix(".npz").unlink()
+    assert run(store, measuring, "piqa@first-500") == ["piqa@first-500"]
+
+
+def test_measuring_anew_measures_a_part_too(measuring, tmp_path):
+    store = Store(tmp_path / "records", None)
+    run(store, measuring, "piqa")
+    measuring.done.clear()
+    runner.measured([Work(RECIPE, "small", ["piqa@first-500"])], store, measuring, force=True)
+    assert measuring.done == ["piqa@first-500"]
