@@ -30,11 +30,11 @@ PUBLISHED_MODELS = ("smollm2-135m-instruct",)
 class Subject:
     """The model or models that a table is made for.
 
-    profile: whose texts, tasks and hyperparameters: 'standin' or 'paper'. model: as `common.models.load` takes it; None: the
-    paper's own, as printed. layers: N. remove: numbers of layers to remove, in place of the paper's shares. weights: digest
-    or revision of the weights. dtype: in which they are held and computed with. text: the corpus that stands for all
-    calibration texts (docstrings then stand for instructions), None for the papers' own. full: the papers' sizes of test sets,
-    texts and calibration for a model that is not theirs.
+    profile: whose texts, tasks and hyperparameters: 'standin' or 'paper'. model: as `common.models.load` takes it; None:
+    the paper's own, as printed. layers: N. remove: numbers of layers to remove, in place of the paper's shares. weights:
+    digest or revision of the weights. dtype: in which they are held and computed with. text: the corpus that stands for all
+    calibration texts (docstrings then stand for instructions), None for the papers' own. full: the papers' sizes of test
+    sets, texts and calibration for a model that is not theirs.
     """
 
     profile: str
