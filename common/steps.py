@@ -98,15 +98,16 @@ class Window(Selection):
 class TrainedRepair(Repair):
     """A repair that learns from the layers that go: it trains on the dense model and then does the surgery.
 
-    samples: training windows, the first so many crops of the recipe's calibration entry (the paper: 5,000, the first 128
-    of which also calibrate); a recipe's limit cuts them too, so that a quick look is quick. target: ``logits`` (KL) or
-    ``output`` (mean squared error). top_k: logits per token that the target ``logits`` compares. The others are fields of
-    `common.fitting.Fitting`; None leaves its default.
+    samples: training windows, the first so many crops of the recipe's calibration entry (the paper: 5,000, the first 128 of
+    which also calibrate); a recipe's limit cuts them too, so that a quick look is quick. length: tokens of each, where not
+    the calibration's. target: ``logits`` (KL) or ``output`` (mean squared error). top_k: logits per token that the target
+    ``logits`` compares. The others are fields of `common.fitting.Fitting`; None leaves its default.
     """
 
     target: str | None = None
     top_k: int | None = None
     samples: int | None = None
+    length: int | None = None
     learning_rate: float | None = None
     final_share: float | None = None
     weight_decay: float | None = None
@@ -141,7 +142,7 @@ class TrainedRepair(Repair):
         if context.calibration is None or self.samples is None:
             raise UserError("a repair that trains needs the recipe's calibration entry and a number of samples")
         count = min(self.samples, context.recipe.limit or sys.maxsize)
-        return context.tokens(replace(context.calibration, count=count))
+        return context.tokens(replace(context.calibration, count=count, **self.said("length")))
 
 
 def note_training(context: Context, report: dict) -> None:

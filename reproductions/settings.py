@@ -169,5 +169,5 @@ def _on_text(value, text: str):
         return value
     if value.get("corpus") in _AT_HAND:
         return value
-    others = {"corpus": text, "source": _INSTRUCTIONS}
+    others = {"corpus": text, "validation": _AT_HAND[0], "source": _INSTRUCTIONS}
     return {key: others[key] if key in others else _on_text(part, text) for key, part in value.items()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from reproductions.settings import Subject
+
 # Why a model of theirs has no row of ours.
 REFUSED = "refused: needs remote code, has no safetensors"
 
@@ -31,9 +33,10 @@ PRUNER_LINES = {
 # LaCo, section 3.4: ten sentences of English Wikipedia. The stand-in's are sentences of its own training text.
 SENTENCES = {"paper": "wikipedia-en", "standin": "standin-calibration"}
 # LinearPatch, section 4.2, for every method that is distilled; the stand-in sees about a twentieth of the samples at twenty
-# times the rate.
+# times the rate, other models a tenth at ten times the rate, of an eighth of their length.
 DISTILLING = {
     "paper": {"samples": 5000, "learning_rate": 1e-4},
+    "small": {"samples": 500, "length": 256, "learning_rate": 1e-3},
     "standin": {"samples": 240, "learning_rate": 2e-3},
 }
 SPARED = 6  # layers that it leaves alone
@@ -89,10 +92,10 @@ def slicegpt(profile: str, **size) -> dict:
     return {"selection": {"method": "slicegpt", **size}, "calibration": CALIBRATION[profile]}
 
 
-def streamline_layer(count: int, profile: str) -> dict:
+def streamline_layer(count: int, subject: Subject) -> dict:
     """LLM-Streamline's trained layer: one in the place of count + 1, so that as many go as in other rows."""
-    repair = {"method": "streamline-layer", "target": "output"} | DISTILLING[profile]
-    return {"selection": window(count + 1), "calibration": CALIBRATION[profile], "repair": repair}
+    repair = {"method": "streamline-layer", "target": "output"} | DISTILLING[subject.size]
+    return {"selection": window(count + 1), "calibration": CALIBRATION[subject.profile], "repair": repair}
 
 
 def sentences(profile: str, count: int = 10) -> dict:

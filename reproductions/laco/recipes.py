@@ -59,9 +59,11 @@ TRAINING = {
     "paper": {"corpus": "c4-train", "validation": "c4-validation", "tokens": 1_000_000_000, "length": 4096, "seed": 0},
     "standin": {"corpus": "standin-train", "validation": "standin-valid", "tokens": 98_304, "length": 256, "seed": 0},
 }
+TRAINING["small"] = TRAINING["paper"] | {"tokens": 98_304, "length": 256}
 # 48 steps of eight windows: a short run. The stand-in's own rate was 1.5e-3; 2e-4 barely moves it in so few steps.
 TRAINED_WITH = {
     "paper": {"save_every": 250, "evaluate_every": 250},
+    "small": {"batch": 8, "micro_batch": 8, "save_every": 16, "evaluate_every": 16},
     "standin": {"batch": 8, "micro_batch": 8, "learning_rate": 1e-3, "save_every": 16, "evaluate_every": 16},
 }
 # Layers left by pruning again. The paper gives no settings for it: C and I as before, the threshold is searched.
@@ -107,8 +109,8 @@ def collapsed(model: str, subject: Subject, limit: int | None, left: int, merge:
 
 def trained(model: str, subject: Subject, limit: int | None, merge: str = "paper", again: bool = False) -> Recipe:
     """The main collapse, post-trained; again: and collapsed once more."""
-    profile = subject.profile
-    training = {"method": "laco-posttrain", "data": TRAINING[profile], "settings": TRAINED_WITH[profile]}
+    data, settings = TRAINING[subject.size], TRAINED_WITH[subject.size]
+    training = {"method": "laco-posttrain", "data": data, "settings": settings}
     left = MAIN[model] if subject.printed else main_left(subject)
     if again:
         C = SETTINGS[model][left][0] if subject.printed else lefts(subject)[left]

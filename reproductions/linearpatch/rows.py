@@ -82,10 +82,10 @@ def post_training(subject: Subject, limit: int | None = None) -> list[Row]:
         model, label, layers, count = setting
         found.append(_dense(model, label, layers, subject, limit))
         fields = {
-            "LLM-Streamline(FFN) +FT": trained.fields(FFN_MSE, count, subject.profile),
+            "LLM-Streamline(FFN) +FT": trained.fields(FFN_MSE, count, subject),
             "LinearPatch[L]": without_training("LinearPatch[L]", count, subject.profile),
             MATRIX_L: without_training("LinearPatch[L]", count, subject.profile) | {"repair": least_squares("matrix")},
-            "LinearPatch[L +FT]": trained.fields(FULL, count, subject.profile),
+            "LinearPatch[L +FT]": trained.fields(FULL, count, subject),
         }
         found += [_row(setting, subject, limit, method, wanted) for method, wanted in fields.items()]
     return found
@@ -97,7 +97,7 @@ def what_is_trained(subject: Subject, limit: int | None = None) -> list[Row]:
     for setting in chosen(subject, {"llama-2-7b": 9, "standin": 5}):
         found.append(_dense(*setting[:3], subject, limit))
         for method in trained.METHODS:
-            found.append(_row(setting, subject, limit, method, trained.fields(method, setting[3], subject.profile)))
+            found.append(_row(setting, subject, limit, method, trained.fields(method, setting[3], subject)))
     return found
 
 
@@ -117,7 +117,7 @@ def ingredients(subject: Subject, limit: int | None = None) -> list[Row]:
             for method, repair in _REPAIRS.items():
                 fields = choice | ({"repair": repair} if repair else {})
                 found.append(_row(setting, subject, limit, method, fields, shaped=False))
-            tuned = trained.fields(FULL, count, subject.profile) if name == label else None
+            tuned = trained.fields(FULL, count, subject) if name == label else None
             if tuned or name == label:
                 found.append(_row(setting, subject, limit, "+FT", tuned, shaped=False))
     return found

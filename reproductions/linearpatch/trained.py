@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from reproductions.linearpatch.recipes import TOP_K
+from reproductions.settings import Subject
 from reproductions.shared import CALIBRATION, DISTILLING, streamline_layer, window
 
 # Table 4's rows as the reported numbers name them: model logits by KL, the replaced layers' output by MSE.
@@ -36,9 +37,9 @@ _REPAIRS = {
 METHODS = (FFN_MSE, FFN_KL, MSE, DIAGONAL, FULL, LAYER, CODE_DIAGONAL, PLAIN_DIAGONAL, FROM_MATRIX)
 
 
-def fields(method: str, count: int, profile: str) -> dict:
+def fields(method: str, count: int, subject: Subject) -> dict:
     """A recipe's fields for a trained row of Table 4 by its name, one of METHODS."""
     if method == LAYER:
-        return streamline_layer(count, profile)
-    repair = _REPAIRS[method] | DISTILLING[profile]
-    return {"selection": window(count), "calibration": CALIBRATION[profile], "repair": repair}
+        return streamline_layer(count, subject)
+    repair = _REPAIRS[method] | DISTILLING[subject.size]
+    return {"selection": window(count), "calibration": CALIBRATION[subject.profile], "repair": repair}

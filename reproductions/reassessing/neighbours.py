@@ -73,7 +73,7 @@ WHOLE_LAYERS = {
     "UIDL": _uidl,
     "DeeperLayers": _uidl,
     "LaCo": _laco,
-    "LLM-Streamline": lambda model, removed: streamline_layer(removed, "paper"),
+    "LLM-Streamline": lambda model, removed: streamline_layer(removed, PAPER),
 }
 
 

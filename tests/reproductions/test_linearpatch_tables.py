@@ -178,7 +178,7 @@ def test_the_paper_profile_runs_offline_on_a_mirror(rehearsal, capsys):
 def test_every_training_of_the_paper_profile_runs_on_a_mirror(rehearsal, tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path / "work"))
     for method in trained.METHODS:
-        wanted = settings.recipe("llama-2-7b", settings.PAPER, 2, **trained.fields(method, 9, "paper"))
+        wanted = settings.recipe("llama-2-7b", settings.PAPER, 2, **trained.fields(method, 9, settings.PAPER))
         assert wanted.repair["samples"] == 5000 and wanted.repair["learning_rate"] == 1e-4
         prepared = measure.prepare(wanted)
         assert prepared.model.config.num_hidden_layers == 32 - 9, method

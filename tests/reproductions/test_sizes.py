@@ -175,3 +175,24 @@ def test_work_is_measured_under_the_name_that_was_asked(few, mirror, tmp_path, p
     assert (record.status, record.details["items"], record.recipe["limit"]) == ("ok", 6, None)
     assert len(store.items(prepared.recipe, name)["acc_norm"]) == 6
     assert store.get(prepared.recipe, "piqa") is None
+
+
+def test_what_is_trained_of_another_model_sees_less_and_what_is_at_hand():
+    """Rates, samples and texts of SmolLM2's trained rows; `full` trains on as much as the paper."""
+
+    def trained(target, method, subject):
+        return next(row.recipe for row in registry.get(target).rows(subject) if row.method == method)
+
+    whole = replace(SMOLLM, full=True)
+    for subject, samples, length in ((SMOLLM, 500, 256), (whole, 5000, None)):
+        patch = trained("table2-linearpatch", "LinearPatch[L +FT]", subject).repair
+        assert (patch["samples"], patch.get("length")) == (samples, length)
+    for subject, rate, rows in ((SMOLLM, 1e-4, 960), (whole, None, None)):
+        arm = trained("table2-reassessing", "Reverse-order +LoRA", subject).training
+        assert (arm["settings"].get("learning_rate"), arm["data"].get("count")) == (rate or 1e-5, rows)
+        assert arm["data"]["source"] == "standin"  # Alpaca is not at hand for it
+    assert trained("table2-reassessing", "Reverse-order +LoRA", replace(SMOLLM, text=None)).training["data"][
+        "source"
+    ] == ("alpaca-cleaned")
+    data = trained("table3-laco", "LaCo +post train", SMOLLM).training["data"]
+    assert (data["corpus"], data["validation"]) == ("wikitext2-tokenised-validation", "ptb-validation")
