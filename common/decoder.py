@@ -23,6 +23,7 @@ from common.errors import UserValueError
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 _MASKS = {FULL: create_causal_mask, SLIDING: create_sliding_window_causal_mask}
+_ROWS = 4_096  # of a parameter that are scaled at once
 _KEPT_CONTEXTS = 4  # batch shapes whose masks are remembered; more would hold memory for nothing
 
 
@@ -52,9 +53,13 @@ class ResidualWriter:
 
     @torch.no_grad()
     def scale_(self, factor: float) -> None:
-        """Make this writer's contribution `factor` times as large, in place; computed in float32, rounded once."""
-        wide = self.tensor.to(torch.promote_types(self.tensor.dtype, torch.float32))
-        self.tensor.copy_(self.scaled(wide, factor))
+        """Make this writer's contribution `factor` times as large, in place; computed in float32, rounded once.
+
+        Some rows at a time: an embedding's float32 copy takes as much memory as several layers.
+        """
+        for part in self.tensor.split(_ROWS):
+            wide = part.to(torch.promote_types(part.dtype, torch.float32))
+            part.copy_(self.scaled(wide, factor))
 
 
 @dataclass(frozen=True)
