@@ -8,7 +8,7 @@ import torch
 from conftest import ARCHITECTURES
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from common import checkpoint, importance, models
+from common import checkpoint, decoder, importance, models
 from common.architectures import SUPPORTED
 from common.calibration import collect
 from common.decoder import Decoder
@@ -113,7 +113,9 @@ def test_several_cuts_multiply_each_weight_once_by_the_product(tiny, crops):
     torch.testing.assert_close(model.state_dict(), one_by_one.state_dict(), rtol=1e-12, atol=1e-12)
 
 
-def test_a_half_precision_weight_is_rounded_once(tiny_llama):
+@pytest.mark.parametrize("rows", [7, 4096])
+def test_a_half_precision_weight_is_rounded_once(tiny_llama, rows, monkeypatch):
+    monkeypatch.setattr(decoder, "_ROWS", rows)  # scaled at once: the tiny embedding has 320
     model = tiny_llama.half()
     original = model.model.layers[0].mlp.down_proj.weight.clone()
     factors = {position: 1.0 + position / 37 for position in range(1, 6)}
