@@ -7,7 +7,7 @@ Random weights: C = 576 is SmolLM2-135M's shape (30 layers, 7 go), C = 4096 LLaM
 
 ratio       of the whole repair as recipes carry it out (passes, sums, solving, surgery) to the dense model's body over the
             same tokens, once; LinearPatch's one pass also chooses the layers
-each token  the same of what one token more costs, from runs on all and on half the tokens: what many tokens come to
+each token  the same of what one token more costs, from runs on all and on a quarter of the tokens: what many tokens come to
 fixed       seconds that do not depend on the number of tokens: solving, mostly
 """
 
@@ -48,10 +48,9 @@ class Shape:
 
 SHAPES = {
     576: Shape(1536, (9, 3), 30, range(15, 22), (16, 256)),
-    4096: Shape(11008, (32, 32), 6, range(2, 3), (4, 128)),
+    4096: Shape(11008, (32, 32), 6, range(2, 3), (16, 128)),
 }
-# What is run on half the tokens too, where channels are many: solving takes the same time for either.
-CHEAP = ("LinearPatch", "Ghosted Layers", "ReplaceMe")
+PART = 4  # one of so many parts of the tokens is run by itself
 
 
 def build(channels: int, dtype: torch.dtype) -> nn.Module:
@@ -95,8 +94,8 @@ REPAIRS: dict[str, Callable[[nn.Module, Tensor, range], object]] = {
 }
 
 
-def measure(channels: int, repeats: int, dtype: torch.dtype) -> dict[str, tuple[float, float | None]]:
-    """{repair: seconds on all tokens, on half of them (None: not run)}, the least of the repeats."""
+def measure(channels: int, repeats: int, dtype: torch.dtype) -> dict[str, tuple[float, float]]:
+    """{repair: seconds on all tokens, on a part of them}, the least of the repeats."""
     shape, model = SHAPES[channels], build(channels, dtype)
     ids = torch.randint(VOCABULARY, shape.windows, generator=torch.Generator().manual_seed(0))
     found: dict[tuple[str, bool], float] = {}
@@ -104,33 +103,30 @@ def measure(channels: int, repeats: int, dtype: torch.dtype) -> dict[str, tuple[
         bare(model, ids[:1], shape.removed)  # first calls allocate what is kept
         for _ in range(repeats):
             for name, repair in REPAIRS.items():
-                few = channels < 1024 or name in (*CHEAP, "bare")
-                for half in (False, True) if few else (False,):
+                for part in (False, True):
                     own = model if name == "bare" else copy.deepcopy(model)
                     started = time.perf_counter()
-                    repair(own, ids[: len(ids) // 2] if half else ids, shape.removed)
+                    repair(own, ids[: len(ids) // PART] if part else ids, shape.removed)
                     seconds = time.perf_counter() - started
-                    found[name, half] = min(seconds, found.get((name, half), seconds))
-    return {name: (found[name, False], found.get((name, True))) for name in REPAIRS}
+                    found[name, part] = min(seconds, found.get((name, part), seconds))
+    return {name: (found[name, False], found[name, True]) for name in REPAIRS}
 
 
-def show(channels: int, found: dict[str, tuple[float, float | None]], dtype: str) -> None:
+def show(channels: int, found: dict[str, tuple[float, float]], dtype: str) -> None:
     """Print and hand over a shape's rows."""
     shape = SHAPES[channels]
     samples, length = shape.windows
     setting = f"C = {channels}, {len(shape.removed)} of {shape.layers} layers"
     print(f"{setting}, {samples} x {length} tokens, {dtype}, {torch.get_num_threads()} threads")
-    whole, half = found.pop("bare")
+    whole, part = found.pop("bare")
     print(f"{'bare':20} {whole:8.2f} s")
     for name, (seconds, few) in found.items():
         known = {"baseline": "bare forward pass over the same tokens", "most": GOALS.get(name, GOAL), "dtype": dtype}
-        line = f"{name:20} {seconds:8.2f} s {seconds / whole:6.2f} x bare"
+        each, fixed = (seconds - few) / (whole - part), max((PART * few - seconds) / (PART - 1), 0.0)
         hand_over(Ratio(f"{name}, {setting}, {samples * length} tokens", f"{seconds:.2f} s", seconds / whole, **known))
-        if few is not None:
-            each, fixed = (seconds - few) / (whole - half), max(2 * few - seconds, 0.0)
-            line += f"   each token {each:5.2f}   fixed {fixed:6.2f} s"
-            hand_over(Ratio(f"{name}, {setting}, each further token", f"{fixed:.2f} s fixed", each, **known))
-        print(line, flush=True)
+        hand_over(Ratio(f"{name}, {setting}, each further token", f"{fixed:.2f} s fixed", each, **known))
+        line = f"{name:20} {seconds:8.2f} s {seconds / whole:6.2f} x bare"
+        print(f"{line}   each token {each:5.2f}   fixed {fixed:6.2f} s", flush=True)
 
 
 def main() -> None:
