@@ -149,8 +149,10 @@ def _on(claims: Sequence[dict], name: str) -> str:
 
 
 def ours(store: Store) -> list[str]:
-    """What nobody else has said: the league, the audit's headlines, least squares against magnitudes, a changed prompt."""
-    return [text for text in (_headlines(), _league(store), _least_squares(store), _prompts(store)) if text]
+    """What nobody else has said: the audit's headlines, the league, least squares against magnitudes, what a merge is worth,
+    a changed prompt."""
+    found = (_headlines(), _league(store), _least_squares(store), _merging(store), _prompts(store))
+    return [text for text in found if text]
 
 
 def _league(store: Store) -> str:
@@ -184,20 +186,45 @@ def _headlines() -> str:
 
 def _least_squares(store: Store) -> str:
     """By the records of LinearPatch's Figure 4 (ours), of every model that has them."""
-    table, told = registry.get("figure4-linearpatch"), []
-    for line in show.build(table, store, show.published(table, store))["rows"]:
-        cells = {name: cell["reproduced"] for name, cell in line["cells"].items()}
-        if line["subject"] == settings.PAPER.name or None in cells.values():
-            continue
+    told = []
+    for model, cells in _cells(store, "figure4-linearpatch").items():
         off, less = (math.exp(cells[name]) for name in ("ratio is off by", "least squares is off by"))
         told.append(
-            f"on the {line['model']}, over {cells['cuts']:.0f} cuts, the ratio of magnitudes is off the best factor by "
+            f"on {model}, over {cells['cuts']:.0f} cuts, the ratio of magnitudes is off the best factor by "
             f"{off:.2f} times, least squares by {less:.2f}; A lowers perplexity at {cells['A lowers PPL, % of cuts']:.0f} % "
             f"of the cuts, a least-squares matrix at {cells['matrix lowers PPL, %']:.0f} %"
         )
     if not told:
         return ""
     return f"**Least squares instead of magnitudes** (`figure4-linearpatch`, `grid`): {'; '.join(told)}."
+
+
+def _merging(store: Store) -> str:
+    """By the records of LaCo's Figures 4 and 5: what a sum of layers' differences is made of, and what it gives."""
+    shares, outputs = (_cells(store, f"figure{number}-laco") for number in (4, 5))
+    told = []
+    for model in shares.keys() & outputs.keys():
+        share, found = shares[model]["mean share of uncorrelated"], outputs[model]
+        merged, code, none = (found[name] for name in ("least merged, Eq. 1 (b)", "least merged, code (b)", "no layer"))
+        told.append(
+            f"on {model} the matrices of adjacent layers are {share:.1f} % as far apart as unrelated ones; the output of "
+            f"four layers merged by Eq. 1 has a cosine of at least {merged:.2f} to that of the last, of the official code's "
+            f"merge {code:.2f}, of no layer at all {none:.2f}"
+        )
+    if not told:
+        return ""
+    return f"**Merging layers adds nothing to leaving them out** (`figure4-laco`, `figure5-laco`): {'; '.join(sorted(told))}."
+
+
+def _cells(store: Store, target: str) -> dict[str, dict[str, float]]:
+    """Model -> column -> value, of the measured models whose first row is whole."""
+    table, found = registry.get(target), {}
+    for line in show.build(table, store, show.published(table, store), claims=False)["rows"]:
+        cells = {name: cell["reproduced"] for name, cell in line["cells"].items()}
+        if line["subject"] != settings.PAPER.name and None not in cells.values():
+            label = HEADS.get(line["subject"], line["model"])
+            found.setdefault(label, cells)
+    return found
 
 
 def _prompts(store: Store) -> str:

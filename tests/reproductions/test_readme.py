@@ -5,7 +5,7 @@ import re
 import pytest
 
 from common import tables
-from common.results import PUBLISHED, ROOT, Store
+from common.results import PUBLISHED, ROOT, Recipe, Record, Store
 from reproductions import audit, findings, readme, registry, reported, show
 
 
@@ -103,6 +103,25 @@ def test_the_screen_is_of_the_published_records():
     wrong = [one for one in audit.findings() if one.headline]
     assert f"has {len(audit.findings())} findings" in first and f"{len(wrong)} change" in first
     assert all(one.headline in first for one in wrong if one.name in ("LP-1", "LC-2"))
+
+
+def test_what_a_merge_is_worth_is_said_of_the_models_that_have_both_figures(tmp_path):
+    """Each number of the sentence is a record's, of the stand-in's one record or another's."""
+    kept = {}
+    for file in (PUBLISHED / "standin").rglob("laco-*.json"):
+        record = Record.from_json(file.read_text())
+        if record.benchmark in ("laco-distances", "laco-outputs", "laco-uncorrelated"):
+            kept[record.benchmark] = record
+    assert len(kept) == 3
+    store = Store(tmp_path, None)
+    for record in kept.values():
+        assert findings._merging(store) == ""
+        store.put(record, Recipe(**record.recipe))
+    text, values = findings._merging(store), kept["laco-outputs"].values
+    said = [f"{100 * kept['laco-distances'].values['mean_share']:.1f} %"]
+    said += [f"{values[f'least_{name}']:.2f}" for name in ("paper", "code", "none")]
+    assert all(number in text for number in said) and text.count(" on ") == 1
+    assert "on the stand-in the matrices" in text
 
 
 def test_readme_is_one_screen_and_its_parts_are_known():
