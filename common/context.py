@@ -114,19 +114,32 @@ class Context:
         path.mkdir(parents=True, exist_ok=True)
         return path
 
-    def searched(self, name: str, facts: Mapping, search: Callable[[], Any], enough: Callable[[Any], bool]) -> Any:
+    def searched(
+        self,
+        name: str,
+        facts: Mapping,
+        search: Callable[..., Any],
+        enough: Callable[[Any], bool],
+        *,
+        onward: bool = False,
+    ) -> Any:
         """What a long search found, kept as JSON, so that no other recipe and no run after a kill searches again.
 
         name: of the search. facts: what it depends on, besides the model, its weights and its type.
-        enough: whether what was kept will do; a greedy search for many layers begins with the one for fewer.
+        enough: whether what was kept will do; a greedy search for many layers begins with the one for fewer. onward: where it
+        will not, ``search`` is given it to go on from.
         """
         if not self.keep:
             return search()
         path = self._kept_path(name, facts, ".json")
+        begun = []
 
         def kept() -> Any:
             found = self._kept(path, lambda: json.loads(path.read_text()))
-            return found if found is not None and enough(found) else None
+            if found is None or enough(found):
+                return found
+            begun[:] = [found] if onward else []
+            return None
 
         there = path.exists()
         if (found := kept()) is None:
@@ -134,7 +147,7 @@ class Context:
                 if waited or path.exists() != there:  # another process has searched meanwhile
                     found = kept()
                 if found is None:
-                    found = search()
+                    found = search(*begun)
                     self._keep(path, json.dumps(found, indent=1).encode() + b"\n")
         return found
 

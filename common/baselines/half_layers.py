@@ -5,6 +5,8 @@ attentions alone, MLPs alone, or both in one ranking.
 
 BlockPruner (Zhong et al. 2024): one after the other, of both kinds, the one without which perplexity is lowest.
 
+FinerCut and EntroDrop are beside, in `finercut` and `entrodrop`.
+
 NBL (Erdogan et al. 2025): the attentions that are most nearly linear become linear maps. How far one is from linear is
 bounded by the canonical correlations r of the stream x and of x + f(x): sum of (1 - r^2). The map is least squares with an
 intercept, W = C_yx C_xx^+, b = mean(y) - W mean(x), from what the attention's norm returns to what attention adds (our
@@ -13,7 +15,7 @@ reading: the paper's x is the attention's input), of the dense model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -71,26 +73,52 @@ def check_count(count: int, there: int) -> None:
 
 
 @torch.no_grad()
-def block_pruner(
-    decoder: Decoder, ids: Tensor, count: int, *, batch_size: int = 8, progress: bool = False
+def greedy(
+    decoder: Decoder,
+    ids: Tensor,
+    count: int,
+    judge: Callable[[int, Tensor], Callable[[Tensor], float]],
+    name: str,
+    *,
+    batch_size: int = 8,
+    begun: Sequence[Half] = (),
+    spared: Callable[[Half, int], bool] = lambda half, gone: False,
+    progress: bool = False,
 ) -> list[Half]:
-    """``count`` halves in order of removal: each time the one without which the loss on ``ids`` is lowest.
+    """``count`` halves in order of removal: each time the one without which the costs of all batches are lowest together.
 
-    A trial continues from what the half that it leaves out receives, so h halves cost h (h + 1) / 2 runs of one.
+    A trial continues from what the half that it leaves out receives, so h halves cost h (h + 1) / 2 runs of one. Ties go to
+    the half that runs first.
+
+    judge: of the number of a batch and its tokens, what tells the cost of a trial from its ``X[N]``. begun: halves that an
+    earlier search removed, in order; this one goes on from there. spared: of a half and the number of those that are gone,
+    whether it stays for now, as long as there are others.
     """
-    alive, removed = present(decoder.model), []
-    check_count(count, len(alive))
-    for _ in track(range(count), "BlockPruner", unit="half", shown=progress):
-        losses = dict.fromkeys(alive, 0.0)
-        for batch in ids.split(batch_size):
+    there = present(decoder.model)
+    check_count(count, len(there))
+    removed = list(begun[:count])
+    steps = range(len(removed), count)
+    for _ in track(steps, name, total=count, initial=len(removed), unit="half", shown=progress, each=True):
+        alive = [half for half in there if half not in removed]
+        costs = {half: 0.0 for half in alive if not spared(half, len(removed))} or dict.fromkeys(alive, 0.0)
+        for number, batch in enumerate(ids.split(batch_size)):
+            cost = judge(number, batch)
             for place, (half, hidden) in enumerate(states(decoder, batch, alive)):
-                if half is not None:
+                if half in costs:
                     for later, kind in alive[place + 1 :]:
                         hidden = hidden + decoder.added(hidden, later, kind)
-                    losses[half] += next_token_loss(decoder, hidden, batch).sum().item()
-        removed.append(min(alive, key=losses.__getitem__))
-        alive.remove(removed[-1])
+                    costs[half] += cost(hidden)
+        removed.append(min(costs, key=costs.__getitem__))
     return removed
+
+
+def block_pruner(decoder: Decoder, ids: Tensor, count: int, **options) -> list[Half]:
+    """``count`` halves in order of removal: each time the one without which the loss on ``ids`` is lowest; see `greedy`."""
+
+    def judge(_number: int, batch: Tensor) -> Callable[[Tensor], float]:
+        return lambda hidden: next_token_loss(decoder, hidden, batch).sum().item()
+
+    return greedy(decoder, ids, count, judge, "BlockPruner", **options)
 
 
 @torch.no_grad()

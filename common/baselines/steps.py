@@ -1,17 +1,19 @@
-"""Methods in recipes that take parts out of layers: no whole layer goes, so ``removed`` is empty."""
+"""Methods in recipes that take parts out of layers: where no whole layer goes, ``removed`` is empty."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import nn
 
 from common.architectures import layer_list
-from common.baselines import half_layers, llm_pruner, slicegpt
+from common.baselines import entrodrop, finercut, half_layers, llm_pruner, slicegpt
 from common.context import Context
 from common.errors import UserError
-from common.halves import drop_halves
-from common.recipe import Pruning, register
+from common.halves import ATTENTION, drop_halves, present
+from common.recipe import Calibration, Pruning, register
+from common.surgery import remove_layers
 
 
 @register("llm-pruner")
@@ -98,16 +100,90 @@ class LlmDrop(_Halves):
         return half_layers.most_similar(found, self.count, self.kind or "both")
 
 
-@register("blockpruner")
-@dataclass(frozen=True)
-class BlockPruner(_Halves):
-    """BlockPruner: one after the other, the half without which perplexity on the recipe's calibration is lowest."""
+class _Greedy(_Halves):
+    """Halves go one after the other; a search for more goes on where one for fewer ended.
 
-    count: int
+    calibration: what the search reads, where that is not the recipe's: every step of it costs as much as a pass of each half.
+    """
+
+    def search(self, context: Context, begun: Sequence[half_layers.Half]) -> list[half_layers.Half]:
+        """The halves that go, on the context's calibration, after those that are found already."""
+        raise NotImplementedError
 
     def choose(self, context: Context) -> list[half_layers.Half]:
-        options = {"batch_size": context.batch_size, "progress": context.progress}
+        half_layers.check_count(self.count, len(present(context.model)))
+        reading = context.calibrated_on(self.calibration)
+
+        def search(begun: Sequence[Sequence] = ()) -> list[half_layers.Half]:
+            return self.search(reading, [tuple(half) for half in begun])
+
+        facts = self.to_json() | {"count": None, "calibration": reading.recipe.calibration}
+        found = context.searched(self.method, facts, search, lambda halves: len(halves) >= self.count, onward=True)
+        return [tuple(half) for half in found[: self.count]]
+
+
+@register("blockpruner")
+@dataclass(frozen=True)
+class BlockPruner(_Greedy):
+    """BlockPruner: one after the other, the half without which perplexity on the calibration is lowest."""
+
+    count: int
+    calibration: Calibration | None = None
+
+    def search(self, context: Context, begun: Sequence[half_layers.Half]) -> list[half_layers.Half]:
+        options = {"batch_size": context.batch_size, "begun": begun, "progress": context.progress}
         return half_layers.block_pruner(context.decoder, context.windows(), self.count, **options)
+
+
+@register("finercut")
+@dataclass(frozen=True)
+class FinerCut(_Greedy):
+    """FinerCut: one after the other, the half without which the output on the calibration is nearest to the dense model's.
+
+    distance: 'jensen-shannon' (None), 'angular' or 'euclidean'. front: the share of layers at the front whose halves stay
+    until that share of all halves has gone, None: none.
+    """
+
+    count: int
+    distance: str | None = None
+    front: float | None = None
+    calibration: Calibration | None = None
+
+    def search(self, context: Context, begun: Sequence[half_layers.Half]) -> list[half_layers.Half]:
+        options = {"front": self.front, "begun": begun, "progress": context.progress}
+        options |= {"distance": self.distance} if self.distance else {}
+        return finercut.finer_cut(context.decoder, context.windows(), self.count, **options)
+
+
+@register("entrodrop")
+@dataclass(frozen=True)
+class EntroDrop(Pruning):
+    """EntroDrop: at once, what adds least entropy to the stream, from where that is lowest on.
+
+    kind: 'attention' (None), 'mlp', 'both' in one ranking, or 'layer': whole ones. bins: of a channel's histogram, None: 20.
+    start: the first layer that may go, None: where entropy is lowest. details: `entropies` of what every half receives, in
+    nats, and of what the last one leaves; `halves` in order of score.
+    """
+
+    count: int
+    kind: str | None = None
+    bins: int | None = None
+    start: int | None = None
+
+    def apply(self, context: Context) -> None:
+        bins, kind = self.bins or entrodrop.BINS, self.kind or ATTENTION
+
+        def search() -> list[float]:
+            return entrodrop.entropies(context.decoder, context.windows(), bins=bins, progress=context.progress)
+
+        found = context.searched("entropies", {"calibration": context.recipe.calibration, "bins": bins}, search, bool)
+        chosen = entrodrop.least_increase(found, present(context.model), self.count, kind, self.start)
+        if kind == entrodrop.LAYER:
+            remove_layers(context.model, chosen)
+            context.details |= {"removed": chosen, "entropies": found}
+        else:
+            drop_halves(context.model, chosen)
+            context.details |= {"removed": [], "halves": [list(half) for half in chosen], "entropies": found}
 
 
 @register("nbl")

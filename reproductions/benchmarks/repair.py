@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common import hooks
+from common import hooks, structure
 from common.context import Context
 from reproductions.benchmarks import benchmark
 
@@ -19,4 +19,5 @@ def _repair(context: Context, argument: str) -> tuple[dict, dict, dict]:
 def _loadable(context: Context, argument: str) -> tuple[dict, dict, dict]:
     """Whether the saved checkpoint is plain, so that any program for its architecture reads all of it."""
     patches = len(hooks.patches(context.model))
-    return {"patches": patches}, {}, {"loaded_by": OWN if patches else PLAIN}
+    plain = not patches and structure.why_not_plain(context.model) is None
+    return {"patches": patches}, {}, {"loaded_by": PLAIN if plain else OWN}

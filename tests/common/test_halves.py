@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from silenced import silenced
 
 from common import checkpoint, structure
 from common import steps as _steps  # noqa: F401 - registers them
@@ -22,20 +23,6 @@ DROPPED = [(0, ATTENTION), (2, MLP), (3, ATTENTION), (3, MLP), (5, ATTENTION)]
 def logits(model, ids=IDS):
     with torch.no_grad():
         return model(input_ids=ids, use_cache=False).logits
-
-
-def silenced(model, halves):
-    """A copy in which these halves add nothing: their outputs, or what the norm behind them returns, are zeroed by hooks."""
-    model = copy.deepcopy(model)
-    for number, half in halves:
-        layer = model.model.layers[number]
-        last = layer.self_attn if half == ATTENTION else layer.mlp
-        if model.config.model_type == "gemma2":
-            last = layer.post_attention_layernorm if half == ATTENTION else layer.post_feedforward_layernorm
-        last.register_forward_hook(
-            lambda _m, _a, out: (out[0] * 0, *out[1:]) if isinstance(out, tuple) else out * 0  # noqa: B023
-        )
-    return model
 
 
 def step_by_step(model, ids=IDS):
@@ -197,6 +184,8 @@ def test_nbl_fits_least_squares_with_an_intercept_and_bounds_by_canonical_correl
         {"method": "llm-drop", "count": 2},
         {"method": "llm-drop", "count": 2, "kind": ATTENTION},
         {"method": "blockpruner", "count": 2},
+        {"method": "finercut", "count": 2, "distance": "angular", "front": 0.2},
+        {"method": "entrodrop", "count": 2, "bins": 5, "start": 0},
         {"method": "nbl", "count": 2},
     ],
     ids=lambda selection: "-".join(map(str, selection.values())),

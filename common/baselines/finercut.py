@@ -1,0 +1,105 @@
+"""FinerCut (Zhang et al. 2024, arXiv 2405.18218): one after the other, the half that the model's output misses least.
+
+All 2N attentions and MLPs are candidates. Each step removes the one without which the output is nearest to the *dense*
+model's on the same text; what went before stays removed. The distance is, of logits at every position,
+
+    jensen-shannon  JS(p, q) = KL(p || m) / 2 + KL(q || m) / 2 of the softmaxes, m = (p + q) / 2, in nats, mean over tokens
+    angular         arccos of their cosine, in radians, mean over tokens
+    euclidean       the norm of a window's differences, all tokens together, mean over windows
+
+Jensen-Shannon is what the official code's configuration for LLaMA-3-8B names, and our default. Read in that code: halves of
+the first layers may be spared at first (`front`); its README's example does so with 0.4.
+
+Deviations: the official divergence has the arguments of KL exchanged, KL(m || p) and KL(m || q), and is averaged over the
+vocabulary too; its angle takes a negative cosine for 0. Where all halves left are spared, ours may go and its search ends in
+an error. That its paper spares no layers by default is our guess.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from common.baselines.half_layers import Half, check_count, greedy
+from common.decoder import Decoder
+from common.errors import UserValueError, unknown
+from common.halves import present
+from common.losses import ROWS
+
+
+def divergences(one: Tensor, other: Tensor) -> Tensor:
+    """Jensen-Shannon divergence in nats, [rows], of log-probabilities [rows, vocabulary]."""
+    middle = torch.logaddexp(one, other) - math.log(2)
+    return sum((log.exp() * (log - middle)).sum(-1) for log in (one, other)) / 2
+
+
+def angles(one: Tensor, other: Tensor) -> Tensor:
+    """Angles in radians, [rows], between logits [rows, vocabulary]."""
+    return torch.cosine_similarity(one, other, dim=-1).double().clamp(-1, 1).arccos()
+
+
+def squares(one: Tensor, other: Tensor) -> Tensor:
+    """Squared distances, [rows], of logits [rows, vocabulary]."""
+    return (one - other).square().sum(-1)
+
+
+# Name -> what logits are turned into, what is computed per token, and a window's distance from its tokens'.
+DISTANCES = {
+    "jensen-shannon": (lambda logits: logits.log_softmax(-1), divergences, torch.mean),
+    "angular": (lambda logits: logits, angles, torch.mean),
+    "euclidean": (lambda logits: logits, squares, lambda values: values.sum().sqrt()),
+}
+
+
+@torch.no_grad()
+def finer_cut(
+    decoder: Decoder,
+    ids: Tensor,
+    count: int,
+    *,
+    distance: str = "jensen-shannon",
+    front: float | None = None,
+    begun: Sequence[Half] = (),
+    progress: bool = False,
+) -> list[Half]:
+    """``count`` halves in order of removal, on ``ids`` [samples, tokens]; see `half_layers.greedy`.
+
+    Window by window: the dense model's logits of one exist at a time (float32) and a trial's of `losses.ROWS` positions; held
+    in host memory is what the dense model's final norm returns.
+
+    front: layers 0 to floor(front N) stay until floor(2 front N) + 1 halves have gone, as in the official code; None: any may
+    go. begun: halves that an earlier search with the same settings removed.
+
+    Raises:
+        UserError: an unknown distance, a count that leaves nothing, a front that is no share below 1.
+    """
+    if distance not in DISTANCES:
+        raise unknown("distance", distance, DISTANCES)
+    if front is not None and not 0 <= front < 1:
+        raise UserValueError(f"the front is a share of the layers, 0 or more and below 1, not {front}")
+    check_count(count, len(present(decoder.model)))
+    prepared, each, whole = DISTANCES[distance]
+    dense = [decoder.norm(decoder.run(decoder.embed_tokens(window)))[0].cpu() for window in ids.split(1)]
+
+    def parts(normed: Tensor) -> list[Tensor]:
+        return [prepared(decoder.head(rows).float()) for rows in normed.split(ROWS)]
+
+    def judge(number: int, _window: Tensor) -> Callable[[Tensor], float]:
+        known = parts(dense[number].to(decoder.device))
+
+        def cost(hidden: Tensor) -> float:
+            rows = decoder.norm(hidden)[0].split(ROWS)
+            values = [each(prepared(decoder.head(part).float()), there).double() for part, there in zip(rows, known)]
+            return whole(torch.cat(values)).item()
+
+        return cost
+
+    options = {"batch_size": 1, "begun": begun, "progress": progress}
+    if front is not None:
+        layers = decoder.num_layers
+        first, until = math.floor(front * layers), math.floor(2 * front * layers) + 1
+        options["spared"] = lambda half, gone: half[0] <= first and gone < until
+    return greedy(decoder, ids, count, judge, "FinerCut", **options)

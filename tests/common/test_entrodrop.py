@@ -1,0 +1,112 @@
+"""EntroDrop against numpy's histograms of what a Hugging Face model hands from module to module."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from common import steps as _steps  # noqa: F401 - registers them
+from common.baselines import entrodrop
+from common.context import around, carry_out
+from common.decoder import Decoder
+from common.errors import UserError
+from common.halves import ATTENTION, HALVES, MLP, drop_halves, present
+
+IDS = torch.randint(3, 320, (3, 20), generator=torch.Generator().manual_seed(3))
+ORDER = [(layer, half) for layer in range(3) for half in HALVES]
+
+
+def naive_entropy(values, bins):
+    total = 0.0
+    for channel in values.T:
+        counts, _ = np.histogram(channel, bins=bins)
+        shares = counts[counts > 0] / counts.sum()
+        total -= float((shares * np.log(shares)).sum())
+    return total
+
+
+def naive_entropies(model, bins):
+    """Of the stream before every half and after the last, as hooks on layers and norms see it, sequence by sequence."""
+    model = copy.deepcopy(model)
+    gemma = model.config.model_type == "gemma2"
+    streams = []
+    for layer in model.model.layers:
+        inner = layer.pre_feedforward_layernorm if gemma else layer.post_attention_layernorm
+        layer.register_forward_pre_hook(lambda _m, args: streams.append(args[0]))
+        inner.register_forward_hook(lambda _m, args, _out: streams.append(args[0]))
+    model.model.norm.register_forward_pre_hook(lambda _m, args: streams.append(args[0]))
+    found = []
+    for sequence in IDS:
+        streams.clear()
+        with torch.no_grad():
+            model(input_ids=sequence[None], use_cache=False)
+        found.append([naive_entropy(stream[0].double().numpy(), bins) for stream in streams])
+    return np.mean(found, axis=0)
+
+
+@pytest.mark.parametrize("bins", [5, 20])
+def test_entropies_are_those_of_numpys_histograms(tiny, bins):
+    found = entrodrop.entropies(Decoder(tiny), IDS, bins=bins)
+    assert len(found) == 13
+    np.testing.assert_allclose(found, naive_entropies(tiny, bins), rtol=1e-9)
+
+
+def test_entropy_in_closed_form():
+    even, still = torch.arange(40.0) / 7 - 2, torch.full((40,), 3.0)
+    two = (torch.arange(40) % 4 == 0).float()
+    assert entrodrop.binned_entropy(even[:, None], 8) == pytest.approx(np.log(8))
+    assert entrodrop.binned_entropy(still[:, None], 8) == 0
+    quarter = -(0.25 * np.log(0.25) + 0.75 * np.log(0.75))
+    assert entrodrop.binned_entropy(torch.stack([even, still, two], 1), 8) == pytest.approx(np.log(8) + quarter)
+
+
+def test_what_adds_least_goes_from_the_lowest_entropy_on():
+    # before each half of layers 0, 1 and 2, and after all; the lowest input of a layer is that of layer 1
+    found = [9.0, 2.0, 3.0, 4.5, 4.0, 4.2, 6.0]
+    assert entrodrop.least_increase(found, ORDER, 1) == [(2, ATTENTION)]
+    assert entrodrop.least_increase(found, ORDER, 2) == [(2, ATTENTION), (1, ATTENTION)]
+    assert entrodrop.least_increase(found, ORDER, 1, MLP) == [(1, MLP)]
+    assert entrodrop.least_increase(found, ORDER, 3, "both") == [(1, MLP), (2, ATTENTION), (1, ATTENTION)]
+    assert entrodrop.least_increase(found, ORDER, 1, "layer") == [1]
+    assert entrodrop.least_increase(found, ORDER, 1, "layer", start=0) == [0]
+    assert entrodrop.least_increase(found, ORDER, 1, "both", start=0) == [(0, ATTENTION)]
+    without = [*found[:1], *found[3:]], [*ORDER[:1], *ORDER[3:]]  # two halves
+    assert entrodrop.least_increase(*without, 1, "layer", start=1) == [1]
+
+
+@pytest.mark.parametrize(
+    ("count", "options", "message"),
+    [
+        (1, {"kind": "atention"}, "did you mean 'attention'"),
+        (3, {}, "cannot remove 3 of 3 halves"),
+        (0, {}, "cannot remove 0 of 3 halves"),
+        (2, {"kind": "layer"}, "cannot remove 2 of 3 layers; choose 1..1"),
+        (2, {}, "cannot remove 2: from layer 2 on, where entropy rises, there are 1 of kind 'attention'"),
+        (1, {"start": 3}, "from layer 3 on"),
+    ],
+)
+def test_what_is_refused(count, options, message):
+    with pytest.raises(UserError, match=message):
+        entrodrop.least_increase([9.0, 8.0, 7.0, 6.0, 4.0, 4.2, 6.0], ORDER, count, **options)
+    with pytest.raises(UserError, match="from layer 3 on, .* there are 0"):  # it falls to the end
+        entrodrop.least_increase([9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0], ORDER, 1)
+
+
+def test_one_bin_is_refused(tiny_llama):
+    with pytest.raises(UserError, match="two bins or more, not 1"):
+        entrodrop.entropies(Decoder(tiny_llama), IDS, bins=1)
+
+
+def test_whole_layers_go_by_name_and_halves_that_are_gone_are_not_asked(make_tiny):
+    model = make_tiny("llama")
+    drop_halves(model, [(1, ATTENTION)])
+    asked = {"method": "entrodrop", "start": 0}
+    expected = entrodrop.entropies(Decoder(model), IDS)
+    whole = around(copy.deepcopy(model), windows=IDS, selection=asked | {"count": 2, "kind": "layer"})
+    carry_out(whole)
+    assert whole.removed == entrodrop.least_increase(expected, present(model), 2, "layer", 0)
+    assert len(whole.model.model.layers) == 4 and whole.details["entropies"] == expected
+    halves = around(copy.deepcopy(model), windows=IDS, selection=asked | {"count": 4})
+    carry_out(halves)
+    assert [1, ATTENTION] not in halves.details["halves"] and len(halves.details["halves"]) == 4
