@@ -7,7 +7,7 @@ value depends on them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from common import model_registry
 from common.recipe import Recipe
@@ -49,8 +49,12 @@ def benchmark(recipe: Recipe, name: str) -> float:
 
 def calibration(recipe: Recipe) -> float:
     """Of the pass that recipes of one model and one calibration share."""
-    entry = recipe.calibration or {}
-    return (entry.get("count") or 0) * (entry.get("length") or 0) * parameters(recipe.model)
+    return _tokens(recipe.calibration) * parameters(recipe.model)
+
+
+def _tokens(entry: Mapping | None) -> int:
+    entry = entry or {}
+    return (entry.get("count") or 0) * (entry.get("length") or 0)
 
 
 def preparing(recipe: Recipe) -> float:
@@ -60,6 +64,9 @@ def preparing(recipe: Recipe) -> float:
     if chosen.get("method") in ("sleb", "iterated-patch"):
         layers = _facts(recipe.model).get("layers", 32)
         passes = count * layers / 2  # every layer left is tried, and what comes before it is not run again
+    elif chosen.get("method") in ("blockpruner", "finercut"):
+        layers = _facts(recipe.model).get("layers", 32)
+        return count * layers * _tokens(chosen.get("calibration") or recipe.calibration) * parameters(recipe.model)
     elif chosen.get("method") in ("iterative", "prunecomp", "prunecomp-metric"):
         passes = count / 2
     trained = sum(3 * TRAINED.get((part or {}).get("method"), 0) for part in (recipe.repair, recipe.training))

@@ -1,4 +1,4 @@
-"""The rows of the league: selection x repair x number of layers, and trained rows from the same calibration text beside."""
+"""The rows of the league: selection x repair x number of layers; beside them halves of layers, and trained rows."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ RIVALS = tuple(name for name in REPAIRS if "(ours)" not in name and name != NONE
 OURS = (REFIT_LONG, REFIT, ATTENTION, SHARED)
 
 ONE_BY_ONE = "one by one, refitted after each (ours)"
+HALVES = "twice as many halves of layers"  # in the place of a repair's name
+SEARCHED = 16  # windows that are enough for a search by removing: as many tokens as SLEB's lines have
 
 # What else the leaders calibrate on: another text, and other draws from both.
 OTHER_TEXT = {"paper": "ptb-validation", "standin": "standin-valid"}
@@ -63,6 +65,20 @@ def name(selection: str, repair: str) -> str:
     return f"{selection}, {repair}"
 
 
+def halves(count: int, calibration: dict) -> dict[str, dict]:
+    """Attentions and MLPs in one ranking, as many of them as ``count`` layers have: by name, as a recipe's selection.
+
+    What tries every half at every step reads the first windows of the budget, as SLEB does with its lines.
+    """
+    twice, search = {"count": 2 * count}, {"calibration": calibration | {"count": SEARCHED}}
+    return {
+        "LLM-Drop": {"method": "llm-drop", "kind": "both"} | twice,
+        "EntroDrop": {"method": "entrodrop", "kind": "both"} | twice,
+        "BlockPruner": {"method": "blockpruner"} | twice | search,
+        "FinerCut": {"method": "finercut"} | twice | search,
+    }
+
+
 def trained(count: int, samples: int, learning_rate: float) -> dict[str, dict]:
     """LinearPatch's and LLM-Streamline's training on the budget's windows alone: name -> selection and repair."""
     training = {"samples": samples, "learning_rate": learning_rate}
@@ -79,6 +95,8 @@ def _fields(subject: Subject, count: int) -> Iterator[tuple[str, dict]]:
     for selection, chosen in selections(count).items():
         for repair, step in REPAIRS.items():
             yield name(selection, repair), {"selection": chosen} | ({"repair": step} if step else {}) | calibration
+    for selection, chosen in halves(count, BUDGET[subject.profile]).items():
+        yield name(selection, HALVES), {"selection": chosen} | calibration
     one_by_one = {"method": "least-left-refit", "count": count, "following": 3, "ridge": 1e-3}
     yield ONE_BY_ONE, {"selection": one_by_one} | calibration
     rate = 2e-3 if subject.standin else 1e-4  # as in LinearPatch's tables

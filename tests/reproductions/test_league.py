@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from common.context import Context, around, carry_out
+from common.halves import present
 from common.recipe import Recipe
 from common.samplers import SAMPLERS
-from reproductions import benchmarks, registry, settings, steps  # noqa: F401 - steps: those that recipes name
+from reproductions import benchmarks, costs, registry, settings, steps  # noqa: F401 - steps: those that recipes name
 from reproductions.league import rows, standings
 
 TABLE = registry.get("league")
@@ -25,7 +26,7 @@ def test_every_repair_stands_after_every_selection_at_every_number_on_one_budget
             assert (f"{count}/{layers}", rows.name(selection, repair)) in names
         budgets = {str(row.recipe.calibration) for row in found if not row.dense}
         assert len(budgets) == 1
-        assert len({row.recipe.hash for row in found}) == len(found) == 1 + 4 * (6 * 13 + 3)
+        assert len({row.recipe.hash for row in found}) == len(found) == 1 + 4 * (6 * 13 + 4 + 3)
     assert TABLE.rows("paper") == []
 
 
@@ -43,6 +44,7 @@ def test_its_rows_are_those_of_linearpatchs_table_where_they_say_the_same():
         (rows.name("UIDL", "bias alone (ours)"), "Transformers, vLLM, llama.cpp", True),
         (rows.name("set of least left (ours)", rows.REFIT), "Transformers, vLLM, llama.cpp", True),
         (rows.ONE_BY_ONE, "Transformers, vLLM, llama.cpp", True),
+        (rows.name("LLM-Drop", rows.HALVES), "this project", False),
     ],
 )
 def test_a_row_says_what_it_cost_and_what_loads_it(method, loader, repaired, make_tiny):
@@ -51,7 +53,8 @@ def test_a_row_says_what_it_cost_and_what_loads_it(method, loader, repaired, mak
     row = next(row for row in TABLE.rows("standin") if row.method == method and row.sparsity == "2/16")
     context = around(make_tiny("llama"), windows=ids, selection=row.recipe.selection, repair=row.recipe.repair)
     carry_out(context)
-    assert len(context.model.model.layers) == 4
+    assert len(context.model.model.layers) == 4 or method.endswith(rows.HALVES)
+    assert len(present(context.model)) == 8
     asked = {column.label: column for column in TABLE.columns_for(settings.STANDIN)}
     values = {}
     for label in ("calibration tokens", "seconds", "loaded by"):
@@ -62,6 +65,17 @@ def test_a_row_says_what_it_cost_and_what_loads_it(method, loader, repaired, mak
     assert values["loaded by"] == loader
     assert values["calibration tokens"] == (ids.numel() if repaired else 0)
     assert values["seconds"] >= 0
+
+
+def test_halves_are_as_many_as_the_layers_have_and_searches_read_the_first_windows():
+    found = {row.method: row.recipe for row in TABLE.rows("standin") if row.sparsity == "4/16"}
+    for selection in ("LLM-Drop", "EntroDrop", "BlockPruner", "FinerCut"):
+        recipe = found[rows.name(selection, rows.HALVES)]
+        assert recipe.step("selection").count == 8 and recipe.repair is None
+    searched = found[rows.name("FinerCut", rows.HALVES)]
+    assert searched.selection["calibration"] == searched.calibration | {"count": 16}
+    cut = found[rows.name("[L]", rows.NONE)]
+    assert costs.preparing(searched) > 10 * costs.calibration(cut) > costs.preparing(cut)
 
 
 def test_the_draws_differ_in_what_the_repair_reads_alone():
