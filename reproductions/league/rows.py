@@ -39,7 +39,7 @@ OURS = (REFIT_LONG, REFIT, ATTENTION, SHARED)
 
 ONE_BY_ONE = "one by one, refitted after each (ours)"
 HALVES = "twice as many halves of layers"  # in the place of a repair's name
-SEARCHED = 16  # windows that are enough for a search by removing: as many tokens as SLEB's lines have
+SEARCHED = 4  # windows that a search by removing reads: about as many tokens as SLEB's lines of small models
 
 # What else the leaders calibrate on: another text, and other draws from both.
 OTHER_TEXT = {"paper": "ptb-validation", "standin": "standin-valid"}

@@ -97,7 +97,7 @@ TABLES = [
         note="A row's name is its choice of layers and its repair. [S]: lowest block influence (ShortGPT); [L]: the window "
         "by token cosine; UIDL: by the angle of the last token; LoRP: clusters of alike layers; of least left: ours, by "
         "what a repair in closed form cannot make good. Halves of layers: attentions and MLPs in one ranking, none "
-        "repaired, by LLM-Drop, EntroDrop, BlockPruner and FinerCut, the last two on the first 16 windows. Calibration "
+        "repaired, by LLM-Drop, EntroDrop, BlockPruner and FinerCut, the last two on the first four windows. Calibration "
         "tokens and seconds are the repair's; a choice reads the same text. Rows marked trained see the same windows "
         "once and learn from them. Loaded by: which programs read the saved checkpoint with all its repairs. WIKI-2 and "
         "PTB are 48 and 24 windows of 512 tokens, evenly spread over the test splits.",

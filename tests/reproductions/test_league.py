@@ -73,9 +73,9 @@ def test_halves_are_as_many_as_the_layers_have_and_searches_read_the_first_windo
         recipe = found[rows.name(selection, rows.HALVES)]
         assert recipe.step("selection").count == 8 and recipe.repair is None
     searched = found[rows.name("FinerCut", rows.HALVES)]
-    assert searched.selection["calibration"] == searched.calibration | {"count": 16}
+    assert searched.selection["calibration"] == searched.calibration | {"count": 4}
     cut = found[rows.name("[L]", rows.NONE)]
-    assert costs.preparing(searched) > 10 * costs.calibration(cut) > costs.preparing(cut)
+    assert costs.preparing(searched) > 2 * costs.calibration(cut) > costs.preparing(cut)
 
 
 def test_the_draws_differ_in_what_the_repair_reads_alone():
