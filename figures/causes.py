@@ -41,7 +41,7 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
         return None
     cuts = list(dict.fromkeys(key[:2] for key in found))
     names = list(dict.fromkeys(key[2] for key in found))
-    figure, axes = plt.subplots(figsize=(5.6, 1.0 + 0.27 * len(names)))
+    figure, axes = plt.subplots(figsize=(6.4, 1.3 + 0.27 * len(names)))
     sizes = sorted(abs(change[0]) for change in found.values())
     reach = REACH * max(sizes[3 * len(sizes) // 4], 1.0)
     for place, (cut, (mark, colour)) in enumerate(zip(cuts, LOOKS, strict=False)):
@@ -59,7 +59,13 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
         label = "[S], lowest block influence" if cut[0].endswith(" [S]") else "[L], one window"
         axes.plot([], [], mark, color=colour, ms=4, label=f"{label}, {cut[1]}")
     axes.axvline(0, color=GREY, lw=0.8)
-    axes.set(xlim=(-1.05 * reach, 1.05 * reach), ylim=(len(names) - 0.5, -0.5))
+    beyond = [abs(value) > reach for value, *_ in found.values()]
+    low, high = (
+        pick(0.0, *ends) for pick, ends in zip((min, max), list(zip(*found.values(), strict=True))[1:], strict=True)
+    )
+    low, high = (-reach, reach) if any(beyond) else (low, high)
+    margin = 0.05 * (high - low)
+    axes.set(xlim=(low - margin, high + margin), ylim=(len(names) - 0.5, -0.5))
     axes.set(xlabel="change of perplexity against the cut alone (%)", yticks=range(len(names)), yticklabels=names)
-    axes.legend(loc="lower left", bbox_to_anchor=(-0.1, 1.0), ncols=len(cuts))
+    figure.legend(loc="outside lower right")
     return figure

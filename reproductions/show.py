@@ -94,12 +94,16 @@ def build(
 
 
 def published(table: Table, store: Store, limit: int | None = None) -> list[Subject]:
-    """What a table is shown for when nobody says for whom: the real models with records of it, then the stand-in."""
+    """What a table is shown for when nobody says for whom: the real models with records of it, then the stand-in.
+
+    The dense row's records are those of many tables: alone they are not this one's, where it has other rows.
+    """
     found = []
     for name in settings.PUBLISHED_MODELS:
         subject = settings.of_model(name)
         benchmarks = {column.benchmark for column in table.columns_for(subject) if column.benchmark}
         rows = choose_rows(table, subject, (), None, limit)
+        rows = [row for row in rows if not row.dense] or rows
         if any(row.recipe and store.get(row.recipe, name) for row in rows for name in benchmarks):
             found.append(subject)
     return [*found, STANDIN]

@@ -118,7 +118,7 @@ def test_what_a_merge_is_worth_is_said_of_the_models_that_have_both_figures(tmp_
         assert findings._merging(store) == ""
         store.put(record, Recipe(**record.recipe))
     text, values = findings._merging(store), kept["laco-outputs"].values
-    said = [f"{100 * kept['laco-distances'].values['mean_share']:.1f} %"]
+    said = [f"{100 * kept['laco-distances'].values['mean_share']:.2f} %"]
     said += [f"{values[f'least_{name}']:.2f}" for name in ("paper", "code", "none")]
     assert all(number in text for number in said) and text.count(" on ") == 1
     assert "on the stand-in the matrices" in text
