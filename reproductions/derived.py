@@ -68,9 +68,15 @@ def fill(rows: Measured, columns: Sequence[Column]) -> dict[str, int]:
 
 
 def parts(column: Column, columns: Sequence[Column], row: Row, rows: Measured) -> tuple[list[str], int]:
-    """The columns that one follows from in a row, and how many it would be if all were measured."""
+    """The columns that one follows from in a row, and how many it would be if all were measured.
+
+    What no row of the model has run is left out. The dense row is many tables': what only it has run is, too.
+    """
     everything = list(column.of) or [c.label for c in columns if c.benchmark and c.compare == "accuracy"]
-    siblings = [scores for sibling, _, scores in rows if sibling.model == row.model and sibling.recipe is not None]
+    own = [
+        (sibling, scores) for sibling, _, scores in rows if sibling.model == row.model and sibling.recipe is not None
+    ]
+    siblings = [scores for sibling, scores in own if not sibling.dense] or [scores for _, scores in own]
     names = [name for name in everything if not all(_nowhere(scores.get(name)) for scores in siblings)]
     return names or everything, len(everything)
 

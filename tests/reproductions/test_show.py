@@ -140,6 +140,27 @@ def test_a_value_that_is_not_finite_is_shown_as_diverged(tmp_path, profile):
         assert "inf" not in text.lower() and "nan" not in text.lower()
 
 
+def test_averages_leave_out_what_only_the_dense_row_has_run(tmp_path):
+    """Its records are many tables': a row that answers two tasks of three has an average over two, and so has the dense one."""
+    store = Store(tmp_path, None)
+    asked = {"one": (0.5, 0.4), "two": (0.7, 0.6), "three": (0.9, None)}
+    for name, shares in asked.items():
+        for recipe, share in zip((DENSE, PRUNED), shares, strict=True):
+            if share is not None:
+                store.put(Record({}, recipe.hash, name, "ok", {"acc": share}, {"acc": 0.01}), recipe)
+    columns = [Column(name, name, "acc", scale=100) for name in asked] + [Column("AVG", derived="average")]
+    table = Table("t", "linearpatch", "1", "title", lambda *_: ROWS[:2], lambda _: columns)
+    content = show.build(table, store, "paper")
+    averages = [row["cells"]["AVG"]["reproduced"] for row in content["rows"]]
+    assert averages == pytest.approx([60, 50]) and content["subjects"][0]["over"] == {"AVG": 2}
+    store.put(
+        Record({}, replace(PRUNED, dtype="float16").hash, "three", "ok", {"acc": 0.8}, {}),
+        replace(PRUNED, dtype="float16"),
+    )
+    averages = [row["cells"]["AVG"]["reproduced"] for row in show.build(table, store, "paper")["rows"]]
+    assert averages == pytest.approx([70, 60])
+
+
 @pytest.mark.parametrize("paper", registry.PAPERS)
 def test_every_reported_number_is_shown_and_every_cell_counted_once(paper):
     """The counts of the README's table of tables against the cells themselves, and the cells against the CSV files."""
