@@ -205,11 +205,14 @@ def _merging(store: Store) -> str:
     told = []
     for model in shares.keys() & outputs.keys():
         share, found = shares[model]["mean share of uncorrelated"], outputs[model]
-        merged, code, none = (found[name] for name in ("least merged, Eq. 1 (b)", "least merged, code (b)", "no layer"))
+        merged, code, none = (
+            f"{found[name]:.2f}".replace("-", "−")
+            for name in ("least merged, Eq. 1 (b)", "least merged, code (b)", "no layer")
+        )
         told.append(
             f"on {model} the matrices of adjacent layers are {share:.2f} % as far apart as unrelated ones; the output of "
-            f"four layers merged by Eq. 1 has a cosine of at least {merged:.2f} to that of the last, of the official code's "
-            f"merge {code:.2f}, of no layer at all {none:.2f}"
+            f"four layers merged by Eq. 1 has a cosine of at least {merged} to that of the last, of the official code's "
+            f"merge {code}, of no layer at all {none}"
         )
     if not told:
         return ""

@@ -9,7 +9,7 @@ import papers.linearpatch.measures  # noqa: F401 - its protocols
 from common.evaluation.perplexity import PROTOCOLS, joined_windows
 from common.results import Record, Store
 from figures.causes import ALONE, changes
-from reproductions import causes, registry, settings, show
+from reproductions import benchmarks, causes, registry, settings, show
 from reproductions.linearpatch import causes as declared
 
 TARGET = "figure6-linearpatch"
@@ -37,6 +37,7 @@ def test_cuts_are_table_1s_and_the_text_of_the_scales_alone_differs():
 def test_windows_are_spread_over_the_text(monkeypatch, tiny_tokenizer):
     from common import corpora
 
+    benchmarks.known()  # registers the league's texts
     protocol = PROTOCOLS["league-wikitext2"]
     every = "".join(f"part {i} of the text " for i in range(9000))
     monkeypatch.setattr(corpora, "joined_ids", lambda tokenizer, source: corpora.encode(tokenizer, every))
