@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-import papers.linearpatch.measures  # noqa: F401 - its protocols
 from common.evaluation.perplexity import PROTOCOLS, joined_windows
 from common.results import Record, Store
 from figures.causes import ALONE, changes
