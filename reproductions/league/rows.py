@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from reproductions.registry import Row
 from reproductions.settings import Subject, recipe
-from reproductions.shared import CALIBRATION, PATCH, least_squares, lowest_bi, window
+from reproductions.shared import CALIBRATION, DISTILLING, PATCH, least_squares, lowest_bi, window
 
 SHARES = ((3, 30), (5, 30), (7, 30), (9, 30))
 STANDIN_COUNTS = (2, 3, 4, 5)
@@ -99,7 +99,7 @@ def _fields(subject: Subject, count: int) -> Iterator[tuple[str, dict]]:
         yield name(selection, HALVES), {"selection": chosen} | calibration
     one_by_one = {"method": "least-left-refit", "count": count, "following": 3, "ridge": 1e-3}
     yield ONE_BY_ONE, {"selection": one_by_one} | calibration
-    rate = 2e-3 if subject.standin else 1e-4  # as in LinearPatch's tables
+    rate = DISTILLING[subject.size]["learning_rate"]  # as in LinearPatch's tables
     for method, fields in trained(count, BUDGET[subject.profile]["count"], rate).items():
         yield method, fields | calibration
 
