@@ -60,7 +60,8 @@ class Evidence:
         self.shown: dict[str, list[Shown]] = {}
         subjects = [STANDIN, *map(settings.of_model, settings.PUBLISHED_MODELS), PAPER]
         for target, table in registry.targets().items():
-            for subject in subjects:
+            known = [*show.published(table, store), PAPER]
+            for subject in (one for one in subjects if one in known):
                 benchmarks = {column.benchmark for column in table.columns_for(subject)}
                 for row in table.rows(subject, None):
                     self._note(target, subject, row, benchmarks)

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from common import results
 from common.errors import NoData, UserError, unknown
 from common.results import Recipe, Record, Store
-from reproductions import parts, settings
+from reproductions import settings
 from reproductions.registry import Row, Table
 from reproductions.settings import PAPER, Subject
 from reproductions.turns import Turns
@@ -210,6 +210,8 @@ def measured(
 
 def _unknown(work: list[Work], store: Store) -> list[Work]:
     """The work that is no part of what has been measured; the records of what is are written."""
+    from reproductions import parts  # loads torch: what shows a table does without
+
     left = []
     for entry in work:
         known = {benchmark: parts.part(store, entry.recipe, benchmark) for benchmark in entry.benchmarks}
