@@ -6,6 +6,7 @@ Screenshots go to the folder that LAYERLAB_SCREENSHOTS names, if it does.
 import os
 import re
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,8 @@ HOW = "`make setup-browser` installs Playwright; a Chromium comes with the syste
 playwright = pytest.importorskip("playwright.sync_api", reason=f"no Playwright: {HOW}")
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 WIDTHS = (360, 900, 1600)
-KEPT = sorted({path.parent.name for path in PUBLISHED.glob("standin/standin/*/*.npz")})
+OUTCOMES = Counter(path.parent.name for path in PUBLISHED.glob("standin/standin/*/*.npz"))
+KEPT = sorted(OUTCOMES, key=lambda name: (-OUTCOMES[name], name))  # those with most to compare first
 KINDS = {
     "front": "index.html",
     "paper": "papers/prunecomp.html",
