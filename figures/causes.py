@@ -59,13 +59,12 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
         label = "[S], lowest block influence" if cut[0].endswith(" [S]") else "[L], one window"
         axes.plot([], [], mark, color=colour, ms=4, label=f"{label}, {cut[1]}")
     axes.axvline(0, color=GREY, lw=0.8)
-    beyond = [abs(value) > reach for value, *_ in found.values()]
-    low, high = (
-        pick(0.0, *ends) for pick, ends in zip((min, max), list(zip(*found.values(), strict=True))[1:], strict=True)
-    )
-    low, high = (-reach, reach) if any(beyond) else (low, high)
-    margin = 0.05 * (high - low)
-    axes.set(xlim=(low - margin, high + margin), ylim=(len(names) - 0.5, -0.5))
+    left, right = -reach, reach
+    if sizes[-1] <= reach:  # nothing is written at an end of the axis
+        left = min(0.0, *(low for _, low, _ in found.values()))
+        right = max(0.0, *(high for _, _, high in found.values()))
+    margin = 0.05 * (right - left)
+    axes.set(xlim=(left - margin, right + margin), ylim=(len(names) - 0.5, -0.5))
     axes.set(xlabel="change of perplexity against the cut alone (%)", yticks=range(len(names)), yticklabels=names)
     figure.legend(loc="outside lower right")
     return figure

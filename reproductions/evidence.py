@@ -49,7 +49,8 @@ class Shown:
 class Evidence:
     """The records of a store by recipe, and the tables built from them.
 
-    records: recipe's hash -> benchmark -> record. shown: recipe's hash -> rows that show it, in the tables' order.
+    records: recipe's hash -> benchmark -> record. subjects: target -> whom it is shown for, the paper's own models last.
+    shown: recipe's hash -> rows that show it, in the tables' order.
     """
 
     def __init__(self, store: Loaded) -> None:
@@ -59,9 +60,9 @@ class Evidence:
             self.records.setdefault(record.recipe_hash, {})[record.benchmark] = record
         self.shown: dict[str, list[Shown]] = {}
         subjects = [STANDIN, *map(settings.of_model, settings.PUBLISHED_MODELS), PAPER]
+        self.subjects = {target: [*show.published(table, store), PAPER] for target, table in registry.targets().items()}
         for target, table in registry.targets().items():
-            known = [*show.published(table, store), PAPER]
-            for subject in (one for one in subjects if one in known):
+            for subject in (one for one in subjects if one in self.subjects[target]):
                 benchmarks = {column.benchmark for column in table.columns_for(subject)}
                 for row in table.rows(subject, None):
                     self._note(target, subject, row, benchmarks)
@@ -76,7 +77,7 @@ class Evidence:
         """Target -> its table, the subjects it is shown for (the paper's own models last), and its JSON form."""
         found = {}
         for target, table in registry.targets().items():
-            subjects = [*show.published(table, self.store), PAPER]
+            subjects = self.subjects[target]
             found[target] = table, subjects, show.build(table, self.store, subjects)
         return found
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from common.evaluation.perplexity import spread_over, summarise
+from common.evaluation.perplexity import holding, spread_over, summarise
 from common.results import Record, Store
 from common.scores import accuracy_stderr
 from reproductions import sizes
@@ -51,7 +51,7 @@ def _items(record: Record, outcomes: Mapping, benchmark: str) -> tuple | None:
 def _windows(record: Record, outcomes: Mapping, benchmark: str) -> tuple:
     """Of the windows that are spread over the text as `Protocol.of_tokens` spreads them."""
     means, length = outcomes["nll"], record.details["window"]
-    means = means[spread_over(max(1, sizes.tokens(benchmark) // length), len(means))]
+    means = means[spread_over(holding(sizes.tokens(benchmark), length), len(means))]
     found = summarise(torch.from_numpy(means)[:, None])
     size = {"windows": len(means), "tokens": len(means) * length, "predictions": len(means) * (length - 1)}
     details = {key: value for key, value in record.details.items() if key != "tokens_sha256"} | size

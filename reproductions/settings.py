@@ -20,8 +20,9 @@ from common.standin import WEIGHTS
 _TEXTS = {"smollm2-135m-instruct": "wikitext2-tokenised-validation"}
 # What stands for the papers' instructions where that text does: docstrings of functions, from installed packages.
 _INSTRUCTIONS = "standin"
+_VALIDATION = "ptb-validation"  # what a training is validated on there
 # Texts that can be had for every model, and are meant where a recipe names them.
-_AT_HAND = ("ptb-validation",)
+_AT_HAND = (_VALIDATION,)
 # The real model whose records are published: shown first where no model is named.
 PUBLISHED_MODELS = ("smollm2-135m-instruct",)
 
@@ -169,5 +170,5 @@ def _on_text(value, text: str):
         return value
     if value.get("corpus") in _AT_HAND:
         return value
-    others = {"corpus": text, "validation": _AT_HAND[0], "source": _INSTRUCTIONS}
+    others = {"corpus": text, "validation": _VALIDATION, "source": _INSTRUCTIONS}
     return {key: others[key] if key in others else _on_text(part, text) for key, part in value.items()}

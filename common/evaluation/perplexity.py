@@ -120,6 +120,11 @@ def spread_over(count: int, length: int) -> list[int]:
     return [i * length // count for i in range(count)]
 
 
+def holding(tokens: int, window: int) -> int:
+    """How many windows hold so many tokens, one at least."""
+    return max(1, tokens // window)
+
+
 def spread(count: int, windows: Callable[[Protocol, object], Tensor] = joined_windows) -> Callable:
     """``count`` of a protocol's windows, evenly spread over the text; all where there are fewer."""
 
@@ -182,7 +187,7 @@ class Protocol:
 
     def of_tokens(self, tokens: int) -> Protocol:
         """This protocol over as many of its windows as hold ``tokens``, evenly spread over the text."""
-        windows = spread(max(1, tokens // self.window), self.windows)
+        windows = spread(holding(tokens, self.window), self.windows)
         return replace(self, name=f"{self.name}@{tokens}-tokens", windows=windows)
 
     def measured(self, model, tokenizer, *, limit: int | None = None, progress: bool = True) -> dict:

@@ -144,9 +144,7 @@ class DistilledPatch(TrainedRepair):
             raise unknown("teacher", teacher, TEACHERS)
         settings = self.settings(context)
         statistics = _statistics(context, self.kind or "hadamard", self.estimator or "ratio-of-means")
-        facts = {
-            name: value for name, value in context.recipe.calibration.items() if name not in ("count", "length")
-        }  # those are the windows'
+        facts = {name: value for name, value in context.recipe.calibration.items() if name not in ("count", "length")}
         store = None
         if teacher == "stored" and settings.target == "logits":
             known = [context.recipe.weights, str(context.model.dtype), facts, list(windows.shape)]
