@@ -214,11 +214,14 @@ def handed(found: dict) -> None:
         second, ratio, choices = row["seconds"], row["ratios"], row["requests"] / row["items"]
         speed = f"{row['tokens'] / second['scoring']:.0f} tokens/s"
         body = f"{row['tokens'] / second['body']:.0f} tokens/s"
-        least = 3 if choices > 3 else 2
+        least, theirs = 3 if choices > 3 else 2, row["hflm_tokens"]  # without its padding
         bare_pass, matrices, goal = "bare forward pass", "its matrices alone", {"least": least, "dtype": dtype}
         hand_over(
             Ratio(f"scoring {row['task']}: time", speed, 1 / ratio["bare"], bare_pass, most=1.15, dtype=dtype),
             Ratio(f"scoring {row['task']}: speed", speed, ratio["hflm"], "lm-eval's HFLM", **goal),
+            Ratio(
+                f"scoring {row['task']}: tokens", str(row["tokens"]), row["tokens"] / theirs, "lm-eval's HFLM", dtype=""
+            ),
             Ratio(f"body alone, {row['task']}: rate", body, row["body_of_peak"], matrices, least=0.5, dtype=dtype),
         )
     for row in found["states"]["shared"][1:]:

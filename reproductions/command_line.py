@@ -134,6 +134,11 @@ def _subjects(options: argparse.Namespace, tables: list) -> list[tuple]:
     if of_paper or (profile and not options.model):
         found.insert(0, (settings.subject("paper" if of_paper else profile), tuple(of_paper)))
     if options.full:
+        if not any(subject.small for subject, _ in found):
+            raise UserError(
+                "--full reads all of what the tables of a model that is not the paper's read a part of: say which with "
+                "--model (make: MODEL=); the stand-in and the papers' own models have one size"
+            )
         found = [(replace(subject, full=True), models) for subject, models in found]
     if options.dtype:
         default = [] if found else [(settings.STANDIN, ())]

@@ -69,8 +69,7 @@ def chosen(work: list[Work], recipes: Sequence[str]) -> list[Work]:
     for entry in work:
         if entry.recipe.hash in wanted:
             names = wanted[entry.recipe.hash]
-            kept = [name for name in entry.benchmarks if not names or name in names]
-            found += [Work(entry.recipe, entry.title, kept)] if kept else []
+            found += entry.of(lambda name, names=names: not names or name in names)
     return found
 
 

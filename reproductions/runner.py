@@ -34,6 +34,11 @@ class Work:
     title: str
     benchmarks: list[str] = field(default_factory=list)
 
+    def of(self, wanted: Callable[[str], bool]) -> list[Work]:
+        """This work with the wanted benchmarks alone; [] where that leaves none."""
+        kept = [benchmark for benchmark in self.benchmarks if wanted(benchmark)]
+        return [Work(self.recipe, self.title, kept)] if kept else []
+
 
 def choose_rows(
     table: Table, subject: Subject | str, models: Sequence[str], pattern: str | None, limit: int | None
@@ -217,8 +222,7 @@ def _unknown(work: list[Work], store: Store) -> list[Work]:
         known = {benchmark: parts.part(store, entry.recipe, benchmark) for benchmark in entry.benchmarks}
         for record, items in filter(None, known.values()):
             store.put(record, entry.recipe, items)
-        if kept := [benchmark for benchmark, found in known.items() if found is None]:
-            left.append(Work(entry.recipe, entry.title, kept))
+        left += entry.of(lambda benchmark, known=known: known[benchmark] is None)
     return left
 
 
@@ -232,8 +236,7 @@ def _without(work: list[Work], store: Store, lacking: Callable[[Recipe, str], st
                 provenance = shared | {"measured_at": results.now()}
                 record, _ = _record(entry.recipe, benchmark, None, None, Problem(reason, "no data"), provenance)
                 store.put(record, entry.recipe)
-        if kept := [benchmark for benchmark, reason in reasons.items() if reason is None]:
-            left.append(Work(entry.recipe, entry.title, kept))
+        left += entry.of(lambda benchmark, reasons=reasons: reasons[benchmark] is None)
     return left
 
 
