@@ -136,16 +136,9 @@ def _judged(text: str, claims: Sequence[dict], target: str, untested: str = "·"
 
 
 def _on(claims: Sequence[dict], name: str) -> str:
-    """The verdict of one or several claims on a subject: the worst of them, its comparison least in favour; '' for none."""
-    found = [claim["judged"][name] for claim in claims if name in claim["judged"]]
-    found = [verdict for verdict in found if verdict["comparisons"]]
-    if not found:
-        return ""
-    order = (judge.FAILS, judge.NOISE, judge.HOLDS)
-    worst = min(found, key=lambda verdict: (order.index(verdict["verdict"]), verdict["slack"]))
-    holding = sum(verdict["counts"][judge.HOLDS] for verdict in found)
-    compared = sum(len(verdict["comparisons"]) for verdict in found)
-    return f"{worst['verdict']} {holding}/{compared}: {tables.effect(worst)}"
+    """The verdict of one or several claims on a subject (`judge.together`); '' for none."""
+    worst = judge.together(claim["judged"][name] for claim in claims if name in claim["judged"])
+    return f"{worst['verdict']} {worst['holding']}/{worst['compared']}: {tables.effect(worst)}" if worst else ""
 
 
 def ours(store: Store) -> list[str]:

@@ -18,6 +18,7 @@ from reproductions.resampled import Resampled
 from reproductions.settings import Subject
 
 WORDS = HOLDS, FAILS, NOISE, UNTESTED = "holds", "fails", "within noise", "not testable"
+WORST_FIRST = (FAILS, NOISE, HOLDS)
 LARGE = 1e12
 CHANCE = (1 - paired.LEVEL) / 2  # a difference of 0 seems to fail (or to hold) so often
 
@@ -99,6 +100,17 @@ def judged(claim: Claim, compared: list[Comparison], again: list[Comparison], re
     empty = dict.fromkeys(("difference", "slack", "interval", "unit", "paired", "what"))
     shown = empty if least is None else {key: found[least][key] for key in empty}
     return {"verdict": verdict, "counts": counts, **shown, "comparisons": found}
+
+
+def together(found: Iterable[dict]) -> dict | None:
+    """Several claims' verdicts on one subject as one: the worst, of equals the one whose comparison is least in favour, and
+    ``holding`` of how many ``compared`` in all of them; None where nothing was compared."""
+    found = [verdict for verdict in found if verdict["comparisons"]]
+    if not found:
+        return None
+    worst = min(found, key=lambda verdict: (WORST_FIRST.index(verdict["verdict"]), verdict["slack"]))
+    holding = sum(verdict["counts"][HOLDS] for verdict in found)
+    return worst | {"holding": holding, "compared": sum(len(verdict["comparisons"]) for verdict in found)}
 
 
 def _one(point: Comparison, resample: Comparison, replicates: Resampled) -> dict:

@@ -17,7 +17,6 @@ PAPERS_OWN = "the paper’s models"
 SHORT = {name: HEADS[name] for name in settings.PUBLISHED_MODELS}  # their labels also say which weights
 KINDS = {judge.HOLDS: "yes", judge.FAILS: "no", judge.NOISE: "noise", judge.UNTESTED: "open"}
 SIGNS = {"yes": "✓", "no": "✗", "noise": "≈", "open": "·"}
-WORST_FIRST = (judge.FAILS, judge.NOISE, judge.HOLDS)
 CENTRED = ("points", "%")  # units of differences, for which 0 is the middle of the picture
 
 
@@ -89,12 +88,10 @@ def _printed(found: Sequence[dict]) -> Verdict:
 
 
 def _judged(subject: str, found: Sequence[dict]) -> Verdict:
-    compared = [one for one in found if one["comparisons"]]
-    if not compared:
+    worst = judge.together(found)
+    if worst is None:
         return Verdict(subject, "open", found[0].get("reason", "not measured") if found else "not measured")
-    worst = min(compared, key=lambda one: WORST_FIRST.index(one["verdict"]))
-    total = sum(len(one["comparisons"]) for one in compared)
-    counts = _counted(sum(one["counts"][judge.HOLDS] for one in compared), total)
+    counts = _counted(worst["holding"], worst["compared"])
     kind = KINDS[worst["verdict"]]
     picture = pictures.effect(worst["difference"], *worst["interval"], kind) if _centred(worst) else ""
     return Verdict(subject, kind, worst["verdict"], counts, tables.effect(worst), picture)

@@ -15,7 +15,7 @@ from bs4 import BeautifulSoup
 
 from common import tables
 from common.errors import UserError
-from common.results import PUBLISHED
+from common.results import PUBLISHED, ROOT
 from reproductions import audit, registry
 from reproductions.evidence import Evidence, Loaded
 from reproductions.report import cells, pages, pictures, prose
@@ -61,6 +61,26 @@ def test_every_link_within_the_site_resolves(site):
                 assert fragment in anchors(target), f"{page.relative_to(site)}: {href}"
             checked += 1
     assert checked > 5000
+
+
+def test_the_first_page_judges_as_the_readme_does(site):
+    """README's lines are in Markdown, the page's in tables, and both are generated: the same verdicts and intervals."""
+    text = (
+        (ROOT / "README.md").read_text(encoding="utf-8").split("<!-- findings -->")[1].split("<!-- end findings -->")[0]
+    )
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| ")]
+    page = {
+        row.th.get_text(" ", strip=True): row for row in parsed(site / "index.html").select("section.card tr") if row.th
+    }
+    compared = 0
+    for sentence, _, *measured, _ in lines[2:]:
+        for cell, shown in zip(measured, page[sentence].find_all("td")[1:] if sentence in page else (), strict=False):
+            verdict, _, effect = cell.partition(": ")
+            words = shown.get_text(" ", strip=True)
+            if effect:
+                assert verdict.rpartition(" ")[0] in words and effect in words, (sentence, cell, words)
+                compared += 1
+    assert compared >= 20
 
 
 def test_nothing_is_loaded_from_elsewhere(site):
