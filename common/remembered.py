@@ -12,12 +12,14 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psutil
 from torch import Tensor
 
 from common.decoder import Decoder
 from common.evaluation.prefix_store import batch_digest, weights_chain
 
-LIMIT = 4 * 2**30  # bytes of host memory; the states used longest ago go first
+# Bytes of host memory; the states used longest ago go first.
+LIMIT = min(4 * 2**30, psutil.virtual_memory().total // 8)
 
 _STATES: OrderedDict[tuple[str, str], Tensor] = OrderedDict()
 _on = False

@@ -7,8 +7,10 @@ table wants measured is declared in the papers' modules beside this one.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -87,7 +89,7 @@ def prepare(
     _check_spelling(recipe)
     if recipe.weights == shapes.WEIGHTS:
         return shape_measures.prepare(recipe)
-    gc.collect()  # what is left of the last model: there may be room for one only
+    _give_back()  # what is left of the last model: there may be room for one only
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
         for gpu in range(torch.cuda.device_count()):
@@ -107,6 +109,16 @@ def prepare(
     context.model.eval()
     context.progress = False
     return context
+
+
+def _give_back() -> None:
+    """Free what nothing refers to any more, and let the system have it.
+
+    glibc keeps freed states: beside small things that live on, a process that held 1 GB took 0.3 GB more for every recipe.
+    """
+    gc.collect()
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)
 
 
 def _check_spelling(recipe: Recipe) -> None:
