@@ -148,10 +148,10 @@ def parts(names: Iterable[str]) -> dict[str, str]:
     if names & {"papers", "tables"}:
         counted = by_paper(store)
         found |= {"papers": summary(counted), "tables": overview(counted)}
-    if names & {"standings", "league"}:
+    if names & {"standings", "league", "training", "draws"}:
         real = [settings.of_model(name) for name in settings.PUBLISHED_MODELS]
         found["standings"] = "\n\n".join(standings.part(store, one, short=True) for one in real)
-        found["league"] = "\n\n".join(standings.part(store, one) for one in (*real, STANDIN))
+        found |= standings.parts(store, (*real, STANDIN))
     for name, table in registry.targets().items():
         if name in names - {"league"}:
             content = show.build(table, store, show.published(table, store))

@@ -38,6 +38,7 @@ RIVALS = tuple(name for name in REPAIRS if "(ours)" not in name and name != NONE
 OURS = (REFIT_LONG, REFIT, ATTENTION, SHARED)
 
 ONE_BY_ONE = "one by one, refitted after each (ours)"
+TRAINED_PATCH, TRAINED_LAYER = "LinearPatch +FT (trained)", "LLM-Streamline(layer) +FT (trained)"
 HALVES = "twice as many halves of layers"  # in the place of a repair's name
 SEARCHED = 4  # windows that a search by removing reads: about as many tokens as SLEB's lines of small models
 
@@ -85,8 +86,8 @@ def trained(count: int, samples: int, learning_rate: float) -> dict[str, dict]:
     patch = {"method": "linearpatch-distilled", "trainable": "matrix", "target": "logits", "top_k": 100} | training
     layer = {"method": "streamline-layer", "target": "output"} | training
     return {
-        "[L], LinearPatch +FT (trained)": {"selection": window(count), "repair": patch},
-        "[L], LLM-Streamline(layer) +FT (trained)": {"selection": window(count + 1), "repair": layer},
+        name("[L]", TRAINED_PATCH): {"selection": window(count), "repair": patch},
+        name("[L]", TRAINED_LAYER): {"selection": window(count + 1), "repair": layer},
     }
 
 

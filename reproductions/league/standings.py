@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -42,16 +42,21 @@ def best(found: Iterable[dict]) -> dict[str, dict[str, dict]]:
     }
 
 
-def ratio(entry: dict, rival: dict) -> str:
-    """One row's average perplexity as a share of another's, with the 95 % interval: paired over windows, or (~) not."""
+def compared(entry: dict, rival: dict) -> tuple[float, tuple[float, float] | None, bool]:
+    """One row's average perplexity as a share of another's, its 95 % interval where both vary, and whether that is paired."""
     share = entry["scores"][PERPLEXITY] / rival["scores"][PERPLEXITY]
     one, other = (np.asarray(found["replicates"](PERPLEXITY)) for found in (entry, rival))
     if entry["method"] == rival["method"] or one.ndim == 0 or other.ndim == 0:
-        return f"{share:.3f}"
-    low, high = interval(one / other)
+        return share, None, False
     looked_up = entry["replicates"].func  # the `Resampled` of all rows
     paired = looked_up.paired(tuple((*found["replicates"].args, PERPLEXITY) for found in (entry, rival)))
-    return f"{share:.3f} [{low:.3f}, {high:.3f}]" + ("" if paired else "~")
+    return share, interval(one / other), paired
+
+
+def ratio(entry: dict, rival: dict) -> str:
+    """`compared` in words; ~: not paired over windows."""
+    share, ends, paired = compared(entry, rival)
+    return f"{share:.3f} [{ends[0]:.3f}, {ends[1]:.3f}]" + ("" if paired else "~") if ends else f"{share:.3f}"
 
 
 def leads(found: Sequence[dict]) -> list[tuple[str, str, str, list[str]]]:
@@ -74,8 +79,8 @@ def table(found: Sequence[dict], texts: Sequence[str], short: bool = False) -> s
 
     short: of the repairs without training only those that a reader knows, and the best of ours.
     """
-    header = (*HEADER[:3], *texts, *HEADER[3:])
-    lines = ["| " + " | ".join(header) + " |", "| ---: | --- | --- |" + " ---: |" * (len(texts) + 2) + " --- |"]
+    lines = ["| " + " | ".join((*HEADER[:3], *texts, *HEADER[3:])) + " |"]
+    lines.append("| ---: | --- | --- |" + " ---: |" * (len(texts) + 2) + " --- |")
     for dense in (entry for entry in found if entry["dense"]):
         lines.append(_line(dense | {"selection": ""}, "dense", "", texts))
     for repairs in best(found).values():
@@ -100,9 +105,84 @@ def _line(entry: dict, repair: str, share: str, texts: Sequence[str]) -> str:
 
 def part(store: Store, subject: Subject, short: bool = False) -> str:
     """The standings of one model under its name; a sentence where nothing of it has been measured."""
-    found = entries(store, subject)
+    return _under(store, subject, "league", lambda found, texts: table(found, texts, short))
+
+
+def parts(store: Store, subjects: Sequence[Subject]) -> dict[str, str]:
+    """What `docs/league.md` says of each of these models: league, training, draws."""
+    asked = {"league": ("league", table), "training": ("league", training), "draws": ("league-seeds", draws)}
+    return {
+        name: "\n\n".join(filter(None, (_under(store, one, target, write) for one in subjects)))
+        for name, (target, write) in asked.items()
+    }
+
+
+def _under(store: Store, subject: Subject, target: str, write: Callable[[list[dict], tuple[str, ...]], str]) -> str:
+    """What is to be written of one model's rows, under its name."""
+    found = entries(store, subject, target)
     if not any(not entry["dense"] for entry in found):
-        return f"Nothing of the league has been measured on {subject.label}."
-    columns = registry.get("league").columns_for(subject)
-    texts = next(column.of for column in columns if column.label == PERPLEXITY)
-    return f"{subject.label}:\n\n{table(found, texts, short)}"
+        return f"Nothing of `{target}` has been measured on {subject.label}."
+    text = write(found, _texts(subject))
+    return f"{subject.label}:\n\n{text}" if text else ""
+
+
+def _texts(subject: Subject) -> tuple[str, ...]:
+    """The columns that the average perplexity is of."""
+    return next(column.of for column in registry.get("league").columns_for(subject) if column.label == PERPLEXITY)
+
+
+def training(found: Sequence[dict], texts: Sequence[str]) -> str:
+    """What the refit takes off the average perplexity, as a part of what training LinearPatch's A takes off: a clause for
+    each number of layers."""
+    told = []
+    for sparsity, repairs in best(found).items():
+        ours = next((entry for repair, entry in repairs.items() if repair in rows.OURS), None)
+        if ours is None or not {rows.TRAINED_PATCH, rows.NONE} <= set(repairs):
+            continue
+        patch, none = repairs[rows.TRAINED_PATCH], repairs[rows.NONE]
+        taken = [none["scores"][PERPLEXITY] - entry["scores"][PERPLEXITY] for entry in (ours, patch)]
+        one, other = (" and ".join(f"{entry['scores'][label]:.1f}" for label in texts) for entry in (ours, patch))
+        told.append(f"with {sparsity} of the layers gone {one} against {other} ({100 * taken[0] / taken[1]:.0f} %)")
+    return "; ".join(told)
+
+
+def draws(found: Iterable[dict], labels: Sequence[str]) -> str:
+    """`league-seeds` as a Markdown table: each leader over the draws of each calibration text, and its average perplexity as
+    a share of the best rival's from the same draw."""
+    drawn: dict[tuple, dict[str, dict[str, dict]]] = {}
+    for entry in found:
+        if not entry["dense"]:
+            repair, text, seed = entry["method"].rsplit(", ", 2)
+            drawn.setdefault((entry["sparsity"], text), {}).setdefault(repair, {})[seed] = entry
+    header = ("Removed", "calibrated on", "Repair", "draws", *labels, "of the best rival's, draw for draw", "below")
+    lines = ["| " + " | ".join(header) + " |", "| ---: | --- | --- |" + " ---: |" * (len(labels) + 3)]
+    for (sparsity, text), repairs in drawn.items():
+        known = [repair for repair in repairs if repair in rows.RIVALS]
+        rival = min(known, key=lambda repair: _mean(repairs[repair].values(), PERPLEXITY), default=None)
+        for repair, by_seed in sorted(repairs.items(), key=lambda pair: _mean(pair[1].values(), PERPLEXITY)):
+            values = [_over(by_seed.values(), label) for label in labels]
+            share = _shares(by_seed, repairs[rival]) if rival not in (None, repair) else ("", "")
+            name = f"**{repair}**" if repair in rows.OURS else repair
+            lines.append("| " + " | ".join((sparsity, text, name, str(len(by_seed)), *values, *share)) + " |")
+    return "\n".join(lines)
+
+
+def _shares(by_seed: Mapping[str, dict], rival: Mapping[str, dict]) -> tuple[str, str]:
+    """Mean, least and largest share of a rival's perplexity from the same draw; in how many draws the interval is below 1."""
+    both = [(entry, rival[seed]) for seed, entry in by_seed.items() if seed in rival]
+    found = [compared(entry, other) for entry, other in both]
+    shares = [share for share, _, _ in found]
+    below = sum(bool(ends) and ends[1] < 1 for _, ends, _ in found)
+    if not shares:
+        return "", ""
+    return f"{np.mean(shares):.3f} ({min(shares):.3f} to {max(shares):.3f})", f"{below} of {len(shares)}"
+
+
+def _mean(found: Iterable[dict], label: str) -> float:
+    return float(np.mean([entry["scores"][label] for entry in found]))
+
+
+def _over(found: Iterable[dict], label: str) -> str:
+    """Mean and standard deviation over draws."""
+    values = [entry["scores"][label] for entry in found]
+    return f"{np.mean(values):.1f}" + (f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else "")

@@ -144,3 +144,29 @@ def test_standings_hold_each_repair_after_its_best_choice_against_the_best_rival
     short = standings.table(found, "AB", short=True)
     assert rows.ONE_BY_ONE not in short and rows.ATTENTION in short and rows.REPLACEME in short
     assert lines[0][3:5] == [f"{np.exp(text.mean()):.1f}" for text in base]
+
+
+def test_what_closed_form_gives_of_training_is_by_the_average_perplexity():
+    shift = {rows.NONE: 0.9, rows.TRAINED_PATCH: 0.3, rows.REFIT: 0.4, rows.GHOSTED: 0.5}
+    found = [_entry("2/9", rows.name("[L]", repair), np.full((2, 4), more)) for repair, more in shift.items()]
+    share = (np.exp(0.9) - np.exp(0.4)) / (np.exp(0.9) - np.exp(0.3))
+    said = standings.training(found, "AB")
+    assert said == f"with 2/9 of the layers gone 1.5 and 1.5 against 1.3 and 1.3 ({100 * share:.0f} %)"
+    assert not standings.training(found[1:], "AB")  # nothing to hold it against
+
+
+def test_draws_are_compared_seed_for_seed():
+    """The refit is the better by .1 from one draw and the worse by .2 from the other; one rival's draw has no partner."""
+    windows = np.random.default_rng(2).normal(3, 0.5, (2, 40))
+    shifts = {(rows.REFIT_LONG, 0): 0.0, (rows.REFIT_LONG, 1): 0.4}
+    shifts |= {(rows.GHOSTED, 0): 0.1, (rows.GHOSTED, 1): 0.2, (rows.GHOSTED, 2): 0.1}
+    found = [_entry("2/9", rows.drawn(repair, "a text", seed), windows + by) for (repair, seed), by in shifts.items()]
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in standings.draws(found, "AB").splitlines()[2:]]
+    by_name = {line[2]: line for line in lines}
+    assert by_name[rows.GHOSTED][3] == "3" and by_name[rows.GHOSTED][6:] == ["", ""]
+    ours = by_name[f"**{rows.REFIT_LONG}**"]
+    base = np.exp(windows[0].mean())
+    both = [base, base * np.exp(0.4)]
+    assert ours[:2] == ["2/9", "a text"] and ours[4] == f"{np.mean(both):.1f} ± {np.std(both, ddof=1):.1f}"
+    low, high = np.exp(-0.1), np.exp(0.2)
+    assert ours[6:] == [f"{(low + high) / 2:.3f} ({low:.3f} to {high:.3f})", "1 of 2"]
