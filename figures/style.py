@@ -36,7 +36,7 @@ def removed(entries: list[dict]) -> str:
     parts = []
     for model in dict.fromkeys(entry["model"] for entry in entries):
         sizes = list(dict.fromkeys(entry["sparsity"] for entry in entries if entry["model"] == model))
-        pruned = [size for size in sizes if size and not size.startswith("0")]
+        pruned = sorted((s for s in sizes if s and not s.startswith("0")), key=lambda s: int(s.partition("/")[0]))
         dense = next((f"{size.partition('/')[2]} layers, none removed" for size in sizes if size.startswith("0/")), "")
         parts.append(", ".join(filter(None, (model, f"{_listed(pruned)} layers removed" if pruned else dense))))
     return "; ".join(parts)

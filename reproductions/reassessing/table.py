@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from reproductions.reassessing import rows
+from reproductions.reassessing import recipes, rows
 from reproductions.reassessing.columns import accuracies
 from reproductions.registry import Claim, Column, Row, Table
 
 SAME = "On the stand-in, of which there is one, the rows are those of Table {}."
+
+
+def _training(size: str) -> str:
+    """How many instructions a size learns from, and in how many steps."""
+    settings, count = recipes.SETTINGS[size], recipes.DATA[size]["count"]
+    steps = settings["epochs"] * count // settings["batch"]
+    rate = f"{settings['learning_rate']:.0e}".replace("e-0", "e-")
+    return f"{count} instructions, {steps} steps of {settings['batch']}, at {rate}"
+
+
 SIZES = (
-    "Fine-tuning on the stand-in: 96 instructions made of its own training docstrings, 24 steps of 8, at 1e-4 (the paper: "
-    "49,760, 1,555 steps of 64, at 1e-5). Of the printed arms it has those that the claims need; its tasks are four of nine."
+    f"Fine-tuning, in the paper: {recipes.PAPER_ROWS:,} instructions, 1,555 steps of 64, at 1e-5; here, of a model that is "
+    f"not the paper's: {_training('small')}; of the stand-in: {_training('standin')}. SmolLM2's and the stand-in's are made "
+    "of docstrings, which are at hand everywhere. Both have of the printed arms those that the claims need; the stand-in's "
+    "tasks are four of nine."
 )
 
 

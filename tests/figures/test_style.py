@@ -10,6 +10,7 @@ from figures import style
     "entries, said",
     [
         ([("m", "0/16"), ("m", "4/16"), ("m", "5/16"), ("m", "4/16")], "m, 4/16 and 5/16 layers removed"),
+        ([("m", "10/30"), ("m", "5/30"), ("m", "9/30")], "m, 5/30, 9/30 and 10/30 layers removed"),
         ([("m", "0/16")], "m, 16 layers, none removed"),
         ([("a", "7/32"), ("b", "0/30")], "a, 7/32 layers removed; b, 30 layers, none removed"),
         ([("m", "")], "m"),
