@@ -1,11 +1,17 @@
-"""What a repair took, and what can load its result."""
+"""What a repair took, how fast its result is, and what can load it."""
 
 from __future__ import annotations
 
-from common import hooks, structure
+import statistics
+
+import torch
+
+from common import hooks, models, structure
 from common.context import Context
 from reproductions.benchmarks import benchmark
+from reproductions.benchmarks.statistics import pass_seconds
 
+WINDOWS, PASSES = (4, 512), 5  # random tokens: what they are takes no time
 PLAIN, OWN = "Transformers, vLLM, llama.cpp", "this project"
 
 
@@ -13,6 +19,21 @@ PLAIN, OWN = "Transformers, vLLM, llama.cpp", "this project"
 def _repair(context: Context, argument: str) -> tuple[dict, dict, dict]:
     """Calibration tokens that the repair saw, and its seconds; both 0 where there is none."""
     return {"calibration_tokens": 0, "seconds": 0.0} | context.details.get("repair", {}), {}, {}
+
+
+@benchmark("latency")
+def _latency(context: Context, argument: str) -> tuple[dict, dict, dict]:
+    """Seconds of a forward pass as a share of the dense model's: medians of passes in turns, after one of each that does not
+    count. Holds a dense model beside the pruned one."""
+    model = context.model
+    dense, _ = models.load(context.recipe.model, device=str(model.device), dtype=context.recipe.dtype)
+    generator = torch.Generator().manual_seed(0)
+    windows = torch.randint(context.decoder.config.vocab_size, WINDOWS, generator=generator).to(model.device)
+    turns = [(pass_seconds(model, windows), pass_seconds(dense, windows)) for _ in range(1 + PASSES)][1:]
+    pruned, whole = (list(seconds) for seconds in zip(*turns, strict=True))
+    details = {"seconds": pruned, "dense_seconds": whole, "windows": list(WINDOWS), "device": str(model.device)}
+    details["threads"] = torch.get_num_threads()
+    return {"of_dense": statistics.median(pruned) / statistics.median(whole)}, {}, details
 
 
 @benchmark("loadable")

@@ -33,28 +33,30 @@ def _held_mib(model) -> float:
     return sum(t.numel() * t.element_size() for t in tensors.values()) / shapes.MIB
 
 
+@torch.inference_mode()
+def pass_seconds(model: torch.nn.Module, windows: torch.Tensor) -> float:
+    """Seconds of a pass over windows [count, tokens], one at a time: on a CPU the process's own, summed over its threads, so
+    that other work on the machine does not count."""
+    clock = time.process_time if windows.device.type == "cpu" else time.perf_counter
+    started = clock()
+    for window in windows.split(1):
+        model(window, use_cache=False)
+    if windows.device.type == "cuda":
+        torch.cuda.synchronize(windows.device)
+    return clock() - started
+
+
 @benchmark("statistics", reads=TEXT["paper"][:1])
 @torch.inference_mode()
 def _statistics(context: Context, argument: str) -> tuple[dict, dict, dict]:
     """Table D: parameters, multiply-adds for 64 tokens, memory of the model as loaded, seconds for a pass over test windows.
 
-    Seconds are this machine's: `device` and `threads` stand beside them, and they are not the paper's quantity. On a CPU
-    they are the process's own, summed over its threads, so that other work on the machine does not count.
+    Seconds are this machine's: `device` and `threads` stand beside them, and they are not the paper's quantity.
     """
     model = context.model
-    clock = time.process_time if model.device.type == "cpu" else time.perf_counter
     windows = _test_windows(context, WINDOWS).to(model.get_input_embeddings().weight.device)
-
-    def one_pass() -> float:
-        started = clock()
-        for window in windows.split(1):
-            model(window, use_cache=False)
-        if windows.device.type == "cuda":
-            torch.cuda.synchronize(windows.device)
-        return clock() - started
-
-    one_pass()
-    seconds = [one_pass() for _ in range(PASSES)]
+    pass_seconds(model, windows)
+    seconds = [pass_seconds(model, windows) for _ in range(PASSES)]
     values = {"parameters": shapes.parameters(model), "memory_mib": _held_mib(model)}
     values |= {"latency_seconds": statistics.median(seconds)}
     try:

@@ -13,7 +13,7 @@ from reproductions.league import rows
 from reproductions.settings import Subject
 
 PERPLEXITY, ACCURACY = "PPL AVG", "AVG"
-HEADER = ("Removed", "Repair", "after", "of the best rival's perplexity", "accuracy", "checkpoint")
+HEADER = ("Removed", "Repair", "after", "of the best rival's perplexity", "accuracy", "time of dense", "checkpoint")
 SHORT = (rows.NONE, "LinearPatch's A", "Prune&Comp's factor", rows.REPLACEME, rows.GHOSTED)  # and the best of ours
 
 
@@ -80,26 +80,34 @@ def table(found: Sequence[dict], texts: Sequence[str], short: bool = False) -> s
     short: of the repairs without training only those that a reader knows, and the best of ours.
     """
     lines = ["| " + " | ".join((*HEADER[:3], *texts, *HEADER[3:])) + " |"]
-    lines.append("| ---: | --- | --- |" + " ---: |" * (len(texts) + 2) + " --- |")
+    lines.append("| ---: | --- | --- |" + " ---: |" * (len(texts) + 3) + " --- |")
     for dense in (entry for entry in found if entry["dense"]):
-        lines.append(_line(dense | {"selection": ""}, "dense", "", texts))
+        lines.append(_line(dense | {"selection": ""}, "dense", "", texts, ""))
     for repairs in best(found).values():
+        plain = _time(repairs[rows.NONE]) if rows.NONE in repairs else ""
         rivals = [entry for repair, entry in repairs.items() if repair in rows.RIVALS]
         ours = next((repair for repair in repairs if repair in rows.OURS), None)
         for repair, entry in repairs.items():
             if not short or repair in SHORT or repair == ours:
                 share = ratio(entry, rivals[0]) if rivals else ""
-                lines.append(_line(entry, f"**{repair}**" if repair == ours else repair, share, texts))
+                lines.append(_line(entry, f"**{repair}**" if repair == ours else repair, share, texts, plain))
     return "\n".join(lines)
 
 
-def _line(entry: dict, repair: str, share: str, texts: Sequence[str]) -> str:
+def _time(entry: dict) -> str:
+    values = entry["records"].get("latency", {}).get("values", {})
+    return f"{values['of_dense']:.2f}" if values else ""
+
+
+def _line(entry: dict, repair: str, share: str, texts: Sequence[str], plain: str) -> str:
+    """One row; plain: the time of what has its shape, plain checkpoints of one number of layers being of one shape."""
     scores = entry["scores"]
     perplexities = [f"{scores[label]:.1f}" for label in texts]
     accuracy = f"{scores[ACCURACY]:.1f}" if ACCURACY in scores else ""
     loaded = entry["records"].get("loadable", {}).get("details", {}).get("loaded_by", "")
     kind = "plain" if "," in loaded else loaded
-    cells = (entry["sparsity"], repair, entry["selection"], *perplexities, share, accuracy, kind)
+    time = _time(entry) or (plain if kind == "plain" else "")
+    cells = (entry["sparsity"], repair, entry["selection"], *perplexities, share, accuracy, time, kind)
     return "| " + " | ".join(cells) + " |"
 
 

@@ -11,7 +11,9 @@ from common.context import Context, around, carry_out
 from common.halves import present
 from common.recipe import Recipe
 from common.samplers import SAMPLERS
+from common.surgery import remove_layers
 from reproductions import benchmarks, costs, registry, settings, steps  # noqa: F401 - steps: those that recipes name
+from reproductions.benchmarks import repair as cost
 from reproductions.league import rows, standings
 
 TABLE = registry.get("league")
@@ -65,6 +67,24 @@ def test_a_row_says_what_it_cost_and_what_loads_it(method, loader, repaired, mak
     assert values["loaded by"] == loader
     assert values["calibration tokens"] == (ids.numel() if repaired else 0)
     assert values["seconds"] >= 0
+
+
+def test_latency_is_a_share_of_the_model_as_it_came(make_tiny, monkeypatch):
+    """Layers are counted as they run, in both models: in turns, and the first pass of each does not count."""
+    dense, pruned = make_tiny("llama"), make_tiny("llama")
+    remove_layers(pruned, [1, 2])
+    monkeypatch.setattr(cost.models, "load", lambda name, device, dtype: (dense, None))
+    ran = []
+    for name, model in (("pruned", pruned), ("dense", dense)):
+        for layer in model.model.layers:
+            layer.register_forward_hook(lambda *_, name=name: ran.append(name))
+    values, _, details = benchmarks.measure(around(pruned), "latency")
+    share = np.median(details["seconds"]) / np.median(details["dense_seconds"])
+    assert values == {"of_dense": pytest.approx(share)} and len(details["seconds"]) == cost.PASSES
+    windows, depths = cost.WINDOWS[0], {"pruned": len(pruned.model.layers), "dense": len(dense.model.layers)}
+    assert depths["dense"] == depths["pruned"] + 2
+    one_turn = [name for name in ("pruned", "dense") for _ in range(windows * depths[name])]
+    assert ran == one_turn * (1 + cost.PASSES)
 
 
 def test_halves_are_as_many_as_the_layers_have_and_searches_read_the_first_windows():
