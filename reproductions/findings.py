@@ -150,8 +150,10 @@ def ours(store: Store) -> list[str]:
 
 def _league(store: Store) -> str:
     """By the league's records on the published models."""
-    told = []
+    told, drawn = [], []
     for subject in map(settings.of_model, settings.PUBLISHED_MODELS):
+        for sparsity, below, compared in standings.won(standings.entries(store, subject, "league-seeds")):
+            drawn.append(f"with {sparsity} gone {below} of {compared}")
         for sparsity, share, rival, worse in standings.leads(standings.entries(store, subject)):
             line = f"{sparsity}: {share} ({rival})"
             told.append(line + (f", where {' and '.join(worse)} are worse than no repair" if worse else ""))
@@ -161,6 +163,11 @@ def _league(store: Store) -> str:
         "**A refit in closed form** ([league](docs/league.md)): the output matrices before the cut and of the three layers "
         "after it, refitted on what the repaired model feeds them. Average perplexity on SmolLM2-135M-Instruct as a share of "
         f"the best rival's without training, by layers removed: {'; '.join(told)}."
+        + (
+            f" Below it by the whole interval from other draws of two calibration texts: {'; '.join(drawn)}."
+            if drawn
+            else ""
+        )
     )
 
 

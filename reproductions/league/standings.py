@@ -156,34 +156,63 @@ def training(found: Sequence[dict], texts: Sequence[str]) -> str:
 
 def draws(found: Iterable[dict], labels: Sequence[str]) -> str:
     """`league-seeds` as a Markdown table: each leader over the draws of each calibration text, and its average perplexity as
-    a share of the best rival's from the same draw."""
+    a share of the best rival's from the same draw: the mean, the least and the largest, and in how many draws the interval is
+    below 1."""
+    header = ("Removed", "calibrated on", "Repair", "draws", *labels, "of the best rival's, draw for draw", "below")
+    lines = ["| " + " | ".join(header) + " |", "| ---: | --- | --- |" + " ---: |" * (len(labels) + 3)]
+    for (sparsity, text), repairs in _drawn(found).items():
+        rival = _rival(repairs)
+        for repair, by_seed in sorted(repairs.items(), key=lambda pair: _mean(pair[1].values(), PERPLEXITY)):
+            values = [_over(by_seed.values(), label) for label in labels]
+            shares, below = _shares(by_seed, repairs[rival]) if rival not in (None, repair) else ([], 0)
+            spread = f"{np.mean(shares):.3f} ({min(shares):.3f} to {max(shares):.3f})" if shares else ""
+            name = f"**{repair}**" if repair in rows.OURS else repair
+            cells = (
+                sparsity,
+                text,
+                name,
+                str(len(by_seed)),
+                *values,
+                spread,
+                f"{below} of {len(shares)}" if shares else "",
+            )
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def won(found: Iterable[dict]) -> list[tuple[str, int, int]]:
+    """For each number of layers: sparsity, from how many draws of all texts the refit is below the best rival by the whole
+    interval, and from how many both were measured."""
+    told: dict[str, list[int]] = {}
+    for (sparsity, _), repairs in _drawn(found).items():
+        rival, ours = _rival(repairs), next((repair for repair in repairs if repair in rows.OURS), None)
+        if rival and ours:
+            shares, below = _shares(repairs[ours], repairs[rival])
+            counts = told.setdefault(sparsity, [0, 0])
+            counts[:] = counts[0] + below, counts[1] + len(shares)
+    return [(sparsity, below, compared) for sparsity, (below, compared) in told.items()]
+
+
+def _drawn(found: Iterable[dict]) -> dict[tuple[str, str], dict[str, dict[str, dict]]]:
+    """(sparsity, calibration text) -> repair -> seed -> entry."""
     drawn: dict[tuple, dict[str, dict[str, dict]]] = {}
     for entry in found:
         if not entry["dense"]:
             repair, text, seed = entry["method"].rsplit(", ", 2)
             drawn.setdefault((entry["sparsity"], text), {}).setdefault(repair, {})[seed] = entry
-    header = ("Removed", "calibrated on", "Repair", "draws", *labels, "of the best rival's, draw for draw", "below")
-    lines = ["| " + " | ".join(header) + " |", "| ---: | --- | --- |" + " ---: |" * (len(labels) + 3)]
-    for (sparsity, text), repairs in drawn.items():
-        known = [repair for repair in repairs if repair in rows.RIVALS]
-        rival = min(known, key=lambda repair: _mean(repairs[repair].values(), PERPLEXITY), default=None)
-        for repair, by_seed in sorted(repairs.items(), key=lambda pair: _mean(pair[1].values(), PERPLEXITY)):
-            values = [_over(by_seed.values(), label) for label in labels]
-            share = _shares(by_seed, repairs[rival]) if rival not in (None, repair) else ("", "")
-            name = f"**{repair}**" if repair in rows.OURS else repair
-            lines.append("| " + " | ".join((sparsity, text, name, str(len(by_seed)), *values, *share)) + " |")
-    return "\n".join(lines)
+    return drawn
 
 
-def _shares(by_seed: Mapping[str, dict], rival: Mapping[str, dict]) -> tuple[str, str]:
-    """Mean, least and largest share of a rival's perplexity from the same draw; in how many draws the interval is below 1."""
-    both = [(entry, rival[seed]) for seed, entry in by_seed.items() if seed in rival]
-    found = [compared(entry, other) for entry, other in both]
-    shares = [share for share, _, _ in found]
-    below = sum(bool(ends) and ends[1] < 1 for _, ends, _ in found)
-    if not shares:
-        return "", ""
-    return f"{np.mean(shares):.3f} ({min(shares):.3f} to {max(shares):.3f})", f"{below} of {len(shares)}"
+def _rival(repairs: Mapping[str, Mapping[str, dict]]) -> str | None:
+    """The rival of lowest mean perplexity."""
+    known = [repair for repair in repairs if repair in rows.RIVALS]
+    return min(known, key=lambda repair: _mean(repairs[repair].values(), PERPLEXITY), default=None)
+
+
+def _shares(by_seed: Mapping[str, dict], rival: Mapping[str, dict]) -> tuple[list[float], int]:
+    """Shares of a rival's perplexity from the same draw, and in how many of them the interval is below 1."""
+    found = [compared(entry, rival[seed]) for seed, entry in by_seed.items() if seed in rival]
+    return [share for share, _, _ in found], sum(bool(ends) and ends[1] < 1 for _, ends, _ in found)
 
 
 def _mean(found: Iterable[dict], label: str) -> float:

@@ -190,3 +190,4 @@ def test_draws_are_compared_seed_for_seed():
     assert ours[:2] == ["2/9", "a text"] and ours[4] == f"{np.mean(both):.1f} ± {np.std(both, ddof=1):.1f}"
     low, high = np.exp(-0.1), np.exp(0.2)
     assert ours[6:] == [f"{(low + high) / 2:.3f} ({low:.3f} to {high:.3f})", "1 of 2"]
+    assert standings.won(found) == [("2/9", 1, 2)] and not standings.won(found[:2])
