@@ -47,6 +47,7 @@ class Entry:
         return [str(folder / (self.script or f"{self.name}.py")), *self.arguments]
 
 
+SEVEN_BILLION = ("--shape", "llama-2-7b", "--samples", "4", "--length", "128", "--windows", "4")
 ENTRIES = (
     Entry("scoring"),
     Entry("multiple_choice"),
@@ -63,7 +64,13 @@ ENTRIES = (
     Entry("larger_than_memory", ("--fresh",)),
     Entry(
         "seven_billion",
-        ("--shape", "llama-2-7b", "--limit", "3", "--samples", "4", "--length", "128", "--windows", "4"),
+        (*SEVEN_BILLION, "--limit", "3", "--methods", "linearpatch", "prunecomp"),
+        usual=False,
+        script="larger_than_memory.py",
+    ),
+    Entry(  # H'H of 11,008 features is 0.97 GB
+        "seven_billion_refit",
+        (*SEVEN_BILLION, "--limit", "3.5", "--methods", "refit"),
         usual=False,
         script="larger_than_memory.py",
     ),
