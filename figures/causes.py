@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from figures.style import BLUE, GREY, ORANGE, plt
+from figures.style import BLUE, GREY, ORANGE, plt, removed
 
 ALONE = "cut alone"  # what the others are held against
+OTHER_CUT = " [S]"  # behind the model's name: the layers of lowest block influence, not the window
 LOOKS = (("o", BLUE), ("s", ORANGE))  # one a cut
 REACH = 3.0  # the axis ends at so many times the third quartile of |change|; what is beyond is written
 
@@ -56,7 +57,7 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
                 continue
             ends = [[max(value - low, 0.0)], [max(high - value, 0.0)]]
             axes.errorbar(value, y, xerr=ends, fmt=mark, color=colour, ms=4, capsize=2, lw=1)
-        label = "[S], lowest block influence" if cut[0].endswith(" [S]") else "[L], one window"
+        label = "[S], lowest block influence" if cut[0].endswith(OTHER_CUT) else "[L], one window"
         axes.plot([], [], mark, color=colour, ms=4, label=f"{label}, {cut[1]}")
     axes.axvline(0, color=GREY, lw=0.8)
     left, right = -reach, reach
@@ -66,5 +67,7 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
     margin = 0.05 * (right - left)
     axes.set(xlim=(left - margin, right + margin), ylim=(len(names) - 0.5, -0.5))
     axes.set(xlabel="change of perplexity against the cut alone (%)", yticks=range(len(names)), yticklabels=names)
+    once = [{"model": model.removesuffix(OTHER_CUT), "sparsity": sparsity} for model, sparsity in cuts]
+    figure.suptitle(removed(once), fontsize=8, color=GREY)
     figure.legend(loc="outside lower right")
     return figure

@@ -97,3 +97,11 @@ def test_the_picture_shows_each_row_that_can_be_held_against_its_cut(store, tmp_
     assert drawn[0].suffix == ".svg" and "7 of 30" in content.replace("7/30", "7 of 30")
     assert all(f">{name}<" in content for name in (declared.A, declared.D)) and f">{declared.CUT}<" not in content
     assert show.drawn(registry.get(TARGET), Store(tmp_path / "none", None), SMOLLM) == []
+
+
+def test_the_picture_names_its_model_once(store):
+    from figures.causes import draw
+
+    table = registry.get(TARGET)
+    figure = draw(show.entries(table, store[0], SMOLLM, table.rows(SMOLLM)), "paper")
+    assert figure.get_suptitle() == f"{SMOLLM.label}, 7/30 layers removed"
