@@ -150,7 +150,6 @@ def parts(names: Iterable[str]) -> dict[str, str]:
         found |= {"papers": summary(counted), "tables": overview(counted)}
     if names & {"standings", "league", "training", "draws"}:
         real = [settings.of_model(name) for name in settings.PUBLISHED_MODELS]
-        found["standings"] = "\n\n".join(standings.part(store, one, short=True) for one in real)
         found |= standings.parts(store, (*real, STANDIN))
     for name, table in registry.targets().items():
         if name in names - {"league"}:

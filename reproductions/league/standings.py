@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -111,23 +112,24 @@ def _line(entry: dict, repair: str, share: str, texts: Sequence[str], plain: str
     return "| " + " | ".join(cells) + " |"
 
 
-def part(store: Store, subject: Subject, short: bool = False) -> str:
-    """The standings of one model under its name; a sentence where nothing of it has been measured."""
-    return _under(store, subject, "league", lambda found, texts: table(found, texts, short))
-
-
 def parts(store: Store, subjects: Sequence[Subject]) -> dict[str, str]:
-    """What `docs/league.md` says of each of these models: league, training, draws."""
-    asked = {"league": ("league", table), "training": ("league", training), "draws": ("league-seeds", draws)}
-    return {
-        name: "\n\n".join(filter(None, (_under(store, one, target, write) for one in subjects)))
-        for name, (target, write) in asked.items()
-    }
+    """What README and `docs/league.md` say of each of these models, by the name of the part; a sentence where nothing of it
+    has been measured. standings: of the real models, short."""
+    asked = {"standings": partial(table, short=True), "league": table, "training": training}
+    found: dict[str, list[str]] = {name: [] for name in (*asked, "draws")}
+    for subject in subjects:
+        league = entries(store, subject)
+        for name, write in asked.items():
+            if name != "standings" or not subject.standin:
+                found[name].append(_under(subject, "league", league, write))
+        found["draws"].append(_under(subject, "league-seeds", entries(store, subject, "league-seeds"), draws))
+    return {name: "\n\n".join(filter(None, texts)) for name, texts in found.items()}
 
 
-def _under(store: Store, subject: Subject, target: str, write: Callable[[list[dict], tuple[str, ...]], str]) -> str:
+def _under(
+    subject: Subject, target: str, found: list[dict], write: Callable[[list[dict], tuple[str, ...]], str]
+) -> str:
     """What is to be written of one model's rows, under its name."""
-    found = entries(store, subject, target)
     if not any(not entry["dense"] for entry in found):
         return f"Nothing of `{target}` has been measured on {subject.label}."
     text = write(found, _texts(subject))
