@@ -1,7 +1,7 @@
 """Pruning a model under a limit of memory that it does not fit into (`--stream`): expected against measured.
 
     python benchmarks/larger_than_memory.py [--methods refit] [--fresh] [--folder DIR]
-    python benchmarks/larger_than_memory.py --shape llama-2-7b --limit 3.5 --samples 4 --length 128 --windows 4
+    python benchmarks/larger_than_memory.py --shape llama-2-7b --limit 3 --samples 4 --length 128 --windows 4
 
 Random weights in a registered model's shape are written once, a layer at a time (LLaMA-2-7B: 13.5 GB of bfloat16; float16,
 as hubs have it, takes CPUs without instructions for it several times as long). Then the tools prune it in processes whose

@@ -47,7 +47,6 @@ class Entry:
         return [str(folder / (self.script or f"{self.name}.py")), *self.arguments]
 
 
-SEVEN_BILLION = ("--shape", "llama-2-7b", "--samples", "4", "--length", "128", "--windows", "4")
 ENTRIES = (
     Entry("scoring"),
     Entry("multiple_choice"),
@@ -64,13 +63,7 @@ ENTRIES = (
     Entry("larger_than_memory", ("--fresh",)),
     Entry(
         "seven_billion",
-        (*SEVEN_BILLION, "--limit", "3", "--methods", "linearpatch", "prunecomp"),
-        usual=False,
-        script="larger_than_memory.py",
-    ),
-    Entry(  # H'H of 11,008 features is 0.97 GB
-        "seven_billion_refit",
-        (*SEVEN_BILLION, "--limit", "3.5", "--methods", "refit"),
+        ("--shape", "llama-2-7b", "--samples", "4", "--length", "128", "--windows", "4", "--limit", "3"),
         usual=False,
         script="larger_than_memory.py",
     ),

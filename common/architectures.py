@@ -97,11 +97,11 @@ def boundary_module(model: nn.Module, position: int) -> nn.Module:
     return layers[position] if position < len(layers) else model.model.norm
 
 
-def at_hand(layer: nn.Module) -> nn.Module:
-    """The layer, with its weights in memory: those of a streamed model (`common.streaming`) are read now."""
-    if (fetch := vars(layer).get("fetch")) is not None:
+def at_hand(part: nn.Module) -> nn.Module:
+    """A layer, embedding or head with its weights in memory: those of a streamed model (`common.streaming`) are read now."""
+    if (fetch := vars(part).get("fetch")) is not None:
         fetch()
-    return layer
+    return part
 
 
 def branch(layer: nn.Module, half: Half, hidden: Tensor, **kwargs) -> Tensor:

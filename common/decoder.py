@@ -32,7 +32,7 @@ class ResidualWriter:
     """One parameter that writes into the residual stream (or, the final norm's gain, into the head).
 
     name: path of the parameter, relative to the layer; module, parameter: where it is; offset_gain: see `Architecture`;
-    layer: the layer that it is in, None for embedding and norm.
+    layer: the layer that it is in; None for embedding and norm.
     """
 
     name: str
@@ -43,8 +43,7 @@ class ResidualWriter:
 
     @property
     def tensor(self) -> nn.Parameter:
-        if self.layer is not None:
-            at_hand(self.layer)
+        at_hand(self.module if self.layer is None else self.layer)
         return getattr(self.module, self.parameter)
 
     def scaled(self, values: Tensor, factor: float) -> Tensor:

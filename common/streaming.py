@@ -1,15 +1,15 @@
 """Models larger than memory: two decoder layers at a time, read from the checkpoint when they are called.
 
-`load` gives a model whose embedding, final norm and head are there and whose decoder layers are on torch's meta device.
-A layer's weights are read by a hook when it is called and go when other layers have been called since; while one computes,
-a thread reads the one that follows. The model is a model like any other: surgery, patches and every pass work on it.
+`load` gives a model whose parts (embedding, decoder layers, head) hold no weights. A part's weights are read by a hook when
+it is called and go when another is called; while one layer computes, a thread reads the one that follows. The model is a
+model like any other: surgery, patches and every pass work on it.
 
 What makes it usable is the order of work. A pass that takes batch after batch through all layers reads the whole model for
-each batch; those of this repository take all batches through one layer, then through the next, and so read it once
+each batch; those of this repository take all batches through one part, then through the next, and so read it once
 (`Decoder.streamed` tells them). The states of all batches wait in a `common.held.Held`.
 
-A layer that was changed while it was there (a factor fused into its weights, a matrix refitted) is written to a temporary
-folder before it goes, and read from there afterwards. `save` copies layer by layer.
+A part that was changed while it was there (a factor fused into its weights, a matrix refitted) is written to a temporary
+folder before it goes, and read from there afterwards. `save` copies part by part.
 
 accelerate's disk offload reads every layer again for every batch, keeps no changes, and was therefore not used.
 """
@@ -21,7 +21,7 @@ import json
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -35,18 +35,19 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
 from common import cache
+from common.architectures import at_hand
 from common.errors import UserError
 from common.safetensors_files import DTYPES, INDEX, Entry, entries, header, prevailing_dtype
 
-HELD = 2  # layers: the one that computes and the one that is read meanwhile
 _LAYERS = "model.layers."
+_EMBEDDING, _HEAD = "model.embed_tokens", "lm_head"
 
 
 def load(folder: Path, config, *, device: torch.device, dtype: torch.dtype | None, states: int) -> nn.Module:
     """The model in a checkpoint's directory, streamed; patches are `common.checkpoint`'s matter.
 
     config: the model's, from there. dtype: of the weights in memory; None: as stored. states: bytes of hidden states that
-    wait in memory; more are written to a file in the cache folder. `model.streamed` is the `Streamed` that reads layers.
+    wait in memory; more are written to a file in the cache folder. `model.streamed` is the `Streamed` that reads parts.
 
     Raises:
         UserError: the directory's weights are damaged or incomplete.
@@ -79,10 +80,13 @@ def refuse(model: nn.Module, what: str) -> None:
 
 
 class Streamed:
-    """Reads decoder layers as they are called, and lets them go.
+    """Reads embedding, decoder layers and head as they are called, and lets them go.
 
     dtype, stored: of the weights in memory and in the files. reads: layers read so far; bytes_read: from disk. states: see
-    `load`.
+    `load`. A head tied to the embedding is one part with it.
+
+    Layers without weights are on torch's meta device. Embedding and head have one number there that stands for all, not a
+    number at that: device, type and shape of an embedding are asked for by many, its values by who calls it.
     """
 
     def __init__(
@@ -100,54 +104,64 @@ class Streamed:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
         self._ahead: tuple[nn.Module, Future] | None = None
         self._alone = False
-        self._here: list[nn.Module] = []  # the last called at the end
+        self._here: nn.Module | None = None
         self._meta: dict[nn.Module, dict[str, nn.Parameter]] = {}
         self._sources: dict[nn.Module, dict[str, Callable[[], Tensor]]] = {}
         self._marks: dict[nn.Module, dict[str, tuple]] = {}  # of the weights as they were read
         self._changed: Path | None = None
+        self._tied = model.config.tie_word_embeddings
         for index, layer in enumerate(model.model.layers):
-            self._meta[layer] = dict(layer.named_parameters())
-            self._sources[layer] = self._source(f"{_LAYERS}{index}.", layer)
-            layer.fetch = partial(self.fetch, layer)  # see `common.architectures.at_hand`
-            layer.register_forward_pre_hook(lambda layer, _: self.fetch(layer), prepend=True)
+            self._add(layer, self._source(f"{_LAYERS}{index}.", layer))
+        for name in (_EMBEDDING, _HEAD):
+            module = model.get_submodule(name)
+            for leaf, parameter in module.named_parameters():
+                nothing = torch.full((1,), torch.nan, dtype=self.dtype, device=device)
+                _put(module, leaf, nothing.expand(parameter.shape))
+            if not (name == _HEAD and self._tied):
+                self._add(module, {leaf: self._reader(f"{name}.{leaf}") for leaf, _ in module.named_parameters()})
+        if self._tied:
+            model.lm_head.weight = model.model.embed_tokens.weight
+            self._hook(model.lm_head, model.model.embed_tokens)
+
+    def _add(self, part: nn.Module, source: dict[str, Callable[[], Tensor]]) -> None:
+        self._meta[part], self._sources[part] = dict(part.named_parameters()), source
+        self._hook(part, part)
+
+    def _hook(self, module: nn.Module, part: nn.Module) -> None:
+        """Have the part there when the module is called."""
+        module.fetch = partial(self.fetch, part)  # see `common.architectures.at_hand`
+        module.register_forward_pre_hook(lambda *_: self.fetch(part), prepend=True)
 
     def fill_resident(self) -> None:
-        """Read what is always there: embedding, final norm, head."""
+        """Read what is always there: the final norm."""
         model = self._model()
         for name in dict(model.named_parameters()):
-            if not name.startswith(_LAYERS) and not (name == "lm_head.weight" and model.config.tie_word_embeddings):
+            if not name.startswith((_LAYERS, _EMBEDDING, _HEAD)):
                 _put(model, name, self._read(self._entry(name)).to(self.device))
-        if model.config.tie_word_embeddings:
-            model.tie_weights()
         model.model.rotary_emb.to(self.device)
         for name, buffer in model.named_buffers():  # of modules that hold no weights
             if buffer.device != self.device and not name.startswith(_LAYERS):
                 module, leaf = _parent(model, name)
                 module._buffers[leaf] = buffer.to(self.device)
 
-    def fetch(self, layer: nn.Module) -> None:
-        """Have a layer's weights in place; the layers called longest ago go."""
+    def fetch(self, part: nn.Module) -> None:
+        """Have a part's weights in place; those of the one before go."""
         with self._lock:
-            if layer in self._here:
-                self._here.remove(layer)
-                self._here.append(layer)
-            else:
-                tensors = self._taken(layer)
-                while len(self._here) >= HELD - 1:
-                    self._let_go(self._here.pop(0))
+            if part is not self._here:
+                tensors = self._taken(part)
+                self._let_go()
                 for name, value in tensors.items():
-                    _put(layer, name, value)
-                self._marks[layer] = _marks(layer)
-                self._here.append(layer)
-                self.reads += 1
-            self._read_ahead(layer)
+                    self._put(part, name, value)
+                self._marks[part] = _marks(part)
+                self._here = part
+                self.reads += part in list(self._model().model.layers)
+            self._read_ahead(part)
 
     def let_go(self) -> None:
-        """Let all layers go, as before work that needs the memory."""
+        """Let all parts go, as before work that needs the memory."""
         with self._lock:
             self._taken(None)
-            while self._here:
-                self._let_go(self._here.pop())
+            self._let_go()
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -162,8 +176,14 @@ class Streamed:
 
     def layer_bytes(self) -> int:
         """Bytes in memory of the largest layer."""
-        sizes = [sum(p.numel() for p in held.values()) for held in self._meta.values()]
-        return max(sizes) * self.dtype.itemsize
+        return self._largest(list(self._model().model.layers))
+
+    def two_bytes(self) -> int:
+        """Bytes in memory of the largest two parts that are there at once: two layers, or one and the embedding or head."""
+        return self.layer_bytes() + self._largest(self._meta)
+
+    def _largest(self, parts: Iterable[nn.Module]) -> int:
+        return max(sum(p.numel() for p in self._meta[part].values()) for part in parts) * self.dtype.itemsize
 
     def _taken(self, layer: nn.Module | None) -> dict[str, Tensor]:
         """The layer's tensors: what was read ahead, if it was this one."""
@@ -181,23 +201,33 @@ class Streamed:
         following = layers[place] if place < len(layers) else None
         if self._alone:
             return
-        if self._ahead is None and following is not None and following not in self._here and following in self._sources:
+        if self._ahead is None and following is not None and following is not self._here and following in self._sources:
             self._ahead = (following, self._pool.submit(self._tensors, following))
 
     def _tensors(self, layer: nn.Module) -> dict[str, Tensor]:
         with torch.inference_mode(False), torch.no_grad():
             return {name: read().to(self.device) for name, read in self._sources[layer].items()}
 
-    def _let_go(self, layer: nn.Module) -> None:
-        marks = _marks(layer)
-        if changed := [name for name, mark in marks.items() if mark != self._marks[layer].get(name)]:
-            self._keep(layer, changed)
-        for name, parameter in self._meta[layer].items():
+    def _let_go(self) -> None:
+        """Let the part go that is there."""
+        part, self._here = self._here, None
+        if part is None:
+            return
+        marks = _marks(part)
+        if changed := [name for name, mark in marks.items() if mark != self._marks[part].get(name)]:
+            self._keep(part, changed)
+        for name, parameter in self._meta[part].items():
             if name in marks:
-                shape = layer.get_parameter(name).shape
+                shape = part.get_parameter(name).shape
                 if shape != parameter.shape:
-                    parameter = nn.Parameter(parameter.new_empty(shape), requires_grad=False)
-                _put(layer, name, parameter)
+                    parameter = nn.Parameter(parameter[(0,) * parameter.ndim].expand(shape), requires_grad=False)
+                self._put(part, name, parameter)
+
+    def _put(self, part: nn.Module, name: str, value: Tensor) -> None:
+        _put(part, name, value)
+        model = self._model()
+        if self._tied and part is model.model.embed_tokens:
+            model.lm_head.weight = part.weight
 
     def _keep(self, layer: nn.Module, names: list[str]) -> None:
         """Write changed weights where they are read from after this."""
@@ -215,12 +245,12 @@ class Streamed:
         """{parameter: how to read it}."""
         found: dict[str, Callable[[], Tensor]] = {}
         for name, _ in layer.named_parameters():
-            if prefix + name in self._where:
-                entry = self._where[prefix + name]
-                found[name] = lambda entry=entry: self._read(entry)
-            else:
-                found[name] = self._experts(prefix, name)
+            found[name] = self._reader(prefix + name) if prefix + name in self._where else self._experts(prefix, name)
         return found
+
+    def _reader(self, name: str) -> Callable[[], Tensor]:
+        entry = self._entry(name)
+        return lambda: self._read(entry)
 
     def _experts(self, prefix: str, name: str) -> Callable[[], Tensor]:
         """Mixtral's checkpoints hold each expert's matrices apart; transformers holds them stacked."""
@@ -251,22 +281,22 @@ def stored_names(prefix: str, name: str, experts: int) -> list[list[str]]:
 
 
 def save(model: nn.Module, directory: Path) -> None:
-    """Write config and weights as `save_pretrained` does, in the stored type and a file for each layer, one by one."""
+    """Write config and weights as `save_pretrained` does, in the stored type and a file for each part, one by one."""
     streamed = of(model)
     config = copy.deepcopy(model.config)
     config.dtype, config.architectures = streamed.stored, [type(model).__name__]
     config.save_pretrained(directory)
     if model.generation_config is not None:
         model.generation_config.save_pretrained(directory)
-    layers = model.model.layers
-    names, total = {}, 0
-    count = len(layers) + 1
-    for place in range(count):
-        if place < len(layers):
-            streamed.fetch(layers[place])
-            part = _as_stored(f"{_LAYERS}{place}.", dict(layers[place].named_parameters()))
-        else:
-            part = {n: p for n, p in model.named_parameters() if not n.startswith(_LAYERS)}
+    parts = {f"{_LAYERS}{index}.": layer for index, layer in enumerate(model.model.layers)}
+    parts[f"{_EMBEDDING}."] = model.model.embed_tokens
+    if not config.tie_word_embeddings:
+        parts[f"{_HEAD}."] = model.lm_head
+    names, total, count = {}, 0, len(parts)
+    for place, (prefix, module) in enumerate(parts.items()):
+        part = _as_stored(prefix, dict(at_hand(module).named_parameters()))
+        if place == len(model.model.layers):  # with the final norm
+            part |= {n: p for n, p in model.named_parameters() if not n.startswith(tuple(parts))}
         file = f"model-{place + 1:05}-of-{count:05}.safetensors"
         tensors = {name: value.detach().to("cpu", streamed.stored).contiguous() for name, value in part.items()}
         save_file(tensors, directory / file, {"format": "pt"})

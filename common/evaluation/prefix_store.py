@@ -79,7 +79,7 @@ class Body:
         return decoder.norm(decoder.run(hidden, start, context=context))
 
     def ahead(self, items: Sequence[Item], arguments: Callable[[Item], tuple]) -> None:
-        """Take all batches through one layer after the other, where the model is streamed; else nothing happens.
+        """Take all batches through embedding and one layer after the other, where the model is streamed; else nothing happens.
 
         arguments: what this body will be called with for an item; positions and masks are None for plain sequences. The
         calls then only look up what is known.
@@ -94,11 +94,14 @@ class Body:
 
         @torch.inference_mode()
         def step(key: str, layer: int) -> None:
-            ids, positions, masks, *_ = arguments(different[key])
-            hidden = states[key].to(decoder.device) if layer else decoder.embed_tokens(ids)
+            _, positions, masks, *_ = arguments(different[key])
+            hidden = states[key].to(decoder.device)
             context = None if masks is None else decoder.placed(hidden, positions, masks)
             states[key] = pool.keep(decoder.run(hidden, layer, layer + 1, context=context))
 
+        with torch.inference_mode():
+            for key, item in different.items():
+                states[key] = pool.keep(decoder.embed_tokens(arguments(item)[0]))
         for layer in range(decoder.num_layers):
             with side_by_side(partial(step, layer=layer), list(different), decoder.device) as results:
                 self.layers_run += sum(1 for _ in results)

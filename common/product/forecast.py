@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import psutil
 import torch
 
+from common.architectures import at_hand
 from common.evaluation.perplexity import MAX_TOKENS
 from common.evaluation.targets import HEAD_ROWS
 from common.hadamard import hadamard_transform
@@ -54,6 +55,7 @@ def forecast(job: Job) -> Forecast:
     place = decoder.num_layers // 2
     a_token = min(_seconds(lambda: decoder.run(hidden, place, place + 1)) for _ in range(2)) / ids.numel()
     rows = hidden.flatten(0, 1)[:HEAD_ROWS]
+    edge = _seconds(lambda: at_hand(decoder.lm_head))
     head = _seconds(lambda: decoder.head(rows).float().logsumexp(-1)) / len(rows)
     wide = hidden.float()
     statistics = _seconds(lambda: hadamard_transform(wide).abs().mean(1)) / ids.numel()
@@ -61,12 +63,12 @@ def forecast(job: Job) -> Forecast:
     operations, own_bytes = job.method.beside(job)
 
     def one_pass(tokens: int, more: float = 0.0) -> float:
-        return decoder.num_layers * max(reading, tokens * (a_token + more))
+        return edge + decoder.num_layers * max(reading, tokens * (a_token + more))
 
     seconds = time.time() - psutil.Process().create_time()  # so far
     seconds += operations / (SOLVING * _float64_rate(streamed.device)) if operations else 0
     seconds += job.method.passes(job) * one_pass(calibration, 2 * statistics)
-    seconds += PASSES * (one_pass(tests) + tests * head) if tests else 0
+    seconds += PASSES * (one_pass(tests) + edge + tests * head) if tests else 0
     seconds += 2 * decoder.num_layers * reading  # read and written once more
 
     few = min(calibration, job.batch_size * job.length)
@@ -79,9 +81,8 @@ def forecast(job: Job) -> Forecast:
     here = psutil.Process().memory_info().rss + RETAINED
     if streamed.device.type == "cuda":
         here = torch.cuda.memory_allocated(streamed.device)
-    layer_bytes = streamed.layer_bytes()
-    own = layer_bytes + few * a_row + own_bytes if own_bytes else 0  # then no layer is read ahead
-    peak = here + max(2 * layer_bytes + max(inside, logits), own) + held
+    own = streamed.layer_bytes() + few * a_row + own_bytes if own_bytes else 0  # then no layer is read ahead
+    peak = here + max(streamed.two_bytes() + max(inside, logits), own) + held
     return Forecast(int(peak), seconds, int(states - held))
 
 
