@@ -104,6 +104,11 @@ def at_hand(part: nn.Module) -> nn.Module:
     return part
 
 
+def absent(weight: Tensor) -> bool:
+    """Whether a weight is not in memory: offloaded, or of a part of a streamed model that is not at hand."""
+    return weight.is_meta or (weight.numel() > 1 and not any(weight.stride()))  # one number for all: `common.streaming`
+
+
 def branch(layer: nn.Module, half: Half, hidden: Tensor, **kwargs) -> Tensor:
     """What half a layer adds to the stream ``hidden`` [batch, tokens, channels]; kwargs are for attention alone."""
     module = layer.get_submodule(half.module)

@@ -35,12 +35,12 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
 from common import cache
-from common.architectures import at_hand
+from common.architectures import absent, at_hand
 from common.errors import UserError
 from common.safetensors_files import DTYPES, INDEX, Entry, entries, header, prevailing_dtype
 
 _LAYERS = "model.layers."
-_EMBEDDING, _HEAD = "model.embed_tokens", "lm_head"
+EDGES = _EMBEDDING, _HEAD = "model.embed_tokens", "lm_head"
 
 
 def load(folder: Path, config, *, device: torch.device, dtype: torch.dtype | None, states: int) -> nn.Module:
@@ -112,7 +112,7 @@ class Streamed:
         self._tied = model.config.tie_word_embeddings
         for index, layer in enumerate(model.model.layers):
             self._add(layer, self._source(f"{_LAYERS}{index}.", layer))
-        for name in (_EMBEDDING, _HEAD):
+        for name in EDGES:
             module = model.get_submodule(name)
             for leaf, parameter in module.named_parameters():
                 nothing = torch.full((1,), torch.nan, dtype=self.dtype, device=device)
@@ -335,6 +335,6 @@ def _put(module: nn.Module, name: str, value: Tensor) -> None:
     parent._parameters[leaf] = value
 
 
-def _marks(layer: nn.Module) -> dict[str, tuple]:
+def _marks(part: nn.Module) -> dict[str, tuple]:
     """What differs once a weight was changed in place or replaced; empty where nothing is there."""
-    return {name: (id(p), p.data_ptr(), p._version) for name, p in layer.named_parameters() if not p.is_meta}
+    return {name: (id(p), p.data_ptr(), p._version) for name, p in part.named_parameters() if not absent(p)}

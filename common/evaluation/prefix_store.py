@@ -79,7 +79,7 @@ class Body:
         return decoder.norm(decoder.run(hidden, start, context=context))
 
     def ahead(self, items: Sequence[Item], arguments: Callable[[Item], tuple]) -> None:
-        """Take all batches through embedding and one layer after the other, where the model is streamed; else nothing happens.
+        """Take all batches through the embedding, then layer by layer, where the model is streamed; else nothing happens.
 
         arguments: what this body will be called with for an item; positions and masks are None for plain sequences. The
         calls then only look up what is known.

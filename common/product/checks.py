@@ -12,7 +12,8 @@ import torch
 import transformers
 from torch import nn
 
-from common import checkpoint, corpora, hub, models
+from common import checkpoint, corpora, hub, models, streaming
+from common.architectures import absent, at_hand
 from common.errors import UserError
 from common.product import options as shared
 from common.product.job import Job, is_file, read
@@ -74,12 +75,18 @@ def stored_dtype(source: Path) -> torch.dtype | None:
 
 
 def check_finite(model: nn.Module) -> None:
-    """Refuse weights that are no numbers.
+    """Refuse weights that are no numbers; of a streamed model embedding, norm and head are looked at.
 
     Raises:
         UserError: names the tensors.
     """
-    bad = [name for name, p in model.named_parameters() if not p.is_meta and not torch.isfinite(p).all()]
+    parts = {"": model}
+    if streaming.of(model) is not None:
+        parts |= {f"{name}.": model.get_submodule(name) for name in streaming.EDGES}
+    bad = []
+    for prefix, part in parts.items():
+        own = at_hand(part).named_parameters()
+        bad += [prefix + name for name, p in own if not absent(p) and not torch.isfinite(p).all()]
     if bad:
         more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
         raise UserError(

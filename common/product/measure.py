@@ -15,7 +15,7 @@ import transformers
 from torch import nn
 
 from common import hooks, results
-from common.architectures import at_hand
+from common.architectures import absent, at_hand
 from common.errors import UserError
 from common.evaluation import harness
 from common.evaluation.generation import complete
@@ -139,7 +139,7 @@ def round_to(model: nn.Module, dtype: torch.dtype | None) -> None:
         return
     for module in (model.model.embed_tokens, model.model.norm, model.lm_head, *model.model.layers):
         for parameter in at_hand(module).parameters():
-            if parameter.is_floating_point() and not parameter.is_meta:
+            if parameter.is_floating_point() and not absent(parameter):
                 parameter.data = parameter.data.to(dtype).to(parameter.dtype)
 
 

@@ -13,6 +13,7 @@ import torch
 import transformers
 
 from common import checkpoint, results
+from common.architectures import absent
 from common.errors import UserError, one_line, quiet_logging
 from common.product import card, checks, forecast, measure, sweep
 from common.product import options as shared
@@ -130,7 +131,7 @@ def _report(job: Job, facts: dict, dtype: torch.dtype | None, evaluation: dict) 
 
 def _save(job: Job, report: dict, dtype: torch.dtype | None) -> None:
     for parameter in job.model.parameters():
-        if dtype is not None and parameter.is_floating_point() and not parameter.is_meta:
+        if dtype is not None and parameter.is_floating_point() and not absent(parameter):
             parameter.data = parameter.data.to(dtype)
     content = json.dumps(card.finite(report), indent=1, allow_nan=False)
     texts = {"README.md": card.card(job.method, report), REPORT: content + "\n"}

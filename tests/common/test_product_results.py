@@ -135,12 +135,18 @@ def test_a_result_that_is_no_number_is_broken_and_valid_json(source, tmp_path, m
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_layers_that_are_no_numbers_are_named(value, source, tmp_path, make_tiny, write_checkpoint, capsys):
+@pytest.mark.parametrize(
+    "name, more",
+    [("model.layers.3.mlp.up_proj", []), ("model.embed_tokens", ["--stream"]), ("lm_head", ["--stream"])],
+)
+def test_weights_that_are_no_numbers_are_named(
+    name, more, value, source, tmp_path, make_tiny, write_checkpoint, capsys
+):
     model = make_tiny()
-    model.model.layers[3].mlp.up_proj.weight.data[0, 0] = value
+    model.get_submodule(name).weight.data[0, 0] = value
     folder = write_checkpoint(tmp_path / "model", model=model)
-    assert tool("laco", (folder, source[1]), tmp_path / "out", "--remove", "1") == 2
-    assert "NaN or infinite weights in model.layers.3.mlp.up_proj.weight;" in capsys.readouterr().err
+    assert tool("linearpatch", (folder, source[1]), tmp_path / "out", "--remove", "1", *more) == 2
+    assert f"NaN or infinite weights in {name}.weight;" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

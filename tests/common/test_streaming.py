@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from common import checkpoint, streaming
+from common import checkpoint
 from common.architectures import SUPPORTED, at_hand
 from common.calibration import collect, default_pairs
 from common.decoder import Decoder
