@@ -264,6 +264,8 @@ def _header(table: dict, rows: list[dict], columns: list[str]) -> list[str]:
 
 def _notes(table: dict) -> list[str]:
     lines = [table["note"]] if table.get("note") else []
+    for subject in table["subjects"]:
+        lines += [guessed(subject["label"], *found) for found in subject.get("guessed", {}).items()]
     marks = {c["status"] for row in table["rows"] if row["subject"] != PAPER for c in row["cells"].values()}
     if "not run" in marks:
         lines.append("·: not run.")
@@ -283,6 +285,13 @@ def _notes(table: dict) -> list[str]:
     elif any(map(_doubted, printed)):
         lines.append("*: flagged in papers/<paper>/reported.")
     return lines
+
+
+def guessed(model: str, column: str, tasks: Sequence[str]) -> str:
+    """Why a column of what is retained leaves tasks out."""
+    return (
+        f"{column} leaves {_listed(tasks)} out: there {model} is not two standard errors above guessing before pruning."
+    )
 
 
 def _terminal(table: dict, width: int | None) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,6 +27,8 @@ class Comparison:
 
     what: in words. difference: in `unit`. low, high: the range; ``closed``: its ends belong to it; ``inside``: the claim has
     the difference in it, else out of it. cells: those that it is of; of two of one column, the first against the second.
+    each: of one number against several, every one of these comparisons; by the numbers as they are it is the one against the
+    best of them, which is what is shown here.
     """
 
     what: str
@@ -37,12 +39,18 @@ class Comparison:
     high: float = math.inf
     closed: bool = False
     inside: bool = True
+    each: tuple[Comparison, ...] = ()
 
     @property
     def slack(self) -> float:
         """How far the difference is from where the claim would change; negative where it does not hold."""
         inner = float(min(self.difference - self.low, self.high - self.difference))
         return inner if self.inside else -inner
+
+    @property
+    def middle(self) -> float:
+        """The slack of replicates' mean, or of a plain number: by which one of several is told to be nearest."""
+        return replace(self, difference=float(np.mean(self.difference))).slack
 
     @property
     def holds(self) -> bool:
@@ -78,17 +86,20 @@ def against(
 
     within: where less is better, it may be more by so large a share.
     """
-    key, value = ours
-    best = (np.minimum if lower else np.maximum).reduce([number for _, number in theirs])
-    if np.ndim(best) == 0:
-        nearest = next(other for other, number in theirs if number == best or best != best)
-        theirs = [(nearest, best), *((other, number) for other, number in theirs if other != nearest)]
-    cells = (key, *(other for other, _ in theirs))
-    names = (key[2], cells[1][2]) if key[2] != cells[1][2] else (f"{key[2]} {key[1]}", cells[1][1])
+    each = tuple(_against_one(setting, ours, other, lower, within) for other in theirs)
+    if len(each) == 1:
+        return each[0]
+    nearest = min(each, key=lambda one: -math.inf if np.isnan(one.difference).any() else one.middle)
+    return replace(nearest, each=each)
+
+
+def _against_one(setting: tuple[str, str], ours: tuple, theirs: tuple, lower: bool, within: float) -> Comparison:
+    (key, value), (other, number) = ours, theirs
+    names = (key[2], other[2]) if key[2] != other[2] else (f"{key[2]} {key[1]}", other[1])
     what = f"{where(*setting)}: {names[0]} against {names[1]}"
     if lower:
-        return Comparison(what, 100 * (value / best - 1), PERCENT, cells, high=100 * within)
-    return Comparison(what, value - best, POINTS, cells, low=0)
+        return Comparison(what, 100 * (value / number - 1), PERCENT, (key, other), high=100 * within)
+    return Comparison(what, value - number, POINTS, (key, other), low=0)
 
 
 def alike_within(what: str, difference: Number, unit: str, cells: tuple[Key, ...], most: float) -> Comparison:
@@ -170,9 +181,9 @@ def best_of(ours: Iterable[str], others: Iterable[str], column: str, lower: bool
                 for methods in (ours, others)
             ]
             if all(sides):
-                best = (np.minimum if lower else np.maximum).reduce([value for _, value in sides[0]])
-                key = next((k for k, v in sides[0] if np.ndim(v) == 0 and v == best), sides[0][0][0])
-                found.append(against(setting, (key, best), sides[1], lower=lower))
+                sign = 1 if lower else -1
+                best = min(sides[0], key=lambda found: sign * float(np.mean(found[1])))
+                found.append(against(setting, best, sides[1], lower=lower))
         return found
 
     return check

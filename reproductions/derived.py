@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from common import scores as scoring
+from reproductions.columns import chance
 from reproductions.registry import Column, Row
 from reproductions.settings import Subject
 
@@ -70,15 +71,34 @@ def fill(rows: Measured, columns: Sequence[Column]) -> dict[str, int]:
 def parts(column: Column, columns: Sequence[Column], row: Row, rows: Measured) -> tuple[list[str], int]:
     """The columns that one follows from in a row, and how many it would be if all were measured.
 
-    What no row of the model has run is left out. The dense row is many tables': what only it has run is, too.
+    What no row of the model has run is left out. The dense row is many tables': what only it has run is, too. So is, of
+    what is retained, a task that the dense model does not know (`at_guessing`), but of the papers' own models, whose tables
+    count every task.
     """
     everything = list(column.of) or [c.label for c in columns if c.benchmark and c.compare == "accuracy"]
     own = [
         (sibling, scores) for sibling, _, scores in rows if sibling.model == row.model and sibling.recipe is not None
     ]
     siblings = [scores for sibling, scores in own if not sibling.dense] or [scores for _, scores in own]
-    names = [name for name in everything if not all(_nowhere(scores.get(name)) for scores in siblings)]
-    return names or everything, len(everything)
+    names = [name for name in everything if not all(_nowhere(scores.get(name)) for scores in siblings)] or everything
+    if column.derived != "average":
+        unknown = at_guessing(columns, row.model, rows)
+        names = [name for name in names if name not in unknown] or names
+    return names, len(everything)
+
+
+def at_guessing(columns: Sequence[Column], model: str | None, rows: Measured) -> list[str]:
+    """Tasks on which a dense model is not two standard errors above guessing: there is nothing to be retained.
+
+    A pruned model that guesses otherwise "retains" more than all there: SmolLM2 answers 39 % of BoolQ, saying yes 62 %.
+    """
+    dense = next(
+        (scores for row, subject, scores in rows if row.dense and row.model == model and not subject.printed), {}
+    )
+    guesses = {c.label: c.scale * g for c in columns for g in chance([c.benchmark] if c.benchmark else ()).values()}
+    found = {label: dense.get(label) for label in guesses}
+    known = {label: score for label, score in found.items() if isinstance(score, Score) and score.stderr is not None}
+    return [label for label, score in known.items() if score.value <= guesses[label] + 2 * score.stderr]
 
 
 def combine(column: Column, cells: Mapping, dense: Mapping):

@@ -59,7 +59,8 @@ def claims(
             verdict |= (
                 {"reason": "about the paper's own numbers" if skipped else "not measured"} if not compared else {}
             )
-            records.append(replicates.records(tuple(key for one in compared for key in one.cells)))
+            cells = tuple(key for one in compared for part in one.each or (one,) for key in part.cells)
+            records.append(replicates.records(cells))
             plain = claim.suffices(sum(one.holds for one in compared), len(compared)) if compared else None
             result.setdefault("reproduced", plain)
             result.setdefault("by_subject", {})[subject.name] = plain
@@ -114,7 +115,15 @@ def together(found: Iterable[dict]) -> dict | None:
 
 
 def _one(point: Comparison, resample: Comparison, replicates: Resampled) -> dict:
-    """The verdict on one comparison: by the numbers as they are, or by their replicates where they vary."""
+    """The verdict on one comparison: by the numbers as they are, or by their replicates where they vary.
+
+    Of one number against several, each is judged by itself and all have to hold (an intersection-union test, which needs no
+    correction): the best of several replicates would be above the best of what they are replicates of.
+    """
+    if point.each:
+        again = {one.cells: one for one in resample.each}
+        found = [_one(one, again[one.cells], replicates) for one in point.each]
+        return min(found, key=lambda one: (WORST_FIRST.index(one["verdict"]), one["slack"]))
     difference = float(point.difference) if np.isfinite(point.difference) else None
     found = {"what": point.what, "difference": difference, "unit": point.unit, "interval": None, "paired": None}
     found["slack"] = float(np.clip(np.nan_to_num(point.slack, nan=-LARGE), -LARGE, LARGE))  # JSON has no infinity

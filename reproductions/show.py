@@ -57,10 +57,14 @@ def build(
         chosen = choose_rows(table, subject, models=models, pattern=pattern, limit=limit)
         own, over = _scored(table, subject, store, chosen, origins)
         rows += own
-        resampled[subject.name] = Resampled(store, own, table.columns_for(subject))
+        columns = table.columns_for(subject)
+        resampled[subject.name] = Resampled(store, own, columns)
         shown = {"name": subject.name, "label": subject.label, "profile": subject.profile, "dtype": subject.dtype}
         shown |= {"origin": " and ".join(sorted(origins)) or "no", "over": over}
-        facts.append(shown | {"size": sizes.asked(c.benchmark for c in table.columns_for(subject))})
+        unknown = derived.at_guessing(columns, next((row.model for row in chosen), None), own)
+        retained = [c.label for c in columns if str(c.derived).startswith("retained") and len(c.of) != 1]
+        shown["guessed"] = dict.fromkeys(retained, unknown) if unknown else {}
+        facts.append(shown | {"size": sizes.asked(c.benchmark for c in columns)})
     if not any(subject.printed for subject in subjects):
         # Of the paper's models only what needs no weights belongs beside another model's numbers.
         weight_free = [column for column in table.columns_for(PAPER) if column.weight_free]

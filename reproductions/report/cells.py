@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from common.tables import LARGE
+from common.tables import LARGE, guessed
 from reproductions.evidence import Evidence
 from reproductions.registry import Column, Row, Table
 from reproductions.report.claims import PAPERS_OWN
@@ -73,7 +73,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Grid:
-    """The rows of one subject. compared: with reported numbers. size: how much of tasks and texts was asked; '': all."""
+    """The rows of one subject. compared: with reported numbers. size: how much of tasks and texts was asked; '': all.
+
+    left_out: which tasks a column of what is retained does not count, and why.
+    """
 
     subject: Subject
     title: str
@@ -82,6 +85,7 @@ class Grid:
     headings: tuple[Heading, ...]
     lines: tuple[Line, ...]
     size: str = ""
+    left_out: str = ""
 
 
 def grids(evidence: Evidence, target: str) -> list[Grid]:
@@ -109,7 +113,8 @@ def _grid(evidence: Evidence, table: Table, subject: Subject, facts: dict, lines
         shown.append(Line(line["model"], line["sparsity"], line["method"], line["dense"], own, note, cells))
     title = PAPERS_OWN if subject.printed else subject.label
     headings = tuple(_heading(columns[label], facts["over"].get(label)) for label in labels)
-    return Grid(subject, title, facts["origin"], subject.printed, headings, tuple(shown), facts["size"])
+    left_out = " ".join(guessed(subject.label, *found) for found in facts["guessed"].items())
+    return Grid(subject, title, facts["origin"], subject.printed, headings, tuple(shown), facts["size"], left_out)
 
 
 def _empty(line: dict) -> bool:

@@ -110,6 +110,45 @@ def test_averages_are_stratified_by_task_and_retained_ones_know_the_dense_model(
     assert found["interval"] == pytest.approx([low, high], abs=0.1 * width) and found["paired"]
 
 
+def test_against_several_rows_every_one_has_to_be_beaten(tmp_path, outcomes):
+    """Ten rivals that are equal but for chance: the best of ten replicates would be above the best of what they replicate."""
+    rng, right, windows = np.random.default_rng(11), *outcomes
+    rivals = [f"rival {number}" for number in range(10)]
+    for name in rivals:
+        right[name] = {task: values ^ (rng.random(ITEMS) < 0.1) for task, values in right["plain"].items()}
+        windows[name] = windows["plain"]
+    store, rows = stored(tmp_path, outcomes), ("better", *rivals)
+    one_by_one = [Claim(name, checks.beats("better", name, column="T1")) for name in rivals]
+    all_at_once = Claim("all", checks.beats("better", *rivals, column="T1"))
+    *each, together = show.build(table(*one_by_one, all_at_once, rows=rows), store, STANDIN)["claims"]
+    each, together = [claim["judged"]["standin"] for claim in each], together["judged"]["standin"]
+    worst = min(each, key=lambda one: one["slack"])
+    assert {one["verdict"] for one in each} == {"holds"} == {together["verdict"]}
+    assert [together[key] for key in ("difference", "interval", "what")] == [
+        worst[key] for key in ("difference", "interval", "what")
+    ]
+    beaten = Claim("not all", checks.beats("plain", "near", "better", column="T1"))
+    found = judged(show.build(table(beaten), store, STANDIN))
+    assert found["verdict"] == "fails" and "against better" in found["what"]
+
+
+def test_what_is_retained_leaves_out_what_the_dense_model_guesses(tmp_path):
+    """Two choices, and 400 items: above guessing is above 55 of 100."""
+    columns = [Column(name, name, "acc", scale=100) for name in ("boolq", "piqa")]
+    columns += [Column("AVG", derived="average"), Column("RP", derived="retained")]
+    rows = [Row("standin", "stand-in", "", name, recipe(name), dense=name == "Dense") for name in ("Dense", "plain")]
+    declared = Table("t", "linearpatch", "none", "A table", lambda *_: rows, lambda _: columns)
+    store = Store(tmp_path, None)
+    for name, shares in {"Dense": (0.54, 0.70), "plain": (0.62, 0.63)}.items():
+        for task, share in zip(("boolq", "piqa"), shares, strict=True):
+            store.put(Record({}, recipe(name).hash, task, "ok", {"acc": share}, {"acc": 0.025}), recipe(name))
+    content = show.build(declared, store, STANDIN)
+    cells = content["rows"][1]["cells"]
+    assert cells["RP"]["reproduced"] == pytest.approx(100 * 63 / 70)
+    assert cells["AVG"]["reproduced"] == pytest.approx(62.5)
+    assert content["subjects"][0]["over"] == {"RP": 1} and "RP leaves boolq out" in tables.render(content)
+
+
 def test_perplexities_are_paired_by_window(tmp_path, outcomes):
     """Windows vary twelve times as much as the rows differ: only pairing tells them apart."""
     claim = Claim("lower", checks.beats("better", "plain", column="PPL", lower=True))
