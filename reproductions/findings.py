@@ -5,15 +5,17 @@ Every number follows from the claims of the tables, from records, or from the au
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from common import tables
-from common.results import ROOT, Store
+from common.results import PUBLISHED, ROOT, Store
 from reproductions import audit, declare, judge, registry, reported, settings, show
 from reproductions.audit.engine import SLIP
 from reproductions.columns import QUESTIONS
+from reproductions.laco import claims as laco
 from reproductions.league import standings
 
 SHOWN = ("smollm2-135m-instruct", "standin")
@@ -45,7 +47,7 @@ ABSTRACTS = {
         Finding("Its loop makes both parts better", "table4-prunecomp", ("each help alone",)),
     ),
     "laco": (
-        Finding("Average performance over 80 % at 25 to 30 %", "table2-laco", ("surpasses 80 %",)),
+        Finding("Over 80 % kept by three of four models, whatever they lose", "table2-laco", ("surpasses 80 %",)),
         Finding("It outperforms structured pruning methods", "table2-laco", ("both baselines",)),
         Finding("It inherits the parameters: post-training helps", "table3-laco", ("post-training raises",)),
         Finding("Adjacent layers are alike (its motivation)", "figure4-laco", ("are similar",)),
@@ -61,7 +63,7 @@ ABSTRACTS = {
 
 def screen(store: Store) -> str:
     """The abstracts' claims by paper, then what is found here and nowhere else."""
-    head = ["Claim of the abstract", *SIDES]
+    head = ["Claim", *SIDES]
     lines = _opened(head)
     built = {
         target: show.build(table, store, show.published(table, store))
@@ -71,7 +73,7 @@ def screen(store: Store) -> str:
     for paper, found in ABSTRACTS.items():
         lines.append(_line([f"**{declare.title_of(paper)}**", *([""] * (len(head) - 1))]))
         lines += [_line(row(one, built[one.target])) for one in found]
-    told = [LEGEND, *(chance(name, built) for name in SHOWN)]
+    told = [LEGEND, *(chance(name, built) for name in SHOWN), measured_in(store)]
     return "\n".join([*lines, "", " ".join(filter(None, told)), "", *(f"- {text}" for text in ours(store))])
 
 
@@ -96,9 +98,10 @@ def _line(cells: Sequence[str]) -> str:
 
 LEGEND = (
     "k/n: so many of n comparisons (settings, metrics) hold. Then the one least in the claim's favour, with its 95 % "
-    "interval: paired over items, or (~) from standard errors where outcomes per item were not kept, which is wider. Within "
-    "noise: one end of the interval is for the claim, the other against it. ·, not testable: not measured, or about other "
-    "models. Lines from one target rest on the same records."
+    "interval: paired over items, or (~) from standard errors where outcomes per item were not kept, which is wider; it "
+    "covers the items, not another calibration text or training run. Points: of what is retained of the dense model's score "
+    "(LinearPatch, Prune&Comp), of accuracy elsewhere. Within noise: one end of the interval is for the claim, the other "
+    "against it. ·, not testable: not measured, or about other models. Lines from one target rest on the same records."
 )
 
 
@@ -110,13 +113,35 @@ def chance(name: str, built: Mapping[str, dict]) -> str:
         for one in found
         for claim in _claims(one, built[one.target])
     }
-    known = sum(bool(one["interval"]) for verdict in claims.values() for one in verdict["comparisons"])
+    known = [one["verdict"] for verdict in claims.values() for one in verdict["comparisons"] if one["interval"]]
     if not known:
         return ""
-    by_chance = judge.CHANCE * known
+    hold, fail, noise = (known.count(verdict) for verdict in (judge.HOLDS, judge.FAILS, judge.NOISE))
     return (
-        f"On {HEADS[name]} {known} comparisons have one: were nothing different, {by_chance:.1f} would fail by chance."
+        f"On {HEADS[name]} {len(known)} comparisons have one: {hold} hold, {fail} fail, {noise} are within noise; were "
+        f"nothing different, {judge.CHANCE * len(known):.1f} would fail by chance."
     )
+
+
+def measured_in(store: Store) -> str:
+    """In what the published subjects are computed, and how long the real models' records took."""
+    told = []
+    for subject in (*map(settings.of_model, settings.PUBLISHED_MODELS), settings.STANDIN):
+        paths = (PUBLISHED / subject.profile / subject.model).glob("*/*.json") if not subject.standin else ()
+        hours = sum(json.loads(path.read_text())["provenance"].get("seconds", 0) for path in paths) / 3600
+        name = HEADS[subject.name]
+        took = f" (its records took {hours:.0f} hours of measuring, on one or two cores)" if hours else ""
+        told.append(f"{name} in {subject.dtype}{took}")
+    return f"Computed: {', '.join(told)}."
+
+
+def verdicts(store: Store, target: str, words: str) -> str:
+    """What becomes of the one claim of a target with these words in it, on every published subject that bears on it."""
+    table = registry.get(target)
+    content = show.build(table, store, show.published(table, store))
+    (claim,) = [claim for claim in content["claims"] if words in claim["text"]]
+    told = {HEADS[name]: _on([claim], name) for name in SHOWN if name in claim["judged"]}
+    return "; ".join(f"on {label} {text}" for label, text in told.items() if text)
 
 
 def _claims(finding: Finding, content: dict) -> list[dict]:
@@ -168,6 +193,8 @@ def _league(store: Store) -> str:
             if drawn
             else ""
         )
+        + f" Whether it retains more of the questions than every rival: {verdicts(store, 'league', 'than every rival')}; "
+        f"than no repair: {verdicts(store, 'league', 'than no repair')}."
     )
 
 
@@ -196,7 +223,11 @@ def _least_squares(store: Store) -> str:
         )
     if not told:
         return ""
-    return f"**Least squares instead of magnitudes** (`figure4-linearpatch`, `grid`): {'; '.join(told)}."
+    fitted = verdicts(store, "figure6-linearpatch", "least squares in A's basis")
+    return (
+        f"**Least squares instead of magnitudes** (`figure4-linearpatch`, `figure6-linearpatch`): {'; '.join(told)}. Whether "
+        f"it is better than the ratio in the patch's own basis: {fitted}."
+    )
 
 
 def _merging(store: Store) -> str:
@@ -211,12 +242,17 @@ def _merging(store: Store) -> str:
         )
         told.append(
             f"on {model} the matrices of adjacent layers are {share:.2f} % as far apart as unrelated ones; the output of "
-            f"four layers merged by Eq. 1 has a cosine of at least {merged} to that of the last, of the official code's "
-            f"merge {code}, of no layer at all {none}"
+            f"four layers merged by Eq. 1 has a cosine of {merged} to that of the last at worst, of the code's merge {code}, "
+            f"of no layer at all {none}"
         )
     if not told:
         return ""
-    return f"**Merging layers adds nothing to leaving them out** (`figure4-laco`, `figure5-laco`): {'; '.join(sorted(told))}."
+    worth = (verdicts(store, "table2-laco", f"{merge} {laco.WORTH}") for merge in ("Eq. 1", "the code's merge"))
+    by_equation, by_code = worth
+    return (
+        "**What merging layers adds to leaving them out** (`table2-laco`, `figure4-laco`, `figure5-laco`): whether Eq. 1 "
+        f"keeps more: {by_equation}; whether the official code's merge does: {by_code}. Why: {'; '.join(sorted(told))}."
+    )
 
 
 def _cells(store: Store, target: str) -> dict[str, dict[str, float]]:

@@ -130,7 +130,8 @@ def _margins(table: str) -> Iterator[Finding]:
                 "The margin rests on a wrong average.",
                 [row["Avg."]],
             )
-        yield from _range(table, model, rows)
+        marks = _foreign_marks(rows) if table == "4" else ()
+        yield from _range(table, model, [part for part in rows if not part[0].endswith(marks)], bool(marks))
 
 
 def _on_common(name: str, row: dict, mine: dict, printed: float, true: float) -> str:
@@ -138,8 +139,8 @@ def _on_common(name: str, row: dict, mine: dict, printed: float, true: float) ->
     return f"{name}, {len(tasks)} tasks: {_mean(mine, tasks):.4f} - {_mean(row, tasks):.4f} = {true:+.4f}"
 
 
-def _range(table: str, model: str, rows: list) -> Iterator[Finding]:
-    """The abstract's 'from a to b' over the baselines of a model."""
+def _range(table: str, model: str, rows: list, fewer: bool) -> Iterator[Finding]:
+    """The abstract's 'from a to b' over the baselines of a model; fewer: those that may be another model's are left out."""
     text = {
         n.column: n
         for n in reported.numbers("reassessing", "text")
@@ -162,18 +163,29 @@ def _range(table: str, model: str, rows: list) -> Iterator[Finding]:
         "Cite the recomputed range, in points.",
         [low, high],
         headline=f"{model}: the abstract's lead of {low.text} to {high.text} % is {least:.2f} to {most:.2f} points once "
-        "averages are right and tasks the same.",
+        f"averages are right and tasks the same{' and rows with the mark of another model are left out' * fewer}.",
     )
+
+
+def _copied() -> dict:
+    """Rows of Table 4 that are another paper's rows of another model: their place -> the number that they repeat."""
+    return {copy["PIQA"].row: source["PIQA"] for copy, source in repeats.copies()[0] if copy["PIQA"].table == "4"}
+
+
+def _foreign_marks(rows: list) -> tuple[str, ...]:
+    """The marks of a model's baselines one of which is proved to be another model's row."""
+    copied = _copied()
+    return tuple({name[-1] for name, row, *_ in rows if row["PIQA"].row in copied})
 
 
 def _borrowed() -> Iterator[Finding]:
     """Table 4: what the abstract's range is over when a marked row, and so perhaps all of its mark, is another model's."""
-    copied = {copy["PIQA"].row: source["PIQA"] for copy, source in repeats.copies()[0] if copy["PIQA"].table == "4"}
+    copied = _copied()
     for model, rows in margins("4").items():
-        proved = [(name, row) for name, row, *_ in rows if row["PIQA"].row in copied]
-        if not proved:
+        marks = _foreign_marks(rows)
+        if not marks:
             continue
-        marks = tuple({name[-1] for name, _ in proved})
+        proved = [(name, row) for name, row, *_ in rows if row["PIQA"].row in copied]
         marked = [part for part in rows if part[0].endswith(marks)]
         own = sorted((100 * true, name) for name, *_, true in rows if not name.endswith(marks))
         names = ", ".join(name for name, *_ in marked)
