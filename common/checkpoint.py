@@ -86,8 +86,8 @@ def not_replaceable(path: Path) -> str | None:
     except OSError as error:
         return f"it cannot be read ({error.strerror}); check its permissions"
     if known is None and there:
-        kind = "a checkpoint" if "config.json" in there else "no checkpoint and not empty"
-        return f"it is {kind} without {exchange.MARKER}, the list of what was saved there; move it away"
+        kind = "a checkpoint that was not saved here" if "config.json" in there else "not empty, and no checkpoint"
+        return f"it is {kind} (there is no {exchange.MARKER}, the list of what was saved); move it away"
     if unknown := sorted(there - (known or set())):
         more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
         return f"it holds {unknown[0]}{more}, which was not saved with the checkpoint; move that away"

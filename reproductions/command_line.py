@@ -265,7 +265,8 @@ def _show(options: argparse.Namespace) -> int:
         pictures += [(table, subject) for subject in subjects if table.draw]
     width = layout.terminal_width() if options.format == "terminal" else None
     print(tables.render(built if len(wanted) > 1 else built[0], options.format, width), end="")
-    _draw(options, store, pictures, models)
+    if options.format == "terminal":  # another form is asked for by a program
+        _draw(options, store, pictures, models)
     return 0
 
 

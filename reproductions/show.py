@@ -51,12 +51,17 @@ def build(
     """
     subjects = [settings.subject(s) for s in ([subjects] if isinstance(subjects, Subject | str) else subjects)]
     printed = reported.cells(table.paper, table.number)
-    rows, facts, resampled = [], [], {}
+    rows, facts, resampled, left_out = [], [], {}, set()
     for subject in subjects:
         origins: set[str] = set()
-        chosen = choose_rows(table, subject, models=models, pattern=pattern, limit=limit)
+        chosen = choose_rows(table, subject, models=models, pattern=None, limit=limit)
         own, over = _scored(table, subject, store, chosen, origins)
         rows += own
+        if pattern is not None:  # the rows that a command names are shown; what follows from others stays what it is
+            asked = choose_rows(table, subject, models=models, pattern=pattern, limit=limit)
+            left_out |= {(subject.name, *_labels(row)) for row in chosen} - {
+                (subject.name, *_labels(row)) for row in asked
+            }
         columns = table.columns_for(subject)
         resampled[subject.name] = Resampled(store, own, columns)
         shown = {"name": subject.name, "label": subject.label, "profile": subject.profile, "dtype": subject.dtype}
@@ -82,6 +87,7 @@ def build(
         lines.append(line | {"profile": subject.profile, "subject": subject.name, "status": status, "cells": cells})
     _mark(table, lines)
     _gate(lines, {column.label for column in table.columns_for(PAPER) if not column.weight_free})
+    judged = judge.claims(table, lines, printed, subjects, resampled) if claims else {"claims": [], "chance": {}}
     first = subjects[0]
     return {
         "target": table.target,
@@ -93,8 +99,12 @@ def build(
         "note": table.note,
         "tolerance": TOLERANCE,
         "gate": GATE,
-        "rows": lines,
-    } | (judge.claims(table, lines, printed, subjects, resampled) if claims else {"claims": [], "chance": {}})
+        "rows": [r for r in lines if (r["subject"], r["model"], r["sparsity"], r["method"]) not in left_out],
+    } | judged
+
+
+def _labels(row: Row) -> tuple[str, str, str]:
+    return row.label, row.sparsity, row.method
 
 
 def published(table: Table, store: Store, limit: int | None = None) -> list[Subject]:

@@ -170,7 +170,8 @@ def _check_out(options: argparse.Namespace) -> None:
     if options.plan:
         return
     if out is None:
-        raise UserError("--out is missing: name the directory for the result, or look first with --plan")
+        hint = "" if options.sweep else ", or look first with --plan"
+        raise UserError(f"--out is missing: name the directory for the result{hint}")
     if Path(options.model).is_dir() and out.exists() and out.samefile(options.model):
         raise UserError(f"--out {out} is the model itself; choose another directory")
     exchange.recover(out.resolve())
