@@ -5,7 +5,8 @@
 
 The file is made with O_CREAT | O_EXCL and says who has the work: host, process, time. It is stale once its process is gone
 from its own host, or, seen from another host, once its time is up: a job's limit, else `LIMIT`. A batch job that is started
-again (preempted, or its node lost) finds its own locks and goes on with them. Kills therefore hold up nobody for longer.
+again (preempted, or its node lost) finds the locks of its earlier start and goes on with them; several processes of one start
+keep each other's. Kills therefore hold up nobody for longer.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ _JOB = (("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"), ("SLURM_JOB_ID",))
 @dataclass(frozen=True)
 class Holder:
     """Who has a piece of work. started: of the process, in the kernel's ticks, since numbers of processes come again.
-    ends: seconds since the epoch. job: of the batch system, '' for none."""
+    ends: seconds since the epoch. job: of the batch system, '' for none; restart: how often it had been started again. boot:
+    tells this run of the host from any other, and from another host of its name; '' where the system does not say."""
 
     host: str
     pid: int
@@ -42,6 +44,8 @@ class Holder:
     time: float
     ends: float
     job: str = ""
+    restart: int = 0
+    boot: str = ""
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}" + (f" (job {self.job})" if self.job else "")
@@ -49,11 +53,13 @@ class Holder:
     @property
     def stale(self) -> bool:
         """Whether nobody works on it any more."""
-        here = self.host == socket.gethostname()
-        if self.job and self.job == _job() and not (here and self.pid == os.getpid()):
-            return True  # an earlier start of this very job, which runs once
-        if here:
-            return _started(self.pid) != self.started
+        if self.job and self.job == _job() and self.restart < _restart():
+            return True  # an earlier start of this very job
+        if self.host == socket.gethostname():
+            if self.boot in ("", _boot()):
+                return _started(self.pid) != self.started
+            if self.time < _booted():
+                return True  # this host has been started since
         return time.time() > self.ends + _SKEW
 
 
@@ -118,7 +124,7 @@ def locked(path: Path) -> Iterator[bool]:
 def _made(path: Path) -> bool:
     now = time.time()
     ends = float(os.environ.get(ENDS) or now + LIMIT)
-    own = Holder(socket.gethostname(), os.getpid(), _started(os.getpid()), now, ends, _job())
+    own = Holder(socket.gethostname(), os.getpid(), _started(os.getpid()), now, ends, _job(), _restart(), _boot())
     try:
         handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
     except FileExistsError:
@@ -153,6 +159,24 @@ def _job() -> str:
         if all(name in os.environ for name in names):
             return "_".join(os.environ[name] for name in names)
     return ""
+
+
+def _restart() -> int:
+    """How often this batch job has been started again."""
+    return int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+
+
+def _boot() -> str:
+    """What the kernel calls its present run."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _booted() -> float:
+    """When this host was started, in seconds since the epoch."""
+    return time.time() - float(Path("/proc/uptime").read_text().split()[0])
 
 
 def _started(pid: int) -> int:

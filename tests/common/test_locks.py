@@ -88,7 +88,33 @@ def test_a_job_that_is_started_again_goes_on_with_its_own(path, monkeypatch):
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "4")
     assert not locks.take(path)
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
-    assert locks.take(path) and locks.holder(path).job == "17_3"
+    assert not locks.take(path)  # another process of the same start
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    assert locks.take(path) and locks.holder(path).job == "17_3" and locks.holder(path).restart == 1
+    assert not locks.take(path)
+
+
+def test_processes_of_one_batch_job_keep_each_others_locks(path, started, monkeypatch):
+    """As the workers of `run --workers` in one allocation are."""
+    for count in (None, "1"):
+        monkeypatch.setenv("SLURM_JOB_ID", "77")
+        if count:
+            monkeypatch.setenv("SLURM_RESTART_COUNT", count)
+        process = started(path)
+        assert process.stdout.readline() == "True\n" and not locks.take(path)
+        process.kill()
+        process.wait()
+        assert locks.take(path)
+        locks.release(path)
+
+
+def test_a_host_of_the_same_name_is_another_host(path):
+    """Two machines that share a disk and are both called "vm": process numbers of one say nothing on the other."""
+    ours = {"host": socket.gethostname(), "pid": 2**22 + 1, "boot": "another"}
+    foreign(path, **ours)
+    assert not locks.take(path)
+    foreign(path, **ours, time=1.0)  # from before this host was started: its own, as far as anyone can tell
+    assert locks.take(path)
 
 
 def test_a_number_of_a_process_that_came_again_is_another_process(path):
