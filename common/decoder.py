@@ -170,7 +170,7 @@ class Decoder:
         found = self.spec.halves[half]
         context = self._context(hidden, attention_mask)
         given = self._surroundings(context, hidden, layer) if half == "attention" else {}
-        return branch(self.layers[layer], found, hidden, **given)
+        return branch(at_hand(self.layers[layer]), found, hidden, **given)
 
     def placed(self, hidden: Tensor, positions: Tensor, masks: Mapping[str, Tensor]) -> Context:
         """A context for `run` on sequences like `hidden` whose tokens do not just follow one another.

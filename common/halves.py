@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from common import streaming
 from common.architectures import architecture_of, layer_list
 from common.errors import UserValueError, unknown
 from common.structure import register_structure
@@ -105,6 +106,7 @@ def linear_attention(model: nn.Module, number: int, weight: Tensor, bias: Tensor
 
 
 def _check(model: nn.Module, number: int, name: str) -> None:
+    streaming.refuse(model, "changing halves of layers")
     if name not in HALVES:
         raise unknown("half of a layer", name, HALVES)
     if (number, name) not in present(model):

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from common import streaming
 from common.architectures import at_hand
 from common.calibration import Statistics
 from common.decoder import Decoder, gained
@@ -195,8 +196,9 @@ def taylor(
     micro-batch, one forward and one with gradients (1 with ``inputs``).
 
     Raises:
-        UserError: no tokens, fewer than two per sample, or an unknown ``absolute``.
+        UserError: no tokens, fewer than two per sample, an unknown ``absolute``, or a streamed model.
     """
+    streaming.refuse(decoder.model, "Taylor")
     if absolute not in ABSOLUTES:
         raise unknown("way to take absolute values", absolute, ABSOLUTES)
     if ids.ndim != 2 or len(ids) == 0 or ids.shape[1] < 2:

@@ -2,7 +2,7 @@
 
 `load` gives a model whose parts (embedding, decoder layers, head) hold no weights. A part's weights are read by a hook when
 it is called and go when another is called; while one layer computes, a thread reads the one that follows. The model is a
-model like any other: surgery, patches and every pass work on it.
+model like any other to surgery, patches and passes; what changes parts of layers or needs gradients refuses it (`refuse`).
 
 What makes it usable is the order of work. A pass that takes batch after batch through all layers reads the whole model for
 each batch; those of this repository take all batches through one part, then through the next, and so read it once
@@ -34,12 +34,13 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
-from common import cache
+from common import cache, locks
 from common.architectures import absent, at_hand
 from common.errors import UserError
 from common.safetensors_files import DTYPES, INDEX, Entry, entries, header, prevailing_dtype
 
 _LAYERS = "model.layers."
+_CHANGED, _OWNER = "changed-layers-", "owner.lock"  # a folder's name, and in it the lock of who made it
 EDGES = _EMBEDDING, _HEAD = "model.embed_tokens", "lm_head"
 
 
@@ -232,9 +233,7 @@ class Streamed:
     def _keep(self, layer: nn.Module, names: list[str]) -> None:
         """Write changed weights where they are read from after this."""
         if self._changed is None:
-            folder = cache.folder()
-            folder.mkdir(parents=True, exist_ok=True)
-            self._changed = Path(tempfile.mkdtemp(prefix="changed-layers-", dir=folder))
+            self._changed = _folder_of_changes()
             weakref.finalize(self, shutil.rmtree, self._changed, True)
         file = self._changed / f"{len(list(self._changed.iterdir()))}.safetensors"
         save_file({name: layer.get_parameter(name).detach().cpu().contiguous() for name in names}, file)
@@ -320,6 +319,18 @@ def _as_stored(prefix: str, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
         for row, matrix in zip(rows, value, strict=True):
             found |= {part: piece.clone() for part, piece in zip(row, matrix.chunk(len(row)), strict=True)}
     return found
+
+
+def _folder_of_changes() -> Path:
+    """A new folder for layers that were changed; those of processes that were killed go."""
+    folder = cache.folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    for lock in folder.glob(f"{_CHANGED}*/{_OWNER}"):
+        if locks.holder(lock) is None:
+            shutil.rmtree(lock.parent, ignore_errors=True)
+    own = Path(tempfile.mkdtemp(prefix=_CHANGED, dir=folder))
+    locks.take(own / _OWNER)
+    return own
 
 
 def _parent(module: nn.Module, name: str) -> tuple[nn.Module, str]:

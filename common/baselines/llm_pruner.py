@@ -19,6 +19,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from common import streaming
 from common.decoder import Decoder
 from common.errors import UserValueError
 from common.halves import present
@@ -45,6 +46,7 @@ def prune(
     Raises:
         UserError: a ratio outside 0..1, or no layer between the first and the last that are spared.
     """
+    streaming.refuse(model, "LLM-Pruner")
     decoder = Decoder(model)
     layers = decoder.num_layers
     if not 0 < ratio < 1:

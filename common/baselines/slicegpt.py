@@ -25,6 +25,7 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
+from common import streaming
 from common.architectures import SHORTCUT, SUPPORTED, Architecture, Half, architecture_of, branch, check_one_basis
 from common.decoder import Decoder
 from common.errors import UserError, UserValueError
@@ -139,6 +140,7 @@ def principal(states: list[Tensor], left: int, device: torch.device) -> Tensor:
 
 
 def _check(model: nn.Module, left: int) -> Architecture:
+    streaming.refuse(model, "SliceGPT")
     spec = architecture_of(model)
     check_one_basis(model)
     if not _sliceable(spec):

@@ -15,6 +15,7 @@ from torch import nn
 from common import checkpoint, corpora, hub, models, streaming
 from common.architectures import absent, at_hand
 from common.errors import UserError
+from common.finetuning.memory import check_weights
 from common.product import options as shared
 from common.product.job import Job, is_file, read
 from common.safetensors_files import header, prevailing_dtype
@@ -155,9 +156,13 @@ def _check_room(job: Job) -> None:
 
 
 def _check_memory(job: Job, size: int) -> None:
-    if job.options.device != "cpu" or job.options.stream is not None:
+    if job.options.stream is not None:
         return
     stored = stored_dtype(job.source) or torch.float32
+    if job.options.device != "cpu":
+        held = getattr(torch, job.options.dtype) if job.options.dtype else stored
+        check_weights(str(job.options.model), size / stored.itemsize, held.itemsize, job.options.device)
+        return
     asked = {"float16": 2, "bfloat16": 2}.get(job.options.dtype, 4)
     needed, free = size * asked / stored.itemsize, psutil.virtual_memory().available
     if needed > free:

@@ -13,6 +13,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from common import checkpoint, corpora, models
 from common.errors import UserError
-from common.finetuning.memory import LARGE
+from common.finetuning.memory import LARGE, sized
 from common.finetuning.trainer import arguments
 from papers.laco import training
 
@@ -44,7 +45,6 @@ def _parser() -> argparse.ArgumentParser:
         "--tokens": (int, training.TOKENS["llama-2-7b"], "to read of the text"),
         "--length": (int, training.LENGTH, "tokens of a sequence"),
         "--batch": (int, defaults.batch, "sequences a step, on all GPUs together"),
-        "--micro-batch": (int, defaults.micro_batch, "sequences at once, on each GPU"),
         "--learning-rate": (float, defaults.learning_rate, "of Adam, at its highest"),
         "--save-every": (int, 500, "steps between checkpoints"),
     }
@@ -52,6 +52,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--corpus", required=True, metavar="CORPUS", help="the text: a corpus's name, such as c4-train")
     for name, (kind, value, text) in numbers.items():
         parser.add_argument(name, type=kind, default=value, metavar="N", help=f"{text} {shown}")
+    parser.add_argument(
+        "--micro-batch",
+        type=int,
+        metavar="N",
+        help=f"sequences at once, on each GPU (default: {defaults.micro_batch}; above {LARGE / 1e9:.0f} B parameters 1)",
+    )
     parser.add_argument(
         "--out", required=True, type=Path, metavar="DIR", help="for checkpoints; the trained model goes to DIR/model"
     )
@@ -66,12 +72,14 @@ def train(options: argparse.Namespace) -> None:
     """
     corpora.get(options.corpus)  # before the model is read
     changed = {name: getattr(options, name) for name in ("batch", "micro_batch", "learning_rate", "save_every")}
-    settings = training.settings(**changed)
+    settings = training.settings(**{name: value for name, value in changed.items() if value is not None})
+    large = sized(settings, models.parameters(options.checkpoint))
+    settings = large if options.micro_batch is None else replace(large, micro_batch=settings.micro_batch)
     processes = int(os.environ.get("WORLD_SIZE", 1))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     args = arguments(settings, options.out, device, processes=processes, progress=sys.stderr.isatty())
     model, tokenizer = models.load(options.checkpoint, dtype="float32")
-    if sum(p.numel() for p in model.parameters()) > LARGE:
+    if settings.checkpointing:
         model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
     blocks = training.text_blocks(
         tokenizer, corpora.texts(options.corpus), length=options.length, tokens=options.tokens, seed=settings.seed

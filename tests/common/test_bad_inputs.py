@@ -9,7 +9,9 @@ import torch
 from safetensors.torch import save_file
 
 from common import checkpoint, models
+from common.finetuning import memory
 from common.product import main
+from papers.linearpatch import __main__ as linearpatch_tool
 
 TOOLS = ("linearpatch", "prunecomp", "laco", "reassessing", "refit")
 TEXT = "The layers of a model are removed. The stream is scaled by a factor that was measured on some text before.\n\n"
@@ -341,3 +343,24 @@ def test_one_line_says_what_is_wrong(tool, more, said, removes, files, tmp_path,
 
 def test_there_are_enough_of_them():
     assert len(CASES) > 450
+
+
+def test_a_model_larger_than_the_card_is_refused_before_its_weights_are_read(files, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(models, "placement", lambda device, dtype: None)
+    monkeypatch.setattr(memory, "capacity", {"cuda": 1e5}.get)
+    monkeypatch.setattr(models, "load", lambda *_, **__: pytest.fail("the weights are read"))
+    given = [
+        "--model",
+        str(files / "good"),
+        "--text",
+        str(files / "text.txt"),
+        "--remove",
+        "1",
+        "--length",
+        "16",
+        "--samples",
+        "2",
+    ]
+    assert main(linearpatch_tool.METHOD, [*given, "--out", str(tmp_path / "out"), "--device", "cuda"]) == 2
+    said = capsys.readouterr().err.strip()
+    assert "and cuda has" in said and "--stream" in said and len(said.splitlines()) == 1

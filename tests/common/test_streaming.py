@@ -1,6 +1,8 @@
 """A streamed model does to the last bit what the same model in memory does, with two of its parts there at a time."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from common.errors import UserError
 from common.evaluation.multiple_choice import SharedContextLM
 from common.evaluation.perplexity import token_nlls
 from common.hooks import attach_patch, register_patch
+from common.results import ROOT
 from common.surgery import remove_layers
 
 
@@ -180,3 +183,38 @@ def test_a_damaged_file_and_a_missing_tensor_are_named(write_checkpoint, tmp_pat
     file.write_bytes(content[:8] + short + content[8 + size :])
     with pytest.raises(UserError, match=r"hold no model\.layers\.2\.\S*up_proj"):
         checkpoint.load(folder, stream=0)
+
+
+CHANGES = """import sys, time
+from common import checkpoint
+from common.decoder import Decoder
+model, _ = checkpoint.load(sys.argv[1], stream=0)
+for layer in (1, 2):
+    for writer in Decoder(model).residual_writers(layer):
+        writer.scale_(2.0)
+print("changed", flush=True)
+time.sleep(600)
+"""
+
+
+def test_changed_layers_of_a_killed_process_are_swept_and_a_living_ones_stay(write_checkpoint, tmp_path, monkeypatch):
+    folder = write_checkpoint(tmp_path / "model", "llama")
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+    command = [sys.executable, "-c", CHANGES, str(folder)]
+    processes = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    try:
+        assert [process.stdout.readline() for process in processes] == ["changed\n"] * 2
+        there = set((tmp_path / "cache").glob("changed-layers-*"))
+        assert len(there) == 2
+        processes[0].kill()
+        processes[0].wait()
+        model, _ = checkpoint.load(folder, stream=0)
+        for layer in (1, 2):
+            for writer in Decoder(model).residual_writers(layer):
+                writer.scale_(2.0)
+        left = set((tmp_path / "cache").glob("changed-layers-*"))
+        assert len(left) == 2 and len(left & there) == 1
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()

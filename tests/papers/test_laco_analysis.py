@@ -198,3 +198,17 @@ def test_posttraining_refuses_in_one_line(write_checkpoint, tmp_path, monkeypatc
     assert posttrain.main(command) == 2
     shown = capsys.readouterr().err
     assert shown.startswith("error: ") and message in shown and len(shown.splitlines()) == 1
+
+
+@pytest.mark.parametrize("given, expected", [([], (1, True)), (["--micro-batch", "4"], (4, True))])
+def test_post_training_above_3_b_takes_one_row_at_a_time_unless_told(given, expected, tmp_path, monkeypatch):
+    asked = []
+
+    def stop(settings, *args, **options):
+        asked.append((settings.micro_batch, settings.checkpointing))
+        raise UserError("enough")
+
+    monkeypatch.setattr(posttrain, "arguments", stop)
+    common = ["--checkpoint", "llama-2-7b", "--corpus", "c4-train", "--out", str(tmp_path)]
+    assert posttrain.main([*common, *given]) == 2 and asked == [expected]
+    assert posttrain.main(["--checkpoint", "standin", *common[2:]]) == 2 and asked[-1] == (8, None)

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from common import checkpoint
+from common import checkpoint, halves, importance
 from common.architectures import SUPPORTED
+from common.baselines import llm_pruner, slicegpt
 from common.calibration import collect
 from common.decoder import Decoder
 from common.errors import UserError
@@ -70,3 +71,40 @@ def test_what_needs_the_whole_model_is_refused(write_checkpoint, tmp_path, crops
     streamed, _ = checkpoint.load(write_checkpoint(tmp_path / "model", "llama"), stream=0)
     with pytest.raises(UserError, match="'taylor\\+' needs the whole model in memory"):
         prune_and_compensate(streamed, crops, 2, metric="taylor+", protected=[0, 5])
+
+
+def drop_half(model, crops):
+    halves.drop_halves(model, [(2, "attention")])
+
+
+def slice_model(model, crops):
+    slicegpt.slice_stream(model, crops, 32)
+
+
+def prune_heads(model, crops):
+    llm_pruner.prune(model, crops, 0.25)
+
+
+def score_by_gradients(model, crops):
+    importance.taylor(Decoder(model), crops)
+
+
+@pytest.mark.parametrize("work", [drop_half, slice_model, prune_heads, score_by_gradients])
+def test_what_changes_parts_of_layers_or_needs_gradients_is_refused(work, write_checkpoint, tmp_path, crops, ids):
+    """It would leave another model than in memory."""
+    streamed, _ = checkpoint.load(write_checkpoint(tmp_path / "model", "llama"), stream=0)
+    with torch.inference_mode():
+        before = streamed(ids).logits
+    with pytest.raises(UserError, match="needs the whole model in memory"):
+        work(streamed, crops)
+    with torch.inference_mode():
+        assert torch.equal(before, streamed(ids).logits)
+
+
+def test_attention_and_mlp_apart_read_their_layer(write_checkpoint, tmp_path, ids):
+    folder = write_checkpoint(tmp_path / "model", "llama")
+    whole, streamed = (Decoder(checkpoint.load(folder, stream=stream)[0]) for stream in (None, 0))
+    with torch.inference_mode():
+        hidden = whole.embed_tokens(ids)
+        for half in ("attention", "mlp"):
+            assert torch.equal(whole.added(hidden, 2, half), streamed.added(hidden, 2, half))
