@@ -9,8 +9,9 @@ not grow with the number of samples.
 
 from __future__ import annotations
 
+import bisect
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ from common.progress import track
 from common.remembered import Stream
 from common.statistics import COSINES, Cosine, Statistics, magnitude_ratios
 
+DRAWS = 1000
 STRETCHES = {"train": (0.0, 0.9), "validation": (0.9, 1.0)}  # shares of a text
 SHUFFLES = ("python", "datasets")
 
@@ -37,14 +39,16 @@ def sample_crops(
     count: int,
     seed: int = 0,
     stretch: str = "train",
+    apart: int = 0,
     generator: random.Random | None = None,
 ) -> Tensor:
     """Random crops of a token stream ``[T]`` as ``[count, length]``.
 
     As in LinearPatch's official code starts are drawn with Python's ``random`` uniformly from 0..floor(0.9 T) - length - 1,
     ends included, one after the other, so the first 128 of 5,000 crops are the first 128 drawn. stretch: ``validation``
-    draws likewise from the last tenth. generator: draw with it, and leave it where the draws end, in place of a new one
-    with the seed.
+    draws likewise from the last tenth. apart: so many of the last crops share no token with those before them, or where the
+    text has no room for that, as few as `DRAWS` draws find. generator: draw with it, and leave it where the draws end, in
+    place of a new one with the seed.
 
     Raises:
         UserError: a text whose stretch is shorter than one crop.
@@ -58,8 +62,22 @@ def sample_crops(
             "use a longer text or a smaller length"
         )
     generator = generator or random.Random(seed)
-    starts = [generator.randint(first, last) for _ in range(count)]
+    starts = [generator.randint(first, last) for _ in range(count - apart)]
+    starts += [_apart(starts, lambda: generator.randint(first, last), length) for _ in range(apart)]
     return torch.stack([ids[start : start + length] for start in starts])
+
+
+def _apart(starts: Sequence[int], draw: Callable[[], int], length: int) -> int:
+    """A crop's start by ``draw`` that shares no token with crops at ``starts``, else the one of many that shares least."""
+    taken = sorted(starts)
+    shared = {}
+    for _ in range(DRAWS):
+        start = draw()
+        near = bisect.bisect_left(taken, start)
+        shared[start] = sum(max(0, length - abs(start - other)) for other in taken[max(0, near - 1) : near + 1])
+        if not shared[start]:
+            return start
+    return min(shared, key=shared.__getitem__)
 
 
 def sample_lines(

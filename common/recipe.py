@@ -103,7 +103,8 @@ class Calibration(Options):
     """Which text calibrates, and how tokens or sentences are drawn from it.
 
     sampler: how tokens are drawn, see `common.samplers.SAMPLERS`. length: tokens in a window. count: of windows, lines or
-    documents. shuffle: of SLEB's lines. sentences: how many, where a method reads sentences (LaCo).
+    documents. shuffle: of SLEB's lines. apart: so many of the last crops that share no token with the others. sentences: how
+    many, where a method reads sentences (LaCo).
     """
 
     corpus: str
@@ -112,6 +113,7 @@ class Calibration(Options):
     count: int | None = None
     seed: int | None = None
     shuffle: str | None = None
+    apart: int | None = None
     sentences: int | None = option(None, "calibration sentences, read in place of windows", least=1, most=100_000)
 
     def drawing(self) -> dict:

@@ -30,7 +30,7 @@ class Job:
     source: the model's directory. config, tokenizer: read from there before any weights. work: a folder for checkpoints of
     long work, kept until the result is saved. model: None until `load`. notes: lines for card and terminal. kept: what the
     runs of a sweep share, and what was read before the weights. cut: what was measured of the model without the layers that
-    go, before any repair.
+    go, before any repair. apart: so many of the last calibration windows share no token with the others.
     """
 
     method: Method
@@ -44,6 +44,7 @@ class Job:
     kept: dict = field(default_factory=dict)
     cut: dict = field(default_factory=dict)
     removed: list[int] = field(default_factory=list)
+    apart: int = 0
 
     def load(self) -> None:
         """Read the weights, again for every run of a sweep."""
@@ -121,9 +122,9 @@ class Job:
             return self.text
         return "standin-test" if self.standin else "wikitext2-test"
 
-    def crops(self, count: int) -> Tensor:
-        """So many calibration windows [count, length]; the first of more are those of fewer."""
-        options = {"length": self.length, "count": count, "seed": self.options.seed}
+    def crops(self, count: int, apart: int = 0) -> Tensor:
+        """So many calibration windows [count, length]; the first of more are those of fewer. apart: see `sample_crops`."""
+        options = {"length": self.length, "count": count, "seed": self.options.seed, "apart": apart}
         try:
             return calibration.sample_crops(self._ids(self.text), **options)
         except UserValueError as error:
@@ -132,7 +133,7 @@ class Job:
     @cached_property
     def windows(self) -> Tensor:
         """Calibration windows [samples, length]."""
-        return self.crops(self.options.samples)
+        return self.crops(self.options.samples, self.apart)
 
     @cached_property
     def test_windows(self) -> Tensor:

@@ -37,6 +37,7 @@ def check(job: Job) -> None:
     for name in ("one-by-one", "intercept"):
         if options.stream is not None and getattr(options, name.replace("-", "_")):
             raise UserError(f"--{name} needs the whole model in memory; leave --stream out")
+    job.apart = options.held_out or 0
     job.windows  # noqa: B018 - read now
 
 
