@@ -79,7 +79,8 @@ def parts(column: Column, columns: Sequence[Column], row: Row, rows: Measured) -
     own = [
         (sibling, scores) for sibling, _, scores in rows if sibling.model == row.model and sibling.recipe is not None
     ]
-    siblings = [scores for sibling, scores in own if not sibling.dense] or [scores for _, scores in own]
+    run = [(sibling, scores) for sibling, scores in own if any(isinstance(scores.get(n), Score) for n in everything)]
+    siblings = [scores for sibling, scores in run if not sibling.dense] or [scores for _, scores in run or own]
     names = [name for name in everything if not all(_nowhere(scores.get(name)) for scores in siblings)] or everything
     if column.derived != "average":
         unknown = at_guessing(columns, row.model, rows)

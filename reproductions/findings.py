@@ -38,7 +38,8 @@ ABSTRACTS = {
         Finding("The same by perplexity", "table11-linearpatch", ("unpatched",)),
         Finding("It surpasses earlier methods", "table1-linearpatch", ("than SLEB",)),
         Finding("by 4 % with 5 of LLaMA-3-8B's layers pruned", "table1-linearpatch", ("by 4 %",)),
-        Finding("Distillation boosts it further", "table2-linearpatch", ("distillation adds",)),
+        Finding("Distillation boosts it further: questions", "table2-linearpatch", ("distillation adds",)),
+        Finding("Distillation by perplexity", "table3-linearpatch", ("distillation lowers",)),
     ),
     "prunecomp": (
         Finding("Removing any layer induces a magnitude gap", "figure2-prunecomp", ("gains magnitude",)),
@@ -54,6 +55,7 @@ ABSTRACTS = {
     ),
     "reassessing": (
         Finding("Removing the last layers is the best metric, with LoRA", "table1-reassessing", ("insight 1",)),
+        Finding("The same without fine-tuning (ours)", "table1-reassessing", ("without fine-tuning",)),
         Finding("Head and last layers trained are above LoRA", "table2-reassessing", ("insight 2",)),
         Finding("Iterative pruning has no benefit", "tableA-reassessing", ("one-shot is above",)),
         Finding("The recipe is above earlier methods", "table4-reassessing", ("above every other",)),
@@ -97,11 +99,12 @@ def _line(cells: Sequence[str]) -> str:
 
 
 LEGEND = (
-    "k/n: so many of n comparisons (settings, metrics) hold. Then the one least in the claim's favour, with its 95 % "
-    "interval: paired over items, or (~) from standard errors where outcomes per item were not kept, which is wider; it "
-    "covers the items, not another calibration text or training run. Points: of what is retained of the dense model's score "
-    "(LinearPatch, Prune&Comp), of accuracy elsewhere. Within noise: one end of the interval is for the claim, the other "
-    "against it. ·, not testable: not measured, or about other models. Lines from one target rest on the same records."
+    "In brackets: how many of the claim's comparisons (settings, metrics) hold. The number shown is the comparison that "
+    "favours the claim least, with its 95 % interval: paired over items, or (~) from standard errors where outcomes per item "
+    "were not kept, which is wider and leaves more within noise; it covers the items, not another calibration text or "
+    "training run. Points: of what is retained of the dense model's score (LinearPatch, Prune&Comp), of accuracy elsewhere. "
+    "Within noise: one end of the interval is for the claim, the other against it. ·, not testable: not measured, or about "
+    "other models. Lines from one target rest on the same records."
 )
 
 
@@ -118,8 +121,8 @@ def chance(name: str, built: Mapping[str, dict]) -> str:
         return ""
     hold, fail, noise = (known.count(verdict) for verdict in (judge.HOLDS, judge.FAILS, judge.NOISE))
     return (
-        f"On {HEADS[name]} {len(known)} comparisons have one: {hold} hold, {fail} fail, {noise} are within noise; were "
-        f"nothing different, {judge.CHANCE * len(known):.1f} would fail by chance."
+        f"On {HEADS[name]} {len(known)} comparisons have one: {hold} hold, {fail} fail, {noise} are within noise; if "
+        f"all differences were zero, about {judge.CHANCE * len(known):.1f} would still seem to fail."
     )
 
 
@@ -156,14 +159,14 @@ def row(finding: Finding, content: dict) -> list[str]:
 def _judged(text: str, claims: Sequence[dict], target: str, untested: str = "·") -> list[str]:
     holding, compared = (sum(claim["reported_counts"][place] for claim in claims) for place in (0, 1))
     held = judge.HOLDS if all(claim["reported"] for claim in claims) else judge.FAILS
-    printed = f"{held} {holding}/{compared}" if compared else "no number"
+    printed = f"{held} ({holding} of {compared})" if compared else "no number"
     return [text, printed, *(_on(claims, name) or untested for name in SHOWN), f"`{target}`"]
 
 
 def _on(claims: Sequence[dict], name: str) -> str:
     """The verdict of one or several claims on a subject (`judge.together`); '' for none."""
     worst = judge.together(claim["judged"][name] for claim in claims if name in claim["judged"])
-    return f"{worst['verdict']} {worst['holding']}/{worst['compared']}: {tables.effect(worst)}" if worst else ""
+    return f"{worst['verdict']} ({worst['holding']} of {worst['compared']}): {tables.effect(worst)}" if worst else ""
 
 
 def ours(store: Store) -> list[str]:
@@ -178,7 +181,7 @@ def _league(store: Store) -> str:
     told, drawn = [], []
     for subject in map(settings.of_model, settings.PUBLISHED_MODELS):
         for sparsity, below, compared in standings.won(standings.entries(store, subject, "league-seeds")):
-            drawn.append(f"with {sparsity} gone {below} of {compared}")
+            drawn.append(f"with {sparsity} gone in {below} of {compared}")
         for sparsity, share, rival, worse in standings.leads(standings.entries(store, subject)):
             line = f"{sparsity}: {share} ({rival})"
             told.append(line + (f", where {' and '.join(worse)} are worse than no repair" if worse else ""))
@@ -189,10 +192,10 @@ def _league(store: Store) -> str:
         "after it, refitted on what the repaired model feeds them. Average perplexity on SmolLM2-135M-Instruct as a share of "
         f"the best rival's without training, by layers removed: {'; '.join(told)}."
         + (
-            f" Below it by the whole interval from other draws of two calibration texts: {'; '.join(drawn)}."
-            if drawn
-            else ""
+            f" It was below the best rival by the whole interval {'; '.join(drawn)} repeats (two calibration texts)."
+            * bool(drawn)
         )
+        + f" Whether it is below each rival on every text by itself: {verdicts(store, 'league', 'each text by itself')}."
         + f" Whether it retains more of the questions than every rival: {verdicts(store, 'league', 'than every rival')}; "
         f"than no repair: {verdicts(store, 'league', 'than no repair')}."
     )
@@ -206,8 +209,8 @@ def _headlines() -> str:
     quoted = " ".join(f"{one.name}: {one.headline}" for one in reversed(first.values()))
     return (
         f"**Headlines that their own tables do not carry.** [The audit](papers/AUDIT.md) of {numbers} printed numbers has "
-        f"{len(found)} findings, {sum(one.verdict == SLIP for one in found)} of them slips; {len(wrong)} change what one "
-        f"would cite, for instance of the abstracts: {quoted}"
+        f"{len(found)} findings, {sum(one.verdict == SLIP for one in found)} of them slips; {len(wrong)} affect numbers "
+        f"that one might cite. From the abstracts: {quoted}"
     )
 
 

@@ -86,8 +86,7 @@ def judged(claim: Claim, compared: list[Comparison], again: list[Comparison], re
     """A claim's verdict on measured numbers.
 
     counts: comparisons by verdict. difference, slack (how far from where the verdict by plain comparison changes), interval,
-    unit, paired: of the comparison least in the claim's favour;
-    ``comparisons`` has all of them.
+    unit, paired: of the comparison least in the claim's favour, of the worst verdict's; ``comparisons`` has all of them.
     """
     found = [_one(point, resample, replicates) for point, resample in zip(compared, again, strict=True)]
     counts = {name: sum(one["verdict"] == name for one in found) for name in (HOLDS, FAILS, NOISE)}
@@ -97,7 +96,8 @@ def judged(claim: Claim, compared: list[Comparison], again: list[Comparison], re
         verdict = HOLDS
     else:
         verdict = NOISE if claim.suffices(counts[HOLDS] + counts[NOISE], len(found)) else FAILS
-    least = min(range(len(found)), key=lambda i: found[i]["slack"], default=None)
+    order = [(WORST_FIRST.index(one["verdict"]), one["slack"]) for one in found]
+    least = min(range(len(found)), key=order.__getitem__, default=None)
     empty = dict.fromkeys(("difference", "slack", "interval", "unit", "paired", "what"))
     shown = empty if least is None else {key: found[least][key] for key in empty}
     return {"verdict": verdict, "counts": counts, **shown, "comparisons": found}

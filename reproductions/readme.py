@@ -54,8 +54,10 @@ def _rows(table: registry.Table, store: Store, subject: Subject) -> list[dict]:
 
 
 def _measured(table: registry.Table, store: Store, subject: Subject) -> int:
-    """How many cells of a model have a record behind them."""
-    return sum(_has_content(cell) for row in _rows(table, store, subject) for cell in row["cells"].values())
+    """How many cells of a model have a record behind them; dense rows, which tables share, count where nothing else is."""
+    rows = _rows(table, store, subject)
+    rows = [row for row in rows if not row["dense"]] or rows
+    return sum(_has_content(cell) for row in rows for cell in row["cells"].values())
 
 
 def _has_content(cell: dict) -> bool:

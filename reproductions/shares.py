@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from reproductions import costs
 from reproductions.runner import Work
 
-# Of what every process has to do on average: no piece that can be cut is longer. Larger pieces end farther apart (at 64
-# processes .5 costs 17 % of the ideal time, .15 6 %: benchmarks/cluster.py), smaller ones load more often.
+# Of what every process has to do on average: no piece that can be cut is longer. Larger pieces end farther apart, smaller
+# ones load more often (benchmarks/cluster.py).
 LARGEST = 0.15
 # A recipe's benchmarks are measured apart only in parts so many times as long as preparing its model, which each repeats.
 PREPARING = 4

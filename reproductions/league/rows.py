@@ -15,16 +15,19 @@ BUDGET = {"paper": CALIBRATION["paper"] | {"length": 512}, "standin": CALIBRATIO
 HELD_OUT = 16  # windows of the 128
 
 NONE = "none"
-GHOSTED, REPLACEME = "Ghosted Layers", "ReplaceMe, least squares"
+GHOSTED, REPLACEME, FACTOR = "Ghosted Layers", "ReplaceMe, least squares", "Prune&Comp's factor"
 REFIT, REFIT_LONG = "refitted, 3 layers (ours)", "refitted, 3 layers, ridge from held-out text (ours)"
+APART = "refitted, 3 layers, ridge from held-out text apart (ours)"  # as the tool draws it
 ATTENTION, SHARED = "refitted, o_proj of 3 layers (ours)", "refitted, o_proj of 3 layers and before the cut (ours)"
 REPAIRS: dict[str, dict | None] = {
     NONE: None,
-    "Prune&Comp's factor": {"method": "magnitude-factor", "window_factor": "product"},
+    FACTOR: {"method": "magnitude-factor", "window_factor": "product"},
     "LinearPatch's A": PATCH,
     GHOSTED: {"method": "ghosted-layers", "eps": 1e-6},
     REPLACEME: {"method": "replaceme", "objective": "least-squares"},
+    "ReplaceMe, least squares with a bias": {"method": "replaceme", "objective": "least-squares", "bias": True},
     "ReplaceMe, cosine": {"method": "replaceme", "objective": "cosine"},
+    "ReplaceMe, cosine of the stream": {"method": "replaceme", "objective": "cosine-stream"},
     "bias alone (ours)": {"method": "replaceme", "objective": "bias"},
     "least-squares matrix, tokens weighted (ours)": least_squares("matrix"),
     "refitted, down_proj before the cut (ours)": {"method": "refit", "following": 0, "ridge": 1e-3},
@@ -32,6 +35,7 @@ REPAIRS: dict[str, dict | None] = {
     ATTENTION: {"method": "refit", "following": 3, "ridge": 1e-3, "matrices": "attention"},
     SHARED: {"method": "refit", "following": 3, "ridge": 1e-3, "matrices": "attention", "share": 0.5},
     REFIT_LONG: {"method": "refit", "following": 3, "ridge": 1e-3, "held_out": HELD_OUT},
+    APART: {"method": "refit", "following": 3, "ridge": 1e-3, "held_out": HELD_OUT, "apart": True},
 }
 # Those that go into the weights; what makes them better than no repair shows in plain checkpoints.
 RIVALS = tuple(name for name in REPAIRS if "(ours)" not in name and name != NONE)
@@ -45,7 +49,7 @@ SEARCHED = 4  # windows that a search by removing reads: about as many tokens as
 # What else the leaders calibrate on: another text, and other draws from both.
 OTHER_TEXT = {"paper": "ptb-validation", "standin": "standin-valid"}
 SEEDS = tuple(range(5))
-LEADERS = (GHOSTED, REPLACEME, REFIT_LONG)
+LEADERS = (GHOSTED, REPLACEME, FACTOR, REFIT_LONG)
 
 
 def selections(count: int) -> dict[str, dict]:

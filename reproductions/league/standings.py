@@ -15,7 +15,7 @@ from reproductions.settings import Subject
 
 PERPLEXITY, ACCURACY = "PPL AVG", "AVG"
 HEADER = ("Removed", "Repair", "after", "of the best rival's perplexity", "accuracy", "time of dense", "checkpoint")
-SHORT = (rows.NONE, "LinearPatch's A", "Prune&Comp's factor", rows.REPLACEME, rows.GHOSTED)  # and the best of ours
+SHORT = (rows.NONE, "LinearPatch's A", rows.FACTOR, rows.REPLACEME, rows.GHOSTED)  # and the best of ours
 
 
 def entries(store: Store, subject: Subject, target: str = "league") -> list[dict]:
@@ -78,10 +78,10 @@ def leads(found: Sequence[dict]) -> list[tuple[str, str, str, list[str]]]:
 def table(found: Sequence[dict], texts: Sequence[str], short: bool = False) -> str:
     """A Markdown table with the perplexities of these texts.
 
-    short: of the repairs without training only those that a reader knows, and the best of ours.
+    short: of the repairs without training only those that a reader knows, and the best of ours; without times.
     """
-    lines = ["| " + " | ".join((*HEADER[:3], *texts, *HEADER[3:])) + " |"]
-    lines.append("| ---: | --- | --- |" + " ---: |" * (len(texts) + 3) + " --- |")
+    header = [*HEADER[:3], *texts, HEADER[3], f"{HEADER[4]} of {_tasks(found)}", *HEADER[5:]]
+    lines = ["| " + " | ".join(header) + " |", "| ---: | --- | --- |" + " ---: |" * (len(texts) + 3) + " --- |"]
     for dense in (entry for entry in found if entry["dense"]):
         lines.append(_line(dense | {"selection": ""}, "dense", "", texts, ""))
     for repairs in best(found).values():
@@ -92,7 +92,17 @@ def table(found: Sequence[dict], texts: Sequence[str], short: bool = False) -> s
             if not short or repair in SHORT or repair == ours:
                 share = ratio(entry, rivals[0]) if rivals else ""
                 lines.append(_line(entry, f"**{repair}**" if repair == ours else repair, share, texts, plain))
+    if short:
+        time = header.index(HEADER[5])
+        lines = ["|".join(cell for place, cell in enumerate(line.split("|")) if place != time + 1) for line in lines]
     return "\n".join(lines)
+
+
+def _tasks(found: Sequence[dict]) -> int:
+    """How many tasks the accuracies are the mean of: those that a pruned model has run."""
+    columns = [column for profile in ("paper", "standin") for column in registry.get("league").columns(profile)]
+    labels = {label for column in columns if column.label == ACCURACY for label in column.of}
+    return sum(any(label in entry["scores"] for entry in found if not entry["dense"]) for label in labels)
 
 
 def _time(entry: dict) -> str:

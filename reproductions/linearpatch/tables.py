@@ -143,6 +143,10 @@ TABLES = [
                 "LinearPatch[L] +FT has a lower perplexity than LLM-Streamline(FFN) +FT",
                 checks.beats("LinearPatch[L +FT]", "LLM-Streamline(FFN) +FT", column="AVG", lower=True),
             ),
+            Claim(
+                "distillation lowers LinearPatch[L]'s perplexity",
+                checks.beats("LinearPatch[L +FT]", "LinearPatch[L]", column="AVG", lower=True),
+            ),
         ),
         _PERPLEXITY_NOTE,
     ),

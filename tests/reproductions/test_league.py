@@ -28,7 +28,7 @@ def test_every_repair_stands_after_every_selection_at_every_number_on_one_budget
             assert (f"{count}/{layers}", rows.name(selection, repair)) in names
         budgets = {str(row.recipe.calibration) for row in found if not row.dense}
         assert len(budgets) == 1
-        assert len({row.recipe.hash for row in found}) == len(found) == 1 + 4 * (6 * 13 + 4 + 3)
+        assert len({row.recipe.hash for row in found}) == len(found) == 1 + 4 * (6 * len(rows.REPAIRS) + 4 + 3)
     assert TABLE.rows("paper") == []
 
 
