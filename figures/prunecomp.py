@@ -50,7 +50,7 @@ def figure1(entries: list[dict], profile: str) -> plt.Figure:
 
     Rows answered the same texts, so their differences are better known than the bars say.
     """
-    figure, axes = plt.subplots(figsize=(WIDTH, 2.8))
+    figure, axes = plt.subplots(figsize=(WIDTH, 3.3))
     settings = list(dict.fromkeys(e["sparsity"] for e in entries if e["method"] in _BARS))
     for index, (method, (label, colour)) in enumerate(_BARS.items()):
         for place, sparsity in enumerate(settings):
@@ -59,7 +59,8 @@ def figure1(entries: list[dict], profile: str) -> plt.Figure:
             if value is not None:
                 x = place + (index - 1.5) * 0.2
                 error = average_error(found[0])
-                axes.bar(x, value, 0.18, yerr=error, ecolor="black", color=colour, label=label if place == 0 else None)
+                axes.bar(x, value, 0.18, yerr=error, ecolor="black", color=colour, label=label)
+                label = None
                 axes.text(x, value + (error or 0), f"{value:.1f}", ha="center", va="bottom", fontsize=7)
     dense = [value for e in entries if e["method"] == "Dense" and (value := average(e)) is not None]
     if dense:

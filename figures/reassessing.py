@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, plt
+from figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, plt, short
 
 _LOOKS = [(BLUE, "o", "-"), (VERMILION, "s", "--"), (GREEN, "^", "-."), (PURPLE, "D", ":"), (ORANGE, "v", "-")]
 
@@ -12,7 +12,7 @@ _LOOKS = [(BLUE, "o", "-"), (VERMILION, "s", "--"), (GREEN, "^", "-."), (PURPLE,
 def theory(entries: list[dict], profile: str) -> plt.Figure:
     """Eq. 16 beside what is measured: gradients of parameters and stream by layer, the bound, pre-LN and post-LN toys."""
     records = next(e["records"] for e in entries if "gradients@trained" in e["records"])
-    model = entries[0]["model"]
+    model = short(entries[0]["model"])
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(9.6, 3.0))
     for axes, names in ((left, ("trained", "random")), (right, ("toy-pre", "toy-post"))):
         for name, (color, marker, line) in zip(names, _LOOKS):
@@ -23,6 +23,7 @@ def theory(entries: list[dict], profile: str) -> plt.Figure:
             )
             axes.plot(range(len(norms)), norms, color=color, marker=marker, ls=line, ms=3.5, label=label)
         axes.set(xlabel="layer $l$", ylabel=r"$\|\partial L/\partial\theta_l\|$", ylim=(0, None))
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.legend(fontsize=7)
     left.set_title("gradient of a layer's weights", fontsize=9)
     right.set_title("random toys, 16 layers", fontsize=9)
@@ -31,7 +32,7 @@ def theory(entries: list[dict], profile: str) -> plt.Figure:
     middle.semilogy(range(len(bound)), bound, color=GREY, ls="--", marker=".", label="Eq. 16's bound")
     middle.semilogy(range(len(one)), one, color=BLUE, marker="o", ms=3.5, label="measured")
     middle.set(xlabel="boundary $l$", ylabel=r"$\|\partial L/\partial X_l\|$")
-    middle.set_title(f"gradient of the stream, {model}", fontsize=9)
+    middle.set_title("gradient of the stream, trained", fontsize=9)
     middle.legend(fontsize=7)
     return figure
 
@@ -67,7 +68,7 @@ def rates(entries: list[dict], profile: str) -> plt.Figure:
     size = (7.2, 0.6 + 2.0 * shape[0])
     figure, panels = plt.subplots(*shape, figsize=size, squeeze=False, sharex=True)
     for axes, task in zip(panels.flat, [*tasks, None]):
-        for name, (color, marker, line) in zip(names, _LOOKS):
+        for side, (name, (color, marker, line)) in enumerate(zip(names, _LOOKS)):
             chosen = [*dense, *(e for e in entries if e["method"].startswith(name))]
             points = sorted(
                 (int(e["sparsity"].split("/")[0]), _accuracy(e["records"], task), _error(e["records"], task))
@@ -75,13 +76,16 @@ def rates(entries: list[dict], profile: str) -> plt.Figure:
             )
             removed_layers, accuracies, errors = zip(*points)
             axes.plot(removed_layers, accuracies, color=color, marker=marker, ls=line, ms=4, label=name)
-            axes.errorbar(removed_layers, accuracies, errors, fmt="none", ecolor=color, elinewidth=1, capsize=2)
+            beside = [0.12 * side + n if n else n for n in removed_layers]  # of two methods not on one another
+            axes.errorbar(beside, accuracies, errors, fmt="none", ecolor=color, elinewidth=1, capsize=2)
         if (level := _guessing(entries[0], tasks, task)) is not None:
             axes.axhline(level, color=GREY, ls=":", lw=1.2, label="guessing")
         title = "mean" if task is None else task.partition("@")[0].removeprefix("docstring_").replace("_", " ")
         axes.set_title(title, fontsize=9, fontweight="bold" if task is None else "normal")
-    for axes in panels.flat[len(tasks) + 1 :]:
-        axes.set_axis_off()
+    for number, axes in enumerate(panels.flat):
+        if number > len(tasks):
+            axes.set_axis_off()
+            panels.flat[number - shape[1]].tick_params(labelbottom=True)  # nothing is below it
     if names:
         panels.flat[len(tasks)].legend(fontsize=7)
     model, layers = entries[0]["model"], entries[0]["sparsity"].split("/")[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import matplotlib
@@ -59,11 +60,17 @@ def break_axis(axes: plt.Axes, height: float) -> None:
 def caption(figure: plt.Figure, entries: list[dict]) -> None:
     """Say above a figure which models it is of, where it does not say so itself."""
     if not figure.get_suptitle():
-        figure.suptitle(removed(entries), fontsize=8, color=GREY)
+        letters = int(figure.get_figwidth() * 15)  # of this size in an inch
+        figure.suptitle("\n".join(textwrap.wrap(removed(entries), letters)), fontsize=8, color=GREY)
+
+
+def short(model: str) -> str:
+    """A model's name without what was done to its weights, for panels whose figure has the whole name above."""
+    return model.partition(", ")[0]
 
 
 def save(figure: plt.Figure, name: str, folder: Path = RENDERED) -> list[Path]:
-    """Write ``name``.svg, ``name``.png and ``name``.pdf, which git ignores; returns the paths."""
+    """Write ``name``.svg, ``name``.png and ``name``.pdf; returns the paths. git keeps the pictures that are looked at."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.{kind}" for kind in ("svg", "png", "pdf")]
     for path in paths:
