@@ -1,12 +1,15 @@
 """The config under which other engines read a model without some attentions or MLPs: DeciLM's ``block_configs``.
 
 vLLM, SGLang, llama.cpp and MLX know the model type ``nemotron-nas`` (architecture DeciLMForCausalLM): Llama's weights, and
-for each layer whether attention and MLP are there and how wide the MLP is. `config` gives that config for the weights as
-`common.checkpoint` saves them; put it in the place of config.json. No such engine runs in this project's tests: they compare
-the tensors that the config asks for with those that are saved.
+for each layer whether attention and MLP are there and how wide the MLP is. `common.checkpoint` saves that config as `FILE`
+beside the weights of a model that has no other; put it in the place of config.json. No such engine runs in this project's
+tests: they compare the tensors that the config asks for with those that are saved.
 """
 
 from __future__ import annotations
+
+import json
+from pathlib import Path
 
 from torch import nn
 
@@ -15,7 +18,23 @@ from common.errors import UserError
 from common.halves import ATTENTION, MLP, present
 from common.widths import widths
 
+FILE = "config.nemotron-nas.json"
 STEP = 256  # widths of MLPs are given as multiples of the stream's, and rounded up to this
+
+
+def write(model: nn.Module, directory: Path) -> None:
+    """Write `FILE` for a model that is not built as its own config says, where these engines can read it."""
+    if structure.describe(model) and expressible(model):
+        (directory / FILE).write_text(json.dumps(config(model), indent=2) + "\n", encoding="utf-8")
+
+
+def expressible(model: nn.Module) -> bool:
+    """Whether `config` can say what a model is."""
+    try:
+        config(model)
+    except UserError:
+        return False
+    return True
 
 
 def config(model: nn.Module) -> dict:

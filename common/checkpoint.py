@@ -29,7 +29,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from common import exchange, streaming, structure
+from common import block_configs, exchange, streaming, structure
 from common.architectures import SUPPORTED
 from common.baselines import ghosted, streamline  # noqa: F401 - register their patches
 from common.errors import UserError
@@ -59,6 +59,7 @@ def save(model: nn.Module, tokenizer, path: str | os.PathLike, texts: Mapping[st
             tokenizer.save_pretrained(directory)
         _write_patches(model, directory)
         structure.write(model, directory)
+        block_configs.write(model, directory)
         for name, text in (texts or {}).items():
             (directory / name).write_text(text, encoding="utf-8")
 

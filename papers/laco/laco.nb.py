@@ -28,7 +28,7 @@ import torch
 import transformers
 from IPython.display import Image, Markdown
 
-from common import models
+from common import models, tables
 from common.results import PUBLISHED, Store
 from figures.style import RENDERED
 from papers.laco import collapse, collapse_to, merge_layers, output_similarity
@@ -42,7 +42,7 @@ from papers.laco.layers import (
 )
 from papers.laco.outputs import tokenise
 from papers.laco.sentences import calibration_sentences
-from reproductions import findings, registry, show
+from reproductions import findings, registry, settings, show
 
 torch.set_num_threads(1)
 torch.set_flush_denormal(True)
@@ -248,6 +248,18 @@ found = collapse_to(collapsed, tokenizer, sentences, 10, C=3, I=2, merge="code")
 print(f"10 layers: highest T = {found.threshold:.4f}, removed {found.removed}")
 prompt = tokenizer("sort(values, key)\n\nReturn", return_tensors="pt")
 print(tokenizer.decode(collapsed.generate(**prompt, max_new_tokens=24, do_sample=False)[0]))
+
+# %% [markdown]
+# ## The same on a real LLM
+#
+# SmolLM2-135M-Instruct, from published records: the averages of Table 2, and what merged layers put out (Figure 5).
+
+# %%
+real = settings.of_model("smollm2-135m-instruct")
+Markdown(tables.render(show.build(registry.get("table2-laco"), store, real), "md"))
+
+# %%
+Image(RENDERED / "figure5-laco-smollm2-135m-instruct.png", width=480)
 
 # %% [markdown]
 # ## What holds

@@ -40,7 +40,7 @@ from common.surgery import remove_layers
 from figures.style import BLUE, ORANGE, RENDERED, plt
 from papers import linearpatch
 from papers.linearpatch.distill import Settings, distill_cuts
-from reproductions import findings, registry, show
+from reproductions import findings, registry, settings, show
 
 # %matplotlib inline
 torch.set_num_threads(1)
@@ -292,6 +292,19 @@ for pair in pairs:
 
 # %%
 Image(RENDERED / "figure4-linearpatch.png", width=480)
+
+# %% [markdown]
+# ## The same on a real LLM
+#
+# SmolLM2-135M-Instruct has what the stand-in lacks: massive activations. From published records: Table 1's rows, and the
+# patch in pieces at the same cuts (Figure 6, ours).
+
+# %%
+real = settings.of_model("smollm2-135m-instruct")
+Markdown(tables.render(show.build(registry.get("table1-linearpatch"), store, real), "md"))
+
+# %%
+Image(RENDERED / "figure6-linearpatch-smollm2-135m-instruct.png", width=480)
 
 # %% [markdown]
 # ## What holds

@@ -42,8 +42,9 @@ from common.recipe import Calibration
 from common.results import Store
 from common.surgery import remove_layers
 from figures import prunecomp as drawings
+from figures.style import RENDERED
 from papers.prunecomp import METRICS, Stream, fuse_factor, next_layer, prune_and_compensate
-from reproductions import findings, registry, show
+from reproductions import findings, registry, settings, show
 from reproductions.prunecomp.recipes import CROPS
 
 torch.set_num_threads(1)
@@ -184,6 +185,18 @@ for row in table.rows("standin", None):
 buffer = io.BytesIO()
 drawings.grid(entries, "standin").savefig(buffer, dpi=110)
 Image(buffer.getvalue())
+
+# %% [markdown]
+# ## The same on a real LLM
+#
+# SmolLM2-135M-Instruct, from published records: the loop and the factors, apart and together (Table 4).
+
+# %%
+real = settings.of_model("smollm2-135m-instruct")
+Markdown(tables.render(show.build(registry.get("table4-prunecomp"), store, real), "md"))
+
+# %%
+Image(RENDERED / "figure1-prunecomp-smollm2-135m-instruct.png", width=480)
 
 # %% [markdown]
 # ## What holds

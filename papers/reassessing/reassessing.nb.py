@@ -26,7 +26,7 @@ import copy
 import matplotlib.pyplot as plt
 import torch
 import transformers
-from IPython.display import Markdown, display
+from IPython.display import Image, Markdown, display
 
 from common import corpora, instructions, models, tables
 from common.decoder import Decoder
@@ -34,9 +34,10 @@ from common.evaluation.perplexity import cut, perplexity
 from common.results import Store
 from common.surgery import remove_layers
 from figures import reassessing as drawings
+from figures.style import RENDERED
 from papers import reassessing
 from papers.reassessing import gradients, theory
-from reproductions import findings, registry, show
+from reproductions import findings, registry, settings, show
 
 # %matplotlib inline
 transformers.utils.logging.disable_progress_bar()
@@ -77,8 +78,8 @@ pruned = copy.deepcopy(dense)
 remove_layers(pruned, reassessing.reverse_order(16, 4))
 before = perplexity(pruned, held_out, 256)
 train, valid = instructions.load(tokenizer, "standin", count=48, held_out=16)
-settings = {"learning_rate": 1e-3, "batch": 8, "warmup_steps": 2, "evaluate_every": 6, "save_every": 6}
-pruned, report = reassessing.partial_finetune(pruned, tokenizer, train, valid, last=3, **settings)
+training = {"learning_rate": 1e-3, "batch": 8, "warmup_steps": 2, "evaluate_every": 6, "save_every": 6}
+pruned, report = reassessing.partial_finetune(pruned, tokenizer, train, valid, last=3, **training)
 print(f"trained {report['trainable']:,} of {report['parameters']:,} parameters in {report['steps']} steps")
 print("layer executions by epoch:", [epoch["layer_executions"] for epoch in report["epochs"]])
 print(f"perplexity {before:.1f} -> {perplexity(pruned, held_out, 256):.1f}")
@@ -174,6 +175,18 @@ display(Markdown(tables.render(table, "md")))
 (row,) = registry.get("figure-seeds-reassessing").rows("standin", None)
 records = {name: vars(store.get(row.recipe, name)) for name in ("chosen-sets@bi", "chosen-sets@taylor")}
 _ = drawings.seeds([{"model": row.label, "sparsity": row.sparsity, "records": records}], "standin")
+
+# %% [markdown]
+# ## The same on a real LLM
+#
+# SmolLM2-135M-Instruct, from published records: what to train (Table 2), and the losses of the two trainings.
+
+# %%
+real = settings.of_model("smollm2-135m-instruct")
+Markdown(tables.render(show.build(registry.get("table2-reassessing"), store, real), "md"))
+
+# %%
+Image(RENDERED / "figure-losses-reassessing-smollm2-135m-instruct.png", width=480)
 
 # %% [markdown]
 # ## What holds

@@ -6,13 +6,14 @@ import statistics
 
 import torch
 
-from common import hooks, models, structure
+from common import block_configs, hooks, models, structure
 from common.context import Context
 from reproductions.benchmarks import benchmark
 from reproductions.benchmarks.statistics import pass_seconds
 
 WINDOWS, PASSES = (4, 512), 5  # random tokens: what they are takes no time
 PLAIN, OWN = "Transformers, vLLM, llama.cpp", "this project"
+DECI = f"{OWN}; vLLM and llama.cpp by its {block_configs.FILE}"
 
 
 @benchmark("repair")
@@ -40,5 +41,10 @@ def _latency(context: Context, argument: str) -> tuple[dict, dict, dict]:
 def _loadable(context: Context, argument: str) -> tuple[dict, dict, dict]:
     """Whether the saved checkpoint is plain, so that any program for its architecture reads all of it."""
     patches = len(hooks.patches(context.model))
-    plain = not patches and structure.why_not_plain(context.model) is None
-    return {"patches": patches}, {}, {"loaded_by": PLAIN if plain else OWN}
+    if not patches and structure.why_not_plain(context.model) is None:
+        return {"patches": patches}, {}, {"loaded_by": PLAIN}
+    return (
+        {"patches": patches},
+        {},
+        {"loaded_by": DECI if not patches and block_configs.expressible(context.model) else OWN},
+    )

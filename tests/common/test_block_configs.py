@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from common import block_configs, checkpoint
+from common import block_configs, checkpoint, structure
 from common.baselines import half_layers, llm_pruner, slicegpt
 from common.decoder import Decoder
 from common.errors import UserError
@@ -50,9 +50,19 @@ def test_the_config_asks_for_the_tensors_that_are_saved(model, tmp_path):
     slice_channels(model.model.layers[2], torch.arange(256))
     checkpoint.save(model, None, tmp_path / "model")
     stored = {name: tuple(tensor.shape) for name, tensor in load_file(tmp_path / "model" / "model.safetensors").items()}
-    config = json.loads(json.dumps(block_configs.config(model)))  # as it would be written
+    config = json.loads((tmp_path / "model" / block_configs.FILE).read_text())
+    assert config == json.loads(json.dumps(block_configs.config(model)))
     assert asked_for(config) == {name: shape for name, shape in stored.items() if "layers" in name}
     assert (config["model_type"], config["num_hidden_layers"]) == ("nemotron-nas", 8)
+
+
+def test_a_plain_model_and_what_it_cannot_say_have_no_such_file(model, make_tiny, tmp_path):
+    checkpoint.save(model, None, tmp_path / "plain")
+    tiny = make_tiny("llama")  # 96 channels
+    drop_halves(tiny, [(1, MLP)])
+    checkpoint.save(tiny, None, tmp_path / "tiny")
+    assert not list(tmp_path.glob(f"*/{block_configs.FILE}"))
+    assert (tmp_path / "tiny" / structure.FILE).exists()
 
 
 def test_what_it_cannot_say_is_refused(model, make_tiny):
