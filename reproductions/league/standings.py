@@ -116,7 +116,7 @@ def _line(entry: dict, repair: str, share: str, texts: Sequence[str], plain: str
     perplexities = [f"{scores[label]:.1f}" for label in texts]
     accuracy = f"{scores[ACCURACY]:.1f}" if ACCURACY in scores else ""
     loaded = entry["records"].get("loadable", {}).get("details", {}).get("loaded_by", "")
-    kind = "plain" if "," in loaded else loaded
+    kind = "plain" if loaded.startswith("Transformers") else loaded
     time = _time(entry) or (plain if kind == "plain" else "")
     cells = (entry["sparsity"], repair, entry["selection"], *perplexities, share, accuracy, time, kind)
     return "| " + " | ".join(cells) + " |"

@@ -92,7 +92,7 @@ def test_save_never_overwrites_other_things(tiny_llama, tmp_path):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "a.txt").write_text("mine")
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(UserError, match="is no checkpoint and not empty without .layer-pruning.json"):
+    with pytest.raises(UserError, match="is not empty, and no checkpoint \\(there is no .layer-pruning.json"):
         checkpoint.save(tiny_llama, None, tmp_path / "notes")
     with pytest.raises(UserError, match="it is a file; move it away"):
         checkpoint.save(tiny_llama, None, tmp_path / "file")
@@ -121,7 +121,7 @@ def test_a_checkpoint_that_holds_anything_else_is_not_replaced(tiny_llama, tmp_p
 
 def test_a_checkpoint_that_is_not_ours_is_not_replaced(tiny_llama, tmp_path):
     tiny_llama.save_pretrained(tmp_path / "theirs")
-    with pytest.raises(UserError, match="a checkpoint without .layer-pruning.json, the list of what was saved there"):
+    with pytest.raises(UserError, match="a checkpoint that was not saved here \\(there is no .layer-pruning.json"):
         checkpoint.save(tiny_llama, None, tmp_path / "theirs")
 
 
