@@ -44,10 +44,10 @@ def checked(method: shared.Method, options: argparse.Namespace) -> Job:
     out = Path("plan") if options.out is None else options.out
     tokenizer = checkpoint.load_tokenizer(source)
     job = Job(method, options, source, config, tokenizer, out.parent / f".{out.name}.work")
-    for count in job.counts:
-        check_count(count, job.layers)
     if job.given is not None:
         check_layers(job.given, len(job.given), job.layers)
+    for count in job.counts:
+        check_count(count, job.layers)
     _check_tokenizer(job)
     _check_room(job)
     job.length  # noqa: B018 - refused now if the model cannot read as much

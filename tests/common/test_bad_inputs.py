@@ -133,6 +133,7 @@ SHARED = [
     (["--layers", "2,3,2"], "names 2 more than once"),
     (["--layers", "2-4,3"], "names 3 more than once"),
     (["--layers", "6"], "cannot remove layers [6]: the model has layers 0 to 5"),
+    (["--layers", "3-99"], "cannot remove layers [6, 7, 8, 9, 10 and 89 more]: the model has layers 0 to 5"),
     (["--layers", "1-5"], "cannot remove 5 of 6 layers"),
     (["--layers", "123456"], "neither a number nor a range"),
     (["--layers", "²"], "neither a number nor a range"),
