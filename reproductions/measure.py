@@ -24,6 +24,7 @@ from common.errors import UserError
 from common.recipe import PARTS, Recipe
 from common.remembered import remembering
 from common.standin import corpus as standin_corpus
+from common.steps import TrainedRepair
 from reproductions import benchmarks, memory, shape_measures, shapes, steps  # noqa: F401 - steps: those that recipes name
 from reproductions.runner import Work
 
@@ -36,8 +37,14 @@ TOKENS_OF_A_ROW = 2.5e6
 
 
 def held_together(recipe: Recipe) -> int:
-    """How many models of a recipe's kind are measured side by side, so that evaluations share what their models share."""
+    """How many models of a recipe's kind are measured side by side, so that evaluations share what their models share.
+
+    What was trained is measured alone, and at once: a kill during the next one's training would lose it.
+    """
     if recipe.weights == shapes.WEIGHTS:
+        return 1
+    iterative = (recipe.selection or {}).get("method") == "iterative"
+    if recipe.training or iterative or isinstance(recipe.step("repair"), TrainedRepair):
         return 1
     try:
         size = models.parameters(recipe.model) * getattr(torch, recipe.dtype).itemsize

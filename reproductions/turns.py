@@ -55,7 +55,8 @@ class Turns:
         theirs: list[Work] = []
         most = 1
         for position, entry in enumerate(work):
-            if held and (len(held) == most or entry.recipe.model != held[0].recipe.model):
+            full = len(held) == most or measure.held_together(entry.recipe) == 1
+            if held and (full or entry.recipe.model != held[0].recipe.model):
                 return held, [*work[position:], *theirs]
             mine, others = self._lock(entry)
             if mine.benchmarks:

@@ -208,7 +208,10 @@ COMMON = [
     (["--out", "{folder}/text.txt"], "it is a file; move it away"),
     (["--out", "{folder}/text.txt/below"], "is no directory"),
     (["--out", "{folder}/notes", "--force"], "there is no .layer-pruning.json"),
-    (["--out", "{folder}/two-layers", "--force"], "a checkpoint that was not saved here (there is no .layer-pruning.json"),
+    (
+        ["--out", "{folder}/two-layers", "--force"],
+        "a checkpoint that was not saved here (there is no .layer-pruning.json",
+    ),
     (["--out", "{folder}/good", "--force"], "is the model itself"),
     (["--out", "{folder}/ours"], "replace it with --force"),
     (["--out", "{folder}/ours-and-more", "--force"], "it holds thesis.tex, which was not saved with the checkpoint"),

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import errno
 import io
+import itertools
 import json
 import os
 import subprocess
@@ -17,7 +18,7 @@ from common import results
 from common.errors import UserError
 from common.results import ROOT, Store
 from figures import style
-from reproductions import registry, runner, settings, shapes
+from reproductions import measure, registry, runner, settings, shapes
 from reproductions.__main__ import main
 
 
@@ -134,6 +135,37 @@ def test_each_cell_is_measured_once_and_each_model_prepared_once(table, store):
     assert second.prepared == []
     assert runner.run([table], store, "standin", second, force=True, models=["standin"], pattern="sleb") == 0
     assert len(second.prepared) == 2
+
+
+def test_what_was_trained_is_measured_before_the_next_model_is_prepared(store):
+    """A kill during the next training loses nothing; the others are held together."""
+
+    class Together(FakeMeasure):
+        def __init__(self):
+            super().__init__()
+            self.done = []
+
+        def held_together(self, recipe):
+            return measure.held_together(recipe)
+
+        def prepare(self, recipe, **options):
+            self.done.append(("prepared", bool(recipe.training)))
+            return super().prepare(recipe, **options)
+
+        def benchmark(self, prepared, name):
+            self.done.append(("measured", bool(prepared.recipe.training)))
+            return super().benchmark(prepared, name)
+
+    asked = Together()
+    assert runner.run([registry.get("table2-reassessing")], store, "standin", asked) == 0
+    order = [step for step, _ in itertools.groupby(asked.done)]
+    assert order.count(("prepared", False)) < len([step for step in asked.done if step == ("prepared", False)])
+    for place, step in enumerate(order):
+        if step == ("prepared", True):
+            assert order[place + 1] == ("measured", True)
+    assert (
+        sum(step == ("prepared", True) for step in order) == sum(step == ("prepared", True) for step in asked.done) > 1
+    )
 
 
 def test_a_failed_cell_is_recorded_and_tried_again(table, store):
