@@ -158,6 +158,25 @@ def test_averages_leave_out_what_only_the_dense_row_has_run(tmp_path):
     assert averages == pytest.approx([70, 60])
 
 
+def test_a_task_that_few_rows_have_run_yet_takes_no_row_its_average(tmp_path):
+    """Of three pruned rows one has answered a task that takes hours: the averages wait for it until half of them have."""
+    store = Store(tmp_path, None)
+    recipes = [DENSE, *(replace(PRUNED, selection={"method": "reverse", "count": count}) for count in (1, 2, 3))]
+    for recipe in recipes:
+        store.put(Record({}, recipe.hash, "short", "ok", {"acc": 0.5}, {"acc": 0.01}), recipe)
+    columns = [Column(name, name, "acc", scale=100) for name in ("short", "long")] + [Column("AVG", derived="average")]
+    rows = [replace(ROWS[1], method=str(number), recipe=recipe) for number, recipe in enumerate(recipes)]
+    rows[0] = replace(rows[0], dense=True)
+    table = Table("t", "linearpatch", "1", "title", lambda *_: rows, lambda _: columns)
+
+    def averages():
+        return [row["cells"]["AVG"]["reproduced"] for row in show.build(table, store, "paper")["rows"]]
+
+    for recipe, expected in ((recipes[0], [50] * 4), (recipes[1], [50] * 4), (recipes[2], [60, 60, 60, None])):
+        store.put(Record({}, recipe.hash, "long", "ok", {"acc": 0.7}, {"acc": 0.01}), recipe)
+        assert averages() == (pytest.approx(expected) if None not in expected else expected)
+
+
 @pytest.mark.parametrize("paper", registry.PAPERS)
 def test_every_reported_number_is_shown_and_every_cell_counted_once(paper):
     """The counts of the README's table of tables against the cells themselves, and the cells against the CSV files."""
