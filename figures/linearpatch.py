@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from figures.style import BLUE, GREEN, GREY, ORANGE, VERMILION, break_axis, plt
+from figures.style import BLUE, GREEN, GREY, ORANGE, VERMILION, above, break_axis, plt
 
 WIDTH = 4.2  # of one column, in inches
 _NAMES = {"none": "cut alone", "d": "scaled by d", "A": "multiplied by A"}
@@ -19,7 +19,7 @@ def _window_of(entry: dict) -> str:
 
 def _caption(figure: plt.Figure, texts: list[str]) -> plt.Figure:
     """Say which model and cut a figure shows, in small print above it."""
-    figure.suptitle("; ".join(dict.fromkeys(texts)), fontsize=8, color=GREY)
+    above(figure, "; ".join(dict.fromkeys(texts)))
     return figure
 
 

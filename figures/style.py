@@ -60,8 +60,13 @@ def break_axis(axes: plt.Axes, height: float) -> None:
 def caption(figure: plt.Figure, entries: list[dict]) -> None:
     """Say above a figure which models it is of, where it does not say so itself."""
     if not figure.get_suptitle():
-        letters = int(figure.get_figwidth() * 15)  # of this size in an inch
-        figure.suptitle("\n".join(textwrap.wrap(removed(entries), letters)), fontsize=8, color=GREY)
+        above(figure, removed(entries))
+
+
+def above(figure: plt.Figure, text: str) -> None:
+    """What a figure is of, above it, in as many lines as its width asks for."""
+    letters = int(figure.get_figwidth() * 15)  # of this size in an inch
+    figure.suptitle("\n".join(textwrap.wrap(text, letters)), fontsize=8, color=GREY)
 
 
 def short(model: str) -> str:
