@@ -52,8 +52,14 @@ def figure1a(entries: list[dict], profile: str) -> plt.Figure:
     return _caption(figure, list(map(_window_of, entries)))
 
 
-def figure1b(entries: list[dict], profile: str) -> plt.Figure:
-    """The same after scaling, and perplexity as the scales are multiplied by alpha, on an axis cut off below and above."""
+def figure1b(entries: list[dict], profile: str) -> plt.Figure | None:
+    """The same after scaling, and perplexity as the scales are multiplied by alpha, on an axis cut off below and above.
+
+    None where only one of the two has been measured.
+    """
+    entries = [entry for entry in entries if {"magnitudes", "alpha"} <= entry["records"].keys()]
+    if not entries:
+        return None
     figure, panels = plt.subplots(2 * len(entries), 1, figsize=(WIDTH, 5.2 * len(entries)))
     for index, entry in enumerate(entries):
         details = _record(entry, "magnitudes")["details"]

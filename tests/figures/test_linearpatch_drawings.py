@@ -41,3 +41,9 @@ def test_where_no_curve_leaves_it_figure_1b_is_cut_off_below_alone():
     breaks, labels, (low, high) = drawn([13.0, 12.0, 14.0])
     assert len(breaks) == 1 and breaks[0] < 0.1 and low > 0 and high > 14
     assert not any("up to" in label for label in labels)
+
+
+def test_figure_1b_waits_for_both_of_its_measurements():
+    """Magnitudes are Figure 1a's, too, and may be there long before the scales have been varied."""
+    entry = {"model": "m", "sparsity": "8/30", "records": {"magnitudes": {"details": {"window": [11, 19]}}}}
+    assert linearpatch.figure1b([entry], "paper") is None
