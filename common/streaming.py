@@ -177,7 +177,7 @@ class Streamed:
 
     def layer_bytes(self) -> int:
         """Bytes in memory of the largest layer."""
-        return self._largest(list(self._model().model.layers))
+        return self._largest(self._model().model.layers)
 
     def two_bytes(self) -> int:
         """Bytes in memory of the largest two parts that are there at once: two layers, or one and the embedding or head."""

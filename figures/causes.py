@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from figures.style import BLUE, GREY, ORANGE, plt, removed
+from figures.style import BLUE, GREY, ORANGE, above, plt, removed
 
 ALONE = "cut alone"  # what the others are held against
 OTHER_CUT = " [S]"  # behind the model's name: the layers of lowest block influence, not the window
@@ -68,6 +68,6 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
     axes.set(xlim=(left - margin, right + margin), ylim=(len(names) - 0.5, -0.5))
     axes.set(xlabel="change of perplexity against the cut alone (%)", yticks=range(len(names)), yticklabels=names)
     once = [{"model": model.removesuffix(OTHER_CUT), "sparsity": sparsity} for model, sparsity in cuts]
-    figure.suptitle(removed(once), fontsize=8, color=GREY)
+    above(figure, removed(once))
     figure.legend(loc="outside lower right")
     return figure

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, plt, short
+from figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, above, plt, short
 
 _LOOKS = [(BLUE, "o", "-"), (VERMILION, "s", "--"), (GREEN, "^", "-."), (PURPLE, "D", ":"), (ORANGE, "v", "-")]
 
@@ -90,7 +90,7 @@ def rates(entries: list[dict], profile: str) -> plt.Figure:
         panels.flat[len(tasks)].legend(fontsize=7)
     model, layers = entries[0]["model"], entries[0]["sparsity"].split("/")[1]
     trained = "LoRA" if any("LoRA" in entry["method"] for entry in entries) else "no fine-tuning"
-    figure.suptitle(f"{model}, n/{layers} layers removed, {trained}", fontsize=8, color=GREY)
+    above(figure, f"{model}, n/{layers} layers removed, {trained}")
     figure.supxlabel(f"layers removed, n of {layers}", fontsize=9)
     figure.supylabel("accuracy ± standard error, %", fontsize=9)
     return figure

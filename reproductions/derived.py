@@ -97,7 +97,8 @@ def at_guessing(columns: Sequence[Column], model: str | None, rows: Measured) ->
     dense = next(
         (scores for row, subject, scores in rows if row.dense and row.model == model and not subject.printed), {}
     )
-    guesses = {c.label: c.scale * g for c in columns for g in chance([c.benchmark] if c.benchmark else ()).values()}
+    shares = chance(c.benchmark for c in columns if c.benchmark)
+    guesses = {c.label: c.scale * shares[c.benchmark] for c in columns if c.benchmark in shares}
     found = {label: dense.get(label) for label in guesses}
     known = {label: score for label, score in found.items() if isinstance(score, Score) and score.stderr is not None}
     return [label for label, score in known.items() if score.value <= guesses[label] + 2 * score.stderr]

@@ -68,14 +68,14 @@ def screen(store: Store) -> str:
     head = ["Claim", *SIDES]
     lines = _opened(head)
     built = {
-        target: show.build(table, store, show.published(table, store))
-        for target, table in registry.targets().items()
+        target: _built(store, target)
+        for target in registry.targets()
         if any(one.target == target for found in ABSTRACTS.values() for one in found)
     }
     for paper, found in ABSTRACTS.items():
         lines.append(_line([f"**{declare.title_of(paper)}**", *([""] * (len(head) - 1))]))
         lines += [_line(row(one, built[one.target])) for one in found]
-    told = [LEGEND, *(chance(name, built) for name in SHOWN), measured_in(store)]
+    told = [LEGEND, *(chance(name, built) for name in SHOWN), measured_in()]
     return "\n".join([*lines, "", " ".join(filter(None, told)), "", *(f"- {text}" for text in ours(store))])
 
 
@@ -84,7 +84,7 @@ def every(paper: str, store: Store) -> str:
     lines = _opened(["Claim", *SIDES])
     for target, table in registry.targets().items():
         if table.paper == paper and table.claims:
-            found = show.build(table, store, show.published(table, store))["claims"]
+            found = _built(store, target)["claims"]
             texts = [claim["text"].replace("|", r"\|") for claim in found]  # a cell of Markdown
             lines += [_line(_judged(text, [claim], target, judge.UNTESTED)) for text, claim in zip(texts, found)]
     return "\n".join([*lines, "", LEGEND])
@@ -126,7 +126,7 @@ def chance(name: str, built: Mapping[str, dict]) -> str:
     )
 
 
-def measured_in(store: Store) -> str:
+def measured_in() -> str:
     """In what the published subjects are computed, and how long the real models' records took."""
     told = []
     for subject in (*map(settings.of_model, settings.PUBLISHED_MODELS), settings.STANDIN):
@@ -138,10 +138,13 @@ def measured_in(store: Store) -> str:
     return f"Computed: {', '.join(told)}."
 
 
-def verdicts(store: Store, target: str, words: str) -> str:
-    """What becomes of the one claim of a target with these words in it, on every published subject that bears on it."""
+def _built(store: Store, target: str) -> dict:
     table = registry.get(target)
-    content = show.build(table, store, show.published(table, store))
+    return show.build(table, store, show.published(table, store))
+
+
+def verdicts(content: dict, words: str) -> str:
+    """What becomes of the one claim of a table with these words in it, on every published subject that bears on it."""
     (claim,) = [claim for claim in content["claims"] if words in claim["text"]]
     told = {HEADS[name]: _on([claim], name) for name in SHOWN if name in claim["judged"]}
     return "; ".join(f"on {label} {text}" for label, text in told.items() if text)
@@ -187,6 +190,7 @@ def _league(store: Store) -> str:
             told.append(line + (f", where {' and '.join(worse)} are worse than no repair" if worse else ""))
     if not told:
         return ""
+    league = _built(store, "league")
     return (
         "**A refit in closed form** ([league](docs/league.md)): the output matrices before the cut and of the three layers "
         "after it, refitted on what the repaired model feeds them. Average perplexity on SmolLM2-135M-Instruct as a share of "
@@ -195,9 +199,9 @@ def _league(store: Store) -> str:
             f" It was below the best rival by the whole interval {'; '.join(drawn)} repeats (two calibration texts)."
             * bool(drawn)
         )
-        + f" Whether it is below each rival on every text by itself: {verdicts(store, 'league', 'each text by itself')}."
-        + f" Whether it retains more of the questions than every rival: {verdicts(store, 'league', 'than every rival')}; "
-        f"than no repair: {verdicts(store, 'league', 'than no repair')}."
+        + f" Whether it is below each rival on every text by itself: {verdicts(league, 'each text by itself')}."
+        + f" Whether it retains more of the questions than every rival: {verdicts(league, 'than every rival')}; "
+        f"than no repair: {verdicts(league, 'than no repair')}."
     )
 
 
@@ -226,7 +230,7 @@ def _least_squares(store: Store) -> str:
         )
     if not told:
         return ""
-    fitted = verdicts(store, "figure6-linearpatch", "least squares in A's basis")
+    fitted = verdicts(_built(store, "figure6-linearpatch"), "least squares in A's basis")
     return (
         f"**Least squares instead of magnitudes** (`figure4-linearpatch`, `figure6-linearpatch`): {'; '.join(told)}. Whether "
         f"it is better than the ratio in the patch's own basis: {fitted}."
@@ -250,8 +254,8 @@ def _merging(store: Store) -> str:
         )
     if not told:
         return ""
-    worth = (verdicts(store, "table2-laco", f"{merge} {laco.WORTH}") for merge in ("Eq. 1", "the code's merge"))
-    by_equation, by_code = worth
+    averages = _built(store, "table2-laco")
+    by_equation, by_code = (verdicts(averages, f"{merge} {laco.WORTH}") for merge in ("Eq. 1", "the code's merge"))
     return (
         "**What merging layers adds to leaving them out** (`table2-laco`, `figure4-laco`, `figure5-laco`): whether Eq. 1 "
         f"keeps more: {by_equation}; whether the official code's merge does: {by_code}. Why: {'; '.join(sorted(told))}."

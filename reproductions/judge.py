@@ -96,10 +96,8 @@ def judged(claim: Claim, compared: list[Comparison], again: list[Comparison], re
         verdict = HOLDS
     else:
         verdict = NOISE if claim.suffices(counts[HOLDS] + counts[NOISE], len(found)) else FAILS
-    order = [(WORST_FIRST.index(one["verdict"]), one["slack"]) for one in found]
-    least = min(range(len(found)), key=order.__getitem__, default=None)
-    empty = dict.fromkeys(("difference", "slack", "interval", "unit", "paired", "what"))
-    shown = empty if least is None else {key: found[least][key] for key in empty}
+    least = min(found, key=_worst_first, default={})
+    shown = {key: least.get(key) for key in ("difference", "slack", "interval", "unit", "paired", "what")}
     return {"verdict": verdict, "counts": counts, **shown, "comparisons": found}
 
 
@@ -109,9 +107,14 @@ def together(found: Iterable[dict]) -> dict | None:
     found = [verdict for verdict in found if verdict["comparisons"]]
     if not found:
         return None
-    worst = min(found, key=lambda verdict: (WORST_FIRST.index(verdict["verdict"]), verdict["slack"]))
+    worst = min(found, key=_worst_first)
     holding = sum(verdict["counts"][HOLDS] for verdict in found)
     return worst | {"holding": holding, "compared": sum(len(verdict["comparisons"]) for verdict in found)}
+
+
+def _worst_first(found: dict) -> tuple[int, float]:
+    """Sorts verdicts: failing ones first, of equals those least in the claim's favour."""
+    return WORST_FIRST.index(found["verdict"]), found["slack"]
 
 
 def _one(point: Comparison, resample: Comparison, replicates: Resampled) -> dict:
@@ -123,7 +126,7 @@ def _one(point: Comparison, resample: Comparison, replicates: Resampled) -> dict
     if point.each:
         again = {one.cells: one for one in resample.each}
         found = [_one(one, again[one.cells], replicates) for one in point.each]
-        return min(found, key=lambda one: (WORST_FIRST.index(one["verdict"]), one["slack"]))
+        return min(found, key=_worst_first)
     difference = float(point.difference) if np.isfinite(point.difference) else None
     found = {"what": point.what, "difference": difference, "unit": point.unit, "interval": None, "paired": None}
     found["slack"] = float(np.clip(np.nan_to_num(point.slack, nan=-LARGE), -LARGE, LARGE))  # JSON has no infinity

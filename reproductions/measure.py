@@ -44,9 +44,9 @@ def held_together(recipe: Recipe) -> int:
     if recipe.weights == shapes.WEIGHTS:
         return 1
     iterative = (recipe.selection or {}).get("method") == "iterative"
-    if recipe.training or iterative or isinstance(recipe.step("repair"), TrainedRepair):
-        return 1
     try:
+        if recipe.training or iterative or isinstance(recipe.step("repair"), TrainedRepair):
+            return 1
         size = models.parameters(recipe.model) * getattr(torch, recipe.dtype).itemsize
     except UserError:  # preparing it says so, in its cells
         return 1

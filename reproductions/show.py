@@ -59,9 +59,8 @@ def build(
         rows += own
         if pattern is not None:  # the rows that a command names are shown; what follows from others stays what it is
             asked = choose_rows(table, subject, models=models, pattern=pattern, limit=limit)
-            left_out |= {(subject.name, *_labels(row)) for row in chosen} - {
-                (subject.name, *_labels(row)) for row in asked
-            }
+            kept = set(map(_labels, asked))
+            left_out |= {(subject.name, *_labels(row)) for row in chosen if _labels(row) not in kept}
         columns = table.columns_for(subject)
         resampled[subject.name] = Resampled(store, own, columns)
         shown = {"name": subject.name, "label": subject.label, "profile": subject.profile, "dtype": subject.dtype}

@@ -87,10 +87,12 @@ class Body:
         decoder = self.decoder
         if not decoder.streamed:
             return
-        states, pool = {}, Held(cache.folder(), decoder.model.streamed.states)
-        different = {
-            _key(ids, positions, facts): item for item in items for ids, positions, _, *facts in [arguments(item)]
-        }
+        states, different, pool = {}, {}, Held(cache.folder(), decoder.model.streamed.states)
+        with torch.inference_mode():
+            for item in items:
+                ids, positions, _, *facts = arguments(item)
+                if (key := _key(ids, positions, facts)) not in different:
+                    different[key], states[key] = item, pool.keep(decoder.embed_tokens(ids))
 
         @torch.inference_mode()
         def step(key: str, layer: int) -> None:
@@ -99,9 +101,6 @@ class Body:
             context = None if masks is None else decoder.placed(hidden, positions, masks)
             states[key] = pool.keep(decoder.run(hidden, layer, layer + 1, context=context))
 
-        with torch.inference_mode():
-            for key, item in different.items():
-                states[key] = pool.keep(decoder.embed_tokens(arguments(item)[0]))
         for layer in range(decoder.num_layers):
             with side_by_side(partial(step, layer=layer), list(different), decoder.device) as results:
                 self.layers_run += sum(1 for _ in results)

@@ -41,10 +41,10 @@ def _latency(context: Context, argument: str) -> tuple[dict, dict, dict]:
 def _loadable(context: Context, argument: str) -> tuple[dict, dict, dict]:
     """Whether the saved checkpoint is plain, so that any program for its architecture reads all of it."""
     patches = len(hooks.patches(context.model))
-    if not patches and structure.why_not_plain(context.model) is None:
-        return {"patches": patches}, {}, {"loaded_by": PLAIN}
-    return (
-        {"patches": patches},
-        {},
-        {"loaded_by": DECI if not patches and block_configs.expressible(context.model) else OWN},
-    )
+    if patches:
+        loaded = OWN
+    elif structure.why_not_plain(context.model) is None:
+        loaded = PLAIN
+    else:
+        loaded = DECI if block_configs.expressible(context.model) else OWN
+    return {"patches": patches}, {}, {"loaded_by": loaded}

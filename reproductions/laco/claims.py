@@ -145,7 +145,7 @@ def _accepts(cell: Lookup, settings: Pairs) -> list[Comparison]:
 
 ABOVE_BASELINES = Claim("LaCo's average is above both baselines' on every model", above(LACO, BASELINES, "Avg."))
 WORTH = "keeps more than leaving the same search's layers out"
-UNMERGED_BELOW = (
+AGAINST_UNMERGED = (
     Claim(f"ours: Eq. 1 {WORTH}", above(LACO, (UNMERGED,), "Avg.")),
     Claim(f"ours: the code's merge {WORTH}", above(LACO + CODE, (UNMERGED,), "Avg.")),
 )
@@ -159,7 +159,7 @@ CLAIMS = {
         ),
         Claim("ahead of the baselines in language, knowledge, examination and understanding", four_categories),
         EQUATION,
-        *UNMERGED_BELOW,
+        *AGAINST_UNMERGED,
     ),
     "3": (
         Claim("post-training raises the average of the model that is pruned again (LLaMA-2-7B)", post_training_helps),

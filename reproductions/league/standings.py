@@ -80,21 +80,18 @@ def table(found: Sequence[dict], texts: Sequence[str], short: bool = False) -> s
 
     short: of the repairs without training only those that a reader knows, and the best of ours; without times.
     """
-    header = [*HEADER[:3], *texts, HEADER[3], f"{HEADER[4]} of {_tasks(found)}", *HEADER[5:]]
-    lines = ["| " + " | ".join(header) + " |", "| ---: | --- | --- |" + " ---: |" * (len(texts) + 3) + " --- |"]
+    header = [*HEADER[:3], *texts, HEADER[3], f"{HEADER[4]} of {_tasks(found)}", *HEADER[5 + short :]]
+    lines = ["| " + " | ".join(header) + " |", "| ---: | --- | --- |" + " ---: |" * (len(header) - 4) + " --- |"]
     for dense in (entry for entry in found if entry["dense"]):
-        lines.append(_line(dense | {"selection": ""}, "dense", "", texts, ""))
+        lines.append(_line(dense | {"selection": ""}, "dense", "", texts, None if short else ""))
     for repairs in best(found).values():
-        plain = _time(repairs[rows.NONE]) if rows.NONE in repairs else ""
+        plain = None if short else _time(repairs[rows.NONE]) if rows.NONE in repairs else ""
         rivals = [entry for repair, entry in repairs.items() if repair in rows.RIVALS]
         ours = next((repair for repair in repairs if repair in rows.OURS), None)
         for repair, entry in repairs.items():
             if not short or repair in SHORT or repair == ours:
                 share = ratio(entry, rivals[0]) if rivals else ""
                 lines.append(_line(entry, f"**{repair}**" if repair == ours else repair, share, texts, plain))
-    if short:
-        time = header.index(HEADER[5])
-        lines = ["|".join(cell for place, cell in enumerate(line.split("|")) if place != time + 1) for line in lines]
     return "\n".join(lines)
 
 
@@ -110,15 +107,16 @@ def _time(entry: dict) -> str:
     return f"{values['of_dense']:.2f}" if values else ""
 
 
-def _line(entry: dict, repair: str, share: str, texts: Sequence[str], plain: str) -> str:
-    """One row; plain: the time of what has its shape, plain checkpoints of one number of layers being of one shape."""
+def _line(entry: dict, repair: str, share: str, texts: Sequence[str], plain: str | None) -> str:
+    """One row; plain: the time of what has its shape, plain checkpoints of one number of layers being of one shape; None: no
+    times."""
     scores = entry["scores"]
     perplexities = [f"{scores[label]:.1f}" for label in texts]
     accuracy = f"{scores[ACCURACY]:.1f}" if ACCURACY in scores else ""
     loaded = entry["records"].get("loadable", {}).get("details", {}).get("loaded_by", "")
     kind = "plain" if loaded.startswith("Transformers") else loaded
-    time = _time(entry) or (plain if kind == "plain" else "")
-    cells = (entry["sparsity"], repair, entry["selection"], *perplexities, share, accuracy, time, kind)
+    time = [] if plain is None else [_time(entry) or (plain if kind == "plain" else "")]
+    cells = (entry["sparsity"], repair, entry["selection"], *perplexities, share, accuracy, *time, kind)
     return "| " + " | ".join(cells) + " |"
 
 
