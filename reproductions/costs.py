@@ -32,6 +32,7 @@ FEW_ITEMS = 500  # of a test set that `sizes.ITEMS` does not count, roughly: wha
 # Tokens that training reads; a step of training costs three passes. Alpaca twice; C4's first shard; 5,000 windows.
 TRAINED = {"finetune": 2 * 50_000 * 110, "laco-posttrain": 160_000_000, "linearpatch-distilled": 5_000 * 2_048}
 TRAINED |= {"streamline-ffn": 5_000 * 2_048, "streamline-layer": 5_000 * 2_048}
+REFIT = 1.2  # passes: to the last refitted layer, and through each of these for each of its halves
 PARAMETERS = 1e9  # of a model that is not registered
 LOADING = 40_000  # reading a model's weights takes as long as so many tokens take on a GPU (16 GB at 1 GB/s)
 
@@ -69,6 +70,8 @@ def preparing(recipe: Recipe) -> float:
         return count * layers * _tokens(chosen.get("calibration") or recipe.calibration) * parameters(recipe.model)
     elif chosen.get("method") in ("iterative", "prunecomp", "prunecomp-metric"):
         passes = count / 2
+    if (recipe.repair or {}).get("method") == "refit" or chosen.get("method") == "least-left-refit":
+        passes += REFIT * (count if chosen.get("method") == "least-left-refit" else 1)
     trained = sum(3 * TRAINED.get((part or {}).get("method"), 0) for part in (recipe.repair, recipe.training))
     return passes * calibration(recipe) + trained * parameters(recipe.model)
 

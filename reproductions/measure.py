@@ -25,11 +25,13 @@ from common.recipe import PARTS, Recipe
 from common.remembered import remembering
 from common.standin import corpus as standin_corpus
 from common.steps import TrainedRepair
-from reproductions import benchmarks, memory, shape_measures, shapes, steps  # noqa: F401 - steps: those that recipes name
+from reproductions import benchmarks, costs, memory, shape_measures, shapes, steps  # noqa: F401 - steps: those that recipes name
 from reproductions.runner import Work
 
 # Pruned models of one table are held together up to this many bytes: a thousand stand-ins, ten models of 135 M, no larger.
 HELD_TOGETHER = 4e9
+# And as many as are prepared by so much work (`costs.preparing`), ten minutes on two cores: what a kill would lose.
+PREPARED_TOGETHER = 4e13
 # Above so many parameters a CPU takes days for a table: it has to be asked for by name.
 MOST_ON_CPU = 3e9
 # What a row of full test sets reads: nine tasks and three perplexities, in tokens (LLaMA-2's tokenizer).
@@ -39,7 +41,8 @@ TOKENS_OF_A_ROW = 2.5e6
 def held_together(recipe: Recipe) -> int:
     """How many models of a recipe's kind are measured side by side, so that evaluations share what their models share.
 
-    What was trained is measured alone, and at once: a kill during the next one's training would lose it.
+    What was trained, or chosen by a long search, is measured alone, and at once: a kill while the next one is prepared would
+    lose it.
     """
     if recipe.weights == shapes.WEIGHTS:
         return 1
@@ -50,7 +53,8 @@ def held_together(recipe: Recipe) -> int:
         size = models.parameters(recipe.model) * getattr(torch, recipe.dtype).itemsize
     except UserError:  # preparing it says so, in its cells
         return 1
-    return max(1, min(16, int(HELD_TOGETHER / size)))
+    most = HELD_TOGETHER / size, PREPARED_TOGETHER / max(costs.preparing(recipe), 1.0)
+    return max(1, int(min(16, *most)))
 
 
 def device_for(asked: str | None, dtype: str | None, work: Sequence[Work]) -> str:

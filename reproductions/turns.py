@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from common import locks
@@ -47,21 +48,21 @@ class Turns:
             self.release(self._recipes[key], benchmark)
 
     def next(self, work: Sequence[Work], measure) -> tuple[list[Work], list[Work]]:
-        """The first recipes of which cells are ours now, as many of one model as fit into memory, and what is left.
+        """The first recipes of which cells are ours now, of one model, as many as are to be held together; and what is left.
 
         What others are measuring goes to the end; what they have measured is left out.
         """
         held: list[Work] = []
         theirs: list[Work] = []
-        most = 1
+        filled = Fraction(0)
         for position, entry in enumerate(work):
-            full = len(held) == most or measure.held_together(entry.recipe) == 1
-            if held and (full or entry.recipe.model != held[0].recipe.model):
+            share = Fraction(1, measure.held_together(entry.recipe))
+            if held and (filled + share > 1 or entry.recipe.model != held[0].recipe.model):
                 return held, [*work[position:], *theirs]
             mine, others = self._lock(entry)
             if mine.benchmarks:
                 held.append(mine)
-                most = measure.held_together(held[0].recipe)
+                filled += share
             if others.benchmarks:
                 theirs.append(others)
         return held, theirs

@@ -168,6 +168,29 @@ def test_what_was_trained_is_measured_before_the_next_model_is_prepared(store):
     )
 
 
+@pytest.mark.parametrize(("pattern", "most"), [("?l?, refitted, 3 layers (ours)", 3), ("?l?, none", 4)])
+def test_what_takes_long_to_prepare_is_held_together_with_few(store, pattern, most):
+    """Of one row at four numbers of layers: refits make two groups, cuts alone are measured side by side."""
+    order = []
+
+    class Together(FakeMeasure):
+        def held_together(self, recipe):
+            return measure.held_together(recipe)
+
+        def prepare(self, recipe, **options):
+            order.append("prepared")
+            return super().prepare(recipe, **options)
+
+        def benchmark(self, prepared, name):
+            order.append("measured")
+            return super().benchmark(prepared, name)
+
+    subject = settings.of_model("smollm2-135m-instruct")
+    runner.run([registry.get("league")], store, subject, Together(), pattern=pattern)
+    groups = [len(list(steps)) for step, steps in itertools.groupby(order) if step == "prepared"]
+    assert max(groups) == most and sum(groups) == 4
+
+
 def test_a_failed_cell_is_recorded_and_tried_again(table, store):
     failing = FakeMeasure(["docstring_word@1"])
     assert runner.run([table], store, "standin", failing, pattern="Dense") == 1
