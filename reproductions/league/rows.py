@@ -6,7 +6,16 @@ from collections.abc import Iterator
 
 from reproductions.registry import Row
 from reproductions.settings import Subject, recipe
-from reproductions.shared import CALIBRATION, DISTILLING, PATCH, least_squares, lowest_bi, window
+from reproductions.shared import (
+    CALIBRATION,
+    DISTILLING,
+    PATCH,
+    least_squares,
+    lowest_bi,
+    pruner_ratio,
+    window,
+    without_training,
+)
 
 SHARES = ((3, 30), (5, 30), (7, 30), (9, 30))
 STANDIN_COUNTS = (2, 3, 4, 5)
@@ -46,6 +55,13 @@ TRAINED_PATCH, TRAINED_LAYER = "LinearPatch +FT (trained)", "LLM-Streamline(laye
 HALVES = "twice as many halves of layers"  # in the place of a repair's name
 SEARCHED = 4  # windows that a search by removing reads: about as many tokens as SLEB's lines of small models
 
+# What takes no whole layers: as many parameters from all of them, and attentions that become linear maps.
+SLICES, MAPS = "slices of all layers", "twice as many attentions"
+PRUNER, SLICEGPT, NBL = "LLM-Pruner", "SliceGPT", "NBL"
+BATCH = 10  # samples of LLM-Pruner's one batch, as in its paper
+# What a repair is measured against.
+TRAINING_FREE = (*RIVALS, HALVES, PRUNER, SLICEGPT, NBL)
+
 # What else the leaders calibrate on: another text, and other draws from both.
 OTHER_TEXT = {"paper": "ptb-validation", "standin": "standin-valid"}
 SEEDS = tuple(range(5))
@@ -84,6 +100,25 @@ def halves(count: int, calibration: dict) -> dict[str, dict]:
     }
 
 
+def others(count: int, layers: int, profile: str) -> dict[str, dict]:
+    """SLEB, on its own lines as in LinearPatch's tables, and pruning of which every layer keeps a part: name -> fields."""
+    calibration = BUDGET[profile]
+    found = {
+        name("SLEB", NONE): without_training("SLEB", count, profile),
+        name(SLICES, SLICEGPT): {
+            "selection": {"method": "slicegpt", "layers": count},
+            "calibration": calibration,
+        },
+        name(MAPS, NBL): {"selection": {"method": "nbl", "count": 2 * count}, "calibration": calibration},
+    }
+    if (ratio := pruner_ratio(count, layers)) is not None:
+        found[name(SLICES, PRUNER)] = {
+            "selection": {"method": "llm-pruner", "ratio": ratio},
+            "calibration": calibration | {"count": BATCH},
+        }
+    return found
+
+
 def trained(count: int, samples: int, learning_rate: float) -> dict[str, dict]:
     """LinearPatch's and LLM-Streamline's training on the budget's windows alone: name -> selection and repair."""
     training = {"samples": samples, "learning_rate": learning_rate}
@@ -102,6 +137,7 @@ def _fields(subject: Subject, count: int) -> Iterator[tuple[str, dict]]:
             yield name(selection, repair), {"selection": chosen} | ({"repair": step} if step else {}) | calibration
     for selection, chosen in halves(count, BUDGET[subject.profile]).items():
         yield name(selection, HALVES), {"selection": chosen} | calibration
+    yield from others(count, subject.layers, subject.profile).items()
     one_by_one = {"method": "least-left-refit", "count": count, "following": 3, "ridge": 1e-3}
     yield ONE_BY_ONE, {"selection": one_by_one} | calibration
     rate = DISTILLING[subject.size]["learning_rate"]  # as in LinearPatch's tables

@@ -15,7 +15,8 @@ from reproductions.settings import Subject
 
 PERPLEXITY, ACCURACY = "PPL AVG", "AVG"
 HEADER = ("Removed", "Repair", "after", "of the best rival's perplexity", "accuracy", "time of dense", "checkpoint")
-SHORT = (rows.NONE, "LinearPatch's A", rows.FACTOR, rows.REPLACEME, rows.GHOSTED)  # and the best of ours
+# The best of ours, and:
+SHORT = (rows.NONE, "LinearPatch's A", rows.FACTOR, rows.REPLACEME, rows.GHOSTED, rows.PRUNER, rows.SLICEGPT)
 
 
 def entries(store: Store, subject: Subject, target: str = "league") -> list[dict]:
@@ -66,7 +67,7 @@ def leads(found: Sequence[dict]) -> list[tuple[str, str, str, list[str]]]:
     told = []
     for sparsity, repairs in best(found).items():
         ours = next((entry for repair, entry in repairs.items() if repair in rows.OURS), None)
-        rivals = [repair for repair in repairs if repair in rows.RIVALS]
+        rivals = [repair for repair in repairs if repair in rows.TRAINING_FREE]
         if ours is None or not rivals:
             continue
         order = list(repairs)
@@ -86,7 +87,7 @@ def table(found: Sequence[dict], texts: Sequence[str], short: bool = False) -> s
         lines.append(_line(dense | {"selection": ""}, "dense", "", texts, None if short else ""))
     for repairs in best(found).values():
         plain = None if short else _time(repairs[rows.NONE]) if rows.NONE in repairs else ""
-        rivals = [entry for repair, entry in repairs.items() if repair in rows.RIVALS]
+        rivals = [entry for repair, entry in repairs.items() if repair in rows.TRAINING_FREE]
         ours = next((repair for repair in repairs if repair in rows.OURS), None)
         for repair, entry in repairs.items():
             if not short or repair in SHORT or repair == ours:

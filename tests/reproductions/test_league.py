@@ -26,16 +26,19 @@ def test_every_repair_stands_after_every_selection_at_every_number_on_one_budget
         layers = settings.subject(subject).layers
         for count, selection, repair in itertools.product(counts, rows.selections(1), rows.REPAIRS):
             assert (f"{count}/{layers}", rows.name(selection, repair)) in names
-        budgets = {str(row.recipe.calibration) for row in found if not row.dense}
+        own = rows.name(rows.SLICES, rows.PRUNER), rows.name("SLEB", rows.NONE), "Dense"
+        budgets = {str(row.recipe.calibration) for row in found if row.method not in own}
         assert len(budgets) == 1
-        assert len({row.recipe.hash for row in found}) == len(found) == 1 + 4 * (6 * len(rows.REPAIRS) + 4 + 3)
+        assert len({row.recipe.hash for row in found}) == len(found) == 1 + 4 * (6 * len(rows.REPAIRS) + 4 + 4 + 3)
     assert TABLE.rows("paper") == []
 
 
 def test_its_rows_are_those_of_linearpatchs_table_where_they_say_the_same():
-    others = {row.recipe.hash for row in registry.get("table5-linearpatch").rows("standin")}
+    tables = (registry.get(f"table{number}-linearpatch") for number in (1, 5))
+    others = {row.recipe.hash for table in tables for row in table.rows("standin")}
     shared = {row.method for row in TABLE.rows("standin") if row.recipe.hash in others}
-    assert {rows.name("[L]", rows.REFIT), rows.name("[S]", "LinearPatch's A"), "Dense"} <= shared
+    wanted = {rows.name("SLEB", rows.NONE), rows.name("[L]", rows.REFIT), rows.name("[S]", "LinearPatch's A"), "Dense"}
+    assert wanted <= shared
 
 
 @pytest.mark.parametrize(
@@ -47,6 +50,8 @@ def test_its_rows_are_those_of_linearpatchs_table_where_they_say_the_same():
         (rows.name("set of least left (ours)", rows.REFIT), "Transformers, vLLM, llama.cpp", True),
         (rows.ONE_BY_ONE, "Transformers, vLLM, llama.cpp", True),
         (rows.name("LLM-Drop", rows.HALVES), "this project", False),
+        (rows.name(rows.SLICES, rows.SLICEGPT), "this project", False),
+        (rows.name(rows.MAPS, rows.NBL), "this project", False),
     ],
 )
 def test_a_row_says_what_it_cost_and_what_loads_it(method, loader, repaired, make_tiny):
@@ -55,8 +60,9 @@ def test_a_row_says_what_it_cost_and_what_loads_it(method, loader, repaired, mak
     row = next(row for row in TABLE.rows("standin") if row.method == method and row.sparsity == "2/16")
     context = around(make_tiny("llama"), windows=ids, selection=row.recipe.selection, repair=row.recipe.repair)
     carry_out(context)
-    assert len(context.model.model.layers) == 4 or method.endswith(rows.HALVES)
-    assert len(present(context.model)) == 8
+    whole = not method.endswith((rows.HALVES, rows.SLICEGPT, rows.NBL))
+    assert len(context.model.model.layers) == (4 if whole else 6)
+    assert not whole or len(present(context.model)) == 8
     asked = {column.label: column for column in TABLE.columns_for(settings.STANDIN)}
     values = {}
     for label in ("calibration tokens", "seconds", "loaded by"):
