@@ -29,8 +29,10 @@ READS = tuple(PROTOCOLS[name].corpus for name in TEXTS["paper"][0])
 ALPHAS = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.5, 1.7)
 # For one factor over every cut: fewer, wider apart; the optimum is read off a parabola.
 FACTORS = (0.85, 1.0, 1.15, 1.3, 1.5, 1.75)
-# C x C moments of so many cuts are held at a time; of a wide model only some cuts are looked at.
-CUTS_AT_A_TIME, WIDE, FEW_CUTS = 4, 1024, 6
+# Of models wider than MANY_CUTS, whose cuts take hours on a CPU, some are looked at; wider than WIDE, C x C moments of few
+# cuts are held at a time.
+MANY_CUTS, FEW_CUTS = 512, 8
+WIDE, CUTS_AT_A_TIME = 1024, 4
 
 
 def _text(context: Context) -> Tensor:
@@ -156,13 +158,13 @@ def cuts(context: Context, argument: str) -> tuple[dict, dict, dict]:
 
     values: how far predictions are off, as mean |log(prediction / best)|; the share of cuts at which matching magnitudes
     (A) and the least-squares matrix lower perplexity, and at which the error that A leaves tells whether it does (less
-    than doing nothing leaves: it helps). details: a row per cut. Of models wider than WIDE only FEW_CUTS windows, evenly
-    spread.
+    than doing nothing leaves: it helps). details: a row per cut. Of models wider than MANY_CUTS only FEW_CUTS windows,
+    evenly spread.
     """
     count, layers = context.recipe.selection["count"], context.decoder.num_layers
     starts = list(range(1, layers - count))
-    if context.decoder.hidden_size > WIDE:
-        starts = [starts[round(i * (len(starts) - 1) / (FEW_CUTS - 1))] for i in range(FEW_CUTS)]
+    if context.decoder.hidden_size > MANY_CUTS:
+        starts = sorted({starts[round(i * (len(starts) - 1) / (FEW_CUTS - 1))] for i in range(FEW_CUTS)})
     windows = [(start, start + count) for start in starts]
     ids, rows = _text(context), []
     at_a_time = CUTS_AT_A_TIME if context.decoder.hidden_size > WIDE else len(windows)

@@ -117,7 +117,7 @@ TABLES = [
         "by token cosine; UIDL: by the angle of the last token; LoRP: clusters of alike layers; of least left: ours, by "
         "what a repair in closed form cannot make good. Halves of layers: attentions and MLPs in one ranking, none "
         "repaired, by LLM-Drop, EntroDrop, BlockPruner and FinerCut, the last two on the first four windows. SLEB "
-        "reads its own lines. Slices of all layers: as many parameters as those layers have, by LLM-Pruner (from the first ten "
+        "reads its own lines. Slices of all layers: as many parameters as those layers have, by LLM-Pruner (the first ten "
         "windows) and SliceGPT; the attentions that NBL turns into linear maps have fewer. Time "
         "of dense: of a pass over windows of 512 tokens, as a share of the dense model's on the same machine. Calibration "
         "tokens and seconds are the repair's, seconds those of the run that measured it: what other rows of that run had "
