@@ -1,7 +1,9 @@
 """Two models on the same items: how far apart they are beyond chance.
 
 Items are drawn again, with replacement, the same ones for every model (Efron, 1979; paired: Koehn, 2004), so that what both
-find hard cancels in their difference. Each replicate is a vector of how often every item was drawn.
+find hard cancels in their difference. Each replicate is a vector of how often every item was drawn. Of few items such
+replicates are too close together; they are spread about the mean as Student's t is (the expanded percentile interval of
+Hesterberg, 2015).
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import zlib
 from functools import lru_cache
 
 import numpy as np
+from scipy.special import ndtri, stdtrit
 
 REPLICATES = 2000
 LEVEL = 0.95
@@ -35,11 +38,22 @@ def draws(name: str, items: int) -> np.ndarray:
     return found
 
 
+def spread(items: int) -> float:
+    """By how much the replicates of a mean of so many items are spread about it, so that the LEVEL of them spans as much as
+    Student's interval does: 1.005 for 500 items, 1.08 for 24."""
+    if items < 2:
+        return 1.0
+    quantile = 0.5 + LEVEL / 2
+    return math.sqrt(items / (items - 1)) * float(stdtrit(items - 1, quantile) / ndtri(quantile))
+
+
 def resampled_means(name: str, outcomes: np.ndarray) -> np.ndarray:
-    """[REPLICATES] means of the outcomes [items] of one model on the data called `name`; other models: the same draws."""
+    """[REPLICATES] means of the outcomes [items] of one model on the data called `name`, spread about their mean; other
+    models: the same draws."""
     drawn, values = draws(name, len(outcomes)), np.asarray(outcomes, np.float64)
-    step = max(1, _AT_ONCE // len(values))
-    return np.concatenate([drawn[i : i + step] @ values for i in range(0, REPLICATES, step)]) / len(values)
+    step, mean = max(1, _AT_ONCE // len(values)), values.mean()
+    means = np.concatenate([drawn[i : i + step] @ values for i in range(0, REPLICATES, step)]) / len(values)
+    return mean + spread(len(values)) * (means - mean)
 
 
 def normal_means(name: str, value: float, error: float) -> np.ndarray:

@@ -19,7 +19,8 @@ def test_a_replicate_draws_as_many_items_as_there_are_and_the_same_for_every_mod
     assert drawn.mean() == 1 and abs(drawn.var() - (1 - 1 / 37)) < 0.02  # multinomial
     assert not np.array_equal(paired.draws("another task", 37), drawn)
     values = np.arange(37.0)
-    assert np.allclose(paired.resampled_means("task", values), drawn @ values / 37)
+    wide = stats.t.ppf(0.975, 36) / stats.norm.ppf(0.975) * np.sqrt(37 / 36)
+    assert np.allclose(paired.resampled_means("task", values) - 18, wide * (drawn @ values / 37 - 18))
     assert np.allclose(paired.resampled_means("task", values + 5) - paired.resampled_means("task", values), 5)
 
 
@@ -36,6 +37,18 @@ def test_the_interval_is_a_naive_bootstraps():
     spread = np.std(two.astype(float) - one) / 20
     assert found[0] == pytest.approx(naive[50], abs=0.25 * spread)
     assert found[1] == pytest.approx(naive[1949], abs=0.25 * spread)
+
+
+def test_of_few_items_the_interval_is_students():
+    """24 windows: as wide as the t interval, and 95 % of those of simulated means hold the mean."""
+    rng, inside, widths = np.random.default_rng(0), 0, []
+    for _ in range(400):
+        values = rng.standard_normal(24)
+        low, high = paired.interval(paired.resampled_means("t", values))
+        inside += low <= 0 <= high
+        widths.append((high - low) / (2 * stats.t.ppf(0.975, 23) * stats.sem(values)))
+    assert np.mean(widths) == pytest.approx(1, abs=0.03)
+    assert 365 <= inside <= 393  # 380 expected, standard deviation 4.4
 
 
 def test_the_interval_holds_the_known_difference_as_often_as_it_says():
