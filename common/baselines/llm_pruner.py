@@ -35,26 +35,26 @@ def prune(
     ids: Tensor,
     ratio: float,
     *,
+    of_channels: float | None = None,
     first: int = FIRST,
     last: int = LAST,
     progress: bool = False,
 ) -> dict:
     """Take ``ratio`` of the heads and channels out of all layers but the ``first`` and the ``last``, in place.
 
-    ids: the batch's tokens [samples, tokens]; the paper takes 10 x 64. Returns the layers and all layers' widths afterwards.
+    ids: the batch's tokens [samples, tokens]; the paper takes 10 x 64. of_channels: another share of the channels. Returns
+    the layers and all layers' widths afterwards.
 
     Raises:
-        UserError: a ratio outside 0..1, or no layer between the first and the last that are spared.
+        UserError: a share outside 0..1, or no layer between the first and the last that are spared.
     """
     streaming.refuse(model, "LLM-Pruner")
     decoder = Decoder(model)
     layers = decoder.num_layers
-    if not 0 < ratio < 1:
-        raise UserValueError(f"LLM-Pruner takes a share of each layer, 0 < ratio < 1, not {ratio}")
-    if first < 0 or last < 0 or first + last >= layers:
-        raise UserValueError(
-            f"LLM-Pruner spares the first {first} and the last {last} layers, but the model has {layers}; spare fewer"
-        )
+    for share in (ratio, ratio if of_channels is None else of_channels):
+        if not 0 < share < 1:
+            raise UserValueError(f"LLM-Pruner takes a share of each layer, 0 < ratio < 1, not {share}")
+    _check_spared(layers, first, last)
     if len(present(model)) < 2 * layers:
         raise UserValueError(
             "LLM-Pruner prunes whole layers' heads and channels; prune before taking halves of layers out"
@@ -65,7 +65,7 @@ def prune(
     def choose(layer: int, weights: dict[str, Tensor], gradients: dict[str, Tensor | None]) -> None:
         if layer in chosen:
             found = scores(decoder.layers[layer], weights, gradients)
-            kept[layer] = tuple(map(highest, found, left(decoder.layers[layer], ratio)))
+            kept[layer] = tuple(map(highest, found, left(decoder.layers[layer], ratio, of_channels)))
 
     taylor(decoder, ids, norms=False, micro_batch=len(ids), visit=choose, progress=progress)
     for layer, (heads, inner) in kept.items():
@@ -75,11 +75,41 @@ def prune(
     return {"layers": list(chosen), "widths": widths(model)}
 
 
-def left(layer: nn.Module, ratio: float) -> tuple[int, int]:
+def _check_spared(layers: int, first: int, last: int) -> None:
+    if first < 0 or last < 0 or first + last >= layers:
+        raise UserValueError(
+            f"LLM-Pruner spares the first {first} and the last {last} layers, but the model has {layers}; spare fewer"
+        )
+
+
+def as_layers(model: nn.Module, count: int, *, first: int = FIRST, last: int = LAST) -> tuple[float, float]:
+    """(ratio, of_channels) with which as many parameters go as ``count`` layers have (ours).
+
+    Of the heads as large a part as that is of the layers that are not spared, rounded as ever; channels make up for the rest.
+
+    Raises:
+        UserError: the layers that are not spared have no more than that.
+    """
+    layers = Decoder(model).layers
+    _check_spared(len(layers), first, last)
+    pruned, layer = len(layers) - first - last, layers[first]
+    wanted = count / pruned
+    if 0 < wanted < 1:
+        attention, mlp = (sum(p.numel() for p in part.parameters()) for part in (layer.self_attn, layer.mlp))
+        heads = 1 - left(layer, wanted)[0] / key_heads(layer)
+        of_channels = (wanted * sum(p.numel() for p in layer.parameters()) - heads * attention) / mlp
+        if 0 < of_channels < 1:
+            return wanted, of_channels
+    raise UserValueError(
+        f"LLM-Pruner cannot take as many parameters as {count} layers have out of {pruned} layers; take fewer or spare fewer"
+    )
+
+
+def left(layer: nn.Module, ratio: float, of_channels: float | None = None) -> tuple[int, int]:
     """The key heads and the channels that a layer keeps."""
     heads, inner = key_heads(layer), channels(layer)
     size = layer.self_attn.head_dim
-    stay = inner - removed(inner, ratio)
+    stay = inner - removed(inner, ratio if of_channels is None else of_channels)
     if hasattr(layer.mlp, "experts"):
         stay += -stay % EXPERT_STEP
     return max(heads - removed(heads * size, ratio) // size, 1), max(stay, 1)

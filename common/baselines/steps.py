@@ -21,17 +21,25 @@ from common.surgery import remove_layers
 class LlmPruner(Pruning):
     """LLM-Pruner: a share of every layer's heads and MLP channels, but for the first and the last layers.
 
-    The recipe's calibration is the one batch whose gradients tell what matters. first, last: layers spared, None: 4 and 2.
+    The recipe's calibration is the one batch whose gradients tell what matters. How much, by one of these. ratio: of each
+    layer's heads and channels. layers: as many parameters as so many layers have, channels making up for whole heads. first,
+    last: layers spared, None: 4 and 2.
     """
 
-    ratio: float
+    ratio: float | None = None
+    layers: int | None = None
     first: int | None = None
     last: int | None = None
 
     def apply(self, context: Context) -> None:
+        if (self.ratio is None) == (self.layers is None):
+            raise UserError("LLM-Pruner takes one of ratio and layers; give exactly one")
         spared = {name: value for name in ("first", "last") if (value := getattr(self, name)) is not None}
-        options = spared | {"progress": context.progress}
-        report = llm_pruner.prune(context.model, context.windows(), self.ratio, **options)
+        ratio, of_channels = self.ratio, None
+        if self.layers is not None:
+            ratio, of_channels = llm_pruner.as_layers(context.model, self.layers, **spared)
+        options = spared | {"of_channels": of_channels, "progress": context.progress}
+        report = llm_pruner.prune(context.model, context.windows(), ratio, **options)
         context.details |= {"removed": [], "sliced": report}
 
 

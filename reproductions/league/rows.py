@@ -105,17 +105,12 @@ def others(count: int, layers: int, profile: str) -> dict[str, dict]:
     calibration = BUDGET[profile]
     found = {
         name("SLEB", NONE): without_training("SLEB", count, profile),
-        name(SLICES, SLICEGPT): {
-            "selection": {"method": "slicegpt", "layers": count},
-            "calibration": calibration,
-        },
+        name(SLICES, SLICEGPT): {"selection": {"method": "slicegpt", "layers": count}, "calibration": calibration},
         name(MAPS, NBL): {"selection": {"method": "nbl", "count": 2 * count}, "calibration": calibration},
     }
-    if (ratio := pruner_ratio(count, layers)) is not None:
-        found[name(SLICES, PRUNER)] = {
-            "selection": {"method": "llm-pruner", "ratio": ratio},
-            "calibration": calibration | {"count": BATCH},
-        }
+    if pruner_ratio(count, layers) is not None:
+        sliced = {"selection": {"method": "llm-pruner", "layers": count}, "calibration": calibration | {"count": BATCH}}
+        found[name(SLICES, PRUNER)] = sliced
     return found
 
 

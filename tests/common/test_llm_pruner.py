@@ -174,3 +174,27 @@ def test_the_step_in_a_recipe_prunes_by_the_recipes_tokens(tiny_llama):
     carry_out(found)
     assert torch.equal(logits(tiny_llama), logits(expected))
     assert found.removed == [] and found.details["sliced"]["layers"] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_as_many_parameters_go_as_layers_have(tiny_llama, count):
+    """To a channel of every pruned layer; heads go whole, as many as the official rounding says."""
+    before = sum(p.numel() for p in tiny_llama.parameters())
+    layer = sum(p.numel() for p in tiny_llama.model.layers[0].parameters())
+    channel = 3 * tiny_llama.config.hidden_size
+    selection = {"method": "llm-pruner", "layers": count, "first": 1, "last": 1}
+    carry_out(around(tiny_llama, windows=IDS, selection=selection))
+    gone = before - sum(p.numel() for p in tiny_llama.parameters())
+    assert 0 <= gone - count * layer < 4 * channel
+    assert {found["key_heads"] for found in widths(tiny_llama)[1:5]} == {2 - (count == 2)}
+
+
+def test_more_than_there_is_cannot_go(tiny_llama):
+    for selection, message in (
+        ({"layers": 4}, "as 4 layers have out of 4 layers; take fewer or spare fewer"),
+        ({"layers": 1, "ratio": 0.5}, "exactly one"),
+        ({}, "exactly one"),
+    ):
+        found = around(tiny_llama, windows=IDS, selection={"method": "llm-pruner", "first": 1, "last": 1} | selection)
+        with pytest.raises(UserError, match=message):
+            carry_out(found)
