@@ -51,7 +51,8 @@ class track(Generic[Item]):  # noqa: N801 - used like range
             leave=leave,
             disable=not shown or self.lines,
         )
-        self.started = self.said = time.monotonic()
+        self.started = time.monotonic()
+        self.said: float | None = None
 
     def __iter__(self) -> Iterator[Item]:
         with self:
@@ -69,24 +70,32 @@ class track(Generic[Item]):  # noqa: N801 - used like range
         """The bar is done with."""
         self.bar.close()
 
-    def note(self, text: str) -> None:
-        """What there is to know of the present step; stands behind the bar, or in the step's line."""
+    def note(self, text: str, *, say: bool = False) -> None:
+        """What there is to know of the present step; stands behind the bar, or in the step's line.
+
+        say: before a step that may be long: a line at once, unless there was one just now.
+        """
         self.text = text
         self.bar.set_postfix_str(text)
+        if say:
+            self._say(first=self.said is None)
 
     def update(self, steps: int = 1) -> None:
         """So many steps more are done."""
         self.count += steps
         self.bar.update(steps)
+        self._say()
+
+    def _say(self, first: bool = False) -> None:
         now = time.monotonic()
-        if self.lines and now - self.said >= (MOMENT if self.each else MINUTE):
+        if self.lines and (first or now - (self.said or self.started) >= (MOMENT if self.each else MINUTE)):
             self.said = now
             print(self._line(now - self.started), file=sys.stderr, flush=True)
 
     def _line(self, elapsed: float) -> str:
         of = f" of {self.total:,}" if self.total else ""
         parts = [f"{self.what}: {self.unit} {self.count:,}{of}", self.text, f"{clock(elapsed)} elapsed"]
-        if self.total and self.count < self.total:
+        if self.total and self.initial < self.count < self.total:
             left = elapsed / (self.count - self.initial) * (self.total - self.count)
             parts.append(f"about {clock(left)} left")
         return ", ".join(part for part in parts if part)

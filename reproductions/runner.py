@@ -5,15 +5,13 @@ from __future__ import annotations
 import errno
 import fnmatch
 import logging
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tqdm import tqdm
-
 from common import results
 from common.errors import NoData, UserError, unknown
+from common.progress import track
 from common.results import Recipe, Record, Store
 from reproductions import settings
 from reproductions.registry import Row, Table
@@ -182,13 +180,14 @@ def measured(
     work = _without(work if force else _unknown(work, store), store, lacking, shared)
     total = sum(len(w.benchmarks) for w in work)
     told: set[str] = set()  # one reason can stop every cell of a model: say it once
-    with turns, tqdm(total=total, unit="cell", disable=not sys.stderr.isatty()) as bar:
+    with turns, track(None, "measuring", total=total, unit="cell", each=True) as bar:
         others = 0
         while work:
             # Models that are held together answer each benchmark one after the other: what they share is computed once.
             held, work = turns.next(work, measure)
-            bar.update(turns.done - others)
-            others = turns.done
+            if turns.done > others:
+                bar.update(turns.done - others)
+                others = turns.done
             if not held and work:
                 if not wait:
                     break
@@ -199,7 +198,7 @@ def measured(
                 for entry, (prepared, problem, preparing) in zip(held, ready, strict=True):
                     if benchmark not in entry.benchmarks:
                         continue
-                    bar.set_description(entry.title)
+                    bar.note(f"{entry.title}, {benchmark}")
                     record, items = _cell(entry, benchmark, measure, prepared, problem, shared | preparing)
                     store.put(record, entry.recipe, items)
                     turns.release(entry.recipe, benchmark)
@@ -257,9 +256,9 @@ def _cell(
     return _record(entry.recipe, benchmark, prepared, outcome, problem, provenance)
 
 
-def _prepared(entry: Work, measure, device: str, force: bool, bar: tqdm) -> tuple[object | None, Problem | None, dict]:
+def _prepared(entry: Work, measure, device: str, force: bool, bar: track) -> tuple[object | None, Problem | None, dict]:
     """A recipe's model, or why there is none, and the seconds that took, as its records name them."""
-    bar.set_description(entry.title)
+    bar.note(f"preparing {entry.title}", say=True)
     started = time.perf_counter()
     prepared, problem = _attempt(lambda: measure.prepare(entry.recipe, device=device, progress=True, force=force))
     return prepared, problem, {"preparing_seconds": time.perf_counter() - started}

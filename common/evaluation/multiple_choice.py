@@ -20,7 +20,6 @@ from collections.abc import Sequence
 import torch
 from lm_eval.models.huggingface import HFLM
 from torch import Tensor
-from tqdm import tqdm
 
 from common.decoder import SLIDING, Decoder
 from common.errors import UserError
@@ -28,6 +27,7 @@ from common.evaluation import prefix_store
 from common.evaluation.targets import target_scores
 from common.evaluation.trees import MIN_SHARED, Tree, cheapest_cuts, grow
 from common.evaluation.workers import side_by_side
+from common.progress import track
 
 log = logging.getLogger(__name__)
 
@@ -64,14 +64,16 @@ class SharedContextLM(HFLM):
         self.layers_saved = 0
         self.layers_run = 0
         self._encodings: dict[str, list[int]] = {}
+        self._shown = False
 
     def loglikelihood(self, requests, disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """As in lm-eval: (log-likelihood, whether greedy decoding would say it) of each request's continuation."""
         self._encodings = self._encoded([request.args for request in requests])
+        self._shown = not disable_tqdm  # lm-eval's own bar, while it tokenises, is for terminals alone
         try:
             return super().loglikelihood(requests, disable_tqdm=disable_tqdm or _silent())
         finally:
-            self._encodings = {}
+            self._encodings, self._shown = {}, False
 
     def _encoded(self, pairs: Sequence[tuple[str, str]]) -> dict[str, list[int]]:
         """The token ids of every text that lm-eval encodes for pairs of context and continuation, each once.
@@ -121,7 +123,7 @@ class SharedContextLM(HFLM):
         batches = self._batches(trees)
         self._body.ahead(batches, self._fed)
         with (
-            tqdm(total=len(requests), desc="scoring choices", disable=disable_tqdm or _silent()) as bar,
+            track(None, "scoring", total=len(requests), unit="choice", shown=self._shown or not disable_tqdm) as bar,
             side_by_side(lambda batch: self._score(batch, requests), batches, self.device) as results,
         ):
             for batch, (found, head_rows) in zip(batches, results, strict=True):

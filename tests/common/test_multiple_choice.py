@@ -9,6 +9,7 @@ import torch
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
+from common import progress
 from common.errors import UserError
 from common.evaluation import multiple_choice
 from common.evaluation.multiple_choice import SharedContextLM
@@ -196,3 +197,16 @@ def test_unknown_architecture_is_refused(tiny_llama, tiny_tokenizer):
     tiny_llama.config.model_type = "mamba"
     with pytest.raises(UserError, match="'mamba' is not supported; supported: gemma2"):
         SharedContextLM(tiny_llama, tiny_tokenizer)
+
+
+def test_off_a_terminal_scoring_says_how_far_it_is(tiny_llama, tiny_tokenizer, monkeypatch, capsys):
+    """Lines for a log, no bar of lm-eval's among them; nothing where it is not to be shown."""
+    monkeypatch.setattr(progress, "MINUTE", 0.0)
+    lm = SharedContextLM(tiny_llama, tiny_tokenizer, batch_size=1)
+    lm.loglikelihood(requests(1))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines and all(line.startswith("scoring: choice ") for line in lines)
+    count = f"{len(requests(1)):,}"
+    assert lines[-1].startswith(f"scoring: choice {count} of {count}, ")
+    lm.loglikelihood(requests(1), disable_tqdm=True)
+    assert capsys.readouterr().err == ""

@@ -37,6 +37,21 @@ def test_a_line_a_step_with_what_is_known_of_it(time, capsys):
     ]
 
 
+def test_what_may_take_long_is_said_before_it_begins(time, capsys):
+    """At once the first time, later unless a line was written just before."""
+    bar = track(None, "measuring", total=2, unit="cell", each=True)
+    bar.note("preparing one", say=True)
+    time.now += 1
+    bar.note("preparing two", say=True)
+    time.now += 60
+    bar.note("two, piqa")
+    bar.update()
+    assert capsys.readouterr().err.splitlines() == [
+        "measuring: cell 0 of 2, preparing one, 0:00 elapsed",
+        "measuring: cell 1 of 2, two, piqa, 1:01 elapsed, about 1:01 left",
+    ]
+
+
 def test_a_line_a_minute_of_short_steps_and_none_of_short_work(time, capsys):
     for _ in track(range(200), "calibration", unit="batch"):
         time.now += 1
