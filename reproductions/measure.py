@@ -30,7 +30,7 @@ from reproductions.runner import Work
 
 # Pruned models of one table are held together up to this many bytes: a thousand stand-ins, ten models of 135 M, no larger.
 HELD_TOGETHER = 4e9
-# And as many as are prepared by so much work (`costs.preparing`), ten minutes on two cores: what a kill would lose.
+# And as many as are prepared by so many tokens times parameters, ten minutes on two cores: what a kill would lose.
 PREPARED_TOGETHER = 4e13
 # Above so many parameters a CPU takes days for a table: it has to be asked for by name.
 MOST_ON_CPU = 3e9
@@ -50,11 +50,12 @@ def held_together(recipe: Recipe) -> int:
     try:
         if recipe.training or iterative or isinstance(recipe.step("repair"), TrainedRepair):
             return 1
-        size = models.parameters(recipe.model) * getattr(torch, recipe.dtype).itemsize
+        parameters = models.parameters(recipe.model)
     except UserError:  # preparing it says so, in its cells
         return 1
-    most = HELD_TOGETHER / size, PREPARED_TOGETHER / max(costs.preparing(recipe), 1.0)
-    return max(1, int(min(16, *most)))
+    tokens = costs.preparing(recipe) / costs.parameters(recipe.model)
+    size = parameters * getattr(torch, recipe.dtype).itemsize
+    return max(1, int(min(16, HELD_TOGETHER / size, PREPARED_TOGETHER / max(tokens * parameters, 1.0))))
 
 
 def device_for(asked: str | None, dtype: str | None, work: Sequence[Work]) -> str:

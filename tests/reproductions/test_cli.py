@@ -168,9 +168,16 @@ def test_what_was_trained_is_measured_before_the_next_model_is_prepared(store):
     )
 
 
-@pytest.mark.parametrize(("pattern", "most"), [("?l?, refitted, 3 layers (ours)", 3), ("?l?, none", 4)])
-def test_what_takes_long_to_prepare_is_held_together_with_few(store, pattern, most):
-    """Of one row at four numbers of layers: refits make two groups, cuts alone are measured side by side."""
+@pytest.mark.parametrize(
+    ("model", "pattern", "most"),
+    [
+        ("smollm2-135m-instruct", "?l?, refitted, 3 layers (ours)", 3),
+        ("smollm2-135m-instruct", "?l?, none", 4),
+        ("standin", "?l?, refitted, 3 layers (ours)", 4),
+    ],
+)
+def test_what_takes_long_to_prepare_is_held_together_with_few(store, model, pattern, most):
+    """Of one row at four numbers of layers: refits make two groups; cuts alone, and small models, are measured side by side."""
     order = []
 
     class Together(FakeMeasure):
@@ -185,8 +192,7 @@ def test_what_takes_long_to_prepare_is_held_together_with_few(store, pattern, mo
             order.append("measured")
             return super().benchmark(prepared, name)
 
-    subject = settings.of_model("smollm2-135m-instruct")
-    runner.run([registry.get("league")], store, subject, Together(), pattern=pattern)
+    runner.run([registry.get("league")], store, settings.subject(settings.of_model(model)), Together(), pattern=pattern)
     groups = [len(list(steps)) for step, steps in itertools.groupby(order) if step == "prepared"]
     assert max(groups) == most and sum(groups) == 4
 
