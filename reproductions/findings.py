@@ -201,7 +201,10 @@ def _league(store: Store) -> str:
         )
         + f" Whether it is below each rival on every text by itself: {verdicts(league, 'each text by itself')}."
         + f" Whether it retains more of the questions than every rival: {verdicts(league, 'than every rival')}; "
-        f"than no repair: {verdicts(league, 'than no repair')}."
+        f"than no repair: {verdicts(league, 'than no repair')}. Whether it is better than what takes a part of every layer "
+        "instead, as many parameters (LLM-Pruner, SliceGPT): by perplexity "
+        f"{verdicts(league, 'lower perplexity than what takes')}; by the questions retained "
+        f"{verdicts(league, 'retains more than what takes')}."
     )
 
 

@@ -59,8 +59,8 @@ SEARCHED = 4  # windows that a search by removing reads: about as many tokens as
 SLICES, MAPS = "slices of all layers", "twice as many attentions"
 PRUNER, SLICEGPT, NBL = "LLM-Pruner", "SliceGPT", "NBL"
 BATCH = 10  # samples of LLM-Pruner's one batch, as in its paper
-# What a repair is measured against.
-TRAINING_FREE = (*RIVALS, HALVES, PRUNER, SLICEGPT, NBL)
+# What a repair is measured against: as many parameters gone, no training.
+TRAINING_FREE = (*RIVALS, HALVES, PRUNER, SLICEGPT)
 
 # What else the leaders calibrate on: another text, and other draws from both.
 OTHER_TEXT = {"paper": "ptb-validation", "standin": "standin-valid"}

@@ -177,7 +177,7 @@ def test_what_was_trained_is_measured_before_the_next_model_is_prepared(store):
     ],
 )
 def test_what_takes_long_to_prepare_is_held_together_with_few(store, model, pattern, most):
-    """Of one row at four numbers of layers: refits make two groups; cuts alone, and small models, are measured side by side."""
+    """Of one row at four numbers of layers: refits make two groups; cuts alone and small models are side by side."""
     order = []
 
     class Together(FakeMeasure):
