@@ -14,6 +14,8 @@ from figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, caption,
 COLUMN = "PPL AVG"
 MOST = 10  # lines; "none" is one of them
 NONE = "none"
+SLICES = "slices of all layers"
+FEWER_GONE = ("NBL",)  # takes fewer parameters than the layers have that the others remove
 LABEL_WIDTH = 90  # characters; longer labels are wrapped
 _LOOKS = [(c, m) for m in ("-", "--") for c in (BLUE, VERMILION, GREEN, ORANGE, PURPLE)]
 _MARKS = "os^Dv"
@@ -66,15 +68,18 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
 def best(entries: list[dict]) -> dict[str, list[dict]]:
     """Repair -> by layers removed its entry of lowest perplexity, whatever the choice of layers; the best at the end first.
 
-    At most MOST repairs: those measured at most numbers of layers, of these the lowest, and "none".
+    At most MOST repairs: those measured at most numbers of layers, of these the lowest, and "none"; no single points where
+    there are lines.
     """
     found: dict[str, dict[int, dict]] = {}
     for entry in entries:
-        if not entry["dense"]:
+        if not entry["dense"] and _parts(entry)[1] not in FEWER_GONE:
             by_count, count = found.setdefault(_parts(entry)[1], {}), _removed(entry)
             if count not in by_count or entry["scores"][COLUMN] < by_count[count]["scores"][COLUMN]:
                 by_count[count] = entry
     lines = {repair: [by_count[count] for count in sorted(by_count)] for repair, by_count in found.items()}
+    if any(len(points) > 1 for points in lines.values()):
+        lines = {repair: points for repair, points in lines.items() if len(points) > 1}
     ranked = sorted(lines, key=lambda repair: (repair != NONE, -len(lines[repair]), _level(lines[repair])))
     kept = sorted(ranked[:MOST], key=lambda repair: (-_removed(lines[repair][-1]), lines[repair][-1]["scores"][COLUMN]))
     return {repair: lines[repair] for repair in kept}
@@ -93,7 +98,8 @@ def _label(repair: str, entries: list[dict]) -> str:
         by_selection.setdefault(_parts(entry)[0], []).append(str(_removed(entry)))
     whole = len(by_selection) == 1
     chosen = "; ".join(name + ("" if whole else f" at {', '.join(at)}") for name, at in by_selection.items())
-    return textwrap.fill(f"{'no repair' if repair == NONE else repair}, after {chosen}", LABEL_WIDTH)
+    after = "" if chosen == SLICES else "after "
+    return textwrap.fill(f"{'no repair' if repair == NONE else repair}, {after}{chosen}", LABEL_WIDTH)
 
 
 def _level(entries: list[dict]) -> float:

@@ -83,7 +83,7 @@ def figure1b(entries: list[dict], profile: str) -> plt.Figure | None:
         break_axis(axes, 0.035)
         if max(max(curve) for curve in sweep["curves"].values()) > most:
             break_axis(axes, 0.965)
-        axes.legend(loc="upper center")
+        axes.legend(loc="upper left", bbox_to_anchor=(0, -0.25))
     return _caption(figure, list(map(_window_of, entries)))
 
 

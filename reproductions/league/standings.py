@@ -16,7 +16,7 @@ from reproductions.settings import Subject
 PERPLEXITY, ACCURACY = "PPL AVG", "AVG"
 HEADER = ("Removed", "Repair", "after", "of the best rival's perplexity", "accuracy", "time of dense", "checkpoint")
 # The best of ours, and:
-SHORT = (rows.NONE, "LinearPatch's A", rows.FACTOR, rows.REPLACEME, rows.GHOSTED, rows.PRUNER, rows.SLICEGPT)
+SHORT = (rows.NONE, "LinearPatch's A", rows.FACTOR, rows.REPLACEME, rows.GHOSTED, rows.PRUNER)
 
 
 def entries(store: Store, subject: Subject, target: str = "league") -> list[dict]:

@@ -94,5 +94,8 @@ def test_there_are_few_lines_with_none_among_them_and_nothing_measured_is_no_pic
         return {"method": method, "sparsity": "2/16", "dense": method == "Dense", "scores": {league.COLUMN: value}}
 
     assert league.draw([entry("Dense", 5.0) | {"scores": {}}], "standin") is None
+    lines = [entry("[L], none", 9.0), entry("[L], none", 12.0) | {"sparsity": "4/16"}, entry("[L], once", 7.0)]
+    smaller = [entry("twice, NBL", 8.0), entry("twice, NBL", 8.0) | {"sparsity": "4/16"}]
+    assert list(league.best([*lines, *smaller])) == ["none"]
     many = league.best([entry("[L], none", 90.0), *(entry(f"[L], repair {i}", 10.0 + i) for i in range(20))])
     assert len(many) == league.MOST and "none" in many and "repair 8" in many and "repair 9" not in many
