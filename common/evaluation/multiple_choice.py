@@ -18,6 +18,7 @@ import sys
 from collections.abc import Sequence
 
 import torch
+from lm_eval.models import huggingface
 from lm_eval.models.huggingface import HFLM
 from torch import Tensor
 
@@ -108,7 +109,13 @@ class SharedContextLM(HFLM):
 
     def generate_until(self, requests, disable_tqdm: bool = False) -> list[str]:
         """As in lm-eval: each request's greedy or sampled continuation, cut at its stop strings."""
-        return super().generate_until(requests, disable_tqdm=disable_tqdm or _silent())
+        bar = huggingface.tqdm
+        if _silent():
+            huggingface.tqdm = _lines
+        try:
+            return super().generate_until(requests, disable_tqdm=disable_tqdm)
+        finally:
+            huggingface.tqdm = bar
 
     def _loglikelihood_tokens(
         self, requests: list[Request], disable_tqdm: bool = False, override_bs: int | None = None
@@ -220,6 +227,11 @@ class SharedContextLM(HFLM):
 
 def _silent() -> bool:
     return not sys.stderr.isatty()
+
+
+def _lines(total: int, disable: bool, **_) -> track:
+    """In the place of lm-eval's bar, for a log."""
+    return track(None, "generating", total=total, unit="answer", shown=not disable)
 
 
 class _quiet:

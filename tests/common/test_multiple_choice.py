@@ -210,3 +210,15 @@ def test_off_a_terminal_scoring_says_how_far_it_is(tiny_llama, tiny_tokenizer, m
     assert lines[-1].startswith(f"scoring: choice {count} of {count}, ")
     lm.loglikelihood(requests(1), disable_tqdm=True)
     assert capsys.readouterr().err == ""
+
+
+def test_off_a_terminal_generating_says_how_far_it_is(tiny_llama, tiny_tokenizer, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "MINUTE", 0.0)
+    options = {"until": ["\n"], "max_gen_toks": 3}
+    asked = [Instance("generate_until", {}, (text, options), i) for i, text in enumerate(("one two", "three"))]
+    lm = SharedContextLM(tiny_llama, tiny_tokenizer, batch_size=1)
+    answers = lm.generate_until(asked)
+    lines = [line for line in capsys.readouterr().err.splitlines() if line]
+    assert [line.split(",")[0] for line in lines] == ["generating: answer 1 of 2", "generating: answer 2 of 2"]
+    assert lm.generate_until(asked, disable_tqdm=True) == answers
+    assert "generating" not in capsys.readouterr().err
