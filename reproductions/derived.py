@@ -71,9 +71,9 @@ def fill(rows: Measured, columns: Sequence[Column]) -> dict[str, int]:
 def parts(column: Column, columns: Sequence[Column], row: Row, rows: Measured) -> tuple[list[str], int]:
     """The columns that one follows from in a row, and how many it would be if all were measured.
 
-    What fewer than half of the model's rows have run is left out: a task that is being measured takes no row its average. The
-    dense row is many tables': what only it has run is, too. So is, of what is retained, a task that the dense model does not
-    know (`at_guessing`), but of the papers' own models, whose tables count every task.
+    What fewer than two thirds of the model's rows have run is left out: a task that is being measured takes few rows their
+    average. The dense row is many tables': what only it has run is, too. So is, of what is retained, a task that the dense
+    model does not know (`at_guessing`), but of the papers' own models, whose tables count every task.
     """
     everything = list(column.of) or [c.label for c in columns if c.benchmark and c.compare == "accuracy"]
     own = [
@@ -82,7 +82,7 @@ def parts(column: Column, columns: Sequence[Column], row: Row, rows: Measured) -
     run = [(sibling, scores) for sibling, scores in own if any(isinstance(scores.get(n), Score) for n in everything)]
     siblings = [scores for sibling, scores in run if not sibling.dense] or [scores for _, scores in run or own]
     having = {name: sum(not _nowhere(scores.get(name)) for scores in siblings) for name in everything}
-    names = [name for name in everything if having[name] and 2 * having[name] >= len(siblings)] or everything
+    names = [name for name in everything if having[name] and 3 * having[name] >= 2 * len(siblings)] or everything
     if column.derived != "average":
         unknown = at_guessing(columns, row.model, rows)
         names = [name for name in names if name not in unknown] or names
