@@ -71,8 +71,8 @@ def leads(found: Sequence[dict]) -> list[tuple[str, str, str, list[str]]]:
         if ours is None or not rivals:
             continue
         order = list(repairs)
-        repairing = [name for name in rivals if name in rows.RIVALS and rows.NONE in order]
-        worse = [name for name in repairing if order.index(name) > order.index(rows.NONE)]
+        behind = order[order.index(rows.NONE) :] if rows.NONE in order else []
+        worse = [repair for repair in behind if repair in rows.RIVALS]
         told.append((sparsity, ratio(ours, repairs[rivals[0]]), rivals[0], worse))
     return told
 
