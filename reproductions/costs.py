@@ -70,8 +70,10 @@ def preparing(recipe: Recipe) -> float:
         return count * layers * _tokens(chosen.get("calibration") or recipe.calibration) * parameters(recipe.model)
     elif chosen.get("method") in ("iterative", "prunecomp", "prunecomp-metric"):
         passes = count / 2
-    if (recipe.repair or {}).get("method") == "refit" or chosen.get("method") == "least-left-refit":
-        passes += REFIT * (count if chosen.get("method") == "least-left-refit" else 1)
+    elif chosen.get("method") == "least-left-refit":
+        passes = REFIT * count
+    if (recipe.repair or {}).get("method") == "refit":
+        passes += REFIT
     trained = sum(3 * TRAINED.get((part or {}).get("method"), 0) for part in (recipe.repair, recipe.training))
     return passes * calibration(recipe) + trained * parameters(recipe.model)
 
