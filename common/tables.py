@@ -10,7 +10,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Sequence
+from functools import partial
+from itertools import groupby
 
 from common.errors import unknown
 from common.layout import aligned, filled
@@ -19,13 +22,17 @@ FORMATS = ("terminal", "md", "csv", "latex", "json")
 PAPER = "paper"  # the subject that stands for the paper's own models
 LARGE = 1e9  # from here on (a model destroyed) digits say nothing
 MARKS = {True: "yes", False: "no", None: "not measured"}
+FOLDED = 4  # as many rows without a number, one after another, become one line
 
 
-def render(table: dict | Sequence[dict], form: str = "terminal", width: int | None = None) -> str:
+def render(
+    table: dict | Sequence[dict], form: str = "terminal", width: int | None = None, *, every_row: bool = False
+) -> str:
     """One of the FORMATS, ending in a line break; of several tables one after the other, as one document.
 
     JSON: one table is an object, several are a list of them. CSV: one header; of several, the first column is the target.
-    width: of the terminal, in characters; None: lines are as long as they are.
+    width: of the terminal, in characters; None: lines are as long as they are. every_row: a line for each of the rows
+    without a number, too; else FOLDED of them or more in succession are counted in one (JSON and CSV have them all).
 
     Raises:
         UserError: an unknown format.
@@ -36,8 +43,9 @@ def render(table: dict | Sequence[dict], form: str = "terminal", width: int | No
         return json.dumps(table, indent=1, allow_nan=False) + "\n"
     if form == "csv":
         return _csv(found, with_target=not isinstance(table, dict))
-    makers = {"terminal": lambda one: _terminal(one, width), "md": _markdown, "latex": _latex}
-    return "\n".join(map(makers[form], found))
+    makers = {"terminal": partial(_terminal, width=width), "md": _markdown, "latex": _latex}
+    least = math.inf if every_row else FOLDED
+    return "\n".join(makers[form](one, least) for one in found)
 
 
 def check_format(form: str) -> None:
@@ -122,18 +130,25 @@ def _whose(origin: str) -> str:
     return names.get(origin, "published records, your own where you have them")
 
 
-def _grid(rows: list[dict], columns: list[str], text) -> list[list[str]]:
+def _grid(rows: list[dict], columns: list[str], text, least: float) -> list[list[str]]:
+    """The lines of a table; `least` rows or more in succession of which there is no number are one line."""
     lines = []
-    for row in rows:
-        cells = [text({**row["cells"][c], "column": c}) if c in row["cells"] else "" for c in columns]
-        empty = all(
-            c["reproduced"] is None and c["reported"] is None and "text" not in c for c in row["cells"].values()
-        )
-        note = row["status"] if empty and not row["status"].startswith("failed") else ""
-        note = row.get("gate", note)
-        model = [] if _one_model(rows) else [row["model"]]
-        lines.append([*model, row["sparsity"], row["method"] + (f" ({note})" if note else ""), *cells])
+    for (*labels, note), found in groupby(rows, lambda row: (row["model"], row["sparsity"], _without_number(row))):
+        labels, found = labels[_one_model(rows) :], list(found)
+        if note and len(found) >= least:
+            lines.append([*labels, f"{len(found)} rows ({note})", *[""] * len(columns)])
+            continue
+        for row in found:
+            cells = [text({**row["cells"][c], "column": c}) if c in row["cells"] else "" for c in columns]
+            said = row.get("gate", note)
+            lines.append([*labels, row["method"] + (f" ({said})" if said else ""), *cells])
     return lines
+
+
+def _without_number(row: dict) -> str:
+    """Why a row has no number at all; '': it has one, or what failed is said below the table."""
+    shown = any(c["reproduced"] is not None or c["reported"] is not None or "text" in c for c in row["cells"].values())
+    return "" if shown or row["status"].startswith("failed") else row["status"]
 
 
 def _one_model(rows: list[dict]) -> bool:
@@ -294,13 +309,16 @@ def guessed(model: str, column: str, tasks: Sequence[str]) -> str:
     )
 
 
-def _terminal(table: dict, width: int | None) -> str:
-    blocks = [filled(table["title"], width)]
+def _terminal(table: dict, least: float, width: int | None) -> str:
+    blocks, folded = [filled(table["title"], width)], False
     for heading, rows, text in _parts(table):
         columns = _columns(rows)
         blocks.append(filled(heading, width))
-        blocks.append(aligned(_header(table, rows, columns), _grid(rows, columns, text), 3 - _one_model(rows), width))
-    blocks += [filled(note, width) for note in _notes(table)]
+        lines = _grid(rows, columns, text, least)
+        blocks.append(aligned(_header(table, rows, columns), lines, 3 - _one_model(rows), width))
+        folded |= len(lines) < len(rows)
+    notes = _notes(table) + ["n rows: --every-row lists them, --format csv and json hold them all."] * folded
+    blocks += [filled(note, width) for note in notes]
     if table["claims"]:
         blocks.append(aligned(_claims_header(table), _claims(table), 1, width, right=False))
         blocks += [filled(note, width) for note in _claim_notes(table)]
@@ -313,13 +331,13 @@ def _pipes(header: list[str], lines: list[list[str]], left: int) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in escaped)
 
 
-def _markdown(table: dict) -> str:
+def _markdown(table: dict, least: float) -> str:
     blocks = [f"**{table['title']}**"]
     for heading, rows, text in _parts(table):
         columns = _columns(rows)
         blocks += [
             f"{heading}:",
-            _pipes(_header(table, rows, columns), _grid(rows, columns, text), 3 - _one_model(rows)),
+            _pipes(_header(table, rows, columns), _grid(rows, columns, text, least), 3 - _one_model(rows)),
         ]
     blocks += _notes(table)
     if table["claims"]:
@@ -347,7 +365,7 @@ def _csv(tables: Sequence[dict], with_target: bool) -> str:
     return out.getvalue()
 
 
-def _latex(table: dict) -> str:
+def _latex(table: dict, least: float) -> str:
     def safe(text: str) -> str:
         for character in "\\&%$#_{}":
             text = text.replace(character, "\\" + character if character != "\\" else r"\textbackslash ")
@@ -358,7 +376,7 @@ def _latex(table: dict) -> str:
         columns = _columns(rows)
         left = 3 - _one_model(rows)
         lines = [[safe(label).replace("n/N", "$n/N$") for label in _header(table, rows, columns)]]
-        lines += [[safe(cell) for cell in line] for line in _grid(rows, columns, text)]
+        lines += [[safe(cell) for cell in line] for line in _grid(rows, columns, text, least)]
         body = [" & ".join(line) + r" \\" for line in lines]
         body.insert(1, r"\midrule")
         blocks.append(

@@ -71,6 +71,11 @@ def parser() -> argparse.ArgumentParser:
 def _shown(command: argparse.ArgumentParser) -> None:
     command.add_argument("--format", default="terminal", help="terminal, md, csv, latex or json (default: terminal)")
     command.add_argument(
+        "--every-row",
+        action="store_true",
+        help="a line for each row without a number, too (else one line counts those that follow one another)",
+    )
+    command.add_argument(
         "--also", default="", help=argparse.SUPPRESS
     )  # the Makefile's own targets, to be suggested too
 
@@ -264,7 +269,8 @@ def _show(options: argparse.Namespace) -> int:
         built.append(show.build(table, store, subjects, models=models, **chosen))
         pictures += [(table, subject) for subject in subjects if table.draw]
     width = layout.terminal_width() if options.format == "terminal" else None
-    print(tables.render(built if len(wanted) > 1 else built[0], options.format, width), end="")
+    found = built if len(wanted) > 1 else built[0]
+    print(tables.render(found, options.format, width, every_row=options.every_row), end="")
     if options.format == "terminal":  # another form is asked for by a program
         _draw(options, store, pictures, models)
     return 0

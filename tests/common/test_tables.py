@@ -68,6 +68,28 @@ def test_what_was_not_measured_says_so(standin):
     assert "88.50±2.5" in text and "41.25±" not in text
 
 
+@pytest.mark.parametrize("form", ["terminal", "md", "latex"])
+@pytest.mark.parametrize("count", [tables.FOLDED - 1, tables.FOLDED])
+def test_rows_without_a_number_are_counted_where_many_follow_one_another(standin, form, count):
+    def waiting(sparsity, reason):
+        cells = {"Task": cell(status=reason), "RP": cell(status=reason)}
+        return [row("stand-in", "standin", f"{reason} {n}", cells, reason) | {"sparsity": sparsity} for n in range(count)]
+
+    measured = standin["rows"][0] | {"method": "between"}
+    failed = [standin["rows"][2] | {"method": f"failed {n}"} for n in range(count)]
+    standin["rows"] += [*waiting("5/16", "not run"), measured, *waiting("6/16", "not run"), *failed]
+    standin["rows"] += [*waiting("6/16", "not run"), *waiting("6/16", "not implemented")]
+    folded, whole = tables.render(standin, form), tables.render(standin, form, every_row=True)
+    said = f"{count} rows (not run)"
+    assert folded.count(said) == (3 if count == tables.FOLDED else 0)
+    assert folded.count(f"{count} rows (not implemented)") == (1 if count == tables.FOLDED else 0)
+    assert (folded == whole) == (count < tables.FOLDED)
+    assert all(f"failed {n}" in folded for n in range(count)) and "between" in folded
+    assert all(whole.count(f"not run {n} (not run)") == 3 for n in range(count))
+    assert ("--every-row" in folded) == (form == "terminal" and count == tables.FOLDED)
+    assert tables.render(standin, "csv") == tables.render(standin, "csv", every_row=True)
+
+
 def test_csv_and_json_hold_every_cell(standin):
     lines = list(csv.DictReader(io.StringIO(tables.render(standin, "csv"))))
     assert len(lines) == 8
