@@ -133,12 +133,12 @@ def _whose(origin: str) -> str:
 def _grid(rows: list[dict], columns: list[str], text, least: float) -> list[list[str]]:
     """The lines of a table; `least` rows or more in succession of which there is no number are one line."""
     lines = []
-    for (*labels, note), found in groupby(rows, lambda row: (row["model"], row["sparsity"], _without_number(row))):
-        labels, found = labels[_one_model(rows) :], list(found)
-        if note and len(found) >= least:
-            lines.append([*labels, f"{len(found)} rows ({note})", *[""] * len(columns)])
+    for (*labels, note), group in groupby(rows, lambda row: (row["model"], row["sparsity"], _without_number(row))):
+        labels, same = labels[_one_model(rows) :], list(group)
+        if note and len(same) >= least:
+            lines.append([*labels, f"{len(same)} rows ({note})", *[""] * len(columns)])
             continue
-        for row in found:
+        for row in same:
             cells = [text({**row["cells"][c], "column": c}) if c in row["cells"] else "" for c in columns]
             said = row.get("gate", note)
             lines.append([*labels, row["method"] + (f" ({said})" if said else ""), *cells])

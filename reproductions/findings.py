@@ -61,21 +61,32 @@ ABSTRACTS = {
         Finding("The recipe is above earlier methods", "table4-reassessing", ("above every other",)),
     ),
 }
+OURS = (
+    Finding("The refit lowers perplexity further than each rival, on each text", "league", ("each text by itself",)),
+    Finding("and than LLM-Pruner and SliceGPT at the same size", "league", ("lower perplexity than what takes",)),
+    Finding("The refit retains more of the questions than every rival", "league", ("than every rival",)),
+    Finding("and than the cut alone", "league", ("than no repair",)),
+    Finding("and than LLM-Pruner and SliceGPT at the same size", "league", ("retains more than what takes",)),
+    Finding("Merging by Eq. 1 keeps more than leaving the layers out", "table2-laco", (f"Eq. 1 {laco.WORTH}",)),
+    Finding("Merging as the official code does keeps more", "table2-laco", (f"the code's merge {laco.WORTH}",)),
+    Finding(
+        "A by least squares lowers perplexity further than A", "figure6-linearpatch", ("least squares in A's basis",)
+    ),
+)
 
 
 def screen(store: Store) -> str:
     """The abstracts' claims by paper, then what is found here and nowhere else."""
     head = ["Claim", *SIDES]
     lines = _opened(head)
-    built = {
-        target: _built(store, target)
-        for target in registry.targets()
-        if any(one.target == target for found in ABSTRACTS.values() for one in found)
-    }
-    for paper, found in ABSTRACTS.items():
-        lines.append(_line([f"**{declare.title_of(paper)}**", *([""] * (len(head) - 1))]))
+    papers = [one for found in ABSTRACTS.values() for one in found]
+    asked = {one.target for one in (*papers, *OURS)}
+    built = {target: _built(store, target) for target in registry.targets() if target in asked}
+    groups = {declare.title_of(paper): found for paper, found in ABSTRACTS.items()}
+    for title, found in (groups | {"Not in the papers": OURS}).items():
+        lines.append(_line([f"**{title}**", *([""] * (len(head) - 1))]))
         lines += [_line(row(one, built[one.target])) for one in found]
-    told = [LEGEND, *(chance(name, built) for name in SHOWN), measured_in()]
+    told = [LEGEND, *(chance(name, built, papers) for name in SHOWN), measured_in()]
     return "\n".join([*lines, "", " ".join(filter(None, told)), "", *(f"- {text}" for text in ours(store))])
 
 
@@ -102,17 +113,16 @@ LEGEND = (
     "In brackets: how many of the claim's comparisons (settings, metrics) hold. The number shown is the comparison that "
     "favours the claim least, with its 95 % interval: paired over items, or (~) from standard errors where outcomes per item "
     "were not kept, which is wider and leaves more within noise; it covers the items, not another calibration text or "
-    "training run. Points: of what is retained of the dense model's score (LinearPatch, Prune&Comp), of accuracy elsewhere. "
-    "Within noise: one end of the interval is for the claim, the other against it. ·, not testable: not measured, or about "
-    "other models. Lines from one target rest on the same records."
+    "training run. Points: of what is retained of the dense model's score (LinearPatch, Prune&Comp, `league`), of accuracy "
+    "elsewhere. Within noise: one end of the interval is for the claim, the other against it. ·, not testable: not measured, "
+    "or about other models. Lines from one target rest on the same records."
 )
 
 
-def chance(name: str, built: Mapping[str, dict]) -> str:
-    """How many of the screen's comparisons on a subject have an interval, and how many chance alone would make fail."""
+def chance(name: str, built: Mapping[str, dict], found: Sequence[Finding]) -> str:
+    """How many comparisons of these lines on a subject have an interval, and how many chance alone would make fail."""
     claims = {
         (one.target, claim["text"]): claim["judged"].get(name, {"comparisons": []})
-        for found in ABSTRACTS.values()
         for one in found
         for claim in _claims(one, built[one.target])
     }
@@ -121,8 +131,8 @@ def chance(name: str, built: Mapping[str, dict]) -> str:
         return ""
     hold, fail, noise = (known.count(verdict) for verdict in (judge.HOLDS, judge.FAILS, judge.NOISE))
     return (
-        f"On {HEADS[name]} {len(known)} comparisons have one: {hold} hold, {fail} fail, {noise} are within noise; if "
-        f"all differences were zero, about {judge.CHANCE * len(known):.1f} would still seem to fail."
+        f"Of the papers' claims {len(known)} comparisons on {HEADS[name]} have one: {hold} hold, {fail} fail, {noise} are "
+        f"within noise; if all differences were zero, about {judge.CHANCE * len(known):.1f} would still seem to fail."
     )
 
 
@@ -141,13 +151,6 @@ def measured_in() -> str:
 def _built(store: Store, target: str) -> dict:
     table = registry.get(target)
     return show.build(table, store, show.published(table, store))
-
-
-def verdicts(content: dict, words: str) -> str:
-    """What becomes of the one claim of a table with these words in it, on every published subject that bears on it."""
-    (claim,) = [claim for claim in content["claims"] if words in claim["text"]]
-    told = {HEADS[name]: _on([claim], name) for name in SHOWN if name in claim["judged"]}
-    return "; ".join(f"on {label} {text}" for label, text in told.items() if text)
 
 
 def _claims(finding: Finding, content: dict) -> list[dict]:
@@ -190,21 +193,11 @@ def _league(store: Store) -> str:
             told.append(line + (f", where {' and '.join(worse)} are worse than no repair" if worse else ""))
     if not told:
         return ""
-    league = _built(store, "league")
+    repeated = f" It was below the best rival by the whole interval {'; '.join(drawn)} repeats (two calibration texts)."
     return (
         "**A refit in closed form** ([league](docs/league.md)): the output matrices before the cut and of the three layers "
         "after it, refitted on what the repaired model feeds them. Average perplexity on SmolLM2-135M-Instruct as a share of "
-        f"the best rival's without training, by layers removed: {'; '.join(told)}."
-        + (
-            f" It was below the best rival by the whole interval {'; '.join(drawn)} repeats (two calibration texts)."
-            * bool(drawn)
-        )
-        + f" Whether it is below each rival on every text by itself: {verdicts(league, 'each text by itself')}."
-        + f" Whether it retains more of the questions than every rival: {verdicts(league, 'than every rival')}; "
-        f"than no repair: {verdicts(league, 'than no repair')}. Whether it is better than what takes a part of every layer "
-        "instead, as many parameters (LLM-Pruner, SliceGPT): by perplexity "
-        f"{verdicts(league, 'lower perplexity than what takes')}; by the questions retained "
-        f"{verdicts(league, 'retains more than what takes')}."
+        f"the best rival's without training, by layers removed: {'; '.join(told)}." + repeated * bool(drawn)
     )
 
 
@@ -231,13 +224,7 @@ def _least_squares(store: Store) -> str:
             f"{off:.2f} times, least squares by {less:.2f}; A lowers perplexity at {cells['A lowers PPL, % of cuts']:.0f} % "
             f"of the cuts, a least-squares matrix at {cells['matrix lowers PPL, %']:.0f} %"
         )
-    if not told:
-        return ""
-    fitted = verdicts(_built(store, "figure6-linearpatch"), "least squares in A's basis")
-    return (
-        f"**Least squares instead of magnitudes** (`figure4-linearpatch`, `figure6-linearpatch`): {'; '.join(told)}. Whether "
-        f"it is better than the ratio in the patch's own basis: {fitted}."
-    )
+    return f"**Least squares instead of magnitudes** (`figure4-linearpatch`): {'; '.join(told)}." if told else ""
 
 
 def _merging(store: Store) -> str:
@@ -257,12 +244,7 @@ def _merging(store: Store) -> str:
         )
     if not told:
         return ""
-    averages = _built(store, "table2-laco")
-    by_equation, by_code = (verdicts(averages, f"{merge} {laco.WORTH}") for merge in ("Eq. 1", "the code's merge"))
-    return (
-        "**What merging layers adds to leaving them out** (`table2-laco`, `figure4-laco`, `figure5-laco`): whether Eq. 1 "
-        f"keeps more: {by_equation}; whether the official code's merge does: {by_code}. Why: {'; '.join(sorted(told))}."
-    )
+    return f"**What a merge is made of** (`figure4-laco`, `figure5-laco`): {'; '.join(sorted(told))}."
 
 
 def _cells(store: Store, target: str) -> dict[str, dict[str, float]]:

@@ -118,6 +118,7 @@ class Site:
             overviews=overviews,
             guides=guides,
             ours=new,
+            found_here=[self._sentence(one) for one in findings.OURS],
             league=league,
             tolerance=show.TOLERANCE,
         )

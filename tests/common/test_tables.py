@@ -73,7 +73,9 @@ def test_what_was_not_measured_says_so(standin):
 def test_rows_without_a_number_are_counted_where_many_follow_one_another(standin, form, count):
     def waiting(sparsity, reason):
         cells = {"Task": cell(status=reason), "RP": cell(status=reason)}
-        return [row("stand-in", "standin", f"{reason} {n}", cells, reason) | {"sparsity": sparsity} for n in range(count)]
+        return [
+            row("stand-in", "standin", f"{reason} {n}", cells, reason) | {"sparsity": sparsity} for n in range(count)
+        ]
 
     measured = standin["rows"][0] | {"method": "between"}
     failed = [standin["rows"][2] | {"method": f"failed {n}"} for n in range(count)]

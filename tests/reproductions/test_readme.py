@@ -63,6 +63,9 @@ def test_every_sentence_of_the_screen_has_its_claims():
             assert table.paper == paper
             for words in one.words:
                 assert any(words in claim.text for claim in table.claims), (one.target, words)
+    for one in findings.OURS:  # about no paper's sentence: exactly one claim, of ours
+        texts = [claim.text for claim in registry.get(one.target).claims if any(w in claim.text for w in one.words)]
+        assert len(texts) == 1 and "ours" in texts[0], (one.target, texts)
 
 
 def test_a_line_of_the_screen_counts_comparisons_and_shows_the_worst():
