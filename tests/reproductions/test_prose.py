@@ -1,0 +1,134 @@
+"""What the papers' READMEs and docs/league.md tell of results: every number is a published record's or the paper's own.
+
+Numbers without a decimal point and below 1,000 are not looked at: most of them are layers, samples and settings.
+"""
+
+import re
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from common.paired import interval
+from common.results import PUBLISHED, ROOT, Store
+from reproductions import registry, reported, settings, show
+
+SMOLLM2 = settings.of_model("smollm2-135m-instruct")
+# A section is about whom its heading names.
+SUBJECTS = {"SmolLM2": SMOLLM2, "stand-in": settings.STANDIN, "grid": settings.STANDIN, "league": SMOLLM2}
+FILES = {paper: f"papers/{paper}/README.md" for paper in registry.PAPERS} | {registry.LEAGUE: "docs/league.md"}
+NUMBER = re.compile(r"(?<![\w.:@-])(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?!\w|[.,]\d)")
+# A difference with its interval: "6.7 % [5.1, 8.4]", "−1.7 [−5.2, 1.4]", "by 8.0 points [2.0, 13.9]".
+EFFECT = re.compile(r"([+−]?\d+\.\d+)(?: %| points)?\s+\[([+−]?\d+\.\d+), ([+−]?\d+\.\d+)\]")
+GENERATED = re.compile(r"<!-- (\w+) -->.*?<!-- end \1 -->", re.S)
+ASIDE = re.compile(r"```.*?```|`[^`]*`|!?\[[^]]*\]\([^)]*\)|\b(Theorems?|Eq\.|arXiv) [\d.]+( and [\d.]+)?", re.S)
+# Neither a record's value nor a printed one: settings, and what follows from several values by the words around it.
+OTHERWISE = {
+    "linearpatch": {"8.06": "of the paper's shape", "4096": "channels", "2.2": "about", "2.6": "about"},
+    "prunecomp": {"49,152": "tokens", "14.6": "of two averages", "0.9": "about", "1.3": "about", "2.5": "about"},
+    "laco": {"11008": "a shape", "4096": "a shape", "98,304": "tokens"},
+    "reassessing": {"33.3": "guessing"} | dict.fromkeys((".82", ".74", ".93", ".98"), "LaCo's Figure 5a"),
+    "league": {"8,192": "features", "13.8": "LinearPatch's Table 1"}
+    | dict.fromkeys(("2410.17170", "2505.02819", "2605.15491", "2403.19135"), "arXiv"),
+}
+
+
+def told(paper):
+    """(subject, text) of each section that tells results, without code, links, pictures and what is generated."""
+    text = GENERATED.sub("", (ROOT / FILES[paper]).read_text())
+    for section in re.split(r"(?m)^##? ", text)[1:]:
+        head, _, body = section.partition("\n")
+        subject = next((found for word, found in SUBJECTS.items() if word in head), None)
+        if subject is not None:
+            yield subject, re.sub(r"\s+", " ", ASIDE.sub(" ", re.sub(r"(?m)^\d+\. ", "", body)))
+
+
+@pytest.fixture(scope="module")
+def measured():
+    """(paper, subject) -> the rows that have been measured, by target."""
+    store, found = Store(PUBLISHED, None), {}
+
+    def rows(paper, subject):
+        if (paper, subject.name) not in found:
+            tables = {
+                name: table for name, table in registry.targets().items() if table.paper in (paper, registry.LEAGUE)
+            }
+            found[paper, subject.name] = {
+                name: show.entries(table, store, subject, table.rows(subject)) for name, table in tables.items()
+            }
+        return found[paper, subject.name]
+
+    return rows
+
+
+def printed_forms(value):
+    """How a value may be written: as it is or as a percentage, rounded to up to three digits, without a sign."""
+    return (
+        {f"{abs(scale * value):.{digits}f}" for scale in (1, 100) for digits in range(4)}
+        if np.isfinite(value)
+        else set()
+    )
+
+
+def _held_out(entry):
+    """The losses on held-out rows after each training behind an entry."""
+    trainings = [record["details"].get("training") for record in entry["records"].values()]
+    return [training["validation"][-1][1] for training in trainings if training and training.get("validation")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("paper", FILES)
+def test_each_number_told_is_a_records_or_printed_by_the_paper(paper, measured):
+    tables = reported.tables(paper) if paper in registry.PAPERS else ()
+    in_print = {number.text for table in tables for number in reported.numbers(paper, table)}
+    for subject, text in told(paper):
+        known = set(in_print)
+        for entries in measured(paper, subject).values():
+            for entry in entries:
+                for value in (*entry["scores"].values(), *_held_out(entry)):
+                    known |= printed_forms(value)
+        text, unknown = EFFECT.sub("", text), []
+        for found in NUMBER.finditer(text):
+            number = found[0].replace(",", "")
+            if ("." in number or len(number) > 3) and found[0] not in OTHERWISE[paper]:
+                whole = "0" + number if number.startswith(".") else number
+                if whole not in known:
+                    unknown.append(text[max(found.start() - 40, 0) : found.end()])
+        assert not unknown, f"{paper}, {subject.name}: no record has\n" + "\n".join(unknown)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("paper", FILES)
+def test_each_interval_told_is_that_of_two_rows(paper, measured):
+    unknown = []
+    for subject, text in told(paper):
+        for match in EFFECT.finditer(text):
+            difference, *ends = (float(part.replace("−", "-")) for part in match.groups())
+            near = {
+                _interval(one["replicates"](column), other["replicates"](column), unit): (
+                    one["method"],
+                    other["method"],
+                )
+                for entries in measured(paper, subject).values()
+                for one, other in permutations(entries, 2)
+                if one["sparsity"] == other["sparsity"]
+                for column in one["scores"].keys() & other["scores"].keys()
+                for unit, value in _differences(one["scores"][column], other["scores"][column])
+                if abs(abs(value) - abs(difference)) <= 0.0501
+            }
+            if tuple(sorted(ends)) not in near and tuple(sorted(-end for end in ends)) not in near:
+                unknown.append(f"{subject.name}: {match[0]}; rows so far apart: {near}")
+    assert not unknown, "\n".join(unknown)
+
+
+def _differences(one, other):
+    """(unit, difference): in percent, in points, and of shares in points."""
+    return (("%", 100 * (one / other - 1)), ("points", one - other), ("share", 100 * (one - other))) if other else ()
+
+
+def _interval(one, other, unit):
+    """The interval of a difference at one digit; None: it has none."""
+    if np.ndim(one) == 0 or np.ndim(other) == 0:
+        return None
+    difference = 100 * (one / other - 1) if unit == "%" else (one - other) * (100 if unit == "share" else 1)
+    return tuple(round(float(end), 1) for end in interval(difference))
