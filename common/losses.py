@@ -12,15 +12,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from common.decoder import Decoder
+from common.evaluation.targets import HEAD_ROWS, nlls
 
-# Positions that pass the head at a time.
+# Positions whose losses are handed over at a time; where gradients are recorded, they pass the head together.
 ROWS = 512
 
 
 def next_token_loss(decoder: Decoder, hidden: Tensor, ids: Tensor) -> Tensor:
     """Mean next-token loss per sample in nats, float64 [batch], from ``X[N]`` [batch, tokens, channels] and its tokens.
 
-    The logits of at most ROWS positions exist at a time; where gradients are recorded, those of all.
+    The logits of at most HEAD_ROWS positions exist at a time; where gradients are recorded, those of all.
     """
     losses = torch.cat(list(token_losses(decoder, decoder.norm(hidden), ids)))
     return losses.view(len(ids), ids.shape[1] - 1).double().mean(1)
@@ -37,5 +38,9 @@ def token_losses(decoder: Decoder, normed: Tensor, ids: Tensor) -> Iterator[Tens
 
 
 def _losses(decoder: Decoder, states: Tensor, targets: Tensor) -> Tensor:
-    logits = decoder.head(states).float()  # [rows, vocabulary]
-    return F.cross_entropy(logits, targets.to(logits.device), reduction="none")
+    if torch.is_grad_enabled():
+        logits = decoder.head(states).float()  # [rows, vocabulary]
+        return F.cross_entropy(logits, targets.to(logits.device), reduction="none")
+    logits = map(decoder.head, states.split(HEAD_ROWS))  # one part's exist at a time
+    pairs = zip(logits, targets.split(HEAD_ROWS), strict=True)
+    return torch.cat([nlls(part, tokens.to(part.device)) for part, tokens in pairs])

@@ -35,13 +35,22 @@ def target_scores(
         local, tokens = (rows[first:last] - start).to(logits.device), targets[first:last].to(logits.device)
         # the token asked for first at each position; others differ from it by the difference of two logits
         lead = tokens[torch.searchsorted(local, torch.arange(len(logits), device=logits.device))]
-        step = ROWS.get(logits.device.type, HEAD_ROWS)
-        pairs = zip(logits.split(step), lead.split(step), strict=True)
-        nlls = torch.cat([F.cross_entropy(part.to(dtype), token, reduction="none") for part, token in pairs])
         asked = logits[local, tokens]
-        found.append((nlls[local] + (logits[local, lead[local]].to(dtype) - asked.to(dtype))).cpu())
+        found.append(
+            (nlls(logits, lead, dtype)[local] + (logits[local, lead[local]].to(dtype) - asked.to(dtype))).cpu()
+        )
         greedy.append(_greedy(logits, local, tokens, asked).cpu())
     return torch.cat(found), torch.cat(greedy)
+
+
+def nlls(logits: Tensor, targets: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Negative log-likelihood (nats, `dtype`) of one target per position, ROWS positions at a time.
+
+    logits [positions, vocabulary], targets [positions].
+    """
+    step = ROWS.get(logits.device.type, HEAD_ROWS)
+    pairs = zip(logits.split(step), targets.split(step), strict=True)
+    return torch.cat([F.cross_entropy(part.to(dtype), token, reduction="none") for part, token in pairs])
 
 
 def _greedy(logits: Tensor, rows: Tensor, tokens: Tensor, asked: Tensor) -> Tensor:

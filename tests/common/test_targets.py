@@ -5,6 +5,7 @@ import random
 import pytest
 import torch
 
+from common import losses
 from common.decoder import Decoder
 from common.evaluation import targets
 from common.evaluation.multiple_choice import SharedContextLM
@@ -34,6 +35,23 @@ def test_scores_are_those_of_the_full_logits(tiny, ids, monkeypatch, head_rows, 
     torch.testing.assert_close(nll.double(), -likely[chosen[rows], tokens], atol=2e-5, rtol=0)
     assert torch.equal(greedy, full[chosen[rows]].argmax(-1) == tokens)
     assert greedy.any() and not greedy.all()
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize(("rows", "head_rows", "step"), [(512, 256, 16), (11, 4, 3), (4, 7, 2)])
+def test_losses_of_a_batch_are_those_of_the_full_logits(tiny, ids, monkeypatch, recorded, rows, head_rows, step):
+    """Whether gradients are recorded (all logits of a part in float32) or not (a few positions at a time)."""
+    monkeypatch.setattr(losses, "ROWS", rows)
+    monkeypatch.setattr(losses, "HEAD_ROWS", head_rows)
+    monkeypatch.setattr(targets, "ROWS", {"cpu": step})
+    decoder = Decoder(tiny)
+    with torch.set_grad_enabled(recorded):
+        hidden = decoder.run(decoder.embed_tokens(ids), 0)
+        found = losses.next_token_loss(decoder, hidden, ids)
+        likely = tiny(ids).logits.double().log_softmax(-1)[:, :-1]
+    expected = -likely.gather(2, ids[:, 1:, None])[..., 0].mean(1)
+    assert found.shape == (3,) and found.dtype == torch.float64 and found.requires_grad == recorded
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
 
 
 def test_the_head_runs_once_for_each_prefix_that_predicts(tiny, tiny_tokenizer):
