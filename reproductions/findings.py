@@ -63,10 +63,12 @@ ABSTRACTS = {
 }
 OURS = (
     Finding("The refit lowers perplexity further than each rival, on each text", "league", ("each text by itself",)),
-    Finding("and than LLM-Pruner and SliceGPT at the same size", "league", ("lower perplexity than what takes",)),
+    Finding(
+        "The refit lowers it further than LLM-Pruner and SliceGPT", "league", ("lower perplexity than what takes",)
+    ),
     Finding("The refit retains more of the questions than every rival", "league", ("than every rival",)),
-    Finding("and than the cut alone", "league", ("than no repair",)),
-    Finding("and than LLM-Pruner and SliceGPT at the same size", "league", ("retains more than what takes",)),
+    Finding("The refit retains more of them than the cut alone", "league", ("than no repair",)),
+    Finding("The refit retains more of them than LLM-Pruner and SliceGPT", "league", ("retains more than what takes",)),
     Finding("Merging by Eq. 1 keeps more than leaving the layers out", "table2-laco", (f"Eq. 1 {laco.WORTH}",)),
     Finding("Merging as the official code does keeps more", "table2-laco", (f"the code's merge {laco.WORTH}",)),
     Finding(

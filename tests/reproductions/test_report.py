@@ -16,7 +16,7 @@ from bs4 import BeautifulSoup
 from common import tables
 from common.errors import UserError
 from common.results import PUBLISHED, ROOT
-from reproductions import audit, registry
+from reproductions import audit, findings, registry
 from reproductions.evidence import Evidence, Loaded
 from reproductions.report import cells, pages, pictures, prose
 from reproductions.report.__main__ import main
@@ -74,13 +74,16 @@ def test_the_first_page_judges_as_the_readme_does(site):
     }
     compared = 0
     for sentence, _, *measured, _ in lines[2:]:
-        for cell, shown in zip(measured, page[sentence].find_all("td")[1:] if sentence in page else (), strict=False):
+        for cell, shown in zip(
+            measured, page[sentence].find_all("td")[-len(measured) :] if sentence in page else (), strict=False
+        ):
             verdict, _, effect = cell.partition(": ")
             words = shown.get_text(" ", strip=True)
             if effect:
                 assert verdict.partition(" (")[0] in words and effect in words, (sentence, cell, words)
                 compared += 1
-    assert compared >= 20
+    assert compared >= 20 and {one.sentence for one in findings.OURS} <= page.keys()
+    assert len({line[0] for line in lines}) == len(lines)
 
 
 def test_nothing_is_loaded_from_elsewhere(site):
