@@ -24,7 +24,13 @@ GENERATED = re.compile(r"<!-- (\w+) -->.*?<!-- end \1 -->", re.S)
 ASIDE = re.compile(r"```.*?```|`[^`]*`|!?\[[^]]*\]\([^)]*\)|\b(Theorems?|Eq\.|arXiv) [\d.]+( and [\d.]+)?", re.S)
 # Neither a record's value nor a printed one: settings, and what follows from several values by the words around it.
 OTHERWISE = {
-    "linearpatch": {"8.06": "of the paper's shape", "4096": "channels", "2.2": "about", "2.6": "about"},
+    "linearpatch": {
+        "8.06": "of the paper's shape",
+        "4096": "channels",
+        "10,042": "questions",
+        "2.2": "about",
+        "2.6": "about",
+    },
     "prunecomp": {"49,152": "tokens", "14.6": "of two averages", "0.9": "about", "1.3": "about", "2.5": "about"},
     "laco": {"11008": "a shape", "4096": "a shape", "98,304": "tokens"},
     "reassessing": {"33.3": "guessing"} | dict.fromkeys((".82", ".74", ".93", ".98"), "LaCo's Figure 5a"),
