@@ -41,6 +41,5 @@ def _losses(decoder: Decoder, states: Tensor, targets: Tensor) -> Tensor:
     if torch.is_grad_enabled():
         logits = decoder.head(states).float()  # [rows, vocabulary]
         return F.cross_entropy(logits, targets.to(logits.device), reduction="none")
-    logits = map(decoder.head, states.split(HEAD_ROWS))  # one part's exist at a time
-    pairs = zip(logits, targets.split(HEAD_ROWS), strict=True)
-    return torch.cat([nlls(part, tokens.to(part.device)) for part, tokens in pairs])
+    pairs = zip(states.split(HEAD_ROWS), targets.split(HEAD_ROWS), strict=True)
+    return torch.cat([nlls(decoder.head(rows), tokens) for rows, tokens in pairs])

@@ -82,8 +82,7 @@ def screen(store: Store) -> str:
     head = ["Claim", *SIDES]
     lines = _opened(head)
     papers = [one for found in ABSTRACTS.values() for one in found]
-    asked = {one.target for one in (*papers, *OURS)}
-    built = {target: _built(store, target) for target in registry.targets() if target in asked}
+    built = {target: _built(store, target) for target in {one.target for one in (*papers, *OURS)}}
     groups = {declare.title_of(paper): found for paper, found in ABSTRACTS.items()}
     for title, found in (groups | {"Not in the papers": OURS}).items():
         lines.append(_line([f"**{title}**", *([""] * (len(head) - 1))]))

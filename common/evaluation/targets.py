@@ -49,7 +49,7 @@ def nlls(logits: Tensor, targets: Tensor, dtype: torch.dtype = torch.float32) ->
     logits [positions, vocabulary], targets [positions].
     """
     step = ROWS.get(logits.device.type, HEAD_ROWS)
-    pairs = zip(logits.split(step), targets.split(step), strict=True)
+    pairs = zip(logits.split(step), targets.to(logits.device).split(step), strict=True)
     return torch.cat([F.cross_entropy(part.to(dtype), token, reduction="none") for part, token in pairs])
 
 
