@@ -47,7 +47,7 @@ class Context:
     parameters: of the model before anything was removed. details and provenance go into every record of the recipe.
     force: long work that an earlier run left behind is done again. progress: long work shows how far it is. at_hand:
     calibration tokens ``[samples, tokens]`` that stand for the recipe's text. keep: what a search brought is kept on disk.
-    locks: what other processes wait for until the recipe is carried out.
+    locks: what other processes wait for until the recipe is carried out. recorded: the layers that the recipe's records name.
     """
 
     model: torch.nn.Module
@@ -61,6 +61,7 @@ class Context:
     at_hand: Tensor | None = None
     keep: bool = True
     locks: ExitStack = field(default_factory=ExitStack, repr=False)
+    recorded: Sequence[int] | None = None
 
     @cached_property
     def decoder(self) -> Decoder:

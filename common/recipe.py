@@ -156,16 +156,21 @@ class Step(Options):
 
 
 class Selection(Step):
-    """Chooses layers, and leaves the model as it is."""
+    """Chooses layers, and leaves the model as it is.
+
+    searches: it takes long, so layers that the very recipe's records name, ``context.recorded``, are not chosen again.
+    """
 
     part = "selection"
+    searches: ClassVar[bool] = False
 
     def choose(self, context) -> Sequence[int]:
         """The layers that go, in order of removal."""
         raise NotImplementedError
 
     def apply(self, context) -> None:
-        context.details["removed"] = [int(layer) for layer in self.choose(context)]
+        known = context.recorded if self.searches else None
+        context.details["removed"] = [int(layer) for layer in (self.choose(context) if known is None else known)]
 
 
 class Pruning(Step):

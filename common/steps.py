@@ -44,6 +44,7 @@ class Given(Selection):
 class Sleb(Selection):
     """SLEB: one after the other, the layer without which perplexity on its shuffled lines is lowest."""
 
+    searches = True
     count: int
     calibration: Calibration
 

@@ -88,11 +88,17 @@ def _flops() -> float:
 
 
 def prepare(
-    recipe: Recipe, *, device: str = "cpu", progress: bool = False, force: bool = False
+    recipe: Recipe,
+    *,
+    device: str = "cpu",
+    progress: bool = False,
+    force: bool = False,
+    recorded: Sequence[int] | None = None,
 ) -> Context | shape_measures.Shape:
     """Load the recipe's model and carry the recipe out (a shape recipe: build the shape alone).
 
-    force: searches and trainings that an earlier run finished are done again.
+    force: searches and trainings that an earlier run finished are done again. recorded: the layers that the recipe's records
+    name; a search for them is not made again.
 
     Raises:
         UserError: an unknown model, selection, repair or training, a recipe spelled otherwise than its steps spell it, or
@@ -112,7 +118,7 @@ def prepare(
     memory.check(recipe, device)
     model, tokenizer = models.load(recipe.model, device=device, dtype=recipe.dtype)
     parameters = sum(p.numel() for p in model.parameters())
-    context = Context(model, tokenizer, recipe, parameters, force=force, progress=progress)
+    context = Context(model, tokenizer, recipe, parameters, force=force, progress=progress, recorded=recorded)
     context.provenance = _provenance(context)
     with remembering():
         carry_out(context)

@@ -149,9 +149,10 @@ def run(
     lacking: why a cell has no data, where that is known beforehand (`reproductions.fetch.lacking`): it is recorded at once,
     and a model of which nothing else is wanted is not loaded.
 
-    ``measure`` offers ``held_together(recipe)``, ``prepare(recipe, device=, progress=, force=)`` and ``benchmark(context,
-    name)`` returning values, standard errors, details and, perhaps, outcomes per item. A cell that fails is recorded with
-    its reason and does not stop the others; one whose data cannot be had is recorded as that, and is no failure.
+    ``measure`` offers ``held_together(recipe)``, ``prepare(recipe, device=, progress=, force=, recorded=)`` and
+    ``benchmark(context, name)`` returning values, standard errors, details and, perhaps, outcomes per item. A cell that fails
+    is recorded with its reason and does not stop the others; one whose data cannot be had is recorded as that, and is no
+    failure.
     """
     store.check_writable()
     work = missing(tables, store, subject, force=force, models=models, pattern=pattern, limit=limit)
@@ -193,7 +194,7 @@ def measured(
                     break
                 turns.wait(work)
                 continue
-            ready = [_prepared(entry, measure, device, force, bar) for entry in held]
+            ready = [_prepared(entry, store, measure, device, force, bar) for entry in held]
             for benchmark in sorted({b: None for entry in held for b in entry.benchmarks}, key=_LAST.__contains__):
                 for entry, (prepared, problem, preparing) in zip(held, ready, strict=True):
                     if benchmark not in entry.benchmarks:
@@ -256,11 +257,15 @@ def _cell(
     return _record(entry.recipe, benchmark, prepared, outcome, problem, provenance)
 
 
-def _prepared(entry: Work, measure, device: str, force: bool, bar: track) -> tuple[object | None, Problem | None, dict]:
+def _prepared(
+    entry: Work, store: Store, measure, device: str, force: bool, bar: track
+) -> tuple[object | None, Problem | None, dict]:
     """A recipe's model, or why there is none, and the seconds that took, as its records name them."""
     bar.note(f"preparing {entry.title}", say=True)
+    options = {"device": device, "progress": True, "force": force}
+    options["recorded"] = None if force else store.removed(entry.recipe)
     started = time.perf_counter()
-    prepared, problem = _attempt(lambda: measure.prepare(entry.recipe, device=device, progress=True, force=force))
+    prepared, problem = _attempt(lambda: measure.prepare(entry.recipe, **options))
     return prepared, problem, {"preparing_seconds": time.perf_counter() - started}
 
 

@@ -74,17 +74,17 @@ def without_training(method: str, count: int, profile: str) -> dict | None:
     }.get(method)
 
 
-def llm_pruner(ratio: float, profile: str, corpus: str | None = None) -> dict:
-    """LLM-Pruner's selection and calibration. ratio: of each layer that is not spared. corpus: the paper's own."""
+def llm_pruner(profile: str, corpus: str | None = None, **size) -> dict:
+    """LLM-Pruner's selection and calibration. size: ``ratio`` or ``layers`` of its step. corpus: the paper's own."""
     lines = PRUNER_LINES[profile]
     if corpus is not None and profile == "paper":
         lines = lines | {"corpus": corpus}
-    return {"selection": {"method": "llm-pruner", "ratio": ratio}, "calibration": lines}
+    return {"selection": {"method": "llm-pruner", **size}, "calibration": lines}
 
 
-def pruner_ratio(count: int, layers: int) -> float | None:
-    """What the layers that LLM-Pruner does not spare lose if as much goes as in ``count`` layers; None if they have less."""
-    return round(count / (layers - SPARED), 4) if count < layers - SPARED else None
+def pruner_can(count: int, layers: int) -> bool:
+    """Whether the layers that LLM-Pruner does not spare have more parameters than ``count`` layers."""
+    return count < layers - SPARED
 
 
 def slicegpt(profile: str, **size) -> dict:

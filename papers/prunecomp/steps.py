@@ -115,6 +115,7 @@ class PruneAndComp(Pruning):
 class MetricAtOnce(Selection):
     """A metric's choice at once, to be repaired by any paper's means."""
 
+    searches = True
     metric: str
     count: int
 

@@ -52,6 +52,7 @@ def _choose(context: Context, metric: str, seed: int | None, decoder: Decoder, c
 class Metric(Selection):
     """One-shot: score once, remove the lowest. seed: of the metric ``random``."""
 
+    searches = True
     metric: str = option(help=f"taylor and bi read lines cropped to {LENGTH} tokens, ppl windows", choices=METRICS)
     count: int
     seed: int | None = None

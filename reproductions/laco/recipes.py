@@ -14,7 +14,7 @@ from reproductions.shared import (
     collapse,
     llm_pruner,
     merged_at_once,
-    pruner_ratio,
+    pruner_can,
     sentences,
     slicegpt,
     without_training,
@@ -136,8 +136,8 @@ def shortgpt(subject: Subject, limit: int | None) -> Recipe:
 def baselines(subject: Subject, limit: int | None) -> list[tuple[int, str, Recipe]]:
     """LLM-Pruner and SliceGPT on one model, with as many parameters gone as the layers of the main results have."""
     left = main_left(subject)
-    count, ratio = subject.layers - left, pruner_ratio(subject.layers - left, subject.layers)
-    found = [] if ratio is None else [(PRUNER, llm_pruner(ratio, subject.profile))]
+    count = subject.layers - left
+    found = [(PRUNER, llm_pruner(subject.profile, layers=count))] if pruner_can(count, subject.layers) else []
     found.append((SLICEGPT, slicegpt(subject.profile, layers=count)))
     return [(left, name, recipe(subject.model, subject, limit, **fields)) for name, fields in found]
 
@@ -150,7 +150,7 @@ def of_printed(row: Row, limit: int | None, merge: str) -> Recipe | None:
         return collapsed(row.model, PAPER, limit, LEFT.get(row.sparsity, MAIN[row.model]), merge)
     if (row.method, row.model) in BASELINES:
         ratio = BASELINES[row.method, row.model]
-        fields = llm_pruner(ratio, "paper") if row.method == PRUNER else slicegpt("paper", ratio=ratio)
+        fields = llm_pruner("paper", ratio=ratio) if row.method == PRUNER else slicegpt("paper", ratio=ratio)
         return recipe(row.model, PAPER, limit, **fields)
     if row.method in (TRAINED, AGAIN):
         return trained(row.model, PAPER, limit, merge, again=row.method == AGAIN)

@@ -12,7 +12,7 @@ from reproductions.shared import (
     PATCH,
     least_squares,
     lowest_bi,
-    pruner_ratio,
+    pruner_can,
     window,
     without_training,
 )
@@ -108,7 +108,7 @@ def others(count: int, layers: int, profile: str) -> dict[str, dict]:
         name(SLICES, SLICEGPT): {"selection": {"method": "slicegpt", "layers": count}, "calibration": calibration},
         name(MAPS, NBL): {"selection": {"method": "nbl", "count": 2 * count}, "calibration": calibration},
     }
-    if pruner_ratio(count, layers) is not None:
+    if pruner_can(count, layers):
         sliced = {"selection": {"method": "llm-pruner", "layers": count}, "calibration": calibration | {"count": BATCH}}
         found[name(SLICES, PRUNER)] = sliced
     return found

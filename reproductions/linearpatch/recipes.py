@@ -8,7 +8,7 @@ from common.results import Recipe
 from reproductions import shapes
 from reproductions.registry import Row
 from reproductions.settings import Subject, recipe
-from reproductions.shared import REFUSED, TOO_FEW, llm_pruner, pruner_ratio, without_training
+from reproductions.shared import REFUSED, TOO_FEW, llm_pruner, pruner_can, without_training
 
 # As printed in the paper: label, layers, numbers of layers removed.
 PAPER_MODELS = {
@@ -74,8 +74,9 @@ def _fields(model: str, method: str, count: int, layers: int, subject: Subject) 
     """A recipe's fields for a printed name; None where the model has too few layers for LLM-Pruner."""
     if method != "LLM-Pruner":
         return without_training(method, count, subject.profile)
-    ratio = PRUNER_RATIOS[model, count] if subject.printed else pruner_ratio(count, layers)
-    return None if ratio is None else llm_pruner(ratio, subject.profile, PRUNER_TEXT)
+    size = {"ratio": PRUNER_RATIOS[model, count]} if subject.printed else {"layers": count}
+    fits = subject.printed or pruner_can(count, layers)
+    return llm_pruner(subject.profile, PRUNER_TEXT, **size) if fits else None
 
 
 def shape_of(model: str, method: str, count: int) -> Recipe | None:

@@ -19,7 +19,6 @@ from reproductions.shared import (
     collapse,
     llm_pruner,
     merged_at_once,
-    pruner_ratio,
     sentences,
     slicegpt,
     streamline_layer,
@@ -99,7 +98,7 @@ def neighbours(row: Row, number: reported.Number, limit: int | None) -> list[Row
     """The row of ours beside a printed one without a recipe; none where its method is not implemented."""
     method = _method(number)
     if method == PRUNER:
-        made = llm_pruner(PRUNER_RATIOS[row.model] if number.sparsity else pruner_ratio(8, 32), "paper")
+        made = llm_pruner("paper", **({"ratio": PRUNER_RATIOS[row.model]} if number.sparsity else {"layers": 8}))
     elif method == SLICEGPT:
         made = slicegpt("paper", ratio=round(float(number.sparsity.rstrip("%")) / 100, 4))
     elif method in WHOLE_LAYERS:

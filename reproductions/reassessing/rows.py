@@ -14,7 +14,7 @@ from reproductions.reassessing.recipes import fields
 from reproductions.registry import Row
 from reproductions.settings import PAPER as PAPERS_MODELS
 from reproductions.settings import STANDIN, Subject, recipe
-from reproductions.shared import REFUSED, TOO_FEW, llm_pruner, pruner_ratio, slicegpt
+from reproductions.shared import REFUSED, TOO_FEW, llm_pruner, pruner_can, slicegpt
 
 PAPER = "reassessing"
 REPORTED = "as reported only"
@@ -132,8 +132,7 @@ def _scaled(variant: str, of_standin: int, removed: int) -> str:
 
 def _row(subject: Subject, metric: str, removed: int, variant: str, limit: int | None) -> Row:
     if metric == PRUNER:
-        ratio = pruner_ratio(removed, subject.layers)
-        wanted = None if ratio is None else llm_pruner(ratio, subject.profile)
+        wanted = llm_pruner(subject.profile, layers=removed) if pruner_can(removed, subject.layers) else None
     elif metric == SLICEGPT:
         wanted = slicegpt(subject.profile, layers=removed)
     else:
