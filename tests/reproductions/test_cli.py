@@ -197,6 +197,22 @@ def test_what_takes_long_to_prepare_is_held_together_with_few(store, model, patt
     assert max(groups) == most and sum(groups) == 4
 
 
+def test_the_layers_of_a_row_that_has_records_are_handed_on_unless_it_is_measured_anew(table, store):
+    told = []
+
+    class Told(FakeMeasure):
+        def prepare(self, recipe, **options):
+            told.append(options["recorded"])
+            found = super().prepare(recipe, **options)
+            found.details = {"removed": [7, 3]}
+            return found
+
+    runner.run([table], store, "standin", Told(["copa_like", "docstring_word@1"]), pattern="sleb", models=["standin"])
+    runner.run([table], store, "standin", Told(), pattern="sleb", models=["standin"])
+    runner.run([table], store, "standin", Told(), pattern="sleb", models=["standin"], force=True)
+    assert told == [None, None, [7, 3], [7, 3], None, None]
+
+
 def test_a_failed_cell_is_recorded_and_tried_again(table, store):
     failing = FakeMeasure(["docstring_word@1"])
     assert runner.run([table], store, "standin", failing, pattern="Dense") == 1

@@ -1,5 +1,6 @@
 """Recipes carried out: each step found by name and done in order, on a small model in place of the stand-in."""
 
+import copy
 import dataclasses
 
 import pytest
@@ -89,6 +90,25 @@ def test_sleb_runs_as_many_samples_at_once_as_the_device_likes(small, monkeypatc
     lines = {"corpus": "any", "length": 16, "count": 40, "seed": 0}
     measure.prepare(recipe(selection={"method": "sleb", "count": 1, "calibration": lines}))
     assert max(sizes) == 3
+
+
+def test_layers_that_the_recipes_records_name_are_not_searched_for_again(small, monkeypatch):
+    """Every cell of a row describes one model, also where another machine would choose other layers."""
+    monkeypatch.setattr(corpora, "digest", lambda _: "none")
+
+    def prepared(method, **options):
+        lines = {"corpus": "any", "length": 16, "count": 4, "seed": 0}
+        monkeypatch.setattr(models, "load", lambda *a, **k: (copy.deepcopy(small), None))
+        made = recipe(selection={"method": method, "count": 2} | ({"calibration": lines} if method == "sleb" else {}))
+        return measure.prepare(made, **options)
+
+    found = prepared("sleb", recorded=[3, 1])  # there is no text to search by
+    assert found.details == {"removed": [3, 1], "layers": len(small.model.layers), "layer_executions": 0}
+    assert len(found.model.model.layers) == len(small.model.layers) - 2
+    with pytest.raises(UserError, match="any"):
+        prepared("sleb")
+    with pytest.raises(UserError, match="calibration"):
+        prepared("bi", recorded=[3, 1])  # of one pass, which a repair reads too
 
 
 @pytest.mark.parametrize("step", ["selection", "repair", "training"])
