@@ -90,13 +90,13 @@ class Store:
             return own
         return self._read(self.path(recipe, benchmark, self.published), "published")
 
-    def removed(self, recipe: Recipe) -> list[int] | None:
-        """The layers that a record of this recipe, whatever was measured, says were removed; None: there is none."""
+    def pruned(self, recipe: Recipe) -> Record | None:
+        """A record of this recipe, whatever was measured, that names the layers that were removed; None: there is none."""
         for folder, origin in ((self.user, "yours"), (self.published, "published")):
             for path in sorted(self.path(recipe, "any", folder).parent.glob("*.json")) if folder is not None else ():
                 record = self._read(path, origin)
                 if record is not None and record.status == "ok" and "removed" in record.details:
-                    return record.details["removed"]
+                    return record
         return None
 
     def put(self, record: Record, recipe: Recipe, items: Mapping | None = None) -> Path:

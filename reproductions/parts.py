@@ -1,6 +1,7 @@
 """The record of a benchmark's part, taken from the record of its whole: what is known is not measured again.
 
-The outcomes kept beside the whole's record hold those of the part: the first items', or the windows that the part reads.
+The outcomes kept beside the whole's record hold those of the part: the first items', or the windows that the part reads. The
+layers that were removed are part of every record.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ def part(store: Store, recipe, benchmark: str) -> tuple[Record, dict] | None:
     In bfloat16 an item's score may differ in its last digit from one measured beside other items. ``provenance`` is the
     whole's, without its seconds and with its name as ``part_of``.
     """
+    if benchmark == "removed":
+        return _removed(store.pruned(recipe))
     name = sizes.whole(benchmark)
     if name == benchmark or recipe.limit is not None:
         return None
@@ -32,9 +35,21 @@ def part(store: Store, recipe, benchmark: str) -> tuple[Record, dict] | None:
     if found is None:
         return None
     values, errors, details, kept = found
-    provenance = {key: value for key, value in record.provenance.items() if not key.endswith("seconds")}
-    changes = {"values": values, "stderr": errors, "details": details, "provenance": provenance | {"part_of": name}}
-    return replace(record, benchmark=benchmark, **changes), kept
+    return _of(record, benchmark, values=values, stderr=errors, details=details), kept
+
+
+def _of(whole: Record, benchmark: str, **found) -> Record:
+    """The record of a part of what one record tells."""
+    provenance = {key: value for key, value in whole.provenance.items() if not key.endswith("seconds")}
+    return replace(whole, benchmark=benchmark, provenance=provenance | {"part_of": whole.benchmark}, **found)
+
+
+def _removed(record: Record | None) -> tuple[Record, dict] | None:
+    """Which layers were removed, from any record of the recipe."""
+    if record is None:
+        return None
+    details = {key: record.details[key] for key in ("removed", "layers") if key in record.details}
+    return _of(record, "removed", values={"count": len(details["removed"])}, stderr={}, details=details), {}
 
 
 def _items(record: Record, outcomes: Mapping, benchmark: str) -> tuple | None:

@@ -262,8 +262,8 @@ def _prepared(
 ) -> tuple[object | None, Problem | None, dict]:
     """A recipe's model, or why there is none, and the seconds that took, as its records name them."""
     bar.note(f"preparing {entry.title}", say=True)
-    options = {"device": device, "progress": True, "force": force}
-    options["recorded"] = None if force else store.removed(entry.recipe)
+    known = None if force else store.pruned(entry.recipe)
+    options = {"device": device, "progress": True, "force": force, "recorded": known and known.details["removed"]}
     started = time.perf_counter()
     prepared, problem = _attempt(lambda: measure.prepare(entry.recipe, **options))
     return prepared, problem, {"preparing_seconds": time.perf_counter() - started}

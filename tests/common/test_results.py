@@ -43,14 +43,14 @@ def test_a_record_comes_back_as_it_was_written(store):
 
 
 def test_the_layers_that_went_are_known_from_any_record_of_the_recipe(store):
-    assert store.removed(RECIPE) is None
+    assert store.pruned(RECIPE) is None
     store.put(record(benchmark="a", status="no data", details={"removed": [9]}), RECIPE)
-    assert store.removed(RECIPE) is None
+    assert store.pruned(RECIPE) is None
     Store(store.published, None).put(record(benchmark="c", details={"removed": [4, 2]}), RECIPE)
-    assert store.removed(RECIPE) == [4, 2]
+    assert store.pruned(RECIPE).details["removed"] == [4, 2]
     store.put(record(benchmark="d", details={"removed": [5, 6]}), RECIPE)
-    assert store.removed(RECIPE) == [5, 6]
-    assert store.removed(dataclasses.replace(RECIPE, limit=3)) is None
+    assert store.pruned(RECIPE).details["removed"] == [5, 6]
+    assert store.pruned(dataclasses.replace(RECIPE, limit=3)) is None
 
 
 def test_own_records_are_preferred_to_published_ones(store):

@@ -91,3 +91,26 @@ def test_measuring_anew_measures_a_part_too(measuring, tmp_path):
     measuring.done.clear()
     runner.measured([Work(RECIPE, "small", ["piqa@first-500"])], store, measuring, force=True)
     assert measuring.done == ["piqa@first-500"]
+
+
+def test_which_layers_went_is_known_from_whatever_was_measured(tmp_path, tiny_llama, tiny_tokenizer):
+    class Pruned:
+        prepared = []
+
+        def held_together(self, recipe):
+            return 1
+
+        def prepare(self, recipe, **options):
+            self.prepared.append(recipe.hash)
+            return Context(tiny_llama, tiny_tokenizer, recipe, 1, details={"removed": [3, 1], "layers": 6, "laco": []})
+
+        benchmark = staticmethod(measure.benchmark)
+
+    known, alone, measuring = Store(tmp_path / "known", None), Store(tmp_path / "alone", None), Pruned()
+    run_of = {"known": (known, ["parameters"]), "alone": (alone, ["removed"])}
+    for store, names in run_of.values():
+        assert runner.measured([Work(RECIPE, "small", names)], store, measuring) == 0
+    assert runner.measured([Work(RECIPE, "small", ["removed"])], known, measuring) == 0 and len(measuring.prepared) == 2
+    found, expected = known.get(RECIPE, "removed"), alone.get(RECIPE, "removed")
+    assert found.values == expected.values == {"count": 2} and found.provenance["part_of"] == "parameters"
+    assert found.details == {"removed": [3, 1], "layers": 6} and found.details.items() <= expected.details.items()
