@@ -34,8 +34,7 @@ OTHERWISE = {
     "prunecomp": {"49,152": "tokens", "14.6": "of two averages", "0.9": "about", "1.3": "about", "2.5": "about"},
     "laco": {"11008": "a shape", "4096": "a shape", "98,304": "tokens"},
     "reassessing": {"33.3": "guessing"} | dict.fromkeys((".82", ".74", ".93", ".98"), "LaCo's Figure 5a"),
-    "league": {"8,192": "features", "13.8": "LinearPatch's Table 1"}
-    | dict.fromkeys(("2410.17170", "2505.02819", "2605.15491", "2403.19135"), "arXiv"),
+    "league": {"8,192": "features"} | dict.fromkeys(("2410.17170", "2505.02819", "2605.15491", "2403.19135"), "arXiv"),
 }
 
 
