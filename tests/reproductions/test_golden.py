@@ -69,6 +69,13 @@ def test_every_published_record_lies_where_its_recipe_says():
         assert all(getattr(recipe, part) == record["recipe"][part] for part in PARTS), record["path"]
 
 
+def test_every_published_record_is_of_some_row():
+    """What a row no longer stands for is found by nobody: it goes when the row changes."""
+    with GOLDEN.open(newline="") as file:
+        pinned = {row[name] for row in csv.DictReader(file) for name in ("recipe", "shape")}
+    assert {folder.name for folder in PUBLISHED.glob("*/*/*/")} <= pinned
+
+
 def test_a_default_that_is_said_is_the_default_that_is_not():
     entry = {"corpus": "a", "sampler": "lines"}
     short = Recipe(
