@@ -14,7 +14,7 @@ from figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, caption,
 COLUMN = "PPL AVG"
 MOST = 10  # lines; "none" is one of them
 NONE = "none"
-SLICES = "slices of all layers"
+SLICES = "slices of layers"
 FEWER_GONE = ("NBL",)  # takes fewer parameters than the layers have that the others remove
 LABEL_WIDTH = 90  # characters; longer labels are wrapped
 _LOOKS = [(c, m) for m in ("-", "--") for c in (BLUE, VERMILION, GREEN, ORANGE, PURPLE)]

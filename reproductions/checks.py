@@ -189,6 +189,26 @@ def best_of(ours: Iterable[str], others: Iterable[str], column: str, lower: bool
     return check
 
 
+def chosen(ours: Iterable[str], others: Iterable[str], column: str, *, by: str, lower: bool = False) -> Check:
+    """In every setting that one of ``ours`` which is lowest in the column ``by`` is better than each of ``others``.
+
+    Of those that have both numbers; chosen by another column than the one judged, since the best of several is flattered by
+    the items it was chosen on.
+    """
+    ours, others = list(ours), list(others)
+
+    def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
+        found = []
+        for setting in settings:
+            known = [m for m in ours if all(cell(*setting, m, name) is not None for name in (by, column))]
+            if known:
+                best = min(known, key=lambda method: float(np.mean(cell(*setting, method, by))))
+                found += beats(best, *others, column=column, lower=lower)(cell, [setting])
+        return found
+
+    return check
+
+
 def without_number(method: str, column: str, beside: str) -> Check:
     """In every setting where ``beside`` has a number in ``column``, ``method`` has none, or one that is not a number."""
 

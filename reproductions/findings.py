@@ -20,7 +20,7 @@ from reproductions.league import standings
 
 SHOWN = ("smollm2-135m-instruct", "standin")
 HEADS = {"smollm2-135m-instruct": "SmolLM2-135M-Instruct", "standin": "the stand-in"}
-SIDES = ("Its own numbers", *(f"On {HEADS[name]}" for name in SHOWN), "From")
+SIDES = ("The paper's printed numbers", *(f"On {HEADS[name]}" for name in SHOWN), "From")
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ ABSTRACTS = {
         Finding("Its loop makes both parts better", "table4-prunecomp", ("each help alone",)),
     ),
     "laco": (
-        Finding("Over 80 % kept by three of four models, whatever they lose", "table2-laco", ("surpasses 80 %",)),
+        Finding("Over 80 % kept by three of four models (what they lose: LC-2)", "table2-laco", ("surpasses 80 %",)),
         Finding("It outperforms structured pruning methods", "table2-laco", ("both baselines",)),
         Finding("It inherits the parameters: post-training helps", "table3-laco", ("post-training raises",)),
         Finding("Adjacent layers are alike (its motivation)", "figure4-laco", ("are similar",)),
@@ -144,7 +144,9 @@ def measured_in() -> str:
         paths = (PUBLISHED / subject.profile / subject.model).glob("*/*.json") if not subject.standin else ()
         hours = sum(json.loads(path.read_text())["provenance"].get("seconds", 0) for path in paths) / 3600
         name = HEADS[subject.name]
-        took = f" (its records took {hours:.0f} hours of measuring, on one or two cores)" if hours else ""
+        took = (
+            f" (its records took {hours:.0f} hours, beside searches and training, on one or two cores)" if hours else ""
+        )
         told.append(f"{name} in {subject.dtype}{took}")
     return f"Computed: {', '.join(told)}."
 
@@ -209,9 +211,9 @@ def _headlines() -> str:
     first = {one.paper: one for one in reversed(wrong) if one.where.startswith("Abstract")}
     quoted = " ".join(f"{one.name}: {one.headline}" for one in reversed(first.values()))
     return (
-        f"**Headlines that their own tables do not carry.** [The audit](papers/AUDIT.md) of {numbers} printed numbers has "
-        f"{len(found)} findings, {sum(one.verdict == SLIP for one in found)} of them slips; {len(wrong)} affect numbers "
-        f"that one might cite. From the abstracts: {quoted}"
+        f"**Headlines that their own tables do not carry.** [The audit](papers/AUDIT.md) of {numbers} numbers printed in "
+        f"tables and text has {len(found)} findings, {sum(one.verdict == SLIP for one in found)} of them slips; {len(wrong)} "
+        f"affect numbers that one might cite. From the abstracts: {quoted}"
     )
 
 

@@ -17,10 +17,14 @@ from common.results import Record, Store
 from common.scores import accuracy_stderr
 from reproductions import sizes
 
+# Details of every record of a recipe: what went, and out of how many layers.
+PRUNED = ("removed", "halves", "sliced", "linear", "layers")
+
 
 def part(store: Store, recipe, benchmark: str) -> tuple[Record, dict] | None:
     """The record of a part and its outcomes; None where the whole has no record, or its outcomes were not kept.
 
+    Of the benchmark ``removed`` every record of the recipe is a whole: the first by name, where several are there.
     In bfloat16 an item's score may differ in its last digit from one measured beside other items. ``provenance`` is the
     whole's, without its seconds and with its name as ``part_of``.
     """
@@ -48,7 +52,7 @@ def _removed(record: Record | None) -> tuple[Record, dict] | None:
     """Which layers were removed, from any record of the recipe."""
     if record is None:
         return None
-    details = {key: record.details[key] for key in ("removed", "layers") if key in record.details}
+    details = {key: record.details[key] for key in PRUNED if key in record.details}
     return _of(record, "removed", values={"count": len(details["removed"])}, stderr={}, details=details), {}
 
 

@@ -240,7 +240,7 @@ def _without(work: list[Work], store: Store, lacking: Callable[[Recipe, str], st
     return left
 
 
-# Measured after all others, so that most of a table is there early: more items than those of all other tasks together.
+# Measured after all others, so that most of a table is there early: about as many items as all other tasks have together.
 _LAST = ("hellaswag",)
 
 

@@ -111,5 +111,5 @@ def collapse(merge: str, C: int, H: int, T: float | None = None, layers: int | N
 
 
 def merged_at_once(count: int) -> int:
-    """LaCo's C for so many layers less: four where that leaves whole merges, else the least from 5, 6, 3 and 2 that does."""
+    """LaCo's C for so many layers less: four where that leaves whole merges, else the first of 5, 6, 3 and 2 that does."""
     return next(C for C in (4, 5, 6, 3, 2) if count % (C - 1) == 0)

@@ -55,8 +55,8 @@ TRAINED_PATCH, TRAINED_LAYER = "LinearPatch +FT (trained)", "LLM-Streamline(laye
 HALVES = "twice as many halves of layers"  # in the place of a repair's name
 SEARCHED = 4  # windows that a search by removing reads: about as many tokens as SLEB's lines of small models
 
-# What takes no whole layers: as many parameters from all of them, and attentions that become linear maps.
-SLICES, MAPS = "slices of all layers", "twice as many attentions"
+# What takes no whole layers: as many parameters out of layers that stay, and attentions that become linear maps.
+SLICES, MAPS = "slices of layers", "twice as many attentions"
 PRUNER, SLICEGPT, NBL = "LLM-Pruner", "SliceGPT", "NBL"
 BATCH = 10  # samples of LLM-Pruner's one batch, as in its paper
 # What a repair is measured against: as many parameters gone, no training.
@@ -101,7 +101,7 @@ def halves(count: int, calibration: dict) -> dict[str, dict]:
 
 
 def others(count: int, layers: int, profile: str) -> dict[str, dict]:
-    """SLEB, on its own lines as in LinearPatch's tables, and pruning of which every layer keeps a part: name -> fields."""
+    """SLEB, on its own lines as in LinearPatch's tables, and pruning that takes no whole layers: name -> fields."""
     calibration = BUDGET[profile]
     found = {
         name("SLEB", NONE): without_training("SLEB", count, profile),

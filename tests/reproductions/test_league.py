@@ -12,7 +12,7 @@ from common.halves import present
 from common.recipe import Recipe
 from common.samplers import SAMPLERS
 from common.surgery import remove_layers
-from reproductions import benchmarks, costs, registry, settings, steps  # noqa: F401 - steps: those that recipes name
+from reproductions import benchmarks, checks, costs, registry, settings, steps  # noqa: F401 - steps: those that recipes name
 from reproductions.benchmarks import repair as cost
 from reproductions.league import rows, standings
 
@@ -197,3 +197,19 @@ def test_draws_are_compared_seed_for_seed():
     low, high = np.exp(-0.1), np.exp(0.2)
     assert ours[6:] == [f"{(low + high) / 2:.3f} ({low:.3f} to {high:.3f})", "1 of 2"]
     assert standings.won(found) == [("2/9", 1, 2)] and not standings.won(found[:2])
+
+
+def test_one_of_several_is_chosen_by_another_column_than_the_one_it_is_judged_by():
+    numbers = {("[S]", "PPL"): 10, ("[S]", "RP"): 50, ("[L]", "PPL"): 9, ("[L]", "RP"): 40, ("rival", "RP"): 45}
+    check = checks.chosen(["[S]", "[L]"], ["rival", "absent"], "RP", by="PPL")
+
+    def compared():
+        return check(lambda model, sparsity, method, column: numbers.get((method, column)), [("m", "7/30")])
+
+    (found,) = compared()
+    assert found.difference == -5 and not found.holds and found.cells[0] == ("m", "7/30", "[L]", "RP")
+    del numbers["[L]", "PPL"]  # one without both numbers is not chosen
+    (found,) = compared()
+    assert found.difference == 5 and found.holds
+    del numbers["[S]", "RP"]
+    assert compared() == []
