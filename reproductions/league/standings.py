@@ -15,7 +15,8 @@ from reproductions.settings import Subject
 
 PERPLEXITY, ACCURACY = "PPL AVG", "AVG"
 HEADER = ("Removed", "Repair", "after", "of the best rival's perplexity", "accuracy", "time of dense", "checkpoint")
-# The best of ours, and:
+# What README shows: so many numbers of layers, the best of ours, and:
+FEW = 3
 SHORT = (rows.NONE, "LinearPatch's A", rows.FACTOR, rows.REPLACEME, rows.GHOSTED, rows.PRUNER)
 
 
@@ -80,13 +81,14 @@ def leads(found: Sequence[dict]) -> list[tuple[str, str, str, list[str]]]:
 def table(found: Sequence[dict], texts: Sequence[str], short: bool = False) -> str:
     """A Markdown table with the perplexities of these texts.
 
-    short: of the repairs without training only those that a reader knows, and the best of ours; without times.
+    short: of the repairs without training only those that a reader knows, and the best of ours, with the most layers gone,
+    where they differ most; without times.
     """
     header = [*HEADER[:3], *texts, HEADER[3], f"{HEADER[4]} of {_tasks(found)}", *HEADER[5 + short :]]
     lines = ["| " + " | ".join(header) + " |", "| ---: | --- | --- |" + " ---: |" * (len(header) - 4) + " --- |"]
     for dense in (entry for entry in found if entry["dense"]):
         lines.append(_line(dense | {"selection": ""}, "dense", "", texts, None if short else ""))
-    for repairs in best(found).values():
+    for repairs in list(best(found).values())[-FEW if short else None :]:
         plain = None if short else _time(repairs[rows.NONE]) if rows.NONE in repairs else ""
         rivals = [entry for repair, entry in repairs.items() if repair in rows.TRAINING_FREE]
         ours = next((repair for repair in repairs if repair in rows.OURS), None)

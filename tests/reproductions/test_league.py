@@ -169,6 +169,9 @@ def test_standings_hold_each_repair_after_its_best_choice_against_the_best_rival
         assert line[5] == (share if shift == 0 else f"{share} [{share}, {share}]")
     short = standings.table(found, "AB", short=True)
     assert rows.ONE_BY_ONE not in short and rows.ATTENTION in short and rows.REPLACEME in short
+    more = [_entry(f"{count}/9", rows.name("[L]", rows.NONE), base + count) for count in (1, 3, 4)]
+    short = standings.table(found + more, "AB", short=True)
+    assert [count for count in range(9) if f"| {count}/9 |" in short] == [0, 2, 3, 4]
     assert lines[0][3:5] == [f"{np.exp(text.mean()):.1f}" for text in base]
 
 
