@@ -92,8 +92,8 @@ class Store:
 
     def pruned(self, recipe: Recipe) -> Record | None:
         """A record of this recipe, whatever was measured, that names the layers that were removed; None: there is none."""
-        for folder, origin in ((self.user, "yours"), (self.published, "published")):
-            for path in sorted(self.path(recipe, "any", folder).parent.glob("*.json")) if folder is not None else ():
+        for folder, origin in self._folders():
+            for path in sorted(self.path(recipe, "any", folder).parent.glob("*.json")):
                 record = self._read(path, origin)
                 if record is not None and record.status == "ok" and "removed" in record.details:
                     return record
@@ -142,8 +142,8 @@ class Store:
         Multiple choice: one bool per item and metric, in the order of the data. Perplexity: ``nll``, the mean of each window.
         A damaged file is treated as a damaged record is, see `get`.
         """
-        for folder, origin in ((self.user, "yours"), (self.published, "published")):
-            if folder is not None and (path := self.path(recipe, benchmark, folder)).exists():
+        for folder, origin in self._folders():
+            if (path := self.path(recipe, benchmark, folder)).exists():
                 return self._items(_beside(path), origin)
         return {}
 
@@ -161,6 +161,11 @@ class Store:
             raise UserError(
                 f"cannot write records to {self.user}: {error.strerror}; name another folder in LAYERLAB_RESULTS"
             ) from error
+
+    def _folders(self) -> list[tuple[Path, str]]:
+        """Where records are, and whose they are; the preferred ones first."""
+        places = ((self.user, "yours"), (self.published, "published"))
+        return [(folder, origin) for folder, origin in places if folder is not None]
 
     def _read(self, path: Path, origin: str) -> Record | None:
         if not path.exists():

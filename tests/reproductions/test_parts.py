@@ -107,9 +107,8 @@ def test_which_layers_went_is_known_from_whatever_was_measured(tmp_path, tiny_ll
         benchmark = staticmethod(measure.benchmark)
 
     known, alone, measuring = Store(tmp_path / "known", None), Store(tmp_path / "alone", None), Pruned()
-    run_of = {"known": (known, ["parameters"]), "alone": (alone, ["removed"])}
-    for store, names in run_of.values():
-        assert runner.measured([Work(RECIPE, "small", names)], store, measuring) == 0
+    for store, name in ((known, "parameters"), (alone, "removed")):
+        assert runner.measured([Work(RECIPE, "small", [name])], store, measuring) == 0
     assert runner.measured([Work(RECIPE, "small", ["removed"])], known, measuring) == 0 and len(measuring.prepared) == 2
     found, expected = known.get(RECIPE, "removed"), alone.get(RECIPE, "removed")
     assert found.values == expected.values == {"count": 2} and found.provenance["part_of"] == "parameters"
