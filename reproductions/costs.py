@@ -29,9 +29,11 @@ FREE = {
 }  # fmt: skip
 OTHER = 300  # a figure's curves, a few thousand tokens' statistics
 FEW_ITEMS = 500  # of a test set that `sizes.ITEMS` does not count, roughly: what a limit leaves of it
-# Tokens that training reads; a step of training costs three passes. Alpaca twice; C4's first shard; 5,000 windows.
-TRAINED = {"finetune": 2 * 50_000 * 110, "laco-posttrain": 160_000_000, "linearpatch-distilled": 5_000 * 2_048}
-TRAINED |= {"streamline-ffn": 5_000 * 2_048, "streamline-layer": 5_000 * 2_048}
+INSTRUCTION = 110  # tokens, of Alpaca-cleaned's
+# What trainings read where their recipe says no less: Alpaca twice; C4's first shard; 5,000 windows of 2,048 tokens.
+ROWS, EPOCHS, SHARD, WINDOWS, LENGTH = 50_000, 2, 160_000_000, 5_000, 2_048
+DISTILLED = ("linearpatch-distilled", "streamline-ffn", "streamline-layer")
+STEP = 3  # passes that a step of training costs
 REFIT = 1.2  # passes: to the last refitted layer, and through each of these for each of its halves
 PARAMETERS = 1e9  # of a model that is not registered
 LOADING = 40_000  # reading a model's weights takes as long as so many tokens take on a GPU (16 GB at 1 GB/s)
@@ -74,8 +76,27 @@ def preparing(recipe: Recipe) -> float:
         passes = REFIT * count
     if (recipe.repair or {}).get("method") == "refit":
         passes += REFIT
-    trained = sum(3 * TRAINED.get((part or {}).get("method"), 0) for part in (recipe.repair, recipe.training))
-    return passes * calibration(recipe) + trained * parameters(recipe.model)
+    trained = _trained(recipe.repair) + _trained(recipe.training)
+    if "schedule" in chosen:  # 1:b:c, a training for every b of c layers
+        _, each, count = map(int, chosen["schedule"].split(":"))
+        trained += -(-count // each) * _trained({"method": "finetune", **chosen["tune"]})
+    return passes * calibration(recipe) + STEP * trained * parameters(recipe.model)
+
+
+def _trained(part: Mapping | None) -> int:
+    """Tokens that a recipe's training reads."""
+    part = part or {}
+    data, method = part.get("data") or {}, part.get("method")
+    if method == "finetune":
+        epochs = (part.get("settings") or {}).get("epochs") or EPOCHS
+        return (data.get("count") or ROWS) * epochs * (data.get("length") or INSTRUCTION)
+    if method == "laco-posttrain":
+        return min(SHARD, data.get("tokens") or SHARD)
+    if method == "gptq":
+        return _trained(part.get("after"))
+    if method in DISTILLED:
+        return (part.get("samples") or WINDOWS) * (part.get("length") or LENGTH)
+    return 0
 
 
 def loading(recipe: Recipe) -> float:

@@ -128,6 +128,20 @@ def test_a_full_record_is_not_that_of_the_first_items(tmp_path):
     assert both["subjects"][0]["size"] == "first 500 items of each task, 49,152 tokens of each text"
 
 
+def test_a_training_costs_what_its_recipe_reads():
+    def tokens(target, subject, start):
+        row = next(row for row in registry.get(target).rows(subject) if row.method.startswith(start))
+        return costs.preparing(row.recipe) / costs.parameters(row.recipe.model) / 3
+
+    assert tokens("table3-laco", SMOLLM, "LaCo +post train") == 240 * 4 * 256
+    assert tokens("table4-linearpatch", SMOLLM, "LinearPatch[L +FT, logits") == 500 * 256
+    one_shot = tokens("tableA-reassessing", SMOLLM, "Reverse-order[one-shot +LoRA]")
+    assert one_shot == 2 * 960 * 110
+    assert tokens("tableA-reassessing", SMOLLM, "Reverse-order[1:4:8 +LoRA]") == 2 * one_shot / 4
+    assert tokens("tableA-reassessing", SMOLLM, "Reverse-order[1:1:8 +lm_head") == 8 * one_shot / 4
+    assert tokens("table2-reassessing", settings.PAPER, "Reverse-order +LoRA") > 40_000 * 2 * 110
+
+
 def test_what_reads_a_benchmarks_name_knows_its_size(monkeypatch):
     assert columns.chance(["piqa", "piqa@first-500", "perplexity@linearpatch-ptb"]) == {
         "piqa": 0.5,
