@@ -41,7 +41,7 @@ LOADING = 40_000  # reading a model's weights takes as long as so many tokens ta
 
 def benchmark(recipe: Recipe, name: str) -> float:
     """Of one cell, its model being ready: tokens times parameters."""
-    base = name.partition("@")[0]
+    base = sizes.of_task(name)
     if base in FREE:
         return 0.0
     tokens = 1_000 * THOUSANDS.get(base, OTHER) * sizes.share(name)

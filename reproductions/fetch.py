@@ -125,8 +125,10 @@ def _readers(name: str) -> list[Callable]:
     base, _, argument = sizes.whole(name).partition("@")
     known = benchmarks.known()
     readers = [partial(corpora.texts, corpus) for corpus in (known[base].reads if base in known else ())]
-    if base == "perplexity":
+    if base in ("perplexity", "scaled"):
         readers.append(partial(corpora.texts, PROTOCOLS[argument].source))
+    elif base == "endings":
+        readers.append(lambda: harness.load_tasks([argument.partition("@")[0]]))
     elif base == "mmlu" and argument:
         readers.append(partial(_mmlu, argument))
     elif (group := base.removeprefix("laco_")) in harness.GROUPS:

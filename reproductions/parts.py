@@ -58,7 +58,8 @@ def _removed(record: Record | None) -> tuple[Record, dict] | None:
 
 def _items(record: Record, outcomes: Mapping, benchmark: str) -> tuple | None:
     """Of a task's first items; None for a group of tasks, and where a score is not the share of right items."""
-    if benchmark.partition("@")[0].removeprefix("laco_") in sizes.SUBJECTS or outcomes.keys() != record.values.keys():
+    shares = all(right.dtype == bool for right in outcomes.values()) and outcomes.keys() == record.values.keys()
+    if sizes.of_task(benchmark).removeprefix("laco_") in sizes.SUBJECTS or not shares:
         return None
     kept = {metric: right[: sizes.FIRST] for metric, right in outcomes.items()}
     values = {metric: float(np.mean(right)) for metric, right in kept.items()}

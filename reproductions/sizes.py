@@ -41,7 +41,7 @@ def smaller(benchmark: str) -> str:
     base, _, argument = benchmark.partition("@")
     if base == "perplexity":
         return benchmark + TOKENS_MARK if argument in TEXTS else benchmark
-    return benchmark + MARK if base in ITEMS else benchmark
+    return benchmark + MARK if of_task(benchmark) in ITEMS else benchmark
 
 
 def whole(benchmark: str) -> str:
@@ -53,7 +53,7 @@ def of_each(benchmark: str) -> int | None:
     """How many items a benchmark asks, of a group of each subject; None: all."""
     if not benchmark.endswith(MARK):
         return None
-    return math.ceil(FIRST / SUBJECTS.get(_base(benchmark).removeprefix("laco_"), 1))
+    return math.ceil(FIRST / SUBJECTS.get(of_task(benchmark).removeprefix("laco_"), 1))
 
 
 def tokens(benchmark: str) -> int | None:
@@ -74,8 +74,9 @@ def share(benchmark: str) -> float:
     """Which part of a benchmark is asked, roughly for a text."""
     if tokens(benchmark):
         return TOKENS / TEXTS[whole(benchmark).partition("@")[2]]
-    return FIRST / ITEMS[_base(benchmark)] if of_each(benchmark) else 1.0
+    return FIRST / ITEMS[of_task(benchmark)] if of_each(benchmark) else 1.0
 
 
-def _base(benchmark: str) -> str:
-    return benchmark.partition("@")[0]
+def of_task(benchmark: str) -> str:
+    """The task that a benchmark asks: ``hellaswag`` of ``hellaswag@first-500`` and of ``endings@hellaswag``."""
+    return benchmark.removeprefix("endings@").partition("@")[0]

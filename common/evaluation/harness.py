@@ -81,7 +81,7 @@ def evaluate(
     have the metric or one item leaves no standard error; tasks with other metrics of `METRICS` have those as well. A group
     has the means over its subjects by their numbers of items, beside its subjects' own entries. Under 'raw' stands
     lm-eval's own result, made of JSON types and otherwise untouched; under 'items' {task: {metric: one outcome per item}},
-    in the order of the data.
+    in the order of the data; under 'endings' {task: losses of right and wrong endings}, see `_endings`.
 
     Raises:
         UserError: an unknown task, a limit below 1, a dataset that cannot be had, a task that runs code.
@@ -109,11 +109,13 @@ def evaluate(
             log_samples=True,
             bootstrap_iters=0 if limit == 1 else 100,  # accuracies have closed forms; 0 turns standard errors off
         )
-    items = {task: _items(samples) for task, samples in found.pop("samples", {}).items()}
+    samples = found.pop("samples", {})
+    items = {task: _items(asked) for task, asked in samples.items()}
+    endings = {task: _endings(asked) for task, asked in samples.items()}
     raw = _jsonable(found)
     scores = {name: _scores(raw, name) for name in loaded}
     pooled = {group: _pooled([scores[member] for member in names]) for group, names in groups.items()}
-    return {**scores, **pooled, "raw": raw, "items": items}
+    return {**scores, **pooled, "raw": raw, "items": items, "endings": endings}
 
 
 def _items(samples: Sequence[Mapping]) -> dict[str, np.ndarray]:
@@ -126,6 +128,24 @@ def _items(samples: Sequence[Mapping]) -> dict[str, np.ndarray]:
             values = np.array(chosen, np.float32)
             found[name] = values.astype(bool) if np.isin(values, (0, 1)).all() else values
     return found
+
+
+def _endings(samples: Sequence[Mapping]) -> dict[str, np.ndarray]:
+    """By item, in nats per character as `acc_norm` divides: the loss of the right ending ('right') and the mean of the wrong
+    ones' ('wrong'). Nothing of a task whose items do not give one context several endings."""
+    found = []
+    for sample in sorted(samples, key=lambda sample: sample["doc_id"]):
+        pairs, right = sample["arguments"], sample.get("target")
+        one_context = len(pairs) > 1 and len({pair[0] for pair in pairs}) == 1
+        if not one_context or not str(right).isdigit():
+            return {}
+        losses = [
+            -answer[0] / len(pair[1].lstrip()) for pair, answer in zip(pairs, sample["filtered_resps"], strict=True)
+        ]
+        wrong = [loss for place, loss in enumerate(losses) if place != int(right)]
+        found.append((losses[int(right)], sum(wrong) / len(wrong)))
+    columns = np.array(found, np.float32).reshape(-1, 2).T
+    return dict(zip(("right", "wrong"), columns, strict=True)) if found else {}
 
 
 def check(tasks: Sequence[str]) -> None:

@@ -44,6 +44,11 @@ def benchmark(name: str, reads: tuple[str, ...] = ()):
     return registered
 
 
+def batch_size(context) -> int:
+    """The most items of a task in one forward pass."""
+    return 16 if context.model.device.type == "cpu" else 64
+
+
 @cache
 def known() -> dict[str, Benchmark]:
     """Every benchmark by name."""

@@ -5,11 +5,7 @@ from __future__ import annotations
 from common.context import Context
 from common.evaluation import generation, harness, mmlu
 from common.scores import average, average_stderr
-from reproductions.benchmarks import benchmark
-
-
-def _batch_size(context: Context) -> int:
-    return 16 if context.model.device.type == "cpu" else 64
+from reproductions.benchmarks import batch_size, benchmark
 
 
 @benchmark("mmlu")
@@ -17,14 +13,14 @@ def _mmlu(context: Context, argument: str) -> tuple:
     """MMLU by a protocol of `common.evaluation.mmlu`; without an argument, lm-eval's group of that name."""
     if not argument:
         return _by_size(context, "mmlu")
-    options = {"limit": context.recipe.limit, "batch_size": _batch_size(context)}
+    options = {"limit": context.recipe.limit, "batch_size": batch_size(context)}
     values, errors, details = mmlu.evaluate(context.model, context.tokenizer, mmlu.get(argument), **options)
     return values, errors, details, details.pop("right")
 
 
 def _group(context: Context, group: str, shots: int | None = None) -> tuple[dict, dict[str, dict]]:
     """The scores of a group, subjects weighted by size, and those of every subject."""
-    options = {"limit": context.recipe.limit, "batch_size": _batch_size(context), "num_fewshot": shots}
+    options = {"limit": context.recipe.limit, "batch_size": batch_size(context), "num_fewshot": shots}
     found = harness.evaluate(context.model, context.tokenizer, [group], **options)
     return found[group], {task: found[task] for task in harness.members(group)}
 

@@ -8,7 +8,7 @@ from common.errors import unknown
 from common.evaluation import harness
 from common.evaluation.perplexity import PROTOCOLS
 from reproductions import sizes, steps  # noqa: F401 - and the papers' protocols
-from reproductions.benchmarks import benchmark
+from reproductions.benchmarks import batch_size, benchmark
 
 
 @benchmark("parameters")
@@ -46,8 +46,7 @@ def task(context: Context, name: str) -> tuple[dict, dict, dict, dict]:
     Stand-in tasks are named ``task@version``; other names are lm-eval's own.
     """
     name = name.partition("@")[0]
-    batch_size = 16 if context.model.device.type == "cpu" else 64
-    options = {"limit": context.recipe.limit, "batch_size": batch_size}
+    options = {"limit": context.recipe.limit, "batch_size": batch_size(context)}
     found = harness.evaluate(context.model, context.tokenizer, [name], **options)
     scores = found[name]
     values = {metric: scores[metric] for metric in harness.METRICS if scores.get(metric) is not None}

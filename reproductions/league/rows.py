@@ -25,13 +25,14 @@ HELD_OUT = 16  # windows of the 128
 
 NONE = "none"
 GHOSTED, REPLACEME, FACTOR = "Ghosted Layers", "ReplaceMe, least squares", "Prune&Comp's factor"
+PATCHED = "LinearPatch's A"
 REFIT, REFIT_LONG = "refitted, 3 layers (ours)", "refitted, 3 layers, ridge from held-out text (ours)"
 APART = "refitted, 3 layers, ridge from held-out text apart (ours)"  # as the tool draws it
 ATTENTION, SHARED = "refitted, o_proj of 3 layers (ours)", "refitted, o_proj of 3 layers and before the cut (ours)"
 REPAIRS: dict[str, dict | None] = {
     NONE: None,
     FACTOR: {"method": "magnitude-factor", "window_factor": "product"},
-    "LinearPatch's A": PATCH,
+    PATCHED: PATCH,
     GHOSTED: {"method": "ghosted-layers", "eps": 1e-6},
     REPLACEME: {"method": "replaceme", "objective": "least-squares"},
     "ReplaceMe, least squares with a bias": {"method": "replaceme", "objective": "least-squares", "bias": True},

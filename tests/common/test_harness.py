@@ -5,6 +5,7 @@ import time
 
 import datasets
 import pytest
+import torch
 from hub_mirror import QUESTIONS, TASKS, write_rows
 from lm_eval.models.huggingface import HFLM
 
@@ -122,6 +123,29 @@ def test_outcomes_are_kept_for_every_metric_and_filter():
     assert {key: one.tolist() for key, one in found.items()} == {"strict": [False, True], "flexible": [True, True]}
     scores = [{"doc_id": item, "filter": "none", "score": value} for item, value in ((0, 0.25), (1, 1.0))]
     assert harness._items(scores)["score"].tolist() == [0.25, 1.0]
+
+
+def test_losses_of_endings_are_what_accuracy_per_character_is_made_of(mirror, tiny_llama, tiny_tokenizer):
+    """Right where acc_norm is right if one wrong ending is there; against a naive sum of log-probabilities in any case."""
+    found = harness.evaluate(tiny_llama, tiny_tokenizer, ["hellaswag", "piqa", "winogrande"])
+    losses = found["endings"]["piqa"]
+    right = losses["right"] < losses["wrong"]  # two endings: the mean of the wrong ones is the other
+    assert right.tolist() == found["items"]["piqa"]["acc_norm"].tolist()
+    assert found["endings"]["winogrande"] == {}  # several contexts, one ending
+    task = harness.load_tasks(["hellaswag"])["hellaswag"]
+    for place, doc in enumerate(task.eval_docs):
+        context = tiny_tokenizer(task.doc_to_text(doc))["input_ids"]
+        each = []
+        for ending in task.doc_to_choice(doc):
+            ids = torch.tensor(tiny_tokenizer(f"{task.doc_to_text(doc)} {ending}")["input_ids"])
+            with torch.no_grad():
+                chances = tiny_llama(ids[None]).logits[0, :-1].log_softmax(-1)
+            scores = chances.gather(1, ids[1:, None])[len(context) - 1 :]
+            each.append(-float(scores.sum()) / len(ending))
+        gold = int(task.doc_to_target(doc))
+        assert found["endings"]["hellaswag"]["right"][place] == pytest.approx(each[gold], rel=1e-3)
+        others = [loss for index, loss in enumerate(each) if index != gold]
+        assert found["endings"]["hellaswag"]["wrong"][place] == pytest.approx(sum(others) / 3, rel=1e-3)
 
 
 def test_the_index_of_tasks_is_lm_evals_own(tmp_path, monkeypatch):

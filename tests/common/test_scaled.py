@@ -1,0 +1,51 @@
+"""The scale of the logits, against a naive loop over full logits and a model whose scale is known."""
+
+import pytest
+import torch
+
+from common.errors import UserValueError
+from common.evaluation import scaled, targets
+from common.evaluation.perplexity import cut, token_nlls
+
+
+@pytest.fixture
+def windows():
+    return cut(torch.randint(3, 320, (60,), generator=torch.Generator().manual_seed(5)), 12)
+
+
+@torch.no_grad()
+def test_losses_are_those_of_full_logits_times_the_factor(tiny, windows, monkeypatch):
+    monkeypatch.setattr(targets, "HEAD_ROWS", 4)
+    monkeypatch.setattr(scaled, "HEAD_ROWS", 4)
+    monkeypatch.setattr(scaled, "ROWS", {"cpu": 3})
+    found = scaled.window_nlls(tiny, windows, (0.7, 1.0, 1.3))
+    assert found.shape == (5, 3)
+    for place, factor in enumerate((0.7, 1.0, 1.3)):
+        for window, loss in zip(windows, found[:, place], strict=True):
+            logits = factor * tiny(window[None]).logits[0, :-1].double()
+            expected = torch.nn.functional.cross_entropy(logits, window[1:])
+            assert float(loss) == pytest.approx(float(expected), rel=1e-5)
+    assert torch.allclose(found[:, 1].float(), token_nlls(tiny, windows).mean(1), rtol=1e-5)
+
+
+@torch.no_grad()
+def test_a_head_that_is_twice_too_large_wants_half_the_logits(tiny_llama):
+    """Tokens drawn from the model itself want its own logits; with the head doubled they want half."""
+    generator, ids = torch.Generator().manual_seed(0), torch.randint(3, 320, (24, 1))
+    tiny_llama.lm_head.weight.mul_(30)  # a random model hardly prefers any token
+    for _ in range(40):
+        chances = tiny_llama(ids).logits[:, -1].softmax(-1)
+        ids = torch.cat([ids, torch.multinomial(chances, 1, generator=generator)], 1)
+    own = scaled.fitted(scaled.window_nlls(tiny_llama, ids))[1]
+    assert own == pytest.approx(1.0, abs=0.11)
+    tiny_llama.lm_head.weight.mul_(2)
+    assert scaled.fitted(scaled.window_nlls(tiny_llama, ids))[1] == pytest.approx(own / 2, abs=0.06)
+
+
+def test_no_window_is_judged_by_a_factor_fitted_to_it():
+    losses = torch.tensor([[1.0, 9.0], [5.0, 3.0], [2.0, 9.0], [7.0, 4.0]], dtype=torch.float64)
+    found, best = scaled.fitted(losses, (0.5, 1.0))
+    assert found.tolist() == [9.0, 5.0, 9.0, 7.0]  # even windows prefer the first factor, odd ones the second
+    assert best == 0.5  # 15 against 25 in all
+    with pytest.raises(UserValueError, match="two or more"):
+        scaled.fitted(losses[:1])
