@@ -16,6 +16,7 @@ from common.context import Context
 from common.evaluation.perplexity import PROTOCOLS
 from common.hadamard import hadamard_transform
 from common.losses import next_token_loss
+from common.progress import track
 from common.statistics import Statistics
 from papers.linearpatch import LinearPatch, measures, patch_values  # noqa: F401 - measures: its protocols
 from reproductions.benchmarks import benchmark
@@ -171,7 +172,8 @@ def cuts(context: Context, argument: str) -> tuple[dict, dict, dict]:
     for i in range(0, len(windows), at_a_time):
         part = windows[i : i + at_a_time]
         found = context.statistics(count, matrices=part)
-        rows += [_look(_Cut(context, ids, *window), found, *window) for window in part]
+        looked = track(part, f"cuts {i + 1} to {i + len(part)} of {len(windows)}", unit="cut", each=True)
+        rows += [_look(_Cut(context, ids, *window), found, *window) for window in looked]
 
     def off(prediction: str) -> float:
         return sum(abs(math.log(row[prediction] / row["best_factor"])) for row in rows) / len(rows)

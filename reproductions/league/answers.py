@@ -63,6 +63,7 @@ ANSWERS = Table(
     number="league-answers",
     title="Ours: why answers do not follow perplexity",
     declared=answers,
+    draw="figures.answers:draw",
     columns=columns,
     claims=(
         Claim("ours: repairs lower perplexity", _better(_TEXT_LABELS, lower=True)),

@@ -1,0 +1,117 @@
+"""Why answers do not follow perplexity: the rows are the league's, and what the picture shows follows from the outcomes."""
+
+import math
+
+import numpy as np
+import pytest
+
+from common import corpora
+from common.context import Context
+from common.errors import UserError
+from common.evaluation import harness, scaled
+from common.evaluation.perplexity import PROTOCOLS
+from common.results import Recipe, Record, Store
+from figures import answers as picture
+from reproductions import benchmarks, measure, parts, registry, settings, show, sizes
+from reproductions.league import rows
+
+TARGET = "league-answers"
+SMOLLM = settings.of_model("smollm2-135m-instruct")
+
+
+def test_rows_are_the_leagues_own():
+    league = {row.recipe.hash: (row.sparsity, row.method) for row in registry.get("league").rows(SMOLLM)}
+    found = registry.get(TARGET).rows(SMOLLM)
+    assert {row.recipe.hash: (row.sparsity, row.method) for row in found}.items() <= league.items()
+    assert len(found) == 1 + 2 * 2 * 5 and {row.sparsity for row in found} == {"0/30", "7/30", "9/30"}
+    assert registry.get(TARGET).rows(settings.PAPER) == []
+
+
+def test_a_part_of_the_endings_is_a_measurement_of_its_own():
+    columns = [column.benchmark for column in registry.get(TARGET).columns_for(SMOLLM)]
+    assert "endings@hellaswag@first-500" in columns and "scaled@league-wikitext2" in columns
+    name = "endings@hellaswag@first-500"
+    assert sizes.of_each(name) == 500 and sizes.share(name) == pytest.approx(500 / 10042)
+    whole = Record({}, "x", "endings@hellaswag", "ok", {"right": 1.0}, {})
+    assert parts._items(whole, {"right": np.ones(900, np.float32)}, name) is None
+
+
+@pytest.mark.parametrize("limit", [None, 2])
+def test_endings_are_the_harness_losses(limit, tiny_llama, tiny_tokenizer, mirror):
+    context = Context(tiny_llama, tiny_tokenizer, Recipe(model="small", profile="paper", limit=limit), 1)
+    values, errors, details, outcomes = measure.benchmark(context, "endings@piqa")
+    losses = harness.evaluate(tiny_llama, tiny_tokenizer, ["piqa"], limit=limit)["endings"]["piqa"]
+    assert details["items"] == len(losses["right"]) == (limit or details["items"])
+    assert np.allclose(outcomes["gap"], losses["wrong"] - losses["right"], rtol=1e-4)
+    assert values["gap"] == pytest.approx(values["wrong"] - values["right"], abs=1e-6)
+    assert errors["right"] == pytest.approx(np.std(losses["right"], ddof=1) / math.sqrt(len(losses["right"])), rel=1e-3)
+    with pytest.raises(UserError, match="one context several endings"):
+        measure.benchmark(context, "endings@winogrande")
+
+
+def test_scaled_perplexity_is_of_the_factor_that_the_other_half_likes(tiny_llama, tiny_tokenizer, monkeypatch):
+    benchmarks.known()
+    monkeypatch.setattr(corpora, "_standin_texts", lambda corpus: ("one window of text after another " * 4000,))
+    protocol = PROTOCOLS["standin-learning-thin"]
+    context = Context(tiny_llama, tiny_tokenizer, Recipe(model="small", profile="paper", limit=6), 1)
+    values, errors, details, outcomes = measure.benchmark(context, f"scaled@{protocol.name}")
+    losses = scaled.window_nlls(tiny_llama, protocol.windows(protocol, tiny_tokenizer)[:6])
+    nll, factor = scaled.fitted(losses)
+    assert np.allclose(outcomes["nll"], nll) and values["factor"] == factor and details["windows"] == 6
+    assert values["perplexity"] == pytest.approx(math.exp(float(nll.mean())))
+    with pytest.raises(UserError, match="perplexity protocol"):
+        measure.benchmark(context, "scaled@no-such")
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Made-up losses: the refit's endings are all .1 likelier than without a repair, and its text by .3 nats."""
+    store, noise = Store(tmp_path, None), np.random.default_rng(0)
+    outcomes = {
+        "perplexity": {"nll": noise.normal(4, 1, 48)},
+        "scaled": {"nll": noise.normal(3.9, 1, 48)},
+        "endings": {"right": noise.normal(0.7, 0.2, 500), "wrong": noise.normal(0.8, 0.2, 500)},
+    }
+    for row in registry.get(TARGET).rows(SMOLLM):
+        if row.method not in (rows.name("[L]", rows.NONE), rows.name("[L]", rows.REFIT_LONG)):
+            continue
+        lower = {"nll": 0.3, "right": 0.1, "wrong": 0.1} if row.method.endswith("(ours)") else {}
+        for benchmark in {c.benchmark for c in registry.get(TARGET).columns_for(SMOLLM)}:
+            kept = {
+                key: each - lower.get(key, 0) for key, each in outcomes.get(benchmark.partition("@")[0], {}).items()
+            }
+            if not kept:
+                continue
+            if "right" in kept:
+                kept["gap"] = kept["wrong"] - kept["right"]
+            kept = {key: each.astype(np.float32) for key, each in kept.items()}
+            values = {key: float(np.mean(each, dtype=np.float64)) for key, each in kept.items()}
+            if "nll" in values:
+                values |= {"perplexity": math.exp(values["nll"]), "factor": 1.0}
+            record = Record(dict(vars(row.recipe)), row.recipe.hash, benchmark, "ok", values, dict(values))
+            store.put(record, row.recipe, kept)
+    return store
+
+
+def test_endings_that_all_become_likelier_do_not_widen_the_gap(store):
+    table = registry.get(TARGET)
+    claims = show.build(table, store, SMOLLM)["claims"]
+    judged = {claim["text"]: claim["judged"][SMOLLM.name]["verdict"] for claim in claims}
+    assert judged["ours: repairs lower perplexity"] == judged["ours: they make right endings likelier"] == "holds"
+    assert judged["ours: they do with the scale of the logits set aside"] == "holds"
+    assert judged["ours: they widen the gap between right and wrong endings"] in ("fails", "within noise")
+
+
+def test_the_picture_shows_paired_differences(store):
+    table = registry.get(TARGET)
+    entries = show.entries(table, store, SMOLLM, table.rows(SMOLLM))
+    refit = next(e for e in entries if e["method"].endswith("(ours)") and e["scores"])
+    none = picture._alone(refit, entries)
+    assert none["method"] == rows.name("[L]", rows.NONE) and picture._alone(none, entries) is None
+    expected = {"HeSw, right": -0.1, "HeSw, wrong": -0.1, "HeSw, gap": 0.0}
+    for column, change in expected.items():
+        assert picture._difference(refit, none, column) == pytest.approx((change,) * 3, abs=1e-5)
+    assert picture._ratio(refit, none, "WIKI-2") == pytest.approx((100 * math.expm1(-0.3),) * 3, abs=1e-3)
+    figure = picture.draw(entries, "paper")
+    assert len(figure.axes) == 6 and figure.get_suptitle() == f"{SMOLLM.label}, 7/30 and 9/30 layers removed"
+    assert picture.draw([none], "paper") is None
