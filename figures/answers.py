@@ -11,6 +11,44 @@ SCALED, RIGHT, WRONG, GAP = ", logits scaled", ", right", ", wrong", ", gap"
 COLOURS = (BLUE, ORANGE, PURPLE)  # one a task
 
 Change = tuple[float, float, float]  # and the ends of its 95 % interval
+Changes = dict[str, Change]  # by column
+
+
+def against_none(entries: list[dict]) -> dict[tuple[str, str], Changes]:
+    """(sparsity, method) -> by column the change against the same layers removed without a repair, of perplexities percent.
+
+    Intervals are paired: of ratios and differences on the same draws of windows and items.
+    """
+    found = {}
+    for entry in entries:
+        none = _alone(entry, entries)
+        both = [name for name in entry["scores"] if name in none["scores"]] if none is not None else []
+        texts = {name.removesuffix(SCALED) for name in both if name.endswith(SCALED)}
+        changes = {name: _difference(entry, none, name) for name in both if name.endswith((RIGHT, WRONG, GAP))}
+        changes |= {name: _ratio(entry, none, name) for name in both if name.removesuffix(SCALED) in texts}
+        if changes:
+            found[entry["sparsity"], entry["method"]] = changes
+    return found
+
+
+def _alone(entry: dict, entries: list[dict]) -> dict | None:
+    """The row of the same layers removed without a repair; None for that row itself, and where there is none."""
+    method = entry["method"].partition(",")[0] + NONE
+    place = (entry["model"], entry["sparsity"], method)
+    if entry["method"] == method:
+        return None
+    return next((e for e in entries if (e["model"], e["sparsity"], e["method"]) == place), None)
+
+
+def _ratio(entry: dict, none: dict, column: str) -> Change:
+    ratios = entry["replicates"](column) / none["replicates"](column)
+    parts = (entry["scores"][column] / none["scores"][column], *np.percentile(ratios, (2.5, 97.5)))
+    return tuple(100 * (float(part) - 1) for part in parts)
+
+
+def _difference(entry: dict, none: dict, column: str) -> Change:
+    apart = entry["replicates"](column) - none["replicates"](column)
+    return (entry["scores"][column] - none["scores"][column], *map(float, np.percentile(apart, (2.5, 97.5))))
 
 
 def draw(entries: list[dict], profile: str) -> plt.Figure | None:
@@ -19,82 +57,56 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
     Of perplexity (percent; open: with the best factor on the logits), of the losses of endings (nats per character; open:
     wrong ones), of the gap between wrong and right ones. None where there is nothing to show.
     """
-    found = [(entry, none) for entry in entries if (none := _alone(entry, entries)) is not None]
+    found = against_none(entries)
     if not found:
         return None
-    sparsities = list(dict.fromkeys(entry["sparsity"] for entry, _ in found))
-    methods = {s: [entry["method"] for entry, _ in found if entry["sparsity"] == s] for s in sparsities}
-    heights = [len(methods[s]) for s in sparsities]
+    by_size: dict[str, dict[str, Changes]] = {}
+    for (sparsity, method), changes in found.items():
+        by_size.setdefault(sparsity, {})[method] = changes
+    columns = dict.fromkeys(name for changes in found.values() for name in changes)
+    tasks = [name.removesuffix(GAP) for name in columns if name.endswith(GAP)]
+    heights = [len(rows) for rows in by_size.values()]
     figure, grid = plt.subplots(
-        len(sparsities),
+        len(by_size),
         3,
-        figsize=(7.6, 1.5 + 0.42 * sum(heights)),
+        figsize=(7.6, 1.6 + 0.42 * sum(heights)),
         gridspec_kw={"height_ratios": heights},
         sharex="col",
         squeeze=False,
     )
-    for row, sparsity in zip(grid, sparsities, strict=True):
-        pairs = [pair for pair in found if pair[0]["sparsity"] == sparsity]
-        for place, (entry, none) in enumerate(pairs):
-            _line(row, place, entry, none)
-        for axes in row:
-            axes.axvline(0, color=GREY, lw=0.8)
-            axes.set(ylim=(len(pairs) - 0.5, -0.5), yticks=range(len(pairs)), yticklabels=[])
-        row[0].set_yticklabels([_short(name) for name in methods[sparsity]])
-        row[0].set_ylabel(f"{sparsity} removed")
-    for axes, text in zip(grid[-1], ("perplexity (%)", "loss of endings", "gap, wrong less right"), strict=True):
-        axes.set_xlabel(f"change of {text}" if text != "gap, wrong less right" else f"change of the {text}")
-    _legend(figure, grid[0, 0], [column.removesuffix(GAP) for column in _columns(found, GAP)])
-    caption(figure, [entry for pair in found for entry in pair])
+    for axes, (sparsity, rows) in zip(grid, by_size.items(), strict=True):
+        for place, changes in enumerate(rows.values()):
+            _line(axes, place, changes, tasks)
+        for one in axes:
+            one.axvline(0, color=GREY, lw=0.8)
+            one.set(ylim=(len(rows) - 0.5, -0.5), yticks=range(len(rows)), yticklabels=[])
+        axes[0].set_yticklabels([_short(method) for method in rows])
+        axes[0].set_ylabel(f"{sparsity} removed")
+    labels = ("change of perplexity (%)", "change of loss of endings", "change of gap, wrong less right")
+    for axes, label in zip(grid[-1], labels, strict=True):
+        axes.set_xlabel(label)
+    _legend(figure, grid[0, 0], tasks)
+    caption(figure, [entry for entry in entries if (entry["sparsity"], entry["method"]) in found])
     return figure
 
 
-def _alone(entry: dict, entries: list[dict]) -> dict | None:
-    """The row of the same layers removed without a repair, if both have numbers and this is another one."""
-    choice = entry["method"].partition(",")[0]
-    place = (entry["model"], entry["sparsity"], choice + NONE)
-    others = (e for e in entries if (e["model"], e["sparsity"], e["method"]) == place and e is not entry)
-    none = next(others, None)
-    return none if none is not None and entry["scores"].keys() & none["scores"].keys() else None
-
-
-def _columns(found: list[tuple[dict, dict]], ending: str) -> list[str]:
-    names = dict.fromkeys(name for entry, none in found for name in entry["scores"] if name in none["scores"])
-    return [name for name in names if name.endswith(ending)]
-
-
-def _line(row: np.ndarray, place: int, entry: dict, none: dict) -> None:
+def _line(row: np.ndarray, place: int, changes: Changes, tasks: list[str]) -> None:
     """One repair's marks in the three axes."""
-    tasks = [name.removesuffix(GAP) for name in _columns([(entry, none)], GAP)]
-    text = next((name.removesuffix(SCALED) for name in _columns([(entry, none)], SCALED)), None)
-    if text is not None:
-        for shift, column, face in ((-0.12, text, BLUE), (0.12, text + SCALED, "white")):
-            if column in entry["scores"] and column in none["scores"]:
-                _mark(row[0], place + shift, _ratio(entry, none, column), BLUE, face)
+    for column, change in changes.items():
+        if not column.endswith((RIGHT, WRONG, GAP)):
+            scaled = column.endswith(SCALED)
+            _mark(row[0], place + (0.12 if scaled else -0.12), change, BLUE, "white" if scaled else BLUE)
     for number, (task, colour) in enumerate(zip(tasks, COLOURS, strict=False)):
-        shift = 0.24 * (number - (len(tasks) - 1) / 2)
-        for ending, face in ((RIGHT, colour), (WRONG, "white")):
-            _mark(row[1], place + shift, _difference(entry, none, task + ending), colour, face)
-        _mark(row[2], place + shift, _difference(entry, none, task + GAP), colour, colour)
+        y = place + 0.24 * (number - (len(tasks) - 1) / 2)
+        for axes, ending, face in ((row[1], RIGHT, colour), (row[1], WRONG, "white"), (row[2], GAP, colour)):
+            if task + ending in changes:
+                _mark(axes, y, changes[task + ending], colour, face)
 
 
 def _mark(axes: plt.Axes, y: float, change: Change, colour: str, face: str) -> None:
     value, low, high = change
     ends = [[max(value - low, 0.0)], [max(high - value, 0.0)]]
     axes.errorbar(value, y, xerr=ends, fmt="o", ms=4, color=colour, mfc=face, capsize=2, lw=1)
-
-
-def _ratio(entry: dict, none: dict, column: str) -> Change:
-    """Percent, the interval that of the ratio on the same draws of windows."""
-    ratios = entry["replicates"](column) / none["replicates"](column)
-    parts = (entry["scores"][column] / none["scores"][column], *np.percentile(ratios, (2.5, 97.5)))
-    return tuple(100 * (float(part) - 1) for part in parts)
-
-
-def _difference(entry: dict, none: dict, column: str) -> Change:
-    """The interval is that of the difference on the same draws of items."""
-    apart = entry["replicates"](column) - none["replicates"](column)
-    return (entry["scores"][column] - none["scores"][column], *map(float, np.percentile(apart, (2.5, 97.5))))
 
 
 def _short(method: str) -> str:

@@ -1,14 +1,15 @@
-"""What LinearPatch's Figure 6 (ours) says of the patch, in a table that its README shows: every number from records."""
+"""What the targets that look for causes say, in tables that documents show: every number from records."""
 
 from __future__ import annotations
 
 from common.results import Store
 from reproductions import show
+from reproductions.league import answers
 from reproductions.linearpatch.causes import CAUSES
 
 
 def text(store: Store) -> str:
-    """Changes of perplexity against the cut alone: a line for each row, a column for each cut of each model."""
+    """LinearPatch's Figure 6: changes of perplexity against the cut alone, a line a row, a column a cut of each model."""
     from figures.causes import Change, changes
 
     columns: dict[str, dict[str, Change]] = {}
@@ -23,11 +24,37 @@ def text(store: Store) -> str:
         return "Not measured yet."
     lines = [["Change of perplexity, %", *columns], ["---", *(["---:"] * len(columns))]]
     lines += [[method, *(_cell(found.get(method)) for found in columns.values())] for method in methods]
+    return _table(lines)
+
+
+def endings(store: Store) -> str:
+    """`league-answers`: changes against no repair after the same choice of layers, a table a model, a line a repair."""
+    from figures.answers import against_none
+
+    parts = []
+    for subject in show.published(answers.ANSWERS, store):
+        profile = subject.profile
+        label, tasks = answers.TEXTS[profile][0], answers.ASKED[profile]
+        columns = [label, answers.SCALED.format(label)]
+        columns += [ending.format(task) for task in tasks for ending in (answers.RIGHT, answers.WRONG, answers.GAP)]
+        heads = [f"{label}, %", "logits scaled, %", *columns[2:]]
+        lines = [["Removed", "Repair", *heads], ["---:", "---", *(["---:"] * len(heads))]]
+        rows = against_none(show.entries(answers.ANSWERS, store, subject, answers.ANSWERS.rows(subject)))
+        for (sparsity, method), changes in rows.items():
+            digits = [1, 1, *([3] * (len(columns) - 2))]
+            cells = [_cell(changes.get(name), number) for name, number in zip(columns, digits, strict=True)]
+            lines.append([sparsity, method, *cells])
+        if rows:
+            parts.append(f"{subject.label}:\n\n{_table(lines)}")
+    return "\n\n".join(parts) or "Not measured yet."
+
+
+def _table(lines: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _cell(change: tuple[float, float, float] | None) -> str:
+def _cell(change: tuple[float, float, float] | None, digits: int = 1) -> str:
     if change is None:
         return "·"
-    value, low, high = (f"{part:+.1f}".replace("-", "−") for part in change)
+    value, low, high = (f"{part:+.{digits}f}".replace("-", "−") for part in change)
     return f"{value} [{low}, {high}]"

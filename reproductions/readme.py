@@ -147,6 +147,8 @@ def parts(names: Iterable[str]) -> dict[str, str]:
         found["findings"] = findings.screen(store)
     if "causes" in names:
         found["causes"] = causes.text(store)
+    if "endings" in names:
+        found["endings"] = causes.endings(store)
     if names & {"papers", "tables"}:
         counted = by_paper(store)
         found |= {"papers": summary(counted), "tables": overview(counted)}

@@ -108,10 +108,12 @@ def test_the_picture_shows_paired_differences(store):
     refit = next(e for e in entries if e["method"].endswith("(ours)") and e["scores"])
     none = picture._alone(refit, entries)
     assert none["method"] == rows.name("[L]", rows.NONE) and picture._alone(none, entries) is None
+    changes = picture.against_none(entries)
+    assert set(changes) == {("7/30", refit["method"]), ("9/30", refit["method"])}
     expected = {"HeSw, right": -0.1, "HeSw, wrong": -0.1, "HeSw, gap": 0.0}
     for column, change in expected.items():
-        assert picture._difference(refit, none, column) == pytest.approx((change,) * 3, abs=1e-5)
-    assert picture._ratio(refit, none, "WIKI-2") == pytest.approx((100 * math.expm1(-0.3),) * 3, abs=1e-3)
+        assert changes["7/30", refit["method"]][column] == pytest.approx((change,) * 3, abs=1e-5)
+    assert changes["7/30", refit["method"]]["WIKI-2"] == pytest.approx((100 * math.expm1(-0.3),) * 3, abs=1e-3)
     figure = picture.draw(entries, "paper")
     assert len(figure.axes) == 6 and figure.get_suptitle() == f"{SMOLLM.label}, 7/30 and 9/30 layers removed"
     assert picture.draw([none], "paper") is None
