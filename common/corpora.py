@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -30,7 +30,8 @@ _FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".json.gz"
 class Corpus:
     """One split of one corpus.
 
-    column: the field that holds a document. data_file: the one file to read, where naming a split would fetch far more
+    column: the field that holds a document. document: what makes one of a row's fields, in its place. after: how many rows
+    are left out, the first ones. data_file: the one file to read, where naming a split would fetch far more
     or run a script. join: what stands between documents in the joined text. domain: of the stand-in's text, else ''.
     """
 
@@ -39,6 +40,8 @@ class Corpus:
     config: str | None = None
     split: str = ""
     column: str = "text"
+    document: Callable[[Mapping], str] | None = None
+    after: int = 0
     data_file: str | None = None
     revision: str | None = None
     join: str = "\n\n"
@@ -49,6 +52,10 @@ class Corpus:
 _PTB_NOTE = (
     "the repository holds a loading script, which datasets no longer runs; read from the hub's parquet conversion"
 )
+
+
+def _right_ending(row: Mapping) -> str:
+    return f"{row['ctx']} {row['endings'][int(row['label'])]}"
 
 
 def _corpora() -> Iterator[Corpus]:
@@ -91,6 +98,14 @@ def _corpora() -> Iterator[Corpus]:
         note="rare words are <unk>, as the data set's first form has them; not the raw text of the other WikiText-2 corpora",
     )
     yield Corpus(
+        "hellaswag-after-500",
+        "Rowan/hellaswag",
+        split="validation",
+        document=_right_ending,
+        after=500,
+        note="contexts with their right endings; of none of the first 500 items",
+    )
+    yield Corpus(
         "standin-calibration", split="train", domain="calibration", note="a part of each domain's training docstrings"
     )
     for domain in ("standard-library", "numerical", "learning"):
@@ -116,9 +131,11 @@ def _texts(corpus: Corpus) -> tuple[str, ...]:
     rows = open_dataset(
         corpus.hub_id, corpus.config, corpus.split, data_file=corpus.data_file, revision=corpus.revision
     )
+    if corpus.document is not None:
+        return tuple(corpus.document(row) for row in rows.select(range(corpus.after, len(rows))))
     if corpus.column not in rows.column_names:
         raise UserError(f"{corpus.hub_id} has no column {corpus.column!r}; it has {', '.join(rows.column_names)}")
-    return tuple(rows[corpus.column])
+    return tuple(rows[corpus.column][corpus.after :])
 
 
 def _standin_texts(corpus: Corpus) -> tuple[str, ...]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from reproductions import checks
 from reproductions.columns import tasks
 from reproductions.league import rows
 from reproductions.registry import Claim, Column, Row, Table
-from reproductions.settings import Subject
+from reproductions.settings import Subject, recipe
 
+# Two of them once more, calibrated on items of a task that are not among those asked.
+FROM_TASK, TASK_TEXT = ", from other items of HellaSwag", "hellaswag-after-500"
+AGAIN = (rows.PATCHED, rows.REFIT_LONG)
 REPAIRS = (rows.PATCHED, rows.REPLACEME, rows.GHOSTED, rows.REFIT_LONG)
 # Tasks that give one context several endings and are judged per character; the text beside them.
 ASKED = {"paper": ("HeSw", "ARC-e", "PIQA"), "standin": ("Continue", "ParType", "ParText")}
@@ -17,12 +22,25 @@ RIGHT, WRONG, GAP = "{}, right", "{}, wrong", "{}, gap"
 
 
 def answers(subject: Subject, limit: int | None = None) -> list[Row]:
-    """The league's rows of the leaders and of no repair, after [L] and [S], at its larger numbers of layers."""
+    """The league's rows of the leaders and of no repair, after [L] and [S], at its larger numbers of layers; not on the
+    stand-in, whose league is calibrated on text like its questions, two of them calibrated on text like HellaSwag's."""
     shown = {rows.name(selection, repair) for selection in ("[L]", "[S]") for repair in (rows.NONE, *REPAIRS)}
     counts = subject.counts(*rows.SHARES[2:], standin=rows.STANDIN_COUNTS[2:]) if not subject.printed else ()
     sparsities = {f"{count}/{subject.layers}" for count in counts}
     found = rows.league(subject, limit)
-    return [row for row in found if row.dense or (row.method in shown and row.sparsity in sparsities)]
+    found = [row for row in found if row.dense or (row.method in shown and row.sparsity in sparsities)]
+    return found + ([] if subject.standin else list(_from_task(subject, limit, counts[:1])))
+
+
+def _from_task(subject: Subject, limit: int | None, counts: Sequence[int]) -> Iterator[Row]:
+    budget = rows.BUDGET[subject.profile]
+    for count in counts:
+        selection = rows.selections(count)["[L]"] | {"calibration": budget}
+        for repair in AGAIN:
+            fields = {"repair": rows.REPAIRS[repair], "calibration": budget | {"corpus": TASK_TEXT}}
+            made = recipe(subject.model, subject, limit, selection=selection, **fields)
+            name = rows.name("[L]", repair + FROM_TASK)
+            yield Row(subject.model, subject.label, f"{count}/{subject.layers}", name, made)
 
 
 def columns(profile: str) -> list[Column]:
@@ -73,6 +91,9 @@ ANSWERS = Table(
         Claim("ours: they widen the gap between right and wrong endings",
               _better([GAP.format(task) for task in _ASKED])),
         Claim("ours: they answer more questions", _better(_ASKED)),
+        Claim("ours: calibrated on other items of HellaSwag, they widen its gap", checks.every(
+            *(checks.beats(rows.name("[L]", repair + FROM_TASK), rows.name("[L]", rows.NONE), column=GAP.format("HeSw"))
+              for repair in AGAIN))),
     ),
     note="The league's rows. Logits scaled: perplexity at the best one factor on all logits, half of the windows by "
     "the factor that is best on the other half, and vice versa. Right, wrong: the mean loss of the right ending and of the "

@@ -151,3 +151,17 @@ def test_a_digest_names_the_joined_text(mirror):
     import hashlib
 
     assert corpora.digest("wikitext2-test") == hashlib.sha256(b"a\n\nb").hexdigest()
+
+
+def test_text_of_a_task_leaves_out_the_items_that_are_asked(monkeypatch):
+    rows = [{"ctx": f"context {i}", "endings": [f"no {i}", f"yes {i}"], "label": "1"} for i in range(503)]
+    opened = []
+
+    def open_dataset(*names, **options):
+        opened.append(names)
+        return datasets.Dataset.from_list(rows)
+
+    monkeypatch.setattr(corpora, "open_dataset", open_dataset)
+    found = corpora.texts("hellaswag-after-500")
+    assert found == ["context 500 yes 500", "context 501 yes 501", "context 502 yes 502"]
+    assert opened == [("Rowan/hellaswag", None, "validation")]

@@ -13,7 +13,7 @@ from common.evaluation.perplexity import PROTOCOLS
 from common.results import Recipe, Record, Store
 from figures import answers as picture
 from reproductions import benchmarks, measure, parts, registry, settings, show, sizes
-from reproductions.league import rows
+from reproductions.league import answers, rows
 
 TARGET = "league-answers"
 SMOLLM = settings.of_model("smollm2-135m-instruct")
@@ -21,10 +21,16 @@ SMOLLM = settings.of_model("smollm2-135m-instruct")
 
 def test_rows_are_the_leagues_own():
     league = {row.recipe.hash: (row.sparsity, row.method) for row in registry.get("league").rows(SMOLLM)}
-    found = registry.get(TARGET).rows(SMOLLM)
+    every = registry.get(TARGET).rows(SMOLLM)
+    found = [row for row in every if not row.method.endswith(answers.FROM_TASK)]
     assert {row.recipe.hash: (row.sparsity, row.method) for row in found}.items() <= league.items()
     assert len(found) == 1 + 2 * 2 * 5 and {row.sparsity for row in found} == {"0/30", "7/30", "9/30"}
     assert registry.get(TARGET).rows(settings.PAPER) == []
+    again = [row.recipe for row in every if row not in found]
+    assert len(again) == 2 and {made.calibration["corpus"] for made in again} == {"hellaswag-after-500"}
+    for made in again:  # the same layers go, whatever the repair reads
+        assert made.selection["calibration"]["corpus"] == SMOLLM.text
+    assert not any(row.method.endswith(answers.FROM_TASK) for row in registry.get(TARGET).rows(settings.STANDIN))
 
 
 def test_a_part_of_the_endings_is_a_measurement_of_its_own():
