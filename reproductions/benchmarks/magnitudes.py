@@ -28,8 +28,9 @@ TEXTS = {
 }
 READS = tuple(PROTOCOLS[name].corpus for name in TEXTS["paper"][0])
 ALPHAS = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.5, 1.7)
-# For one factor over every cut: fewer, wider apart; the optimum is read off a parabola.
-FACTORS = (0.85, 1.0, 1.15, 1.3, 1.5, 1.75)
+# For one factor over every cut: fewer, wider apart; the optimum is read off a parabola. Where an end is best, further ones,
+# each so many times the last, within REACH.
+FACTORS, FURTHER, REACH = (0.85, 1.0, 1.15, 1.3, 1.5, 1.75), 1.25, (0.2, 10.0)
 # Of models wider than MANY_CUTS, whose cuts take hours on a CPU, some are looked at; wider than WIDE, C x C moments of few
 # cuts are held at a time.
 MANY_CUTS, FEW_CUTS = 512, 8
@@ -127,17 +128,28 @@ def optimum(factors: tuple[float, ...], perplexities: list[float]) -> float:
     return math.exp(b - 0.5 * ((b - a) * left - (b - c) * right) / (left - right))
 
 
+def searched(perplexity: Callable[[float], float]) -> dict[float, float]:
+    """Factor -> perplexity, ascending: FACTORS, and further ones while the lowest is at an end and REACH allows it."""
+    found = {factor: perplexity(factor) for factor in FACTORS}
+    while True:
+        lowest, ends = min(found, key=found.get), (min(found), max(found))
+        further = lowest / FURTHER if lowest == ends[0] else lowest * FURTHER
+        if lowest not in ends or not REACH[0] <= further <= REACH[1]:
+            return dict(sorted(found.items()))
+        found[further] = perplexity(further)
+
+
 def _look(cut: _Cut, found: Statistics, start: int, stop: int) -> dict:
     """One cut: the best factor and what predicts it, and perplexity by every repair."""
     moments = found.least_squares(start, stop)
-    curve = [cut.perplexity(lambda hidden, a=a: hidden * a) for a in FACTORS]
+    curve = searched(lambda factor: cut.perplexity(lambda hidden: hidden * factor))
     row = {
         "window": [start, stop],
         "cosine": found.cosine("token", start, stop),
-        "best_factor": optimum(FACTORS, curve),
+        "best_factor": optimum(tuple(curve), list(curve.values())),
         "ratio": found.ratio(start, stop).mean().item(),
         "least_squares": moments.scalar(),
-        "perplexities": {"none": curve[FACTORS.index(1.0)]},
+        "perplexities": {"none": curve[1.0]},
         "unexplained": {},
     }
     ways = {

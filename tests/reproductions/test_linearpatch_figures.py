@@ -53,6 +53,22 @@ def test_the_optimum_of_a_parabola_in_the_logarithm_is_found_exactly():
     assert magnitudes.optimum(factors, [1.0, 2.0, 3.0, 4.0]) == 0.8
 
 
+@pytest.mark.parametrize("best", [0.4, 0.9, 1.2, 3.3])
+def test_a_best_factor_beyond_the_first_ones_is_searched_for(best):
+    asked = []
+
+    def perplexity(factor):
+        asked.append(factor)
+        return math.exp(math.log(factor / best) ** 2)
+
+    found = magnitudes.searched(perplexity)
+    assert list(found) == sorted(asked) and len(asked) == len(set(asked)) and set(magnitudes.FACTORS) <= set(asked)
+    assert magnitudes.optimum(tuple(found), list(found.values())) == pytest.approx(best)
+    assert (len(asked) > len(magnitudes.FACTORS)) == (best in (0.4, 0.9, 3.3))
+    ends = magnitudes.searched(lambda factor: factor)
+    assert min(ends) == pytest.approx(0.2, rel=magnitudes.FURTHER - 1) and max(ends) == 1.75
+
+
 def test_the_sweep_is_the_perplexity_of_models_really_patched(observed, crops, text):
     start, stop = observed.details["window"]
     dense = copy.deepcopy(observed.model)
