@@ -54,8 +54,8 @@ def _difference(entry: dict, none: dict, column: str) -> Change:
 def draw(entries: list[dict], profile: str) -> plt.Figure | None:
     """A row of axes for each number of layers, a line for each repair: three kinds of change against no repair.
 
-    Of perplexity (percent; open: with the best factor on the logits), of the losses of endings (nats per character; open:
-    wrong ones), of the gap between wrong and right ones. None where there is nothing to show.
+    Of perplexity (percent; open: with the best factor on the logits), of the losses of endings (nats per 1,000 characters;
+    open: wrong ones), of the gap between wrong and right ones. None where there is nothing to show.
     """
     found = against_none(entries)
     if not found:
@@ -82,7 +82,11 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
             one.set(ylim=(len(rows) - 0.5, -0.5), yticks=range(len(rows)), yticklabels=[])
         axes[0].set_yticklabels([_short(method) for method in rows])
         axes[0].set_ylabel(f"{sparsity} removed")
-    labels = ("change of perplexity (%)", "change of loss of endings", "change of gap, wrong less right")
+    labels = (
+        "change of perplexity (%)",
+        "change of loss (nats per 1,000\ncharacters of an ending)",
+        "change of gap (wrong\nless right)",
+    )
     for axes, label in zip(grid[-1], labels, strict=True):
         axes.set_xlabel(label)
     _legend(figure, grid[0, 0], tasks)

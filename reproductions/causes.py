@@ -41,7 +41,7 @@ def endings(store: Store) -> str:
         lines = [["Removed", "Repair", *heads], ["---:", "---", *(["---:"] * len(heads))]]
         rows = against_none(show.entries(answers.ANSWERS, store, subject, answers.ANSWERS.rows(subject)))
         for (sparsity, method), changes in rows.items():
-            digits = [1, 1, *([3] * (len(columns) - 2))]
+            digits = [1, 1, *([0] * (len(columns) - 2))]
             cells = [_cell(changes.get(name), number) for name, number in zip(columns, digits, strict=True)]
             lines.append([sparsity, method, *cells])
         if rows:

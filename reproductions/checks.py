@@ -81,25 +81,28 @@ def against(
     *,
     lower: bool = False,
     within: float = 0.0,
+    unit: str = POINTS,
 ) -> Comparison:
-    """One number against the best of others: in points where more is better, in percent of it where less is (`lower`).
+    """One number against the best of others: in `unit` where more is better, in percent of it where less is (`lower`).
 
     within: where less is better, it may be more by so large a share.
     """
-    each = tuple(_against_one(setting, ours, other, lower, within) for other in theirs)
+    each = tuple(_against_one(setting, ours, other, lower, within, unit) for other in theirs)
     if len(each) == 1:
         return each[0]
     nearest = min(each, key=lambda one: -math.inf if np.isnan(one.difference).any() else one.middle)
     return replace(nearest, each=each)
 
 
-def _against_one(setting: tuple[str, str], ours: tuple, theirs: tuple, lower: bool, within: float) -> Comparison:
+def _against_one(
+    setting: tuple[str, str], ours: tuple, theirs: tuple, lower: bool, within: float, unit: str
+) -> Comparison:
     (key, value), (other, number) = ours, theirs
     names = (key[2], other[2]) if key[2] != other[2] else (f"{key[2]} {key[1]}", other[1])
     what = f"{where(*setting)}: {names[0]} against {names[1]}"
     if lower:
         return Comparison(what, 100 * (value / number - 1), PERCENT, (key, other), high=100 * within)
-    return Comparison(what, value - number, POINTS, (key, other), low=0)
+    return Comparison(what, value - number, unit, (key, other), low=0)
 
 
 def alike_within(what: str, difference: Number, unit: str, cells: tuple[Key, ...], most: float) -> Comparison:
@@ -107,7 +110,9 @@ def alike_within(what: str, difference: Number, unit: str, cells: tuple[Key, ...
     return Comparison(what, difference, unit, cells, -most, most, closed=True)
 
 
-def beats(method: str, *others: str, column: str = "RP", lower: bool = False, within: float = 0.0) -> Check:
+def beats(
+    method: str, *others: str, column: str = "RP", lower: bool = False, within: float = 0.0, unit: str = POINTS
+) -> Check:
     """In every setting, ``method`` is above each of ``others`` that has a number; ``lower``: below, or above by a share."""
 
     def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
@@ -117,7 +122,7 @@ def beats(method: str, *others: str, column: str = "RP", lower: bool = False, wi
             ours = cell(*key)
             theirs = [(k, v) for o in others if (v := cell(*(k := (*setting, o, column)))) is not None]
             if ours is not None and theirs:
-                found.append(against(setting, (key, ours), theirs, lower=lower, within=within))
+                found.append(against(setting, (key, ours), theirs, lower=lower, within=within, unit=unit))
         return found
 
     return check
