@@ -8,6 +8,7 @@ from figures.style import BLUE, GREY, ORANGE, PURPLE, caption, plt
 
 NONE = ", none"  # ends the name of the row that the others of its choice of layers are held against
 SCALED, RIGHT, WRONG, GAP = ", logits scaled", ", right", ", wrong", ", gap"
+AVERAGE = "AVG of these"
 COLOURS = (BLUE, ORANGE, PURPLE)  # one a task
 
 Change = tuple[float, float, float]  # and the ends of its 95 % interval
@@ -17,16 +18,17 @@ Changes = dict[str, Change]  # by column
 def against_none(entries: list[dict]) -> dict[tuple[str, str], Changes]:
     """(sparsity, method) -> by column the change against the same layers removed without a repair, of perplexities percent.
 
-    Intervals are paired: of ratios and differences on the same draws of windows and items.
+    Intervals are paired: of ratios and differences on the same draws of windows and items. Rows with a perplexity alone are
+    left out.
     """
+    texts = {name.removesuffix(SCALED) for entry in entries for name in entry["scores"] if name.endswith(SCALED)}
     found = {}
     for entry in entries:
         none = _alone(entry, entries)
         both = [name for name in entry["scores"] if name in none["scores"]] if none is not None else []
-        texts = {name.removesuffix(SCALED) for name in both if name.endswith(SCALED)}
-        changes = {name: _difference(entry, none, name) for name in both if name.endswith((RIGHT, WRONG, GAP))}
+        changes = {name: _difference(entry, none, name) for name in both if name.endswith((RIGHT, WRONG, GAP, AVERAGE))}
         changes |= {name: _ratio(entry, none, name) for name in both if name.removesuffix(SCALED) in texts}
-        if changes:
+        if any(name.endswith((GAP, AVERAGE)) for name in changes):
             found[entry["sparsity"], entry["method"]] = changes
     return found
 
@@ -52,10 +54,10 @@ def _difference(entry: dict, none: dict, column: str) -> Change:
 
 
 def draw(entries: list[dict], profile: str) -> plt.Figure | None:
-    """A row of axes for each number of layers, a line for each repair: three kinds of change against no repair.
+    """A row of axes for each number of layers, a line for each repair: four kinds of change against no repair.
 
     Of perplexity (percent; open: with the best factor on the logits), of the losses of endings (nats per 1,000 characters;
-    open: wrong ones), of the gap between wrong and right ones. None where there is nothing to show.
+    open: wrong ones), of the gap between wrong and right ones, of the tasks' average. None where there is nothing to show.
     """
     found = against_none(entries)
     if not found:
@@ -68,8 +70,8 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
     heights = [len(rows) for rows in by_size.values()]
     figure, grid = plt.subplots(
         len(by_size),
-        3,
-        figsize=(7.6, 1.6 + 0.42 * sum(heights)),
+        4,
+        figsize=(8.0, 1.7 + 0.44 * sum(heights)),
         gridspec_kw={"height_ratios": heights},
         sharex="col",
         squeeze=False,
@@ -83,9 +85,10 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
         axes[0].set_yticklabels([_short(method) for method in rows])
         axes[0].set_ylabel(f"{sparsity} removed")
     labels = (
-        "change of perplexity (%)",
-        "change of loss (nats per 1,000\ncharacters of an ending)",
-        "change of gap (wrong\nless right)",
+        "change of\nperplexity (%)",
+        "of endings' loss (nats\nper 1,000 characters)",
+        "of the gap, wrong\nless right (same)",
+        "of accuracy\n(points, average)",
     )
     for axes, label in zip(grid[-1], labels, strict=True):
         axes.set_xlabel(label)
@@ -95,9 +98,11 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
 
 
 def _line(row: np.ndarray, place: int, changes: Changes, tasks: list[str]) -> None:
-    """One repair's marks in the three axes."""
+    """One repair's marks in the four axes."""
     for column, change in changes.items():
-        if not column.endswith((RIGHT, WRONG, GAP)):
+        if column == AVERAGE:
+            _mark(row[3], place, change, GREY, GREY)
+        elif not column.endswith((RIGHT, WRONG, GAP)):
             scaled = column.endswith(SCALED)
             _mark(row[0], place + (0.12 if scaled else -0.12), change, BLUE, "white" if scaled else BLUE)
     for number, (task, colour) in enumerate(zip(tasks, COLOURS, strict=False)):
@@ -114,7 +119,9 @@ def _mark(axes: plt.Axes, y: float, change: Change, colour: str, face: str) -> N
 
 
 def _short(method: str) -> str:
-    return method.replace(", 3 layers, ridge from held-out text (ours)", " (ours)").replace(", least squares", "")
+    """A row's name in few words: of how it was refitted there is one here."""
+    short = method.replace(", 3 layers, ridge from held-out text (ours)", " (ours)").replace(", least squares", "")
+    return short.replace(", from other items of HellaSwag", ",\nfrom HellaSwag's text")
 
 
 def _legend(figure: plt.Figure, axes: plt.Axes, tasks: list[str]) -> None:

@@ -36,12 +36,14 @@ def endings(store: Store) -> str:
         profile = subject.profile
         label, tasks = answers.TEXTS[profile][0], answers.ASKED[profile]
         columns = [label, answers.SCALED.format(label)]
-        columns += [ending.format(task) for task in tasks for ending in (answers.RIGHT, answers.WRONG, answers.GAP)]
+        columns += [ending.format(tasks[0]) for ending in (answers.RIGHT, answers.WRONG)]
+        columns += [answers.GAP.format(task) for task in tasks]
+        columns.append(answers.AVERAGE)
         heads = [f"{label}, %", "logits scaled, %", *columns[2:]]
         lines = [["Removed", "Repair", *heads], ["---:", "---", *(["---:"] * len(heads))]]
         rows = against_none(show.entries(answers.ANSWERS, store, subject, answers.ANSWERS.rows(subject)))
         for (sparsity, method), changes in rows.items():
-            digits = [1, 1, *([0] * (len(columns) - 2))]
+            digits = [1, 1, *([0] * (len(columns) - 3)), 1]
             cells = [_cell(changes.get(name), number) for name, number in zip(columns, digits, strict=True)]
             lines.append([sparsity, method, *cells])
         if rows:

@@ -16,7 +16,8 @@ from reproductions import audit, declare, judge, registry, reported, settings, s
 from reproductions.audit.engine import SLIP
 from reproductions.columns import QUESTIONS
 from reproductions.laco import claims as laco
-from reproductions.league import standings
+from reproductions.league import answers, standings
+from reproductions.league import rows as league
 
 SHOWN = ("smollm2-135m-instruct", "standin")
 HEADS = {"smollm2-135m-instruct": "SmolLM2-135M-Instruct", "standin": "the stand-in"}
@@ -69,6 +70,7 @@ OURS = (
     Finding("The refit retains more of the questions than every rival", "league", ("than every rival",)),
     Finding("The refit retains more of them than the cut alone", "league", ("than no repair",)),
     Finding("The refit retains more of them than LLM-Pruner and SliceGPT", "league", ("retains more than what takes",)),
+    Finding("Repairs widen the gap between right and wrong endings", "league-answers", ("widen the gap",)),
     Finding("Merging by Eq. 1 keeps more than leaving the layers out", "table2-laco", (f"Eq. 1 {laco.WORTH}",)),
     Finding("Merging as the official code does keeps more", "table2-laco", (f"the code's merge {laco.WORTH}",)),
     Finding(
@@ -180,8 +182,15 @@ def _on(claims: Sequence[dict], name: str) -> str:
 
 def ours(store: Store) -> list[str]:
     """What nobody else has said: the audit's headlines, the league, least squares against magnitudes, what a merge is worth,
-    a changed prompt."""
-    found = (_headlines(), _league(store), _least_squares(store), _merging(store), _prompts(store))
+    a changed prompt, why answers do not follow perplexity."""
+    found = (
+        _headlines(),
+        _league(store),
+        _answers(store),
+        _least_squares(store),
+        _merging(store),
+        _prompts(store),
+    )
     return [text for text in found if text]
 
 
@@ -202,6 +211,43 @@ def _league(store: Store) -> str:
         "after it, refitted on what the repaired model feeds them. Average perplexity on SmolLM2-135M-Instruct as a share of "
         f"the best rival's without training, by layers removed: {'; '.join(told)}." + repeated * bool(drawn)
     )
+
+
+def _answers(store: Store) -> str:
+    """By `league-answers` on the published models, at its smaller number of layers: what the refit does to endings."""
+    from figures.answers import against_none
+
+    told = []
+    for subject in map(settings.of_model, settings.PUBLISHED_MODELS):
+        changes = against_none(show.entries(answers.ANSWERS, store, subject, answers.ANSWERS.rows(subject)))
+        name = league.name("[L]", league.REFIT_LONG)
+        sparsity = next((sparsity for sparsity, method in changes if method == name), None)
+        found, other = (changes.get((sparsity, name + ending), {}) for ending in ("", answers.FROM_TASK))
+        text, task = answers.TEXTS[subject.profile][0], answers.ASKED[subject.profile][0]
+        wanted = [text, *(ending.format(task) for ending in (answers.RIGHT, answers.WRONG)), answers.AVERAGE]
+        if not all(column in found for column in wanted) or answers.AVERAGE not in other:
+            continue
+        right, wrong = (_change(found[column], 0, sign=-1) for column in wanted[1:3])
+        answered, elsewhere = (_change(one[answers.AVERAGE], 1) for one in (found, other))
+        told.append(
+            f"on {HEADS[subject.name]} with {sparsity} gone the refit takes {_change(found[text], 1, sign=-1)} % off "
+            f"{text}'s perplexity, {right} nats per 1,000 characters off the loss of HellaSwag's right endings and {wrong} "
+            "off that of the wrong ones. A repair learns the text that it is calibrated on: of "
+            f"{', '.join(answers.ASKED[subject.profile])} it answers {answered} points more than the cut alone, and "
+            f"{elsewhere} calibrated on items of HellaSwag that are not asked"
+        )
+    if not told:
+        return ""
+    return (
+        "**Perplexity comes back, what tells right from wrong does not** (`league-answers`, "
+        f"[more](docs/league.md#why-answers-do-not-follow-perplexity)): {'; '.join(told)}."
+    )
+
+
+def _change(change: Sequence[float], digits: int, sign: int = 1) -> str:
+    """A change and its interval, or how much it takes off."""
+    value, *ends = (f"{sign * part:.{digits}f}".replace("-", "−") for part in change)
+    return f"{value} [{', '.join(ends[::sign])}]"
 
 
 def _headlines() -> str:

@@ -29,9 +29,12 @@ def answers(subject: Subject, limit: int | None = None) -> list[Row]:
     shown = {rows.name(selection, repair) for selection in ("[L]", "[S]") for repair in (rows.NONE, *REPAIRS)}
     counts = subject.counts(*rows.SHARES[2:], standin=rows.STANDIN_COUNTS[2:]) if not subject.printed else ()
     sparsities = {f"{count}/{subject.layers}" for count in counts}
-    found = rows.league(subject, limit)
-    found = [row for row in found if row.dense or (row.method in shown and row.sparsity in sparsities)]
-    return found + ([] if subject.standin else list(_from_task(subject, limit, counts)))
+    league = rows.league(subject, limit)
+    found = [row for row in league if row.method in shown and row.sparsity in sparsities]
+    again = [] if subject.standin else list(_from_task(subject, limit, counts))
+    return [row for row in league if row.dense] + sorted(
+        [*found, *again], key=lambda row: int(row.sparsity.partition("/")[0])
+    )
 
 
 def _from_task(subject: Subject, limit: int | None, counts: Sequence[int]) -> Iterator[Row]:

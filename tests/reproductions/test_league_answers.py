@@ -121,5 +121,5 @@ def test_the_picture_shows_paired_differences(store):
         assert changes["7/30", refit["method"]][column] == pytest.approx((change,) * 3, abs=0.01)
     assert changes["7/30", refit["method"]]["WIKI-2"] == pytest.approx((100 * math.expm1(-0.3),) * 3, abs=1e-3)
     figure = picture.draw(entries, "paper")
-    assert len(figure.axes) == 6 and figure.get_suptitle() == f"{SMOLLM.label}, 7/30 and 9/30 layers removed"
+    assert len(figure.axes) == 8 and figure.get_suptitle() == f"{SMOLLM.label}, 7/30 and 9/30 layers removed"
     assert picture.draw([none], "paper") is None
