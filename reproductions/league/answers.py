@@ -78,10 +78,12 @@ def _better(columns_: list[str], **how) -> checks.Check:
     )
 
 
-def _from_task_better(column: str, **how) -> checks.Check:
-    """The same of what is calibrated on a task's other items."""
-    names = (rows.name("[L]", repair + FROM_TASK) for repair in AGAIN)
-    return checks.every(*(checks.beats(name, rows.name("[L]", rows.NONE), column=column, **how) for name in names))
+def _from_task_better(column: str, repairs: Sequence[str] = AGAIN, text: bool = False, **how) -> checks.Check:
+    """What is calibrated on a task's other items against no repair, or (`text`) the same repair from the league's text."""
+    pairs = [(repair + FROM_TASK, repair if text else rows.NONE) for repair in repairs]
+    return checks.every(
+        *(checks.beats(*(rows.name("[L]", one) for one in pair), column=column, **how) for pair in pairs)
+    )
 
 
 _TEXT_LABELS = [label for label, _ in TEXTS.values()]
@@ -105,7 +107,10 @@ ANSWERS = Table(
         Claim("ours: they answer more questions", _better([AVERAGE])),
         Claim("ours: calibrated on other items of HellaSwag, they widen its gap",
               _from_task_better(GAP.format("HeSw"), unit=NATS)),
-        Claim("ours: calibrated on other items of HellaSwag, they answer more questions", _from_task_better(AVERAGE)),
+        Claim("ours: calibrated on other items of HellaSwag, the refit answers more questions",
+              _from_task_better(AVERAGE, [rows.REFIT_LONG])),
+        Claim("ours: calibrated on other items of HellaSwag, they answer more than calibrated on the league's text",
+              _from_task_better(AVERAGE, text=True)),
     ),
     note="The league's rows. Logits scaled: perplexity at the best one factor on all logits, half of the windows by "
     "the factor that is best on the other half, and vice versa. Right, wrong: the mean loss of the right ending and of the "
