@@ -15,6 +15,7 @@ from latex2mathml.converter import convert
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup, escape
+from mdit_py_plugins.anchors import anchors_plugin
 
 from common.results import ROOT
 
@@ -74,7 +75,7 @@ class Prose:
     def __init__(self) -> None:
         self.code: set[str] = set()
         self.figures: set[str] = set()
-        self._markdown = MarkdownIt("commonmark").enable("table")
+        self._markdown = MarkdownIt("commonmark").enable("table").use(anchors_plugin, max_level=3)
 
     def code_page(self, file: str, line: int = 1) -> str:
         """The address of a source file's page, from the site's first folder."""
@@ -82,7 +83,8 @@ class Prose:
         return f"code/{file.removesuffix('.py').replace('/', '.')}.html" + (f"#L{line}" if line > 1 else "")
 
     def markdown(self, text: str, file: str, root: str, package: str = "", code: bool = True) -> Markup:
-        """HTML of a Markdown text that stands in `file` (from the repository's root). Its first heading is left out.
+        """HTML of a Markdown text that stands in `file` (from the repository's root). Its first heading is left out;
+        the others have the anchors that GitHub gives them.
 
         package: where short names of code are looked up. code: whether names of code become links.
         """
