@@ -17,7 +17,7 @@ PERPLEXITY, ACCURACY = "PPL AVG", "AVG"
 HEADER = ("Removed", "Repair", "after", "of the best rival's perplexity", "accuracy", "time of dense", "checkpoint")
 # What README shows: so many numbers of layers, the best of ours, and:
 FEW = 3
-SHORT = (rows.NONE, "LinearPatch's A", rows.FACTOR, rows.REPLACEME, rows.GHOSTED, rows.PRUNER)
+SHORT = (rows.NONE, rows.PATCHED, rows.FACTOR, rows.REPLACEME, rows.GHOSTED, rows.PRUNER)
 
 
 def entries(store: Store, subject: Subject, target: str = "league") -> list[dict]:
