@@ -67,6 +67,12 @@ def sample_crops(
     return torch.stack([ids[start : start + length] for start in starts])
 
 
+def dealt(parts: Sequence[Tensor]) -> Tensor:
+    """The samples of several texts, each [samples, tokens], in turn: the first of each, the second of each, ..."""
+    order = sorted((row, place) for place, part in enumerate(parts) for row in range(len(part)))
+    return torch.stack([parts[place][row] for row, place in order])
+
+
 def _apart(starts: Sequence[int], draw: Callable[[], int], length: int) -> int:
     """A crop's start by ``draw`` that shares no token with crops at ``starts``, else the one of many that shares least."""
     taken = sorted(starts)

@@ -194,14 +194,14 @@ class Context:
         return other
 
     def tokens(self, entry: Calibration) -> Tensor:
-        """Token ids ``[samples, tokens]`` of a calibration entry, by its sampler.
+        """Token ids ``[samples, tokens]`` of a calibration entry, by its sampler; of a mix of texts, one of each in turn.
 
         Raises:
             UserError: an entry without a sampler that there is, or a text that is too short for it.
         """
         if entry.sampler not in SAMPLERS:
             raise unknown("sampler", entry.sampler, SAMPLERS)
-        return SAMPLERS[entry.sampler](self, entry)
+        return calibration.dealt([SAMPLERS[entry.sampler](self, part) for part in entry.parts()])
 
     def windows(self) -> Tensor:
         """The recipe's calibration tokens ``[samples, tokens]``.

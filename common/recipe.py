@@ -13,7 +13,7 @@ import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from functools import cache
 from typing import Any, ClassVar
 
@@ -22,6 +22,7 @@ from common.flags import option
 
 PARTS = ("selection", "repair", "training", "calibration")
 SHAPE_ONLY = "shape only"  # the weights of a recipe that needs none
+MIXED = "+"  # between the names of texts that calibrate together
 
 
 class Options:
@@ -102,6 +103,7 @@ def _inner(cls: type) -> dict[str, type[Options]]:
 class Calibration(Options):
     """Which text calibrates, and how tokens or sentences are drawn from it.
 
+    corpus: its name, or a mix of several in equal parts, their names with `MIXED` between them.
     sampler: how tokens are drawn, see `common.samplers.SAMPLERS`. length: tokens in a window. count: of windows, lines or
     documents. shuffle: of SLEB's lines. apart: so many of the last crops that share no token with the others. sentences: how
     many, where a method reads sentences (LaCo).
@@ -120,8 +122,29 @@ class Calibration(Options):
         """The options of a sampler: what is given, but for the text and the sampler's name."""
         return {name: value for name, value in self.to_json().items() if name not in ("corpus", "sampler")}
 
+    def parts(self) -> list[typing.Self]:
+        """One entry for each text of a mix, its share of the windows with it; this very entry where it has one text."""
+        names = self.corpus.split(MIXED)
+        if len(names) == 1:
+            return [self]
+        found = []
+        for place, name in enumerate(names):
+            options = {"corpus": name}
+            if self.count is not None:
+                options["count"] = share(self.count, place, len(names))
+                if self.apart:  # the last ones, of whichever text they are
+                    options["apart"] = options["count"] - share(self.count - self.apart, place, len(names))
+            found.append(replace(self, **options))
+        return found
+
     def reads(self) -> Iterator[tuple[str, str]]:
-        yield "corpus", self.corpus
+        for name in self.corpus.split(MIXED):
+            yield "corpus", name
+
+
+def share(whole: int, place: int, of: int) -> int:
+    """How many of so many fall to one of ``of`` places when they are dealt in turn."""
+    return len(range(place, whole, of))
 
 
 class Step(Options):

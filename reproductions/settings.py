@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from common import model_registry
 from common.errors import UserError, unknown
+from common.recipe import MIXED
 from common.results import Recipe
 from common.standin import WEIGHTS
 
@@ -168,7 +169,7 @@ def _on_text(value, text: str):
     """A part of a recipe with what is at hand: `text` in the place of corpora, docstrings in the place of instructions."""
     if not isinstance(value, Mapping):
         return value
-    if value.get("corpus") in _AT_HAND:
-        return value
-    others = {"corpus": text, "validation": _VALIDATION, "source": _INSTRUCTIONS}
+    parts = str(value.get("corpus")).split(MIXED)
+    corpus = MIXED.join(part if part in _AT_HAND else text for part in parts)
+    others = {"corpus": corpus, "validation": _VALIDATION, "source": _INSTRUCTIONS}
     return {key: others[key] if key in others else _on_text(part, text) for key, part in value.items()}

@@ -1,5 +1,7 @@
 """One calibration pass for all counts of layers: what it is shared by, where it is kept, and when it is made again."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -111,3 +113,21 @@ def test_models_at_hand_share_nothing(make_tiny, crops, passes):
         around = context.around(model, windows=crops)
         same(around.statistics(2), collect(Decoder(model), crops, span=2), 2)
     assert len(passes) == 2 and not list(context.work_folder().rglob("*.safetensors"))
+
+
+def test_a_mix_of_texts_is_read_in_turn_and_each_text_named(tiny_llama, monkeypatch):
+    drawn = []
+
+    def rising(_, entry):
+        drawn.append((entry.corpus, entry.count, entry.apart))
+        first = {"one": 100, "two": 200}[entry.corpus]
+        return torch.arange(first, first + entry.count)[:, None].expand(-1, 20)
+
+    monkeypatch.setitem(context.SAMPLERS, "rising", rising)
+    recipe = Recipe(model="tiny", profile="paper", calibration=ENTRY | {"corpus": "one+two", "sampler": "rising"})
+    found = Context(tiny_llama, None, recipe, 0).windows()
+    assert found[:, 0].tolist() == [100, 200, 101] and found.shape == (3, 20)
+    apart = replace(Context(tiny_llama, None, recipe, 0).calibration, count=8, apart=3)
+    assert [(part.count, part.apart) for part in apart.parts()] == [(4, 1), (4, 2)]  # the last three: two, one, two
+    assert drawn == [("one", 2, None), ("two", 1, None)]
+    assert list(recipe.reads()) == [("corpus", "one"), ("corpus", "two")]
