@@ -122,9 +122,12 @@ class Calibration(Options):
         """The options of a sampler: what is given, but for the text and the sampler's name."""
         return {name: value for name, value in self.to_json().items() if name not in ("corpus", "sampler")}
 
-    def parts(self) -> list[typing.Self]:
-        """One entry for each text of a mix, its share of the windows with it; this very entry where it has one text."""
-        names = self.corpus.split(MIXED)
+    def parts(self, names: Sequence[str] | None = None) -> list[typing.Self]:
+        """One entry for each text of a mix, its share of the windows with it; this very entry where it has one text.
+
+        names: of the texts, where the corpus is not to be taken apart.
+        """
+        names = names or self.corpus.split(MIXED)
         if len(names) == 1:
             return [self]
         found = []

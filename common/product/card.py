@@ -11,6 +11,7 @@ from pathlib import Path
 from common import models
 from common.product import elsewhere
 from common.product.measure import shown
+from common.recipe import MIXED
 
 STAGES = (("before", "dense"), ("cut", "cut alone"), ("after", "repaired"))
 
@@ -250,8 +251,10 @@ def finite(value):
 
 
 def public(name: str) -> str:
-    """A name to print in a card: hub ids and short names as given, of a path its last part."""
+    """A name to print in a card: hub ids, short names and texts as given, of a path its last part; each of a mix."""
     path = Path(name).expanduser()
+    if not path.exists() and MIXED in name:
+        return MIXED.join(map(public, name.split(MIXED)))
     return path.resolve().name if path.exists() or name.startswith(("/", ".", "~")) else name
 
 

@@ -17,7 +17,7 @@ from common.architectures import absent, at_hand
 from common.errors import UserError
 from common.finetuning.memory import check_weights
 from common.product import options as shared
-from common.product.job import Job, is_file, read
+from common.product.job import Job, is_file, read, texts
 from common.safetensors_files import header, prevailing_dtype
 from common.selection import check_count, check_layers
 
@@ -34,10 +34,11 @@ def checked(method: shared.Method, options: argparse.Namespace) -> Job:
     models.placement(options.device, options.dtype)
     for option in ("text", "test"):
         name = getattr(options, option)
-        if name is not None and not name.strip():
-            raise UserError(f"--{option} names nothing; give a file or a corpus, or leave it out")
-        if name is not None:
-            read(name) if is_file(name) else corpora.get(name)
+        for each in texts(name) if name is not None else ():
+            if not each.strip():
+                where = f" in {name}" if name.strip() else ""
+                raise UserError(f"--{option} names nothing{where}; give a file or a corpus, or leave it out")
+            read(each) if is_file(each) else corpora.get(each)
     _check_registered(options)
     source = located(options.model)
     config = _config(source)

@@ -17,6 +17,7 @@ from common.decoder import Decoder
 from common.errors import UserError, UserValueError
 from common.evaluation.perplexity import cut
 from common.product.options import Method, numbers
+from common.recipe import MIXED, Calibration, share
 
 # Options that change nothing about what is trained.
 _NO_MATTER = ("out", "force", "plan", "sweep", "windows", "tasks", "limit", "no_evaluation")
@@ -115,20 +116,23 @@ class Job:
 
     @property
     def test(self) -> str:
-        """The test text's name; a calibration file's last tenth serves where none is named."""
+        """The test text's name; the last tenth of calibration files serves where none is named."""
         if self.options.test:
             return self.options.test
-        if is_file(self.text):
-            return self.text
+        if files := [name for name in texts(self.text) if is_file(name)]:
+            return MIXED.join(files)
         return "standin-test" if self.standin else "wikitext2-test"
 
     def crops(self, count: int, apart: int = 0) -> Tensor:
         """So many calibration windows [count, length]; the first of more are those of fewer. apart: see `sample_crops`."""
-        options = {"length": self.length, "count": count, "seed": self.options.seed, "apart": apart}
-        try:
-            return calibration.sample_crops(self._ids(self.text), **options)
-        except UserValueError as error:
-            raise UserError(f"--text {self.text}: {error}") from error
+        whole = Calibration(self.text, length=self.length, count=count, seed=self.options.seed, apart=apart)
+        found = []
+        for entry in whole.parts(texts(self.text)):
+            try:
+                found.append(calibration.sample_crops(self._ids(entry.corpus), **entry.drawing()))
+            except UserValueError as error:
+                raise UserError(f"--text {entry.corpus}: {error}") from error
+        return calibration.dealt(found)
 
     @cached_property
     def windows(self) -> Tensor:
@@ -138,38 +142,28 @@ class Job:
     @cached_property
     def test_windows(self) -> Tensor:
         """Held-out windows [windows, length]: disjoint, from the start of the test text (a shared file's last tenth)."""
-        ids, part = self._ids(self.test), ""
-        if self.test == self.text:
+        return calibration.dealt([self._held_out(name) for name in texts(self.test)])[: self.options.windows]
+
+    def _held_out(self, name: str) -> Tensor:
+        ids, part = self._ids(name), ""
+        if name in texts(self.text):
             ids, part = ids[int(len(ids) * SHARE) :], " (its last tenth, kept for evaluation)"
         try:
             return cut(ids, self.length)[: self.options.windows]
         except UserValueError as error:
-            raise UserError(
-                f"the test text {self.test}{part}: {error}; use a longer text or a smaller --length"
-            ) from error
+            raise UserError(f"the test text {name}{part}: {error}; use a longer text or a smaller --length") from error
 
     def documents(self, least: int = 1) -> list[str]:
         """The calibration text in pieces: a corpus's documents, or of a file's first nine tenths the paragraphs.
 
-        A file without so many paragraphs is taken line by line.
+        A file without so many paragraphs is taken line by line. Of a mix as many of each text, in turn.
 
         Raises:
-            UserError: a file with fewer lines than that, too.
+            UserError: a file with fewer lines than its share, too.
         """
-        if not is_file(self.text):
-            return corpora.texts(self.text)
-        text = read(self.text)
-        text = text[: int(len(text) * SHARE)]
-        counts = []
-        for separator in ("\n\n", "\n"):
-            pieces = [piece for piece in text.split(separator) if piece.strip()]
-            if len(pieces) >= least:
-                return pieces
-            counts.append(len(pieces))
-        raise UserError(
-            f"the text {self.text} has {counts[0]} paragraphs and {counts[1]} lines in its first nine tenths, but "
-            f"{least} pieces are needed; put blank lines between paragraphs or ask for fewer"
-        )
+        names = texts(self.text)
+        found = [_pieces(name, share(least, place, len(names))) for place, name in enumerate(names)]
+        return found[0] if len(found) == 1 else [piece for row in zip(*found, strict=False) for piece in row]
 
     def folder(self, name: str) -> Path:
         """Where this run's long work of a kind keeps its checkpoints: the same command finds them, another has its own."""
@@ -193,6 +187,28 @@ class Job:
                 else corpora.joined_ids(self.tokenizer, name)
             )
         return found[name]
+
+
+def texts(name: str) -> list[str]:
+    """The texts that an option names: one, or several with `MIXED` between them; a file's name may hold it."""
+    return [name] if name in corpora.CORPORA or Path(name).exists() else name.split(MIXED)
+
+
+def _pieces(name: str, least: int) -> list[str]:
+    if not is_file(name):
+        return corpora.texts(name)
+    text = read(name)
+    text = text[: int(len(text) * SHARE)]
+    counts = []
+    for separator in ("\n\n", "\n"):
+        pieces = [piece for piece in text.split(separator) if piece.strip()]
+        if len(pieces) >= least:
+            return pieces
+        counts.append(len(pieces))
+    raise UserError(
+        f"the text {name} has {counts[0]} paragraphs and {counts[1]} lines in its first nine tenths, but "
+        f"{least} pieces are needed; put blank lines between paragraphs or ask for fewer"
+    )
 
 
 def is_file(name: str) -> bool:

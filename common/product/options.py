@@ -16,9 +16,10 @@ from common.errors import Parser, UserError
 from common.flags import Flag
 
 EPILOG = """\
-Text is a UTF-8 file or the name of a corpus (standin-calibration, wikitext2-train, c4-train, ...). Of a file, calibration
-uses the first nine tenths and evaluation the last tenth. Without --text: the stand-in's own text for the stand-in,
-WikiText-2 from the hub for every other model. Layers count from 0. A checkpoint is saved in the dtype the model came in.
+Text is a UTF-8 file or the name of a corpus (standin-calibration, wikitext2-train, c4-train, ...), or several with + between
+them, read in equal parts (questions.txt+wikitext2-train). Of a file, calibration uses the first nine tenths and evaluation
+the last tenth. Without --text: the stand-in's own text for the stand-in, WikiText-2 from the hub for every other model.
+Layers count from 0. A checkpoint is saved in the dtype the model came in.
 Exit status: 0 done, 2 a request that cannot be met, 3 done, but the model is broken (its perplexity is over ten times the
 dense model's, or no number), 130 interrupted."""
 MOST = 100_000  # windows; more than any paper draws, and a typing error's worth of memory
@@ -82,7 +83,7 @@ def parser(method: Method) -> argparse.ArgumentParser:
     for flag in method.flags:
         flag.add(own)
     text = top.add_argument_group("text")
-    text.add_argument("--text", metavar="TEXT", help="calibration text: a file or a corpus")
+    text.add_argument("--text", metavar="TEXT", help="calibration text: a file, a corpus, or A+B in equal parts")
     samples = f"calibration windows (default: {method.samples})"
     text.add_argument("--samples", type=int, default=method.samples, metavar="N", help=samples)
     text.add_argument(
@@ -90,7 +91,7 @@ def parser(method: Method) -> argparse.ArgumentParser:
     )
     text.add_argument("--seed", type=int, default=method.seed, help=f"of all random choices (default: {method.seed})")
     evaluation = top.add_argument_group("evaluation, before and after")
-    evaluation.add_argument("--test", metavar="TEXT", help="held-out text: a file or a corpus")
+    evaluation.add_argument("--test", metavar="TEXT", help="held-out text, named likewise")
     evaluation.add_argument("--windows", type=int, default=64, metavar="N", help="test windows read (default: 64)")
     evaluation.add_argument("--tasks", default="", metavar="A,B", help="also these lm-eval tasks, zero-shot")
     evaluation.add_argument("--limit", type=int, metavar="N", help="only N items of each task")

@@ -173,6 +173,8 @@ COMMON = [
     (["--text", "{folder}/picture.txt"], "it is no UTF-8 text (byte 0)"),
     (["--text", "{folder}/empty.txt"], "empty.txt is empty"),
     (["--text", "wikitext3-train"], "unknown corpus 'wikitext3-train'; did you mean 'wikitext2-train'"),
+    (["--text", "wikitext2-train+nowhere.txt"], "cannot read the text nowhere.txt: No such file"),
+    (["--text", "wikitext2-train+"], "--text names nothing in wikitext2-train+; give a file"),
     (["--text", "a\0b.txt"], "cannot read the text a"),
     (["--text", "n" * 5000 + ".txt"], "File name too long"),
     (["--text", "two\nlines.txt"], "cannot read the text two lines.txt"),

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 from common import calibration, checkpoint
 from common.decoder import Decoder
 from common.product import main, measure
+from common.product.job import Job
 from papers.reassessing import sample_line_crops, select
 
 TEXT = "The layers of a model are removed. The stream is scaled by a factor that was measured on some text before.\n\n"
@@ -78,6 +79,40 @@ def test_tool_writes_a_checkpoint_that_is_what_was_measured(paper, source, tmp_p
     assert ("checkpoint.load" in card) == (paper == "linearpatch") == (out / "patches.safetensors").exists()
     assert str(tmp_path) not in card and f"python -m papers.{paper}" in card
     assert str(out) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("paper", ["refit", "reassessing"])  # by windows, by lines
+def test_texts_are_mixed_in_equal_parts(paper, source, tmp_path, monkeypatch):
+    other = tmp_path / "other.txt"
+    other.write_text("\n".join(f"{n} asked, {n + 1} answered, as often as one likes" for n in range(300)))
+    read = {}
+    for name in ("windows", "documents"):
+        whole = getattr(Job, name)
+        kept = whole.func if name == "windows" else whole
+        seen = lambda job, *least, kept=kept, name=name: read.setdefault(name, kept(job, *least))  # noqa: E731
+        monkeypatch.setattr(Job, name, property(seen) if name == "windows" else seen)
+    more = [
+        "--text",
+        f"{source[1]}+{other}",
+        *own(paper, source),
+        *(["--metric", "bi"] if paper == "reassessing" else []),
+    ]
+    assert main(method_of(paper), arguments(source, tmp_path / "pruned", *more)) == 0
+    report = json.loads((tmp_path / "pruned" / "pruning.json").read_text())
+    assert report["text"]["calibration"] == report["text"]["test"] == f"{source[1].name}+other.txt"
+    assert str(tmp_path) not in (tmp_path / "pruned" / "README.md").read_text()
+
+    model, tokenizer = checkpoint.load(tmp_path / "pruned")
+    ids = [torch.tensor(tokenizer(path.read_text())["input_ids"]) for path in (source[1], other)]
+    tails = [one[int(0.9 * len(one)) :] for one in ids]
+    held_out = torch.stack([tails[place % 2][place // 2 * 32 :][:32] for place in range(4)])
+    loss = model(held_out, labels=held_out).loss
+    assert report["evaluation"]["after"]["perplexity"] == pytest.approx(loss.exp().item(), rel=1e-4)
+    if paper == "refit":
+        drawn = [calibration.sample_crops(one, length=32, count=2, seed=2) for one in ids]
+        assert torch.equal(read["windows"], torch.stack([drawn[place % 2][place // 2] for place in range(4)]))
+    else:
+        assert all(piece in path.read_text() for piece, path in zip(read["documents"], [source[1], other] * 2))
 
 
 def test_remaining_layers_of_linearpatch_are_the_originals_to_the_bit(source, tmp_path):
