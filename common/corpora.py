@@ -98,6 +98,13 @@ def _corpora() -> Iterator[Corpus]:
         note="rare words are <unk>, as the data set's first form has them; not the raw text of the other WikiText-2 corpora",
     )
     yield Corpus(
+        "hellaswag-train",
+        "Rowan/hellaswag",
+        split="train",
+        document=_right_ending,
+        note="contexts with their right endings; none of those asked, which are of the validation split",
+    )
+    yield Corpus(
         "hellaswag-after-500",
         "Rowan/hellaswag",
         split="validation",

@@ -2,7 +2,8 @@
 
 from reproductions.league.answers import ANSWERS
 from reproductions.league.tables import TABLES as _TABLES
+from reproductions.league.texts import TEXTS
 
-TABLES = [*_TABLES, ANSWERS]
+TABLES = [*_TABLES, ANSWERS, TEXTS]
 
 __all__ = ["TABLES"]

@@ -1,0 +1,82 @@
+"""What a repair is calibrated on: the refit from plain text, from a task's training items, and from both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from common.recipe import MIXED
+from reproductions import checks
+from reproductions.columns import tasks
+from reproductions.league import rows
+from reproductions.league.answers import ASKED
+from reproductions.league.tables import perplexities
+from reproductions.registry import Claim, Column, Row, Table
+from reproductions.settings import Subject, recipe
+
+QUESTIONS = "hellaswag-train"
+AVERAGE = "AVG of tasks not read"
+FROM_QUESTIONS, FROM_BOTH = ", from HellaSwag's training items", ", from both texts"
+NONE, PLAIN = (rows.name("[L]", repair) for repair in (rows.NONE, rows.REFIT_LONG))
+ASKING, BOTH = PLAIN + FROM_QUESTIONS, PLAIN + FROM_BOTH
+READ = ("HeSw",)  # the task whose training items are read; by its first items, as its whole would cost the most
+# Tasks of more than a thousand items whose text no row reads; BoolQ's are mostly answered by one word or the other.
+UNREAD = ("ARC-c", "ARC-e", "PIQA", "WG")
+
+
+def texts(subject: Subject, limit: int | None = None) -> list[Row]:
+    """After [L], at the league's larger numbers of layers: no repair and the refit of the league, and the refit from other
+    texts; these not on the stand-in, whose calibration text is like its questions."""
+    counts = subject.counts(*rows.SHARES[2:], standin=rows.STANDIN_COUNTS[2:]) if not subject.printed else ()
+    sparsities = {f"{count}/{subject.layers}" for count in counts}
+    league = rows.league(subject, limit)
+    found = [row for row in league if row.method in (NONE, PLAIN) and row.sparsity in sparsities]
+    found += [] if subject.standin else [row for count in counts for row in _others(subject, limit, count)]
+    return [row for row in league if row.dense] + sorted(found, key=lambda row: int(row.sparsity.partition("/")[0]))
+
+
+def _others(subject: Subject, limit: int | None, count: int) -> Iterator[Row]:
+    """The same layers go, by the league's text; only what the repair reads differs."""
+    budget = rows.BUDGET[subject.profile]
+    selection = rows.selections(count)["[L]"] | {"calibration": budget}
+    for name, corpus in ((ASKING, QUESTIONS), (BOTH, MIXED.join((budget["corpus"], QUESTIONS)))):
+        fields = {"repair": rows.REPAIRS[rows.REFIT_LONG], "calibration": budget | {"corpus": corpus}}
+        made = recipe(subject.model, subject, limit, selection=selection, **fields)
+        yield Row(subject.model, subject.label, f"{count}/{subject.layers}", name, made)
+
+
+def columns(profile: str) -> list[Column]:
+    """The league's texts, the task that is read, those that are not, and their average; on the stand-in, which reads text
+    like its questions in every row, some tasks beside the texts."""
+    scores = {column.label: column for column in tasks(profile)}
+    if profile == "standin":
+        return [*perplexities(profile), *(scores[task] for task in ASKED[profile])]
+    read = [replace(scores[task], benchmark=f"{scores[task].benchmark}@first-500") for task in READ]
+    unread = [scores[task] for task in UNREAD]
+    return [*perplexities(profile), *read, *unread, Column(AVERAGE, derived="average", of=UNREAD)]
+
+
+TEXTS = Table(
+    target="league-texts",
+    paper="league",
+    number="league-texts",
+    title="Ours: what a repair is calibrated on",
+    declared=texts,
+    columns=columns,
+    full=True,
+    claims=(
+        Claim("ours: from plain text the refit answers more of the tasks that it did not read than the cut alone",
+              checks.beats(PLAIN, NONE, column=AVERAGE)),
+        Claim("ours: from a task's training items it answers more of the other tasks than the cut alone",
+              checks.beats(ASKING, NONE, column=AVERAGE)),
+        Claim("ours: from both texts it answers more of the tasks that it did not read than the cut alone",
+              checks.beats(BOTH, NONE, column=AVERAGE)),
+        Claim("ours: from both texts it answers more of them than from plain text",
+              checks.beats(BOTH, PLAIN, column=AVERAGE)),
+        Claim("ours: from both texts its perplexity is as low as from plain text, within 5 %",
+              checks.beats(BOTH, PLAIN, column="PPL AVG", lower=True, within=0.05)),
+    ),
+    note="The league's rows, and the same refit of the same layers from as many windows of other text: contexts of "
+    "HellaSwag's training items with their right endings, and one window of each text in turn. HeSw: the first 500 items "
+    "of the validation split; the other tasks whole, and their average: no row reads items of theirs.",
+)  # fmt: skip
