@@ -23,7 +23,7 @@ _TEXTS = {"smollm2-135m-instruct": "wikitext2-tokenised-validation"}
 _INSTRUCTIONS = "standin"
 _VALIDATION = "ptb-validation"  # what a training is validated on there
 # Texts that can be had for every model, and are meant where a recipe names them.
-_AT_HAND = (_VALIDATION, "hellaswag-train", "hellaswag-after-500")
+_AT_HAND = (_VALIDATION, "hellaswag-after-500")
 # The real model whose records are published: shown first where no model is named.
 PUBLISHED_MODELS = ("smollm2-135m-instruct",)
 

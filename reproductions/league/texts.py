@@ -1,4 +1,4 @@
-"""What a repair is calibrated on: the refit from plain text, from a task's training items, and from both."""
+"""What a repair is calibrated on: the refit from plain text, from a task's items that are not asked, and from both."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from common.recipe import MIXED
 from reproductions import checks
 from reproductions.columns import tasks
 from reproductions.league import rows
-from reproductions.league.answers import ASKED
+from reproductions.league.answers import ASKED, FROM_TASK, TASK_TEXT
 from reproductions.league.tables import perplexities
 from reproductions.registry import Claim, Column, Row, Table
 from reproductions.settings import Subject, recipe
 
-QUESTIONS = "hellaswag-train"
 AVERAGE = "AVG of tasks not read"
-FROM_QUESTIONS, FROM_BOTH = ", from HellaSwag's training items", ", from both texts"
+FROM_BOTH = ", from both texts"
 NONE, PLAIN = (rows.name("[L]", repair) for repair in (rows.NONE, rows.REFIT_LONG))
-ASKING, BOTH = PLAIN + FROM_QUESTIONS, PLAIN + FROM_BOTH
-READ = ("HeSw",)  # the task whose training items are read; by its first items, as its whole would cost the most
+ASKING, BOTH = PLAIN + FROM_TASK, PLAIN + FROM_BOTH
+READ = ("HeSw",)  # the task whose items are read: all but the first ones, which are asked
 # Tasks of more than a thousand items whose text no row reads; BoolQ's are mostly answered by one word or the other.
 UNREAD = ("ARC-c", "ARC-e", "PIQA", "WG")
 
@@ -39,7 +38,7 @@ def _others(subject: Subject, limit: int | None, count: int) -> Iterator[Row]:
     """The same layers go, by the league's text; only what the repair reads differs."""
     budget = rows.BUDGET[subject.profile]
     selection = rows.selections(count)["[L]"] | {"calibration": budget}
-    for name, corpus in ((ASKING, QUESTIONS), (BOTH, MIXED.join((budget["corpus"], QUESTIONS)))):
+    for name, corpus in ((ASKING, TASK_TEXT), (BOTH, MIXED.join((budget["corpus"], TASK_TEXT)))):
         fields = {"repair": rows.REPAIRS[rows.REFIT_LONG], "calibration": budget | {"corpus": corpus}}
         made = recipe(subject.model, subject, limit, selection=selection, **fields)
         yield Row(subject.model, subject.label, f"{count}/{subject.layers}", name, made)
@@ -67,7 +66,7 @@ TEXTS = Table(
     claims=(
         Claim("ours: from plain text the refit answers more of the tasks that it did not read than the cut alone",
               checks.beats(PLAIN, NONE, column=AVERAGE)),
-        Claim("ours: from a task's training items it answers more of the other tasks than the cut alone",
+        Claim("ours: from a task's items it answers more of the other tasks than the cut alone",
               checks.beats(ASKING, NONE, column=AVERAGE)),
         Claim("ours: from both texts it answers more of the tasks that it did not read than the cut alone",
               checks.beats(BOTH, NONE, column=AVERAGE)),
@@ -77,6 +76,6 @@ TEXTS = Table(
               checks.beats(BOTH, PLAIN, column="PPL AVG", lower=True, within=0.05)),
     ),
     note="The league's rows, and the same refit of the same layers from as many windows of other text: contexts of "
-    "HellaSwag's training items with their right endings, and one window of each text in turn. HeSw: the first 500 items "
-    "of the validation split; the other tasks whole, and their average: no row reads items of theirs.",
+    "HellaSwag's items with their right endings, all but the first 500, and one window of each text in turn. HeSw: the "
+    "first 500 items; the other tasks whole, and their average: no row reads items of theirs.",
 )  # fmt: skip

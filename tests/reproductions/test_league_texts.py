@@ -16,7 +16,7 @@ def test_rows_differ_in_what_the_repair_reads():
             next(row.recipe for row in every if (row.sparsity, row.method) == (sparsity, method))
             for method in (texts.PLAIN, texts.ASKING, texts.BOTH)
         )
-        read = (texts.QUESTIONS, f"{SMOLLM.text}+{texts.QUESTIONS}")
+        read = (texts.TASK_TEXT, f"{SMOLLM.text}+{texts.TASK_TEXT}")
         for other, corpus in zip(others, read, strict=True):
             assert other.repair == plain.repair and other.calibration == plain.calibration | {"corpus": corpus}
             assert other.selection == plain.selection | {"calibration": plain.calibration}
