@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from common import corpora, hub
-from common.errors import UserError, unknown
+from common.errors import NoData, UserError, unknown
 from common.evaluation import human_eval
 from common.evaluation.multiple_choice import SharedContextLM
 from common.scores import weighted_mean, weighted_stderr
@@ -100,6 +100,7 @@ def evaluate(
             fixed = task.get_config("num_fewshot")
             if fixed != 0:
                 task.set_config(key="num_fewshot", value=(fixed or 0) if num_fewshot is None else num_fewshot)
+            _check_examples(task)
             task.set_fewshot_seed(seed=FEWSHOT_SEED)
         lm = lm or SharedContextLM(model, tokenizer, batch_size=batch_size)
         found = lm_eval.evaluate(
@@ -173,7 +174,24 @@ def load_tasks(tasks: Sequence[str | Mapping]) -> dict:
         else:
             config = standin[task] if isinstance(task, str) else dict(task)
             loaded |= _manager().load([config])["tasks"]
+    for task in loaded.values():
+        _check_examples(task)
     return loaded
+
+
+def _check_examples(task) -> None:
+    """Whether there are as many solved items as its prompt shows.
+
+    Raises:
+        NoData: there are fewer, as where a mirror holds the test split alone.
+    """
+    shots = task.get_config("num_fewshot") or 0
+    if shots and (found := len(list(task.fewshot_docs()))) < shots:
+        name, split = task.get_config("task"), task.get_config("fewshot_split") or "training"
+        raise NoData(
+            f"{name} shows {shots} solved examples of its {split} split, which holds {found} here; put the whole split into "
+            "the mirror, or unset LAYERLAB_HUB"
+        )
 
 
 def members(group: str) -> list[str]:

@@ -10,7 +10,7 @@ from hub_mirror import QUESTIONS, TASKS, write_rows
 from lm_eval.models.huggingface import HFLM
 
 from common import hub
-from common.errors import UserError
+from common.errors import NoData, UserError
 from common.evaluation import harness
 from common.evaluation.multiple_choice import SharedContextLM
 from common.standin.tasks import COLUMNS as STANDIN_TASKS
@@ -101,6 +101,21 @@ def test_gsm8k_keeps_its_shots_and_both_ways_to_read_an_answer(
     found = harness.evaluate(tiny_llama, tiny_tokenizer, ["gsm8k"], limit=3)["gsm8k"]
     assert (found["strict"], found["flexible"], found["n"]) == pytest.approx((1 / 3, 2 / 3, 3))
     assert prompts[0].count("Question:") == 6 and prompts[0].endswith("what is 0 plus 1?\nAnswer:")
+
+
+def test_a_prompt_whose_solved_examples_are_not_there_is_no_data(mirror, tmp_path, tiny_llama, tiny_tokenizer):
+    rows = [{"question": f"what is {i} plus 1?", "answer": f"It is more.\n#### {i + 1}"} for i in range(6)]
+    for split, kept in (("train", rows[:1]), ("test", rows)):
+        write_rows(tmp_path / "hub", "openai/gsm8k", "main", split, kept)
+    for ask in (
+        lambda: harness.check(["gsm8k"]),
+        lambda: harness.evaluate(tiny_llama, tiny_tokenizer, ["gsm8k"], limit=1),
+    ):
+        with pytest.raises(NoData, match="gsm8k shows 5 solved examples of its train split, which holds 1 here"):
+            ask()
+    assert harness.evaluate(tiny_llama, tiny_tokenizer, ["piqa"], limit=1)["piqa"]["n"] == 1  # shows none
+    with pytest.raises(NoData, match="piqa shows 500 solved examples"):
+        harness.evaluate(tiny_llama, tiny_tokenizer, ["piqa"], limit=1, num_fewshot=500)
 
 
 def test_groups_hold_lm_evals_subjects():
