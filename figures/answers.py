@@ -24,16 +24,16 @@ def against_none(entries: list[dict]) -> dict[tuple[str, str], Changes]:
     texts = {name.removesuffix(SCALED) for entry in entries for name in entry["scores"] if name.endswith(SCALED)}
     found = {}
     for entry in entries:
-        none = _alone(entry, entries)
+        none = alone(entry, entries)
         both = [name for name in entry["scores"] if name in none["scores"]] if none is not None else []
-        changes = {name: _difference(entry, none, name) for name in both if name.endswith((RIGHT, WRONG, GAP, AVERAGE))}
-        changes |= {name: _ratio(entry, none, name) for name in both if name.removesuffix(SCALED) in texts}
+        changes = {name: difference(entry, none, name) for name in both if name.endswith((RIGHT, WRONG, GAP, AVERAGE))}
+        changes |= {name: ratio(entry, none, name) for name in both if name.removesuffix(SCALED) in texts}
         if any(name.endswith((GAP, AVERAGE)) for name in changes):
             found[entry["sparsity"], entry["method"]] = changes
     return found
 
 
-def _alone(entry: dict, entries: list[dict]) -> dict | None:
+def alone(entry: dict, entries: list[dict]) -> dict | None:
     """The row of the same layers removed without a repair; None for that row itself, and where there is none."""
     method = entry["method"].partition(",")[0] + NONE
     place = (entry["model"], entry["sparsity"], method)
@@ -42,13 +42,15 @@ def _alone(entry: dict, entries: list[dict]) -> dict | None:
     return next((e for e in entries if (e["model"], e["sparsity"], e["method"]) == place), None)
 
 
-def _ratio(entry: dict, none: dict, column: str) -> Change:
+def ratio(entry: dict, none: dict, column: str) -> Change:
+    """Percent by which a number is above that of the row without a repair."""
     ratios = entry["replicates"](column) / none["replicates"](column)
     parts = (entry["scores"][column] / none["scores"][column], *np.percentile(ratios, (2.5, 97.5)))
     return tuple(100 * (float(part) - 1) for part in parts)
 
 
-def _difference(entry: dict, none: dict, column: str) -> Change:
+def difference(entry: dict, none: dict, column: str) -> Change:
+    """How far a number is above that of the row without a repair."""
     apart = entry["replicates"](column) - none["replicates"](column)
     return (entry["scores"][column] - none["scores"][column], *map(float, np.percentile(apart, (2.5, 97.5))))
 

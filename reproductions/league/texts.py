@@ -61,6 +61,7 @@ TEXTS = Table(
     number="league-texts",
     title="Ours: what a repair is calibrated on",
     declared=texts,
+    draw="figures.texts:draw",
     columns=columns,
     full=True,
     claims=(

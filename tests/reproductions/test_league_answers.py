@@ -112,8 +112,8 @@ def test_the_picture_shows_paired_differences(store):
     table = registry.get(TARGET)
     entries = show.entries(table, store, SMOLLM, table.rows(SMOLLM))
     refit = next(e for e in entries if e["method"].endswith("(ours)") and e["scores"])
-    none = picture._alone(refit, entries)
-    assert none["method"] == rows.name("[L]", rows.NONE) and picture._alone(none, entries) is None
+    none = picture.alone(refit, entries)
+    assert none["method"] == rows.name("[L]", rows.NONE) and picture.alone(none, entries) is None
     changes = picture.against_none(entries)
     assert set(changes) == {("7/30", refit["method"]), ("9/30", refit["method"])}
     expected = {"HeSw, right": -100, "HeSw, wrong": -100, "HeSw, gap": 0}

@@ -1,5 +1,9 @@
 """What a repair is calibrated on: the same layers go, and rows differ in what the repair reads alone."""
 
+import numpy as np
+import pytest
+
+from figures import texts as picture
 from reproductions import registry, settings
 from reproductions.league import rows, texts
 
@@ -30,3 +34,21 @@ def test_no_task_of_the_average_is_read_and_each_is_asked_whole():
     standin = registry.get("league-texts")
     assert {row.method for row in standin.rows(settings.STANDIN)} == {"Dense", texts.NONE, texts.PLAIN}
     assert rows.name("[L]", rows.NONE) == texts.NONE
+
+
+def test_the_picture_shows_changes_against_no_repair():
+    draws = np.random.default_rng(0).normal(0, 0.1, 200)
+
+    def entry(method, perplexity, average):
+        scores = {picture.PERPLEXITY: perplexity, picture.AVERAGE: average}
+        shown = {"scores": scores, "replicates": lambda column: scores[column] + draws, "method": method}
+        return shown | {"model": "m", "label": "m", "sparsity": "7/30", "origin": "published"}
+
+    none = entry(texts.NONE, 80.0, 40.0)
+    found = [entry(texts.PLAIN, 40.0, 39.0), entry(texts.BOTH, 44.0, 43.0), entry(texts.ASKING, 60.0, 44.0)]
+    figure = picture.draw([none, *found], "paper")
+    expected = {"plain text": (-50, -1), "both, in turn": (-45, 3), "questions": (-25, 4)}
+    assert {bars.get_label() for bars in figure.axes[0].containers} == expected.keys()
+    for bars in figure.axes[0].containers:
+        assert [float(part[0]) for part in bars.lines[0].get_data()] == pytest.approx(expected[bars.get_label()])
+    assert picture.draw([none], "paper") is None

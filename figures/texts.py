@@ -1,0 +1,49 @@
+"""What a repair is calibrated on: what each text does to perplexity, and to the tasks that no row has read."""
+
+from __future__ import annotations
+
+from figures.answers import alone, difference, ratio
+from figures.style import BLUE, GREEN, GREY, ORANGE, caption, plt
+
+PERPLEXITY, AVERAGE = "PPL AVG", "AVG of tasks not read"
+# How a row's name ends -> what its repair was calibrated on.
+TEXTS = {
+    "other items of HellaSwag": ("questions", ORANGE),
+    "both texts": ("both, in turn", GREEN),
+    "": ("plain text", BLUE),
+}
+
+
+def draw(entries: list[dict], profile: str) -> plt.Figure | None:
+    """One point a text against no repair: across, the change of perplexity (percent); up, of answers (points).
+
+    Axes for each number of layers removed. None where no row has both.
+    """
+    by_size: dict[str, list[dict]] = {}
+    for entry in entries:
+        none = alone(entry, entries)
+        if none is not None and {PERPLEXITY, AVERAGE} <= entry["scores"].keys() & none["scores"].keys():
+            by_size.setdefault(entry["sparsity"], []).append(entry)
+    if not by_size:
+        return None
+    figure, grid = plt.subplots(1, len(by_size), figsize=(1.2 + 3.2 * len(by_size), 3.2), sharey=True, squeeze=False)
+    for axes, (sparsity, rows) in zip(grid[0], by_size.items(), strict=True):
+        for entry in rows:
+            label, colour = next(shown for ending, shown in TEXTS.items() if entry["method"].endswith(ending))
+            none = alone(entry, entries)
+            (x, *ends), (y, *sides) = ratio(entry, none, PERPLEXITY), difference(entry, none, AVERAGE)
+            axes.errorbar(
+                x, y, xerr=_reach(x, ends), yerr=_reach(y, sides), fmt="o", ms=5, color=colour, capsize=2, label=label
+            )
+        axes.axhline(0, color=GREY, lw=0.8)
+        axes.axvline(0, color=GREY, lw=0.8)
+        axes.set(title=f"{sparsity} removed", xlabel="change of average perplexity (%)")
+    grid[0, 0].set_ylabel("answers of tasks not read\n(points against no repair)")
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, title="calibrated on", loc="outside right center", fontsize=8)
+    caption(figure, [entry for rows in by_size.values() for entry in rows])
+    return figure
+
+
+def _reach(value: float, ends: list[float]) -> list[list[float]]:
+    return [[max(value - ends[0], 0.0)], [max(ends[1] - value, 0.0)]]
