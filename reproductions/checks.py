@@ -214,14 +214,17 @@ def chosen(ours: Iterable[str], others: Iterable[str], column: str, *, by: str, 
     return check
 
 
-def without_number(method: str, column: str, beside: str) -> Check:
-    """In every setting where ``beside`` has a number in ``column``, ``method`` has none, or one that is not a number."""
+def without_number(method: str, column: str, beside: str, run: str) -> Check:
+    """In every setting where ``beside`` has a number in ``column``, ``method`` has none, or one that is not a number.
+
+    run: a column in which ``method`` has a number where it was run at all; elsewhere nothing is said.
+    """
 
     def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         found = []
         for setting in settings:
             key = (*setting, method, column)
-            if cell(*setting, beside, column) is not None:
+            if cell(*setting, beside, column) is not None and cell(*setting, method, run) is not None:
                 there = (value := cell(*key)) is not None and not np.isnan(value).any()
                 what = f"{where(*setting)}: numbers of {method} for {column}"
                 found.append(Comparison(what, float(there), "", (key,), high=0, closed=True))
