@@ -20,7 +20,7 @@ FILES = {paper: f"papers/{paper}/README.md" for paper in registry.PAPERS} | {reg
 NUMBER = re.compile(r"(?<![\w.:@-])(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?!\w|[.,]\d)")
 # A difference with its interval: "6.7 % [5.1, 8.4]", "−1.7 [−5.2, 1.4]", "by 8.0 points [2.0, 13.9]".
 EFFECT = re.compile(r"([+−]?\d+\.\d+)(?: %| points)?\s+\[([+−]?\d+\.\d+), ([+−]?\d+\.\d+)\]")
-GENERATED = re.compile(r"<!-- (\w+) -->.*?<!-- end \1 -->", re.S)
+GENERATED = re.compile(r"<!-- ([\w-]+) -->.*?<!-- end \1 -->", re.S)
 ASIDE = re.compile(r"```.*?```|`[^`]*`|!?\[[^]]*\]\([^)]*\)|\b(Theorems?|Eq\.|arXiv) [\d.]+( and [\d.]+)?", re.S)
 # Neither a record's value nor a printed one: settings, and what follows from several values by the words around it.
 OTHERWISE = {
