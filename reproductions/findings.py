@@ -72,9 +72,14 @@ OURS = (
     Finding("The refit retains more of them than LLM-Pruner and SliceGPT", "league", ("retains more than what takes",)),
     Finding("Repairs widen the gap between right and wrong endings", "league-answers", ("widen the gap",)),
     Finding(
-        "From text like HellaSwag's the refit answers more than the cut alone",
-        "league-answers",
-        ("the refit answers more",),
+        "From plain text and questions in turn the refit answers more of other tasks than the cut alone",
+        "league-texts",
+        ("from both texts it answers more of the tasks",),
+    ),
+    Finding(
+        "Keeping the layer that writes massive activations lowers perplexity",
+        "league-massive",
+        ("whatever the repair",),
     ),
     Finding("Merging by Eq. 1 keeps more than leaving the layers out", "table2-laco", (f"Eq. 1 {laco.WORTH}",)),
     Finding("Merging as the official code does keeps more", "table2-laco", (f"the code's merge {laco.WORTH}",)),

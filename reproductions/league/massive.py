@@ -70,14 +70,14 @@ MASSIVE = Table(
     claims=(
         Claim("ours: keeping the layers that write massive activations lowers perplexity, whatever the repair",
               _better("PPL AVG", lower=True)),
-        Claim("ours: keeping them answers more questions, whatever the repair", _better(AVERAGE)),
+        Claim("ours: keeping them answers more questions, with each repair and without", _better(AVERAGE)),
         Claim("ours: where they are kept, matrices at the cut lower perplexity",
               checks.every(*(
                   checks.beats(rows.name(KEEPING, one), rows.name(KEEPING, rows.NONE), column="PPL AVG", lower=True)
                   for one in (rows.GHOSTED, rows.REPLACEME)
               ))),
     ),
-    note="[L]: the window of the highest token cosine. Without massive layers: of the windows without a layer after which some "
-    "token's norm is ten times as large a multiple of the median one's as before it. A cosine averaged over tokens does not see "
-    "such a layer: it changes the first token alone.",
+    note="[L]: the window of the highest token cosine. Without massive layers: of the windows without a layer after which "
+    "some token's norm is ten times as large a multiple of the median one's as before it. A cosine averaged over tokens does "
+    "not see such a layer: it changes the first token alone.",
 )  # fmt: skip
