@@ -112,7 +112,7 @@ class Job:
     @property
     def text(self) -> str:
         """The calibration text's name."""
-        return self.options.text or ("standin-calibration" if self.standin else "wikitext2-train")
+        return self.options.text or ("standin-calibration" if self.standin else self.method.text)
 
     @property
     def test(self) -> str:

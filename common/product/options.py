@@ -18,7 +18,7 @@ from common.flags import Flag
 EPILOG = """\
 Text is a UTF-8 file or the name of a corpus (standin-calibration, wikitext2-train, c4-train, ...), or several with + between
 them, read in equal parts (questions.txt+wikitext2-train). Of a file, calibration uses the first nine tenths and evaluation
-the last tenth. Without --text: the stand-in's own text for the stand-in, WikiText-2 from the hub for every other model.
+the last tenth. Without --text the stand-in reads its own text.
 Layers count from 0. A checkpoint is saved in the dtype the model came in.
 Exit status: 0 done, 2 a request that cannot be met, 3 done, but the model is broken (its perplexity is over ten times the
 dense model's, or no number), 130 interrupted."""
@@ -32,7 +32,7 @@ class Method:
     paper: its package. title, description: for help and card. apply: changes `job.model` in place and returns JSON-able
     facts, among them `removed` (original indices); it calls `job.chosen(removed)` while the model is still whole.
     flags: its own options. check: refuses, before the weights are read, what does not fit the job, and reads what the
-    method needs. samples, seed: defaults.
+    method needs. samples, seed: defaults; text: of every model but the stand-in.
     loader: the import without which a saved model is not whole (patches), else ''. alternatives: its own options that say
     how many layers go, in place of --remove. fidelity: the default. passes: how often the calibration tokens run through the
     model, of a method that can do with two layers in memory (its check refuses what cannot); None: it cannot. beside: of
@@ -47,6 +47,7 @@ class Method:
     check: Callable[..., None] = lambda job: None
     samples: int = 128
     seed: int = 2
+    text: str = "wikitext2-train"
     loader: str = ""
     alternatives: tuple[str, ...] = ()
     fidelity: str = "paper"
@@ -83,7 +84,8 @@ def parser(method: Method) -> argparse.ArgumentParser:
     for flag in method.flags:
         flag.add(own)
     text = top.add_argument_group("text")
-    text.add_argument("--text", metavar="TEXT", help="calibration text: a file, a corpus, or A+B in equal parts")
+    reads = f"calibration text: a file, a corpus, or A+B in equal parts (default: {method.text})"
+    text.add_argument("--text", metavar="TEXT", help=reads)
     samples = f"calibration windows (default: {method.samples})"
     text.add_argument("--samples", type=int, default=method.samples, metavar="N", help=samples)
     text.add_argument(

@@ -76,6 +76,7 @@ METHOD = Method(
         Flag(Refit, "one_by_one", "one-by-one"),
     ),
     check=check,
+    text="wikitext2-train+hellaswag-train",  # docs/league.md, "What to calibrate on"
     passes=lambda job: (job.given is None) + Cost.of(job).passes,
     beside=lambda job: (Cost.of(job).operations, Cost.of(job).bytes),
 )
