@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-import torch
 from torch import Tensor
 
 from common.calibration import Statistics
@@ -12,8 +11,6 @@ from common.decoder import Decoder
 from common.errors import UserValueError
 from common.importance import losses_without_each, window_scores
 from common.progress import track
-
-MASSIVE = 10.0  # times as large, against the median token, as before the layer that makes it so
 
 
 def check_count(count: int, layers: int) -> None:
@@ -69,24 +66,6 @@ def window_starts(layers: int, count: int, *, exclude_ends: bool, protect: Colle
     if not free:
         raise UserValueError(f"no window of {count} of {layers} layers is without a protected one")
     return free
-
-
-@torch.no_grad()
-def massive_layers(decoder: Decoder, ids: Tensor) -> list[int]:
-    """The layers that write massive activations: after them some token of ``ids`` [samples, tokens] is very large.
-
-    Its norm as a multiple of the median token's is `MASSIVE` times what it was before the layer. Later layers attend to such
-    tokens (the first one, mostly) where they have nothing to add (Sun et al., arXiv 2402.17762; that one layer writes them:
-    2605.08504), so without it every later layer reads another stream. Cosines averaged over tokens do not see it.
-    """
-    hidden = decoder.embed_tokens(ids)
-    ratios = []
-    for layer in range(decoder.num_layers + 1):
-        norms = hidden.float().norm(dim=-1)
-        ratios.append((norms.max() / norms.median().clamp_min(torch.finfo(norms.dtype).tiny)).item())
-        if layer < decoder.num_layers:
-            hidden = decoder.run(hidden, layer, layer + 1)
-    return [layer for layer in range(decoder.num_layers) if ratios[layer + 1] >= MASSIVE * ratios[layer]]
 
 
 def sleb(decoder: Decoder, ids: Tensor, count: int, *, batch_size: int = 8, progress: bool = False) -> list[int]:

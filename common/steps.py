@@ -5,7 +5,6 @@ The repairs without training that are compared with, and LoRP's choice, are in `
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -17,17 +16,13 @@ from common import importance, selection
 from common.baselines import ghosted, lorp, replaceme, streamline  # noqa: F401 - those with steps register them
 from common.baselines import steps as _parts  # noqa: F401 - registers those that take parts out of layers
 from common.context import Context
-from common.decoder import Decoder
-from common.errors import UserError, UserValueError
+from common.errors import UserError
 from common.fitting import Fitting
 from common.flags import option
 from common.recipe import Calibration, Repair, Selection, register
 from common.samplers import crops, lines
 from common.statistics import COSINES
 
-log = logging.getLogger(__name__)
-
-MASSIVE_WINDOWS = 4  # show which layers write massive activations: the first token of any has them
 POINTS = 250  # of a loss curve in a record
 # Windows, and the seed of their crops, of LinearPatch's official scripts; how many LLM-Streamline's code takes is its data's.
 HELD_OUT, SEED = 16, 2
@@ -85,35 +80,19 @@ class BlockInfluence(Selection):
 class Window(Selection):
     """The run of layers whose output is most like its input (LinearPatch Eq. 2; by `last-token-angle`: UIDL).
 
-    calibration: what it reads, where that is not the recipe's. keep_massive: ours, a window without the layers that write
-    massive activations (`common.selection.massive_layers`), where there is one.
+    calibration: what it reads, where that is not the recipe's.
     """
 
     count: int
     cosine: str = option("token", "that selects", choices=COSINES)
     exclude_ends: bool = False
     calibration: Calibration | None = None
-    keep_massive: bool | None = None
 
     def choose(self, context: Context) -> Sequence[int]:
         selection.check_count(self.count, context.decoder.num_layers)
-        calibrated = context.calibrated_on(self.calibration)
-        statistics = calibrated.statistics(self.count, (self.cosine,))
-        where = {"exclude_ends": self.exclude_ends}
-        if self.keep_massive:
-            where["protect"] = context.details["massive"] = self._massive(context.decoder, calibrated.windows())
-        return range(*selection.best_window(statistics, self.count, self.cosine, **where))
-
-    def _massive(self, decoder: Decoder, ids: Tensor) -> list[int]:
-        """The layers that write massive activations; none where no window does without them."""
-        found = selection.massive_layers(decoder, ids[:MASSIVE_WINDOWS])
-        free = {"exclude_ends": self.exclude_ends, "protect": found}
-        try:
-            selection.window_starts(decoder.num_layers, self.count, **free)
-        except UserValueError:
-            log.warning("every window of %d layers takes layers %s, which write massive activations", self.count, found)
-            return []
-        return found
+        statistics = context.calibrated_on(self.calibration).statistics(self.count, (self.cosine,))
+        window = selection.best_window(statistics, self.count, self.cosine, exclude_ends=self.exclude_ends)
+        return range(*window)
 
 
 @dataclass(frozen=True)

@@ -76,11 +76,6 @@ OURS = (
         "league-texts",
         ("from both texts it answers more of the tasks",),
     ),
-    Finding(
-        "Keeping the layer that writes massive activations lowers perplexity",
-        "league-massive",
-        ("whatever the repair",),
-    ),
     Finding("Merging by Eq. 1 keeps more than leaving the layers out", "table2-laco", (f"Eq. 1 {laco.WORTH}",)),
     Finding("Merging as the official code does keeps more", "table2-laco", (f"the code's merge {laco.WORTH}",)),
     Finding(

@@ -46,10 +46,7 @@ def apply(job: Job) -> dict:
     context = around(job.model, job.tokenizer, job.windows, fidelity=job.options.fidelity)
     removed = job.given
     if removed is None:
-        window = Window(count=job.count, exclude_ends=True, keep_massive=True, **job.asked(Window))
-        removed = list(window.choose(context))
-        for layer in context.details["massive"]:
-            job.notes.append(f"layer {layer} writes massive activations, which later layers attend to, and stays")
+        removed = list(Window(count=job.count, exclude_ends=True, **job.asked(Window)).choose(context))
     job.chosen(removed)
     context.details["removed"] = removed
     Refit(**job.asked(Refit)).apply(context)

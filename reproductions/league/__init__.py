@@ -1,10 +1,9 @@
 """The league, ours: every training-free repair after every choice of layers, on one base and one calibration budget."""
 
 from reproductions.league.answers import ANSWERS
-from reproductions.league.massive import MASSIVE
 from reproductions.league.tables import TABLES as _TABLES
 from reproductions.league.texts import TEXTS
 
-TABLES = [*_TABLES, ANSWERS, TEXTS, MASSIVE]
+TABLES = [*_TABLES, ANSWERS, TEXTS]
 
 __all__ = ["TABLES"]

@@ -9,11 +9,8 @@ from heads import watch_head
 
 from common import importance, losses, selection
 from common.calibration import collect
-from common.context import around
 from common.decoder import Decoder
 from common.errors import UserError
-from common.selection import massive_layers
-from common.steps import Window
 from common.surgery import remove_layers
 
 
@@ -128,34 +125,3 @@ def test_losses_are_natural_logarithms(tiny_llama, crops):
     flat = torch.zeros(5, 18, 64)
     uniform = losses.next_token_loss(Decoder(tiny_llama), flat, crops)
     assert uniform.tolist() == pytest.approx([math.log(320)] * 5, rel=1e-5)
-
-
-def test_the_layer_that_writes_massive_activations_is_found_and_kept(make_tiny, crops):
-    model = make_tiny("llama")
-    decoder = Decoder(model)
-    assert massive_layers(decoder, crops) == []
-    plain = list(Window(count=2).choose(around(model, None, crops)))
-
-    def writes(layer, arguments, output):
-        changed = output.clone()
-        changed[:, 0, 5] += 1e4  # the first token's fifth channel
-        return changed
-
-    for written in plain:
-        hook = decoder.layers[written].register_forward_hook(writes)
-        try:
-            assert massive_layers(decoder, crops) == [written]
-            context = around(model, None, crops)
-            assert written not in Window(count=2, keep_massive=True).choose(context)
-            assert context.details["massive"] == [written]
-        finally:
-            hook.remove()
-
-
-def test_where_every_window_writes_massive_activations_the_best_one_goes(make_tiny, crops, caplog, monkeypatch):
-    model = make_tiny("llama")
-    monkeypatch.setattr(selection, "massive_layers", lambda decoder, ids: [1, 3])
-    context = around(model, None, crops)
-    plain = list(Window(count=3).choose(context))
-    assert list(Window(count=3, keep_massive=True).choose(context)) == plain
-    assert "every window of 3 layers takes layers [1, 3]" in caplog.text
