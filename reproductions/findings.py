@@ -16,7 +16,7 @@ from reproductions import audit, declare, judge, registry, reported, settings, s
 from reproductions.audit.engine import SLIP
 from reproductions.columns import QUESTIONS
 from reproductions.laco import claims as laco
-from reproductions.league import answers, standings
+from reproductions.league import answers, standings, texts
 from reproductions.league import rows as league
 
 SHOWN = ("smollm2-135m-instruct", "standin")
@@ -245,7 +245,27 @@ def _answers(store: Store) -> str:
         return ""
     return (
         "**Perplexity comes back, what tells right from wrong does not** (`league-answers`, "
-        f"[more](docs/league.md#why-answers-do-not-follow-perplexity)): {'; '.join(told)}."
+        f"[more](docs/league.md#why-answers-do-not-follow-perplexity)): {'; '.join(told)}.{_from_both(store)}"
+    )
+
+
+def _from_both(store: Store) -> str:
+    """By `league-texts`: what the refit from plain text and questions in turn answers of tasks that it did not read."""
+    from figures.answers import alone, difference
+
+    told = []
+    for subject in map(settings.of_model, settings.PUBLISHED_MODELS):
+        entries = show.entries(texts.TEXTS, store, subject, texts.TEXTS.rows(subject))
+        for entry in entries:
+            none = alone(entry, entries)
+            if entry["method"] == texts.BOTH and texts.AVERAGE in entry["scores"]:
+                change = _change(difference(entry, none, texts.AVERAGE), 1)
+                told.append(f"{change} with {entry['sparsity']} gone")
+    if not told:
+        return ""
+    return (
+        " From plain text and HellaSwag's items in turn it answers more of four other tasks than the cut alone "
+        f"([`league-texts`](docs/league.md#what-to-calibrate-on)): {', '.join(told)}."
     )
 
 
