@@ -62,7 +62,7 @@ def tokens(benchmark: str) -> int | None:
 
 
 def asked(benchmarks: Iterable[str | None]) -> str:
-    """How much of tasks and texts a table asks, in words; '' where it asks all. Tasks are named where others are asked whole."""
+    """How much of tasks and texts a table asks, in words; '' where it asks all. Tasks are named where others are whole."""
     names = [name for name in benchmarks if name]
     tasks, texts = {of_task(name) for name in names if of_each(name)}, any(map(tokens, names))
     others = any(of_task(name) in ITEMS for name in names if not of_each(name))
