@@ -62,12 +62,12 @@ def tokens(benchmark: str) -> int | None:
 
 
 def asked(benchmarks: Iterable[str | None]) -> str:
-    """How much of tasks and texts a table asks, in words; '' where it asks all. Tasks are named where others are whole."""
+    """How much of tasks and texts a table asks, in words; '' where it asks all."""
     names = [name for name in benchmarks if name]
-    tasks, texts = {of_task(name) for name in names if of_each(name)}, any(map(tokens, names))
-    others = any(of_task(name) in ITEMS for name in names if not of_each(name))
-    of = ", ".join(sorted(tasks)) if others else "each task"
-    return ", ".join([f"first {FIRST} items of {of}"] * bool(tasks) + [f"{TOKENS:,} tokens of each text"] * texts)
+    tasks, texts = any(map(of_each, names)), any(map(tokens, names))
+    return ", ".join(
+        ([f"first {FIRST} items of each task"] if tasks else []) + [f"{TOKENS:,} tokens of each text"] * texts
+    )
 
 
 def share(benchmark: str) -> float:

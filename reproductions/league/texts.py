@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from common.recipe import MIXED
 from reproductions import checks
@@ -18,7 +17,6 @@ AVERAGE = "AVG of tasks not read"
 FROM_BOTH = ", from both texts"
 NONE, PLAIN = (rows.name("[L]", repair) for repair in (rows.NONE, rows.REFIT_LONG))
 ASKING, BOTH = PLAIN + FROM_TASK, PLAIN + FROM_BOTH
-READ = ("HeSw",)  # the task whose items are read: all but the first ones, which are asked
 # Tasks of more than a thousand items whose text no row reads; BoolQ's are mostly answered by one word or the other.
 UNREAD = ("ARC-c", "ARC-e", "PIQA", "WG")
 
@@ -45,14 +43,13 @@ def _others(subject: Subject, limit: int | None, count: int) -> Iterator[Row]:
 
 
 def columns(profile: str) -> list[Column]:
-    """The league's texts, the task that is read, those that are not, and their average; on the stand-in, which reads text
-    like its questions in every row, some tasks beside the texts."""
+    """The league's texts, tasks that are not read, and their average; on the stand-in, which reads text like its questions in
+    every row, some tasks beside the texts."""
     scores = {column.label: column for column in tasks(profile)}
     if profile == "standin":
         return [*perplexities(profile), *(scores[task] for task in ASKED[profile])]
-    read = [replace(scores[task], benchmark=f"{scores[task].benchmark}@first-500") for task in READ]
     unread = [scores[task] for task in UNREAD]
-    return [*perplexities(profile), *read, *unread, Column(AVERAGE, derived="average", of=UNREAD)]
+    return [*perplexities(profile), *unread, Column(AVERAGE, derived="average", of=UNREAD)]
 
 
 TEXTS = Table(
@@ -77,6 +74,6 @@ TEXTS = Table(
               checks.beats(BOTH, PLAIN, column="PPL AVG", lower=True, within=0.05)),
     ),
     note="The league's rows, and the same refit of the same layers from as many windows of other text: contexts of "
-    "HellaSwag's items with their right endings, all but the first 500, and one window of each text in turn. HeSw: the "
-    "first 500 items; the other tasks whole, and their average: no row reads items of theirs.",
+    "HellaSwag's items with their right endings, all but the first 500, and one window of each text in turn. The tasks are "
+    "asked whole; no row reads items of theirs.",
 )  # fmt: skip

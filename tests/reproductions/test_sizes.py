@@ -210,9 +210,3 @@ def test_what_is_trained_of_another_model_sees_less_and_what_is_at_hand():
     ] == ("alpaca-cleaned")
     data = trained("table3-laco", "LaCo +post train", SMOLLM).training["data"]
     assert (data["corpus"], data["validation"]) == ("wikitext2-tokenised-validation", "ptb-validation")
-
-
-def test_a_task_that_is_asked_in_part_beside_whole_ones_is_named():
-    assert sizes.asked(["hellaswag@first-500", "piqa@first-500", "copa", None]) == "first 500 items of each task"
-    assert sizes.asked(["hellaswag@first-500", "piqa", "copa"]) == "first 500 items of hellaswag"
-    assert sizes.asked(["piqa", "copa"]) == ""
