@@ -207,7 +207,7 @@ def _league(store: Store) -> str:
             drawn.append(f"with {sparsity} gone in {below} of {compared}")
         for sparsity, share, rival, worse in standings.leads(standings.entries(store, subject)):
             line = f"{sparsity}: {share} ({rival})"
-            told.append(line + (f", where {' and '.join(worse)} are worse than no repair" if worse else ""))
+            told.append(line + (f", where {' and '.join(worse)} did worse than no repair" if worse else ""))
     if not told:
         return ""
     repeated = f" It was below the best rival by the whole interval {'; '.join(drawn)} repeats (two calibration texts)."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
@@ -64,16 +65,20 @@ def ratio(entry: dict, rival: dict) -> str:
 
 def leads(found: Sequence[dict]) -> list[tuple[str, str, str, list[str]]]:
     """For each number of layers: sparsity, the best of ours as `ratio` of the best rival, that rival, and the rivals that are
-    worse than no repair at all."""
+    worse than no repair after the same choice of layers."""
+    alone = {(e["sparsity"], e["method"]): e["scores"][PERPLEXITY] for e in found}
     told = []
     for sparsity, repairs in best(found).items():
         ours = next((entry for repair, entry in repairs.items() if repair in rows.OURS), None)
         rivals = [repair for repair in repairs if repair in rows.TRAINING_FREE]
         if ours is None or not rivals:
             continue
-        order = list(repairs)
-        behind = order[order.index(rows.NONE) :] if rows.NONE in order else []
-        worse = [repair for repair in behind if repair in rows.RIVALS]
+        worse = [
+            repair
+            for repair, entry in repairs.items()
+            if repair in rows.RIVALS
+            and entry["scores"][PERPLEXITY] > alone.get((sparsity, rows.name(entry["selection"], rows.NONE)), math.inf)
+        ]
         told.append((sparsity, ratio(ours, repairs[rivals[0]]), rivals[0], worse))
     return told
 

@@ -175,6 +175,17 @@ def test_standings_hold_each_repair_after_its_best_choice_against_the_best_rival
     assert lines[0][3:5] == [f"{np.exp(text.mean()):.1f}" for text in base]
 
 
+def test_a_rival_is_worse_than_no_repair_where_the_same_layers_went():
+    """Ghosted Layers is behind no repair after the one window; after the other, where it is ahead, it stands."""
+    base, left = np.full((2, 4), 3.0), "window of least left (ours)"
+    shifts = {("[L]", rows.NONE): 0.9, ("[L]", rows.GHOSTED): 1.2, ("[L]", rows.FACTOR): 0.8, ("[L]", rows.REFIT): 0.4}
+    found = [_entry("2/9", rows.name(*names), base + shift) for names, shift in shifts.items()]
+    assert standings.leads(found)[0][2:] == (rows.FACTOR, [rows.GHOSTED])
+    shifts = {(left, rows.NONE): 0.7, (left, rows.GHOSTED): 0.5}
+    found += [_entry("2/9", rows.name(*names), base + shift) for names, shift in shifts.items()]
+    assert standings.leads(found)[0][2:] == (rows.GHOSTED, [])  # the factor is behind none after the other window alone
+
+
 def test_what_closed_form_gives_of_training_is_by_the_average_perplexity():
     shift = {rows.NONE: 0.9, rows.TRAINED_PATCH: 0.3, rows.REFIT: 0.4, rows.GHOSTED: 0.5}
     found = [_entry("2/9", rows.name("[L]", repair), np.full((2, 4), more)) for repair, more in shift.items()]
