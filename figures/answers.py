@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from figures.style import BLUE, GREY, ORANGE, PURPLE, caption, plt
+from figures.style import BLUE, GREY, ORANGE, PURPLE, caption, plt, whiskers
 
 NONE = ", none"  # ends the name of the row that the others of its choice of layers are held against
 SCALED, RIGHT, WRONG, GAP = ", logits scaled", ", right", ", wrong", ", gap"
@@ -116,8 +116,7 @@ def _line(row: np.ndarray, place: int, changes: Changes, tasks: list[str]) -> No
 
 def _mark(axes: plt.Axes, y: float, change: Change, colour: str, face: str) -> None:
     value, low, high = change
-    ends = [[max(value - low, 0.0)], [max(high - value, 0.0)]]
-    axes.errorbar(value, y, xerr=ends, fmt="o", ms=4, color=colour, mfc=face, capsize=2, lw=1)
+    axes.errorbar(value, y, xerr=whiskers(value, low, high), fmt="o", ms=4, color=colour, mfc=face, capsize=2, lw=1)
 
 
 def _short(method: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from figures.style import BLUE, GREY, ORANGE, above, plt, removed
+from figures.style import BLUE, GREY, ORANGE, above, plt, removed, whiskers
 
 ALONE = "cut alone"  # what the others are held against
 OTHER_CUT = " [S]"  # behind the model's name: the layers of lowest block influence, not the window
@@ -55,8 +55,7 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
                 where = {"ha": "right" if side > 0 else "left", "va": "center", "fontsize": 7, "color": colour}
                 axes.annotate(f"{value:+.0f} %", (side * reach, y), **where)
                 continue
-            ends = [[max(value - low, 0.0)], [max(high - value, 0.0)]]
-            axes.errorbar(value, y, xerr=ends, fmt=mark, color=colour, ms=4, capsize=2, lw=1)
+            axes.errorbar(value, y, xerr=whiskers(value, low, high), fmt=mark, color=colour, ms=4, capsize=2, lw=1)
         label = "[S], lowest block influence" if cut[0].endswith(OTHER_CUT) else "[L], one window"
         axes.plot([], [], mark, color=colour, ms=4, label=f"{label}, {cut[1]}")
     axes.axvline(0, color=GREY, lw=0.8)

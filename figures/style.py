@@ -32,6 +32,11 @@ plt.rcParams.update(
 UNDATED = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
+def whiskers(value: float, low: float, high: float) -> list[list[float]]:
+    """An interval as ``errorbar`` takes it: how far its ends are from the value, which may lie at one of them."""
+    return [[max(value - low, 0.0)], [max(high - value, 0.0)]]
+
+
 def removed(entries: list[dict]) -> str:
     """Which models a figure is of, and n of N layers removed: the dense ones count where there is nothing else."""
     parts = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from figures.answers import alone, difference, ratio
-from figures.style import BLUE, GREEN, GREY, ORANGE, caption, plt
+from figures.style import BLUE, GREEN, GREY, ORANGE, caption, plt, whiskers
 
 PERPLEXITY, AVERAGE = "PPL AVG", "AVG of tasks not read"
 # How a row's name ends -> what its repair was calibrated on.
@@ -33,7 +33,15 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
             none = alone(entry, entries)
             (x, *ends), (y, *sides) = ratio(entry, none, PERPLEXITY), difference(entry, none, AVERAGE)
             axes.errorbar(
-                x, y, xerr=_reach(x, ends), yerr=_reach(y, sides), fmt="o", ms=5, color=colour, capsize=2, label=label
+                x,
+                y,
+                xerr=whiskers(x, *ends),
+                yerr=whiskers(y, *sides),
+                fmt="o",
+                ms=5,
+                color=colour,
+                capsize=2,
+                label=label,
             )
         axes.axhline(0, color=GREY, lw=0.8)
         axes.axvline(0, color=GREY, lw=0.8)
@@ -43,7 +51,3 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
     figure.legend(handles, labels, title="calibrated on", loc="outside right center", fontsize=8)
     caption(figure, [entry for rows in by_size.values() for entry in rows])
     return figure
-
-
-def _reach(value: float, ends: list[float]) -> list[list[float]]:
-    return [[max(value - ends[0], 0.0)], [max(ends[1] - value, 0.0)]]

@@ -169,7 +169,7 @@ def _on_text(value, text: str):
     """A part of a recipe with what is at hand: `text` in the place of corpora, docstrings in the place of instructions."""
     if not isinstance(value, Mapping):
         return value
-    parts = str(value.get("corpus")).split(MIXED)
+    parts = (value.get("corpus") or "").split(MIXED)
     corpus = MIXED.join(part if part in _AT_HAND else text for part in parts)
     others = {"corpus": corpus, "validation": _VALIDATION, "source": _INSTRUCTIONS}
     return {key: others[key] if key in others else _on_text(part, text) for key, part in value.items()}

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -186,7 +187,7 @@ def _check_examples(task) -> None:
         NoData: there are fewer, as where a mirror holds the test split alone.
     """
     shots = task.get_config("num_fewshot") or 0
-    if shots and (found := len(list(task.fewshot_docs()))) < shots:
+    if shots and (found := len(list(islice(task.fewshot_docs(), shots)))) < shots:
         name, split = task.get_config("task"), task.get_config("fewshot_split") or "training"
         raise NoData(
             f"{name} shows {shots} solved examples of its {split} split, which holds {found} here; put the whole split into "

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from reproductions import checks
 from reproductions.columns import tasks
 from reproductions.league import rows
 from reproductions.registry import Claim, Column, Row, Table
-from reproductions.settings import Subject, recipe
+from reproductions.settings import Subject
 
 # Two of them once more, calibrated on items of a task that are not among those asked.
 FROM_TASK, TASK_TEXT = ", from other items of HellaSwag", "hellaswag-after-500"
@@ -27,25 +27,11 @@ def answers(subject: Subject, limit: int | None = None) -> list[Row]:
     """The league's rows of the leaders and of no repair, after [L] and [S], at its larger numbers of layers; not on the
     stand-in, whose league is calibrated on text like its questions, two of them calibrated on text like HellaSwag's."""
     shown = {rows.name(selection, repair) for selection in ("[L]", "[S]") for repair in (rows.NONE, *REPAIRS)}
-    counts = subject.counts(*rows.SHARES[2:], standin=rows.STANDIN_COUNTS[2:]) if not subject.printed else ()
-    sparsities = {f"{count}/{subject.layers}" for count in counts}
-    league = rows.league(subject, limit)
-    found = [row for row in league if row.method in shown and row.sparsity in sparsities]
-    again = [] if subject.standin else list(_from_task(subject, limit, counts))
-    return [row for row in league if row.dense] + sorted(
-        [*found, *again], key=lambda row: int(row.sparsity.partition("/")[0])
-    )
+    return rows.larger(subject, limit, shown, lambda count: [_from_task(subject, limit, count, one) for one in AGAIN])
 
 
-def _from_task(subject: Subject, limit: int | None, counts: Sequence[int]) -> Iterator[Row]:
-    budget = rows.BUDGET[subject.profile]
-    for count in counts:
-        selection = rows.selections(count)["[L]"] | {"calibration": budget}
-        for repair in AGAIN:
-            fields = {"repair": rows.REPAIRS[repair], "calibration": budget | {"corpus": TASK_TEXT}}
-            made = recipe(subject.model, subject, limit, selection=selection, **fields)
-            name = rows.name("[L]", repair + FROM_TASK)
-            yield Row(subject.model, subject.label, f"{count}/{subject.layers}", name, made)
+def _from_task(subject: Subject, limit: int | None, count: int, repair: str) -> Row:
+    return rows.reading(subject, limit, count, repair, rows.name("[L]", repair + FROM_TASK), corpus=TASK_TEXT)
 
 
 def columns(profile: str) -> list[Column]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from reproductions.registry import Row
 from reproductions.settings import Subject, recipe
@@ -163,14 +163,34 @@ def seeds(subject: Subject, limit: int | None = None) -> list[Row]:
     if subject.printed:
         return []
     model, label, layers = subject.model, subject.label, subject.layers
-    budget = BUDGET[subject.profile]
+    texts = (("first text", BUDGET[subject.profile]["corpus"]), ("other text", OTHER_TEXT[subject.profile]))
     found = [Row(model, label, f"0/{layers}", "Dense", recipe(model, subject, limit), dense=True)]
     for count in subject.counts(*SHARES[2:], standin=STANDIN_COUNTS[2:]):
-        chosen = {"selection": window(count) | {"calibration": budget}}
         for repair in LEADERS:
-            for text, corpus in (("first text", budget["corpus"]), ("other text", OTHER_TEXT[subject.profile])):
+            for text, corpus in texts:
                 for seed in SEEDS:
-                    fields = {"repair": REPAIRS[repair], "calibration": budget | {"corpus": corpus, "seed": seed}}
-                    one = recipe(model, subject, limit, **chosen, **fields)
-                    found.append(Row(model, label, f"{count}/{layers}", drawn(repair, text, seed), one))
+                    method = drawn(repair, text, seed)
+                    found.append(reading(subject, limit, count, repair, method, corpus=corpus, seed=seed))
     return found
+
+
+def reading(subject: Subject, limit: int | None, count: int, repair: str, method: str, **text) -> Row:
+    """A row called ``method``: [L]'s window on the league's own budget, whose repair alone reads another text or draw."""
+    budget = BUDGET[subject.profile]
+    selection = selections(count)["[L]"] | {"calibration": budget}
+    fields = {"repair": REPAIRS[repair], "calibration": budget | text}
+    made = recipe(subject.model, subject, limit, selection=selection, **fields)
+    return Row(subject.model, subject.label, f"{count}/{subject.layers}", method, made)
+
+
+def larger(
+    subject: Subject, limit: int | None, shown: Collection[str], others: Callable[[int], Iterable[Row]]
+) -> list[Row]:
+    """Dense, and by the league's larger numbers of layers its rows of the names ``shown`` and, but on the stand-in, whose
+    calibration text is like its questions, ``others`` of a number."""
+    counts = subject.counts(*SHARES[2:], standin=STANDIN_COUNTS[2:]) if not subject.printed else ()
+    whole, found = league(subject, limit), []
+    for count in counts:
+        found += [row for row in whole if row.method in shown and row.sparsity == f"{count}/{subject.layers}"]
+        found += [] if subject.standin else others(count)
+    return [row for row in whole if row.dense] + found

@@ -11,7 +11,7 @@ from reproductions.league import rows
 from reproductions.league.answers import ASKED, FROM_TASK, TASK_TEXT
 from reproductions.league.tables import perplexities
 from reproductions.registry import Claim, Column, Row, Table
-from reproductions.settings import Subject, recipe
+from reproductions.settings import Subject
 
 AVERAGE = "AVG of tasks not read"
 FROM_BOTH = ", from both texts"
@@ -24,22 +24,13 @@ UNREAD = ("ARC-c", "ARC-e", "PIQA", "WG")
 def texts(subject: Subject, limit: int | None = None) -> list[Row]:
     """After [L], at the league's larger numbers of layers: no repair and the refit of the league, and the refit from other
     texts; these not on the stand-in, whose calibration text is like its questions."""
-    counts = subject.counts(*rows.SHARES[2:], standin=rows.STANDIN_COUNTS[2:]) if not subject.printed else ()
-    sparsities = {f"{count}/{subject.layers}" for count in counts}
-    league = rows.league(subject, limit)
-    found = [row for row in league if row.method in (NONE, PLAIN) and row.sparsity in sparsities]
-    found += [] if subject.standin else [row for count in counts for row in _others(subject, limit, count)]
-    return [row for row in league if row.dense] + sorted(found, key=lambda row: int(row.sparsity.partition("/")[0]))
+    return rows.larger(subject, limit, (NONE, PLAIN), lambda count: _others(subject, limit, count))
 
 
 def _others(subject: Subject, limit: int | None, count: int) -> Iterator[Row]:
-    """The same layers go, by the league's text; only what the repair reads differs."""
-    budget = rows.BUDGET[subject.profile]
-    selection = rows.selections(count)["[L]"] | {"calibration": budget}
-    for name, corpus in ((ASKING, TASK_TEXT), (BOTH, MIXED.join((budget["corpus"], TASK_TEXT)))):
-        fields = {"repair": rows.REPAIRS[rows.REFIT_LONG], "calibration": budget | {"corpus": corpus}}
-        made = recipe(subject.model, subject, limit, selection=selection, **fields)
-        yield Row(subject.model, subject.label, f"{count}/{subject.layers}", name, made)
+    both = MIXED.join((rows.BUDGET[subject.profile]["corpus"], TASK_TEXT))
+    for method, corpus in ((ASKING, TASK_TEXT), (BOTH, both)):
+        yield rows.reading(subject, limit, count, rows.REFIT_LONG, method, corpus=corpus)
 
 
 def columns(profile: str) -> list[Column]:
