@@ -6,7 +6,7 @@ Scores are float64 tensors [N] over the layers 0..N-1 of the model at hand.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -15,8 +15,10 @@ from torch import Tensor, nn
 from common import streaming
 from common.architectures import at_hand
 from common.calibration import Statistics
+from common.context import work_folder
 from common.decoder import Decoder, gained
 from common.errors import UserValueError, unknown
+from common.held import Held
 from common.losses import next_token_loss, token_losses
 from common.progress import track
 
@@ -71,6 +73,54 @@ def losses_without_each(
                 leaving = decoder.run(hidden.to(decoder.device), layers=alive[place + 1 :], gains=gains)
                 totals[alive[place]] += next_token_loss(decoder, leaving, batch).sum().item()
     return torch.tensor(list(totals.values()), dtype=torch.float64) / len(ids)
+
+
+@torch.no_grad()
+def losses_without_windows(
+    decoder: Decoder,
+    ids: Tensor,
+    count: int,
+    starts: Collection[int],
+    *,
+    entering: Callable[[Tensor, Tensor], Tensor] | None = None,
+    batch_size: int = 8,
+    progress: bool = False,
+) -> dict[int, Tensor]:
+    """Losses of ``[samples, tokens]`` ids in the model without the layers ``[start, start + count)``, by start, [samples].
+
+    All trials go through the layers side by side, each from its window's end on; what leads to a window is the dense stream.
+    That is max(starts) + the sum of N - start - count layer executions a batch (with ``entering`` the dense stream goes on to
+    the last window's end). A streamed model's layers are read once.
+
+    entering: what a trial's state becomes where its window ends, given it and the dense stream there.
+    """
+    pool = Held(work_folder(), decoder.model.streamed.states) if decoder.streamed else None
+
+    def through(layer: int, states: Sequence[Tensor]) -> list[Tensor]:
+        left = (decoder.run(state.to(decoder.device), layer, layer + 1) for state in states)
+        return [state if pool is None else pool.keep(state) for state in left]
+
+    starts, batches = sorted(starts), ids.split(batch_size)
+    found, last = {start: [] for start in starts}, starts[-1] + (count if entering else 0)
+    groups = [[batch] for batch in batches] if pool is None else [batches]
+    with track(None, "trial losses", total=len(groups) * decoder.num_layers, unit="layer", shown=progress) as steps:
+        for group in groups:
+            dense, trials = [decoder.embed_tokens(batch) for batch in group], {}
+            for layer in range(decoder.num_layers):
+                if layer in found:
+                    trials[layer] = dense
+                for start in trials:
+                    if entering and start + count == layer:
+                        trials[start] = [entering(*states) for states in zip(trials[start], dense, strict=True)]
+                    if start + count <= layer:
+                        trials[start] = through(layer, trials[start])
+                if layer < last:
+                    dense = through(layer, dense)
+                steps.update()
+            for start, states in trials.items():
+                for state, batch in zip(states, group, strict=True):
+                    found[start].append(next_token_loss(decoder, state.to(decoder.device), batch).double().cpu())
+    return {start: torch.cat(losses) for start, losses in found.items()}
 
 
 @torch.no_grad()

@@ -95,6 +95,34 @@ class Window(Selection):
         return range(*window)
 
 
+@register("window-loss")
+@dataclass(frozen=True)
+class WindowLoss(Selection):
+    """The run of layers without which calibration text is likeliest; every one is tried that spares the first and the last.
+
+    samples: so many of the first calibration windows.
+    """
+
+    count: int
+    samples: int = option(8, "calibration windows on which every window of layers is tried", least=1, most=100_000)
+
+    def choose(self, context: Context) -> Sequence[int]:
+        decoder = context.decoder
+        starts = selection.window_starts(decoder.num_layers, self.count, exclude_ends=True)
+
+        def search() -> list[list]:
+            ids, options = context.windows()[: self.samples], {"batch_size": context.batch_size}
+            options["progress"] = context.progress
+            losses = importance.losses_without_windows(decoder, ids, self.count, starts, **options)
+            return [[start, each.mean().item()] for start, each in losses.items()]
+
+        facts = {"calibration": context.recipe.calibration, "count": self.count, "samples": self.samples}
+        losses = dict(context.searched("window-losses", facts, search, bool))
+        start = min(losses, key=losses.__getitem__)
+        context.details["loss_without"] = round(losses[start], 6)
+        return range(start, start + self.count)
+
+
 @dataclass(frozen=True)
 class TrainedRepair(Repair):
     """A repair that learns from the layers that go: it trains on the dense model and then does the surgery.

@@ -51,9 +51,11 @@ REPAIRS: dict[str, dict | None] = {
 RIVALS = tuple(name for name in REPAIRS if "(ours)" not in name and name != NONE)
 OURS = (REFIT_LONG, REFIT, ATTENTION, SHARED)
 
+LEAST_LOSS = "window of least loss (ours)"
 ONE_BY_ONE = "one by one, refitted after each (ours)"
 TRAINED_PATCH, TRAINED_LAYER = "LinearPatch +FT (trained)", "LLM-Streamline(layer) +FT (trained)"
 HALVES = "twice as many halves of layers"  # in the place of a repair's name
+TRIED = 8  # windows on which every window of layers is tried
 SEARCHED = 4  # windows that a search by removing reads: about as many tokens as SLEB's lines of small models
 
 # What takes no whole layers: as many parameters out of layers that stay, and attentions that become linear maps.
@@ -79,6 +81,7 @@ def selections(count: int) -> dict[str, dict]:
         "LoRP": {"method": "lorp", "count": count},
         "window of least left (ours)": left | {"shape": "window"},
         "set of least left (ours)": left | {"shape": "set"},
+        LEAST_LOSS: {"method": "window-loss", "count": count, "samples": TRIED},
     }
 
 

@@ -9,8 +9,10 @@ from heads import watch_head
 
 from common import importance, losses, selection
 from common.calibration import collect
+from common.context import around
 from common.decoder import Decoder
 from common.errors import UserError
+from common.steps import WindowLoss
 from common.surgery import remove_layers
 
 
@@ -34,6 +36,38 @@ def test_perplexity_importance_is_the_loss_without_each_layer(tiny, crops):
     scores = importance.perplexity_importance(Decoder(tiny), crops, batch_size=2)
     expected = [naive_loss(without(tiny, [layer]), crops) for layer in range(6)]
     torch.testing.assert_close(scores, torch.tensor(expected, dtype=torch.float64), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("starts", [[0, 4], [3, 1, 2]])
+def test_losses_without_windows_are_those_of_models_that_lost_them(tiny, crops, starts):
+    found = importance.losses_without_windows(Decoder(tiny), crops, 2, starts, batch_size=2)
+    assert list(found) == sorted(starts)
+    for start, losses_ in found.items():
+        model = without(tiny, [start, start + 1])
+        assert losses_.tolist() == pytest.approx([naive_loss(model, row[None]) for row in crops], abs=1e-5)
+
+
+def test_window_trials_share_what_leads_to_the_windows(tiny_llama, crops):
+    decoder = Decoder(tiny_llama)
+    importance.losses_without_windows(decoder, crops, 2, [1, 2, 3], batch_size=5)
+    assert decoder.executions == 3 + (3 + 2 + 1)
+
+
+@torch.no_grad()
+def test_a_trial_given_the_dense_stream_where_its_window_ends_is_the_dense_model(tiny_llama, crops):
+    options = {"entering": lambda trial, dense: dense, "batch_size": 2}
+    for losses_ in importance.losses_without_windows(Decoder(tiny_llama), crops, 2, [1, 3], **options).values():
+        assert losses_.tolist() == pytest.approx([naive_loss(tiny_llama, row[None]) for row in crops], abs=1e-5)
+
+
+@pytest.mark.parametrize("samples", [1, 8])
+def test_the_window_of_least_loss_is_that_of_the_naive_loop(tiny, crops, samples):
+    trials = {s: naive_loss(without(tiny, [s, s + 1]), crops[:samples]) for s in (1, 2, 3)}
+    context = around(tiny, windows=crops)
+    chosen = WindowLoss(count=2, samples=samples).choose(context)
+    best = min(trials, key=trials.get)
+    assert list(chosen) == [best, best + 1]
+    assert context.details["loss_without"] == pytest.approx(trials[best], abs=1e-5)
 
 
 def test_sleb_makes_the_choices_of_the_naive_loop(tiny, crops):
