@@ -9,7 +9,7 @@ from statistics import fmean
 
 import numpy as np
 
-from figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, caption, plt
+from figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, caption, plt, round_ticks
 
 COLUMN = "PPL AVG"
 MOST = 10  # lines; "none" is one of them
@@ -56,7 +56,7 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
             dense["scores"][COLUMN], color="black", ls=":", lw=1, label=f"dense, {dense['scores'][COLUMN]:.1f}"
         )
     axes.set_yscale("log")
-    _ticks(axes)
+    round_ticks(axes)
     layers = shown[0]["sparsity"].partition("/")[2]
     axes.set_xticks(counts, [f"{count}/{layers}" for count in counts])
     axes.set(xlabel="layers removed (bars: 95 %, paired with the dense model)", ylabel="average perplexity (log scale)")
@@ -117,12 +117,3 @@ def _band(entry: dict, dense: dict | None) -> tuple[float, float] | None:
         return None
     low, high = np.percentile(own / whole, (2.5, 97.5)) * dense["scores"][COLUMN]
     return float(low), float(high)
-
-
-def _ticks(axes: plt.Axes) -> None:
-    """Few round numbers on the logarithmic axis, spelled out."""
-    low, high = axes.get_ylim()
-    round_ones = [base * 10**power for power in range(7) for base in (1, 1.5, 2, 3, 5, 7)]
-    shown = [value for value in round_ones if low <= value <= high]
-    axes.set_yticks(shown, [f"{value:g}" for value in shown])
-    axes.yaxis.set_minor_locator(plt.NullLocator())

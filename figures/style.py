@@ -53,6 +53,15 @@ def _listed(words: list[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
+def round_ticks(axes: plt.Axes) -> None:
+    """Few round numbers on the logarithmic axis, spelled out."""
+    low, high = axes.get_ylim()
+    round_ones = [base * 10**power for power in range(7) for base in (1, 1.5, 2, 3, 5, 7)]
+    shown = [value for value in round_ones if low <= value <= high]
+    axes.set_yticks(shown, [f"{value:g}" for value in shown])
+    axes.yaxis.set_minor_locator(plt.NullLocator())
+
+
 def break_axis(axes: plt.Axes, height: float) -> None:
     """A break across the vertical axis at a share of its height: the scale leaves something out there."""
     shared = {"transform": axes.transAxes, "clip_on": False, "solid_capstyle": "butt", "zorder": 5}

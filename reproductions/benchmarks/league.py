@@ -1,8 +1,23 @@
-"""The league's texts: so few tokens that hundreds of rows can be measured, spread so that they are like the whole."""
+"""The league's texts, so few tokens that hundreds of rows can be measured, spread so that they are like the whole; and what
+every window of layers costs.
+"""
 
 from __future__ import annotations
 
-from common.evaluation.perplexity import Protocol, register, spread
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from common import massive
+from common.context import Context
+from common.evaluation.perplexity import PROTOCOLS, Protocol, register, spread
+from common.importance import losses_without_windows
+from common.losses import next_token_loss
+from common.selection import window_starts
+from reproductions.benchmarks import benchmark
+from reproductions.league import rows
 
 WINDOW = 512
 _NOTES = "{} windows of 512 tokens, evenly spread over the test split"
@@ -11,3 +26,56 @@ register(
     Protocol("league-wikitext2", "WIKI-2", "wikitext2-test", WINDOW, notes=_NOTES.format(48), windows=spread(48)),
     Protocol("league-ptb", "PTB", "ptb-test", WINDOW, notes=_NOTES.format(24), windows=spread(24)),
 )
+
+LOOKED_AT = 8  # of a text's windows, evenly spread
+CHOICES = {"[L]": "cosine", "window of least left (ours)": "least_left", rows.LEAST_LOSS: "least_loss"}
+
+
+@benchmark("windows")
+@torch.inference_mode()
+def _windows(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
+    """What leaving out every window of the recipe's length costs by the named protocol, and which ones are chosen.
+
+    Each is measured as it is and with the first token's own, dense state put back where the window ends. values: the
+    perplexities (``kept``: with that state) at the windows that CHOICES names and at the cheapest. details: by first layer
+    the mean increase of the loss and its standard error, paired with the dense model's windows; norms at layers' inputs.
+    """
+    decoder, count = context.decoder, context.recipe.selection["count"]
+    ids = PROTOCOLS[argument].windows(PROTOCOLS[argument], context.tokenizer)[: context.recipe.limit]
+    ids = ids[:: max(1, len(ids) // LOOKED_AT)][:LOOKED_AT]
+    starts, options = window_starts(decoder.num_layers, count, exclude_ends=True), {"batch_size": context.batch_size}
+    dense = []
+    with massive.watched(context.model) as norms:
+        for batch in ids.split(context.batch_size):
+            dense.append(next_token_loss(decoder, decoder.run(decoder.embed_tokens(batch)), batch).double().cpu())
+    dense = torch.cat(dense)
+
+    def first_put_back(trial: Tensor, whole: Tensor) -> Tensor:
+        return torch.cat([whole[:, :1], trial[:, 1:]], 1)
+
+    trials = {
+        "plain": losses_without_windows(decoder, ids, count, starts, progress=context.progress, **options),
+        "kept": losses_without_windows(
+            decoder, ids, count, starts, entering=first_put_back, progress=context.progress, **options
+        ),
+    }
+    chosen = {}
+    for name, key in CHOICES.items():
+        recipe = replace(context.recipe, selection=rows.selections(count)[name])
+        chosen[key] = min(replace(context, recipe=recipe, details={}).selection.choose(context))
+    chosen["cheapest"] = min(starts, key=lambda start: trials["plain"][start].mean())
+    values = {"windows": len(starts), "dense": math.exp(dense.mean())}
+    for key, start in chosen.items():
+        if start in trials["plain"]:  # [L] may take an end
+            values[key] = math.exp(trials["plain"][start].mean())
+            values[f"{key}_kept"] = math.exp(trials["kept"][start].mean())
+    if norms.writer is not None:
+        values["writer"] = norms.writer
+
+    def increase(losses: Tensor) -> dict:
+        more = losses - dense
+        return {"more": more.mean().item(), "se": more.std().item() / math.sqrt(len(more))}
+
+    looked = [{"start": start} | {name: increase(of[start]) for name, of in trials.items()} for start in starts]
+    details = {"rows": looked, "chosen": chosen, "first": norms.first, "median": norms.median}
+    return values, {}, details | {"tokens": ids.numel()}, {}

@@ -3,7 +3,8 @@
 from reproductions.league.answers import ANSWERS
 from reproductions.league.tables import TABLES as _TABLES
 from reproductions.league.texts import TEXTS
+from reproductions.league.windows import WINDOWS
 
-TABLES = [*_TABLES, ANSWERS, TEXTS]
+TABLES = [*_TABLES, ANSWERS, TEXTS, WINDOWS]
 
 __all__ = ["TABLES"]

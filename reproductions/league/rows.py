@@ -65,6 +65,8 @@ BATCH = 10  # samples of LLM-Pruner's one batch, as in its paper
 # What a repair is measured against: as many parameters gone, no training.
 TRAINING_FREE = (*RIVALS, HALVES, PRUNER, SLICEGPT)
 
+AFTER_LEAST_LOSS = (NONE, PATCHED, GHOSTED, REPLACEME, REFIT_LONG)
+
 # What else the leaders calibrate on: another text, and other draws from both.
 OTHER_TEXT = {"paper": "ptb-validation", "standin": "standin-valid"}
 SEEDS = tuple(range(5))
@@ -132,7 +134,8 @@ def trained(count: int, samples: int, learning_rate: float) -> dict[str, dict]:
 def _fields(subject: Subject, count: int) -> Iterator[tuple[str, dict]]:
     calibration = {"calibration": BUDGET[subject.profile]}
     for selection, chosen in selections(count).items():
-        for repair, step in REPAIRS.items():
+        for repair in AFTER_LEAST_LOSS if selection == LEAST_LOSS else REPAIRS:
+            step = REPAIRS[repair]
             yield name(selection, repair), {"selection": chosen} | ({"repair": step} if step else {}) | calibration
     for selection, chosen in halves(count, BUDGET[subject.profile]).items():
         yield name(selection, HALVES), {"selection": chosen} | calibration

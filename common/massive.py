@@ -1,0 +1,57 @@
+"""The massive activation of a sequence's first token: which layer writes it.
+
+In most LLMs one layer raises the norm of the first token's state a hundredfold and more; it then stays so until the last
+layers, and attention that has nothing to look for rests on it (Sun et al., arXiv 2402.17762; that one layer writes it:
+2605.08504). A pruned model without that layer has to do without, whatever a cosine averaged over tokens says of the cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import Tensor, nn
+
+from common.hooks import capture
+
+TIMES = 10.0  # the median token's norm, from which on the first token's is massive
+
+
+class Norms:
+    """Norms at the inputs of N layers, means over sequences: of first tokens, and of a sequence's median token."""
+
+    def __init__(self, layers: int):
+        self._sums = [[0.0, 0.0, 0] for _ in range(layers)]
+
+    def add(self, layer: int, hidden: Tensor) -> None:
+        """States [batch, tokens, channels] of whole sequences."""
+        norms, sums = hidden.detach().float().norm(dim=-1), self._sums[layer]
+        sums[0] += norms[:, 0].sum().item()
+        sums[1] += norms.median(dim=1).values.sum().item()
+        sums[2] += len(norms)
+
+    @property
+    def first(self) -> list[float]:
+        return [first / seen for first, _, seen in self._sums]
+
+    @property
+    def median(self) -> list[float]:
+        return [median / seen for _, median, seen in self._sums]
+
+    @property
+    def writer(self) -> int | None:
+        """The layer that raises the norm of first tokens most, if it is then TIMES the median token's; None: there is none.
+
+        What the last layer writes is not looked at.
+        """
+        first, median = self.first, self.median
+        layer = max(range(len(first) - 1), key=lambda layer: first[layer + 1] - first[layer])
+        return layer if first[layer + 1] > TIMES * median[layer + 1] else None
+
+
+@contextmanager
+def watched(model: nn.Module) -> Iterator[Norms]:
+    """Inside, what enters the model's layers is looked at; every one has to be entered."""
+    norms = Norms(len(model.model.layers))
+    with capture(model, range(len(model.model.layers)), norms.add):
+        yield norms

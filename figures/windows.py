@@ -1,0 +1,75 @@
+"""What each window of layers costs: perplexity by the first layer left out, and which windows are chosen."""
+
+from __future__ import annotations
+
+import math
+
+from figures.style import BLUE, GREY, ORANGE, above, plt, removed, round_ticks
+
+Z = 1.96
+LOOKS = {"plain": ("as it is", BLUE, "o-"), "kept": ("first token's own state put back", ORANGE, "s--")}
+# Where a choice is marked, as a share of the panel's height.
+CHOICES = {"cosine": "[L]", "least_left": "least left", "least_loss": "least loss"}
+
+
+def draw(entries: list[dict], profile: str) -> plt.Figure | None:
+    """A panel for each number of layers; bars are 95 % intervals of the ratio to the dense model, paired over windows.
+
+    Shaded: windows with the layer that writes the first token's massive activation. None while nothing is measured.
+    """
+    found = [(entry, record) for entry in entries for record in _records(entry)]
+    if not found:
+        return None
+    across = 2 if len(found) > 1 else 1
+    down = -(-len(found) // across)
+    figure, grid = plt.subplots(
+        down, across, figsize=(1.0 + 3.4 * across, 0.9 + 2.5 * down), squeeze=False, sharey=True
+    )
+    for axes in grid.flat[len(found) :]:
+        axes.set_visible(False)
+    for axes, (entry, record) in zip(grid.flat, found, strict=False):
+        _panel(axes, entry, record)
+    for row in grid:
+        row[0].set_ylabel("perplexity without the window")
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
+    above(figure, removed(entries))
+    return figure
+
+
+def _records(entry: dict) -> list[dict]:
+    return [record for name, record in entry["records"].items() if name.startswith("windows@")]
+
+
+def _panel(axes: plt.Axes, entry: dict, record: dict) -> None:
+    values, details = record["values"], record["details"]
+    count, dense = int(entry["sparsity"].partition("/")[0]), math.log(values["dense"])
+    starts = [row["start"] for row in details["rows"]]
+    if "writer" in values:
+        first, last = values["writer"] - count + 1, values["writer"]
+        label = f"with layer {values['writer']:.0f}, which writes the massive activation"
+        axes.axvspan(first - 0.5, last + 0.5, color=GREY, alpha=0.15, lw=0, label=label)
+    for name, (label, colour, look) in LOOKS.items():
+        logs = [dense + row[name]["more"] for row in details["rows"]]
+        errors = [Z * row[name]["se"] for row in details["rows"]]
+        middle = [math.exp(value) for value in logs]
+        down = [m - math.exp(v - e) for m, v, e in zip(middle, logs, errors, strict=True)]
+        up = [math.exp(v + e) - m for m, v, e in zip(middle, logs, errors, strict=True)]
+        axes.errorbar(starts, middle, yerr=[down, up], fmt=look, color=colour, ms=3, lw=1, elinewidth=0.8, label=label)
+    marks: dict[int, list[str]] = {}
+    for key, label in CHOICES.items():
+        if details["chosen"].get(key) in starts:
+            marks.setdefault(details["chosen"][key], []).append(label)
+    for place, (start, labels) in enumerate(sorted(marks.items())):
+        height = math.exp(dense + details["rows"][starts.index(start)]["plain"]["more"])
+        axes.annotate(
+            ", ".join(labels), (start, height), xytext=(start, 1.0 - 0.09 * place),
+            textcoords=axes.get_xaxis_transform(), ha="left" if start < len(starts) / 2 else "center", va="top", fontsize=7,
+            arrowprops={"arrowstyle": "->", "lw": 0.7, "relpos": (0.1 if start < len(starts) / 2 else 0.5, 0)},
+        )  # fmt: skip
+    axes.axhline(values["dense"], color="black", ls=":", lw=1)
+    axes.set_yscale("log")
+    round_ticks(axes)
+    axes.set_title(f"{entry['sparsity']} removed", fontsize=9)
+    axes.set_xlabel(f"first of the {count} layers left out")
+    axes.xaxis.get_major_locator().set_params(integer=True)

@@ -1,0 +1,50 @@
+"""What each window of layers costs, as it is and with the first token's own state put back; and which ones are chosen."""
+
+from __future__ import annotations
+
+from reproductions.league import rows
+from reproductions.league.answers import TEXTS
+from reproductions.registry import Column, Row, Table
+from reproductions.settings import Subject, recipe
+
+
+def windows(subject: Subject, limit: int | None = None) -> list[Row]:
+    """The dense model at each of the league's numbers of layers."""
+    if subject.printed:
+        return []
+    model, label, layers = subject.model, subject.label, subject.layers
+    found = []
+    for count in subject.counts(*rows.SHARES, standin=rows.STANDIN_COUNTS):
+        selection = {"method": "observed-window", "count": count, "cosine": "token"}
+        fields = {"selection": selection, "calibration": rows.BUDGET[subject.profile]}
+        found.append(Row(model, label, f"{count}/{layers}", "every window", recipe(model, subject, limit, **fields)))
+    return found
+
+
+def columns(profile: str) -> list[Column]:
+    benchmark = f"windows@{TEXTS[profile][1]}"
+    labels = {
+        "windows": "windows",
+        "dense": "PPL, dense",
+        "cheapest": "PPL, cheapest",
+        "cosine": "PPL, [L]",
+        "least_left": "PPL, least left",
+        "least_loss": "PPL, least loss",
+        "cosine_kept": "PPL, [L], first token's state kept",
+        "writer": "first token massive after layer",
+    }
+    return [Column(label, benchmark, key, compare="exact") for key, label in labels.items()]
+
+
+WINDOWS = Table(
+    target="figure-windows-league",
+    paper="league",
+    number="figure-windows",
+    title="Ours: what each window of layers costs",
+    declared=windows,
+    draw="figures.windows:draw",
+    columns=columns,
+    note="Measured on eight windows of 512 tokens of WIKI-2 (stand-in: of its learning docstrings), evenly spread. "
+    "First token's state kept: where the layers are left out, the first token's state is the dense model's, that of the "
+    "others is not. Least left, least loss: chosen on the calibration text.",
+)
