@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor, nn
 
 from common.hooks import capture
@@ -21,22 +22,22 @@ class Norms:
     """Norms at the inputs of N layers, means over sequences: of first tokens, and of a sequence's median token."""
 
     def __init__(self, layers: int):
-        self._sums = [[0.0, 0.0, 0] for _ in range(layers)]
+        self._found: list[list[Tensor]] = [[] for _ in range(layers)]  # batches may pass side by side
 
     def add(self, layer: int, hidden: Tensor) -> None:
         """States [batch, tokens, channels] of whole sequences."""
-        norms, sums = hidden.detach().float().norm(dim=-1), self._sums[layer]
-        sums[0] += norms[:, 0].sum().item()
-        sums[1] += norms.median(dim=1).values.sum().item()
-        sums[2] += len(norms)
+        norms = hidden.detach().float().norm(dim=-1)
+        self._found[layer].append(torch.stack([norms[:, 0], norms.median(dim=1).values]).cpu())
 
     @property
     def first(self) -> list[float]:
-        return [first / seen for first, _, seen in self._sums]
+        """At every layer's input."""
+        return [torch.cat(found, 1)[0].mean().item() for found in self._found]
 
     @property
     def median(self) -> list[float]:
-        return [median / seen for _, median, seen in self._sums]
+        """At every layer's input."""
+        return [torch.cat(found, 1)[1].mean().item() for found in self._found]
 
     @property
     def writer(self) -> int | None:

@@ -23,6 +23,7 @@ from common.recipe import Calibration, Repair, Selection, register
 from common.samplers import crops, lines
 from common.statistics import COSINES
 
+TRIED = 8  # calibration windows on which every window of layers is tried
 POINTS = 250  # of a loss curve in a record
 # Windows, and the seed of their crops, of LinearPatch's official scripts; how many LLM-Streamline's code takes is its data's.
 HELD_OUT, SEED = 16, 2
@@ -104,7 +105,7 @@ class WindowLoss(Selection):
     """
 
     count: int
-    samples: int = option(8, "calibration windows on which every window of layers is tried", least=1, most=100_000)
+    samples: int = TRIED
 
     def choose(self, context: Context) -> Sequence[int]:
         decoder = context.decoder

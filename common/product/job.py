@@ -177,6 +177,7 @@ class Job:
 
         self.removed = [int(layer) for layer in removed]
         self.cut = measure.cut_alone(self)
+        self.notes += filter(None, [measure.massive_activation(self)])
 
     def _ids(self, name: str) -> Tensor:
         found = self.kept.setdefault("ids", {})

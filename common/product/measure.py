@@ -14,7 +14,7 @@ import torch
 import transformers
 from torch import nn
 
-from common import hooks, results
+from common import hooks, massive, results
 from common.architectures import absent, at_hand
 from common.errors import UserError
 from common.evaluation import harness
@@ -38,7 +38,11 @@ def whole(job: Job, when: str) -> dict:
     """
     if job.options.no_evaluation:
         return {}
-    found = perplexity(job, job.model, when)
+    if job.removed:
+        found = perplexity(job, job.model, when)
+    else:
+        with massive.watched(job.model) as job.kept["norms"]:
+            found = perplexity(job, job.model, when)
     if not job.removed and not math.isfinite(found["perplexity"]):
         raise UserError(
             "the model's own perplexity is not finite, before anything is removed; use --dtype float32 or bfloat16, another "
@@ -60,6 +64,19 @@ def cut_alone(job: Job) -> dict:
         return {}
     with without_layers(job.model, job.removed):
         return perplexity(job, job.model, "of the cut alone")
+
+
+def massive_activation(job: Job) -> str:
+    """What is to be said where the layer goes that writes the first token's massive activation; '' where it stays."""
+    norms = job.kept.get("norms")
+    if norms is None or norms.writer not in job.removed:
+        return ""
+    layer, first, median = norms.writer, norms.first, norms.median
+    return (
+        f"layer {layer}, which goes, writes the first token's massive activation (its norm: {first[layer]:,.0f} before it, "
+        f"{first[layer + 1]:,.0f} after it, the median token's {median[layer + 1]:,.0f}); a choice that keeps the layer may "
+        "cost far less"
+    )
 
 
 def perplexity(job: Job, model, when: str) -> dict:

@@ -12,9 +12,10 @@ from transformers import AutoModelForCausalLM
 from common import checkpoint, held, steps  # noqa: F401 - steps: those that recipes name
 from common.context import around, carry_out
 from common.errors import UserError
+from common.product import main
 from papers import refit
 from papers.refit import __main__ as tool
-from papers.refit.cost import Cost
+from papers.refit.cost import Cost, choosing
 
 
 @pytest.fixture(scope="module")
@@ -273,7 +274,7 @@ def test_the_tool_holds_windows_out_unless_told_otherwise_or_the_layers_are_wide
         flag.add(parser)
     parser.parse_args(said, options)
     config = argparse.Namespace(model_type="llama", intermediate_size=width)
-    job = argparse.Namespace(options=options, config=config, source=Path("nowhere"), windows=None)
+    job = argparse.Namespace(options=options, config=config, source=Path("nowhere"), windows=None, given=None)
     tool.check(job)
     assert options.held_out == expected
 
@@ -293,3 +294,28 @@ def test_the_cost_said_before_is_the_layer_calls_made(removed, following, gate_u
     refit.refit(model, ids, removed, following=following, gate_up=gate_up, batch_size=4)
     assert said.passes * 6 * len(ids) == pytest.approx(sum(calls))
     assert said.operations > 0 and said.bytes > 8 * model.config.intermediate_size**2
+
+
+def test_the_tool_takes_the_window_of_least_loss_or_of_the_best_cosine(write_checkpoint, tmp_path, monkeypatch):
+    source, text, tried = write_checkpoint(tmp_path / "tiny", "llama"), tmp_path / "text.txt", []
+    text.write_text("The layers of a model are removed, one after the other, and the stream is measured. " * 200)
+    for step in (steps.Window, steps.WindowLoss):
+        choose = step.choose
+        monkeypatch.setattr(step, "choose", lambda self, c, choose=choose: tried.append(self) or choose(self, c))
+    for place, more in enumerate(([], ["--cosine", "token"], ["--window", "cosine"], ["--layers", "1,2"])):
+        options = ["--model", str(source), "--text", str(text), "--samples", "4", "--length", "32", "--no-evaluation"]
+        count = [] if "--layers" in more else ["--remove", "2"]
+        assert main(tool.METHOD, [*options, *count, *more, "--out", str(tmp_path / str(place))]) == 0
+    assert tried == [steps.WindowLoss(2), *[steps.Window(2, "token", exclude_ends=True)] * 2]
+    both = ["--model", str(source), "--remove", "2", "--window", "loss", "--cosine", "channel", "--out", "x"]
+    assert main(tool.METHOD, both) == 2
+
+
+def test_the_cost_of_trying_every_window_is_the_layer_calls_made(ids, make_tiny):
+    model, calls = make_tiny("llama"), []
+    for layer in model.model.layers:
+        layer.register_forward_pre_hook(lambda module, args: calls.append(len(args[0])))
+    steps.WindowLoss(2).choose(around(model, windows=ids))
+    options = SimpleNamespace(samples=len(ids), window="loss")
+    said = choosing(SimpleNamespace(options=options, layers=6, count=2, given=None))
+    assert said * 6 * len(ids) == pytest.approx(sum(calls))
