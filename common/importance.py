@@ -15,10 +15,8 @@ from torch import Tensor, nn
 from common import streaming
 from common.architectures import at_hand
 from common.calibration import Statistics
-from common.context import work_folder
 from common.decoder import Decoder, gained
 from common.errors import UserValueError, unknown
-from common.held import Held
 from common.losses import next_token_loss, token_losses
 from common.progress import track
 
@@ -88,38 +86,25 @@ def losses_without_windows(
 ) -> dict[int, Tensor]:
     """Losses of ``[samples, tokens]`` ids in the model without the layers ``[start, start + count)``, by start, [samples].
 
-    All trials go through the layers side by side, each from its window's end on; what leads to a window is the dense stream.
-    That is max(starts) + the sum of N - start - count layer executions a batch (with ``entering`` the dense stream goes on to
-    the last window's end). A streamed model's layers are read once.
+    What leads to a window is the dense stream, run once: max(starts) + the sum of N - start - count layer executions a batch
+    (with ``entering`` the dense stream goes on to the last window's end).
 
     entering: what a trial's state becomes where its window ends, given it and the dense stream there.
     """
-    pool = Held(work_folder(), decoder.model.streamed.states) if decoder.streamed else None
-
-    def through(layer: int, states: Sequence[Tensor]) -> list[Tensor]:
-        left = (decoder.run(state.to(decoder.device), layer, layer + 1) for state in states)
-        return [state if pool is None else pool.keep(state) for state in left]
-
-    starts, batches = sorted(starts), ids.split(batch_size)
+    starts = sorted(starts)
     found, last = {start: [] for start in starts}, starts[-1] + (count if entering else 0)
-    groups = [[batch] for batch in batches] if pool is None else [batches]
-    with track(None, "trial losses", total=len(groups) * decoder.num_layers, unit="layer", shown=progress) as steps:
-        for group in groups:
-            dense, trials = [decoder.embed_tokens(batch) for batch in group], {}
-            for layer in range(decoder.num_layers):
-                if layer in found:
-                    trials[layer] = dense
-                for start in trials:
-                    if entering and start + count == layer:
-                        trials[start] = [entering(*states) for states in zip(trials[start], dense, strict=True)]
-                    if start + count <= layer:
-                        trials[start] = through(layer, trials[start])
-                if layer < last:
-                    dense = through(layer, dense)
-                steps.update()
-            for start, states in trials.items():
-                for state, batch in zip(states, group, strict=True):
-                    found[start].append(next_token_loss(decoder, state.to(decoder.device), batch).double().cpu())
+    batches = track(ids.split(batch_size), "trial losses", unit="batch", leave=False, shown=progress, each=True)
+    for batch in batches:
+        dense, begun = decoder.embed_tokens(batch), {}
+        for layer in range(last + 1):
+            if layer in found:
+                begun[layer] = dense
+            for start in [start for start in begun if entering is None or start + count == layer]:
+                trial = begun.pop(start)
+                hidden = decoder.run(entering(trial, dense) if entering else trial, start + count)
+                found[start].append(next_token_loss(decoder, hidden, batch).double().cpu())
+            if layer < last:
+                dense = decoder.run(dense, layer, layer + 1)
     return {start: torch.cat(losses) for start, losses in found.items()}
 
 

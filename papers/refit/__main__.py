@@ -10,24 +10,25 @@ from common.context import around
 from common.errors import UserError
 from common.flags import Flag, option
 from common.product import Job, Method, main
-from common.recipe import Selection
-from common.steps import Window, WindowLoss
-from papers.refit.cost import Cost, choosing
+from common.steps import Window
+from papers.leftover import least_set, leftovers
+from papers.refit.cost import Cost
 from papers.refit.method import LARGE, RIDGE, check_architecture, check_biases
 from papers.refit.steps import Refit
 
 HELD_OUT_OF = 8  # the league's share: 16 of 128 windows
-WINDOWS = ("loss", "cosine")
+CHOICES = ("left", "cosine")
+FEW = 16  # times as many tokens as the stream has channels: by what a repair leaves of these the layers are chosen
 
 
 @dataclass(frozen=True)
 class Choice:
-    """How the window of layers is chosen: the options that are no step's."""
+    """How the layers are chosen: the options that are no step's."""
 
-    window: str | None = option(
+    choose: str | None = option(
         None,
-        "which layers go: those of the lowest loss without them, or of most alike input and output",
-        choices=WINDOWS,
+        "which layers go: those of which a repair leaves least, or the window of most alike input and output",
+        choices=CHOICES,
     )
 
 
@@ -39,10 +40,14 @@ def check(job: Job) -> None:
             ways to choose the layers.
     """
     options = job.options
-    if options.window == "loss" and options.cosine is not None:
-        raise UserError("--cosine says how --window cosine compares; --window loss does not, leave one of the two out")
-    if options.window is None and job.given is None:
-        options.window = "loss" if options.cosine is None else "cosine"
+    if options.choose == "left" and options.cosine is not None:
+        raise UserError("--cosine says how --choose cosine compares; --choose left does not, leave one of the two out")
+    if options.choose == "left" and options.stream is not None:
+        raise UserError(
+            "--choose left reads the whole model for every batch; leave --stream out, or use --choose cosine"
+        )
+    if options.choose is None and job.given is None:
+        options.choose = "left" if options.cosine is None and options.stream is None else "cosine"
     if options.held_out is None:  # of wide models one H'H is all there is room for
         chosen = options.ridge is None and job.config.intermediate_size < LARGE
         options.held_out = options.samples // HELD_OUT_OF if chosen else 0
@@ -65,7 +70,8 @@ def apply(job: Job) -> dict:
     context = around(job.model, job.tokenizer, job.windows, fidelity=job.options.fidelity)
     removed = job.given
     if removed is None:
-        removed = list(_window(job).choose(context))
+        window = Window(count=job.count, exclude_ends=True, **job.asked(Window))
+        removed = _least_left(job) if job.options.choose == "left" else list(window.choose(context))
     job.chosen(removed)
     context.details["removed"] = removed
     Refit(**job.asked(Refit)).apply(context)
@@ -74,20 +80,23 @@ def apply(job: Job) -> dict:
     return context.details
 
 
-def _window(job: Job) -> Selection:
-    if job.options.window == "loss":
-        return WindowLoss(job.count)
-    return Window(count=job.count, exclude_ends=True, **job.asked(Window))
+def _least_left(job: Job) -> list[int]:
+    """The layers, in runs or alone, of which a map of the stream leaves least; runs of a sweep share what they read."""
+    if "left" not in job.kept:
+        few = -(-FEW * job.decoder.hidden_size // job.length)
+        lengths, where = range(1, max(job.counts) + 1), {"batch_size": job.batch_size, "progress": True}
+        job.kept["left"] = leftovers(job.decoder, job.windows[:few], lengths, **where)
+    return [layer for run in least_set(job.kept["left"], job.count) for layer in range(*run)]
 
 
 METHOD = Method(
     paper="refit",
     title="Refit",
-    description="the layers without which the text is likeliest go, and the output matrices around the cut are refitted by "
+    description="the layers go of which a repair leaves least, and the output matrices around the cuts are refitted by "
     "ridge regression towards the whole model's stream, one after the other; a plain checkpoint, no training.",
     apply=apply,
     flags=(
-        Flag(Choice, "window", says="loss; cosine where --cosine is given"),
+        Flag(Choice, "choose", says="left; cosine with --stream, or where --cosine is given"),
         Flag(Window, "cosine", default=None, says="token"),
         Flag(Refit, "following"),
         Flag(Refit, "ridge", default=None, says=f"chosen for each matrix on held-out windows; {RIDGE:g} without any"),
@@ -100,7 +109,7 @@ METHOD = Method(
     ),
     check=check,
     text="wikitext2-train+hellaswag-train",  # docs/league.md, "What to calibrate on"
-    passes=lambda job: choosing(job) + Cost.of(job).passes,
+    passes=lambda job: (job.given is None) + Cost.of(job).passes,
     beside=lambda job: (Cost.of(job).operations, Cost.of(job).bytes),
 )
 

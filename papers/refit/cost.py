@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from common.moments import WIDE_BYTES
 from common.product import Job
-from common.steps import TRIED
 from common.watched import ATTENTION, GATE, MLP, UP
 from papers.refit.method import LARGE, plan_of, stages_of
 
@@ -49,14 +48,3 @@ class Cost:
             rows = min(tokens, BATCH * job.length, WIDE_BYTES // (8 * n))
             most = max(most, 8 * (n * (n + channels) * (1 if alone else 4) + rows * (n + 2 * channels)))
         return cls(calls / job.layers, operations, most)
-
-
-def choosing(job: Job) -> float:
-    """Passes of the calibration tokens that the choice of layers takes; every one reads the whole model."""
-    if job.given is not None:
-        return 0
-    if job.options.window == "cosine":
-        return 1
-    behind = job.layers - job.count - 1  # layers that run after the first window; one less after each next one
-    tried = min(TRIED, job.options.samples) / job.options.samples
-    return max(1.0, tried * (behind + behind * (behind + 1) / 2) / job.layers)

@@ -2,6 +2,7 @@
 
 import argparse
 import copy
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,11 +12,13 @@ from transformers import AutoModelForCausalLM
 
 from common import checkpoint, held, steps  # noqa: F401 - steps: those that recipes name
 from common.context import around, carry_out
+from common.decoder import Decoder
 from common.errors import UserError
 from common.product import main
 from papers import refit
+from papers.leftover import leftovers
 from papers.refit import __main__ as tool
-from papers.refit.cost import Cost, choosing
+from papers.refit.cost import Cost
 
 
 @pytest.fixture(scope="module")
@@ -296,26 +299,43 @@ def test_the_cost_said_before_is_the_layer_calls_made(removed, following, gate_u
     assert said.operations > 0 and said.bytes > 8 * model.config.intermediate_size**2
 
 
-def test_the_tool_takes_the_window_of_least_loss_or_of_the_best_cosine(write_checkpoint, tmp_path, monkeypatch):
-    source, text, tried = write_checkpoint(tmp_path / "tiny", "llama"), tmp_path / "text.txt", []
-    text.write_text("The layers of a model are removed, one after the other, and the stream is measured. " * 200)
-    for step in (steps.Window, steps.WindowLoss):
-        choose = step.choose
-        monkeypatch.setattr(step, "choose", lambda self, c, choose=choose: tried.append(self) or choose(self, c))
-    for place, more in enumerate(([], ["--cosine", "token"], ["--window", "cosine"], ["--layers", "1,2"])):
-        options = ["--model", str(source), "--text", str(text), "--samples", "4", "--length", "32", "--no-evaluation"]
-        count = [] if "--layers" in more else ["--remove", "2"]
-        assert main(tool.METHOD, [*options, *count, *more, "--out", str(tmp_path / str(place))]) == 0
-    assert tried == [steps.WindowLoss(2), *[steps.Window(2, "token", exclude_ends=True)] * 2]
-    both = ["--model", str(source), "--remove", "2", "--window", "loss", "--cosine", "channel", "--out", "x"]
-    assert main(tool.METHOD, both) == 2
+def run_tool(folder, *more):
+    """The status of a run on a tiny model and text of its own."""
+    text, source = folder / "text.txt", folder / "tiny"
+    text.write_text(
+        "".join(f"{number} layers are removed, one after the other, and measured. " for number in range(400))
+    )
+    fixed = ["--model", str(source), "--text", str(text), "--samples", "40", "--length", "32", "--windows", "2"]
+    return main(tool.METHOD, [*fixed, "--out", str(folder / "out"), "--force", *more])
 
 
-def test_the_cost_of_trying_every_window_is_the_layer_calls_made(ids, make_tiny):
-    model, calls = make_tiny("llama"), []
-    for layer in model.model.layers:
-        layer.register_forward_pre_hook(lambda module, args: calls.append(len(args[0])))
-    steps.WindowLoss(2).choose(around(model, windows=ids))
-    options = SimpleNamespace(samples=len(ids), window="loss")
-    said = choosing(SimpleNamespace(options=options, layers=6, count=2, given=None))
-    assert said * 6 * len(ids) == pytest.approx(sum(calls))
+def test_the_tool_removes_what_a_repair_leaves_least_of_unless_told_otherwise(write_checkpoint, tmp_path, monkeypatch):
+    model = AutoModelForCausalLM.from_pretrained(write_checkpoint(tmp_path / "tiny", "llama"))
+    drawn, cosines = [], []
+    monkeypatch.setattr(tool, "leftovers", lambda d, ids, *a, **k: drawn.append(ids) or leftovers(d, ids, *a, **k))
+    choose = steps.Window.choose
+    monkeypatch.setattr(steps.Window, "choose", lambda self, context: cosines.append(self) or choose(self, context))
+    assert run_tool(tmp_path, "--remove", "3") in (0, 3)
+    report = json.loads((tmp_path / "out" / "pruning.json").read_text())
+    width = model.config.hidden_size
+    assert len(drawn) == 1 and 0 <= drawn[0].numel() - tool.FEW * width < 32 and cosines == []
+    found = leftovers(Decoder(model.double()), drawn[0], [1, 2, 3])
+    sets = [[(a, b)] for a, b in found if b - a == 3]
+    sets += [[one, two] for one in found for two in found if two[0] > one[1] and two[1] - two[0] + one[1] - one[0] == 3]
+    best = min(sets, key=lambda runs: sum(found[run] for run in runs))
+    assert report["facts"]["removed"] == [layer for run in best for layer in range(*run)]
+    assert report["options"]["choose"] == "left"
+    for more in (["--cosine", "channel"], ["--choose", "cosine"]):
+        run_tool(tmp_path, "--remove", "2", *more)
+    run_tool(tmp_path, "--layers", "1,2")
+    assert len(drawn) == 1 and [step.cosine for step in cosines] == ["channel", "token"]
+    assert run_tool(tmp_path, "--remove", "2", "--choose", "left", "--cosine", "channel") == 2
+    assert run_tool(tmp_path, "--remove", "2", "--choose", "left", "--stream") == 2
+
+
+def test_a_sweep_reads_once_what_a_repair_leaves(write_checkpoint, tmp_path, monkeypatch):
+    write_checkpoint(tmp_path / "tiny", "llama")
+    read = []
+    monkeypatch.setattr(tool, "leftovers", lambda *a, **k: read.append(a[2]) or leftovers(*a, **k))
+    assert run_tool(tmp_path, "--sweep", "1-3") == 0
+    assert read == [range(1, 4)]
