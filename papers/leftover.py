@@ -9,7 +9,8 @@ its repair: for a run [a, b) of layers with inputs H and dense streams X
 with H = X[a], the map of the stream (Ghosted Layers), or H = what down_proj of layer a - 1 reads (`papers.refit`). It takes
 one pass over the calibration tokens, sums alone, and no repair has to be made. A window is the run of least left; a set is
 the runs, with kept layers between them, whose shares add up to least, found by dynamic programming over all runs. Shares of
-several runs are added as if earlier repairs were exact.
+several runs are added as if earlier repairs were exact. NBL (arXiv 2505.21077) ranks single attentions in a like way, by a
+bound on what a linear map in their place leaves.
 
 Memory: H'H [features, features] for every first layer (with token weights: for every run) and H'(X[b] - X[a]) [features,
 channels] for every run, in float64. What would take more than MOMENT_BYTES is split into several passes, each over fewer

@@ -7,14 +7,16 @@ from reproductions.league.answers import TEXTS
 from reproductions.registry import Column, Row, Table
 from reproductions.settings import Subject, recipe
 
+SHARES = (*rows.SHARES[:-1], (8, 30), rows.SHARES[-1])
+
 
 def windows(subject: Subject, limit: int | None = None) -> list[Row]:
-    """The dense model at each of the league's numbers of layers."""
+    """The dense model at each of the league's numbers of layers, and at that of LinearPatch's tables between them."""
     if subject.printed:
         return []
     model, label, layers = subject.model, subject.label, subject.layers
     found = []
-    for count in subject.counts(*rows.SHARES, standin=rows.STANDIN_COUNTS):
+    for count in subject.counts(*SHARES, standin=rows.STANDIN_COUNTS):
         selection = {"method": "observed-window", "count": count, "cosine": "token"}
         fields = {"selection": selection, "calibration": rows.BUDGET[subject.profile]}
         found.append(Row(model, label, f"{count}/{layers}", "every window", recipe(model, subject, limit, **fields)))
