@@ -6,6 +6,7 @@ from figures.answers import alone, difference, ratio
 from figures.style import BLUE, GREEN, GREY, ORANGE, caption, plt, whiskers
 
 PERPLEXITY, AVERAGE = "PPL AVG", "AVG of tasks not read"
+CHOICE = "[L]"  # after which all texts are compared
 # How a row's name ends -> what its repair was calibrated on.
 TEXTS = {
     "other items of HellaSwag": ("questions", ORANGE),
@@ -20,7 +21,7 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
     Axes for each number of layers removed. None where no row has both.
     """
     by_size: dict[str, list[dict]] = {}
-    for entry in entries:
+    for entry in (entry for entry in entries if entry["method"].startswith(CHOICE)):
         none = alone(entry, entries)
         if none is not None and {PERPLEXITY, AVERAGE} <= entry["scores"].keys() & none["scores"].keys():
             by_size.setdefault(entry["sparsity"], []).append(entry)

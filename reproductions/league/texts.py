@@ -11,19 +11,22 @@ from reproductions.league import rows
 from reproductions.league.answers import ASKED, FROM_TASK, TASK_TEXT
 from reproductions.league.tables import perplexities
 from reproductions.registry import Claim, Column, Row, Table
-from reproductions.settings import Subject
+from reproductions.settings import Subject, recipe
 
 AVERAGE = "AVG of tasks not read"
 FROM_BOTH = ", from both texts"
 NONE, PLAIN = (rows.name("[L]", repair) for repair in (rows.NONE, rows.REFIT_LONG))
 ASKING, BOTH = PLAIN + FROM_TASK, PLAIN + FROM_BOTH
+LEFT_NONE, LEFT = (rows.name(rows.LEAST_LEFT, repair) for repair in (rows.NONE, rows.REFIT_LONG))
+TOOLS = LEFT + FROM_BOTH  # what `papers.refit` does where it is told nothing
 # Tasks of more than a thousand items whose text no row reads; BoolQ's are mostly answered by one word or the other.
 UNREAD = ("ARC-c", "ARC-e", "PIQA", "WG")
 
 
 def texts(subject: Subject, limit: int | None = None) -> list[Row]:
     """After [L], at the league's larger numbers of layers: no repair and the refit of the league, and the refit from other
-    texts; these not on the stand-in, whose calibration text is like its questions."""
+    texts; these not on the stand-in, whose calibration text is like its questions. At the largest also after the set of
+    least left, chosen on the repair's own text."""
     return rows.larger(subject, limit, (NONE, PLAIN), lambda count: _others(subject, limit, count))
 
 
@@ -31,6 +34,12 @@ def _others(subject: Subject, limit: int | None, count: int) -> Iterator[Row]:
     both = MIXED.join((rows.BUDGET[subject.profile]["corpus"], TASK_TEXT))
     for method, corpus in ((ASKING, TASK_TEXT), (BOTH, both)):
         yield rows.reading(subject, limit, count, rows.REFIT_LONG, method, corpus=corpus)
+    if count == max(subject.counts(*rows.SHARES, standin=rows.STANDIN_COUNTS)):
+        size = f"{count}/{subject.layers}"
+        yield next(row for row in rows.league(subject, limit) if (row.sparsity, row.method) == (size, LEFT_NONE))
+        fields = {"selection": rows.selections(count)[rows.LEAST_LEFT], "repair": rows.REPAIRS[rows.REFIT_LONG]}
+        fields["calibration"] = rows.BUDGET[subject.profile] | {"corpus": both}
+        yield Row(subject.model, subject.label, size, TOOLS, recipe(subject.model, subject, limit, **fields))
 
 
 def columns(profile: str) -> list[Column]:
@@ -61,10 +70,14 @@ TEXTS = Table(
               checks.beats(BOTH, NONE, column=AVERAGE)),
         Claim("ours: from both texts it answers more of them than from plain text",
               checks.beats(BOTH, PLAIN, column=AVERAGE)),
+        Claim("ours: after the set of least left, from both texts, it answers more of them than either cut alone",
+              checks.beats(TOOLS, LEFT_NONE, NONE, column=AVERAGE)),
+        Claim("ours: it answers more of them than after [L]",
+              checks.beats(TOOLS, BOTH, column=AVERAGE)),
         Claim("ours: from both texts its perplexity is as low as from plain text, within 5 %",
               checks.beats(BOTH, PLAIN, column="PPL AVG", lower=True, within=0.05)),
     ),
     note="The league's rows, and the same refit of the same layers from as many windows of other text: contexts of "
     "HellaSwag's items with their right endings, all but the first 500, and one window of each text in turn. The tasks are "
-    "asked whole; no row reads items of theirs.",
+    "asked whole; no row reads items of theirs. The set of least left with both texts is what `papers.refit` does by itself.",
 )  # fmt: skip

@@ -13,8 +13,12 @@ SMOLLM = settings.of_model("smollm2-135m-instruct")
 def test_rows_differ_in_what_the_repair_reads():
     league = {row.recipe.hash: (row.sparsity, row.method) for row in registry.get("league").rows(SMOLLM)}
     every = registry.get("league-texts").rows(SMOLLM)
-    own = {row.recipe.hash: (row.sparsity, row.method) for row in every if row.method not in (texts.ASKING, texts.BOTH)}
-    assert own.items() <= league.items() and len(own) == 5
+    own = {
+        row.recipe.hash: (row.sparsity, row.method)
+        for row in every
+        if texts.TASK_TEXT not in str(row.recipe.calibration)
+    }
+    assert own.items() <= league.items() and len(own) == 6
     for sparsity in ("7/30", "9/30"):
         plain, *others = (
             next(row.recipe for row in every if (row.sparsity, row.method) == (sparsity, method))
@@ -24,6 +28,11 @@ def test_rows_differ_in_what_the_repair_reads():
         for other, corpus in zip(others, read, strict=True):
             assert other.repair == plain.repair and other.calibration == plain.calibration | {"corpus": corpus}
             assert other.selection == plain.selection | {"calibration": plain.calibration}
+    largest = {row.method: row for row in every if row.sparsity == "9/30"}
+    none, tools, both = (largest[name] for name in (texts.LEFT_NONE, texts.TOOLS, texts.BOTH))
+    assert none.recipe.selection == tools.recipe.selection and tools.recipe.selection["shape"] == "set"
+    assert (tools.recipe.repair, tools.recipe.calibration) == (both.recipe.repair, both.recipe.calibration)
+    assert len(largest) == len({row.recipe.hash for row in largest.values()}) == 6
     assert registry.get("league-texts").rows(settings.PAPER) == []
 
 
