@@ -19,6 +19,7 @@ from papers.refit.steps import Refit
 HELD_OUT_OF = 8  # the league's share: 16 of 128 windows
 CHOICES = ("left", "cosine")
 FEW = 16  # times as many tokens as the stream has channels: by what a repair leaves of these the layers are chosen
+WIDE = 2048  # channels from which on a CPU takes hours for the sums of that
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ def check(job: Job) -> None:
             "--choose left reads the whole model for every batch; leave --stream out, or use --choose cosine"
         )
     if options.choose is None and job.given is None:
-        options.choose = "left" if options.cosine is None and options.stream is None else "cosine"
+        dear = options.stream is not None or (options.device == "cpu" and job.config.hidden_size > WIDE)
+        options.choose = "cosine" if dear or options.cosine is not None else "left"
     if options.held_out is None:  # of wide models one H'H is all there is room for
         chosen = options.ridge is None and job.config.intermediate_size < LARGE
         options.held_out = options.samples // HELD_OUT_OF if chosen else 0
@@ -96,7 +98,7 @@ METHOD = Method(
     "ridge regression towards the whole model's stream, one after the other; a plain checkpoint, no training.",
     apply=apply,
     flags=(
-        Flag(Choice, "choose", says="left; cosine with --stream, or where --cosine is given"),
+        Flag(Choice, "choose", says=f"left; cosine with --stream, --cosine, and on a CPU above {WIDE} channels"),
         Flag(Window, "cosine", default=None, says="token"),
         Flag(Refit, "following"),
         Flag(Refit, "ridge", default=None, says=f"chosen for each matrix on held-out windows; {RIDGE:g} without any"),

@@ -271,12 +271,12 @@ def test_choices_that_there_are_not_are_refused_and_nothing_is_lost(options, wor
     [((), 128, 2), (("--ridge", "0.1"), 128, 0), (("--held-out", "1"), 128, 1), ((), 8192, 0)],
 )
 def test_the_tool_holds_windows_out_unless_told_otherwise_or_the_layers_are_wide(said, width, expected, monkeypatch):
-    options = argparse.Namespace(samples=16, stream=None)
+    options = argparse.Namespace(samples=16, stream=None, device="cpu")
     parser = argparse.ArgumentParser()
     for flag in tool.METHOD.flags:
         flag.add(parser)
     parser.parse_args(said, options)
-    config = argparse.Namespace(model_type="llama", intermediate_size=width)
+    config = argparse.Namespace(model_type="llama", intermediate_size=width, hidden_size=64)
     job = argparse.Namespace(options=options, config=config, source=Path("nowhere"), windows=None, given=None)
     tool.check(job)
     assert options.held_out == expected
@@ -339,3 +339,24 @@ def test_a_sweep_reads_once_what_a_repair_leaves(write_checkpoint, tmp_path, mon
     monkeypatch.setattr(tool, "leftovers", lambda *a, **k: read.append(a[2]) or leftovers(*a, **k))
     assert run_tool(tmp_path, "--sweep", "1-3") == 0
     assert read == [range(1, 4)]
+
+
+@pytest.mark.parametrize(
+    ("said", "device", "width", "expected"),
+    [
+        ((), "cpu", 2048, "left"),
+        ((), "cpu", 4096, "cosine"),
+        ((), "cuda", 4096, "left"),
+        (("--choose", "left"), "cpu", 4096, "left"),
+        (("--cosine", "channel"), "cuda", 64, "cosine"),
+    ],
+)
+def test_a_wide_model_on_a_cpu_has_its_layers_chosen_by_the_cosine(said, device, width, expected):
+    options = argparse.Namespace(samples=16, stream=None, device=device)
+    parser = argparse.ArgumentParser()
+    for flag in tool.METHOD.flags:
+        flag.add(parser)
+    parser.parse_args(said, options)
+    config = argparse.Namespace(model_type="llama", intermediate_size=128, hidden_size=width)
+    tool.check(argparse.Namespace(options=options, config=config, source=Path("nowhere"), windows=None, given=None))
+    assert options.choose == expected
