@@ -67,6 +67,11 @@ OURS = (
     Finding(
         "The refit lowers it further than LLM-Pruner and SliceGPT", "league", ("lower perplexity than what takes",)
     ),
+    Finding(
+        "No other choice of layers is lower, once refitted, than what a repair leaves least of",
+        "league",
+        ("set of least left",),
+    ),
     Finding("The refit retains more of the questions than every rival", "league", ("than every rival",)),
     Finding("The refit retains more of them than the cut alone", "league", ("than no repair",)),
     Finding("The refit retains more of them than LLM-Pruner and SliceGPT", "league", ("retains more than what takes",)),

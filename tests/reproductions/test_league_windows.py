@@ -1,0 +1,102 @@
+"""What each window of layers costs: against models that really lost it, and the picture of it."""
+
+import copy
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from common.context import around
+from common.evaluation.perplexity import PROTOCOLS
+from common.surgery import remove_layers
+from figures import windows as picture
+from reproductions import benchmarks, registry, settings, steps  # noqa: F401 - steps: those that recipes name
+from reproductions.league import rows
+
+TABLE = registry.get("figure-windows-league")
+STARTS = (1, 2, 3)
+
+
+@pytest.fixture
+def ids():
+    return torch.randint(3, 320, (16, 18), generator=torch.Generator().manual_seed(6))
+
+
+@torch.no_grad()
+def losses(model, ids) -> torch.Tensor:
+    each = [model(input_ids=row[None], labels=row[None], use_cache=False).loss for row in ids]
+    return torch.stack(each).double()
+
+
+@pytest.fixture
+def measured(make_tiny, ids, monkeypatch):
+    """The tiny model, the windows that are looked at (every other one), and what is found."""
+    model = make_tiny("llama")
+    monkeypatch.setitem(PROTOCOLS, "tiny", SimpleNamespace(windows=lambda protocol, tokenizer: ids))
+    selection = {"method": "observed-window", "count": 2, "cosine": "token"}
+    context = around(model, windows=ids, selection=selection)
+    return model, ids[::2], benchmarks.measure(context, "windows@tiny")
+
+
+def test_costs_are_those_of_models_that_lost_the_window(measured):
+    model, looked, (values, _, details, _) = measured
+    dense, found = losses(model, looked), {}
+    for row, start in zip(details["rows"], STARTS, strict=True):
+        pruned = copy.deepcopy(model)
+        remove_layers(pruned, [start, start + 1])
+        more = losses(pruned, looked) - dense
+        found[start] = math.exp((dense + more).mean())
+        assert row["start"] == start and row["plain"]["more"] == pytest.approx(more.mean().item(), abs=1e-4)
+        assert row["plain"]["se"] == pytest.approx(more.std().item() / math.sqrt(len(more)), rel=1e-2)
+    assert values["windows"] == 3 and values["dense"] == pytest.approx(dense.mean().exp().item(), rel=1e-4)
+    assert details["chosen"]["cheapest"] == min(found, key=found.get)
+    for key in ("cheapest", "least_left", "least_loss"):
+        assert values[key] == pytest.approx(found[details["chosen"][key]], rel=1e-4)
+
+
+@torch.no_grad()
+def test_the_first_tokens_state_is_the_dense_models_where_the_window_ends(measured):
+    model, looked, (_, _, details, _) = measured
+    dense = losses(model, looked)
+    states = model(looked, output_hidden_states=True, use_cache=False).hidden_states
+    for row, start in zip(details["rows"], STARTS, strict=True):
+        pruned, found = copy.deepcopy(model), []
+        remove_layers(pruned, [start, start + 1])
+        for window, own in zip(looked, states[start + 2], strict=True):
+            hook = pruned.model.layers[start].register_forward_pre_hook(
+                lambda module, args, own=own: (torch.cat([own[None, :1], args[0][:, 1:]], 1), *args[1:])
+            )
+            found.append(losses(pruned, window[None]))
+            hook.remove()
+        assert row["kept"]["more"] == pytest.approx((torch.cat(found) - dense).mean().item(), abs=1e-4)
+
+
+def test_rows_are_the_leagues_numbers_of_layers_and_linearpatchs():
+    found = {row.sparsity: row for row in TABLE.rows(settings.of_model("smollm2-135m-instruct"))}
+    assert list(found) == ["3/30", "5/30", "7/30", "8/30", "9/30"]
+    assert all(row.recipe.calibration["length"] == 512 for row in found.values())
+    assert [row.sparsity for row in TABLE.rows("standin")] == [f"{count}/16" for count in rows.STANDIN_COUNTS]
+    assert TABLE.rows("paper") == []
+
+
+def entry(chosen, writer=None):
+    looked = [
+        {"start": start, "plain": {"more": 1.0 + start, "se": 0.1}, "kept": {"more": start, "se": 0.2}}
+        for start in STARTS
+    ]
+    values = {"dense": 20.0} | ({} if writer is None else {"writer": writer})
+    record = {"values": values, "details": {"rows": looked, "chosen": chosen}}
+    return {"model": "m", "sparsity": "2/6", "records": {"windows@text": record}, "dense": False}
+
+
+def test_the_picture_has_both_curves_the_choices_and_the_writer():
+    figure = picture.draw([entry({"cosine": 2, "least_left": 1, "least_loss": 1}, writer=3)], "paper")
+    axes = figure.axes[0]
+    plain, kept = (bars.lines[0].get_ydata() for bars in axes.containers)
+    assert list(plain) == pytest.approx([20 * math.exp(1 + start) for start in STARTS])
+    assert list(kept) == pytest.approx([20 * math.exp(start) for start in STARTS])
+    assert {text.get_text(): text.xy[0] for text in axes.texts} == {"[L]": 2, "least left, least loss": 1}
+    assert any("layer 3" in patch.get_label() for patch in axes.patches)
+    assert [bool(picture.draw([entry({})], "paper").axes[0].patches)] == [False]
+    assert picture.draw([{"model": "m", "sparsity": "2/6", "records": {}, "dense": False}], "paper") is None
