@@ -7,6 +7,7 @@ import math
 from figures.style import BLUE, GREY, ORANGE, above, plt, removed, round_ticks
 
 Z = 1.96
+MOST = 60  # times the dense model's perplexity; what is more stands as a triangle at the edge
 LOOKS = {"plain": ("as it is", BLUE, "o-"), "kept": ("first token's own state put back", ORANGE, "s--")}
 # Where a choice is marked, as a share of the panel's height.
 CHOICES = {"cosine": "[L]", "least_left": "least left", "least_loss": "least loss"}
@@ -49,26 +50,33 @@ def _panel(axes: plt.Axes, entry: dict, record: dict) -> None:
         first, last = values["writer"] - count + 1, values["writer"]
         label = f"with layer {values['writer']:.0f}, which writes the massive activation"
         axes.axvspan(first - 0.5, last + 0.5, color=GREY, alpha=0.15, lw=0, label=label)
+    top = MOST * values["dense"]
     for name, (label, colour, look) in LOOKS.items():
         logs = [dense + row[name]["more"] for row in details["rows"]]
         errors = [Z * row[name]["se"] for row in details["rows"]]
-        middle = [math.exp(value) for value in logs]
+        middle = [math.exp(value) if value < math.log(top) else math.nan for value in logs]
         down = [m - math.exp(v - e) for m, v, e in zip(middle, logs, errors, strict=True)]
         up = [math.exp(v + e) - m for m, v, e in zip(middle, logs, errors, strict=True)]
         axes.errorbar(starts, middle, yerr=[down, up], fmt=look, color=colour, ms=3, lw=1, elinewidth=0.8, label=label)
+        beyond = [start for start, value in zip(starts, middle, strict=True) if math.isnan(value)]
+        axes.plot(beyond, [top] * len(beyond), "^", color=colour, ms=4, clip_on=False)
     marks: dict[int, list[str]] = {}
     for key, label in CHOICES.items():
         if details["chosen"].get(key) in starts:
             marks.setdefault(details["chosen"][key], []).append(label)
     for place, (start, labels) in enumerate(sorted(marks.items())):
         height = math.exp(dense + details["rows"][starts.index(start)]["plain"]["more"])
+        side = "left" if place or start <= len(starts) / 4 else "right" if len(marks) > 1 else "center"
         axes.annotate(
-            ", ".join(labels), (start, height), xytext=(start, 1.0 - 0.09 * place),
-            textcoords=axes.get_xaxis_transform(), ha="left" if start < len(starts) / 2 else "center", va="top", fontsize=7,
-            arrowprops={"arrowstyle": "->", "lw": 0.7, "relpos": (0.1 if start < len(starts) / 2 else 0.5, 0)},
+            ", ".join(labels), (start, height), xytext=(start, 1.0 - 0.09 * place), textcoords=axes.get_xaxis_transform(),
+            ha=side, va="top", fontsize=7,
+            arrowprops={"arrowstyle": "->", "lw": 0.7, "relpos": ({"left": 0, "right": 1, "center": 0.5}[side], 0)},
         )  # fmt: skip
     axes.axhline(values["dense"], color="black", ls=":", lw=1)
     axes.set_yscale("log")
+    axes.set_ylim(
+        0.85 * values["dense"], None if max(row["plain"]["more"] for row in details["rows"]) < math.log(MOST) else top
+    )
     round_ticks(axes)
     axes.set_title(f"{entry['sparsity']} removed", fontsize=9)
     axes.set_xlabel(f"first of the {count} layers left out")

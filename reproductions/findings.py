@@ -16,7 +16,7 @@ from reproductions import audit, declare, judge, registry, reported, settings, s
 from reproductions.audit.engine import SLIP
 from reproductions.columns import QUESTIONS
 from reproductions.laco import claims as laco
-from reproductions.league import answers, standings, texts
+from reproductions.league import answers, standings, texts, windows
 from reproductions.league import rows as league
 
 SHOWN = ("smollm2-135m-instruct", "standin")
@@ -192,11 +192,12 @@ def _on(claims: Sequence[dict], name: str) -> str:
 
 def ours(store: Store) -> list[str]:
     """What nobody else has said: the audit's headlines, the league, least squares against magnitudes, what a merge is worth,
-    a changed prompt, why answers do not follow perplexity."""
+    a changed prompt, why answers do not follow perplexity, what a cosine does not see."""
     found = (
         _headlines(),
         _league(store),
         _answers(store),
+        _massive(store),
         _least_squares(store),
         _merging(store),
         _prompts(store),
@@ -251,6 +252,29 @@ def _answers(store: Store) -> str:
     return (
         "**Perplexity comes back, what tells right from wrong does not** (`league-answers`, "
         f"[more](docs/league.md#why-answers-do-not-follow-perplexity)): {'; '.join(told)}.{_from_both(store)}"
+    )
+
+
+def _massive(store: Store) -> str:
+    """By `figure-windows-league`: what [L]'s window costs where it takes the layer that writes the massive activation."""
+    told: dict[tuple[str, int], list[str]] = {}
+    for subject in map(settings.of_model, settings.PUBLISHED_MODELS):
+        for entry in show.entries(windows.WINDOWS, store, subject, windows.WINDOWS.rows(subject)):
+            record = next((one for name, one in entry["records"].items() if name.startswith("windows@")), None)
+            if record is None or "writer" not in record["values"]:
+                continue
+            found, start = record["values"], record["details"]["chosen"]["cosine"]
+            if start <= found["writer"] < start + int(entry["sparsity"].partition("/")[0]):
+                told.setdefault((HEADS[subject.name], int(found["writer"])), []).append(
+                    f"{found['cosine']:.0f} with {entry['sparsity']} gone, {found['cosine_kept']:.0f} with that token's own "
+                    f"state put back where the window ends (the window of least left: {found['least_left']:.0f})"
+                )
+    if not told:
+        return ""
+    each = "; ".join(f"on {model} it is layer {layer}: {', '.join(found)}" for (model, layer), found in told.items())
+    return (
+        "**A cosine does not see that a window takes the layer which writes the first token's massive activation** "
+        f"(`figure-windows-league`, [more](docs/league.md#which-layers-to-take)). Perplexity without [L]'s window, {each}."
     )
 
 
