@@ -261,7 +261,7 @@ def _massive(store: Store) -> str:
     for subject in map(settings.of_model, settings.PUBLISHED_MODELS):
         for entry in show.entries(windows.WINDOWS, store, subject, windows.WINDOWS.rows(subject)):
             record = next((one for name, one in entry["records"].items() if name.startswith("windows@")), None)
-            if record is None or "writer" not in record["values"]:
+            if record is None or not {"writer", "cosine"} <= record["values"].keys():
                 continue
             found, start = record["values"], record["details"]["chosen"]["cosine"]
             if start <= found["writer"] < start + int(entry["sparsity"].partition("/")[0]):

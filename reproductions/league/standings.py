@@ -93,8 +93,9 @@ def table(found: Sequence[dict], texts: Sequence[str], short: bool = False) -> s
     lines = ["| " + " | ".join(header) + " |", "| ---: | --- | --- |" + " ---: |" * (len(header) - 4) + " --- |"]
     for dense in (entry for entry in found if entry["dense"]):
         lines.append(_line(dense | {"selection": ""}, "dense", "", texts, None if short else ""))
-    for repairs in list(best(found).values())[-FEW if short else None :]:
-        plain = None if short else _time(repairs[rows.NONE]) if rows.NONE in repairs else ""
+    for sparsity, repairs in list(best(found).items())[-FEW if short else None :]:
+        cuts = (e for e in found if e["sparsity"] == sparsity and e["method"].endswith(rows.name("", rows.NONE)))
+        plain = None if short else next(filter(None, map(_time, cuts)), "")
         rivals = [entry for repair, entry in repairs.items() if repair in rows.TRAINING_FREE]
         ours = next((repair for repair in repairs if repair in rows.OURS), None)
         for repair, entry in repairs.items():
