@@ -286,6 +286,9 @@ def unavailable(hub_id: str, error: Exception, blocked: str | None = None) -> Us
     """
     if isinstance(error, UserError):
         return error
-    first_line = next(iter(str(error).strip().splitlines()), "")
+    first_line = next(iter(str(error).strip().splitlines()), "").rstrip(".")
     reason = blocked or f"{type(error).__name__}: {first_line}".removesuffix(": ")
-    return NoData(f"could not fetch dataset {hub_id}: {reason}; {hub.remedy(error)}")
+    where, remedy = "", hub.remedy(error)
+    if blocked is None and hub.mirror("datasets", hub_id):
+        where, remedy = " from the mirror", f"complete its copy there, or unset {hub.MIRROR_VARIABLE}"
+    return NoData(f"could not fetch dataset {hub_id}{where}: {reason}; {remedy}")

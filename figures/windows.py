@@ -9,7 +9,7 @@ from figures.style import BLUE, GREY, ORANGE, above, plt, removed, round_ticks
 Z = 1.96
 MOST = 60  # times the dense model's perplexity; what is more stands as a triangle at the edge
 LOOKS = {"plain": ("as it is", BLUE, "o-"), "kept": ("first token's own state put back", ORANGE, "s--")}
-# Where a choice is marked, as a share of the panel's height.
+# The benchmark's names of what chooses a window -> what an arrow says.
 CHOICES = {"cosine": "[L]", "least_left": "least left", "least_loss": "least loss"}
 
 

@@ -240,8 +240,9 @@ def _measured(options: argparse.Namespace, tables: list, store, jobs: list, work
     ]
     untouched = sum(len(e.benchmarks) for e in work) == sum(len(e.benchmarks) for e in every)
     if lacking.everything and untouched:  # where there are records, the rest is as good as it gets
-        mirror = "; a mirror of the hub can be named in LAYERLAB_HUB"
-        raise UserError(f"nothing can be measured: {fetch.summary(lacking, tables)}{mirror}")
+        why = fetch.summary(lacking, tables)
+        mirror = "" if "LAYERLAB_HUB" in why else "; a mirror of the hub can be named in LAYERLAB_HUB"
+        raise UserError(f"nothing can be measured: {why}{mirror}")
     if lacking.benchmarks or lacking.recipes:
         print(one_line(f"warning: {fetch.summary(lacking, tables)}"), file=sys.stderr)
     if options.workers or options.slurm is not None:
