@@ -69,7 +69,7 @@ def _panel(axes: plt.Axes, entry: dict, record: dict) -> None:
         side = "left" if place or start <= len(starts) / 4 else "right" if len(marks) > 1 else "center"
         axes.annotate(
             ", ".join(labels), (start, height), xytext=(start, 1.0 - 0.09 * place), textcoords=axes.get_xaxis_transform(),
-            ha=side, va="top", fontsize=7,
+            ha=side, va="top", fontsize=7, bbox={"fc": "white", "ec": "none", "alpha": 0.75, "pad": 0.5},
             arrowprops={"arrowstyle": "->", "lw": 0.7, "relpos": ({"left": 0, "right": 1, "center": 0.5}[side], 0)},
         )  # fmt: skip
     axes.axhline(values["dense"], color="black", ls=":", lw=1)
