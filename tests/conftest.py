@@ -50,6 +50,13 @@ ARCHITECTURES: dict[str, dict] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def denormals():
+    """Tools flush tiny numbers to zero, in all of their process; the next test has them again."""
+    yield
+    torch.set_flush_denormal(False)
+
+
 @cache
 def _tiny_model(name: str):
     settings = {**_SIZES, **ARCHITECTURES[name]}
