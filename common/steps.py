@@ -23,7 +23,6 @@ from common.recipe import Calibration, Repair, Selection, register
 from common.samplers import crops, lines
 from common.statistics import COSINES
 
-TRIED = 8  # calibration windows on which every window of layers is tried
 POINTS = 250  # of a loss curve in a record
 # Windows, and the seed of their crops, of LinearPatch's official scripts; how many LLM-Streamline's code takes is its data's.
 HELD_OUT, SEED = 16, 2
@@ -105,16 +104,18 @@ class WindowLoss(Selection):
     """
 
     count: int
-    samples: int = TRIED
+    samples: int
 
     def choose(self, context: Context) -> Sequence[int]:
         decoder = context.decoder
         starts = selection.window_starts(decoder.num_layers, self.count, exclude_ends=True)
 
         def search() -> list[list]:
-            ids, options = context.windows()[: self.samples], {"batch_size": context.batch_size}
-            options["progress"] = context.progress
-            losses = importance.losses_without_windows(decoder, ids, self.count, starts, **options)
+            ids, where = (
+                context.windows()[: self.samples],
+                {"batch_size": context.batch_size, "progress": context.progress},
+            )
+            losses = importance.losses_without_windows(decoder, ids, self.count, starts, **where)
             return [[start, each.mean().item()] for start, each in losses.items()]
 
         facts = {"calibration": context.recipe.calibration, "count": self.count, "samples": self.samples}

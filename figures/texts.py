@@ -21,8 +21,8 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
     Axes for each number of layers removed. None where no row has both.
     """
     by_size: dict[str, list[dict]] = {}
-    for entry in (entry for entry in entries if entry["method"].startswith(CHOICE)):
-        none = alone(entry, entries)
+    for entry in entries:
+        none = alone(entry, entries) if entry["method"].startswith(CHOICE) else None
         if none is not None and {PERPLEXITY, AVERAGE} <= entry["scores"].keys() & none["scores"].keys():
             by_size.setdefault(entry["sparsity"], []).append(entry)
     if not by_size:

@@ -74,7 +74,7 @@ def preparing(recipe: Recipe) -> float:
         passes = count / 2
     elif chosen.get("method") == "window-loss":  # what is left behind every window, of a few of the samples
         layers, entry = _facts(recipe.model).get("layers", 32), recipe.calibration or {}
-        passes = (layers - count) / 2 * (chosen.get("samples") or 8) / (entry.get("count") or 128)
+        passes = (layers - count) / 2 * chosen["samples"] / (entry.get("count") or 128)
     elif chosen.get("method") == "least-left-refit":
         passes = REFIT * count
     if (recipe.repair or {}).get("method") == "refit":

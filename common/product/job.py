@@ -177,7 +177,8 @@ class Job:
 
         self.removed = [int(layer) for layer in removed]
         self.cut = measure.cut_alone(self)
-        self.notes += filter(None, [measure.massive_activation(self)])
+        if said := measure.massive_activation(self):
+            self.notes.append(said)
 
     def _ids(self, name: str) -> Tensor:
         found = self.kept.setdefault("ids", {})

@@ -7,7 +7,7 @@ import math
 import re
 import sys
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import torch
@@ -38,11 +38,9 @@ def whole(job: Job, when: str) -> dict:
     """
     if job.options.no_evaluation:
         return {}
-    if job.removed:
+    with nullcontext() if job.removed else massive.watched(job.model) as norms:
         found = perplexity(job, job.model, when)
-    else:
-        with massive.watched(job.model) as job.kept["norms"]:
-            found = perplexity(job, job.model, when)
+    job.kept.setdefault("norms", norms)  # of the dense model, which comes first
     if not job.removed and not math.isfinite(found["perplexity"]):
         raise UserError(
             "the model's own perplexity is not finite, before anything is removed; use --dtype float32 or bfloat16, another "

@@ -28,7 +28,7 @@ register(
 )
 
 LOOKED_AT = 8  # of a text's windows, evenly spread
-CHOICES = {"[L]": "cosine", "window of least left (ours)": "least_left", rows.LEAST_LOSS: "least_loss"}
+CHOICES = {"[L]": "cosine", rows.LEAST_LEFT_WINDOW: "least_left", rows.LEAST_LOSS: "least_loss"}
 
 
 @benchmark("windows")
@@ -43,7 +43,7 @@ def _windows(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
     decoder, count = context.decoder, context.recipe.selection["count"]
     ids = PROTOCOLS[argument].windows(PROTOCOLS[argument], context.tokenizer)[: context.recipe.limit]
     ids = ids[:: max(1, len(ids) // LOOKED_AT)][:LOOKED_AT]
-    starts, options = window_starts(decoder.num_layers, count, exclude_ends=True), {"batch_size": context.batch_size}
+    starts = window_starts(decoder.num_layers, count, exclude_ends=True)
     dense = []
     with massive.watched(context.model) as norms:
         for batch in ids.split(context.batch_size):
@@ -53,11 +53,11 @@ def _windows(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
     def first_put_back(trial: Tensor, whole: Tensor) -> Tensor:
         return torch.cat([whole[:, :1], trial[:, 1:]], 1)
 
+    where = {"batch_size": context.batch_size, "progress": context.progress}
+    entering = {"plain": None, "kept": first_put_back}
     trials = {
-        "plain": losses_without_windows(decoder, ids, count, starts, progress=context.progress, **options),
-        "kept": losses_without_windows(
-            decoder, ids, count, starts, entering=first_put_back, progress=context.progress, **options
-        ),
+        name: losses_without_windows(decoder, ids, count, starts, entering=change, **where)
+        for name, change in entering.items()
     }
     chosen = {}
     for name, key in CHOICES.items():

@@ -51,7 +51,8 @@ REPAIRS: dict[str, dict | None] = {
 RIVALS = tuple(name for name in REPAIRS if "(ours)" not in name and name != NONE)
 OURS = (REFIT_LONG, REFIT, ATTENTION, SHARED)
 
-LEAST_LEFT, LEAST_LOSS = "set of least left (ours)", "window of least loss (ours)"
+LEAST_LEFT, LEAST_LEFT_WINDOW = "set of least left (ours)", "window of least left (ours)"
+LEAST_LOSS = "window of least loss (ours)"
 ONE_BY_ONE = "one by one, refitted after each (ours)"
 TRAINED_PATCH, TRAINED_LAYER = "LinearPatch +FT (trained)", "LLM-Streamline(layer) +FT (trained)"
 HALVES = "twice as many halves of layers"  # in the place of a repair's name
@@ -81,7 +82,7 @@ def selections(count: int) -> dict[str, dict]:
         "[L]": window(count),
         "UIDL": window(count, "last-token-angle"),
         "LoRP": {"method": "lorp", "count": count},
-        "window of least left (ours)": left | {"shape": "window"},
+        LEAST_LEFT_WINDOW: left | {"shape": "window"},
         LEAST_LEFT: left | {"shape": "set"},
         LEAST_LOSS: {"method": "window-loss", "count": count, "samples": TRIED},
     }

@@ -35,11 +35,11 @@ def _others(subject: Subject, limit: int | None, count: int) -> Iterator[Row]:
     for method, corpus in ((ASKING, TASK_TEXT), (BOTH, both)):
         yield rows.reading(subject, limit, count, rows.REFIT_LONG, method, corpus=corpus)
     if count == max(subject.counts(*rows.SHARES, standin=rows.STANDIN_COUNTS)):
-        size = f"{count}/{subject.layers}"
-        yield next(row for row in rows.league(subject, limit) if (row.sparsity, row.method) == (size, LEFT_NONE))
-        fields = {"selection": rows.selections(count)[rows.LEAST_LEFT], "repair": rows.REPAIRS[rows.REFIT_LONG]}
-        fields["calibration"] = rows.BUDGET[subject.profile] | {"corpus": both}
-        yield Row(subject.model, subject.label, size, TOOLS, recipe(subject.model, subject, limit, **fields))
+        model, size, budget = subject.model, f"{count}/{subject.layers}", rows.BUDGET[subject.profile]
+        left = {"selection": rows.selections(count)[rows.LEAST_LEFT], "calibration": budget}
+        tools = left | {"repair": rows.REPAIRS[rows.REFIT_LONG], "calibration": budget | {"corpus": both}}
+        for method, fields in ((LEFT_NONE, left), (TOOLS, tools)):
+            yield Row(model, subject.label, size, method, recipe(model, subject, limit, **fields))
 
 
 def columns(profile: str) -> list[Column]:
