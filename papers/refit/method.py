@@ -17,7 +17,7 @@ before the cut is refitted too, first, towards what its attention wrote and this
 those two matrices of each following layer, before its down_proj, towards the dense model's own values there. `intercept`
 regresses on a constant too, which becomes a bias where the config knows biases. `held_out` chooses r for every matrix on
 windows that its sums do not see. `one_by_one` removes layer after layer with a refit after each, always towards the dense
-model.
+model. `graft` carries neurons over into the layer before a cut, before anything is refitted there (`papers.refit.graft`).
 
 Nothing is added and nothing is trained: the result is a plain checkpoint of the pruned shape. Every refitted matrix takes
 one pass through its layer; sums alone grow with the model, and states with the tokens only on disk (`common.held`).
@@ -50,6 +50,7 @@ from common.remembered import Stream
 from common.selection import check_layers
 from common.surgery import add_biases, remove_layers
 from common.watched import ATTENTION, GATE, MLP, UP, Watched
+from papers.refit.graft import Graft
 
 FOLLOWING = 3
 RIDGE = 1e-3
@@ -93,6 +94,7 @@ def refit(
     first: bool = True,
     dense: nn.Module | None = None,
     alive: Sequence[int] | None = None,
+    graft: Graft | None = None,
     batch_size: int = 8,
     progress: bool = False,
 ) -> list[dict]:
@@ -107,6 +109,7 @@ def refit(
             then solved on all samples.
         weights, first: how tokens count (`common.moments.Regression`), and whether a sample's first one does.
         dense, alive: the model whose stream is the target, and which of its layers those of ``model`` are; None: ``model``.
+        graft: what the last layer before a cut takes over first.
 
     Returns one entry per refitted matrix, in order: {"layer" (of the dense model), "matrix", "error", "left"}; error: of the
     repaired stream before the refit, left: after it, both as shares of the squared target on the calibration tokens; with
@@ -138,7 +141,8 @@ def refit(
         for layer in track(range(min(plan), max(plan) + 1), "refitting", unit="layer", shown=progress):
             if layer not in removed:
                 after = next(i for i in range(layer + 1, decoder.num_layers + 1) if i not in removed)
-                reports += streams.through(layer, after, plan.get(layer, ()))
+                own = graft if graft is not None and graft.host == layer else None
+                reports += streams.through(layer, after, plan.get(layer, ()), own)
     remove_layers(model, removed)
     return reports
 
@@ -291,7 +295,7 @@ class _Streams:
             states = [self.pool.keep(decoder.run(state.to(decoder.device), layers=[layer])) for state in states]
         return states
 
-    def through(self, layer: int, after: int, stages: Sequence[Sequence[str]]) -> list[dict]:
+    def through(self, layer: int, after: int, stages: Sequence[Sequence[str]], graft: Graft | None) -> list[dict]:
         """Take both streams through a kept layer, whose matrices are refitted on the way; ``after``: the next kept one."""
         own, ahead = self.alive[layer], self.alive[after]
         wanted = {name for stage in stages for name in stage} - {MLP}
@@ -309,6 +313,8 @@ class _Streams:
             if self.fit.share and ahead > own + 1:
                 change = batch.ahead.float() - batch.out.float()
                 batch.targets[ATTENTION] = self.pool.keep(batch.targets[ATTENTION].float() + self.fit.share * change)
+        if graft is not None:
+            graft.into(self.decoder.layers[layer])
         reports = [report for stage in stages for report in self._stage(layer, stage)]
         for batch in self.batches:
             out = self.decoder.run(batch.repaired.to(self.decoder.device), layer, layer + 1)

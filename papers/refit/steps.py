@@ -4,10 +4,35 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from torch import Tensor
+
 from common.context import Context
+from common.errors import UserError
 from common.flags import option
 from common.recipe import Repair, register
-from papers.refit.method import FOLLOWING, MATRICES, RIDGE, refit, refit_one_by_one
+from common.surgery import remove_layers
+from papers.refit.graft import Graft, find
+from papers.refit.method import FOLLOWING, MATRICES, RIDGE, check_architecture, refit, refit_one_by_one
+
+
+def grafted(context: Context, windows: Tensor) -> Graft | None:
+    """What has to be carried over, noted in the records' details as ``graft``."""
+    found = find(context.decoder, windows, context.removed)
+    context.details["graft"] = None if found is None else found.report()
+    return found
+
+
+@register("graft")
+@dataclass(frozen=True)
+class Grafted(Repair):
+    """Removes the layers and leaves the cut as it is, but for the neurons that are carried over (`papers.refit.graft`)."""
+
+    def apply(self, context: Context) -> None:
+        check_architecture(context.decoder.architecture)
+        found = grafted(context, context.windows())
+        if found is not None:
+            found.into(context.decoder.layers[found.host])
+        remove_layers(context.model, context.removed)
 
 
 @register("refit")
@@ -30,14 +55,24 @@ class Refit(Repair):
     first: bool | None = None
     one_by_one: bool | None = option(None, "refit after each removal, always towards the model as it came")
     apart: bool | None = None
+    graft: bool | None = option(
+        None, "carry over the neurons that write the massive activation, where their layer goes"
+    )
 
     def apply(self, context: Context) -> None:
         options = {
-            name: value for name, value in self.to_json().items() if name not in ("method", "one_by_one", "apart")
+            name: value
+            for name, value in self.to_json().items()
+            if name not in ("method", "one_by_one", "apart", "graft")
         }
         options |= {"batch_size": context.batch_size, "progress": context.progress}
+        if self.graft and self.one_by_one:
+            raise UserError("a graft is made for all layers at once; leave it or one_by_one out")
         method = refit_one_by_one if self.one_by_one else refit
         windows = context.windows()
         if self.apart and context.at_hand is None:  # a tool has drawn its own so
             windows = context.tokens(replace(context.calibration, apart=self.held_out))
+        if self.graft:
+            check_architecture(context.decoder.architecture)
+            options["graft"] = grafted(context, windows)
         context.details["refitted"] = method(context.model, windows, context.removed, **options)

@@ -1,0 +1,185 @@
+"""Neurons that write a massive activation, planted in a tiny model: found, carried over, and as they were where they go."""
+
+import copy
+
+import pytest
+import torch
+
+from common import checkpoint
+from common.context import around
+from common.decoder import Decoder
+from common.errors import UserError
+from common.surgery import remove_layers
+from papers import refit
+from papers.refit.graft import find
+
+WRITER, HOST, FIRST = 3, 2, 7  # FIRST: the token that every sample begins with
+PLANTED = (4, 9)
+
+
+@pytest.fixture
+def ids():
+    found = torch.randint(8, 300, (6, 24), generator=torch.Generator().manual_seed(0))
+    found[:, 0] = FIRST
+    return found
+
+
+@torch.no_grad()
+def planted(model, neurons=PLANTED):
+    """The model, with a channel that the token FIRST alone has and nothing else reads or writes; neurons of one layer read it
+    and write into the first token's state what is long beside all others."""
+    generator, spread = torch.Generator().manual_seed(1), model.model.embed_tokens.weight.std()
+    model.model.embed_tokens.weight[:, 0] = 0.0
+    model.model.embed_tokens.weight[FIRST, 0] = 20 * spread
+    for layer in model.model.layers:
+        for norm in (layer.input_layernorm, layer.post_attention_layernorm):
+            norm.weight.copy_(0.5 + torch.rand(norm.weight.shape, generator=generator))
+        for matrix in (layer.self_attn.o_proj, layer.mlp.down_proj):
+            matrix.weight[0] = 0.0
+        for matrix in (layer.mlp.gate_proj, layer.mlp.up_proj):
+            matrix.weight[:, 0] = 0.0
+    mlp = model.model.layers[WRITER].mlp
+    for place, neuron in enumerate(neurons):
+        for matrix in (mlp.gate_proj, mlp.up_proj):
+            matrix.weight[neuron] = 0.0
+            matrix.weight[neuron, 0] = 5.0 + place
+        mlp.down_proj.weight[1 + place, neuron] = 400.0
+    return model
+
+
+def norms(model, ids) -> list[float]:
+    """Of the first tokens' states at every layer's input and behind the last layer but its norm, by Hugging Face."""
+    with torch.no_grad():
+        states = model(ids, output_hidden_states=True, use_cache=False).hidden_states
+    return [state[:, 0].norm(dim=-1).mean().item() for state in states[:-1]]
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "mistral"])
+def test_the_pruned_model_has_its_massive_activation_again(kind, make_tiny, ids, tmp_path, tiny_tokenizer):
+    model = planted(make_tiny(kind))
+    dense, cut = norms(model, ids), copy.deepcopy(model)
+    remove_layers(cut, [WRITER])
+    context = around(
+        model, tiny_tokenizer, ids, selection={"method": "given", "layers": [WRITER]}, repair={"method": "graft"}
+    )
+    context.details["removed"] = [WRITER]
+    context.recipe.step("repair").apply(context)
+    assert dense[WRITER + 1] > 10 * dense[WRITER] and norms(cut, ids)[WRITER] < 2 * dense[WRITER]
+    assert norms(model, ids)[WRITER] > 0.2 * dense[WRITER + 1]
+    report = context.details["graft"]
+    assert (report["writer"], report["host"], report["neurons"]) == (WRITER, HOST, sorted(PLANTED))
+    prompt = ids[:1, :6]
+    plain = model.generate(prompt, max_new_tokens=6, do_sample=False, use_cache=False)
+    assert torch.equal(model.generate(prompt, max_new_tokens=6, do_sample=False), plain)
+    checkpoint.save(model, tiny_tokenizer, tmp_path / "out")
+    again, _ = checkpoint.load(tmp_path / "out")
+    with torch.no_grad():
+        assert torch.equal(again(ids, use_cache=False).logits, model(ids, use_cache=False).logits)
+
+
+@torch.no_grad()
+def test_copies_give_in_the_host_what_the_neurons_give_of_the_same_state(make_tiny, ids):
+    """The quotient of gains exchanges the norms: fed one state, host and writer write the same by these neurons."""
+    model = planted(make_tiny("llama"))
+    before = copy.deepcopy(model)
+    graft = find(Decoder(model), ids, [WRITER])
+    graft.into(model.model.layers[HOST])
+    state = torch.randn(5, model.config.hidden_size, generator=torch.Generator().manual_seed(3))
+
+    def features(layer):
+        seen = []
+        handle = layer.mlp.down_proj.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+        layer.mlp(layer.post_attention_layernorm(state))
+        handle.remove()
+        return seen[0]
+
+    own, copied = features(before.model.layers[WRITER]), features(model.model.layers[HOST])
+    assert torch.allclose(copied[:, graft.places], own[:, graft.neurons], rtol=1e-4, atol=1e-6)
+    down = [at.model.layers[layer].mlp.down_proj.weight for at, layer in ((model, HOST), (before, WRITER))]
+    assert torch.equal(down[0][:, graft.places], down[1][:, graft.neurons])
+    # all else is as it was
+    for name, value in before.state_dict().items():
+        changed = (model.state_dict()[name] != value).nonzero()
+        if not name.startswith(f"model.layers.{HOST}.mlp"):
+            assert not len(changed), name
+        else:
+            assert set(changed[:, int(name.endswith("down_proj.weight"))].tolist()) <= set(graft.places), name
+
+
+@torch.no_grad()
+def test_places_are_those_that_the_host_uses_least(make_tiny, ids):
+    model, seen = planted(make_tiny("llama")), []
+    mlp = model.model.layers[HOST].mlp
+    handle = mlp.down_proj.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    model(ids, use_cache=False)
+    handle.remove()
+    written = [  # the root mean square of what each neuron writes, one by one
+        (seen[0][..., n, None] * mlp.down_proj.weight[:, n]).square().sum(-1).mean().sqrt().item()
+        for n in range(model.config.intermediate_size)
+    ]
+    least = sorted(range(len(written)), key=written.__getitem__)[: len(PLANTED)]
+    assert find(Decoder(model), ids, [WRITER, WRITER + 1]).places == least
+
+
+@pytest.mark.parametrize(
+    ("neurons", "removed"), [((), [WRITER]), (PLANTED, [WRITER - 1]), (PLANTED, list(range(WRITER + 1)))]
+)
+def test_nothing_is_carried_over_without_a_writer_that_goes_and_a_layer_before_it(neurons, removed, make_tiny, ids):
+    assert find(Decoder(planted(make_tiny("llama"), neurons)), ids, removed) is None
+
+
+def test_nothing_is_carried_over_to_where_it_would_not_fire(make_tiny, ids):
+    """With a norm before the host's MLP that hides the channel from it."""
+    model = planted(make_tiny("llama"))
+    with torch.no_grad():
+        model.model.layers[HOST].post_attention_layernorm.weight[0] = 0.0
+    assert find(Decoder(model), ids, [WRITER]) is None
+
+
+def test_a_refit_with_a_graft_is_the_refit_of_a_model_that_has_it_towards_the_dense_one(make_tiny, ids):
+    model = planted(make_tiny("llama"))
+    dense, other = copy.deepcopy(model), copy.deepcopy(model)
+    removed, options = [WRITER, WRITER + 1], {"following": 1, "ridge": 1e-2, "batch_size": 4}
+    graft = find(Decoder(model), ids, removed)
+    graft.into(other.model.layers[HOST])
+    everywhere = range(model.config.num_hidden_layers)
+    wanted = refit.refit(other, ids, removed, dense=dense, alive=everywhere, **options)
+    plain = refit.refit(copy.deepcopy(model), ids, removed, **options)
+    reports = refit.refit(model, ids, removed, graft=graft, **options)
+    for mine, theirs in zip(reports, wanted, strict=True):
+        assert (mine["layer"], mine["matrix"]) == (theirs["layer"], theirs["matrix"])
+        assert [mine["error"], mine["left"]] == pytest.approx([theirs["error"], theirs["left"]], rel=1e-5)
+    assert reports[0]["error"] < 0.9 * plain[0]["error"]
+    for (name, mine), theirs in zip(model.state_dict().items(), other.state_dict().values(), strict=True):
+        assert torch.allclose(mine, theirs, rtol=1e-4, atol=1e-5), name
+
+
+def test_a_recipe_refits_with_a_graft(make_tiny, ids):
+    model = planted(make_tiny("llama"))
+    other, removed, options = copy.deepcopy(model), [WRITER], {"following": 1, "ridge": 1e-2}
+    chosen = {
+        "selection": {"method": "given", "layers": removed},
+        "repair": {"method": "refit", "graft": True} | options,
+    }
+    context = around(model, windows=ids, **chosen)
+    context.details["removed"] = removed
+    context.recipe.step("repair").apply(context)
+    graft = find(Decoder(other), ids, removed)
+    assert context.details["graft"] == graft.report()
+    assert context.details["refitted"] == refit.refit(other, ids, removed, graft=graft, **options)
+    again = around(
+        make_tiny("llama"), windows=ids, selection=chosen["selection"], repair=chosen["repair"] | {"one_by_one": True}
+    )
+    again.details["removed"] = removed
+    with pytest.raises(UserError, match="one_by_one"):
+        again.recipe.step("repair").apply(again)
+
+
+@pytest.mark.parametrize("kind", ["gemma2", "mixtral"])
+def test_architectures_whose_mlp_does_not_write_by_itself_are_refused(kind, make_tiny, ids):
+    context = around(
+        make_tiny(kind), windows=ids, selection={"method": "given", "layers": [2]}, repair={"method": "graft"}
+    )
+    context.details["removed"] = [2]
+    with pytest.raises(UserError, match=kind):
+        context.recipe.step("repair").apply(context)
