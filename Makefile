@@ -129,13 +129,13 @@ grid-render: $(STAMP)
 grid-fetch: $(STAMP)
 	@$(FETCH)
 
-league league-seeds league-answers league-texts: $(STAMP)  ## ours: every repair without training after every choice of layers (a target like a table)
+league league-seeds league-answers league-texts league-graft: $(STAMP)  ## ours: every repair without training after every choice of layers (a target like a table)
 	@$(MEASURE)
 
-league-render league-seeds-render league-answers-render league-texts-render: $(STAMP)
+league-render league-seeds-render league-answers-render league-texts-render league-graft-render: $(STAMP)
 	@$(RENDER)
 
-league-fetch league-seeds-fetch league-answers-fetch league-texts-fetch: $(STAMP)
+league-fetch league-seeds-fetch league-answers-fetch league-texts-fetch league-graft-fetch: $(STAMP)
 	@$(FETCH)
 
 # Whatever else is asked for is no target: the nearest are named.

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 
-from figures.style import BLUE, GREY, ORANGE, above, plt, removed, round_ticks
+from figures.style import BLUE, GREEN, GREY, ORANGE, above, plt, removed, round_ticks
 
 Z = 1.96
 MOST = 60  # times the dense model's perplexity; what is more stands as a triangle at the edge
-LOOKS = {"plain": ("as it is", BLUE, "o-"), "kept": ("first token's own state put back", ORANGE, "s--")}
+LOOKS = {
+    "plain": ("as it is", BLUE, "o-"),
+    "kept": ("first token's own state put back", ORANGE, "s--"),
+    "carried": ("neurons carried over (ours)", GREEN, "D:"),
+}
 # The benchmark's names of what chooses a window -> what an arrow says.
 CHOICES = {"cosine": "[L]", "least_left": "least left", "least_loss": "least loss"}
 
@@ -45,21 +49,25 @@ def _records(entry: dict) -> list[dict]:
 def _panel(axes: plt.Axes, entry: dict, record: dict) -> None:
     values, details = record["values"], record["details"]
     count, dense = int(entry["sparsity"].partition("/")[0]), math.log(values["dense"])
-    starts = [row["start"] for row in details["rows"]]
     if "writer" in values:
         first, last = values["writer"] - count + 1, values["writer"]
         label = f"with layer {values['writer']:.0f}, which writes the massive activation"
         axes.axvspan(first - 0.5, last + 0.5, color=GREY, alpha=0.15, lw=0, label=label)
     top = MOST * values["dense"]
     for name, (label, colour, look) in LOOKS.items():
-        logs = [dense + row[name]["more"] for row in details["rows"]]
-        errors = [Z * row[name]["se"] for row in details["rows"]]
+        rows = [row for row in details["rows"] if name in row]  # none is carried where that layer stays
+        if not rows:
+            continue
+        starts = [row["start"] for row in rows]
+        logs = [dense + row[name]["more"] for row in rows]
+        errors = [Z * row[name]["se"] for row in rows]
         middle = [math.exp(value) if value < math.log(top) else math.nan for value in logs]
         down = [m - math.exp(v - e) for m, v, e in zip(middle, logs, errors, strict=True)]
         up = [math.exp(v + e) - m for m, v, e in zip(middle, logs, errors, strict=True)]
         axes.errorbar(starts, middle, yerr=[down, up], fmt=look, color=colour, ms=3, lw=1, elinewidth=0.8, label=label)
         beyond = [start for start, value in zip(starts, middle, strict=True) if math.isnan(value)]
         axes.plot(beyond, [top] * len(beyond), "^", color=colour, ms=4, clip_on=False)
+    starts = [row["start"] for row in details["rows"]]
     marks: dict[int, list[str]] = {}
     for key, label in CHOICES.items():
         if details["chosen"].get(key) in starts:

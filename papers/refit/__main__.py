@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from common import launch
 from common.context import around
@@ -24,12 +24,15 @@ WIDE = 2048  # channels from which on a CPU takes hours for the sums of that
 
 @dataclass(frozen=True)
 class Choice:
-    """How the layers are chosen: the options that are no step's."""
+    """The options that are no step's: how the layers are chosen, and what is not done."""
 
     choose: str | None = option(
         None,
         "which layers go: those of which a repair leaves least, or the window of most alike input and output",
         choices=CHOICES,
+    )
+    no_graft: bool | None = option(
+        None, "let the neurons go that write the massive activation, where their layer does; else they are carried over"
     )
 
 
@@ -76,7 +79,15 @@ def apply(job: Job) -> dict:
         removed = _least_left(job) if job.options.choose == "left" else list(window.choose(context))
     job.chosen(removed)
     context.details["removed"] = removed
-    Refit(**job.asked(Refit)).apply(context)
+    step, norms = Refit(**job.asked(Refit)), job.kept.get("norms")
+    stays = norms is not None and norms.writer not in job.removed
+    graft = not (stays or job.options.no_graft or step.one_by_one)
+    replace(step, graft=graft or None).apply(context)
+    if carried := context.details.get("graft"):
+        job.notes.append(
+            f"{len(carried['neurons'])} neurons of layer {carried['writer']}, which write the massive activation, were "
+            f"carried over into layer {carried['host']}, in the place of as many that it used least"
+        )
     count = len(context.details["refitted"])
     job.notes.append(f"{count} output matrices were refitted in closed form; nothing was added, nothing trained")
     return context.details
@@ -108,6 +119,7 @@ METHOD = Method(
         Flag(Refit, "gate_up", "gate-up"),
         Flag(Refit, "intercept"),
         Flag(Refit, "one_by_one", "one-by-one"),
+        Flag(Choice, "no_graft", "no-graft"),
     ),
     check=check,
     text="wikitext2-train+hellaswag-train",  # docs/league.md, "What to calibrate on"

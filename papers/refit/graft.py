@@ -63,43 +63,68 @@ class Graft:
         return where | {"wrote": round(self.wrote, 1), "writes": round(self.writes, 1)}
 
 
-@torch.no_grad()
-def find(decoder: Decoder, ids: Tensor, removed: Sequence[int]) -> Graft | None:
-    """What has to be carried over so that layers may go, as the first samples of ids [samples, tokens] show.
+class Observed:
+    """What goes into the MLPs of a model's layers, so far as a graft needs it, as the first samples of ids show.
 
-    A neuron writes the massive activation if what it writes into first tokens is longer than the median token's state.
-    None where no layer writes one or that layer stays, where no layer before it is kept, and where the neurons, in the layer
-    that is kept, would write less than that length.
+    ids: calibration tokens [samples, tokens]; one pass.
     """
-    norms, uses, read, features = Norms(decoder.num_layers), [], [], []  # of the last two, of first tokens
-    hidden = decoder.embed_tokens(ids[:LOOKED_AT])
-    for layer in range(decoder.num_layers):
-        norms.add(layer, hidden)
-        with Watched(decoder.layers[layer]) as seen:
-            hidden = decoder.run(hidden, layer, layer + 1)
-        inputs, matrix = seen.inputs[MLP].float(), at_hand(decoder.layers[layer]).get_submodule(MLP).weight
-        uses.append(inputs.square().mean((0, 1)).sqrt() * matrix.float().norm(dim=0))
-        read.append(seen.inputs[GATE][:, 0].float())
-        features.append(inputs[:, 0])
-    writer = norms.writer
-    kept = [layer for layer in range(writer or 0) if layer not in removed]
-    if writer not in removed or not kept:
-        return None
-    host, least = kept[-1], norms.median[writer + 1]
-    source = at_hand(decoder.layers[writer])
-    written = features[writer].abs().mean(0) * source.get_submodule(MLP).weight.float().norm(dim=0)
-    neurons = (written > least).nonzero().flatten()
-    matrices = {MLP: (source.get_submodule(MLP).weight[:, neurons].T.float(), None)}
-    wrote = (features[writer][:, neurons] @ matrices[MLP][0]).norm(dim=-1).mean().item()
-    gains = [at_hand(decoder.layers[at]).get_submodule(decoder.spec.mlp.norm).weight.float() for at in (writer, host)]
-    exchange = torch.where(gains[1] == 0, 0, gains[0] / gains[1])
-    given = {}
-    for name in (GATE, UP):
-        linear = at_hand(decoder.layers[writer]).get_submodule(name)
-        rows, biases = linear.weight[neurons].float() * exchange, linear.bias
-        matrices[name] = rows, None if biases is None else biases[neurons].clone()
-        given[name] = torch.nn.functional.linear(read[host], rows, None if biases is None else biases[neurons].float())
-    copies = source.mlp.act_fn(given[GATE]) * given[UP]
-    writes = (copies @ matrices[MLP][0]).norm(dim=-1).mean().item()
-    places = uses[host].argsort()[: len(neurons)]
-    return Graft(writer, neurons.tolist(), host, places.tolist(), wrote, writes, matrices) if writes > least else None
+
+    @torch.no_grad()
+    def __init__(self, decoder: Decoder, ids: Tensor):
+        self.decoder, self.norms = decoder, Norms(decoder.num_layers)
+        # By layer: what each neuron writes (root mean square), and of first tokens what the MLP and its down_proj read.
+        self.uses: list[Tensor] = []
+        self.read: list[Tensor] = []
+        self.features: list[Tensor] = []
+        hidden = decoder.embed_tokens(ids[:LOOKED_AT])
+        for layer in range(decoder.num_layers):
+            self.norms.add(layer, hidden)
+            with Watched(decoder.layers[layer]) as seen:
+                hidden = decoder.run(hidden, layer, layer + 1)
+            features = seen.inputs[MLP].float()
+            self.uses.append(features.square().mean((0, 1)).sqrt() * self._lengths(layer))
+            self.read.append(seen.inputs[GATE][:, 0].float())
+            self.features.append(features[:, 0])
+
+    def _matrix(self, layer: int, name: str) -> nn.Module:
+        return at_hand(self.decoder.layers[layer]).get_submodule(name)
+
+    def _lengths(self, layer: int) -> Tensor:
+        """Of what a neuron writes, per unit."""
+        return self._matrix(layer, MLP).weight.float().norm(dim=0)
+
+    @torch.no_grad()
+    def graft(self, removed: Sequence[int]) -> Graft | None:
+        """What has to be carried over so that these layers may go.
+
+        A neuron writes the massive activation if what it writes into first tokens is longer than the median token's state.
+        None where no layer writes one or that layer stays, where no layer before it is kept, and where the neurons, in the
+        layer that is kept, would write less than that length.
+        """
+        writer = self.norms.writer
+        kept = [layer for layer in range(writer or 0) if layer not in removed]
+        if writer not in removed or not kept:
+            return None
+        host, least = kept[-1], self.norms.median[writer + 1]
+        neurons = (self.features[writer].abs().mean(0) * self._lengths(writer) > least).nonzero().flatten()
+        down = self._matrix(writer, MLP).weight[:, neurons].T.float()
+        matrices: dict[str, tuple[Tensor, Tensor | None]] = {MLP: (down, None)}
+        gains = [self._matrix(layer, self.decoder.spec.mlp.norm).weight.float() for layer in (writer, host)]
+        exchange, given = torch.where(gains[1] == 0, 0, gains[0] / gains[1]), {}
+        for name in (GATE, UP):
+            linear = self._matrix(writer, name)
+            rows, biases = linear.weight[neurons].float() * exchange, linear.bias
+            biases = None if biases is None else biases[neurons].float()
+            matrices[name] = rows, biases
+            given[name] = nn.functional.linear(self.read[host], rows, biases)
+        copies = self.decoder.layers[host].mlp.act_fn(given[GATE]) * given[UP]
+        wrote, writes = ((of @ down).norm(dim=-1).mean().item() for of in (self.features[writer][:, neurons], copies))
+        if writes < least:
+            return None
+        places = self.uses[host].argsort()[: len(neurons)]
+        return Graft(writer, neurons.tolist(), host, places.tolist(), wrote, writes, matrices)
+
+
+def find(decoder: Decoder, ids: Tensor, removed: Sequence[int]) -> Graft | None:
+    """`Observed.graft` of one set of layers."""
+    return Observed(decoder, ids).graft(removed)

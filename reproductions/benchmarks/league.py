@@ -5,6 +5,7 @@ every window of layers costs.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -15,7 +16,10 @@ from common.context import Context
 from common.evaluation.perplexity import PROTOCOLS, Protocol, register, spread
 from common.importance import losses_without_windows
 from common.losses import next_token_loss
+from common.progress import track
 from common.selection import window_starts
+from common.watched import MLP
+from papers.refit.graft import Observed
 from reproductions.benchmarks import benchmark
 from reproductions.league import rows
 
@@ -36,9 +40,10 @@ CHOICES = {"[L]": "cosine", rows.LEAST_LEFT_WINDOW: "least_left", rows.LEAST_LOS
 def _windows(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
     """What leaving out every window of the recipe's length costs by the named protocol, and which ones are chosen.
 
-    Each is measured as it is and with the first token's own, dense state put back where the window ends. values: the
-    perplexities (``kept``: with that state) at the windows that CHOICES names and at the cheapest. details: by first layer
-    the mean increase of the loss and its standard error, paired with the dense model's windows; norms at layers' inputs.
+    Each is measured as it is, with the first token's own, dense state put back where the window ends, and with the neurons
+    carried over that write the massive activation, if their layer goes (`papers.refit.graft`). values: the perplexities
+    (``kept``, ``carried``) at the windows that CHOICES names and at the cheapest. details: by first layer the mean increase
+    of the loss and its standard error, paired with the dense model's windows; norms at layers' inputs.
     """
     decoder, count = context.decoder, context.recipe.selection["count"]
     ids = PROTOCOLS[argument].windows(PROTOCOLS[argument], context.tokenizer)[: context.recipe.limit]
@@ -59,6 +64,7 @@ def _windows(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
         name: losses_without_windows(decoder, ids, count, starts, entering=change, **where)
         for name, change in entering.items()
     }
+    trials["carried"] = _carried(context, ids, count, starts)
     chosen = {}
     for name, key in CHOICES.items():
         recipe = replace(context.recipe, selection=rows.selections(count)[name])
@@ -69,6 +75,7 @@ def _windows(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
         if start in trials["plain"]:  # [L] may take an end
             values[key] = math.exp(trials["plain"][start].mean())
             values[f"{key}_kept"] = math.exp(trials["kept"][start].mean())
+            values[f"{key}_carried"] = math.exp(trials["carried"].get(start, trials["plain"][start]).mean())
     if norms.writer is not None:
         values["writer"] = norms.writer
 
@@ -76,6 +83,25 @@ def _windows(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
         more = losses - dense
         return {"more": more.mean().item(), "se": more.std().item() / math.sqrt(len(more))}
 
-    looked = [{"start": start} | {name: increase(of[start]) for name, of in trials.items()} for start in starts]
+    looked = [
+        {"start": start} | {name: increase(of[start]) for name, of in trials.items() if start in of} for start in starts
+    ]
     details = {"rows": looked, "chosen": chosen, "first": norms.first, "median": norms.median}
     return values, {}, details | {"tokens": ids.numel()}, {}
+
+
+def _carried(context: Context, ids: Tensor, count: int, starts: Sequence[int]) -> dict[int, Tensor]:
+    """Losses without the windows that need neurons carried over, with them, by first layer."""
+    decoder, found = context.decoder, {}
+    if MLP not in decoder.spec.writers:
+        return found
+    observed = Observed(decoder, context.windows())
+    for start in track(starts, "windows with neurons carried over", unit="window", shown=context.progress):
+        if (graft := observed.graft(range(start, start + count))) is None:
+            continue
+        host = decoder.layers[graft.host]
+        own = {name: value.clone() for name, value in host.mlp.state_dict().items()}
+        graft.into(host)
+        found |= losses_without_windows(decoder, ids, count, [start], batch_size=context.batch_size)
+        host.mlp.load_state_dict(own)
+    return found

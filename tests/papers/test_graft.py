@@ -1,6 +1,7 @@
 """Neurons that write a massive activation, planted in a tiny model: found, carried over, and as they were where they go."""
 
 import copy
+import json
 
 import pytest
 import torch
@@ -9,12 +10,12 @@ from common import checkpoint
 from common.context import around
 from common.decoder import Decoder
 from common.errors import UserError
+from common.product import main
 from common.surgery import remove_layers
 from papers import refit
+from papers.refit import __main__ as tool
 from papers.refit.graft import find
-
-WRITER, HOST, FIRST = 3, 2, 7  # FIRST: the token that every sample begins with
-PLANTED = (4, 9)
+from tests.massive_model import FIRST, HOST, PLANTED, WRITER, planted
 
 
 @pytest.fixture
@@ -24,27 +25,13 @@ def ids():
     return found
 
 
-@torch.no_grad()
-def planted(model, neurons=PLANTED):
-    """The model, with a channel that the token FIRST alone has and nothing else reads or writes; neurons of one layer read it
-    and write into the first token's state what is long beside all others."""
-    generator, spread = torch.Generator().manual_seed(1), model.model.embed_tokens.weight.std()
-    model.model.embed_tokens.weight[:, 0] = 0.0
-    model.model.embed_tokens.weight[FIRST, 0] = 20 * spread
-    for layer in model.model.layers:
-        for norm in (layer.input_layernorm, layer.post_attention_layernorm):
-            norm.weight.copy_(0.5 + torch.rand(norm.weight.shape, generator=generator))
-        for matrix in (layer.self_attn.o_proj, layer.mlp.down_proj):
-            matrix.weight[0] = 0.0
-        for matrix in (layer.mlp.gate_proj, layer.mlp.up_proj):
-            matrix.weight[:, 0] = 0.0
-    mlp = model.model.layers[WRITER].mlp
-    for place, neuron in enumerate(neurons):
-        for matrix in (mlp.gate_proj, mlp.up_proj):
-            matrix.weight[neuron] = 0.0
-            matrix.weight[neuron, 0] = 5.0 + place
-        mlp.down_proj.weight[1 + place, neuron] = 400.0
-    return model
+def repaired(model, removed, ids, tokenizer=None, method="graft", **options):
+    """The context of a recipe that was carried out on the model."""
+    selection = {"method": "given", "layers": removed}
+    context = around(model, tokenizer, ids, selection=selection, repair={"method": method} | options)
+    context.details["removed"] = removed
+    context.recipe.step("repair").apply(context)
+    return context
 
 
 def norms(model, ids) -> list[float]:
@@ -59,11 +46,7 @@ def test_the_pruned_model_has_its_massive_activation_again(kind, make_tiny, ids,
     model = planted(make_tiny(kind))
     dense, cut = norms(model, ids), copy.deepcopy(model)
     remove_layers(cut, [WRITER])
-    context = around(
-        model, tiny_tokenizer, ids, selection={"method": "given", "layers": [WRITER]}, repair={"method": "graft"}
-    )
-    context.details["removed"] = [WRITER]
-    context.recipe.step("repair").apply(context)
+    context = repaired(model, [WRITER], ids, tiny_tokenizer)
     assert dense[WRITER + 1] > 10 * dense[WRITER] and norms(cut, ids)[WRITER] < 2 * dense[WRITER]
     assert norms(model, ids)[WRITER] > 0.2 * dense[WRITER + 1]
     report = context.details["graft"]
@@ -157,29 +140,45 @@ def test_a_refit_with_a_graft_is_the_refit_of_a_model_that_has_it_towards_the_de
 def test_a_recipe_refits_with_a_graft(make_tiny, ids):
     model = planted(make_tiny("llama"))
     other, removed, options = copy.deepcopy(model), [WRITER], {"following": 1, "ridge": 1e-2}
-    chosen = {
-        "selection": {"method": "given", "layers": removed},
-        "repair": {"method": "refit", "graft": True} | options,
-    }
-    context = around(model, windows=ids, **chosen)
-    context.details["removed"] = removed
-    context.recipe.step("repair").apply(context)
+    context = repaired(model, removed, ids, method="refit", graft=True, **options)
     graft = find(Decoder(other), ids, removed)
     assert context.details["graft"] == graft.report()
     assert context.details["refitted"] == refit.refit(other, ids, removed, graft=graft, **options)
-    again = around(
-        make_tiny("llama"), windows=ids, selection=chosen["selection"], repair=chosen["repair"] | {"one_by_one": True}
-    )
-    again.details["removed"] = removed
     with pytest.raises(UserError, match="one_by_one"):
-        again.recipe.step("repair").apply(again)
+        repaired(make_tiny("llama"), removed, ids, method="refit", graft=True, one_by_one=True)
 
 
 @pytest.mark.parametrize("kind", ["gemma2", "mixtral"])
 def test_architectures_whose_mlp_does_not_write_by_itself_are_refused(kind, make_tiny, ids):
-    context = around(
-        make_tiny(kind), windows=ids, selection={"method": "given", "layers": [2]}, repair={"method": "graft"}
-    )
-    context.details["removed"] = [2]
     with pytest.raises(UserError, match=kind):
-        context.recipe.step("repair").apply(context)
+        repaired(make_tiny(kind), [2], ids)
+
+
+@pytest.mark.parametrize(
+    ("more", "carried"),
+    [
+        (["--layers", "3"], True),
+        (["--layers", "3", "--no-evaluation"], True),
+        (["--layers", "3", "--stream"], True),
+        (["--layers", "3", "--no-graft"], False),
+        (["--layers", "3", "--one-by-one"], False),
+        (["--layers", "4"], False),
+    ],
+)
+def test_the_tool_carries_over_unless_told_otherwise(
+    more, carried, write_checkpoint, make_tiny, tiny_tokenizer, tmp_path
+):
+    """Of a text in which every third token is the one that is known, so that some windows begin with it."""
+    model, text = planted(make_tiny("llama")), tmp_path / "text.txt"
+    [begin] = tiny_tokenizer("q", add_special_tokens=False).input_ids
+    with torch.no_grad():
+        model.model.embed_tokens.weight[[begin, FIRST], 0] = model.model.embed_tokens.weight[[FIRST, begin], 0]
+    text.write_text("q0z" * 1000)
+    source = write_checkpoint(tmp_path / "model", model=model)
+    options = ["--model", str(source), "--text", str(text), "--samples", "8", "--length", "16", "--windows", "8", *more]
+    assert main(tool.METHOD, [*options, "--out", str(tmp_path / "out")]) in (0, 3)
+    report = json.loads((tmp_path / "out" / "pruning.json").read_text())
+    said = [note for note in report["notes"] if "carried over" in note]
+    assert bool(said) == bool(report["facts"].get("graft")) == carried
+    for note in said:
+        assert note.startswith(f"2 neurons of layer {WRITER}") and note in (tmp_path / "out" / "README.md").read_text()

@@ -8,11 +8,14 @@ import pytest
 import torch
 
 from common.context import around
+from common.decoder import Decoder
 from common.evaluation.perplexity import PROTOCOLS
 from common.surgery import remove_layers
 from figures import windows as picture
+from papers.refit.graft import find
 from reproductions import benchmarks, registry, settings, steps  # noqa: F401 - steps: those that recipes name
 from reproductions.league import rows
+from tests.massive_model import FIRST, WRITER, planted
 
 TABLE = registry.get("figure-windows-league")
 STARTS = (1, 2, 3)
@@ -72,6 +75,31 @@ def test_the_first_tokens_state_is_the_dense_models_where_the_window_ends(measur
         assert row["kept"]["more"] == pytest.approx((torch.cat(found) - dense).mean().item(), abs=1e-4)
 
 
+@torch.no_grad()
+def test_neurons_are_carried_over_where_their_layer_goes_and_the_model_stays_as_it_was(make_tiny, ids, monkeypatch):
+    model = planted(make_tiny("llama"))
+    ids[:, 0] = FIRST
+    monkeypatch.setitem(PROTOCOLS, "tiny", SimpleNamespace(windows=lambda protocol, tokenizer: ids))
+    before = copy.deepcopy(model)
+    context = around(model, windows=ids, selection={"method": "observed-window", "count": 2, "cosine": "token"})
+    values, _, details, _ = benchmarks.measure(context, "windows@tiny")
+    assert all(torch.equal(mine, other) for mine, other in zip(model.parameters(), before.parameters(), strict=True))
+    looked, carried = ids[::2], {row["start"]: row["carried"] for row in details["rows"] if "carried" in row}
+    assert set(carried) <= {WRITER - 1, WRITER} and WRITER in carried
+    for start, row in carried.items():
+        pruned = copy.deepcopy(model)
+        removed = [start, start + 1]
+        graft = find(Decoder(pruned), ids, removed)
+        graft.into(pruned.model.layers[graft.host])
+        remove_layers(pruned, removed)
+        more = losses(pruned, looked) - losses(model, looked)
+        assert row["more"] == pytest.approx(more.mean().item(), abs=1e-4)
+    for key in ("least_left", "least_loss", "cheapest"):
+        start = details["chosen"][key]
+        same = math.exp(losses(model, looked).mean() + carried[start]["more"]) if start in carried else values[key]
+        assert values[f"{key}_carried"] == pytest.approx(same, rel=1e-3)
+
+
 def test_rows_are_the_leagues_numbers_of_layers_and_linearpatchs():
     found = {row.sparsity: row for row in TABLE.rows(settings.of_model("smollm2-135m-instruct"))}
     assert list(found) == ["3/30", "5/30", "7/30", "8/30", "9/30"]
@@ -85,6 +113,7 @@ def entry(chosen, writer=None):
         {"start": start, "plain": {"more": 1.0 + start, "se": 0.1}, "kept": {"more": start, "se": 0.2}}
         for start in STARTS
     ]
+    looked[1]["carried"] = {"more": 0.5, "se": 0.1}
     values = {"dense": 20.0} | ({} if writer is None else {"writer": writer})
     record = {"values": values, "details": {"rows": looked, "chosen": chosen}}
     return {"model": "m", "sparsity": "2/6", "records": {"windows@text": record}, "dense": False}
@@ -93,9 +122,10 @@ def entry(chosen, writer=None):
 def test_the_picture_has_both_curves_the_choices_and_the_writer():
     figure = picture.draw([entry({"cosine": 2, "least_left": 1, "least_loss": 1}, writer=3)], "paper")
     axes = figure.axes[0]
-    plain, kept = (bars.lines[0].get_ydata() for bars in axes.containers)
+    plain, kept, carried = (bars.lines[0].get_ydata() for bars in axes.containers)
     assert list(plain) == pytest.approx([20 * math.exp(1 + start) for start in STARTS])
     assert list(kept) == pytest.approx([20 * math.exp(start) for start in STARTS])
+    assert list(carried) == pytest.approx([20 * math.exp(0.5)])
     assert {text.get_text(): text.xy[0] for text in axes.texts} == {"[L]": 2, "least left, least loss": 1}
     assert any("layer 3" in patch.get_label() for patch in axes.patches)
     assert [bool(picture.draw([entry({})], "paper").axes[0].patches)] == [False]
