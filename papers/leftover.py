@@ -9,8 +9,9 @@ its repair: for a run [a, b) of layers with inputs H and dense streams X
 with H = X[a], the map of the stream (Ghosted Layers), or H = what down_proj of layer a - 1 reads (`papers.refit`). It takes
 one pass over the calibration tokens, sums alone, and no repair has to be made. A window is the run of least left; a set is
 the runs, with kept layers between them, whose shares add up to least, found by dynamic programming over all runs. Shares of
-several runs are added as if earlier repairs were exact. NBL (arXiv 2505.21077) ranks single attentions in a like way, by a
-bound on what a linear map in their place leaves.
+several runs are added as if earlier repairs were exact. Of runs that begin with the layer which writes the massive
+activation `carried` says what is left where its neurons are carried over (`papers.refit.graft`). NBL (arXiv 2505.21077)
+ranks single attentions in a like way, by a bound on what a linear map in their place leaves.
 
 Memory: H'H [features, features] for every first layer (with token weights: for every run) and H'(X[b] - X[a]) [features,
 channels] for every run, in float64. What would take more than MOMENT_BYTES is split into several passes, each over fewer
@@ -35,6 +36,7 @@ from common.moments import Regression, check_weights, counted
 from common.recipe import Pruning, Selection, register
 from common.selection import check_count
 from papers import refit
+from papers.refit.graft import Observed
 
 INPUTS = ("stream", "features")
 SHAPES = ("window", "set")
@@ -47,7 +49,8 @@ MOMENT_BYTES = 4 * 2**30
 class LeastLeft(Selection):
     """The window, or the set of layers, of which a repair in closed form leaves least; options: see `leftovers`.
 
-    shape: ``window`` or ``set``.
+    shape: ``window`` or ``set``. carried: runs that begin with the layer which writes the massive activation count as its
+    neurons leave them (`carried`), which a repair with a graft then carries over.
     """
 
     count: int
@@ -56,6 +59,7 @@ class LeastLeft(Selection):
     ridge: float = RIDGE
     weights: str | None = None
     first: bool | None = None
+    carried: bool | None = None
 
     def choose(self, context: Context) -> Sequence[int]:
         decoder, options = context.decoder, {"inputs": self.inputs, "ridge": self.ridge}
@@ -75,12 +79,27 @@ class LeastLeft(Selection):
 
         facts = options | {"calibration": context.recipe.calibration, "longest": longest}
         found = {(a, b): share for a, b, share in context.searched("leftovers", facts, search, bool)}
+        if self.carried:
+            found |= self._carried(context, lengths)
         if self.shape == "window":
             chosen = [min((run for run in found if run[1] - run[0] == self.count), key=found.__getitem__)]
         else:
             chosen = least_set(found, self.count)
         context.details["left"] = [[*run, round(found[run], 6)] for run in chosen]
         return [layer for run in chosen for layer in range(*run)]
+
+    def _carried(self, context: Context, lengths: Sequence[int]) -> dict[Run, float]:
+        if (self.inputs, self.weights, self.first) != ("stream", None, None):
+            raise UserError("carried reads the stream, and every token alike; leave inputs, weights and first out")
+
+        def search() -> list[list]:
+            options = {"ridge": self.ridge, "batch_size": context.batch_size, "progress": context.progress}
+            return [
+                [*run, share] for run, share in carried(context.decoder, context.windows(), lengths, **options).items()
+            ]
+
+        facts = {"calibration": context.recipe.calibration, "ridge": self.ridge, "longest": lengths[-1]}
+        return {(a, b): share for a, b, share in context.searched("leftovers-carried", facts, search, lambda _: True)}
 
 
 @torch.no_grad()
@@ -127,6 +146,32 @@ def leftovers(
             sums.add(crossing)
         found |= sums.left(ridge)
     return found
+
+
+@torch.no_grad()
+def carried(
+    decoder: Decoder,
+    ids: Tensor,
+    lengths: Sequence[int],
+    *,
+    ridge: float = RIDGE,
+    batch_size: int = 8,
+    progress: bool = False,
+) -> dict[Run, float]:
+    """left(a, b) of the runs of these lengths that begin with the layer which writes the massive activation, carried over.
+
+    First tokens then count as made good: they are in |X[b]|^2, but not in what is left, nor in what the map is fitted on.
+    {} where no layer writes one, or the first does. Options: of `leftovers`.
+    """
+    writer = Observed(decoder, ids).norms.writer
+    runs = [(writer, writer + n) for n in sorted(set(lengths)) if writer and 0 < n < decoder.num_layers - writer]
+    if not runs:
+        return {}
+    sums = _Sums(runs, "none")
+    for crossing in crossings(decoder, ids, runs, first=False, batch_size=batch_size, progress=progress):
+        sums.add(crossing)
+        sums.found[crossing.run].target += crossing.after[:, 0].double().square().sum().item()
+    return sums.left(ridge)
 
 
 def least_set(found: Mapping[Run, float], count: int) -> list[Run]:

@@ -11,7 +11,7 @@ from common.errors import UserError
 from common.flags import Flag, option
 from common.product import Job, Method, main
 from common.steps import Window
-from papers.leftover import least_set, leftovers
+from papers.leftover import carried, least_set, leftovers
 from papers.refit.cost import Cost
 from papers.refit.method import LARGE, RIDGE, check_architecture, check_biases
 from papers.refit.steps import Refit
@@ -79,26 +79,32 @@ def apply(job: Job) -> dict:
         removed = _least_left(job) if job.options.choose == "left" else list(window.choose(context))
     job.chosen(removed)
     context.details["removed"] = removed
-    step, norms = Refit(**job.asked(Refit)), job.kept.get("norms")
+    norms = job.kept.get("norms")
     stays = norms is not None and norms.writer not in job.removed
-    graft = not (stays or job.options.no_graft or step.one_by_one)
-    replace(step, graft=graft or None).apply(context)
-    if carried := context.details.get("graft"):
+    replace(Refit(**job.asked(Refit)), graft=True if _grafts(job) and not stays else None).apply(context)
+    if graft := context.details.get("graft"):
         job.notes.append(
-            f"{len(carried['neurons'])} neurons of layer {carried['writer']}, which write the massive activation, were "
-            f"carried over into layer {carried['host']}, in the place of as many that it used least"
+            f"{len(graft['neurons'])} neurons of layer {graft['writer']}, which write the massive activation, were carried "
+            f"over into layer {graft['host']}, in the place of as many that it used least"
         )
     count = len(context.details["refitted"])
     job.notes.append(f"{count} output matrices were refitted in closed form; nothing was added, nothing trained")
     return context.details
 
 
+def _grafts(job: Job) -> bool:
+    """Whether neurons may be carried over."""
+    return not (job.options.no_graft or job.options.one_by_one)
+
+
 def _least_left(job: Job) -> list[int]:
     """The layers, in runs or alone, of which a map of the stream leaves least; runs of a sweep share what they read."""
     if "left" not in job.kept:
-        few = -(-FEW * job.decoder.hidden_size // job.length)
+        few = job.windows[: -(-FEW * job.decoder.hidden_size // job.length)]
         lengths, where = range(1, max(job.counts) + 1), {"batch_size": job.batch_size, "progress": True}
-        job.kept["left"] = leftovers(job.decoder, job.windows[:few], lengths, **where)
+        job.kept["left"] = leftovers(job.decoder, few, lengths, **where)
+        if _grafts(job):
+            job.kept["left"] |= carried(job.decoder, few, lengths, **where)
     return [layer for run in least_set(job.kept["left"], job.count) for layer in range(*run)]
 
 

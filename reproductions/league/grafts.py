@@ -8,6 +8,7 @@ from reproductions.league import rows
 from reproductions.league.answers import ASKED
 from reproductions.league.tables import perplexities
 from reproductions.league.texts import UNREAD
+from reproductions.league.windows import SHARES as EVERY
 from reproductions.registry import Claim, Column, Row, Table
 from reproductions.settings import Subject, recipe
 
@@ -24,21 +25,26 @@ REPAIRS = {
     CARRIED_REFIT: rows.REPAIRS[rows.REFIT_LONG] | {"graft": True},
 }
 NONE, GRAFT, REFIT, BOTH = (rows.name("[L]", repair) for repair in REPAIRS)
+CHOSEN = "set of least left with them (ours)"  # chosen by what is left where the neurons are carried over
 LEFT_NONE, LEFT_REFIT = (rows.name(rows.LEAST_LEFT, repair) for repair in (rows.NONE, rows.REFIT_LONG))
-AFTER = {"[L]": tuple(REPAIRS), rows.LEAST_LEFT: (rows.NONE, rows.REFIT_LONG)}
+CHOSEN_GRAFT, CHOSEN_BOTH = (rows.name(CHOSEN, repair) for repair in (CARRIED, CARRIED_REFIT))
+AFTER = {rows.LEAST_LEFT: (rows.NONE, rows.REFIT_LONG), CHOSEN: (CARRIED, CARRIED_REFIT)}
 AVERAGE = "AVG of tasks"
 
 
 def grafts(subject: Subject, limit: int | None = None) -> list[Row]:
-    """Dense, and by number of layers [L]'s window with the neurons carried over or not, refitted or not, beside the set of
-    least left, which spares their layer."""
+    """Dense, and by number of layers the set of least left, which spares the layer, beside the one that is chosen with the
+    neurons carried over; at the larger numbers [L]'s window, which takes it, with them and without, refitted and not."""
     if subject.printed:
         return []
     model, label, layers = subject.model, subject.label, subject.layers
     found = [Row(model, label, f"0/{layers}", "Dense", recipe(model, subject, limit), dense=True)]
-    for count in subject.counts(*SHARES, standin=rows.STANDIN_COUNTS[2:]):
-        for selection, repairs in AFTER.items():
-            fields = {"selection": rows.selections(count)[selection], "calibration": rows.BUDGET[subject.profile]}
+    larger = subject.counts(*SHARES, standin=rows.STANDIN_COUNTS[2:])
+    for count in subject.counts(*EVERY, standin=rows.STANDIN_COUNTS):
+        chosen = rows.selections(count)
+        chosen[CHOSEN] = chosen[rows.LEAST_LEFT] | {"carried": True}
+        for selection, repairs in (({"[L]": REPAIRS} if count in larger else {}) | AFTER).items():
+            fields = {"selection": chosen[selection], "calibration": rows.BUDGET[subject.profile]}
             for repair in repairs:
                 step = {"repair": REPAIRS[repair]} if REPAIRS[repair] else {}
                 made = recipe(model, subject, limit, **fields, **step)
@@ -57,6 +63,10 @@ def _lower(better: str, worse: str) -> checks.Check:
     return checks.beats(better, worse, column="PPL AVG", lower=True)
 
 
+def _answers(better: str, worse: str) -> checks.Check:
+    return checks.beats(better, worse, column=AVERAGE)
+
+
 GRAFTS = Table(
     target="league-graft",
     paper="league",
@@ -65,17 +75,13 @@ GRAFTS = Table(
     declared=grafts,
     columns=columns,
     claims=(
-        Claim("ours: carried over, they lower the perplexity of the cut", _lower(GRAFT, NONE)),
-        Claim("ours: carried over, they lower that of the refit", _lower(BOTH, REFIT)),
-        Claim("ours: with them [L]'s window is lower than the set of least left, as cuts", _lower(GRAFT, LEFT_NONE)),
-        Claim("ours: the same, refitted", _lower(BOTH, LEFT_REFIT)),
+        Claim("ours: carried over, they lower the perplexity of [L]'s cut", _lower(GRAFT, NONE)),
+        Claim("ours: carried over, they lower that of its refit", _lower(BOTH, REFIT)),
+        Claim("ours: chosen with them, the set of least left is lower, refitted", _lower(CHOSEN_BOTH, LEFT_REFIT)),
+        Claim("ours: carried over, they answer more of the tasks than [L]'s cut", _answers(GRAFT, NONE)),
+        Claim("ours: carried over and refitted, they answer more than its refit", _answers(BOTH, REFIT)),
         Claim(
-            "ours: carried over, they answer more of the tasks than the cut alone",
-            checks.beats(GRAFT, NONE, column=AVERAGE),
-        ),
-        Claim(
-            "ours: carried over and refitted, the same against the refit",
-            checks.beats(BOTH, REFIT, column=AVERAGE),
+            "ours: chosen with them and refitted, more than the set of least left", _answers(CHOSEN_BOTH, LEFT_REFIT)
         ),
     ),
     note="[L]'s window takes the layer that writes the first token's massive activation; the set of least left spares it. "

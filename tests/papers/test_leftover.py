@@ -10,6 +10,7 @@ from common.decoder import Decoder
 from common.errors import UserError
 from common.selection import runs as runs_of
 from papers import leftover, refit
+from tests.massive_model import FIRST, WRITER, planted
 
 
 @pytest.fixture(scope="module")
@@ -140,3 +141,39 @@ def test_refusals(kind, options, message, ids, make_tiny):
         leftover.leftovers(Decoder(make_tiny(kind)), ids, options.pop("lengths", [2]), **options)
     with pytest.raises(UserError, match="no set of 4 layers"):
         leftover.least_set({(1, 2): 0.1, (2, 4): 0.2}, 4)
+
+
+@torch.no_grad()
+def test_with_the_neurons_carried_over_first_tokens_are_made_good(ids, make_tiny):
+    """Runs that begin with their layer: the map is fitted on the other tokens, and what it leaves is a share of all."""
+    model, ids = planted(make_tiny("llama")), ids.clone()
+    ids[:, 0] = FIRST
+    found = leftover.carried(Decoder(model), ids, [1, 2, 7], batch_size=4)
+    x = model(ids, output_hidden_states=True, use_cache=False).hidden_states
+    assert sorted(found) == [(WRITER, WRITER + 1), (WRITER, WRITER + 2)]
+    for (a, b), share in found.items():
+        h, missing = (value[:, 1:].flatten(0, 1).double() for value in (x[a], x[b] - x[a]))
+        penalty = (1e-3 * h.square().sum() / h.shape[1]).sqrt()
+        rows = torch.cat([h, penalty * torch.eye(h.shape[1], dtype=torch.float64)])
+        change = torch.linalg.lstsq(rows, torch.cat([missing, missing.new_zeros(h.shape[1], h.shape[1])])).solution
+        left = (missing - h @ change).square().sum() / x[b].double().square().sum()
+        assert share == pytest.approx(left.item(), rel=2e-3)
+    assert leftover.carried(Decoder(make_tiny("llama")), ids, [1, 2]) == {}
+
+
+def test_a_step_chooses_with_the_neurons_carried_over(ids, make_tiny):
+    ids = ids.clone()
+    ids[:, 0] = FIRST
+    lefts = []
+    for option in ({}, {"carried": True}):
+        model = planted(make_tiny("llama"))
+        decoder = Decoder(model)
+        scores = leftover.leftovers(decoder, ids, [1, 2]) | (leftover.carried(decoder, ids, [1, 2]) if option else {})
+        context = around(model, windows=ids, selection={"method": "least-left", "count": 2, "shape": "set"} | option)
+        carry_out(context)
+        assert runs_of(context.details["removed"]) == leftover.least_set(scores, 2)
+        lefts.append(context.details["left"])
+    assert lefts[0] != lefts[1]
+    context = around(make_tiny("llama"), windows=ids, selection=context.recipe.selection | {"first": False})
+    with pytest.raises(UserError, match="leave inputs, weights and first out"):
+        carry_out(context)
