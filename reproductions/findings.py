@@ -86,6 +86,16 @@ OURS = (
         "league-texts",
         ("the cut alone answers",),
     ),
+    Finding(
+        "The neurons that write the massive activation, carried over, lower the perplexity of a cut that takes their layer",
+        "league-graft",
+        ("lower the perplexity of [L]'s cut",),
+    ),
+    Finding(
+        "The refit is lower after the layers chosen with them than after those chosen without",
+        "league-graft",
+        ("chosen with them, the set of least left",),
+    ),
     Finding("Merging by Eq. 1 keeps more than leaving the layers out", "table2-laco", (f"Eq. 1 {laco.WORTH}",)),
     Finding("Merging as the official code does keeps more", "table2-laco", (f"the code's merge {laco.WORTH}",)),
     Finding(

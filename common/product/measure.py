@@ -72,8 +72,8 @@ def massive_activation(job: Job) -> str:
     layer, first, median = norms.writer, norms.first, norms.median
     return (
         f"layer {layer}, which goes, writes the first token's massive activation (its norm: {first[layer]:,.0f} before it, "
-        f"{first[layer + 1]:,.0f} after it, the median token's {median[layer + 1]:,.0f}); a choice that keeps the layer may "
-        "cost far less"
+        f"{first[layer + 1]:,.0f} after it, the median token's {median[layer + 1]:,.0f}); unrepaired, a "
+        "cut that takes it may cost far more than one that does not"
     )
 
 

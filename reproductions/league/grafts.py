@@ -12,23 +12,13 @@ from reproductions.league.windows import SHARES as EVERY
 from reproductions.registry import Claim, Column, Row, Table
 from reproductions.settings import Subject, recipe
 
-SHARES = (
-    (8, 30),
-    rows.SHARES[-1],
-)  # LinearPatch's number of layers, and the league's largest: [L] takes that layer at both
-CARRIED = "neurons carried over (ours)"
-CARRIED_REFIT = "neurons carried over, refitted, 3 layers, ridge from held-out text (ours)"
-REPAIRS = {
-    rows.NONE: None,
-    CARRIED: {"method": "graft"},
-    rows.REFIT_LONG: rows.REPAIRS[rows.REFIT_LONG],
-    CARRIED_REFIT: rows.REPAIRS[rows.REFIT_LONG] | {"graft": True},
-}
-NONE, GRAFT, REFIT, BOTH = (rows.name("[L]", repair) for repair in REPAIRS)
-CHOSEN = "set of least left with them (ours)"  # chosen by what is left where the neurons are carried over
-LEFT_NONE, LEFT_REFIT = (rows.name(rows.LEAST_LEFT, repair) for repair in (rows.NONE, rows.REFIT_LONG))
-CHOSEN_GRAFT, CHOSEN_BOTH = (rows.name(CHOSEN, repair) for repair in (CARRIED, CARRIED_REFIT))
-AFTER = {rows.LEAST_LEFT: (rows.NONE, rows.REFIT_LONG), CHOSEN: (CARRIED, CARRIED_REFIT)}
+# LinearPatch's number of layers, and the league's largest: [L] takes that layer at both.
+SHARES = ((8, 30), rows.SHARES[-1])
+BEFORE = {rows.NONE: None, rows.REFIT_LONG: rows.REPAIRS[rows.REFIT_LONG]}
+NONE, REFIT = (rows.name("[L]", repair) for repair in BEFORE)
+GRAFT, BOTH = (rows.name("[L]", repair) for repair in rows.GRAFTS)
+LEFT_REFIT = rows.name(rows.LEAST_LEFT, rows.REFIT_LONG)
+CHOSEN_BOTH = rows.name(rows.WITH_THEM, rows.CARRIED_REFIT)
 AVERAGE = "AVG of tasks"
 
 
@@ -41,13 +31,14 @@ def grafts(subject: Subject, limit: int | None = None) -> list[Row]:
     found = [Row(model, label, f"0/{layers}", "Dense", recipe(model, subject, limit), dense=True)]
     larger = subject.counts(*SHARES, standin=rows.STANDIN_COUNTS[2:])
     for count in subject.counts(*EVERY, standin=rows.STANDIN_COUNTS):
-        chosen = rows.selections(count)
-        chosen[CHOSEN] = chosen[rows.LEAST_LEFT] | {"carried": True}
-        for selection, repairs in (({"[L]": REPAIRS} if count in larger else {}) | AFTER).items():
+        after = {rows.LEAST_LEFT: BEFORE, rows.WITH_THEM: rows.GRAFTS}
+        if count in larger:
+            after = {"[L]": BEFORE | rows.GRAFTS} | after
+        chosen = rows.selections(count) | {rows.WITH_THEM: rows.with_them(count)}
+        for selection, repairs in after.items():
             fields = {"selection": chosen[selection], "calibration": rows.BUDGET[subject.profile]}
-            for repair in repairs:
-                step = {"repair": REPAIRS[repair]} if REPAIRS[repair] else {}
-                made = recipe(model, subject, limit, **fields, **step)
+            for repair, step in repairs.items():
+                made = recipe(model, subject, limit, **fields, **({"repair": step} if step else {}))
                 found.append(Row(model, label, f"{count}/{layers}", rows.name(selection, repair), made))
     return found
 

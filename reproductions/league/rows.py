@@ -49,10 +49,15 @@ REPAIRS: dict[str, dict | None] = {
 }
 # Those that go into the weights; what makes them better than no repair shows in plain checkpoints.
 RIVALS = tuple(name for name in REPAIRS if "(ours)" not in name and name != NONE)
-OURS = (REFIT_LONG, REFIT, ATTENTION, SHARED)
+# Where the layer goes that writes the massive activation, its neurons are carried over; after [L] in `league-graft`.
+CARRIED = "neurons carried over (ours)"
+CARRIED_REFIT = "neurons carried over, refitted, 3 layers, ridge from held-out text (ours)"
+GRAFTS = {CARRIED: {"method": "graft"}, CARRIED_REFIT: REPAIRS[REFIT_LONG] | {"graft": True}}
+OURS = (CARRIED_REFIT, REFIT_LONG, REFIT, ATTENTION, SHARED)
 
 LEAST_LEFT, LEAST_LEFT_WINDOW = "set of least left (ours)", "window of least left (ours)"
 LEAST_LOSS = "window of least loss (ours)"
+WITH_THEM = "set of least left with them (ours)"  # with the neurons that are carried over
 ONE_BY_ONE = "one by one, refitted after each (ours)"
 TRAINED_PATCH, TRAINED_LAYER = "LinearPatch +FT (trained)", "LLM-Streamline(layer) +FT (trained)"
 HALVES = "twice as many halves of layers"  # in the place of a repair's name
@@ -86,6 +91,11 @@ def selections(count: int) -> dict[str, dict]:
         LEAST_LEFT: left | {"shape": "set"},
         LEAST_LOSS: {"method": "window-loss", "count": count, "samples": TRIED},
     }
+
+
+def with_them(count: int) -> dict:
+    """The selection WITH_THEM."""
+    return selections(count)[LEAST_LEFT] | {"carried": True}
 
 
 def name(selection: str, repair: str) -> str:
@@ -138,6 +148,8 @@ def _fields(subject: Subject, count: int) -> Iterator[tuple[str, dict]]:
         for repair in AFTER_LEAST_LOSS if selection == LEAST_LOSS else REPAIRS:
             step = REPAIRS[repair]
             yield name(selection, repair), {"selection": chosen} | ({"repair": step} if step else {}) | calibration
+    for repair, step in GRAFTS.items():
+        yield name(WITH_THEM, repair), {"selection": with_them(count), "repair": step} | calibration
     for selection, chosen in halves(count, BUDGET[subject.profile]).items():
         yield name(selection, HALVES), {"selection": chosen} | calibration
     yield from others(count, subject.layers, subject.profile).items()

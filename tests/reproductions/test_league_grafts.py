@@ -1,0 +1,36 @@
+"""The neurons carried over: rows differ in that alone, and the league has those that are chosen with them."""
+
+from reproductions import registry, settings
+from reproductions.league import grafts, rows
+
+SMOLLM = settings.of_model("smollm2-135m-instruct")
+TABLE = registry.get("league-graft")
+
+
+def test_rows_differ_in_what_is_carried_over():
+    found = {(row.sparsity, row.method): row.recipe for row in TABLE.rows(SMOLLM)}
+    for sparsity in ("8/30", "9/30"):
+        none, refit, graft, both = (
+            found[sparsity, method] for method in (grafts.NONE, grafts.REFIT, grafts.GRAFT, grafts.BOTH)
+        )
+        assert (
+            none.repair is None
+            and graft.repair == {"method": "graft"}
+            and both.repair == refit.repair | {"graft": True}
+        )
+        assert none.selection == refit.selection == graft.selection == both.selection
+        assert len({each.hash for each in (none, refit, graft, both)}) == 4
+    for sparsity in ("3/30", "5/30", "7/30", "8/30", "9/30"):
+        left, chosen = (found[sparsity, method] for method in (grafts.LEFT_REFIT, grafts.CHOSEN_BOTH))
+        assert chosen.selection == left.selection | {"carried": True}
+        assert chosen.repair == left.repair | {"graft": True} and chosen.calibration == left.calibration
+    assert {method for sparsity, method in found if sparsity == "7/30"}.isdisjoint({grafts.NONE, grafts.GRAFT})
+    assert TABLE.rows(settings.PAPER) == []
+
+
+def test_the_league_has_the_rows_of_its_own_numbers_of_layers():
+    for subject in (SMOLLM, settings.STANDIN):
+        league = {(row.sparsity, row.method): row.recipe.hash for row in registry.get("league").rows(subject)}
+        for row in TABLE.rows(subject):
+            if row.method.startswith(rows.WITH_THEM) and not row.sparsity.startswith("8/30"):
+                assert league[row.sparsity, row.method] == row.recipe.hash
