@@ -16,7 +16,7 @@ from reproductions import audit, declare, judge, registry, reported, settings, s
 from reproductions.audit.engine import SLIP
 from reproductions.columns import QUESTIONS
 from reproductions.laco import claims as laco
-from reproductions.league import answers, standings, texts, windows
+from reproductions.league import answers, grafts, standings, texts, windows
 from reproductions.league import rows as league
 
 SHOWN = ("smollm2-135m-instruct", "standin")
@@ -276,20 +276,37 @@ def _massive(store: Store) -> str:
     for subject in map(settings.of_model, settings.PUBLISHED_MODELS):
         for entry in show.entries(windows.WINDOWS, store, subject, windows.WINDOWS.rows(subject)):
             record = next((one for name, one in entry["records"].items() if name.startswith("windows@")), None)
-            if record is None or not {"writer", "cosine"} <= record["values"].keys():
+            if record is None or not {"writer", "cosine_carried"} <= record["values"].keys():
                 continue
             found, start = record["values"], record["details"]["chosen"]["cosine"]
             if start <= found["writer"] < start + int(entry["sparsity"].partition("/")[0]):
                 told.setdefault((HEADS[subject.name], int(found["writer"])), []).append(
                     f"{found['cosine']:.0f} with {entry['sparsity']} gone, {found['cosine_kept']:.0f} with that token's own "
-                    f"state put back where the window ends (the window of least left: {found['least_left']:.0f})"
+                    f"state put back where the window ends, {found['cosine_carried']:.0f} with the layer's neurons that "
+                    "write it carried over into the last layer before the cut"
                 )
     if not told:
         return ""
     each = "; ".join(f"on {model} it is layer {layer}: {', '.join(found)}" for (model, layer), found in told.items())
     return (
-        "**A cosine does not see that a window takes the layer which writes the first token's massive activation** "
-        f"(`figure-windows-league`, [more](docs/league.md#which-layers-to-take)). Perplexity without [L]'s window, {each}."
+        "**A cosine does not see that a window takes the layer which writes the first token's massive activation, and a few "
+        "neurons bring it back** (`figure-windows-league`, [more](docs/league.md#neurons-carried-over)). Perplexity without "
+        f"[L]'s window, {each}.{_refitted_with_them(store)}"
+    )
+
+
+def _refitted_with_them(store: Store) -> str:
+    """By `league-graft`: what the refit gains by the neurons, after the layers chosen with them against those without."""
+    told = []
+    for subject in map(settings.of_model, settings.PUBLISHED_MODELS):
+        found = {(e["sparsity"], e["method"]): e for e in standings.entries(store, subject, "league-graft")}
+        for (sparsity, method), entry in found.items():
+            without = found.get((sparsity, grafts.LEFT_REFIT))
+            if method == grafts.CHOSEN_BOTH and without is not None:
+                told.append(f"{standings.ratio(entry, without)} with {sparsity} gone")
+    return (
+        f" Refitted, layers chosen with them against layers chosen without (`league-graft`): {', '.join(told)}."
+        * bool(told)
     )
 
 

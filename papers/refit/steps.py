@@ -25,14 +25,24 @@ def grafted(context: Context, windows: Tensor) -> Graft | None:
 @register("graft")
 @dataclass(frozen=True)
 class Grafted(Repair):
-    """Removes the layers and leaves the cut as it is, but for the neurons that are carried over (`papers.refit.graft`)."""
+    """Carries the neurons over (`papers.refit.graft`) and removes the layers.
+
+    then: how the cut is repaired, by what the model with the neurons in their new place shows; None: it is left as it is. A
+    refit has an option for it, and keeps to the stream of the dense model.
+    """
+
+    then: Repair | None = None
 
     def apply(self, context: Context) -> None:
         check_architecture(context.decoder.architecture)
         found = grafted(context, context.windows())
         if found is not None:
             found.into(context.decoder.layers[found.host])
-        remove_layers(context.model, context.removed)
+            context = replace(context, keep=False)  # what is kept is of the dense model
+        if self.then is None:
+            remove_layers(context.model, context.removed)
+        else:
+            self.then.apply(context)
 
 
 @register("refit")

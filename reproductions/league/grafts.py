@@ -14,6 +14,9 @@ from reproductions.settings import Subject, recipe
 
 # LinearPatch's number of layers, and the league's largest: [L] takes that layer at both.
 SHARES = ((8, 30), rows.SHARES[-1])
+# The rivals, too: each as it is, and by what the model shows that has the neurons in their new place.
+RIVALS = (rows.PATCHED, rows.REPLACEME, rows.GHOSTED)
+THEN = "neurons carried over, {} (ours)"
 BEFORE = {rows.NONE: None, rows.REFIT_LONG: rows.REPAIRS[rows.REFIT_LONG]}
 NONE, REFIT = (rows.name("[L]", repair) for repair in BEFORE)
 GRAFT, BOTH = (rows.name("[L]", repair) for repair in rows.GRAFTS)
@@ -24,7 +27,8 @@ AVERAGE = "AVG of tasks"
 
 def grafts(subject: Subject, limit: int | None = None) -> list[Row]:
     """Dense, and by number of layers the set of least left, which spares the layer, beside the one that is chosen with the
-    neurons carried over; at the larger numbers [L]'s window, which takes it, with them and without, refitted and not."""
+    neurons carried over; at the larger numbers [L]'s window, which takes it, with them and without: repaired by nothing, the
+    refit, and rivals."""
     if subject.printed:
         return []
     model, label, layers = subject.model, subject.label, subject.layers
@@ -33,7 +37,9 @@ def grafts(subject: Subject, limit: int | None = None) -> list[Row]:
     for count in subject.counts(*EVERY, standin=rows.STANDIN_COUNTS):
         after = {rows.LEAST_LEFT: BEFORE, rows.WITH_THEM: rows.GRAFTS}
         if count in larger:
-            after = {"[L]": BEFORE | rows.GRAFTS} | after
+            own = {rival: rows.REPAIRS[rival] for rival in RIVALS}
+            carried = {THEN.format(rival): {"method": "graft", "then": step} for rival, step in own.items()}
+            after = {"[L]": BEFORE | rows.GRAFTS | own | carried} | after
         chosen = rows.selections(count) | {rows.WITH_THEM: rows.with_them(count)}
         for selection, repairs in after.items():
             fields = {"selection": chosen[selection], "calibration": rows.BUDGET[subject.profile]}
@@ -68,6 +74,10 @@ GRAFTS = Table(
     claims=(
         Claim("ours: carried over, they lower the perplexity of [L]'s cut", _lower(GRAFT, NONE)),
         Claim("ours: carried over, they lower that of its refit", _lower(BOTH, REFIT)),
+        Claim(
+            "ours: carried over, they lower that of every rival",
+            checks.every(*(_lower(rows.name("[L]", THEN.format(rival)), rows.name("[L]", rival)) for rival in RIVALS)),
+        ),
         Claim("ours: chosen with them, the set of least left is lower, refitted", _lower(CHOSEN_BOTH, LEFT_REFIT)),
         Claim("ours: carried over, they answer more of the tasks than [L]'s cut", _answers(GRAFT, NONE)),
         Claim("ours: carried over and refitted, they answer more than its refit", _answers(BOTH, REFIT)),

@@ -13,6 +13,7 @@ from common.errors import UserError
 from common.product import main
 from common.surgery import remove_layers
 from papers import refit
+from papers.linearpatch import steps  # noqa: F401 - registers its repair
 from papers.refit import __main__ as tool
 from papers.refit.graft import find
 from tests.massive_model import FIRST, HOST, PLANTED, WRITER, planted
@@ -146,6 +147,20 @@ def test_a_recipe_refits_with_a_graft(make_tiny, ids):
     assert context.details["refitted"] == refit.refit(other, ids, removed, graft=graft, **options)
     with pytest.raises(UserError, match="one_by_one"):
         repaired(make_tiny("llama"), removed, ids, method="refit", graft=True, one_by_one=True)
+
+
+def test_another_repair_follows_by_what_the_model_with_the_neurons_shows(make_tiny, ids):
+    """As if it had come with them: A by the magnitudes of that model, not by those of the dense one."""
+    patch = {"method": "linearpatch", "kind": "hadamard", "estimator": "ratio-of-means"}
+    model = planted(make_tiny("llama"))
+    other, removed = copy.deepcopy(model), [WRITER, WRITER + 1]
+    find(Decoder(other), ids, removed).into(other.model.layers[HOST])
+    plain = repaired(other, removed, ids, **patch)
+    context = repaired(model, removed, ids, then=patch)
+    assert context.details["graft"]["host"] == HOST and "graft" not in plain.details
+    with torch.no_grad():
+        assert torch.equal(model(ids, use_cache=False).logits, other(ids, use_cache=False).logits)
+    assert context.recipe.repair == {"method": "graft", "then": plain.recipe.repair}
 
 
 @pytest.mark.parametrize("kind", ["gemma2", "mixtral"])

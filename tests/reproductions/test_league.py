@@ -31,7 +31,9 @@ def test_every_repair_stands_after_every_selection_at_every_number_on_one_budget
         own = rows.name(rows.SLICES, rows.PRUNER), rows.name("SLEB", rows.NONE), "Dense"
         budgets = {str(row.recipe.calibration) for row in found if row.method not in own}
         assert len(budgets) == 1
-        assert len({row.recipe.hash for row in found}) == len(found) == 1 + 4 * (6 * len(rows.REPAIRS) + 5 + 4 + 4 + 3 + 2)
+        assert (
+            len({row.recipe.hash for row in found}) == len(found) == 1 + 4 * (6 * len(rows.REPAIRS) + 5 + 4 + 4 + 3 + 2)
+        )
     assert TABLE.rows("paper") == []
 
 
