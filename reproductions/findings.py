@@ -312,17 +312,22 @@ def _refitted_with_them(store: Store) -> str:
 
 def _from_both(store: Store) -> str:
     """By `league-texts`: what the refit from plain text and questions in turn answers of tasks that it did not read."""
-    from figures.answers import alone, difference
+    from figures.answers import difference
 
+    cuts = {
+        texts.BOTH: (texts.NONE, ""),
+        texts.LEFT_BOTH: (texts.LEFT_NONE, " after the set of least left"),
+        texts.TOOLS: (texts.CARRIED, " after that with neurons carried over"),
+    }
     told = []
     for subject in map(settings.of_model, settings.PUBLISHED_MODELS):
         entries = show.entries(texts.TEXTS, store, subject, texts.TEXTS.rows(subject))
-        for entry in entries:
-            none = alone(entry, entries)
-            if entry["method"] in (texts.BOTH, texts.TOOLS) and texts.AVERAGE in entry["scores"]:
-                change = _change(difference(entry, none, texts.AVERAGE), 1)
-                after = " after the set of least left" if entry["method"] == texts.TOOLS else ""
-                told.append(f"{change} with {entry['sparsity']} gone{after}")
+        found = {(e["sparsity"], e["method"]): e for e in entries if texts.AVERAGE in e["scores"]}
+        for (sparsity, method), entry in found.items():
+            cut, after = cuts.get(method, ("", ""))
+            if (sparsity, cut) in found:
+                change = _change(difference(entry, found[sparsity, cut], texts.AVERAGE), 1)
+                told.append(f"{change} with {sparsity} gone{after}")
     if not told:
         return ""
     return (

@@ -18,7 +18,7 @@ def test_rows_differ_in_what_the_repair_reads():
         for row in every
         if texts.TASK_TEXT not in str(row.recipe.calibration)
     }
-    assert own.items() <= league.items() and len(own) == 6
+    assert own.items() <= league.items() and len(own) == 7
     for sparsity in ("7/30", "9/30"):
         plain, *others = (
             next(row.recipe for row in every if (row.sparsity, row.method) == (sparsity, method))
@@ -29,10 +29,14 @@ def test_rows_differ_in_what_the_repair_reads():
             assert other.repair == plain.repair and other.calibration == plain.calibration | {"corpus": corpus}
             assert other.selection == plain.selection | {"calibration": plain.calibration}
     largest = {row.method: row for row in every if row.sparsity == "9/30"}
-    none, tools, both = (largest[name] for name in (texts.LEFT_NONE, texts.TOOLS, texts.BOTH))
-    assert none.recipe.selection == tools.recipe.selection and tools.recipe.selection["shape"] == "set"
-    assert (tools.recipe.repair, tools.recipe.calibration) == (both.recipe.repair, both.recipe.calibration)
-    assert len(largest) == len({row.recipe.hash for row in largest.values()}) == 6
+    none, left, both = (largest[name] for name in (texts.LEFT_NONE, texts.LEFT_BOTH, texts.BOTH))
+    assert none.recipe.selection == left.recipe.selection and left.recipe.selection["shape"] == "set"
+    assert (left.recipe.repair, left.recipe.calibration) == (both.recipe.repair, both.recipe.calibration)
+    carried, tools = largest[texts.CARRIED], largest[texts.TOOLS]
+    assert carried.recipe.selection == tools.recipe.selection == left.recipe.selection | {"carried": True}
+    assert tools.recipe.repair == left.recipe.repair | {"graft": True}
+    assert tools.recipe.calibration == left.recipe.calibration and carried.recipe.calibration == none.recipe.calibration
+    assert len(largest) == len({row.recipe.hash for row in largest.values()}) == 8
     assert registry.get("league-texts").rows(settings.PAPER) == []
 
 
