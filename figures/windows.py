@@ -34,10 +34,18 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
         axes.set_visible(False)
     for axes, (entry, record) in zip(grid.flat, found, strict=False):
         _panel(axes, entry, record)
+    highest = [
+        values["dense"]
+        * math.exp(min(max(row["plain"]["more"] + Z * row["plain"]["se"] for row in rows), math.log(MOST)))
+        for values, rows in ((record["values"], record["details"]["rows"]) for _, record in found)
+    ]
+    grid[0, 0].set_ylim(0.85 * min(record["values"]["dense"] for _, record in found), 1.05 * max(highest))
     for row in grid:
         row[0].set_ylabel("perplexity without the window")
+    for axes in grid.flat[: len(found)]:
+        round_ticks(axes)
     handles, labels = grid[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=8)
     above(figure, removed(entries))
     return figure
 
@@ -66,7 +74,8 @@ def _panel(axes: plt.Axes, entry: dict, record: dict) -> None:
         up = [math.exp(v + e) - m for m, v, e in zip(middle, logs, errors, strict=True)]
         axes.errorbar(starts, middle, yerr=[down, up], fmt=look, color=colour, ms=3, lw=1, elinewidth=0.8, label=label)
         beyond = [start for start, value in zip(starts, middle, strict=True) if math.isnan(value)]
-        axes.plot(beyond, [top] * len(beyond), "^", color=colour, ms=4, clip_on=False)
+        if beyond:  # nothing, unclipped, would stand where the axis has no place
+            axes.plot(beyond, [top] * len(beyond), "^", color=colour, ms=4, clip_on=False)
     starts = [row["start"] for row in details["rows"]]
     marks: dict[int, list[str]] = {}
     for key, label in CHOICES.items():
@@ -82,10 +91,6 @@ def _panel(axes: plt.Axes, entry: dict, record: dict) -> None:
         )  # fmt: skip
     axes.axhline(values["dense"], color="black", ls=":", lw=1)
     axes.set_yscale("log")
-    axes.set_ylim(
-        0.85 * values["dense"], None if max(row["plain"]["more"] for row in details["rows"]) < math.log(MOST) else top
-    )
-    round_ticks(axes)
     axes.set_title(f"{entry['sparsity']} removed", fontsize=9)
     axes.set_xlabel(f"first of the {count} layers left out")
     axes.xaxis.get_major_locator().set_params(integer=True)

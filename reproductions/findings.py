@@ -87,14 +87,9 @@ OURS = (
         ("the cut alone answers",),
     ),
     Finding(
-        "The neurons that write the massive activation, carried over, lower the perplexity of a cut that takes their layer",
+        "Where the layer goes that writes the massive activation, its neurons, carried over, lower every repair's perplexity",
         "league-graft",
-        ("lower the perplexity of [L]'s cut",),
-    ),
-    Finding(
-        "The refit is lower after the layers chosen with them than after those chosen without",
-        "league-graft",
-        ("chosen with them, the set of least left",),
+        ("carried over, they lower the perplexity",),
     ),
     Finding("Merging by Eq. 1 keeps more than leaving the layers out", "table2-laco", (f"Eq. 1 {laco.WORTH}",)),
     Finding("Merging as the official code does keeps more", "table2-laco", (f"the code's merge {laco.WORTH}",)),
@@ -235,7 +230,9 @@ def _league(store: Store) -> str:
     return (
         "**A refit in closed form** ([league](docs/league.md)): the output matrices before the cut and of the three layers "
         "after it, refitted on what the repaired model feeds them. Average perplexity on SmolLM2-135M-Instruct as a share of "
-        f"the best rival's without training, by layers removed: {'; '.join(told)}." + repeated * bool(drawn)
+        f"the best rival's without training, each as published, by layers removed: {'; '.join(told)}."
+        + repeated
+        * bool(drawn)
     )
 
 
@@ -296,17 +293,23 @@ def _massive(store: Store) -> str:
 
 
 def _refitted_with_them(store: Store) -> str:
-    """By `league-graft`: what the refit gains by the neurons, after the layers chosen with them against those without."""
-    told = []
+    """By `league-graft`: the refit after the layers chosen with the neurons, against the refit after those chosen without and
+    the best rival that is given them, too."""
+    told: dict[str, list[str]] = {}
+    rival = league.name("[L]", grafts.THEN.format(league.GHOSTED))
+    others = {grafts.LEFT_REFIT: "after layers chosen without", rival: f"{league.GHOSTED} with them after [L]"}
     for subject in map(settings.of_model, settings.PUBLISHED_MODELS):
         found = {(e["sparsity"], e["method"]): e for e in standings.entries(store, subject, "league-graft")}
         for (sparsity, method), entry in found.items():
-            without = found.get((sparsity, grafts.LEFT_REFIT))
-            if method == grafts.CHOSEN_BOTH and without is not None:
-                told.append(f"{standings.ratio(entry, without)} with {sparsity} gone")
+            for other, words in others.items() if method == grafts.CHOSEN_BOTH else ():
+                one = found.get((sparsity, other))
+                if one is not None and one["scores"] != entry["scores"]:  # not of the same layers
+                    told.setdefault(words, []).append(f"{standings.ratio(entry, one)} with {sparsity} gone")
+    said = "; ".join(f"of {words}: {', '.join(ratios)}" for words, ratios in told.items())
     return (
-        f" Refitted, layers chosen with them against layers chosen without (`league-graft`): {', '.join(told)}."
-        * bool(told)
+        f" The refit with them (`league-graft`), as a share of its perplexity {said.removeprefix('of ')}."
+        if said
+        else ""
     )
 
 
