@@ -51,9 +51,8 @@ class Graft:
         """Overwrite the places of the host, in place."""
         for name, (rows, biases) in self.matrices.items():
             linear = at_hand(layer).get_submodule(name)
-            (linear.weight.T if name == MLP else linear.weight)[self.places] = rows.to(
-                linear.weight
-            )  # a view, also of columns
+            weight = linear.weight.T if name == MLP else linear.weight  # a view
+            weight[self.places] = rows.to(weight)
             if biases is not None:
                 linear.bias[self.places] = biases.to(linear.bias)
 
