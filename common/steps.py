@@ -111,10 +111,8 @@ class WindowLoss(Selection):
         starts = selection.window_starts(decoder.num_layers, self.count, exclude_ends=True)
 
         def search() -> list[list]:
-            ids, where = (
-                context.windows()[: self.samples],
-                {"batch_size": context.batch_size, "progress": context.progress},
-            )
+            ids = context.windows()[: self.samples]
+            where = {"batch_size": context.batch_size, "progress": context.progress}
             losses = importance.losses_without_windows(decoder, ids, self.count, starts, **where)
             return [[start, each.mean().item()] for start, each in losses.items()]
 

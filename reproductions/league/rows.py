@@ -51,7 +51,7 @@ REPAIRS: dict[str, dict | None] = {
 RIVALS = tuple(name for name in REPAIRS if "(ours)" not in name and name != NONE)
 # Where the layer goes that writes the massive activation, its neurons are carried over; after [L] in `league-graft`.
 CARRIED = "neurons carried over (ours)"
-CARRIED_REFIT = "neurons carried over, refitted, 3 layers, ridge from held-out text (ours)"
+CARRIED_REFIT = f"neurons carried over, {REFIT_LONG}"
 GRAFTS = {CARRIED: {"method": "graft"}, CARRIED_REFIT: REPAIRS[REFIT_LONG] | {"graft": True}}
 OURS = (CARRIED_REFIT, REFIT_LONG, REFIT, ATTENTION, SHARED)
 
