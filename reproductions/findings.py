@@ -107,9 +107,14 @@ def screen(store: Store) -> str:
     built = {target: _built(store, target) for target in {one.target for one in (*papers, *OURS)}}
     groups = {declare.title_of(paper): found for paper, found in ABSTRACTS.items()}
     for title, found in (groups | {"Not in the papers": OURS}).items():
-        lines.append(_line([f"**{title}**", *([""] * (len(head) - 1))]))
-        lines += [_line(row(one, built[one.target])) for one in found]
-    told = [LEGEND, *(chance(name, built, papers) for name in SHOWN), measured_in()]
+        rows = [row(one, built[one.target]) for one in found]
+        lines += map(_line, [[f"**{title}**", *(f"**{cell}**" for cell in tally(rows)), ""], *rows])
+    told = [
+        "In bold: how many lines of a group have which verdict.",
+        LEGEND,
+        *(chance(name, built, papers) for name in SHOWN),
+        measured_in(),
+    ]
     return "\n".join([*lines, "", " ".join(filter(None, told)), "", *(f"- {text}" for text in ours(store))])
 
 
@@ -187,6 +192,18 @@ def row(finding: Finding, content: dict) -> list[str]:
     return _judged(finding.sentence, _claims(finding, content), finding.target)
 
 
+def tally(rows: Sequence[Sequence[str]]) -> list[str]:
+    """On every side: how many of these lines hold, fail, or are within noise; what is not judged there is left out."""
+    sides = list(zip(*rows))[1:-1]
+    counts = [
+        {words: sum(cell.startswith(verdict) for cell in side) for verdict, words in _SAID.items()} for side in sides
+    ]
+    return [", ".join(f"{number} {words}" for words, number in found.items() if number) or "·" for found in counts]
+
+
+_SAID = {judge.HOLDS: "held", judge.FAILS: "failed", judge.NOISE: "within noise"}
+
+
 def _judged(text: str, claims: Sequence[dict], target: str, untested: str = "·") -> list[str]:
     holding, compared = (sum(claim["reported_counts"][place] for claim in claims) for place in (0, 1))
     held = judge.HOLDS if all(claim["reported"] for claim in claims) else judge.FAILS
@@ -245,19 +262,16 @@ def _answers(store: Store) -> str:
         changes = against_none(show.entries(answers.ANSWERS, store, subject, answers.ANSWERS.rows(subject)))
         name = league.name("[L]", league.REFIT_LONG)
         sparsity = next((sparsity for sparsity, method in changes if method == name), None)
-        found, other = (changes.get((sparsity, name + ending), {}) for ending in ("", answers.FROM_TASK))
+        found = changes.get((sparsity, name), {})
         text, task = answers.TEXTS[subject.profile][0], answers.ASKED[subject.profile][0]
-        wanted = [text, *(ending.format(task) for ending in (answers.RIGHT, answers.WRONG)), answers.AVERAGE]
-        if not all(column in found for column in wanted) or answers.AVERAGE not in other:
+        endings = [ending.format(task) for ending in (answers.RIGHT, answers.WRONG)]
+        if not all(column in found for column in (text, *endings)):
             continue
-        right, wrong = (_change(found[column], 0, sign=-1) for column in wanted[1:3])
-        answered, elsewhere = (_change(one[answers.AVERAGE], 1) for one in (found, other))
+        right, wrong = (_change(found[column], 0, sign=-1) for column in endings)
         told.append(
             f"on {HEADS[subject.name]} with {sparsity} gone the refit takes {_change(found[text], 1, sign=-1)} % off "
             f"{text}'s perplexity, {right} nats per 1,000 characters off the loss of HellaSwag's right endings and {wrong} "
-            "off that of the wrong ones. A repair learns the text that it is calibrated on: of "
-            f"{', '.join(answers.ASKED[subject.profile])} it answers {answered} points more than the cut alone, and "
-            f"{elsewhere} calibrated on items of HellaSwag that are not asked"
+            "off that of the wrong ones"
         )
     if not told:
         return ""
@@ -278,17 +292,16 @@ def _massive(store: Store) -> str:
             found, start = record["values"], record["details"]["chosen"]["cosine"]
             if start <= found["writer"] < start + int(entry["sparsity"].partition("/")[0]):
                 told.setdefault((HEADS[subject.name], int(found["writer"])), []).append(
-                    f"{found['cosine']:.0f} with {entry['sparsity']} gone, {found['cosine_kept']:.0f} with that token's own "
-                    f"state put back where the window ends, {found['cosine_carried']:.0f} with the layer's neurons that "
-                    "write it carried over into the last layer before the cut"
+                    f"{entry['sparsity']}: {found['cosine']:.0f}, {found['cosine_carried']:.0f}, {found['cosine_kept']:.0f}"
                 )
     if not told:
         return ""
-    each = "; ".join(f"on {model} it is layer {layer}: {', '.join(found)}" for (model, layer), found in told.items())
+    each = " ".join(f"On {model}, layer {layer}: {'; '.join(found)}." for (model, layer), found in told.items())
     return (
         "**A cosine does not see that a window takes the layer which writes the first token's massive activation, and a few "
         "neurons bring it back** (`figure-windows-league`, [more](docs/league.md#neurons-carried-over)). Perplexity without "
-        f"[L]'s window, {each}.{_refitted_with_them(store)}"
+        "[L]'s window, then with that layer's neurons that write it carried over into the last layer before the cut, then "
+        f"with the token's own state put back. {each}{_refitted_with_them(store)}"
     )
 
 

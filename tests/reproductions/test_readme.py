@@ -101,6 +101,22 @@ def test_a_line_of_the_screen_counts_comparisons_and_shows_the_worst():
     assert line == ["A beats all", "fails (7 of 8)", "·", "fails (3 of 4): −5.0 points [−6.0, −4.0]", "`t`"]
 
 
+def test_a_group_counts_its_lines_by_verdict_on_every_side():
+    rows = [
+        [
+            "a",
+            "holds (2 of 2)",
+            "within noise (0 of 1): +1.0 points [−1.0, +3.0]",
+            "fails (0 of 1): −2.0 points",
+            "`t`",
+        ],
+        ["b", "no number", "·", "fails (1 of 2): −3.0 points", "`t`"],
+        ["c", "holds (1 of 1)", "fails (0 of 1): −9.0 points [−9.5, −8.5]", "holds (3 of 3): +1.0 points", "`u`"],
+    ]
+    assert findings.tally(rows) == ["2 held", "1 failed, 1 within noise", "1 held, 2 failed"]
+    assert findings.tally([rows[1]]) == ["·", "·", "1 failed"]
+
+
 def test_the_screen_is_of_the_published_records():
     """A line of it against the table that `show` prints, and the audit's numbers against the audit."""
     store = Store(PUBLISHED, None)
