@@ -93,10 +93,10 @@ class LeastLeft(Selection):
             raise UserError("carried reads the stream, and every token alike; leave inputs, weights and first out")
 
         def search() -> list[list]:
+            decoder, ids = context.decoder, context.windows()
             options = {"ridge": self.ridge, "batch_size": context.batch_size, "progress": context.progress}
-            return [
-                [*run, share] for run, share in carried(context.decoder, context.windows(), lengths, **options).items()
-            ]
+            found = carried(decoder, ids, lengths, Observed(decoder, ids).norms.writer, **options)
+            return [[*run, share] for run, share in found.items()]
 
         facts = {"calibration": context.recipe.calibration, "ridge": self.ridge, "longest": lengths[-1]}
         return {(a, b): share for a, b, share in context.searched("leftovers-carried", facts, search, lambda _: True)}
@@ -153,6 +153,7 @@ def carried(
     decoder: Decoder,
     ids: Tensor,
     lengths: Sequence[int],
+    writer: int | None,
     *,
     ridge: float = RIDGE,
     batch_size: int = 8,
@@ -161,9 +162,8 @@ def carried(
     """left(a, b) of the runs of these lengths that begin with the layer which writes the massive activation, carried over.
 
     First tokens then count as made good: they are in |X[b]|^2, but not in what is left, nor in what the map is fitted on.
-    {} where no layer writes one, or the first does. Options: of `leftovers`.
+    writer: that layer; {} where there is none, or it is the first. Options: of `leftovers`.
     """
-    writer = Observed(decoder, ids).norms.writer
     runs = [(writer, writer + n) for n in sorted(set(lengths)) if writer and 0 < n < decoder.num_layers - writer]
     if not runs:
         return {}

@@ -70,10 +70,12 @@ def massive_activation(job: Job) -> str:
     if norms is None or norms.writer not in job.removed:
         return ""
     layer, first, median = norms.writer, norms.first, norms.median
+    own = job.method.paper == "refit"
+    elsewhere = "" if own else "; `python -m papers.refit` can carry over the neurons that write it"
     return (
         f"layer {layer}, which goes, writes the first token's massive activation (its norm: {first[layer]:,.0f} before it, "
         f"{first[layer + 1]:,.0f} after it, the median token's {median[layer + 1]:,.0f}); unrepaired, a "
-        "cut that takes it may cost far more than one that does not"
+        f"cut that takes it may cost far more than one that does not{elsewhere}"
     )
 
 

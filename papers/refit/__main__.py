@@ -13,6 +13,7 @@ from common.product import Job, Method, main
 from common.steps import Window
 from papers.leftover import carried, least_set, leftovers
 from papers.refit.cost import Cost
+from papers.refit.graft import Observed
 from papers.refit.method import LARGE, RIDGE, check_architecture, check_biases
 from papers.refit.steps import Refit
 
@@ -79,9 +80,8 @@ def apply(job: Job) -> dict:
         removed = _least_left(job) if job.options.choose == "left" else list(window.choose(context))
     job.chosen(removed)
     context.details["removed"] = removed
-    norms = job.kept.get("norms")
-    stays = norms is not None and norms.writer not in job.removed
-    replace(Refit(**job.asked(Refit)), graft=True if _grafts(job) and not stays else None).apply(context)
+    graft = True if _grafts(job) and _writer(job) in job.removed else None
+    replace(Refit(**job.asked(Refit)), graft=graft).apply(context)
     if graft := context.details.get("graft"):
         job.notes.append(
             f"{len(graft['neurons'])} neurons of layer {graft['writer']}, which write the massive activation, were carried "
@@ -97,6 +97,13 @@ def _grafts(job: Job) -> bool:
     return not (job.options.no_graft or job.options.one_by_one)
 
 
+def _writer(job: Job) -> int | None:
+    """The layer that writes the massive activation; the dense model's evaluation has seen it, if there was one."""
+    if job.kept.get("norms") is None:
+        job.kept["norms"] = Observed(job.decoder, job.windows).norms
+    return job.kept["norms"].writer
+
+
 def _least_left(job: Job) -> list[int]:
     """The layers, in runs or alone, of which a map of the stream leaves least; runs of a sweep share what they read."""
     if "left" not in job.kept:
@@ -104,7 +111,7 @@ def _least_left(job: Job) -> list[int]:
         lengths, where = range(1, max(job.counts) + 1), {"batch_size": job.batch_size, "progress": True}
         job.kept["left"] = leftovers(job.decoder, few, lengths, **where)
         if _grafts(job):
-            job.kept["left"] |= carried(job.decoder, few, lengths, **where)
+            job.kept["left"] |= carried(job.decoder, few, lengths, _writer(job), **where)
     return [layer for run in least_set(job.kept["left"], job.count) for layer in range(*run)]
 
 

@@ -10,7 +10,7 @@ from reproductions.league.tables import perplexities
 from reproductions.league.texts import UNREAD
 from reproductions.league.windows import SHARES as EVERY
 from reproductions.registry import Claim, Column, Row, Table
-from reproductions.settings import Subject, recipe
+from reproductions.settings import Subject
 
 # LinearPatch's number of layers, and the league's largest: [L] takes that layer at both.
 SHARES = ((8, 30), rows.SHARES[-1])
@@ -31,8 +31,7 @@ def grafts(subject: Subject, limit: int | None = None) -> list[Row]:
     refit, and rivals."""
     if subject.printed:
         return []
-    model, label, layers = subject.model, subject.label, subject.layers
-    found = [Row(model, label, f"0/{layers}", "Dense", recipe(model, subject, limit), dense=True)]
+    found = [rows.dense(subject, limit)]
     larger = subject.counts(*SHARES, standin=rows.STANDIN_COUNTS[2:])
     for count in subject.counts(*EVERY, standin=rows.STANDIN_COUNTS):
         after = {rows.LEAST_LEFT: BEFORE, rows.WITH_THEM: rows.GRAFTS}
@@ -42,10 +41,9 @@ def grafts(subject: Subject, limit: int | None = None) -> list[Row]:
             after = {"[L]": BEFORE | rows.GRAFTS | own | carried} | after
         chosen = rows.selections(count) | {rows.WITH_THEM: rows.with_them(count)}
         for selection, repairs in after.items():
-            fields = {"selection": chosen[selection], "calibration": rows.BUDGET[subject.profile]}
             for repair, step in repairs.items():
-                made = recipe(model, subject, limit, **fields, **({"repair": step} if step else {}))
-                found.append(Row(model, label, f"{count}/{layers}", rows.name(selection, repair), made))
+                fields = {"selection": chosen[selection], "repair": step}
+                found.append(rows.pruned(subject, limit, count, rows.name(selection, repair), **fields))
     return found
 
 

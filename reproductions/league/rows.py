@@ -121,7 +121,7 @@ def others(count: int, layers: int, profile: str) -> dict[str, dict]:
     """SLEB, on its own lines as in LinearPatch's tables, and pruning that takes no whole layers: name -> fields."""
     calibration = BUDGET[profile]
     found = {
-        name("SLEB", NONE): without_training("SLEB", count, profile),
+        name("SLEB", NONE): without_training("SLEB", count, profile) | {"calibration": None},
         name(SLICES, SLICEGPT): {"selection": {"method": "slicegpt", "layers": count}, "calibration": calibration},
         name(MAPS, NBL): {"selection": {"method": "nbl", "count": 2 * count}, "calibration": calibration},
     }
@@ -143,32 +143,40 @@ def trained(count: int, samples: int, learning_rate: float) -> dict[str, dict]:
 
 
 def _fields(subject: Subject, count: int) -> Iterator[tuple[str, dict]]:
-    calibration = {"calibration": BUDGET[subject.profile]}
     for selection, chosen in selections(count).items():
         for repair in AFTER_LEAST_LOSS if selection == LEAST_LOSS else REPAIRS:
-            step = REPAIRS[repair]
-            yield name(selection, repair), {"selection": chosen} | ({"repair": step} if step else {}) | calibration
+            yield name(selection, repair), {"selection": chosen, "repair": REPAIRS[repair]}
     for repair, step in GRAFTS.items():
-        yield name(WITH_THEM, repair), {"selection": with_them(count), "repair": step} | calibration
+        yield name(WITH_THEM, repair), {"selection": with_them(count), "repair": step}
     for selection, chosen in halves(count, BUDGET[subject.profile]).items():
-        yield name(selection, HALVES), {"selection": chosen} | calibration
+        yield name(selection, HALVES), {"selection": chosen}
     yield from others(count, subject.layers, subject.profile).items()
     one_by_one = {"method": "least-left-refit", "count": count, "following": 3, "ridge": 1e-3}
-    yield ONE_BY_ONE, {"selection": one_by_one} | calibration
+    yield ONE_BY_ONE, {"selection": one_by_one}
     rate = DISTILLING[subject.size]["learning_rate"]  # as in LinearPatch's tables
-    for method, fields in trained(count, BUDGET[subject.profile]["count"], rate).items():
-        yield method, fields | calibration
+    yield from trained(count, BUDGET[subject.profile]["count"], rate).items()
+
+
+def dense(subject: Subject, limit: int | None) -> Row:
+    """The first row: the model as it is."""
+    made = recipe(subject.model, subject, limit)
+    return Row(subject.model, subject.label, f"0/{subject.layers}", "Dense", made, dense=True)
+
+
+def pruned(subject: Subject, limit: int | None, count: int, method: str, **fields) -> Row:
+    """A row called ``method``, of so many layers less; fields: of its recipe, on the league's budget if they name none."""
+    fields = {"calibration": BUDGET[subject.profile]} | fields
+    made = recipe(subject.model, subject, limit, **{key: value for key, value in fields.items() if value})
+    return Row(subject.model, subject.label, f"{count}/{subject.layers}", method, made)
 
 
 def league(subject: Subject, limit: int | None = None) -> list[Row]:
     """Dense, then by number of layers every repair after every selection. The papers' own models are no subject of it."""
     if subject.printed:
         return []
-    model, label, layers = subject.model, subject.label, subject.layers
-    found = [Row(model, label, f"0/{layers}", "Dense", recipe(model, subject, limit), dense=True)]
+    found = [dense(subject, limit)]
     for count in subject.counts(*SHARES, standin=STANDIN_COUNTS):
-        for method, fields in _fields(subject, count):
-            found.append(Row(model, label, f"{count}/{layers}", method, recipe(model, subject, limit, **fields)))
+        found += [pruned(subject, limit, count, method, **fields) for method, fields in _fields(subject, count)]
     return found
 
 
@@ -181,9 +189,8 @@ def seeds(subject: Subject, limit: int | None = None) -> list[Row]:
     """The leaders after one window, [L]'s on the league's budget, repaired from two texts and five draws of each."""
     if subject.printed:
         return []
-    model, label, layers = subject.model, subject.label, subject.layers
     texts = (("first text", BUDGET[subject.profile]["corpus"]), ("other text", OTHER_TEXT[subject.profile]))
-    found = [Row(model, label, f"0/{layers}", "Dense", recipe(model, subject, limit), dense=True)]
+    found = [dense(subject, limit)]
     for count in subject.counts(*SHARES[2:], standin=STANDIN_COUNTS[2:]):
         for repair in LEADERS:
             for text, corpus in texts:
@@ -197,9 +204,8 @@ def reading(subject: Subject, limit: int | None, count: int, repair: str, method
     """A row called ``method``: [L]'s window on the league's own budget, whose repair alone reads another text or draw."""
     budget = BUDGET[subject.profile]
     selection = selections(count)["[L]"] | {"calibration": budget}
-    fields = {"repair": REPAIRS[repair], "calibration": budget | text}
-    made = recipe(subject.model, subject, limit, selection=selection, **fields)
-    return Row(subject.model, subject.label, f"{count}/{subject.layers}", method, made)
+    fields = {"selection": selection, "repair": REPAIRS[repair], "calibration": budget | text}
+    return pruned(subject, limit, count, method, **fields)
 
 
 def larger(

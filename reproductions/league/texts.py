@@ -11,7 +11,7 @@ from reproductions.league import rows
 from reproductions.league.answers import ASKED, FROM_TASK, TASK_TEXT
 from reproductions.league.tables import perplexities
 from reproductions.registry import Claim, Column, Row, Table
-from reproductions.settings import Subject, recipe
+from reproductions.settings import Subject
 
 AVERAGE = "AVG of tasks not read"
 FROM_BOTH = ", from both texts"
@@ -37,18 +37,17 @@ def _others(subject: Subject, limit: int | None, count: int) -> Iterator[Row]:
     for method, corpus in ((ASKING, TASK_TEXT), (BOTH, both)):
         yield rows.reading(subject, limit, count, rows.REFIT_LONG, method, corpus=corpus)
     if count == max(subject.counts(*rows.SHARES, standin=rows.STANDIN_COUNTS)):
-        model, size, budget = subject.model, f"{count}/{subject.layers}", rows.BUDGET[subject.profile]
         steps = {"repair": rows.REPAIRS[rows.REFIT_LONG]}, {"repair": rows.GRAFTS[rows.CARRIED_REFIT]}
         left, carried = {"selection": rows.selections(count)[rows.LEAST_LEFT]}, {"selection": rows.with_them(count)}
-        own, read = {"calibration": budget}, {"calibration": budget | {"corpus": both}}
+        read = {"calibration": rows.BUDGET[subject.profile] | {"corpus": both}}
         found = {
-            LEFT_NONE: left | own,
+            LEFT_NONE: left,
             LEFT_BOTH: left | steps[0] | read,
-            CARRIED: carried | {"repair": rows.GRAFTS[rows.CARRIED]} | own,
+            CARRIED: carried | {"repair": rows.GRAFTS[rows.CARRIED]},
             TOOLS: carried | steps[1] | read,
         }
         for method, fields in found.items():
-            yield Row(model, subject.label, size, method, recipe(model, subject, limit, **fields))
+            yield rows.pruned(subject, limit, count, method, **fields)
 
 
 def columns(profile: str) -> list[Column]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from reproductions.league import rows
 from reproductions.league.answers import TEXTS
 from reproductions.registry import Column, Row, Table
-from reproductions.settings import Subject, recipe
+from reproductions.settings import Subject
 
 SHARES = (*rows.SHARES[:-1], (8, 30), rows.SHARES[-1])
 
@@ -14,12 +14,10 @@ def windows(subject: Subject, limit: int | None = None) -> list[Row]:
     """The dense model at each of the league's numbers of layers, and at that of LinearPatch's tables between them."""
     if subject.printed:
         return []
-    model, label, layers = subject.model, subject.label, subject.layers
     found = []
     for count in subject.counts(*SHARES, standin=rows.STANDIN_COUNTS):
         selection = {"method": "observed-window", "count": count, "cosine": "token"}
-        fields = {"selection": selection, "calibration": rows.BUDGET[subject.profile]}
-        found.append(Row(model, label, f"{count}/{layers}", "every window", recipe(model, subject, limit, **fields)))
+        found.append(rows.pruned(subject, limit, count, "every window", selection=selection))
     return found
 
 

@@ -55,10 +55,15 @@ def test_a_tool_says_that_the_writer_goes(tiny_llama, ids):
     planted(tiny_llama, 2, 1e4)
     with massive.watched(tiny_llama) as norms:
         tiny_llama(ids, use_cache=False)
-    assert measure.massive_activation(SimpleNamespace(kept={"norms": norms}, removed=[3])) == ""
-    assert measure.massive_activation(SimpleNamespace(kept={}, removed=[2])) == ""
-    said = measure.massive_activation(SimpleNamespace(kept={"norms": norms}, removed=[1, 2]))
+
+    def told(kept: dict, removed: list[int], paper: str = "linearpatch") -> str:
+        method = SimpleNamespace(paper=paper)
+        return measure.massive_activation(SimpleNamespace(kept=kept, removed=removed, method=method))
+
+    assert told({"norms": norms}, [3]) == told({}, [2]) == ""
+    said = told({"norms": norms}, [1, 2])
     assert said.startswith("layer 2, which goes, writes the first token's massive activation")
+    assert "papers.refit" in said and "papers.refit" not in told({"norms": norms}, [2], "refit")
     assert all(f"{norm:,.0f}" in said for norm in (norms.first[2], norms.first[3], norms.median[3]))
 
 

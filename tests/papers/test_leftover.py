@@ -148,7 +148,7 @@ def test_with_the_neurons_carried_over_first_tokens_are_made_good(ids, make_tiny
     """Runs that begin with their layer: the map is fitted on the other tokens, and what it leaves is a share of all."""
     model, ids = planted(make_tiny("llama")), ids.clone()
     ids[:, 0] = FIRST
-    found = leftover.carried(Decoder(model), ids, [1, 2, 7], batch_size=4)
+    found = leftover.carried(Decoder(model), ids, [1, 2, 7], WRITER, batch_size=4)
     x = model(ids, output_hidden_states=True, use_cache=False).hidden_states
     assert sorted(found) == [(WRITER, WRITER + 1), (WRITER, WRITER + 2)]
     for (a, b), share in found.items():
@@ -158,7 +158,7 @@ def test_with_the_neurons_carried_over_first_tokens_are_made_good(ids, make_tiny
         change = torch.linalg.lstsq(rows, torch.cat([missing, missing.new_zeros(h.shape[1], h.shape[1])])).solution
         left = (missing - h @ change).square().sum() / x[b].double().square().sum()
         assert share == pytest.approx(left.item(), rel=2e-3)
-    assert leftover.carried(Decoder(make_tiny("llama")), ids, [1, 2]) == {}
+    assert [leftover.carried(Decoder(model), ids, [1, 2], none) for none in (None, 0)] == [{}, {}]
 
 
 def test_a_step_chooses_with_the_neurons_carried_over(ids, make_tiny):
@@ -168,7 +168,8 @@ def test_a_step_chooses_with_the_neurons_carried_over(ids, make_tiny):
     for option in ({}, {"carried": True}):
         model = planted(make_tiny("llama"))
         decoder = Decoder(model)
-        scores = leftover.leftovers(decoder, ids, [1, 2]) | (leftover.carried(decoder, ids, [1, 2]) if option else {})
+        scores = leftover.leftovers(decoder, ids, [1, 2])
+        scores |= leftover.carried(decoder, ids, [1, 2], WRITER) if option else {}
         context = around(model, windows=ids, selection={"method": "least-left", "count": 2, "shape": "set"} | option)
         carry_out(context)
         assert runs_of(context.details["removed"]) == leftover.least_set(scores, 2)
