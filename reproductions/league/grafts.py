@@ -15,7 +15,7 @@ from reproductions.settings import Subject
 # LinearPatch's number of layers, and the league's largest: [L] takes that layer at both.
 SHARES = ((8, 30), rows.SHARES[-1])
 # The rivals, too: each as it is, and by what the model shows that has the neurons in their new place.
-RIVALS = (rows.PATCHED, rows.REPLACEME, rows.GHOSTED)
+RIVALS = (rows.FACTOR, rows.PATCHED, rows.REPLACEME, rows.GHOSTED)
 THEN = "neurons carried over, {} (ours)"
 BEFORE = {rows.NONE: None, rows.REFIT_LONG: rows.REPAIRS[rows.REFIT_LONG]}
 NONE, REFIT = (rows.name("[L]", repair) for repair in BEFORE)
