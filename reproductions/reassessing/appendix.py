@@ -180,6 +180,7 @@ TABLES = [
                 ),
             ),
         ),
+        full=True,
     ),
     table(
         "L",

@@ -38,11 +38,13 @@ def table(
     shape: Callable | None = None,
     dense: bool = True,
     on_paper: Callable[[int | None], list[Row]] | None = None,
+    full: bool = False,
 ) -> Table:
     """A table whose rows are the printed ones (or ``on_paper``'s), or those of one model; columns: the accuracies it prints.
 
     on_standin: (metric, layers removed, variant) of each row; any other model loses the same shares. shape: the recipe over
-    a printed row's shape, for columns that need no weights. dense: whether the stand-in's dense model comes first.
+    a printed row's shape, for columns that need no weights. dense: whether the stand-in's dense model comes first. full:
+    whether tasks are asked whole of any model.
     """
     printed = on_paper or rows.printed(number, shape)
     return Table(
@@ -54,4 +56,5 @@ def table(
         columns=columns or accuracies(number),
         claims=claims,
         note=note,
+        full=full,
     )
