@@ -23,7 +23,7 @@ SLEB_LINES = {
     "paper": {"corpus": "wikitext2-train", "length": 2048, "count": 128, "seed": 0, "shuffle": "datasets"},
     "standin": {"corpus": "standin-calibration", "length": 256, "count": 48, "seed": 0},
 }
-SLEB_LINES["small"] = SLEB_LINES["paper"] | {"length": 256, "count": 32}
+SLEB_LINES["small"] = SLEB_LINES["paper"]
 
 # LLM-Pruner's official code: one batch of ten crops of 64 tokens of single lines, drawn by Python's `random`.
 PRUNER_LINES = {
