@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from common.errors import UserError
 from common.finetuning import finetune
 from common.flags import option
 from common.recipe import Options, Pruning, Training, register
+from common.surgery import remove_layers
 from papers.laco import collapse as algorithm
 from papers.laco import training
 from papers.laco.collapse import collapse, collapse_to
@@ -62,7 +64,7 @@ class Collapse(Options):
 
     def run(self, context: Context) -> list[int]:
         """Collapse the model at hand; the positions that went, and in the details settings, sentences and every attempt."""
-        options = {name: value for name, value in self.to_json().items() if name != "method"}
+        options = self._options()
         texts, before = sentences(context), context.decoder.num_layers
         result = self.collapse(context.model, context.tokenizer, texts, progress=context.progress)
         attempts = {"settings": options, "sentences": texts, "before": before} | result.as_dict()
@@ -71,17 +73,32 @@ class Collapse(Options):
 
     def collapse(self, model, tokenizer, texts: list[str], **more) -> algorithm.Collapse:
         """Collapse a model on these sentences, in place; more: options of `collapse` and `collapse_to`."""
-        options = {name: value for name, value in self.to_json().items() if name != "method"}
-        return (collapse if self.layers is None else collapse_to)(model, tokenizer, texts, **options, **more)
+        chosen = collapse if self.layers is None else collapse_to
+        return chosen(model, tokenizer, texts, **self._options(), **more)
+
+    def _options(self) -> dict:
+        """Those of `collapse` and `collapse_to`."""
+        return {name: value for name, value in self.to_json().items() if name not in ("method", "left_out")}
 
 
 @register("laco")
 @dataclass(frozen=True)
 class LayerCollapse(Collapse, Pruning):
-    """Layers are merged into earlier ones as long as the outputs stay alike."""
+    """Layers are merged into earlier ones as long as the outputs stay alike.
+
+    left_out: of what is chosen so nothing is merged (ours): the same layers go, and those that they would have been merged
+    into stay as they are. Holds a second copy of the model meanwhile.
+    """
+
+    left_out: bool | None = None
 
     def apply(self, context: Context) -> None:
-        context.details["removed"] = self.run(context)
+        if not self.left_out:
+            context.details["removed"] = self.run(context)
+            return
+        tried = dataclasses.replace(context, model=copy.deepcopy(context.model))
+        context.details["removed"] = self.run(tried)
+        remove_layers(context.model, context.removed)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ from reproductions.shared import (
 DENSE, LACO, TRAINED, AGAIN = "Dense*", "LaCo", "LaCo +post train", "LaCo +post train +re prune"
 CODE = ", code's merge (ours)"  # what every row of LaCo gets a neighbour with
 UNMERGED, SHORTGPT = "LaCo, nothing merged (ours)", "ShortGPT (ours)"
+# The layers that each search merges away, left out instead: a merge's worth, by the same choice of layers.
+LEFT_OUT = {LACO: "LaCo, its layers left out (ours)", LACO + CODE: "LaCo, code's merge, its layers left out (ours)"}
 AT_ONCE = "LaCo, as small at once (ours)"
 STATUSES = {
     "Dense": "as reported only: OpenCompass's own numbers",
@@ -95,14 +97,20 @@ def again_left(subject: Subject) -> int:
     return min(lefts(subject))
 
 
-def collapsed(model: str, subject: Subject, limit: int | None, left: int, merge: str = "paper", **fields) -> Recipe:
-    """The recipe of a collapse to `left` layers: the paper's models by Tables 5 and 6, the stand-in by its own settings."""
+def collapsed(
+    model: str, subject: Subject, limit: int | None, left: int, merge: str = "paper", left_out: bool = False, **fields
+) -> Recipe:
+    """The recipe of a collapse to `left` layers: the paper's models by Tables 5 and 6, the stand-in by its own settings.
+
+    left_out: what would be merged away is left out instead.
+    """
     if subject.printed:
         C, T = SETTINGS[model][left]
         wanted = collapse(merge, C, LAYERS[model], T)
     else:
         T = STANDIN_T[merge].get(left) if subject.standin else None
         wanted = collapse(merge, lefts(subject)[left], subject.layers, T, left if T is None else None)
+    wanted |= {"left_out": True} if left_out else {}
     calibrated = sentences(subject.profile)
     return recipe(model, subject, limit, selection=wanted, calibration=calibrated, fidelity=merge, **fields)
 
@@ -196,15 +204,18 @@ def _dense(subject: Subject, limit: int | None) -> tuple[int, str, Recipe]:
 
 
 def main_rows(subject: Subject, limit: int | None) -> list[Row]:
-    """One model's rows of Tables 1, 2 and 7: the baselines, both merges, the same search without merging, and ShortGPT."""
+    """One model's rows of Tables 1, 2 and 7: the baselines, both merges, the layers of both left out, the algorithm that merges
+    nothing, and ShortGPT."""
     left = main_left(subject)
+    merges = {LACO: "paper", LACO + CODE: "code"}
+    out = {LEFT_OUT[n]: collapsed(subject.model, subject, limit, left, m, left_out=True) for n, m in merges.items()}
     return one_model(
         subject,
         [
             _dense(subject, limit),
             *baselines(subject, limit),
-            (left, LACO, collapsed(subject.model, subject, limit, left)),
-            (left, LACO + CODE, collapsed(subject.model, subject, limit, left, "code")),
+            *((left, name, collapsed(subject.model, subject, limit, left, merge)) for name, merge in merges.items()),
+            *((left, name, made) for name, made in out.items()),
             (left, UNMERGED, unmerged(subject, limit)),
             (left, SHORTGPT, shortgpt(subject, limit)),
         ],

@@ -157,6 +157,17 @@ def test_laco(source, tool, table, merge):
     same(by_tool, by_table, tensors(model))
 
 
+@pytest.mark.parametrize("merge", ["code", "paper"])
+def test_layers_that_laco_would_merge_away_can_be_left_out(source, tool, table, merge):
+    """The search is the merge's own, and what stays is the model as it came."""
+    by_table = table(selection=LayerCollapse(3, merge=merge, layers=4, left_out=True), calibration=SENTENCES)
+    (searched, tokenizer), (model, _) = models.load(str(source.model)), models.load(str(source.model))
+    found = laco.collapse_to(searched, tokenizer, draw(source.pieces, 10, 0), 4, C=3, I=2, merge=merge)
+    remove_layers(model, found.removed)
+    same(by_table, tensors(model))
+    assert len(found.removed) == 2 and model.config.num_hidden_layers == 4
+
+
 @pytest.mark.parametrize("metric, entry", [("random", None), ("taylor", LINES), ("bi", LINES)])
 def test_reassessing(source, tool, table, metric, entry):
     by_tool, _ = tool("reassessing", "--remove", "2", "--metric", metric, "--finetune", "none")
