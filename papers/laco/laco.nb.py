@@ -17,9 +17,9 @@
 # **Can several layers be added up into one, so that the model hardly notices?** *LaCo: Large Language Model Pruning via
 # Layer Collapse* lets rear layers collapse into a prior one, as long as the model's outputs stay alike. This notebook
 # follows the paper, section by section, on the **stand-in**, a model of 8.7 M parameters and 16 layers that lies in this
-# repository: every number below is computed here or read from a record, and none of them says anything about the paper's
-# models. Nothing is defined here; each step imports the function that is the equation. The last table says which of the
-# paper's claims hold, and by how much.
+# repository; one section has SmolLM2's records, and tables repeat the paper's printed numbers beside ours. Nothing measured
+# here says anything about the paper's models. Nothing is defined here; each step imports the function that is the equation.
+# The last section answers the question and says which of the paper's claims hold, and by how much.
 
 # %%
 import copy
@@ -29,7 +29,7 @@ import transformers
 from IPython.display import Image, Markdown
 
 from common import models, tables
-from common.results import PUBLISHED, Store
+from common.results import Store
 from figures.style import RENDERED
 from papers.laco import collapse, collapse_to, merge_layers, output_similarity
 from papers.laco.layers import (
@@ -48,7 +48,7 @@ torch.set_num_threads(1)
 torch.set_flush_denormal(True)
 transformers.utils.logging.disable_progress_bar()
 model, tokenizer = models.load("standin")
-store = Store(PUBLISHED, None)
+store = Store()
 
 # %% [markdown]
 # ## The merge (section 2.1, Eq. 1), and what the code does in its place
@@ -68,7 +68,8 @@ print(f"Eq. 1: {paper}   the code: {code}, the last layer's weight")
 # %% [markdown]
 # Both are here, `merge="paper"` and `merge="code"`, and a third, `merge="drop"`, which lets the followers go without
 # merging anything. The code's merge touches seven matrices only, so the last layer's weights end up under the *first*
-# layer's norms: it deletes layers l .. l+m-1 and exchanges two norms.
+# layer's norms: it deletes layers l .. l+m-1 and exchanges two norms. (Printed below, and in records, is what is merged away by
+# position: l+1 .. l+m under either merge. Under the code's, the last of them keeps its weights, in the place of layer l.)
 
 # %%
 for merge in ("paper", "code", "drop"):
@@ -97,7 +98,7 @@ print(*sentences[:3], "...", sep="\n")
 for merge, T in (("paper", 0.55), ("code", 0.89)):
     collapsed = copy.deepcopy(model)
     found = collapse(collapsed, tokenizer, sentences, C=3, I=2, T=T, merge=merge)
-    print(f"{merge}: T = {T}, {found.layers} layers left, removed {found.removed} (0-based)")
+    print(f"{merge}: T = {T}, {found.layers} layers left, merged away {found.removed} (0-based)")
     print("  ", "  ".join(f"l={a.l}: {a.similarity:.2f}{' *' if a.accepted else ''}" for a in found.trace))
 
 # %% [markdown]
@@ -131,8 +132,8 @@ for cosine in ("flat-sentence", "token", "channel", "flat-batch"):
 #
 # The paper counts sentences: at most one pass over all of them for each position of l. A pass need not begin at the
 # embedding. The pointer only falls, so nothing below it has changed when it is tried: one pass over the original model gives
-# its outputs and every layer input the search will start from. The notebooks copy the model for every attempt and run both
-# models from the embedding; `benchmarks/laco.py` does that too, and compares choices, executions and memory.
+# its outputs and every layer input the search will start from. The authors' notebooks copy the model for every attempt and run
+# both models from the embedding; `benchmarks/laco.py` does that too, and compares choices, executions and memory.
 
 # %%
 found = collapse(copy.deepcopy(model), tokenizer, sentences, C=4, I=2, T=0.65)
@@ -145,7 +146,9 @@ print(f"{found.layer_executions} layer executions; two full forwards of every se
 # %% [markdown]
 # ## Scores (section 3.5, Table 2)
 #
-# From the records. Both merges leave as many layers; `nothing merged` is the same search with followers that just go.
+# From the records. All these rows leave as many layers. `its layers left out` has the model's own layers, without those that
+# the merge above it merges away: the difference is what the merge is worth. `nothing merged` is Algorithm 1 run with dropping in
+# place of merging; it chooses layers of its own.
 
 # %%
 for row in show.build(registry.get("table2-laco"), store, "standin")["rows"]:
@@ -223,9 +226,10 @@ for name, values in (merged_outputs(model, tokenizer, sentences) | uncorrelated)
 Image(RENDERED / "figure5-laco.png", width=760)
 
 # %% [markdown]
-# The code's merge does about as well as keeping the first layer alone. Eq. 1 does far worse, about as it would with followers
-# that have nothing in common with the layer they are merged into. Where only one layer is merged ($m = 1$), Eq. 1 is
-# $\theta_{l+1}$: layer $l$ is deleted.
+# The code's merge does about as well as keeping the first layer alone. Eq. 1 does far worse, and little better than with followers
+# that have nothing in common with the layer they are merged into. (Means are over all 13 windows; the last table takes the
+# least of those that match the paper's layers.) Where only one layer is merged ($m = 1$), Eq. 1 is $\theta_{l+1}$: layer $l$
+# is deleted.
 #
 # ## Other shares (section 4.3, Table 4)
 
@@ -238,14 +242,14 @@ for row in show.build(registry.get("table4-laco"), store, "standin")["rows"]:
 # %% [markdown]
 # ## A wanted number of layers (Limitations; ours)
 #
-# The paper names as its limitation that only T controls how much is pruned. Lowering T changes nothing until it passes
-# the highest similarity that was rejected, so every distinct run can be walked, from T = 1 down. The number of layers
-# is not monotone in T.
+# The paper names as a limitation that how much goes cannot be chosen, only approached by tuning T and other settings. Lowering
+# T changes nothing until it passes the highest similarity that was rejected, so every distinct run can be walked, from T = 1
+# down. The number of layers need not fall with T: a merge that is accepted high up can stand in the way of others.
 
 # %%
 collapsed = copy.deepcopy(model)
 found = collapse_to(collapsed, tokenizer, sentences, 10, C=3, I=2, merge="code")
-print(f"10 layers: highest T = {found.threshold:.4f}, removed {found.removed}")
+print(f"10 layers: highest T = {found.threshold:.4f}, merged away {found.removed}")
 prompt = tokenizer("sort(values, key)\n\nReturn", return_tensors="pt")
 print(tokenizer.decode(collapsed.generate(**prompt, max_new_tokens=24, do_sample=False)[0]))
 

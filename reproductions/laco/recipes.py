@@ -204,8 +204,8 @@ def _dense(subject: Subject, limit: int | None) -> tuple[int, str, Recipe]:
 
 
 def main_rows(subject: Subject, limit: int | None) -> list[Row]:
-    """One model's rows of Tables 1, 2 and 7: the baselines, both merges, the layers of both left out, the algorithm that merges
-    nothing, and ShortGPT."""
+    """One model's rows of Tables 1, 2 and 7: the baselines, both merges, the layers of both left out, the algorithm without
+    a merge, and ShortGPT."""
     left = main_left(subject)
     merges = {LACO: "paper", LACO + CODE: "code"}
     out = {LEFT_OUT[n]: collapsed(subject.model, subject, limit, left, m, left_out=True) for n, m in merges.items()}
