@@ -124,8 +124,7 @@ def every(paper: str, store: Store) -> str:
     for target, table in registry.targets().items():
         if table.paper == paper and table.claims:
             found = _built(store, target)["claims"]
-            texts = [claim["text"].replace("|", r"\|") for claim in found]  # a cell of Markdown
-            lines += [_line(_judged(text, [claim], target, judge.UNTESTED)) for text, claim in zip(texts, found)]
+            lines += [_line(_judged(claim["text"], [claim], target, judge.UNTESTED)) for claim in found]
     return "\n".join([*lines, "", LEGEND])
 
 
@@ -134,7 +133,8 @@ def _opened(head: Sequence[str]) -> list[str]:
 
 
 def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
+    """A row of a table; a norm's bars end no cell."""
+    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
 
 LEGEND = (

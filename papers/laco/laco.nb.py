@@ -68,8 +68,8 @@ print(f"Eq. 1: {paper}   the code: {code}, the last layer's weight")
 # %% [markdown]
 # Both are here, `merge="paper"` and `merge="code"`, and a third, `merge="drop"`, which lets the followers go without
 # merging anything. The code's merge touches seven matrices only, so the last layer's weights end up under the *first*
-# layer's norms: it deletes layers l .. l+m-1 and exchanges two norms. (Printed below, and in records, is what is merged away by
-# position: l+1 .. l+m under either merge. Under the code's, the last of them keeps its weights, in the place of layer l.)
+# layer's norms: it deletes layers l .. l+m-1 and exchanges two norms. (What is printed below, and recorded, are the
+# positions that are merged away, l+1 .. l+m under either merge; under the code's, the last one's weights live on at l.)
 
 # %%
 for merge in ("paper", "code", "drop"):
@@ -132,8 +132,8 @@ for cosine in ("flat-sentence", "token", "channel", "flat-batch"):
 #
 # The paper counts sentences: at most one pass over all of them for each position of l. A pass need not begin at the
 # embedding. The pointer only falls, so nothing below it has changed when it is tried: one pass over the original model gives
-# its outputs and every layer input the search will start from. The authors' notebooks copy the model for every attempt and run
-# both models from the embedding; `benchmarks/laco.py` does that too, and compares choices, executions and memory.
+# its outputs and every layer input the search will start from. The authors' notebooks copy the model for every attempt and
+# run both models from the embedding; `benchmarks/laco.py` does that too, and compares choices, executions and memory.
 
 # %%
 found = collapse(copy.deepcopy(model), tokenizer, sentences, C=4, I=2, T=0.65)
@@ -146,8 +146,8 @@ print(f"{found.layer_executions} layer executions; two full forwards of every se
 # %% [markdown]
 # ## Scores (section 3.5, Table 2)
 #
-# From the records. All these rows leave as many layers. `its layers left out` has the model's own layers, without those that
-# the merge above it merges away: the difference is what the merge is worth. `nothing merged` is Algorithm 1 run with dropping in
+# From the records; the rows of LaCo and ShortGPT leave as many layers. `its layers left out` is the model without those that
+# the merge merges away, which is what the merge is to be better than. `nothing merged` is Algorithm 1 run with dropping in
 # place of merging; it chooses layers of its own.
 
 # %%
@@ -226,10 +226,10 @@ for name, values in (merged_outputs(model, tokenizer, sentences) | uncorrelated)
 Image(RENDERED / "figure5-laco.png", width=760)
 
 # %% [markdown]
-# The code's merge does about as well as keeping the first layer alone. Eq. 1 does far worse, and little better than with followers
-# that have nothing in common with the layer they are merged into. (Means are over all 13 windows; the last table takes the
-# least of those that match the paper's layers.) Where only one layer is merged ($m = 1$), Eq. 1 is $\theta_{l+1}$: layer $l$
-# is deleted.
+# The code's merge does about as well as keeping the first layer alone. Eq. 1 does far worse, and little better than with
+# followers that have nothing in common with the layer they are merged into. (Means are over all 13 windows; the last table
+# takes the least of those that match the paper's layers.) Where only one layer is merged ($m = 1$), Eq. 1 is
+# $\theta_{l+1}$: layer $l$ is deleted.
 #
 # ## Other shares (section 4.3, Table 4)
 
@@ -242,9 +242,9 @@ for row in show.build(registry.get("table4-laco"), store, "standin")["rows"]:
 # %% [markdown]
 # ## A wanted number of layers (Limitations; ours)
 #
-# The paper names as a limitation that how much goes cannot be chosen, only approached by tuning T and other settings. Lowering
-# T changes nothing until it passes the highest similarity that was rejected, so every distinct run can be walked, from T = 1
-# down. The number of layers need not fall with T: a merge that is accepted high up can stand in the way of others.
+# The paper names as a limitation that how much goes cannot be chosen, only approached by tuning T and other settings.
+# Lowering T changes nothing until it passes the highest similarity that was rejected, so every distinct run can be walked,
+# from T = 1 down. The number of layers need not fall with T: an early merge can stand in the way of later ones.
 
 # %%
 collapsed = copy.deepcopy(model)
@@ -256,7 +256,9 @@ print(tokenizer.decode(collapsed.generate(**prompt, max_new_tokens=24, do_sample
 # %% [markdown]
 # ## The same on a real LLM
 #
-# SmolLM2-135M-Instruct, from published records: the averages of Table 2, and what merged layers put out (Figure 5).
+# SmolLM2-135M-Instruct, from published records: the averages of Table 2, and what merged layers put out (Figure 5). Its
+# scores are those of HellaSwag and PIQA, of which guessing gets 25 and 50 %, so a model that answers by chance keeps most
+# of the dense model's: limits such as "70 % of the dense average" or "not below 30 %" are met by guessing here.
 
 # %%
 real = settings.of_model("smollm2-135m-instruct")
@@ -267,6 +269,10 @@ Image(RENDERED / "figure5-laco-smollm2-135m-instruct.png", width=480)
 
 # %% [markdown]
 # ## What holds
+#
+# **Can several layers be added up into one?** Not by Eq. 1, on these two models: it adds up matrices that have nothing in
+# common, and what comes out resembles nothing that was there. The merge of the authors' code, which is a deletion, keeps
+# about what leaving the layers out keeps.
 #
 # Every claim of the paper's tables and figures, on its own printed numbers, on SmolLM2-135M-Instruct and on the stand-in,
 # from the published records: how many of its comparisons hold, then the one least in its favour with its 95 % interval.
