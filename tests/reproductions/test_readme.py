@@ -117,6 +117,15 @@ def test_a_group_counts_its_lines_by_verdict_on_every_side():
     assert findings.tally([rows[1]]) == ["·", "·", "1 failed"]
 
 
+def test_a_norms_bars_end_no_cell(monkeypatch):
+    claim = {"text": "||B|| < 1", "reported": None, "reported_counts": [0, 0], "judged": {}}
+    monkeypatch.setattr(findings, "_built", lambda store, target: {"claims": [claim]})
+    lines = findings.every("reassessing", None).splitlines()
+    assert any(line.startswith(r"| \|\|B\|\| < 1 | no number |") for line in lines)
+    for line in filter(lambda line: line.startswith("|"), lines):
+        assert line.replace(r"\|", "").count("|") == 1 + len(findings.SIDES) + 1
+
+
 def test_the_screen_is_of_the_published_records():
     """A line of it against the table that `show` prints, and the audit's numbers against the audit."""
     store = Store(PUBLISHED, None)
