@@ -24,9 +24,9 @@ Run = tuple[int, int]
 class Crossing:
     """One batch at one run ``[start, stop)`` of layers.
 
-    before, after: X[start] and X[stop], [batch, tokens, channels]. watched: what was asked for of the MLP of layer
-    start - 1: its output [batch, tokens, channels], or the features that its down_proj reads [batch, tokens, features].
-    keep: which tokens count, [batch, tokens]; None for all.
+    before, after: X[start] and X[stop], [batch, tokens, channels], on the device of the former. watched: what was asked for
+    of the MLP of layer start - 1: its output [batch, tokens, channels], or the features that its down_proj reads [batch,
+    tokens, features]. keep: which tokens count, [batch, tokens]; None for all.
     """
 
     run: Run
@@ -78,7 +78,7 @@ def crossings(
             for run in runs:
                 if run[1] == boundary:
                     before, own = held[run[0]]
-                    yield Crossing(run, before, hidden, own, keep)
+                    yield Crossing(run, before, hidden.to(before.device), own, keep)
 
 
 def _watched(decoder: Decoder, hidden: Tensor, layer: int, padding: Tensor | None, watch: str) -> tuple[Tensor, Tensor]:

@@ -97,6 +97,12 @@ def holder(path: Path) -> Holder | None:
     return found
 
 
+def abandoned(path: Path, after: float) -> bool:
+    """Whether the lock is stale and, of another host's process, which cannot be asked, so many seconds old."""
+    found = _read(path)
+    return found is None or (found.stale and (found.host == socket.gethostname() or time.time() - found.time > after))
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[bool]:
     """Inside, the work is ours alone; waits for whoever has it.

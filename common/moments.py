@@ -243,6 +243,10 @@ class Regression:
         return found
 
     def _undetermined(self, inputs: int) -> UserError:
+        if not math.isfinite(self.target + self.error):
+            return UserError(
+                "the calibration's states are not finite: the model's dtype cannot hold them; use --dtype bfloat16 or float32"
+            )
         return UserError(
             f"{self.tokens} calibration tokens do not determine a matrix of {inputs} inputs; use more text or a ridge"
         )

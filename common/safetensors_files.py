@@ -17,7 +17,7 @@ from torch import Tensor
 
 from common.errors import UserError
 
-INDEX = "model.safetensors.index.json"
+INDEX, WHOLE = "model.safetensors.index.json", "model.safetensors"
 DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -89,7 +89,8 @@ def header(file: Path) -> dict[str, Entry]:
 
 
 def entries(folder: Path, but: Iterable[str] = ()) -> dict[str, Entry]:
-    """{name: entry} of all safetensors files of a checkpoint, or of those that its index names.
+    """{name: entry} of the safetensors files that transformers loads of a checkpoint: those that its index names, else
+    model.safetensors, else all.
 
     but: names of files that are no weights.
 
@@ -101,6 +102,8 @@ def entries(folder: Path, but: Iterable[str] = ()) -> dict[str, Entry]:
             files = sorted(set(json.loads((folder / INDEX).read_text())["weight_map"].values()))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"cannot read {folder / INDEX}: {error}; save or download it again") from error
+    elif (folder / WHOLE).is_file():
+        files = [WHOLE]
     else:
         files = sorted(file.name for file in folder.glob("*.safetensors") if file.name not in set(but))
     return {name: entry for file in files for name, entry in header(folder / file).items()}

@@ -40,6 +40,7 @@ from common.errors import UserError
 from common.safetensors_files import DTYPES, INDEX, Entry, entries, header, prevailing_dtype
 
 _LAYERS = "model.layers."
+ABANDONED = 14 * 24 * 3600.0  # seconds after which another host's run is taken to be over
 _CHANGED, _OWNER = "changed-layers-", "owner.lock"  # a folder's name, and in it the lock of who made it
 EDGES = _EMBEDDING, _HEAD = "model.embed_tokens", "lm_head"
 
@@ -326,7 +327,7 @@ def _folder_of_changes() -> Path:
     folder = cache.folder()
     folder.mkdir(parents=True, exist_ok=True)
     for lock in folder.glob(f"{_CHANGED}*/{_OWNER}"):
-        if locks.holder(lock) is None:
+        if locks.abandoned(lock, ABANDONED):
             shutil.rmtree(lock.parent, ignore_errors=True)
     own = Path(tempfile.mkdtemp(prefix=_CHANGED, dir=folder))
     locks.take(own / _OWNER)

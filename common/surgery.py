@@ -14,7 +14,7 @@ from torch import nn
 
 from common.architectures import architecture_of, boundary_module, check_one_basis, layer_list
 from common.errors import UserError, UserValueError
-from common.hooks import attach_patch, take_patch_hooks
+from common.hooks import attach_patch, patch_hooks, take_patch_hooks
 
 # The linear layers whose biases a config promises with one flag.
 _BIASED = {
@@ -48,8 +48,8 @@ def remove_layers(model: nn.Module, indices: Iterable[int]) -> None:
 def without_layers(model: nn.Module, indices: Iterable[int]) -> Iterator[None]:
     """While open, the model runs without the layers at `indices` (present positions), for passes without a cache.
 
-    Nothing is changed for good: no weights, no `layer_idx`. A patch on one of these layers is out with it. Raises UserError
-    as `remove_layers` does.
+    Nothing is changed for good: no weights, no `layer_idx`. A patch acts where `remove_layers` would leave it. Raises
+    UserError as that does.
     """
     spec, layers, config = architecture_of(model), layer_list(model), model.config
     check_one_basis(model)
@@ -57,7 +57,10 @@ def without_layers(model: nn.Module, indices: Iterable[int]) -> Iterator[None]:
     kept = [index for index in range(len(layers)) if index not in removed]
     names = ("num_hidden_layers", "max_window_layers", *spec.per_layer)
     before = {name: getattr(config, name) for name in names if getattr(config, name, None) is not None}
+    receivers = [boundary_module(model, position) for position in range(len(layers) + 1)]
+    hooks = [patch_hooks(receiver) for receiver in receivers]
     try:
+        _move_patches(model, removed, kept)
         model.model.layers = nn.ModuleList([layers[index] for index in kept])
         _slice_config(config, spec.per_layer, kept)
         yield
@@ -65,6 +68,11 @@ def without_layers(model: nn.Module, indices: Iterable[int]) -> Iterator[None]:
         model.model.layers = layers
         for name, value in before.items():
             setattr(config, name, value)
+        for receiver, own in zip(receivers, hooks, strict=True):
+            if patch_hooks(receiver) != own:
+                take_patch_hooks(receiver)
+                for hook in own:
+                    receiver.register_forward_pre_hook(hook)
 
 
 def replace_runs(model: nn.Module, modules: Mapping[tuple[int, int], nn.Module], kind: str) -> list[int]:

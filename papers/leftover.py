@@ -95,7 +95,7 @@ class LeastLeft(Selection):
         def search() -> list[list]:
             decoder, ids = context.decoder, context.windows()
             options = {"ridge": self.ridge, "batch_size": context.batch_size, "progress": context.progress}
-            found = carried(decoder, ids, lengths, Observed(decoder, ids).norms.writer, **options)
+            found = carried(decoder, ids, lengths, Observed(decoder, ids).carrier, **options)
             return [[*run, share] for run, share in found.items()]
 
         facts = {"calibration": context.recipe.calibration, "ridge": self.ridge, "longest": lengths[-1]}

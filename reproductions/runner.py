@@ -201,7 +201,7 @@ def measured(
                         continue
                     bar.note(f"{entry.title}, {benchmark}")
                     record, items = _cell(entry, benchmark, measure, prepared, problem, shared | preparing)
-                    store.put(record, entry.recipe, items)
+                    _keep(store, record, entry.recipe, items)
                     turns.release(entry.recipe, benchmark)
                     failed += record.status == "failed"
                     if record.reason is not None and record.reason not in told:
@@ -211,6 +211,18 @@ def measured(
                     bar.update()
             prepared = ready = None  # they go before the next ones come: there may be room for one only
     return failed + turns.failed
+
+
+def _keep(store: Store, record: Record, recipe: Recipe, items: dict | None = None) -> None:
+    """Write a record, unless it says that nothing was measured now where an earlier one has a value: that one stays."""
+    if (
+        record.status != "ok"
+        and (earlier := store.get(recipe, record.benchmark)) is not None
+        and earlier.status == "ok"
+    ):
+        log.warning("%s: not measured anew (%s); the earlier record is kept", record.benchmark, record.reason)
+        return
+    store.put(record, recipe, items)
 
 
 def _unknown(work: list[Work], store: Store) -> list[Work]:
@@ -235,7 +247,7 @@ def _without(work: list[Work], store: Store, lacking: Callable[[Recipe, str], st
             if reason is not None:
                 provenance = shared | {"measured_at": results.now()}
                 record, _ = _record(entry.recipe, benchmark, None, None, Problem(reason, "no data"), provenance)
-                store.put(record, entry.recipe)
+                _keep(store, record, entry.recipe)
         left += entry.of(lambda benchmark, reasons=reasons: reasons[benchmark] is None)
     return left
 

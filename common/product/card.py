@@ -236,7 +236,7 @@ def command(report: dict) -> str:
         flag = "--" + name.replace("_", "-")
         if value is True:
             parts.append(flag)
-        elif value not in (None, False, ""):
+        elif value is not None and value is not False and value != "":  # 0 is a value
             parts += [flag, str(value)]
     return shlex.join([*parts, "--out", "DIR"])
 

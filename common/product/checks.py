@@ -18,7 +18,7 @@ from common.errors import UserError
 from common.finetuning.memory import check_weights
 from common.product import options as shared
 from common.product.job import Job, is_file, read, texts
-from common.safetensors_files import header, prevailing_dtype
+from common.safetensors_files import entries, prevailing_dtype
 from common.selection import check_count, check_layers
 
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -72,8 +72,7 @@ def located(name: str) -> Path:
 
 def stored_dtype(source: Path) -> torch.dtype | None:
     """The dtype that most of a checkpoint's bytes are stored in; None for one of which nothing here computes."""
-    files = [file for file in source.glob("*.safetensors") if file.name != checkpoint.PATCHES_TENSORS]
-    return _DTYPES.get(prevailing_dtype(entry for file in files for entry in header(file).values()))
+    return _DTYPES.get(prevailing_dtype(entries(source, [checkpoint.PATCHES_TENSORS]).values()))
 
 
 def check_finite(model: nn.Module) -> None:
@@ -135,7 +134,8 @@ def _check_tokenizer(job: Job) -> None:
 
 def _check_room(job: Job) -> None:
     """Refuse what would fail for want of memory, or of disk after the work is done."""
-    size = sum(file.stat().st_size for file in job.source.glob("*.safetensors"))
+    files = {entry.file for entry in entries(job.source, [checkpoint.PATCHES_TENSORS]).values()}
+    size = sum(file.stat().st_size for file in files)
     _check_memory(job, size)
     if job.options.plan:
         return

@@ -50,11 +50,11 @@ class Job:
     def load(self) -> None:
         """Read the weights, again for every run of a sweep."""
         self.model = None  # there may be room for one only
+        self.__dict__.pop("decoder", None)  # which holds it, too
         device, dtype = self.options.device, self.options.dtype
         stream = None if self.options.stream is None else int(self.options.stream * 1e9)
         self.model, _ = models.load(self.source, device=device, dtype=dtype, stream=stream)
         self.notes, self.cut, self.removed = [], {}, []
-        self.__dict__.pop("decoder", None)
 
     @cached_property
     def decoder(self) -> Decoder:

@@ -157,7 +157,9 @@ def round_to(model: nn.Module, dtype: torch.dtype | None) -> None:
     for module in (model.model.embed_tokens, model.model.norm, model.lm_head, *model.model.layers):
         for parameter in at_hand(module).parameters():
             if parameter.is_floating_point() and not absent(parameter):
-                parameter.data = parameter.data.to(dtype).to(parameter.dtype)
+                rounded = parameter.data.to(dtype).to(parameter.dtype)
+                if not torch.equal(rounded, parameter.data):  # a streamed layer that changes is written to the disk
+                    parameter.data = rounded
 
 
 def shown(value: float) -> str:

@@ -11,6 +11,7 @@ from dataclasses import asdict
 
 import torch
 import transformers
+from safetensors import SafetensorError
 
 from common import checkpoint, results
 from common.architectures import absent
@@ -40,10 +41,11 @@ def main(method: shared.Method, arguments: list[str] | None = None) -> int:
         if "can't allocate memory" not in str(error):  # what a CPU's allocator says
             raise
         return _failed(MEMORY)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:  # the latter of a full disk, too
         return _failed(f"{error}; --out is as it was")
     except KeyboardInterrupt:
-        print("interrupted; --out is as it was, or holds the whole new checkpoint", file=sys.stderr)
+        kept = "of a sweep the numbers that were measured" if options.sweep else "the whole new checkpoint"
+        print(f"interrupted; --out is as it was, or holds {kept}", file=sys.stderr)
         return 130
     return 3 if report.get("broken") else 0
 

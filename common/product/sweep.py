@@ -1,6 +1,7 @@
 """Perplexity against the number of layers removed: a table and a picture, and no weights.
 
-The model is read again for every number, the largest first, so that a method may keep what a longer search found.
+The model is read again for every number, the largest first, so that a method may keep what a longer search found. What is
+measured is written after every number: whatever stops the next one, it stays. A number that cannot be had says why.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import time
 from pathlib import Path
 
 from common import exchange, results
+from common.errors import UserError, one_line
 from common.product import card, checks, measure
 from common.product.job import Job
 from common.progress import clock, track
 
-FIELDS = ("removed", "cut_alone", "repaired", "repaired_stderr", "layers")
+FIELDS = ("removed", "cut_alone", "repaired", "repaired_stderr", "layers", "reason")
 
 
 def run(job: Job) -> dict:
@@ -27,46 +29,56 @@ def run(job: Job) -> dict:
     job.load()
     checks.check_finite(job.model)
     before = measure.whole(job, "of the dense model")
-    rows = []
+    rows: list[dict] = []
     steps = track(sorted(counts, reverse=True), "sweep", unit="number", each=True)
     for count in steps:
         if rows:
             job.options.remove = count
             job.load()
-        facts = job.method.apply(job)
-        measure.round_to(job.model, dtype)
-        after = measure.whole(job, f"without {count} layers")
-        rows.append(_row(count, job, facts, after))
-        steps.note(f"{count} layers: {measure.shown(after['perplexity'])}")
-    job.options.remove = None
-    rows.sort(key=lambda row: row["removed"])
-    report = {
+        try:
+            facts = job.method.apply(job)
+            measure.round_to(job.model, dtype)
+            rows.append(_row(count, job, facts, measure.whole(job, f"without {count} layers")))
+            steps.note(f"{count} layers: {measure.shown(rows[-1]['repaired'])}")
+        except UserError as error:
+            rows.append(dict.fromkeys(FIELDS) | {"removed": count, "layers": [], "reason": one_line(str(error))})
+            measure.say(f"{count} layers: {rows[-1]['reason']}")
+            if len(rows) == len(counts) and all(row["reason"] for row in rows):
+                raise
+        report = _report(job, before, sorted(rows, key=lambda row: row["removed"]), time.perf_counter() - started)
+        if any(row["repaired"] is not None for row in rows):
+            _write(job, report)
+    shutil.rmtree(job.work, ignore_errors=True)
+    print(_table(report))
+    print(f"saved to {job.options.out} (sweep.md, sweep.csv, sweep.png), {clock(report['seconds'])}")
+    return report
+
+
+def _report(job: Job, before: dict, rows: list[dict], seconds: float) -> dict:
+    return {
         "paper": job.method.paper,
+        "title": job.method.title,
         "model": card.public(job.options.model),
-        "options": card.plain(vars(job.options)),
+        "options": card.plain(vars(job.options)) | {"remove": None},
         "text": {"calibration": card.public(job.text), "test": card.public(job.test), "window": job.length},
         "dense": before,
         "rows": rows,
-        "seconds": round(time.perf_counter() - started, 1),
+        "seconds": round(seconds, 1),
         "environment": results.environment() | {"written_at": results.now()},
     }
-    title = f"{job.method.title} on {report['model']}, perplexity on {report['text']['test']}"
-    table = _table(title, before, rows)
 
+
+def _write(job: Job, report: dict) -> None:
     def write(folder: Path) -> None:
         (folder / "sweep.json").write_text(json.dumps(card.finite(report), indent=1, allow_nan=False) + "\n")
-        (folder / "sweep.md").write_text(table, encoding="utf-8")
+        (folder / "sweep.md").write_text(_table(report), encoding="utf-8")
         with (folder / "sweep.csv").open("w", newline="", encoding="utf-8") as file:
             lines = csv.DictWriter(file, FIELDS)
             lines.writeheader()
-            lines.writerows({**row, "layers": " ".join(map(str, row["layers"]))} for row in rows)
-        _draw(folder / "sweep.png", title, before, rows)
+            lines.writerows({**row, "layers": " ".join(map(str, row["layers"]))} for row in report["rows"])
+        _draw(folder / "sweep.png", report)
 
     exchange.put(job.options.out.resolve(), write)
-    shutil.rmtree(job.work, ignore_errors=True)
-    print(table)
-    print(f"saved to {job.options.out} (sweep.md, sweep.csv, sweep.png), {clock(report['seconds'])}")
-    return report
 
 
 def _row(count: int, job: Job, facts: dict, after: dict) -> dict:
@@ -76,20 +88,27 @@ def _row(count: int, job: Job, facts: dict, after: dict) -> dict:
         "repaired": after["perplexity"],
         "repaired_stderr": after["perplexity_stderr"],
         "layers": list(facts["removed"]),
+        "reason": None,
     }
 
 
-def _table(title: str, before: dict, rows: list[dict]) -> str:
-    lines = [f"**{title}**", "", "| removed | cut alone | repaired | layers |", "| ---: | ---: | ---: | --- |"]
+def _title(report: dict) -> str:
+    return f"{report['title']} on {report['model']}, perplexity on {report['text']['test']}"
+
+
+def _table(report: dict) -> str:
+    before = report["dense"]
+    lines = [f"**{_title(report)}**", "", "| removed | cut alone | repaired | layers |", "| ---: | ---: | ---: | --- |"]
     lines.append(f"| 0 (dense) | {measure.shown(before['perplexity'])} | | |")
-    for row in rows:
-        alone = "" if row["cut_alone"] is None else measure.shown(row["cut_alone"])
-        repaired = measure.shown(row["repaired"])
-        lines.append(f"| {row['removed']} | {alone} | {repaired} | {', '.join(map(str, row['layers']))} |")
+    for row in report["rows"]:
+        alone, repaired = ("" if row[key] is None else measure.shown(row[key]) for key in ("cut_alone", "repaired"))
+        lines.append(
+            f"| {row['removed']} | {alone} | {repaired} | {row['reason'] or ', '.join(map(str, row['layers']))} |"
+        )
     return "\n".join(lines) + "\n"
 
 
-def _draw(path: Path, title: str, before: dict, rows: list[dict]) -> None:
+def _draw(path: Path, report: dict) -> None:
     """Perplexity on a logarithmic axis over the number of layers removed, the dense model's as a line."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -98,6 +117,7 @@ def _draw(path: Path, title: str, before: dict, rows: list[dict]) -> None:
     figure = Figure(figsize=(6, 4), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
+    before, rows = report["dense"], [row for row in report["rows"] if row["repaired"] is not None]
     counts = [row["removed"] for row in rows]
     for key, label, style in (("cut_alone", "cut alone", "o--"), ("repaired", "repaired", "s-")):
         axes.plot(counts, [row[key] for row in rows], style, label=label, color={"o": "0.5", "s": "C0"}[style[0]])
@@ -108,7 +128,7 @@ def _draw(path: Path, title: str, before: dict, rows: list[dict]) -> None:
     axes.set(yscale="log", xlabel="layers removed", ylabel="perplexity per token")
     for axis in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
         axis(FuncFormatter(lambda value, place: f"{value:.3g}"))
-    axes.set_title(title, fontsize=9)
+    axes.set_title(_title(report), fontsize=9)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(frameon=False)
     figure.savefig(path, dpi=150)

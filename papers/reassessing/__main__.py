@@ -179,8 +179,8 @@ def _rows(job: Job) -> tuple[list[dict], list[dict]]:
 METHOD = Method(
     paper="reassessing",
     title="Reassessing layer pruning",
-    description="the last layers are removed, and the head, the final norm and the layers that are now last are fine-tuned "
-    "on instructions. A training that is interrupted goes on when the command is given again.",
+    description="by default the last layers are removed, and the head, the final norm and the layers that are now last are "
+    "fine-tuned on instructions. A training that is interrupted goes on when the command is given again.",
     apply=apply,
     flags=(
         Flag(Metric, "metric", default="reverse-order"),

@@ -14,7 +14,7 @@ from common.steps import Window
 from papers.leftover import carried, least_set, leftovers
 from papers.refit.cost import Cost
 from papers.refit.graft import Observed
-from papers.refit.method import LARGE, RIDGE, check_architecture, check_biases
+from papers.refit.method import LARGE, RIDGE, check_architecture, check_biases, stages_of
 from papers.refit.steps import Refit
 
 HELD_OUT_OF = 8  # the league's share: 16 of 128 windows
@@ -47,6 +47,11 @@ def check(job: Job) -> None:
     options = job.options
     if options.choose == "left" and options.cosine is not None:
         raise UserError("--cosine says how --choose cosine compares; --choose left does not, leave one of the two out")
+    if job.given is not None and (options.choose or options.cosine):
+        raise UserError("--layers says which layers go; leave --choose and --cosine out")
+    if options.held_out and options.ridge is not None:
+        raise UserError("--held-out chooses each matrix's ridge; leave --ridge or --held-out out")
+    stages_of(options.matrices or "both", bool(options.gate_up))
     if options.choose == "left" and options.stream is not None:
         raise UserError(
             "--choose left reads the whole model for every batch; leave --stream out, or use --choose cosine"
@@ -80,15 +85,20 @@ def apply(job: Job) -> dict:
         removed = _least_left(job) if job.options.choose == "left" else list(window.choose(context))
     job.chosen(removed)
     context.details["removed"] = removed
-    graft = True if _grafts(job) and _writer(job) in job.removed else None
-    replace(Refit(**job.asked(Refit)), graft=graft).apply(context)
-    if graft := context.details.get("graft"):
+    carries = _grafts(job) and _writer(job) in job.removed
+    replace(Refit(**job.asked(Refit)), graft=carries or None).apply(context)
+    graft = context.details.get("graft")
+    if carries and graft is None:
+        job.notes.append("no layer before the cut can take over the neurons that write the massive activation")
+    elif carries:
         job.notes.append(
             f"{len(graft['neurons'])} neurons of layer {graft['writer']}, which write the massive activation, were carried "
             f"over into layer {graft['host']}, in the place of as many that it used least"
         )
-    count = len(context.details["refitted"])
-    job.notes.append(f"{count} output matrices were refitted in closed form; nothing was added, nothing trained")
+    count = sum(matrix.get("ridge") != float("inf") for matrix in context.details["refitted"])
+    left = len(context.details["refitted"]) - count
+    spared = f" ({left} more are left as they are: no damping lowered what they leave of held-out text)" if left else ""
+    job.notes.append(f"{count} matrices were refitted in closed form{spared}; nothing was added, nothing trained")
     return context.details
 
 
@@ -111,15 +121,16 @@ def _least_left(job: Job) -> list[int]:
         lengths, where = range(1, max(job.counts) + 1), {"batch_size": job.batch_size, "progress": True}
         job.kept["left"] = leftovers(job.decoder, few, lengths, **where)
         if _grafts(job):
-            job.kept["left"] |= carried(job.decoder, few, lengths, _writer(job), **where)
+            job.kept["left"] |= carried(job.decoder, few, lengths, Observed(job.decoder, few).carrier, **where)
     return [layer for run in least_set(job.kept["left"], job.count) for layer in range(*run)]
 
 
 METHOD = Method(
     paper="refit",
     title="Refit",
-    description="the layers go of which a repair leaves least, and the output matrices around the cuts are refitted by "
-    "ridge regression towards the whole model's stream, one after the other; a plain checkpoint, no training.",
+    description="the layers go of which a repair leaves least, or those that are named, and the output matrices around the "
+    "cuts are refitted by ridge regression towards the whole model's stream, one after the other; a plain checkpoint, no "
+    "training.",
     apply=apply,
     flags=(
         Flag(Choice, "choose", says=f"left; cosine with --stream, --cosine, and on a CPU above {WIDE} channels"),

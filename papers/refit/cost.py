@@ -25,7 +25,10 @@ class Cost:
         """Of a tool's run. Layers that are still to be chosen are taken to be late ones; earlier ones end sooner."""
         options, config = job.options, job.config
         following = options.following
-        removed = job.given or list(range(job.layers - 1 - following - job.count, job.layers - 1 - following))
+        removed = job.given
+        if removed is None:
+            first = max(1, job.layers - 1 - following - job.count)
+            removed = list(range(first, first + job.count))
         stages = stages_of(options.matrices or "both", bool(options.gate_up))
         plan = plan_of(job.layers, sorted(removed), following, stages, options.share or 0.0)
         tokens = options.samples * job.length

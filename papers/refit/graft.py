@@ -81,16 +81,22 @@ class Observed:
             with Watched(decoder.layers[layer]) as seen:
                 hidden = decoder.run(hidden, layer, layer + 1)
             features = seen.inputs[MLP].float()
-            self.uses.append(features.square().mean((0, 1)).sqrt() * self._lengths(layer))
-            self.read.append(seen.inputs[GATE][:, 0].float())
-            self.features.append(features[:, 0])
+            self.uses.append(features.square().mean((0, 1)).sqrt().cpu() * self._lengths(layer))
+            self.read.append(seen.inputs[GATE][:, 0].float().cpu())  # layers may lie on several devices
+            self.features.append(features[:, 0].cpu())
 
     def _matrix(self, layer: int, name: str) -> nn.Module:
         return at_hand(self.decoder.layers[layer]).get_submodule(name)
 
     def _lengths(self, layer: int) -> Tensor:
         """Of what a neuron writes, per unit."""
-        return self._matrix(layer, MLP).weight.float().norm(dim=0)
+        return self._matrix(layer, MLP).weight.float().norm(dim=0).cpu()
+
+    @property
+    def carrier(self) -> int | None:
+        """The layer that writes the massive activation, if the layer before it can take its neurons over; else None."""
+        writer = self.norms.writer
+        return writer if writer and self.graft([writer]) is not None else None
 
     @torch.no_grad()
     def graft(self, removed: Sequence[int]) -> Graft | None:
@@ -106,14 +112,14 @@ class Observed:
             return None
         host, least = kept[-1], self.norms.median[writer + 1]
         neurons = (self.features[writer].abs().mean(0) * self._lengths(writer) > least).nonzero().flatten()
-        down = self._matrix(writer, MLP).weight[:, neurons].T.float()
+        down = self._matrix(writer, MLP).weight[:, neurons].T.float().cpu()
         matrices: dict[str, tuple[Tensor, Tensor | None]] = {MLP: (down, None)}
-        gains = [self._matrix(layer, self.decoder.spec.mlp.norm).weight.float() for layer in (writer, host)]
+        gains = [self._matrix(layer, self.decoder.spec.mlp.norm).weight.float().cpu() for layer in (writer, host)]
         exchange, given = torch.where(gains[1] == 0, 0, gains[0] / gains[1]), {}
         for name in (GATE, UP):
             linear = self._matrix(writer, name)
-            rows, biases = linear.weight[neurons].float() * exchange, linear.bias
-            biases = None if biases is None else biases[neurons].float()
+            rows, biases = linear.weight[neurons].float().cpu() * exchange, linear.bias
+            biases = None if biases is None else biases[neurons].float().cpu()
             matrices[name] = rows, biases
             given[name] = nn.functional.linear(self.read[host], rows, biases)
         copies = self.decoder.layers[host].mlp.act_fn(given[GATE]) * given[UP]

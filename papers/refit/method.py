@@ -31,7 +31,7 @@ stream, was found in neither; 2606.02559 fits modules in the place of removed ha
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -129,6 +129,7 @@ def refit(
     plan = plan_of(decoder.num_layers, removed, following, stages_of(matrices, gate_up), share)
     reports: list[dict] = []
     if plan:
+        _check_at_hand(decoder, plan)
         if intercept:
             _add_biases(decoder, [name for stages in plan.values() for stage in stages for name in stage])
         split = len(ids) - held_out
@@ -183,6 +184,17 @@ def _check(decoder: Decoder, ids: Tensor, following: int, ridge: float, held_out
     if not 0 <= held_out < len(ids):
         raise UserValueError(f"held_out must be 0 to {len(ids) - 1} of the {len(ids)} samples, not {held_out}")
     check_weights(weights)
+
+
+def _check_at_hand(decoder: Decoder, layers: Iterable[int]) -> None:
+    """Refuse weights that are not in memory: what is written to them would be lost."""
+    if not decoder.streamed and any(
+        weight.is_meta for layer in layers for weight in decoder.layers[layer].parameters()
+    ):
+        raise UserError(
+            "offloaded weights cannot be refitted; load the model where it fits (--device cpu), or read it layer by layer "
+            "(--stream)"
+        )
 
 
 def _add_biases(decoder: Decoder, names: Sequence[str]) -> None:
@@ -310,7 +322,7 @@ class _Streams:
                 batch.ahead = self.pool.keep(self.stream.following(batch.ids, before, passed))
         for batch in self.batches:
             batch.targets[MLP] = batch.ahead
-            if self.fit.share and ahead > own + 1:
+            if self.fit.share and ahead > own + 1 and ATTENTION in batch.targets:
                 change = batch.ahead.float() - batch.out.float()
                 batch.targets[ATTENTION] = self.pool.keep(batch.targets[ATTENTION].float() + self.fit.share * change)
         if graft is not None:

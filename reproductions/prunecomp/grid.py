@@ -106,8 +106,12 @@ GRID = Table(
     columns=columns,
     claims=(
         Claim("ours: the factor lowers perplexity for every metric and schedule measured", each_better(_BOTH)),
-        Claim("ours: LinearPatch's A lowers it further than the factor, wherever both are measured", each_better(_PATCHED)),
-        Claim("ours: a least-squares matrix lowers it further than A, wherever both are measured", each_better(_FITTED)),
+        Claim(
+            "ours: LinearPatch's A lowers it further than the factor, wherever both are measured", each_better(_PATCHED)
+        ),
+        Claim(
+            "ours: a least-squares matrix lowers it further than A, wherever both are measured", each_better(_FITTED)
+        ),
         Claim("ours: choosing anew after each removal lowers it wherever both are measured", each_better(_ITERATED)),
     ),
     note=(
