@@ -80,6 +80,18 @@ def test_another_hosts_lock_counts_until_its_job_must_have_ended(path):
     assert locks.take(path)
 
 
+def test_another_hosts_work_is_abandoned_later_than_its_lock_is_stale(path):
+    """A lock of a day counts no more, but who took it may be at work still."""
+    day = 24 * 3600
+    for hours, here, expected in ((25, False, False), (25, True, True), (24 * 15, False, True), (1, False, False)):
+        since = time.time() - hours * 3600
+        gone = {"host": socket.gethostname(), "pid": 2**22 + 1} if here else {}
+        foreign(path, time=since, ends=since + day, **gone)
+        assert locks.abandoned(path, 14 * day) is expected
+    path.unlink()
+    assert locks.abandoned(path, day)
+
+
 def test_a_job_that_is_started_again_goes_on_with_its_own(path, monkeypatch):
     foreign(path, job="17_3")
     assert not locks.take(path)

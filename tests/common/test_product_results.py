@@ -1,8 +1,11 @@
 """What the tools say of a result: sizes, the cut alone, a broken model, own layers, plans, sweeps, the card's metadata."""
 
 import csv
+import gc
 import importlib
 import json
+import weakref
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +13,8 @@ import yaml
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM
 
-from common import calibration, checkpoint
+from common import calibration, checkpoint, models
+from common.errors import UserError
 from common.hooks import detach_patches
 from common.product import main, measure
 from common.product.card import source_facts
@@ -213,6 +217,60 @@ def test_a_sweep_is_single_runs_side_by_side(paper, source, tmp_path, capsys):
     assert not list((tmp_path / "sweep").glob("*.safetensors"))
     assert tool(paper, source, tmp_path / "sweep", "--sweep", "1") == 2  # not without --force
     assert tool(paper, source, tmp_path / "sweep", "--sweep", "1", "--force") == 0
+
+
+def test_a_sweep_keeps_what_it_measured_whatever_stops_it(source, tmp_path, monkeypatch, capsys):
+    """A number that cannot be had has its reason in its row; what stops the process leaves the rows before it."""
+    apply = linearpatch_tool.METHOD.apply
+
+    def failing(error, count):
+        def applied(job):
+            if job.count == count:
+                raise error
+            return apply(job)
+
+        return replace(linearpatch_tool.METHOD, apply=applied)
+
+    fixed = ["--model", str(source[0]), "--text", str(source[1]), "--samples", "4", "--length", "32", "--windows", "4"]
+    out = tmp_path / "sweep"
+    assert main(failing(UserError("not so | many"), 3), [*fixed, "--out", str(out), "--sweep", "2-4"]) == 0
+    rows = json.loads((out / "sweep.json").read_text())["rows"]
+    assert [(row["removed"], row["repaired"] is None, row["reason"]) for row in rows] == [
+        (2, False, None), (3, True, "not so | many"), (4, False, None)]  # fmt: skip
+    assert "| 3 |  |  | not so" in capsys.readouterr().out
+    with pytest.raises(ZeroDivisionError):
+        main(failing(ZeroDivisionError(), 2), [*fixed, "--out", str(tmp_path / "b"), "--sweep", "2-4"])
+    assert [row["removed"] for row in json.loads((tmp_path / "b" / "sweep.json").read_text())["rows"]] == [3, 4]
+    assert main(failing(UserError("none"), 2), [*fixed, "--out", str(tmp_path / "c"), "--sweep", "2"]) == 2
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_sweep_holds_one_model_at_a_time(source, tmp_path, monkeypatch):
+    load, made, alive = models.load, [], []
+
+    def loading(*arguments, **options):
+        gc.collect()
+        alive.append(sum(reference() is not None for reference in made))
+        found = load(*arguments, **options)
+        made.append(weakref.ref(found[0]))
+        return found
+
+    monkeypatch.setattr(models, "load", loading)
+    for paper in ("refit", "prunecomp", "linearpatch"):
+        assert tool(paper, source, tmp_path / paper, "--sweep", "1-3") == 0
+        made.clear()
+    assert alive == [0] * 9
+
+
+def test_weights_that_rounding_does_not_change_stay_as_they_are(make_tiny):
+    """A streamed model's layers are written to the disk once they change."""
+    model = make_tiny("llama").bfloat16().float()
+    before = {name: parameter.data_ptr() for name, parameter in model.named_parameters()}
+    model.model.layers[1].mlp.up_proj.weight.data[0, 0] = 1 + 2**-12
+    measure.round_to(model, torch.bfloat16)
+    assert model.model.layers[1].mlp.up_proj.weight[0, 0] == 1
+    moved = [name for name, parameter in model.named_parameters() if parameter.data_ptr() != before[name]]
+    assert moved == ["model.layers.1.mlp.up_proj.weight"]
 
 
 def test_distillation_changes_the_patch_and_nothing_else(source, tmp_path):

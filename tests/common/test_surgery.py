@@ -136,6 +136,21 @@ def test_untied_head_survives_scaling_retying_and_reload(make_tiny, ids, tmp_pat
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("removed", [[2], [2, 3], [4, 2]])
+def test_a_patch_acts_without_layers_where_their_removal_would_leave_it(removed, tiny_llama, ids):
+    """Of two patches on layers that go the earlier one comes first; afterwards each is where it was."""
+    for position, scale in ((2, 1.5), (3, 0.5), (4, 2.0)):
+        attach_patch(tiny_llama, position, torch.nn.Linear(64, 64), "test")
+        patches(tiny_llama)[-1].module.weight.data.mul_(scale)
+    for_good = copy.deepcopy(tiny_llama)
+    remove_layers(for_good, removed)
+    before, places = tiny_llama(ids, use_cache=False).logits, patches(tiny_llama)
+    with without_layers(tiny_llama, removed):
+        assert torch.equal(tiny_llama(ids, use_cache=False).logits, for_good(ids, use_cache=False).logits)
+    assert torch.equal(tiny_llama(ids, use_cache=False).logits, before) and patches(tiny_llama) == places
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("removed", [[0], [1, 2], [3, 5]])
 def test_running_without_layers_is_the_removal_and_leaves_no_trace(tiny, ids, removed):
     removed_for_good = copy.deepcopy(tiny)

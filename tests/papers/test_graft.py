@@ -15,7 +15,7 @@ from common.surgery import remove_layers
 from papers import refit
 from papers.linearpatch import steps  # noqa: F401 - registers its repair
 from papers.refit import __main__ as tool
-from papers.refit.graft import find
+from papers.refit.graft import Observed, find
 from tests.massive_model import FIRST, HOST, PLANTED, WRITER, planted
 
 
@@ -169,6 +169,38 @@ def test_architectures_whose_mlp_does_not_write_by_itself_are_refused(kind, make
         repaired(make_tiny(kind), [2], ids)
 
 
+def deaf(model):
+    """The planted model, whose layer before the one that writes cannot read what the neurons know first tokens by."""
+    model = planted(model)
+    model.model.layers[HOST].post_attention_layernorm.weight.data[0] = 0.0
+    return model
+
+
+def beginning(model, tokenizer, text):
+    """The model with the token that is known as one that begins many windows of a text, which is written."""
+    [begin] = tokenizer("q", add_special_tokens=False).input_ids
+    with torch.no_grad():
+        model.model.embed_tokens.weight[[begin, FIRST], 0] = model.model.embed_tokens.weight[[FIRST, begin], 0]
+    text.write_text("q0z" * 1000)
+    return model
+
+
+def arguments(source, text):
+    return ["--model", str(source), "--text", str(text), "--samples", "8", "--length", "16", "--windows", "8"]
+
+
+def test_what_cannot_be_carried_over_counts_for_no_choice(make_tiny, ids):
+    able, unable = (Observed(Decoder(kind(make_tiny("llama"))), ids) for kind in (planted, deaf))
+    assert (able.norms.writer, able.carrier) == (unable.norms.writer, WRITER) == (WRITER, WRITER)
+    assert unable.carrier is None and unable.graft([WRITER]) is None
+    removed = []
+    for option in ({}, {"carried": True}):
+        selection = {"method": "least-left", "count": 2, "shape": "set"} | option
+        context = around(deaf(make_tiny("llama")), None, ids, selection=selection)
+        removed.append(context.selection.choose(context))
+    assert removed[0] == removed[1]
+
+
 @pytest.mark.parametrize(
     ("more", "carried"),
     [
@@ -184,16 +216,20 @@ def test_the_tool_carries_over_unless_told_otherwise(
     more, carried, write_checkpoint, make_tiny, tiny_tokenizer, tmp_path
 ):
     """Of a text in which every third token is the one that is known, so that some windows begin with it."""
-    model, text = planted(make_tiny("llama")), tmp_path / "text.txt"
-    [begin] = tiny_tokenizer("q", add_special_tokens=False).input_ids
-    with torch.no_grad():
-        model.model.embed_tokens.weight[[begin, FIRST], 0] = model.model.embed_tokens.weight[[FIRST, begin], 0]
-    text.write_text("q0z" * 1000)
-    source = write_checkpoint(tmp_path / "model", model=model)
-    options = ["--model", str(source), "--text", str(text), "--samples", "8", "--length", "16", "--windows", "8", *more]
+    model = beginning(planted(make_tiny("llama")), tiny_tokenizer, tmp_path / "text.txt")
+    options = arguments(write_checkpoint(tmp_path / "model", model=model), tmp_path / "text.txt") + more
     assert main(tool.METHOD, [*options, "--out", str(tmp_path / "out")]) in (0, 3)
     report = json.loads((tmp_path / "out" / "pruning.json").read_text())
     said = [note for note in report["notes"] if "carried over" in note]
     assert bool(said) == bool(report["facts"].get("graft")) == carried
     for note in said:
         assert note.startswith(f"2 neurons of layer {WRITER}") and note in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_the_tool_says_what_cannot_be_carried_over(write_checkpoint, make_tiny, tiny_tokenizer, tmp_path):
+    model = beginning(deaf(make_tiny("llama")), tiny_tokenizer, tmp_path / "text.txt")
+    options = arguments(write_checkpoint(tmp_path / "model", model=model), tmp_path / "text.txt")
+    for layer in (WRITER, WRITER + 1):
+        assert main(tool.METHOD, [*options, "--layers", str(layer), "--out", str(tmp_path / str(layer))]) in (0, 3)
+        notes = json.loads((tmp_path / str(layer) / "pruning.json").read_text())["notes"]
+        assert any(note.startswith("no layer before the cut") for note in notes) == (layer == WRITER)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from common import checkpoint, held, steps  # noqa: F401 - steps: those that recipes name
+from common import checkpoint, held, models, steps  # noqa: F401 - steps: those that recipes name
 from common.context import around, carry_out
 from common.decoder import Decoder
 from common.errors import UserError
@@ -331,6 +331,60 @@ def test_the_tool_removes_what_a_repair_leaves_least_of_unless_told_otherwise(wr
     assert len(drawn) == 1 and [step.cosine for step in cosines] == ["channel", "token"]
     assert run_tool(tmp_path, "--remove", "2", "--choose", "left", "--cosine", "channel") == 2
     assert run_tool(tmp_path, "--remove", "2", "--choose", "left", "--stream") == 2
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--layers", "2", "--choose", "left"], "leave --choose and --cosine out"),
+        (["--layers", "2", "--cosine", "token"], "leave --choose and --cosine out"),
+        (["--remove", "2", "--ridge", "0.1", "--held-out", "2"], "leave --ridge or --held-out out"),
+        (["--remove", "2", "--matrices", "attention", "--gate-up"], "gate_up"),
+    ],
+)
+def test_what_contradicts_itself_is_refused_before_the_weights_are_read(
+    more, words, write_checkpoint, tmp_path, capsys, monkeypatch
+):
+    write_checkpoint(tmp_path / "tiny", "llama")
+    monkeypatch.setattr(models, "load", lambda *_, **__: pytest.fail("the weights are read"))
+    assert run_tool(tmp_path, *more) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_weights_that_are_not_in_memory_are_refused_and_the_others_stay(pair, ids):
+    model, dense = pair
+    model.model.layers[1].to("meta")
+    with pytest.raises(UserError, match="offloaded weights cannot be refitted"):
+        refit.refit(model, ids, [2, 3], following=1)
+    assert len(model.model.layers) == 6
+    for layer in (0, 2, 3, 4, 5):
+        for one, two in zip(
+            model.model.layers[layer].parameters(), dense.model.layers[layer].parameters(), strict=True
+        ):
+            assert torch.equal(one, two)
+
+
+def test_one_by_one_with_a_share_asks_o_proj_before_the_newest_cut_alone(pair, ids):
+    """Behind an older cut the matrices of the choice are refitted, and no others."""
+    for matrices, others in (("mlp", {"mlp.down_proj"}), ("both", {"mlp.down_proj", "self_attn.o_proj"})):
+        model = copy.deepcopy(pair[0])
+        reports = refit.refit_one_by_one(model, ids, [4, 2], following=2, share=0.5, matrices=matrices)
+        asked = {(report["removed"], report["layer"]): set() for report in reports}
+        for report in reports:
+            asked[report["removed"], report["layer"]].add(report["matrix"])
+        before = {"mlp.down_proj", "self_attn.o_proj"}
+        assert asked == {(4, 3): before, (4, 5): others, (2, 1): before, (2, 3): others, (2, 5): others}
+
+
+def test_the_cost_of_more_following_layers_than_there_are_is_that_of_all(make_tiny):
+    def cost(following):
+        options = SimpleNamespace(
+            following=following, gate_up=False, samples=4, held_out=None, matrices=None, share=None
+        )
+        config = make_tiny("llama").config
+        return Cost.of(SimpleNamespace(options=options, config=config, layers=6, given=None, count=2, length=16))
+
+    assert cost(30) == cost(3) and cost(3).passes > cost(0).passes > 0 and cost(30).bytes > 0
 
 
 def test_a_sweep_reads_once_what_a_repair_leaves(write_checkpoint, tmp_path, monkeypatch):

@@ -137,6 +137,17 @@ def test_each_cell_is_measured_once_and_each_model_prepared_once(table, store):
     assert len(second.prepared) == 2
 
 
+def test_a_forced_measurement_that_fails_leaves_the_record_that_was_there(table, store, tmp_path):
+    asked = {"models": ["standin"], "pattern": "Dense"}
+    assert runner.run([table], store, "standin", FakeMeasure(), **asked) == 0
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
+    names = sorted(json.loads(content)["benchmark"] for content in before.values())
+    lacking = {"lacking": lambda recipe, benchmark: "no network" if benchmark == names[0] else None}
+    failing = FakeMeasure(failing=names)
+    assert runner.run([table], store, "standin", failing, force=True, **asked, **lacking) == len(names) - 1 > 1
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.json")} == before
+
+
 def test_what_was_trained_is_measured_before_the_next_model_is_prepared(store):
     """A kill during the next training loses nothing; the others are held together."""
 
