@@ -102,9 +102,8 @@ def _table(report: dict) -> str:
     lines.append(f"| 0 (dense) | {measure.shown(before['perplexity'])} | | |")
     for row in report["rows"]:
         alone, repaired = ("" if row[key] is None else measure.shown(row[key]) for key in ("cut_alone", "repaired"))
-        lines.append(
-            f"| {row['removed']} | {alone} | {repaired} | {row['reason'] or ', '.join(map(str, row['layers']))} |"
-        )
+        layers = ", ".join(map(str, row["layers"])) or row["reason"].replace("|", r"\|")
+        lines.append(f"| {row['removed']} | {alone} | {repaired} | {layers} |")
     return "\n".join(lines) + "\n"
 
 
