@@ -175,6 +175,7 @@ CLAIMS = {
     "4": (
         Claim("the average falls as more layers are removed", falls_with_size),
         Claim("near 50 % some 70 % of the performance is kept (here: 60 % or more)", half_retains(0.6)),
+        EQUATION,
     ),
     "5": (Claim("ours: with every setting some merge is accepted under Eq. 1", _accepts),),
     "7": (
