@@ -325,7 +325,8 @@ def _terminal(table: dict, least: float, width: int | None) -> str:
     return "\n\n".join(blocks + [filled(line, width) for line in _statuses(table)]) + "\n"
 
 
-def _pipes(header: list[str], lines: list[list[str]], left: int) -> str:
+def pipes(header: list[str], lines: list[list[str]], left: int) -> str:
+    """A table in Markdown, its first ``left`` columns aligned to the left and the others to the right; a bar ends no cell."""
     rule = ["---"] * left + ["---:"] * (len(header) - left)
     escaped = [[cell.replace("|", "\\|") for cell in line] for line in [header, rule, *lines]]
     return "\n".join("| " + " | ".join(line) + " |" for line in escaped)
@@ -337,12 +338,12 @@ def _markdown(table: dict, least: float) -> str:
         columns = _columns(rows)
         blocks += [
             f"{heading}:",
-            _pipes(_header(table, rows, columns), _grid(rows, columns, text, least), 3 - _one_model(rows)),
+            pipes(_header(table, rows, columns), _grid(rows, columns, text, least), 3 - _one_model(rows)),
         ]
     blocks += _notes(table)
     if table["claims"]:
         header = _claims_header(table)
-        blocks += [_pipes(header, _claims(table), len(header)), *_claim_notes(table)]
+        blocks += [pipes(header, _claims(table), len(header)), *_claim_notes(table)]
     return "\n\n".join(blocks + _statuses(table)) + "\n"
 
 

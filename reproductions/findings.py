@@ -102,39 +102,31 @@ OURS = (
 def screen(store: Store) -> str:
     """The abstracts' claims by paper, then what is found here and nowhere else."""
     head = ["Claim", *SIDES]
-    lines = _opened(head)
+    lines = []
     papers = [one for found in ABSTRACTS.values() for one in found]
     built = {target: _built(store, target) for target in {one.target for one in (*papers, *OURS)}}
     groups = {declare.title_of(paper): found for paper, found in ABSTRACTS.items()}
     for title, found in (groups | {"Not in the papers": OURS}).items():
         rows = [row(one, built[one.target]) for one in found]
-        lines += map(_line, [[f"**{title}**", *(f"**{cell}**" for cell in tally(rows)), ""], *rows])
+        lines += [[f"**{title}**", *(f"**{cell}**" for cell in tally(rows)), ""], *rows]
     told = [
         "In bold: how many lines of a group have which verdict.",
         LEGEND,
         *(chance(name, built, papers) for name in SHOWN),
         measured_in(),
     ]
-    return "\n".join([*lines, "", " ".join(filter(None, told)), "", *(f"- {text}" for text in ours(store))])
+    told = ["", " ".join(filter(None, told)), "", *(f"- {text}" for text in ours(store))]
+    return "\n".join([tables.pipes(head, lines, len(head)), *told])
 
 
 def every(paper: str, store: Store) -> str:
     """Every claim of a paper's tables and figures with its verdicts, in their order, as Markdown; for its notebook."""
-    lines = _opened(["Claim", *SIDES])
+    head, lines = ["Claim", *SIDES], []
     for target, table in registry.targets().items():
         if table.paper == paper and table.claims:
             found = _built(store, target)["claims"]
-            lines += [_line(_judged(claim["text"], [claim], target, judge.UNTESTED)) for claim in found]
-    return "\n".join([*lines, "", LEGEND])
-
-
-def _opened(head: Sequence[str]) -> list[str]:
-    return [_line(head), "| --- |" + " --- |" * (len(head) - 1)]
-
-
-def _line(cells: Sequence[str]) -> str:
-    """A row of a table; a norm's bars end no cell."""
-    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+            lines += [_judged(claim["text"], [claim], target, judge.UNTESTED) for claim in found]
+    return "\n".join([tables.pipes(head, lines, len(head)), "", LEGEND])
 
 
 LEGEND = (
