@@ -36,7 +36,7 @@ _MMLU = {
         {"StdLib": "standard_library", "Numeric": "numerical", "Learning": "learning", "Tools": "tools"},
     ),
 }
-_LACO = {
+LACO_TASKS = {
     "CMNLI": "laco_cmnli",
     "HeSw": "laco_hellaswag",
     "PIQA": "laco_piqa",
@@ -82,7 +82,7 @@ LACO_CATEGORIES = {
 }
 
 
-# Choices of each task of lm-eval that is shown; ARC has four but for some ten items with three or five.
+# Choices of each task of lm-eval and of LaCo's suite; ARC has four but for some ten items with three or five, C3 two to four.
 _CHOICES = {
     "arc_challenge": 4,
     "arc_easy": 4,
@@ -90,6 +90,18 @@ _CHOICES = {
     "cmmlu": 4,
     "copa": 2,
     "hellaswag": 4,
+    "laco_boolq": 2,
+    "laco_c3": 4,
+    "laco_chid": 10,
+    "laco_cmmlu": 4,
+    "laco_cmnli": 3,
+    "laco_commonsense_qa": 5,
+    "laco_hellaswag": 4,
+    "laco_mmlu": 4,
+    "laco_piqa": 2,
+    "laco_race_h": 4,
+    "laco_race_m": 4,
+    "laco_wsc_p": 2,
     "mmlu": 4,
     "openbookqa": 4,
     "piqa": 2,
@@ -97,11 +109,12 @@ _CHOICES = {
     "winogrande": 2,
     "wsc273": 2,
 }
+_WRITTEN = ("laco_wsc_g", "laco_xsum")  # answers are written, not picked
 
 
 def chance(benchmarks: Iterable[str]) -> dict[str, float]:
     """Benchmark, or the first items of one -> the share that guessing gets right, where that is known."""
-    known = {name: 1 / choices for name, choices in _CHOICES.items()}
+    known = {name: 1 / choices for name, choices in _CHOICES.items()} | dict.fromkeys(_WRITTEN, 0.0)
     known |= {f"{name}@{TASKS_VERSION}": task.chance for name, task in STANDIN_QUESTIONS.items()}
     return {name: known[sizes.whole(name)] for name in benchmarks if sizes.whole(name) in known}
 
@@ -118,7 +131,7 @@ def laco(profile: str, hidden: bool = False) -> list[Column]:
     hidden: measured, for the averages of `laco_averages`, but not shown.
     """
     if profile == "paper":
-        return [Column(label, task, "score", scale=100, hidden=hidden) for label, task in _LACO.items()]
+        return [Column(label, task, "score", scale=100, hidden=hidden) for label, task in LACO_TASKS.items()]
     entries = {label: (f"{task}@{TASKS_VERSION}", key) for label, (task, key) in _STANDIN_LACO.items()}
     entries["Exam"] = ("mmlu@standin-options-1", "weighted")
     entries["Lines_G"] = ("docstring_generation@1", "exact_match")

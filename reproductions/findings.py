@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from common import tables
 from common.results import PUBLISHED, ROOT, Store
-from reproductions import audit, declare, judge, registry, reported, settings, show
+from reproductions import audit, declare, guessing, judge, registry, reported, settings, show
 from reproductions.audit.engine import SLIP
 from reproductions.columns import QUESTIONS
 from reproductions.laco import claims as laco
@@ -210,10 +210,11 @@ def _on(claims: Sequence[dict], name: str) -> str:
 
 
 def ours(store: Store) -> list[str]:
-    """What nobody else has said: the audit's headlines, the league, least squares against magnitudes, what a merge is worth,
-    a changed prompt, why answers do not follow perplexity, what a cosine does not see."""
+    """What nobody else has said: the audit's headlines, what guessing retains, the league, least squares against magnitudes,
+    what a merge is worth, a changed prompt, why answers do not follow perplexity, what a cosine does not see."""
     found = (
         _headlines(),
+        guessing.finding(store),
         _league(store),
         _answers(store),
         _massive(store),

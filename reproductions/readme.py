@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping
 
 from common import tables
 from common.results import PUBLISHED, ROOT, Store
-from reproductions import causes, declare, findings, registry, reported, settings, show
+from reproductions import causes, declare, findings, guessing, registry, reported, settings, show
 from reproductions.league import standings
 from reproductions.settings import PAPER, STANDIN, Subject
 
-FILES = tuple(ROOT / name for name in ("README.md", "docs/tables.md", "docs/league.md", "papers/linearpatch/README.md"))
+DOCUMENTS = ("README.md", "docs/tables.md", "docs/league.md", "docs/guessing.md", "papers/linearpatch/README.md")
+FILES = tuple(ROOT / name for name in DOCUMENTS)
 IDEAS = {
     "linearpatch": "a Hadamard-diagonal-Hadamard matrix at the cut, which may be distilled",
     "prunecomp": "iterative pruning, a magnitude factor fused into the weights",
@@ -145,6 +146,8 @@ def parts(names: Iterable[str]) -> dict[str, str]:
     names = set(names)
     if "findings" in names:
         found["findings"] = findings.screen(store)
+    if "guessing" in names:
+        found["guessing"] = guessing.part(store)
     if "causes" in names:
         found["causes"] = causes.text(store)
     if "endings" in names:

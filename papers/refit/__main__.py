@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from torch import Tensor, nn
+
 from common import launch
-from common.context import around
+from common.context import Context, around
 from common.errors import UserError
+from common.evaluation.perplexity import summarise, token_nlls
 from common.flags import Flag, option
 from common.product import Job, Method, main
+from common.progress import track
+from common.selection import runs
 from common.steps import Window
 from papers.leftover import carried, least_set, leftovers
 from papers.refit.cost import Cost
 from papers.refit.graft import Observed
-from papers.refit.method import LARGE, RIDGE, check_architecture, check_biases, stages_of
+from papers.refit.method import LARGE, RIDGE, check_architecture, check_biases, plan_of, stages_of
 from papers.refit.steps import Refit
 
 HELD_OUT_OF = 8  # the league's share: 16 of 128 windows
@@ -78,28 +85,78 @@ def check(job: Job) -> None:
 
 def apply(job: Job) -> dict:
     """Choose, remove and refit; the facts are the layers, and what each matrix left."""
-    context = around(job.model, job.tokenizer, job.windows, fidelity=job.options.fidelity)
-    removed = job.given
-    if removed is None:
+    if job.given is not None:
+        sets = [job.given]
+    elif job.options.choose == "left":
+        sets = _least_left(job)
+    else:
         window = Window(count=job.count, exclude_ends=True, **job.asked(Window))
-        removed = _least_left(job) if job.options.choose == "left" else list(window.choose(context))
+        sets = [list(window.choose(_context(job, job.model, job.windows)))]
+    removed, tried = (sets[0], []) if len(sets) == 1 else _better(job, sets)
     job.chosen(removed)
-    context.details["removed"] = removed
-    carries = _grafts(job) and _writer(job) in job.removed
-    replace(Refit(**job.asked(Refit)), graft=carries or None).apply(context)
-    graft = context.details.get("graft")
-    if carries and graft is None:
-        job.notes.append("no layer before the cut can take over the neurons that write the massive activation")
-    elif carries:
+    context = _refitted(job, job.model, removed, job.windows)
+    if tried:
+        context.details["tried"] = tried
+    if "graft" in context.details:
+        graft = context.details["graft"]
         job.notes.append(
-            f"{len(graft['neurons'])} neurons of layer {graft['writer']}, which write the massive activation, were carried "
-            f"over into layer {graft['host']}, in the place of as many that it used least"
+            "no layer before the cut can take over the neurons that write the massive activation"
+            if graft is None
+            else f"{len(graft['neurons'])} neurons of layer {graft['writer']}, which write the massive activation, were "
+            f"carried over into layer {graft['host']}, in the place of as many that it used least"
         )
     count = sum(matrix.get("ridge") != float("inf") for matrix in context.details["refitted"])
     left = len(context.details["refitted"]) - count
     spared = f" ({left} more are left as they are: no damping lowered what they leave of held-out text)" if left else ""
     job.notes.append(f"{count} matrices were refitted in closed form{spared}; nothing was added, nothing trained")
     return context.details
+
+
+def _context(job: Job, model: nn.Module, windows: Tensor) -> Context:
+    return around(model, job.tokenizer, windows, fidelity=job.options.fidelity)
+
+
+def _refitted(job: Job, model: nn.Module, removed: list[int], windows: Tensor) -> Context:
+    """What becomes of a model without these layers, in place; of fewer windows than the job's, a like share is held out."""
+    context = _context(job, model, windows)
+    context.details["removed"] = removed
+    carries, held_out = (
+        _grafts(job) and _writer(job) in removed,
+        job.options.held_out * len(windows) // len(job.windows),
+    )
+    replace(Refit(**job.asked(Refit)), held_out=held_out, graft=carries or None).apply(context)
+    return context
+
+
+def _better(job: Job, sets: Sequence[list[int]]) -> tuple[list[int], list[dict]]:
+    """Of several sets of layers the one that, refitted, is better by windows that no refit has read; and what each came to.
+
+    Those are the windows held out: copies are refitted without them, since what chooses a damping is in the solution, too.
+    """
+    apart = job.options.held_out or max(1, len(job.windows) // HELD_OUT_OF)
+    windows, judges = job.windows[:-apart], job.windows[-apart:]
+    tried = []
+    for removed in track(sets, "choices of layers", unit="choice", each=True):
+        model = _refitted(job, _sharing(job, removed), removed, windows).model
+        tried.append({"removed": removed, "perplexity": summarise(token_nlls(model, judges))["perplexity"]})
+    said = ", ".join(f"{one['perplexity']:.4g} without {_shown(one['removed'])}" for one in tried)
+    job.notes.append(
+        f"{len(sets)} choices of layers were refitted; the better by text that neither had read was taken: {said}"
+    )
+    return min(tried, key=lambda one: one["perplexity"])["removed"], tried
+
+
+def _sharing(job: Job, removed: list[int]) -> nn.Module:
+    """A copy of the model with weights of its own where a refit without these layers writes, else with those at hand."""
+    asked = Refit(**job.asked(Refit))
+    stages = stages_of(asked.matrices or "both", bool(asked.gate_up))
+    own = plan_of(job.layers, removed, asked.following, stages, asked.share or 0.0)
+    written = {id(weight) for layer in own for weight in job.decoder.layers[layer].parameters()}
+    return copy.deepcopy(job.model, {id(w): w for w in job.model.parameters() if id(w) not in written})
+
+
+def _shown(layers: Sequence[int]) -> str:
+    return ", ".join(f"{a} to {b - 1}" if b > a + 1 else str(a) for a, b in runs(layers))
 
 
 def _grafts(job: Job) -> bool:
@@ -114,15 +171,20 @@ def _writer(job: Job) -> int | None:
     return job.kept["norms"].writer
 
 
-def _least_left(job: Job) -> list[int]:
-    """The layers, in runs or alone, of which a map of the stream leaves least; runs of a sweep share what they read."""
+def _least_left(job: Job) -> list[list[int]]:
+    """The layers, in runs or alone, of which a map of the stream leaves least; with neurons carried over, if others do.
+
+    What carrying them over is worth to a refit is known by refitting alone: of few tokens the sums promise too much. Runs of
+    a sweep share what they read.
+    """
     if "left" not in job.kept:
         few = job.windows[: -(-FEW * job.decoder.hidden_size // job.length)]
         lengths, where = range(1, max(job.counts) + 1), {"batch_size": job.batch_size, "progress": True}
-        job.kept["left"] = leftovers(job.decoder, few, lengths, **where)
-        if _grafts(job):
-            job.kept["left"] |= carried(job.decoder, few, lengths, Observed(job.decoder, few).carrier, **where)
-    return [layer for run in least_set(job.kept["left"], job.count) for layer in range(*run)]
+        found = leftovers(job.decoder, few, lengths, **where)
+        carrier = Observed(job.decoder, few).carrier if _grafts(job) else None
+        job.kept["left"] = [found, found | carried(job.decoder, few, lengths, carrier, **where)]
+    sets = [[layer for run in least_set(found, job.count) for layer in range(*run)] for found in job.kept["left"]]
+    return sets[:1] if sets[0] == sets[1] or len(job.windows) == 1 else sets
 
 
 METHOD = Method(

@@ -27,6 +27,7 @@ AGAIN = (
     "Pruned again: the same C and I, and the highest threshold that leaves the printed 17 layers (the stand-in: 8), for the "
     "paper prints no settings."
 )
+KEPT = "What is kept counts what guessing gives; docs/guessing.md has what is left without that."
 WRITTEN = (
     "Greedy, side by side. The paper shows one XSum prompt and no dense answer: line breaks alone for LLMPru., 'of the "
     "19900s of the 1900s of the 1900s of the 1900s.' for SliceGPT, two sentences of the prompt, all but a word, for LaCo."
@@ -84,7 +85,13 @@ def _generation_rows(subject: Subject, limit: int | None) -> list[Row]:
 
 TABLES = [
     _table("1", "main results", columns.with_layers, recipes.main_rows, recipes.shape, f"{MERGES} {SHARES}"),
-    _table("2", "averages of the main results", partial(columns.averages, percent=True), recipes.main_rows),
+    _table(
+        "2",
+        "averages of the main results",
+        partial(columns.averages, percent=True),
+        recipes.main_rows,
+        note=f"{MERGES} {KEPT}",
+    ),
     _table(
         "3",
         "averages after post-training and pruning again",
@@ -120,7 +127,12 @@ TABLES = [
         )
     ),
     _table(
-        "7", "main results relative to the dense model", columns.percentages, recipes.main_rows, recipes.shape, MERGES
+        "7",
+        "main results relative to the dense model",
+        columns.percentages,
+        recipes.main_rows,
+        recipes.shape,
+        f"{MERGES} {KEPT}",
     ),
     Table(
         target="table8-laco",

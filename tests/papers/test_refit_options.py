@@ -14,7 +14,7 @@ from common import checkpoint, held, models, steps  # noqa: F401 - steps: those 
 from common.context import around, carry_out
 from common.decoder import Decoder
 from common.errors import UserError
-from common.product import main
+from common.product import Job, main
 from papers import refit
 from papers.leftover import leftovers
 from papers.refit import __main__ as tool
@@ -385,6 +385,43 @@ def test_the_cost_of_more_following_layers_than_there_are_is_that_of_all(make_ti
         return Cost.of(SimpleNamespace(options=options, config=config, layers=6, given=None, count=2, length=16))
 
     assert cost(30) == cost(3) and cost(3).passes > cost(0).passes > 0 and cost(30).bytes > 0
+
+
+@pytest.mark.parametrize("promised", [(1, 3), (3, 5)])
+def test_of_two_choices_the_tool_takes_the_one_that_refitted_is_better_on_text_that_no_refit_read(
+    promised, write_checkpoint, tmp_path, monkeypatch
+):
+    """The two differ where neurons carried over are counted on; either can be the better one."""
+    dense = AutoModelForCausalLM.from_pretrained(write_checkpoint(tmp_path / "tiny", "llama"))
+    own, drawn, crops = (2, 4), [], Job.crops
+    monkeypatch.setattr(tool, "leftovers", lambda *a, **k: {own: 0.2, promised: 0.3})
+    monkeypatch.setattr(tool, "carried", lambda *a, **k: {promised: 0.1})
+    monkeypatch.setattr(Job, "crops", lambda *a: drawn.append(crops(*a)) or drawn[-1])
+    assert run_tool(tmp_path, "--remove", "2", "--no-evaluation") == 0
+    [ids] = drawn
+
+    def refitted(run, windows, held_out):
+        model = copy.deepcopy(dense)
+        reports = refit.refit(model, windows, list(range(*run)), held_out=held_out)
+        return model, reports
+
+    facts = json.loads((tmp_path / "out" / "pruning.json").read_text())["facts"]
+    losses = []
+    for run in (own, promised):
+        model, _ = refitted(run, ids[:35], 4)  # 5 of 40 are held out
+        with torch.no_grad():
+            logits = model(ids[35:], use_cache=False).logits[:, :-1]
+        losses.append(torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[35:, 1:].flatten()))
+    assert [one["removed"] for one in facts["tried"]] == [list(range(*run)) for run in (own, promised)]
+    assert [one["perplexity"] for one in facts["tried"]] == pytest.approx(
+        [loss.exp().item() for loss in losses], rel=1e-4
+    )
+    best = min(zip(losses, (own, promised), strict=True))[1]
+    assert facts["removed"] == list(range(*best))
+    whole, reports = refitted(best, ids, 5)
+    assert [one["left"] for one in facts["refitted"]] == pytest.approx([one["left"] for one in reports], rel=1e-4)
+    saved = AutoModelForCausalLM.from_pretrained(tmp_path / "out").state_dict()
+    assert all(torch.allclose(value, saved[name], atol=1e-5) for name, value in whole.state_dict().items())
 
 
 def test_a_sweep_reads_once_what_a_repair_leaves(write_checkpoint, tmp_path, monkeypatch):

@@ -179,7 +179,7 @@ def test_readme_is_one_screen_and_its_parts_are_known():
 
 
 @pytest.mark.parametrize(
-    "path", ["README.md", *(f"docs/{name}.md" for name in ("tables", "comparing", "models", "league"))]
+    "path", ["README.md", *(f"docs/{name}.md" for name in ("tables", "comparing", "models", "league", "guessing"))]
 )
 def test_links_lead_somewhere(path):
     links = re.findall(r"\]\(([^)#]+)\)", (ROOT / path).read_text())

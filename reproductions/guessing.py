@@ -1,0 +1,243 @@
+"""What is retained of a dense model's scores, and of what it scores above guessing. Ours.
+
+RP (LinearPatch, Prune&Comp) and Per. (LaCo) are means over tasks of a pruned model's score over the dense model's, so what
+anybody gets by guessing counts as retained. Here, over the tasks on which the dense model is more than two standard errors
+above guessing, the share that stays of what it is above guessing:
+
+    sum of (score - guess) / sum of (dense score - guess)
+
+Where guessing gives more than is taken for it here (LaCo's C3 has items of fewer than four options), the share is lower
+still. The Open LLM Leaderboard has ranked by scores above guessing since its second version (huggingface.co/docs/
+leaderboards, Scores Normalization); of these papers' tables it was found nowhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from common import paired, tables
+from common.results import Store
+from reproductions import columns, declare, registry, reported, settings, show
+from reproductions.audit import laco
+from reproductions.audit.engine import LM_EVAL, group
+from reproductions.audit.scores import dense_row
+from reproductions.laco.recipes import LACO
+from reproductions.registry import Column
+
+Number = float | np.ndarray
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a paper prints what is retained.
+
+    target: of the same table here. scores, summary: its tables of scores and of what is retained, which is in ``column``.
+    tasks: label -> benchmark here. questions: of its test sets, so far as they matter.
+    """
+
+    paper: str
+    target: str
+    scores: str
+    summary: str
+    column: str
+    tasks: Mapping[str, str]
+    questions: Mapping[str, int]
+
+
+_NINE = {label: benchmark for label, (benchmark, _) in columns.QUESTIONS.items()}
+SOURCES = (
+    Source("linearpatch", "table1-linearpatch", "1", "1", "RP", _NINE, LM_EVAL),
+    Source("prunecomp", "table2-prunecomp", "2", "2", "RP", _NINE, LM_EVAL),
+    Source("prunecomp", "tableA2-prunecomp", "A2", "A2", "RP", _NINE, LM_EVAL),
+    Source("laco", "table2-laco", "1", "2", "Per.", columns.LACO_TASKS, laco.QUESTIONS | {"CMNLI": 12_241}),
+)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One row, in per cent. retained: as printed, or measured. guessing: what a guesser would retain. above: see the module;
+    interval: of a measured one, paired over items."""
+
+    model: str
+    sparsity: str
+    method: str
+    retained: float
+    guessing: float
+    above: float
+    interval: tuple[float, float] | None = None
+
+
+def above(scores: Mapping[str, Number], dense: Mapping[str, Number], guess: Mapping[str, float]) -> Number:
+    """Of what the dense model scores above guessing on the tasks of ``guess``, the share that stays, in per cent."""
+    return 100 * sum(scores[t] - guess[t] for t in guess) / sum(dense[t] - guess[t] for t in guess)
+
+
+def known(dense: Mapping[str, float], guess: Mapping[str, float], error: Callable[[str], float]) -> dict[str, float]:
+    """The tasks on which the dense model is more than two standard errors above guessing."""
+    return {task: by for task, by in guess.items() if dense[task] > by + 2 * error(task)}
+
+
+def printed(source: Source) -> list[Kept]:
+    """By the paper's numbers as printed; no intervals, since it prints no outcomes."""
+    chance = columns.chance(source.tasks.values())
+    guess = {label: 100 * chance[name] for label, name in source.tasks.items()}
+    rows = group(reported.numbers(source.paper, source.scores))
+    summaries = group(reported.numbers(source.paper, source.summary))
+    by_share = source.scores == source.summary  # LaCo's averages stand under no share of what is removed
+    found = []
+    for (model, sparsity, method, variant), row in rows.items():
+        summary = summaries.get((model, sparsity if by_share else "", method, variant), {}).get(source.column)
+        dense = {label: number.value for label, number in dense_row(_starred(rows), model).items()}
+        own = {label: number.value for label, number in row.items()}
+        if summary is None or method.startswith("Dense") or not guess.keys() <= own.keys() & dense.keys():
+            continue
+
+        def error(task: str, dense=dense) -> float:
+            share = dense[task] / 100
+            return 100 * math.sqrt(share * (1 - share) / source.questions[task]) if task in source.questions else 0.0
+
+        guessing = sum(100 * guess[task] / dense[task] for task in guess) / len(guess)
+        kept = above(own, dense, known(dense, guess, error))
+        found.append(Kept(model, sparsity, reported.row_name(method, variant), summary.value, guessing, kept))
+    return found
+
+
+def _starred(rows: Mapping[tuple, dict]) -> dict[tuple, dict]:
+    """LaCo prints two dense rows and compares with the one that it measured itself."""
+    own = {key: row for key, row in rows.items() if key[2] == "Dense*"}
+    return own or dict(rows)
+
+
+def measured(source: Source, store: Store, subject: settings.Subject) -> list[Kept]:
+    """On a model at hand, over the tasks that all of a table's rows with scores have answered."""
+    table = registry.get(source.target)
+    entries = show.entries(table, store, subject, table.rows(subject))
+    guess = {c.label: c.scale * by for c, by in _guessed(table.columns_for(subject))}
+    entries = [entry for entry in entries if entry["scores"].keys() & guess.keys()]
+    dense = next((entry for entry in entries if entry["dense"]), None)
+    if dense is None:
+        return []
+    guess = {task: by for task, by in guess.items() if all(task in entry["scores"] for entry in entries)}
+    errors = {task: float(np.std(dense["replicates"](task))) for task in guess}
+    guess = known(dense["scores"], guess, errors.__getitem__)
+    if not guess:
+        return []
+    wholes = {task: dense["replicates"](task) for task in guess}
+    guessing = _mean_share(guess, dense["scores"], guess)
+    found = []
+    for entry in entries:
+        if not entry["dense"]:
+            replicates = {task: entry["replicates"](task) for task in guess}
+            value = above(entry["scores"], dense["scores"], guess)
+            interval = paired.interval(above(replicates, wholes, guess))
+            retained = _mean_share(entry["scores"], dense["scores"], guess)
+            method = entry["method"]
+            found.append(
+                Kept(subject.label.partition(",")[0], entry["sparsity"], method, retained, guessing, value, interval)
+            )
+    return found
+
+
+def _mean_share(scores: Mapping[str, float], dense: Mapping[str, float], tasks: Mapping[str, float]) -> float:
+    return sum(100 * scores[task] / dense[task] for task in tasks) / len(tasks)
+
+
+def _guessed(found: Sequence[Column]) -> Iterator[tuple[Column, float]]:
+    shares = columns.chance(column.benchmark for column in found if column.benchmark)
+    return ((column, shares[column.benchmark]) for column in found if column.benchmark in shares)
+
+
+def turned(found: Sequence[Kept]) -> tuple[int, int]:
+    """Of the pairs of rows of one model and share, how many are in another order above guessing, and how many there are."""
+    where = {
+        row: (row.model, row.sparsity if "/" in row.sparsity else "") for row in found
+    }  # LaCo's rows have one each
+    pairs = [(a, b) for a, b in combinations(found, 2) if where[a] == where[b] and a.retained != b.retained]
+    other = sum((one.retained > two.retained) != (one.above > two.above) for one, two in pairs)
+    return other, len(pairs)
+
+
+def part(store: Store) -> str:
+    """For docs/guessing.md: what a guesser retains, and every row, paper by paper."""
+    blocks = [summary()]
+    for source in SOURCES:
+        title = registry.get(source.target).title.partition(":")[0]
+        found = {"as printed, on the paper's own models": printed(source)}
+        subjects = (*map(settings.of_model, settings.PUBLISHED_MODELS), settings.STANDIN)
+        for subject in subjects if source in _first() else ():  # an appendix has the same rows
+            found[f"measured on {subject.label}"] = measured(source, store, subject)
+        for words, rows in found.items():
+            if rows:
+                blocks.append(
+                    f"<details><summary><b>{title}</b>, {words}</summary>\n\n{_table(source, rows)}\n\n</details>"
+                )
+    return "\n\n".join(blocks)
+
+
+def _table(source: Source, rows: Sequence[Kept]) -> str:
+    head = ["Model", "n/N", "Method", f"{source.column}, %", "a guesser's", "above guessing, %"]
+    lines = [
+        [row.model, row.sparsity, row.method, f"{row.retained:.1f}", f"{row.guessing:.1f}", shown(row)] for row in rows
+    ]
+    return tables.pipes(head, lines, 3)
+
+
+def shown(row: Kept) -> str:
+    """What stays above guessing, with its interval where there is one."""
+    ends = "" if row.interval is None else f" [{', '.join(f'{end:.1f}' for end in row.interval)}]"
+    return f"{row.above:.1f}{ends}".replace("-", "−")
+
+
+def summary() -> str:
+    """What a guesser retains by each paper's measure on each of its models, and the rows that retain most and least."""
+    lines, turns = [], []
+    for source in _first():
+        title, rows = declare.title_of(source.paper), of_paper(source.paper)
+        turns.append("{} of {} pairs of {}'s rows".format(*turned(rows), title))
+        for model in dict.fromkeys(row.model for row in rows):
+            own = [row for row in rows if row.model == model]
+            ends = [end(own, key=lambda row: row.retained) for end in (max, min)]
+            cells = [f"{row.retained:.1f} → {shown(row)} ({row.method}, {row.sparsity})" for row in ends]
+            lines.append([f"{title} ({source.column})", model, f"{own[0].guessing:.1f}", *cells])
+    head = [
+        "Paper",
+        "Model",
+        "a guesser's, %",
+        "most retained → of it above guessing, %",
+        "least retained → above guessing",
+    ]
+    order = f"Which of two rows of one model and size retains more changes for {', '.join(turns)}."
+    return f"{tables.pipes(head, lines, 2)}\n\n{order}"
+
+
+def _first() -> list[Source]:
+    """One source of each paper: an appendix has more models, but the same measure and rows."""
+    return list({source.paper: source for source in reversed(SOURCES)}.values())[::-1]
+
+
+def of_paper(paper: str) -> list[Kept]:
+    """Every row that a paper prints."""
+    return [row for source in SOURCES if source.paper == paper for row in printed(source)]
+
+
+def finding(store: Store) -> str:
+    """For README's screen: what a guesser retains, and what the rows that retain most and least have above guessing."""
+    told = []
+    for source in _first():
+        rows = of_paper(source.paper)
+        low, high = (end(row.guessing for row in rows) for end in (min, max))
+        ends = (end(rows, key=lambda row: row.retained) for end in (max, min))
+        kept = ", ".join(f"{row.retained:.2f} % ({row.model}) → {shown(row)}" for row in ends)
+        told.append(f"{declare.title_of(source.paper)}'s {source.column} {low:.0f} to {high:.0f} %; {kept}")
+    found = measured(SOURCES[-1], store, settings.of_model(settings.PUBLISHED_MODELS[0]))
+    own = [f" On {row.model} LaCo's {row.retained:.1f} % → {shown(row)}." for row in found if row.method == LACO]
+    return (
+        "**What is retained counts guessing** ([every row](docs/guessing.md)). By paper, what a guesser retains by its "
+        "measure, and the most and the least that it prints → the same of what the dense model scores above guessing: "
+        f"{'. '.join(told)}.{''.join(own)}"
+    )

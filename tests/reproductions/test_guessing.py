@@ -1,0 +1,88 @@
+"""What stays above guessing: against the numbers as printed, read and summed up anew, and against guessers themselves."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.results import PUBLISHED, Store
+from reproductions import guessing, reported, settings
+from reproductions.columns import QUESTIONS, chance
+
+# Of four endings a quarter, of two a half.
+NINE = {"ARC-c": 25, "ARC-e": 25, "BoolQ": 50, "HeSw": 25, "PIQA": 50, "WG": 50, "WSC": 50, "Race-h": 25, "CoPa": 50}
+LACO = {"HeSw": 25, "PIQA": 50, "CHID": 10, "WSC_G": 0, "CSQA": 20, "BoolQ": 50, "MMLU": 25, "CMMLU": 25, "RaceH": 25}
+LACO |= {"RaceM": 25, "XSum": 0, "C3": 25}  # of Baichuan2's; on CMNLI and WSC_P they guess
+
+
+def read(paper, table):
+    found = {}
+    with Path(reported.PAPERS_FOLDER / paper / "reported" / f"table{table}.csv").open() as lines:
+        for line in csv.DictReader(lines):
+            key = (line["model"], line["sparsity"], line["method"], line["variant"])
+            found.setdefault(key, {})[line["column"]] = float(line["value"])
+    return found
+
+
+def test_linearpatchs_row_is_the_sum_of_what_its_scores_are_above_guessing():
+    rows = read("linearpatch", "1")
+    own, dense = rows["LLaMA-3-8B", "5/32", "LinearPatch", "L"], rows["LLaMA-3-8B", "0/32", "Dense", ""]
+    wanted = 100 * (sum(own[t] for t in NINE) - sum(NINE.values())) / (sum(dense[t] for t in NINE) - sum(NINE.values()))
+    [found] = [row for row in guessing.printed(guessing.SOURCES[0]) if row.model == "LLaMA-3-8B" and "[L]" in row.method
+               and row.sparsity == "5/32"]  # fmt: skip
+    assert found.above == pytest.approx(wanted) and found.retained == own["RP"]
+    assert found.guessing == pytest.approx(np.mean([100 * NINE[t] / dense[t] for t in NINE]))
+
+
+def test_of_laco_tasks_that_the_dense_model_guesses_are_left_out_and_its_own_dense_row_is_compared_with():
+    rows = read("laco", "1")
+    own, dense = (
+        next(row for key, row in rows.items() if key[0] == "Baichuan2-7B" and key[2] == name)
+        for name in ("SliceGPT", "Dense*")
+    )
+    wanted = 100 * sum(own[t] - LACO[t] for t in LACO) / sum(dense[t] - LACO[t] for t in LACO)
+    [found] = [
+        row for row in guessing.printed(guessing.SOURCES[-1]) if (row.model, row.method) == ("Baichuan2-7B", "SliceGPT")
+    ]
+    assert found.above == pytest.approx(wanted) and wanted < 0 < 40 < found.retained
+
+
+def test_a_guesser_keeps_nothing_the_dense_model_all_and_half_way_is_half():
+    guess, dense = {"a": 25.0, "b": 50.0}, {"a": 65.0, "b": 60.0}
+    assert guessing.above(guess, dense, guess) == 0 and guessing.above(dense, dense, guess) == 100
+    assert guessing.above({"a": 45.0, "b": 55.0}, dense, guess) == 50
+    draws = {"a": np.array([25.0, 45.0]), "b": np.array([50.0, 55.0])}
+    assert guessing.above(draws, dense, guess).tolist() == [0, 50]
+
+
+def test_a_task_counts_where_the_dense_model_is_two_standard_errors_above_guessing():
+    guess, dense = {"a": 25.0, "b": 50.0, "c": 50.0}, {"a": 35.0, "b": 54.0, "c": 48.0}
+    assert guessing.known(dense, guess, {"a": 4.9, "b": 2.1, "c": 0.0}.__getitem__) == {"a": 25.0}
+
+
+def test_every_task_of_the_tables_has_a_guess_and_written_answers_have_none():
+    for source in guessing.SOURCES:
+        assert chance(source.tasks.values()).keys() == set(source.tasks.values())
+    assert {
+        t: 100 * c for t, c in zip(QUESTIONS, chance(n for n, _ in QUESTIONS.values()).values(), strict=True)
+    } == NINE
+    assert chance(["laco_xsum"]) == {"laco_xsum": 0.0}
+
+
+def test_pairs_are_of_one_model_and_size_and_change_their_order_where_the_two_measures_disagree():
+    def row(model, sparsity, retained, above):
+        return guessing.Kept(model, sparsity, "", retained, 50, above)
+
+    found = [row("m", "7/32", 80, 60), row("m", "7/32", 81, 59), row("m", "7/32", 70, 40), row("m", "9/32", 60, 99)]
+    assert guessing.turned(found) == (1, 3)
+    assert guessing.turned([row("m", "27%", 80, 60), row("m", "24%", 81, 59)]) == (1, 1)  # LaCo's rows: one share each
+
+
+def test_a_measured_row_is_its_published_records_and_its_interval_holds_it():
+    store = Store(PUBLISHED, None)
+    subject = settings.of_model(settings.PUBLISHED_MODELS[0])
+    rows = guessing.measured(guessing.SOURCES[-1], store, subject)
+    assert rows and len({row.guessing for row in rows}) == 1
+    for row in rows:
+        assert row.interval[0] < row.above < row.interval[1] and row.retained > row.above
