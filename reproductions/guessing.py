@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 
@@ -177,6 +178,17 @@ def part(store: Store) -> str:
                     f"<details><summary><b>{title}</b>, {words}</summary>\n\n{_table(source, rows)}\n\n</details>"
                 )
     return "\n\n".join(blocks)
+
+
+def drawn(store: Store) -> list[Path]:
+    """Draw every printed row, and the measured ones of LaCo on the published models; returns the files."""
+    from figures import guessing, style
+
+    shown = {f"{declare.title_of(source.paper)}, printed": of_paper(source.paper) for source in _first()}
+    for subject in map(settings.of_model, settings.PUBLISHED_MODELS):
+        rows = measured(SOURCES[-1], store, subject)
+        shown |= {f"LaCo's tables, {rows[0].model} (95 %)": rows} if rows else {}
+    return style.save(guessing.draw(shown), "guessing")
 
 
 def _table(source: Source, rows: Sequence[Kept]) -> str:

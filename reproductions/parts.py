@@ -1,7 +1,7 @@
 """The record of a benchmark's part, taken from the record of its whole: what is known is not measured again.
 
 The outcomes kept beside the whole's record hold those of the part: the first items', or the windows that the part reads. The
-layers that were removed are part of every record.
+layers that were removed, and what training took, are part of every record.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ PRUNED = ("removed", "halves", "sliced", "linear", "layers")
 def part(store: Store, recipe, benchmark: str) -> tuple[Record, dict] | None:
     """The record of a part and its outcomes; None where the whole has no record, or its outcomes were not kept.
 
-    Of the benchmark ``removed`` every record of the recipe is a whole: the first by name, where several are there.
+    Of ``removed`` and ``training-cost`` every record of the recipe is a whole: the first by name, where several are there.
     In bfloat16 an item's score may differ in its last digit from one measured beside other items. ``provenance`` is the
     whole's, without its seconds and with its name as ``part_of``.
     """
     if benchmark == "removed":
         return _removed(store.pruned(recipe))
+    if benchmark == "training-cost":
+        return _trained(store.pruned(recipe))
     name = sizes.whole(benchmark)
     if name == benchmark or recipe.limit is not None:
         return None
@@ -54,6 +56,26 @@ def _removed(record: Record | None) -> tuple[Record, dict] | None:
         return None
     details = {key: record.details[key] for key in PRUNED if key in record.details}
     return _of(record, "removed", values={"count": len(details["removed"])}, stderr={}, details=details), {}
+
+
+def training_cost(report: Mapping) -> dict:
+    """What a fine-tuning took, from its report: trained parameters, seconds, peak memory, layer executions."""
+    return {
+        "trainable": report["trainable"],
+        "seconds": report["seconds"],
+        "peak_gib": report["peak_memory_bytes"] / 2**30,
+        "layer_executions": sum(epoch["layer_executions"] for epoch in report["epochs"]),
+    }
+
+
+def _trained(record: Record | None) -> tuple[Record, dict] | None:
+    """What training took, from any record of the recipe."""
+    if record is None or "epochs" not in record.details.get("training", ()):
+        return None
+    details = {key: record.details[key] for key in (*PRUNED, "training") if key in record.details}
+    details |= {"device": record.provenance["device"]}
+    values = training_cost(record.details["training"])
+    return _of(record, "training-cost", values=values, stderr={}, details=details), {}
 
 
 def _items(record: Record, outcomes: Mapping, benchmark: str) -> tuple | None:

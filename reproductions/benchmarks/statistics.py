@@ -13,6 +13,7 @@ from common.errors import UserError
 from common.evaluation.perplexity import cut
 from papers.reassessing import quantization
 from reproductions.benchmarks import benchmark
+from reproductions.parts import training_cost
 from reproductions.shape_measures import MACS_TOKENS
 
 # Windows timed, and how often: the median of the passes is kept.
@@ -84,13 +85,7 @@ def _training_cost(context: Context, argument: str) -> tuple[dict, dict, dict]:
     report = context.details.get("training")
     if report is None:
         raise UserError("this recipe has no fine-tuning whose cost could be told")
-    values = {
-        "trainable": report["trainable"],
-        "seconds": report["seconds"],
-        "peak_gib": report["peak_memory_bytes"] / 2**30,
-        "layer_executions": sum(epoch["layer_executions"] for epoch in report["epochs"]),
-    }
-    return values, {}, {"device": str(context.model.device)}
+    return training_cost(report), {}, {"device": str(context.model.device)}
 
 
 @benchmark("held-memory")

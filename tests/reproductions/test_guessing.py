@@ -86,3 +86,18 @@ def test_a_measured_row_is_its_published_records_and_its_interval_holds_it():
     assert rows and len({row.guessing for row in rows}) == 1
     for row in rows:
         assert row.interval[0] < row.above < row.interval[1] and row.retained > row.above
+
+
+def test_the_picture_has_every_printed_row_where_its_numbers_are(monkeypatch):
+    from figures import style
+
+    drawn = []
+    monkeypatch.setattr(style, "save", lambda figure, name: drawn.append((figure, name)) or [])
+    guessing.drawn(Store(PUBLISHED, None))
+    [(figure, name)] = drawn
+    lines = {line.get_label(): line for line in figure.axes[0].lines}
+    for paper, label in (("linearpatch", "LinearPatch, printed"), ("laco", "LaCo, printed")):
+        rows = guessing.of_paper(paper)
+        points = list(zip(*lines[label].get_data(), strict=True))
+        assert points == [(row.retained, row.above) for row in rows] and name == "guessing"
+    style.plt.close(figure)

@@ -113,3 +113,35 @@ def test_which_layers_went_is_known_from_whatever_was_measured(tmp_path, tiny_ll
     found, expected = known.get(RECIPE, "removed"), alone.get(RECIPE, "removed")
     assert found.values == expected.values == {"count": 2} and found.provenance["part_of"] == "parameters"
     assert found.details == {"removed": [3, 1], "layers": 6} and found.details.items() <= expected.details.items()
+
+
+def test_what_training_took_is_taken_from_any_record_and_is_what_it_would_be_by_itself(measuring, tmp_path):
+    report = {
+        "trainable": 12,
+        "seconds": 3.5,
+        "peak_memory_bytes": 2**30,
+        "epochs": [{"layer_executions": n} for n in (5, 7)],
+    }
+    prepare = measuring.prepare
+
+    def trained(recipe, **options):
+        context = prepare(recipe, **options)
+        context.details |= {"removed": [2], "training": report}
+        return context
+
+    measuring.prepare = trained
+    alone, both = Store(tmp_path / "alone", None), Store(tmp_path / "both", None)
+    assert run(alone, measuring, "training-cost") == ["training-cost"]
+    assert run(both, measuring, "piqa") == ["piqa"] and run(both, measuring, "training-cost") == []
+    wanted, found = (store.get(RECIPE, "training-cost") for store in (alone, both))
+    assert found.values == wanted.values == {"trainable": 12, "seconds": 3.5, "peak_gib": 1.0, "layer_executions": 12}
+    assert (
+        found.details["training"] == wanted.details["training"] and found.details["device"] == wanted.details["device"]
+    )
+    assert found.provenance["part_of"] == "piqa"
+
+
+def test_a_record_without_training_tells_nothing_of_its_cost(tmp_path, measuring):
+    store = Store(tmp_path, None)
+    run(store, measuring, "piqa")
+    assert parts.part(store, RECIPE, "training-cost") is None
