@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from figures.style import BLUE, GREEN, GREY, ORANGE, VERMILION, plt, whiskers
+from figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, plt, whiskers
 
-_LOOKS = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (VERMILION, "D"))
+_LOOKS = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (PURPLE, "v"), (VERMILION, "D"))
 
 
 class Row(Protocol):

@@ -24,10 +24,11 @@ import numpy as np
 from common import paired, tables
 from common.results import Store
 from reproductions import columns, declare, registry, reported, settings, show
-from reproductions.audit import laco
+from reproductions.audit import laco, reassessing
 from reproductions.audit.engine import LM_EVAL, group
 from reproductions.audit.scores import dense_row
-from reproductions.laco.recipes import LACO
+from reproductions.laco.recipes import LACO, LEFT_OUT
+from reproductions.reassessing.columns import TASKS
 from reproductions.registry import Column
 
 Number = float | np.ndarray
@@ -37,8 +38,9 @@ Number = float | np.ndarray
 class Source:
     """Where a paper prints what is retained.
 
-    target: of the same table here. scores, summary: its tables of scores and of what is retained, which is in ``column``.
-    tasks: label -> benchmark here. questions: of its test sets, so far as they matter.
+    target: of the same table here. scores, summary: its tables of scores and of what is retained, which is in ``column``; ''
+    where it prints scores alone: the mean of their shares is taken. tasks: label -> benchmark here. questions: of its test
+    sets, so far as they matter. scale: of a score of all. again: its rows are measured under an earlier source.
     """
 
     paper: str
@@ -48,14 +50,23 @@ class Source:
     column: str
     tasks: Mapping[str, str]
     questions: Mapping[str, int]
+    scale: float = 100.0
+    again: bool = False
+
+    @property
+    def measure(self) -> str:
+        """How it calls what is retained."""
+        return self.column or "mean share"
 
 
 _NINE = {label: benchmark for label, (benchmark, _) in columns.QUESTIONS.items()}
 SOURCES = (
     Source("linearpatch", "table1-linearpatch", "1", "1", "RP", _NINE, LM_EVAL),
     Source("prunecomp", "table2-prunecomp", "2", "2", "RP", _NINE, LM_EVAL),
-    Source("prunecomp", "tableA2-prunecomp", "A2", "A2", "RP", _NINE, LM_EVAL),
+    Source("prunecomp", "tableA2-prunecomp", "A2", "A2", "RP", _NINE, LM_EVAL, again=True),
     Source("laco", "table2-laco", "1", "2", "Per.", columns.LACO_TASKS, laco.QUESTIONS | {"CMNLI": 12_241}),
+    Source("reassessing", "table4-reassessing", "4", "4", "", TASKS, reassessing.QUESTIONS, scale=1.0),
+    Source("reassessing", "table1-reassessing", "1", "1", "", TASKS, reassessing.QUESTIONS, scale=1.0),
 )
 
 
@@ -86,7 +97,7 @@ def known(dense: Mapping[str, float], guess: Mapping[str, float], error: Callabl
 def printed(source: Source) -> list[Kept]:
     """By the paper's numbers as printed; no intervals, since it prints no outcomes."""
     chance = columns.chance(source.tasks.values())
-    guess = {label: 100 * chance[name] for label, name in source.tasks.items()}
+    guess = {label: source.scale * chance[name] for label, name in source.tasks.items()}
     rows = group(reported.numbers(source.paper, source.scores))
     summaries = group(reported.numbers(source.paper, source.summary))
     by_share = source.scores == source.summary  # LaCo's averages stand under no share of what is removed
@@ -95,16 +106,18 @@ def printed(source: Source) -> list[Kept]:
         summary = summaries.get((model, sparsity if by_share else "", method, variant), {}).get(source.column)
         dense = {label: number.value for label, number in dense_row(_starred(rows), model).items()}
         own = {label: number.value for label, number in row.items()}
-        if summary is None or method.startswith("Dense") or not guess.keys() <= own.keys() & dense.keys():
+        lacking = summary is None and source.column or not guess.keys() <= own.keys() & dense.keys()
+        if method.startswith("Dense") or lacking:
             continue
 
         def error(task: str, dense=dense) -> float:
-            share = dense[task] / 100
-            return 100 * math.sqrt(share * (1 - share) / source.questions[task]) if task in source.questions else 0.0
+            share, count = dense[task] / source.scale, source.questions.get(task, math.inf)
+            return source.scale * math.sqrt(share * (1 - share) / count)
 
-        guessing = sum(100 * guess[task] / dense[task] for task in guess) / len(guess)
+        retained = summary.value if source.column else _mean_share(own, dense, guess)
         kept = above(own, dense, known(dense, guess, error))
-        found.append(Kept(model, sparsity, reported.row_name(method, variant), summary.value, guessing, kept))
+        name = reported.row_name(method, variant)
+        found.append(Kept(model, sparsity, name, retained, _mean_share(guess, dense, guess), kept))
     return found
 
 
@@ -170,7 +183,7 @@ def part(store: Store) -> str:
         title = registry.get(source.target).title.partition(":")[0]
         found = {"as printed, on the paper's own models": printed(source)}
         subjects = (*map(settings.of_model, settings.PUBLISHED_MODELS), settings.STANDIN)
-        for subject in subjects if source in _first() else ():  # an appendix has the same rows
+        for subject in () if source.again else subjects:
             found[f"measured on {subject.label}"] = measured(source, store, subject)
         for words, rows in found.items():
             if rows:
@@ -185,14 +198,19 @@ def drawn(store: Store) -> list[Path]:
     from figures import guessing, style
 
     shown = {f"{declare.title_of(source.paper)}, printed": of_paper(source.paper) for source in _first()}
-    for subject in map(settings.of_model, settings.PUBLISHED_MODELS):
-        rows = measured(SOURCES[-1], store, subject)
-        shown |= {f"LaCo's tables, {rows[0].model} (95 %)": rows} if rows else {}
+    rows = _on_a_real_model(store)
+    shown |= {f"LaCo's Table 2, {rows[0].model} (95 %)": rows} if rows else {}
     return style.save(guessing.draw(shown), "guessing")
 
 
+def _on_a_real_model(store: Store) -> list[Kept]:
+    """The rows of LaCo's Table 2."""
+    source = next(source for source in SOURCES if source.paper == "laco")
+    return measured(source, store, settings.of_model(settings.PUBLISHED_MODELS[0]))
+
+
 def _table(source: Source, rows: Sequence[Kept]) -> str:
-    head = ["Model", "n/N", "Method", f"{source.column}, %", "a guesser's", "above guessing, %"]
+    head = ["Model", "n/N", "Method", f"{source.measure}, %", "a guesser's", "above guessing, %"]
     lines = [
         [row.model, row.sparsity, row.method, f"{row.retained:.1f}", f"{row.guessing:.1f}", shown(row)] for row in rows
     ]
@@ -215,7 +233,7 @@ def summary() -> str:
             own = [row for row in rows if row.model == model]
             ends = [end(own, key=lambda row: row.retained) for end in (max, min)]
             cells = [f"{row.retained:.1f} → {shown(row)} ({row.method}, {row.sparsity})" for row in ends]
-            lines.append([f"{title} ({source.column})", model, f"{own[0].guessing:.1f}", *cells])
+            lines.append([f"{title} ({source.measure})", model, f"{own[0].guessing:.1f}", *cells])
     head = [
         "Paper",
         "Model",
@@ -228,7 +246,7 @@ def summary() -> str:
 
 
 def _first() -> list[Source]:
-    """One source of each paper: an appendix has more models, but the same measure and rows."""
+    """One source of each paper, whose measure is the others', too."""
     return list({source.paper: source for source in reversed(SOURCES)}.values())[::-1]
 
 
@@ -245,11 +263,11 @@ def finding(store: Store) -> str:
         low, high = (end(row.guessing for row in rows) for end in (min, max))
         ends = (end(rows, key=lambda row: row.retained) for end in (max, min))
         kept = ", ".join(f"{row.retained:.2f} % ({row.model}) → {shown(row)}" for row in ends)
-        told.append(f"{declare.title_of(source.paper)}'s {source.column} {low:.0f} to {high:.0f} %; {kept}")
-    found = measured(SOURCES[-1], store, settings.of_model(settings.PUBLISHED_MODELS[0]))
-    own = [f" On {row.model} LaCo's {row.retained:.1f} % → {shown(row)}." for row in found if row.method == LACO]
+        told.append(f"{declare.title_of(source.paper)}'s {source.measure} {low:.0f} to {high:.0f} %; {kept}")
+    own = [row for row in _on_a_real_model(store) if row.method in (LACO, LEFT_OUT[LACO])]
+    here = "; ".join(f"{row.method}, {row.retained:.1f} % → {shown(row)}" for row in own)
     return (
         "**What is retained counts guessing** ([every row](docs/guessing.md)). By paper, what a guesser retains by its "
         "measure, and the most and the least that it prints → the same of what the dense model scores above guessing: "
-        f"{'. '.join(told)}.{''.join(own)}"
+        f"{'. '.join(told)}." + bool(own) * f" On {own[0].model}: {here}."
     )

@@ -10,6 +10,7 @@ from common.results import PUBLISHED, Store
 from reproductions import guessing, reported, settings
 from reproductions.columns import QUESTIONS, chance
 
+OF_LACO = next(source for source in guessing.SOURCES if source.paper == "laco")
 # Of four endings a quarter, of two a half.
 NINE = {"ARC-c": 25, "ARC-e": 25, "BoolQ": 50, "HeSw": 25, "PIQA": 50, "WG": 50, "WSC": 50, "Race-h": 25, "CoPa": 50}
 LACO = {"HeSw": 25, "PIQA": 50, "CHID": 10, "WSC_G": 0, "CSQA": 20, "BoolQ": 50, "MMLU": 25, "CMMLU": 25, "RaceH": 25}
@@ -42,9 +43,7 @@ def test_of_laco_tasks_that_the_dense_model_guesses_are_left_out_and_its_own_den
         for name in ("SliceGPT", "Dense*")
     )
     wanted = 100 * sum(own[t] - LACO[t] for t in LACO) / sum(dense[t] - LACO[t] for t in LACO)
-    [found] = [
-        row for row in guessing.printed(guessing.SOURCES[-1]) if (row.model, row.method) == ("Baichuan2-7B", "SliceGPT")
-    ]
+    [found] = [row for row in guessing.printed(OF_LACO) if (row.model, row.method) == ("Baichuan2-7B", "SliceGPT")]
     assert found.above == pytest.approx(wanted) and wanted < 0 < 40 < found.retained
 
 
@@ -82,7 +81,7 @@ def test_pairs_are_of_one_model_and_size_and_change_their_order_where_the_two_me
 def test_a_measured_row_is_its_published_records_and_its_interval_holds_it():
     store = Store(PUBLISHED, None)
     subject = settings.of_model(settings.PUBLISHED_MODELS[0])
-    rows = guessing.measured(guessing.SOURCES[-1], store, subject)
+    rows = guessing.measured(OF_LACO, store, subject)
     assert rows and len({row.guessing for row in rows}) == 1
     for row in rows:
         assert row.interval[0] < row.above < row.interval[1] and row.retained > row.above
@@ -101,3 +100,19 @@ def test_the_picture_has_every_printed_row_where_its_numbers_are(monkeypatch):
         points = list(zip(*lines[label].get_data(), strict=True))
         assert points == [(row.retained, row.above) for row in rows] and name == "guessing"
     style.plt.close(figure)
+
+
+def test_where_a_paper_prints_scores_alone_their_mean_share_is_what_is_retained():
+    source = next(source for source in guessing.SOURCES if source.paper == "reassessing")
+    rows = read("reassessing", "4")
+    guess = {"PIQA": 0.5, "WinoGrande": 0.5} | dict.fromkeys(
+        ("HellaSwag", "OpenbookQA", "ARC-e", "ARC-c", "MMLU", "CMMLU"), 0.25
+    )
+    found = guessing.printed(source)
+    assert found
+    for row in found:
+        own = next(v for k, v in rows.items() if k[0] == row.model and reported.row_name(*k[2:]) == row.method)
+        dense = next(v for k, v in rows.items() if k[0] == row.model and k[2] == "Dense")
+        assert row.retained == pytest.approx(np.mean([100 * own[t] / dense[t] for t in guess]))
+        wanted = 100 * sum(own[t] - guess[t] for t in guess) / sum(dense[t] - guess[t] for t in guess)
+        assert row.above == pytest.approx(wanted)
