@@ -1,8 +1,8 @@
 """What is retained of a dense model's scores, and of what it scores above guessing. Ours.
 
-RP (LinearPatch, Prune&Comp) and Per. (LaCo) are means over tasks of a pruned model's score over the dense model's, so what
-anybody gets by guessing counts as retained. Here, over the tasks on which the dense model is more than two standard errors
-above guessing, the share that stays of what it is above guessing:
+RP (LinearPatch, Prune&Comp) and Per. (LaCo) are shares of the dense model's scores, so what anybody gets by guessing counts
+as retained. Here, over the tasks on which the dense model is more than two standard errors above guessing, the share that
+stays of what it is above guessing:
 
     sum of (score - guess) / sum of (dense score - guess)
 
@@ -23,6 +23,7 @@ import numpy as np
 
 from common import paired, tables
 from common.results import Store
+from common.scores import retained_performance
 from reproductions import columns, declare, registry, reported, settings, show
 from reproductions.audit import laco, reassessing
 from reproductions.audit.engine import LM_EVAL, group
@@ -40,7 +41,8 @@ class Source:
 
     target: of the same table here. scores, summary: its tables of scores and of what is retained, which is in ``column``; ''
     where it prints scores alone: the mean of their shares is taken. tasks: label -> benchmark here. questions: of its test
-    sets, so far as they matter. scale: of a score of all. again: its rows are measured under an earlier source.
+    sets, so far as they matter. scale: of a score of all. kind: of
+    `common.scores.retained_performance`. again: its rows are measured under an earlier source.
     """
 
     paper: str
@@ -51,6 +53,7 @@ class Source:
     tasks: Mapping[str, str]
     questions: Mapping[str, int]
     scale: float = 100.0
+    kind: str = "mean-of-ratios"
     again: bool = False
 
     @property
@@ -62,8 +65,8 @@ class Source:
 _NINE = {label: benchmark for label, (benchmark, _) in columns.QUESTIONS.items()}
 SOURCES = (
     Source("linearpatch", "table1-linearpatch", "1", "1", "RP", _NINE, LM_EVAL),
-    Source("prunecomp", "table2-prunecomp", "2", "2", "RP", _NINE, LM_EVAL),
-    Source("prunecomp", "tableA2-prunecomp", "A2", "A2", "RP", _NINE, LM_EVAL, again=True),
+    Source("prunecomp", "table2-prunecomp", "2", "2", "RP", _NINE, LM_EVAL, kind="ratio-of-means"),
+    Source("prunecomp", "tableA2-prunecomp", "A2", "A2", "RP", _NINE, LM_EVAL, kind="ratio-of-means", again=True),
     Source("laco", "table2-laco", "1", "2", "Per.", columns.LACO_TASKS, laco.QUESTIONS | {"CMNLI": 12_241}),
     Source("reassessing", "table4-reassessing", "4", "4", "", TASKS, reassessing.QUESTIONS, scale=1.0),
     Source("reassessing", "table1-reassessing", "1", "1", "", TASKS, reassessing.QUESTIONS, scale=1.0),
@@ -114,10 +117,10 @@ def printed(source: Source) -> list[Kept]:
             share, count = dense[task] / source.scale, source.questions.get(task, math.inf)
             return source.scale * math.sqrt(share * (1 - share) / count)
 
-        retained = summary.value if source.column else _mean_share(own, dense, guess)
+        retained = summary.value if source.column else _retained(source, own, dense, guess)
         kept = above(own, dense, known(dense, guess, error))
         name = reported.row_name(method, variant)
-        found.append(Kept(model, sparsity, name, retained, _mean_share(guess, dense, guess), kept))
+        found.append(Kept(model, sparsity, name, retained, _retained(source, guess, dense, guess), kept))
     return found
 
 
@@ -142,14 +145,14 @@ def measured(source: Source, store: Store, subject: settings.Subject) -> list[Ke
     if not guess:
         return []
     wholes = {task: dense["replicates"](task) for task in guess}
-    guessing = _mean_share(guess, dense["scores"], guess)
+    guessing = _retained(source, guess, dense["scores"], guess)
     found = []
     for entry in entries:
         if not entry["dense"]:
             replicates = {task: entry["replicates"](task) for task in guess}
             value = above(entry["scores"], dense["scores"], guess)
             interval = paired.interval(above(replicates, wholes, guess))
-            retained = _mean_share(entry["scores"], dense["scores"], guess)
+            retained = _retained(source, entry["scores"], dense["scores"], guess)
             method = entry["method"]
             found.append(
                 Kept(subject.label.partition(",")[0], entry["sparsity"], method, retained, guessing, value, interval)
@@ -157,8 +160,12 @@ def measured(source: Source, store: Store, subject: settings.Subject) -> list[Ke
     return found
 
 
-def _mean_share(scores: Mapping[str, float], dense: Mapping[str, float], tasks: Mapping[str, float]) -> float:
-    return sum(100 * scores[task] / dense[task] for task in tasks) / len(tasks)
+def _retained(
+    source: Source, scores: Mapping[str, float], dense: Mapping[str, float], tasks: Mapping[str, float]
+) -> float:
+    """By the paper's measure, of some of the tasks."""
+    own, whole = ({task: row[task] for task in tasks} for row in (scores, dense))
+    return retained_performance(own, whole, source.kind)
 
 
 def _guessed(found: Sequence[Column]) -> Iterator[tuple[Column, float]]:

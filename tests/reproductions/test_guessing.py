@@ -116,3 +116,11 @@ def test_where_a_paper_prints_scores_alone_their_mean_share_is_what_is_retained(
         assert row.retained == pytest.approx(np.mean([100 * own[t] / dense[t] for t in guess]))
         wanted = 100 * sum(own[t] - guess[t] for t in guess) / sum(dense[t] - guess[t] for t in guess)
         assert row.above == pytest.approx(wanted)
+
+
+def test_a_guesser_retains_by_each_papers_own_measure():
+    dense = read("prunecomp", "2")["LLaMA-3-8B", "0/32", "Dense", ""]
+    source = next(source for source in guessing.SOURCES if source.paper == "prunecomp")
+    row = next(row for row in guessing.printed(source) if row.model == "LLaMA-3-8B")
+    assert row.guessing == pytest.approx(100 * sum(NINE.values()) / sum(dense[t] for t in NINE))  # a share of the means
+    assert row.guessing != pytest.approx(np.mean([100 * NINE[t] / dense[t] for t in NINE]), abs=0.05)
