@@ -272,9 +272,10 @@ def finding(store: Store) -> str:
         kept = ", ".join(f"{row.retained:.2f} % ({row.model}) → {shown(row)}" for row in ends)
         told.append(f"{declare.title_of(source.paper)}'s {source.measure} {low:.0f} to {high:.0f} %; {kept}")
     own = [row for row in _on_a_real_model(store) if row.method in (LACO, LEFT_OUT[LACO])]
-    here = "; ".join(f"{row.method}, {row.retained:.1f} % → {shown(row)}" for row in own)
+    kept = "; ".join(f"{row.method}, {row.retained:.1f} % → {shown(row)}" for row in own)
+    here = f" On {own[0].model}: {kept}." if own else ""
     return (
         "**What is retained counts guessing** ([every row](docs/guessing.md)). By paper, what a guesser retains by its "
         "measure, and the most and the least that it prints → the same of what the dense model scores above guessing: "
-        f"{'. '.join(told)}." + bool(own) * f" On {own[0].model}: {here}."
+        f"{'. '.join(told)}.{here}"
     )
