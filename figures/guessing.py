@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, plt, whiskers
+from figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, above, plt, whiskers
 
 _LOOKS = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (PURPLE, "v"), (VERMILION, "D"))
 
@@ -19,7 +19,7 @@ class Row(Protocol):
     interval: tuple[float, float] | None
 
 
-def draw(shown: Mapping[str, Sequence[Row]]) -> plt.Figure:
+def draw(shown: Mapping[str, Sequence[Row]], title: str) -> plt.Figure:
     """Across what is retained, up what of it is above guessing, a look for each label; a guesser lies on the dotted line.
 
     Where the points would lie if guessing gave nothing is the grey diagonal.
@@ -42,4 +42,5 @@ def draw(shown: Mapping[str, Sequence[Row]]) -> plt.Figure:
         xlabel="retained of the dense model's scores, RP or Per. (%)", ylabel="of what it scores above guessing (%)"
     )
     figure.legend(loc="outside lower center", ncols=2, fontsize=8)
+    above(figure, title)
     return figure

@@ -207,7 +207,9 @@ def drawn(store: Store) -> list[Path]:
     shown = {f"{declare.title_of(source.paper)}, printed": of_paper(source.paper) for source in _first()}
     rows = _on_a_real_model(store)
     shown |= {f"LaCo's Table 2, {rows[0].model} (95 %)": rows} if rows else {}
-    return style.save(guessing.draw(shown), "guessing")
+    printed_in = [registry.get(source.target).title.partition(":")[0] for source in SOURCES if printed(source)]
+    sizes = [f"{rows[0].model}, {rows[0].sparsity} layers removed"] if rows else []
+    return style.save(guessing.draw(shown, "; ".join([*printed_in, *sizes])), "guessing")
 
 
 def _on_a_real_model(store: Store) -> list[Kept]:
