@@ -189,11 +189,19 @@ def _claims(table: dict) -> list[list[str]]:
 
 
 def reported_verdict(claim: dict) -> str:
-    """On the paper's own numbers, by plain comparison: yes, or no and how many comparisons hold."""
-    holding, compared = claim.get("reported_counts", (0, 0))
+    """On the paper's own numbers, by plain comparison: yes or no, and how many comparisons hold (see `counted`)."""
     if claim["reported"] is None:
         return "no number"
-    return MARKS[claim["reported"]] + (f" ({holding} of {compared})" if compared > 1 else "")
+    several = claim.get("reported_counts", (0, 0))[1] > 1 or claim.get("reported_beyond", (0, 0))[1]
+    return MARKS[claim["reported"]] + (f" ({counted([claim])})" if several else "")
+
+
+def counted(claims: Sequence[dict]) -> str:
+    """How many comparisons hold by the printed numbers, and how many beyond what as many other questions might change."""
+    holding, compared = (sum(claim["reported_counts"][place] for claim in claims) for place in (0, 1))
+    beyond, drawn = (sum(claim.get("reported_beyond", (0, 0))[place] for claim in claims) for place in (0, 1))
+    more = f", {beyond}{f' of {drawn}' * (drawn < compared)} beyond noise" if drawn else ""
+    return f"{holding} of {compared}{more}"
 
 
 def verdict(claim: dict, name: str) -> str:
@@ -233,10 +241,14 @@ def _claims_header(table: dict) -> list[str]:
 
 def _claim_notes(table: dict) -> list[str]:
     """How claims were judged: intervals, what has none per item, shared records, and what chance alone would do."""
+    drawn = [
+        "Beyond noise, of the paper's numbers: by the standard errors of shares of as many questions, taken as independent, "
+        "since it prints no outcomes; paired ones are smaller, so at least so many are."
+    ] * any(c.get("reported_beyond", (0, 0))[1] for c in table["claims"])
     every = [found for c in table["claims"] for found in c.get("judged", {}).values()]
     compared = [one for found in every for one in found["comparisons"] if one["interval"]]
     if not compared:
-        return []
+        return drawn
     lines = [
         "In brackets: the 95 % interval of the difference, by a paired bootstrap over items (perplexity: windows); within "
         "noise: one end of it is for the claim and one against."
@@ -259,7 +271,7 @@ def _claim_notes(table: dict) -> list[str]:
         if shared:
             text += f" Claims {_listed(sorted(shared))} share records with others of them: they are not independent."
         lines.append(text)
-    return lines
+    return [*lines, *drawn]
 
 
 def _listed(numbers: Sequence[int]) -> str:

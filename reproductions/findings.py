@@ -131,11 +131,12 @@ def every(paper: str, store: Store) -> str:
 
 LEGEND = (
     "In brackets: how many of the claim's comparisons (settings, metrics) hold. The number shown is the comparison that "
-    "favours the claim least, with its 95 % interval: paired over items, or (~) from standard errors where outcomes per item "
-    "were not kept, which is wider and leaves more within noise; it covers the items, not another calibration text or "
-    "training run. Points: of what is retained of the dense model's score (LinearPatch, Prune&Comp, `league`), of accuracy "
-    "elsewhere. Within noise: one end of the interval is for the claim, the other against it. ·, not testable: not measured, "
-    "or about other models. Lines from one target rest on the same records."
+    "favours the claim least, with its 95 % interval: paired over items, or (~) from standard errors where outcomes per "
+    "item were not kept, which is wider and leaves more within noise; it covers the items, not another calibration text "
+    "or training run. Points: of what is retained of the dense model's score (LinearPatch, Prune&Comp, `league`), of "
+    "accuracy elsewhere. Of printed numbers beyond noise: by standard errors of shares of as many questions, taken as "
+    "independent, so at least so many are. Within noise: one end of the interval is for the claim, the other against it. "
+    "·, not testable: not measured, or about other models. Lines from one target rest on the same records."
 )
 
 
@@ -197,9 +198,9 @@ _SAID = {judge.HOLDS: "held", judge.FAILS: "failed", judge.NOISE: "within noise"
 
 
 def _judged(text: str, claims: Sequence[dict], target: str, untested: str = "·") -> list[str]:
-    holding, compared = (sum(claim["reported_counts"][place] for claim in claims) for place in (0, 1))
     held = judge.HOLDS if all(claim["reported"] for claim in claims) else judge.FAILS
-    printed = f"{held} ({holding} of {compared})" if compared else "no number"
+    compared = any(claim["reported_counts"][1] for claim in claims)
+    printed = f"{held} ({tables.counted(claims)})" if compared else "no number"
     return [text, printed, *(_on(claims, name) or untested for name in SHOWN), f"`{target}`"]
 
 

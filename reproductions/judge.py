@@ -13,6 +13,7 @@ import numpy as np
 
 from common import paired
 from reproductions.checks import Comparison
+from reproductions.printed import Printed
 from reproductions.registry import Claim, Table
 from reproductions.resampled import Resampled
 from reproductions.settings import Subject
@@ -28,7 +29,8 @@ def claims(
 ) -> dict:
     """A table's ``claims``, and ``chance``: per subject, how many comparisons have an interval, how many fail by chance.
 
-    A claim has its verdict on the reported numbers and on every subject's own (``by_subject``: by the values as they are,
+    A claim has its verdict on the reported numbers (``reported_counts``: comparisons that hold by them as they are, and all;
+    ``reported_beyond``: see `beyond`) and on every subject's own (``by_subject``: by the values as they are,
     ``judged``: see `judged`); ``reproduced``, ``verdict``, ``difference`` and ``interval`` are the first subject's.
     """
 
@@ -36,12 +38,14 @@ def claims(
         number = numbers.get((model, sparsity, method, column))
         return number.value if number else None
 
+    drawn = Printed(table)
     in_print = pruned((model, sparsity, method.startswith("Dense")) for model, sparsity, method, *_ in numbers)
     found, chance = [], {}
     for claim in table.claims:
         compared = claim.compare(printed, in_print)
         found.append({"text": claim.text, "reported": claim.check(printed, in_print)})
         found[-1] |= {"reported_counts": [sum(one.holds for one in compared), len(compared)]}
+        found[-1] |= {"reported_beyond": beyond(judged(claim, compared, claim.compare(drawn, in_print), drawn))}
     for subject in subjects:
         own = [line for line in lines if line["subject"] == subject.name]
         here = {(line["model"], line["sparsity"], line["method"]): line["cells"] for line in own}
@@ -73,6 +77,12 @@ def claims(
         known = [one for result in found for one in result["judged"][subject.name]["comparisons"] if one["interval"]]
         chance[subject.name] = {"comparisons": len(known), "by_chance": CHANCE * len(known)}
     return {"claims": found, "chance": chance}
+
+
+def beyond(found: dict) -> list[int]:
+    """How many of a claim's comparisons that have an interval hold for all of it, and how many have one."""
+    known = [one["verdict"] for one in found["comparisons"] if one["interval"]]
+    return [known.count(HOLDS), len(known)]
 
 
 def pruned(keys: Iterable[tuple[str, str, bool]]) -> list[tuple[str, str]]:

@@ -26,6 +26,7 @@ from papers.refit.steps import Refit
 
 HELD_OUT_OF = 8  # the league's share: 16 of 128 windows
 CHOICES = ("left", "cosine")
+WORSE = 1.2  # times the perplexity at which a choice that counts on neurons carried over is left
 FEW = 16  # times as many tokens as the stream has channels: by what a repair leaves of these the layers are chosen
 WIDE = 2048  # channels from which on a CPU takes hours for the sums of that
 
@@ -92,7 +93,7 @@ def apply(job: Job) -> dict:
     else:
         window = Window(count=job.count, exclude_ends=True, **job.asked(Window))
         sets = [list(window.choose(_context(job, job.model, job.windows)))]
-    removed, tried = (sets[0], []) if len(sets) == 1 else _better(job, sets)
+    removed, tried = (sets[0], []) if len(sets) == 1 else _better(job, *sets)
     job.chosen(removed)
     context = _refitted(job, job.model, removed, job.windows)
     if tried:
@@ -128,22 +129,24 @@ def _refitted(job: Job, model: nn.Module, removed: list[int], windows: Tensor) -
     return context
 
 
-def _better(job: Job, sets: Sequence[list[int]]) -> tuple[list[int], list[dict]]:
-    """Of several sets of layers the one that, refitted, is better by windows that no refit has read; and what each came to.
+def _better(job: Job, plain: list[int], counting: list[int]) -> tuple[list[int], list[dict]]:
+    """The set of layers that counts on neurons carried over, unless it is worse, refitted, by windows that no refit has read
+    than the plain one, and that by more than WORSE; and what each came to.
 
     Those are the windows held out: copies are refitted without them, since what chooses a damping is in the solution, too.
+    Where the two are close by the calibration's own text, another text needs the first token's state more.
     """
     apart = job.options.held_out or max(1, len(job.windows) // HELD_OUT_OF)
     windows, judges = job.windows[:-apart], job.windows[-apart:]
     tried = []
-    for removed in track(sets, "choices of layers", unit="choice", each=True):
+    for removed in track([plain, counting], "choices of layers", unit="choice", each=True):
         model = _refitted(job, _sharing(job, removed), removed, windows).model
         tried.append({"removed": removed, "perplexity": summarise(token_nlls(model, judges))["perplexity"]})
     said = ", ".join(f"{one['perplexity']:.4g} without {_shown(one['removed'])}" for one in tried)
-    job.notes.append(
-        f"{len(sets)} choices of layers were refitted; the better by text that neither had read was taken: {said}"
-    )
-    return min(tried, key=lambda one: one["perplexity"])["removed"], tried
+    one, two = (one["perplexity"] for one in tried)
+    taken = counting if two <= WORSE * one else plain
+    job.notes.append(f"by text that no refit had read: {said}; the layers {_shown(taken)} were taken")
+    return taken, tried
 
 
 def _sharing(job: Job, removed: list[int]) -> nn.Module:

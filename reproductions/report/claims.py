@@ -80,11 +80,11 @@ def _counted(holding: int, compared: int) -> str:
 
 
 def _printed(found: Sequence[dict]) -> Verdict:
-    holding, compared = (sum(claim["reported_counts"][place] for claim in found) for place in (0, 1))
+    compared = sum(claim["reported_counts"][1] for claim in found)
     if not compared:
         return Verdict(PRINTED, "open", "no number")
     verdict = judge.HOLDS if all(claim["reported"] for claim in found) else judge.FAILS
-    return Verdict(PRINTED, KINDS[verdict], verdict, _counted(holding, compared))
+    return Verdict(PRINTED, KINDS[verdict], verdict, tables.counted(found) if compared > 1 else "")
 
 
 def _judged(subject: str, found: Sequence[dict]) -> Verdict:

@@ -1,0 +1,95 @@
+"""Printed numbers as replicates: against the standard errors of shares, and of what follows from them, in closed form."""
+
+import math
+
+import numpy as np
+import pytest
+
+from common import scores, tables
+from reproductions import judge, registry, reported
+from reproductions.audit.engine import LM_EVAL
+from reproductions.printed import Printed
+
+SETTING = ("LLaMA-3-8B", "5/32", "LinearPatch[L]")
+DENSE = ("LLaMA-3-8B", "0/32", "Dense")
+
+
+def errors(numbers):
+    """Of shares of so many questions, in per cent."""
+    return {task: math.sqrt(value * (100 - value) / LM_EVAL[task]) for task, value in numbers.items()}
+
+
+def test_a_score_varies_as_a_share_of_so_many_questions_around_what_is_printed():
+    drawn, cells = Printed(registry.get("table1-linearpatch")), reported.cells("linearpatch", "1")
+    for task in ("HeSw", "CoPa"):
+        value = cells[*SETTING, task].value
+        found = drawn(*SETTING, task)
+        assert np.mean(found) == pytest.approx(value, abs=0.1) and np.std(found) == pytest.approx(
+            errors({task: value})[task], rel=0.05
+        )
+
+
+@pytest.mark.parametrize(
+    ("target", "table", "setting", "dense", "kind"),
+    [
+        ("table1-linearpatch", "1", SETTING, DENSE, "mean-of-ratios"),
+        ("table2-prunecomp", "2", ("Qwen3-8B", "7/36", "Taylor+"), ("Qwen3-8B", "0/36", "Dense"), "ratio-of-means"),
+    ],
+)
+def test_what_is_retained_varies_as_its_scores_do_by_the_papers_measure(target, table, setting, dense, kind):
+    paper = registry.get(target).paper
+    drawn, cells = Printed(registry.get(target)), reported.cells(paper, table)
+    own, whole = (
+        {task: cells[*row, task].value for task in LM_EVAL if (*row, task) in cells} for row in (setting, dense)
+    )
+    wanted = scores.retained_performance_stderr(own, whole, errors(own), errors(whole), kind)
+    found = drawn(*setting, "RP")
+    assert np.std(found) == pytest.approx(wanted, rel=0.1)
+    assert np.mean(found) == pytest.approx(cells[*setting, "RP"].value, abs=0.1)
+
+
+def test_rows_share_the_dense_models_draw_and_nothing_else():
+    drawn = Printed(registry.get("table1-linearpatch"))
+    other = ("LLaMA-3-8B", "5/32", "LLM-Streamline(None)")
+    one, two = drawn(*SETTING, "HeSw"), drawn(*other, "HeSw")
+    assert abs(np.corrcoef(one, two)[0, 1]) < 0.1
+    assert 0 < np.corrcoef(drawn(*SETTING, "RP"), drawn(*other, "RP"))[0, 1] < 0.9
+    assert drawn(*SETTING, "HeSw") is one
+
+
+def test_without_a_number_of_questions_it_is_the_number_and_without_a_number_none():
+    drawn = Printed(registry.get("table1-prunecomp"))
+    cell = ("LLaMA-3-8B", "5/32", "PPL", "WIKI-2")
+    assert drawn(*cell) == reported.cells("prunecomp", "1")[cell].value
+    assert drawn("no model", *cell[1:]) is None
+
+
+def test_a_claim_counts_the_comparisons_that_hold_for_the_whole_interval():
+    """Half a point of HellaSwag's 10,042 questions is within noise, ten are not; what varies in nothing is not counted."""
+    table = registry.get("table1-linearpatch")
+    claim = next(claim for claim in table.claims if "ShortGPT" in claim.text)
+    cells = reported.cells("linearpatch", "1")
+
+    def printed(*key):
+        return cells[key].value if key in cells else None
+
+    settings = judge.pruned((model, sparsity, name.startswith("Dense")) for model, sparsity, name, _ in cells)
+    drawn = Printed(table)
+    found = judge.judged(claim, claim.compare(printed, settings), claim.compare(drawn, settings), drawn)
+    for one in found["comparisons"]:
+        low, high = one["interval"]
+        assert low < one["difference"] < high and (one["verdict"] == judge.HOLDS) == (low > 0) and not one["paired"]
+    holding = sum(one["interval"][0] > 0 for one in found["comparisons"])
+    assert judge.beyond(found) == [holding, len(found["comparisons"])]
+    assert judge.beyond({"comparisons": [{"interval": None, "verdict": judge.HOLDS}]}) == [0, 0]
+
+
+def test_counts_say_what_is_beyond_noise_and_of_how_many_where_not_all_vary():
+    one = {"reported": True, "reported_counts": [4, 4], "reported_beyond": [2, 4]}
+    two = {"reported": False, "reported_counts": [3, 4], "reported_beyond": [0, 0]}
+    assert tables.counted([one]) == "4 of 4, 2 beyond noise"
+    assert tables.counted([one, two]) == "7 of 8, 2 of 4 beyond noise"
+    assert tables.counted([two]) == "3 of 4"
+    assert (
+        tables.reported_verdict(one) == "yes (4 of 4, 2 beyond noise)" and tables.reported_verdict(two) == "no (3 of 4)"
+    )
