@@ -91,6 +91,9 @@ OURS = (
         "league-graft",
         ("carried over, they lower the perplexity",),
     ),
+    Finding(
+        "Carried over, they answer more questions than [L]'s cut", "league-graft", ("they answer more of the tasks",)
+    ),
     Finding("Merging by Eq. 1 keeps more than leaving the layers out", "table2-laco", (f"Eq. 1 {laco.WORTH}",)),
     Finding("Merging as the official code does keeps more", "table2-laco", (f"the code's merge {laco.WORTH}",)),
     Finding(

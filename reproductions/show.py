@@ -199,10 +199,12 @@ def entries(table: Table, store: Store, subject: Subject, rows: Sequence[Row]) -
     """What a drawing function gets: one entry per row that has records.
 
     model, sparsity, method, dense; the ``records`` by benchmark as they are on disk, and by benchmark what guessing scores
-    (``chance``); by column the ``scores``, and ``replicates``, which gives a column as `Resampled` does.
+    (``chance``); by column the ``scores``, ``replicates``, which gives a column as `Resampled` does, and ``over`` how many of
+    the others it is.
     """
     benchmarks = dict.fromkeys(column.benchmark for column in table.columns_for(subject) if column.benchmark)
-    own, _ = _scored(table, subject, store, rows, set())
+    own, fewer = _scored(table, subject, store, rows, set())
+    over = {c.label: fewer.get(c.label, len(c.of)) for c in table.columns_for(subject) if c.derived and c.of}
     resampled, shown = Resampled(store, own, table.columns_for(subject)), []
     for row, _, scores in own:
         found = {name: store.get(row.recipe, name) for name in benchmarks} if row.recipe else {}
@@ -211,7 +213,7 @@ def entries(table: Table, store: Store, subject: Subject, rows: Sequence[Row]) -
             line = {"model": row.label, "sparsity": row.sparsity, "method": row.method, "dense": row.dense}
             line |= {"scores": {label: found.value for label, found in scores.items() if isinstance(found, Score)}}
             line |= {"replicates": partial(resampled, row.label, row.sparsity, row.method)}
-            shown.append(line | {"records": records, "chance": chance(benchmarks)})
+            shown.append(line | {"records": records, "chance": chance(benchmarks), "over": over})
     return shown
 
 

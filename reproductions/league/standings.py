@@ -89,7 +89,7 @@ def table(found: Sequence[dict], texts: Sequence[str], short: bool = False) -> s
     short: of the repairs without training only those that a reader knows, and the best of ours, with the most layers gone,
     where they differ most; without times.
     """
-    header = [*HEADER[:3], *texts, HEADER[3], f"{HEADER[4]} of {_tasks(found)}", *HEADER[5 + short :]]
+    header = [*HEADER[:3], *texts, HEADER[3], f"{HEADER[4]} of {found[0]['over'][ACCURACY]}", *HEADER[5 + short :]]
     lines = ["| " + " | ".join(header) + " |", "| ---: | --- | --- |" + " ---: |" * (len(header) - 4) + " --- |"]
     for dense in (entry for entry in found if entry["dense"]):
         lines.append(_line(dense | {"selection": ""}, "dense", "", texts, None if short else ""))
@@ -103,13 +103,6 @@ def table(found: Sequence[dict], texts: Sequence[str], short: bool = False) -> s
                 share = ratio(entry, rivals[0]) if rivals else ""
                 lines.append(_line(entry, f"**{repair}**" if repair == ours else repair, share, texts, plain))
     return "\n".join(lines)
-
-
-def _tasks(found: Sequence[dict]) -> int:
-    """How many tasks the accuracies are the mean of: those that a pruned model has run."""
-    columns = [column for profile in ("paper", "standin") for column in registry.get("league").columns(profile)]
-    labels = {label for column in columns if column.label == ACCURACY for label in column.of}
-    return sum(any(label in entry["scores"] for entry in found if not entry["dense"]) for label in labels)
 
 
 def _time(entry: dict) -> str:

@@ -146,7 +146,7 @@ def _entry(sparsity, method, windows, dense=False):
     scores = {label: float(np.exp(np.mean(text))) for label, text in zip("AB", windows, strict=True)}
     line = {"sparsity": sparsity, "method": method, "dense": dense, "records": {}}
     scores["PPL AVG"] = (scores["A"] + scores["B"]) / 2
-    return line | {"scores": scores, "replicates": partial(resampled, "m", sparsity, method)}
+    return line | {"scores": scores, "over": {"AVG": 8}, "replicates": partial(resampled, "m", sparsity, method)}
 
 
 def test_standings_hold_each_repair_after_its_best_choice_against_the_best_rival():
