@@ -41,8 +41,8 @@ class Source:
 
     target: of the same table here. scores, summary: its tables of scores and of what is retained, which is in ``column``; ''
     where it prints scores alone: the mean of their shares is taken. tasks: label -> benchmark here. questions: of its test
-    sets, so far as they matter. scale: of a score of all. kind: of
-    `common.scores.retained_performance`. again: its rows are measured under an earlier source.
+    sets, so far as they matter. scale: of a score of all. kind: of `common.scores.retained_performance`. again: its rows are
+    measured under an earlier source.
     """
 
     paper: str
@@ -175,9 +175,8 @@ def _guessed(found: Sequence[Column]) -> Iterator[tuple[Column, float]]:
 
 def turned(found: Sequence[Kept]) -> tuple[int, int]:
     """Of the pairs of rows of one model and share, how many are in another order above guessing, and how many there are."""
-    where = {
-        row: (row.model, row.sparsity if "/" in row.sparsity else "") for row in found
-    }  # LaCo's rows have one each
+    # LaCo's rows of one model have a share each.
+    where = {row: (row.model, row.sparsity if "/" in row.sparsity else "") for row in found}
     pairs = [(a, b) for a, b in combinations(found, 2) if where[a] == where[b] and a.retained != b.retained]
     other = sum((one.retained > two.retained) != (one.above > two.above) for one, two in pairs)
     return other, len(pairs)
