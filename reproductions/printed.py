@@ -15,15 +15,16 @@ from common import paired
 from reproductions import audit, derived, reported
 from reproductions.audit.engine import scale
 from reproductions.registry import Table
-from reproductions.resampled import Key, Number
+from reproductions.resampled import Key, Looked, Number
 from reproductions.settings import PAPER
 
 
-class Printed:
+class Printed(Looked):
     """Called as a claim's lookup it gives [REPLICATES] values of a cell whose number of questions is known, or which follows
     from such cells, else the number as it is; None where nothing is printed."""
 
     def __init__(self, table: Table) -> None:
+        super().__init__()
         self._cells = reported.cells(table.paper, table.number)
         self._columns = {column.label: column for column in table.columns_for(PAPER)}
         papers = [module.PAPER for module in audit.MODULES if module.PAPER.name == table.paper]
@@ -35,13 +36,6 @@ class Printed:
             if table.number in tables
         }
         self._dense = {model: (s, name) for model, s, name, _ in self._cells if name.startswith("Dense")}
-        self._found: dict[Key, Number | None] = {}
-
-    def __call__(self, model: str, sparsity: str, method: str, column: str) -> Number | None:
-        key = (model, sparsity, method, column)
-        if key not in self._found:
-            self._found[key] = self._value(key)
-        return self._found[key]
 
     def _value(self, key: Key) -> Number | None:
         number = self._cells.get(key)

@@ -16,7 +16,23 @@ Key = tuple[str, str, str, str]  # model label, sparsity, method, column
 Number = float | np.ndarray
 
 
-class Resampled:
+class Looked:
+    """A claim's lookup that makes each cell's value once."""
+
+    def __init__(self) -> None:
+        self._found: dict[Key, Number | None] = {}
+
+    def __call__(self, model: str, sparsity: str, method: str, column: str) -> Number | None:
+        key = (model, sparsity, method, column)
+        if key not in self._found:
+            self._found[key] = self._value(key)
+        return self._found[key]
+
+    def _value(self, key: Key) -> Number | None:
+        raise NotImplementedError
+
+
+class Resampled(Looked):
     """One subject's rows of a table. Called as a claim's lookup it gives [REPLICATES] values of a cell, or its one value.
 
     Every row's replicates come from the same draws of a benchmark's items, every benchmark's from draws of its own
@@ -25,18 +41,12 @@ class Resampled:
     """
 
     def __init__(self, store: Store, rows: Measured, columns: list[Column]) -> None:
+        super().__init__()
         self._store = store
         self._measured = rows
         self._rows = {(row.label, row.sparsity, row.method): (row, scores) for row, _, scores in rows}
         self._columns = {column.label: column for column in columns}
-        self._found: dict[Key, Number | None] = {}
         self._outcomes: dict[tuple[str, str, str | None], np.ndarray | None] = {}
-
-    def __call__(self, model: str, sparsity: str, method: str, column: str) -> Number | None:
-        key = (model, sparsity, method, column)
-        if key not in self._found:
-            self._found[key] = self._value(key)
-        return self._found[key]
 
     def _value(self, key: Key) -> Number | None:
         row, scores = self._rows.get(key[:3], (None, {}))
