@@ -121,10 +121,8 @@ def _refitted(job: Job, model: nn.Module, removed: list[int], windows: Tensor) -
     """What becomes of a model without these layers, in place; of fewer windows than the job's, a like share is held out."""
     context = _context(job, model, windows)
     context.details["removed"] = removed
-    carries, held_out = (
-        _grafts(job) and _writer(job) in removed,
-        job.options.held_out * len(windows) // len(job.windows),
-    )
+    carries = _grafts(job) and _writer(job) in removed
+    held_out = job.options.held_out * len(windows) // len(job.windows)
     replace(Refit(**job.asked(Refit)), held_out=held_out, graft=carries or None).apply(context)
     return context
 
