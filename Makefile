@@ -83,7 +83,7 @@ benchmarks: $(STAMP)  ## speed and memory against stated baselines, into benchma
 gpu: $(STAMP)  ## times and memories that depend on shapes and on a CUDA GPU (under ten minutes)
 	$(RUN) benchmarks/gpu_shapes.py
 
-readme: $(STAMP)  ## write README's findings and docs/tables.md from the published records
+readme: $(STAMP)  ## write what README and docs say of the published records
 	$(RUN) -m reproductions.readme
 
 index: $(STAMP)  ## write reproductions/results/INDEX.csv from the published records

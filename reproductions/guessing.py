@@ -263,20 +263,23 @@ def of_paper(paper: str) -> list[Kept]:
     return [row for source in SOURCES if source.paper == paper for row in printed(source)]
 
 
-def finding(store: Store) -> str:
-    """For README's screen: what a guesser retains, and what the rows that retain most and least have above guessing."""
-    told = []
+def finding(store: Store) -> tuple[str, str]:
+    """For README's screen: what a guesser retains, and what the rows that retain least have above guessing; then by paper
+    the rows that retain most."""
+    told, least, most = [], [], []
     for source in _first():
-        rows = of_paper(source.paper)
+        rows, title = of_paper(source.paper), declare.title_of(source.paper)
         low, high = (end(row.guessing for row in rows) for end in (min, max))
-        ends = (end(rows, key=lambda row: row.retained) for end in (max, min))
-        kept = ", ".join(f"{row.retained:.2f} % ({row.model}) → {shown(row)}" for row in ends)
-        told.append(f"{declare.title_of(source.paper)}'s {source.measure} {low:.0f} to {high:.0f} %; {kept}")
+        told.append(f"{low:.0f} to {high:.0f} % by {title}'s {source.measure}")
+        for ends, end in ((most, max), (least, min)):
+            row = end(rows, key=lambda row: row.retained)
+            ends.append(f"{title} {row.retained:.2f} % ({row.model}) → {shown(row)}")
     own = [row for row in _on_a_real_model(store) if row.method in (LACO, LEFT_OUT[LACO])]
     kept = "; ".join(f"{row.method}, {row.retained:.1f} % → {shown(row)}" for row in own)
     here = f" On {own[0].model}: {kept}." if own else ""
     return (
-        "**What is retained counts guessing** ([every row](docs/guessing.md)). By paper, what a guesser retains by its "
-        "measure, and the most and the least that it prints → the same of what the dense model scores above guessing: "
-        f"{'. '.join(told)}.{here}"
+        "**What is retained counts guessing** ([every row](docs/guessing.md)). Of the dense model's scores a guesser "
+        f"retains {', '.join(told)}. The least that each prints → the same of what the dense model scores above guessing: "
+        f"{'; '.join(least)}.{here}",
+        f"The most: {'; '.join(most)}.",
     )

@@ -12,7 +12,14 @@ from reproductions import causes, declare, findings, guessing, registry, reporte
 from reproductions.league import standings
 from reproductions.settings import PAPER, STANDIN, Subject
 
-DOCUMENTS = ("README.md", "docs/tables.md", "docs/league.md", "docs/guessing.md", "papers/linearpatch/README.md")
+DOCUMENTS = (
+    "README.md",
+    "docs/findings.md",
+    "docs/tables.md",
+    "docs/league.md",
+    "docs/guessing.md",
+    "papers/linearpatch/README.md",
+)
 FILES = tuple(ROOT / name for name in DOCUMENTS)
 IDEAS = {
     "linearpatch": "a Hadamard-diagonal-Hadamard matrix at the cut, which may be distilled",
@@ -141,11 +148,11 @@ def _weight_free(statuses: dict[str, int]) -> str:
 
 
 def parts(names: Iterable[str]) -> dict[str, str]:
-    """What the published records say, by the name of the part: findings, papers, tables, the league's, causes, a target's."""
+    """What the published records say, by the name of the part: the screen, all findings, tables, the league's, causes."""
     store, found = Store(PUBLISHED, None), {}
     names = set(names)
-    if "findings" in names:
-        found["findings"] = findings.screen(store)
+    if names & {"screen", "findings"}:
+        found |= findings.parts(store)
     if "guessing" in names:
         found["guessing"] = guessing.part(store)
     if "causes" in names:

@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 from common import results, tables
 from common.errors import UserError
 from common.results import ROOT
-from reproductions import audit, declare, findings, registry, reported, show, values
+from reproductions import audit, declare, findings, ours, registry, reported, show, values
 from reproductions.audit.engine import KINDS, PAPER_NAMES, VERDICTS
 from reproductions.audit.report import summary
 from reproductions.evidence import Evidence
@@ -108,9 +108,7 @@ class Site:
         overviews = [{"title": declare.title_of(kind), "lines": self._lines(kind)} for kind in kinds]
         league = self._pictures(registry.get(registry.LEAGUE))[:1]
         guides = [{"name": path.stem, "title": views.heading(path)} for path in sorted(GUIDES.glob("i-*.md"))]
-        new = self.prose.markdown(
-            "\n".join(f"- {text}" for text in findings.ours(self.evidence.store)), "README.md", ""
-        )
+        new = self.prose.markdown(findings.listed(ours.first(self.evidence.store), "short"), "README.md", "")
         self._page(
             "index.html",
             "index.html",

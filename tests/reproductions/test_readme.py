@@ -6,7 +6,7 @@ import pytest
 
 from common import tables
 from common.results import PUBLISHED, ROOT, Recipe, Record, Store
-from reproductions import audit, findings, readme, registry, reported, show
+from reproductions import audit, findings, ours, readme, registry, reported, show
 
 
 def test_counts_are_those_of_the_shown_table():
@@ -136,7 +136,7 @@ def test_the_screen_is_of_the_published_records():
     holding, compared = claim["reported_counts"]
     assert line[1] == f"{'holds' if claim['reported'] else 'fails'} ({holding} of {compared})"
     assert line[3].endswith(tables.effect(claim["judged"]["standin"]))
-    first = findings.ours(store)[0]
+    first = str(ours.every(store)[0])
     wrong = [one for one in audit.findings() if one.headline]
     assert f"has {len(audit.findings())} findings" in first and f"{len(wrong)} affect" in first
     assert all(one.headline in first for one in wrong if one.name in ("LP-1", "LC-2"))
@@ -152,9 +152,9 @@ def test_what_a_merge_is_worth_is_said_of_the_models_that_have_both_figures(tmp_
     assert len(kept) == 3
     store = Store(tmp_path, None)
     for record in kept.values():
-        assert findings._merging(store) == ""
+        assert ours._merging(store) == ""
         store.put(record, Recipe(**record.recipe))
-    text, values = findings._merging(store), kept["laco-outputs"].values
+    text, values = ours._merging(store), kept["laco-outputs"].values
     said = [f"{100 * kept['laco-distances'].values['mean_share']:.2f} %"]
     said += [f"{values[f'least_{name}']:.2f}" for name in ("paper", "code", "none")]
     assert all(number in text for number in said) and text.count(" on ") == 1
@@ -164,7 +164,7 @@ def test_what_a_merge_is_worth_is_said_of_the_models_that_have_both_figures(tmp_
 def test_readme_is_one_screen_and_its_parts_are_known():
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) <= 150
-    assert readme.marked(text) == ["findings", "papers", "standings"]
+    assert readme.marked(text) == ["screen", "papers", "standings"]
     for path in readme.FILES:
         text = path.read_text()
         names = readme.marked(text)
@@ -179,10 +179,26 @@ def test_readme_is_one_screen_and_its_parts_are_known():
 
 
 @pytest.mark.parametrize(
-    "path", ["README.md", *(f"docs/{name}.md" for name in ("tables", "comparing", "models", "league", "guessing"))]
+    "path",
+    ["README.md", *(f"docs/{name}.md" for name in ("findings", "tables", "comparing", "models", "league", "guessing"))],
 )
 def test_links_lead_somewhere(path):
     links = re.findall(r"\]\(([^)#]+)\)", (ROOT / path).read_text())
     assert links or path == "docs/models.md"
     for link in links:
         assert link.startswith("http") or ((ROOT / path).parent / link).exists(), link
+
+
+def test_the_readmes_screen_is_a_part_of_the_list_of_findings():
+    """Every paper's line stands in both; the lines of ours and what more is told stand in the list alone."""
+    short, whole = (
+        re.search(rf"<!-- {name} -->\n(.*)<!-- end {name} -->", (ROOT / path).read_text(), re.S)[1].splitlines()
+        for path, name in (("README.md", "screen"), ("docs/findings.md", "findings"))
+    )
+    rows, every = ([line for line in lines if line.startswith("| ")] for lines in (short, whole))
+    assert rows[:-1] == every[: len(rows) - 1] and "**Not in the papers**" in rows[-1]
+    assert len(every) == len(rows) + len(findings.OURS)
+    bullets, all_of_them = ([line for line in lines if line.startswith("- ")] for lines in (short, whole))
+    assert len(bullets) == 3 < len(all_of_them)
+    for bullet, longer in zip(bullets, all_of_them):
+        assert longer.startswith(bullet.replace("](docs/", "](").replace("](papers/", "](../papers/"))
