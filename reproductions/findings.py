@@ -135,7 +135,7 @@ TALLIED = "In bold: how many lines of a group have which verdict."
 SHORT = (
     f"{TALLIED} In brackets: how many of the claim's comparisons hold; after them the comparison that favours it least, "
     "paired over the same items (~: unpaired), with its 95 % interval. Within noise: the interval has both signs. "
-    "Beyond noise: at least so many of the of the printed are, by numbers of questions. ·: not measured, or of other models."
+    "Beyond noise: at least so many of the printed are, by numbers of questions. ·: not measured, or of other models."
 )
 
 

@@ -11,7 +11,7 @@ from common.product import Job, Method, main
 from common.recipe import Calibration
 from common.selection import runs
 from papers.laco import merge_layers
-from papers.laco.collapse import Settings
+from papers.laco.collapse import Settings, reachable
 from papers.laco.sentences import draw
 from papers.laco.steps import LayerCollapse
 
@@ -20,8 +20,8 @@ def check(job: Job) -> None:
     """Refuse what Algorithm 1 cannot run with, and draw the sentences.
 
     Raises:
-        UserError: fewer than two layers in a merge, or more than go, layers of one's own that have none before them to be
-            merged into, too few sentences, a model with patches.
+        UserError: fewer than two layers in a merge, or more than go, a number of layers that no merges add up to, layers of
+            one's own that have none before them to be merged into, too few sentences, a model with patches.
     """
     options = job.options
     options.merge = options.merge or options.fidelity
@@ -36,13 +36,28 @@ def check(job: Job) -> None:
         )
     if job.given is None:
         for count in job.counts or [None]:
-            Settings(C=options.combine or combined(count), I=options.interval).within(job.layers)
+            C = combined(job, count)
+            Settings(C=C, I=options.interval).within(job.layers)
+            if count not in (None, *(gone := takes(C, options.interval, job.layers))):
+                raise UserError(
+                    f"--remove {count}: merges of C = {C} layers at an interval of {options.interval} can take "
+                    f"{', '.join(map(str, gone))} of {job.layers}; choose one of these, or another --combine or --interval"
+                )
         job.kept["sentences"] = draw(job.documents(options.sentences), options.sentences, options.seed)
 
 
-def combined(remove: int | None) -> int:
-    """The paper's C for a number of layers to remove: the largest of 2..6 whose merges add up (9: 4, 10: 6); else 4."""
-    return 4 if remove is None else max(C for C in range(2, 7) if remove % (C - 1) == 0)
+def combined(job: Job, remove: int | None) -> int:
+    """--combine; without, the paper's C for a number of layers to remove: the largest of 2..6 whose merges add up (9: 4,
+    10: 6), of those that find room in the model, or else any that do; 4 where a threshold is given."""
+    if job.options.combine is not None or remove is None:
+        return job.options.combine or 4
+    fit = [C for C in range(6, 1, -1) if remove in takes(C, job.options.interval, job.layers)]
+    return next((C for C in fit if remove % (C - 1) == 0), fit[0] if fit else 2)
+
+
+def takes(C: int, interval: int, layers: int) -> list[int]:
+    """Numbers of layers that merges of C can take, whatever the model."""
+    return [layers - left for left in reversed(reachable(layers, C, interval)) if left < layers]
 
 
 def apply(job: Job) -> dict:
@@ -52,7 +67,7 @@ def apply(job: Job) -> dict:
         return _given(job)
     sentences = job.kept["sentences"]
     left = None if job.count is None else job.layers - job.count
-    step = LayerCollapse(**{"C": combined(job.count), "layers": left} | job.asked(LayerCollapse))
+    step = LayerCollapse(**{"C": combined(job, job.count), "layers": left} | job.asked(LayerCollapse))
     found = step.collapse(job.model, job.tokenizer, sentences, chosen=job.chosen, progress=True)
     if not found.removed:
         best = max((a.similarity for a in found.trace if a.similarity is not None), default=None)

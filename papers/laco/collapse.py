@@ -114,14 +114,29 @@ def pointer(layers: int, C: int, L: int, H: int, I: int) -> Generator[tuple[int,
     l, count = H - C, layers
     while l >= L:
         K = min(C - 1, count - l)
-        accepted = yield l, K
-        if accepted:
-            count -= K
-            l -= I
-            if l > count:
-                l = count - C
-        else:
-            l -= 1
+        l, count = _moved(l, count, K, C, I) if (yield l, K) else (l - 1, count)
+
+
+def _moved(l: int, count: int, K: int, C: int, I: int) -> tuple[int, int]:
+    """Pointer and number of layers after K of them were merged into layer l."""
+    count -= K
+    l -= I
+    return (count - C if l > count else l), count
+
+
+def reachable(layers: int, C: int, I: int) -> list[int]:
+    """Numbers of layers that Algorithm 1 can leave, over all of a model's layers, whatever they are like; ours."""
+    starts, left = {(layers - C, layers)}, set()
+    while starts:
+        l, count = starts.pop()
+        if l < 1:
+            left.add(count)
+            continue
+        starts.add((l - 1, count))
+        K = min(C - 1, count - l)
+        if count - K >= LEAST_LAYERS:
+            starts.add(_moved(l, count, K, C, I))
+    return sorted(left)
 
 
 class _Search:

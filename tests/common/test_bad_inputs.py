@@ -264,6 +264,10 @@ OWN = {
         (["--combine", "1"], "--combine 1: use 2 to 3, one more than --remove"),
         (["--combine", "4"], "--combine 4: use 2 to 3"),
         (["--interval", "0"], "--interval 0: use 1 or more"),
+        (
+            ["--interval", "4", "--combine", "2"],
+            "--remove 2: merges of C = 2 layers at an interval of 4 can take 1 of 6",
+        ),
         (["--sentences", "0"], "--sentences 0"),
         (["--sentences", "5000"], "109 paragraphs and 109 lines in its first nine tenths, but 5000 pieces are needed"),
         (["--text", "{folder}/one-line.txt"], "1 paragraphs and 1 lines"),

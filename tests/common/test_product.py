@@ -293,9 +293,18 @@ def test_help_names_every_option(paper, capsys):
 
 
 def test_laco_combines_as_many_layers_as_the_paper():
+    from types import SimpleNamespace
+
     from papers.laco.__main__ import combined
 
-    assert [combined(n) for n in (9, 10, 4, 15, 6, 7)] == [4, 6, 5, 6, 4, 2]
+    def of(layers, remove, **given):
+        options = SimpleNamespace(**{"combine": None, "interval": 2} | given)
+        return combined(SimpleNamespace(options=options, layers=layers), remove)
+
+    assert [of(32, n) for n in (9, 10, 4, 15, 6, 7)] == [4, 6, 5, 6, 4, 2]
+    assert (of(32, None), of(32, 9, combine=3), of(32, None, combine=3)) == (4, 3, 3)
+    # Seventeen merges of two layers have no room in 32 at an interval of two; merges of six, the last smaller, take 17.
+    assert (of(32, 17, interval=1), of(32, 17)) == (2, 6)
 
 
 def test_laco_refuses_a_merge_larger_than_what_goes(source, tmp_path, capsys):

@@ -1,6 +1,7 @@
 """LaCo against plain arithmetic, the notebooks' way (copies and full forwards), and Algorithm 1 transcribed."""
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from common import checkpoint
 from common.decoder import Decoder
 from common.errors import UserError
 from papers.laco import collapse, collapse_to, merge_layers, output_similarity
-from papers.laco.collapse import pointer
+from papers.laco.collapse import pointer, reachable
 from papers.laco.merge import Merge, is_stream_norm, merged
 from papers.laco.sentences import calibration_sentences, draw, plain_sentences
 from reproductions import reported
@@ -220,7 +221,7 @@ def test_the_pointer_moves_as_algorithm_1_says(layers, C, L, H, I, accept):
     assert layers - sum(K for _, K, accepted in turns if accepted) == count
 
 
-def reachable(layers, C, L, H, I):
+def counts_left(layers, C, L, H, I):
     """Every number of layers some sequence of verdicts leaves, and those left by merges of C - 1 layers alone."""
     found, full, seen = set(), set(), set()
     stack = [(H - C, layers, True)]
@@ -239,6 +240,22 @@ def reachable(layers, C, L, H, I):
     return found, full
 
 
+@pytest.mark.parametrize("layers, C, I", [(5, 2, 1), (7, 2, 2), (7, 3, 1), (8, 4, 3), (9, 3, 2), (9, 6, 1)])
+def test_what_can_be_reached_is_what_some_verdicts_leave(layers, C, I):
+    left = set()
+    for verdicts in itertools.product((False, True), repeat=layers):
+        moves, count, answers = pointer(layers, C, 1, layers, I), layers, iter(verdicts)
+        try:
+            _, K = next(moves)
+            while True:
+                accepted = next(answers) and count - K >= 2
+                count -= K * accepted
+                _, K = moves.send(accepted)
+        except StopIteration:
+            left.add(count)
+    assert reachable(layers, C, I) == sorted(left)
+
+
 def settings_of(table):
     rows = {}
     for number in reported.numbers("laco", table):
@@ -255,7 +272,7 @@ def test_the_printed_layer_counts_follow_from_merges_of_c_minus_1_layers():
     odd = set()
     for model, row, count in rows:
         C, L, H, I = (int(row[name]) for name in "CLHI")
-        found, full = reachable(H, C, L, H, I)
+        found, full = counts_left(H, C, L, H, I)
         assert count in found
         assert all((H - other) % (C - 1) == 0 for other in full)
         if count not in full:
