@@ -13,7 +13,7 @@ import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache
 from typing import Any, ClassVar
 
@@ -308,7 +308,7 @@ class Recipe:
 
     def canonical_json(self) -> str:
         """One spelling per recipe: sorted keys, no spaces."""
-        content = {key: value for key, value in asdict(self).items() if (key, value) != ("dtype", "float32")}
+        content = {key: value for key, value in vars(self).items() if (key, value) != ("dtype", "float32")}
         return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
     @property

@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterable, Mapping
 
 from common import tables
-from common.results import PUBLISHED, ROOT, Store
+from common.results import ROOT, Store
 from reproductions import causes, declare, findings, guessing, registry, reported, settings, show
+from reproductions.evidence import Loaded
 from reproductions.league import standings
 from reproductions.settings import PAPER, STANDIN, Subject
 
@@ -149,7 +150,7 @@ def _weight_free(statuses: dict[str, int]) -> str:
 
 def parts(names: Iterable[str]) -> dict[str, str]:
     """What the published records say, by the name of the part: the screen, all findings, tables, the league's, causes."""
-    store, found = Store(PUBLISHED, None), {}
+    store, found = Loaded(), {}
     names = set(names)
     if names & {"screen", "findings"}:
         found |= findings.parts(store)
@@ -194,7 +195,7 @@ def main() -> None:
     found = parts(name for text in texts.values() for name in marked(text))
     for path, text in texts.items():
         path.write_text(render(text, found))
-    guessing.drawn(Store(PUBLISHED, None))
+    guessing.drawn(Loaded())
 
 
 if __name__ == "__main__":
