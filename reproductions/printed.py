@@ -27,14 +27,7 @@ class Printed(Looked):
         super().__init__()
         self._cells = reported.cells(table.paper, table.number)
         self._columns = {column.label: column for column in table.columns_for(PAPER)}
-        papers = [module.PAPER for module in audit.MODULES if module.PAPER.name == table.paper]
-        self._questions = {
-            label: count
-            for paper in papers
-            for tables, counts in paper.questions
-            for label, count in counts.items()
-            if table.number in tables
-        }
+        self._questions = audit.questions(table.paper, table.number)
         self._dense = {model: (s, name) for model, s, name, _ in self._cells if name.startswith("Dense")}
 
     def _value(self, key: Key) -> Number | None:

@@ -41,6 +41,12 @@ def key(finding: Finding) -> tuple[str, ...]:
     return finding.paper, finding.kind, finding.where
 
 
+def questions(paper: str, table: str) -> dict[str, int]:
+    """Label -> number of questions in the test set, of those of a table's columns for which it is known."""
+    sizes = [module.PAPER.questions for module in MODULES if module.PAPER.name == paper]
+    return {label: n for known in sizes for where, counts in known if table in where for label, n in counts.items()}
+
+
 @cache
 def findings() -> tuple[Finding, ...]:
     """Every finding, named, in the order of papers, kinds and tables; a new one gets its paper's next number."""
