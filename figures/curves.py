@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import matplotlib.pyplot as plt
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
@@ -22,33 +22,34 @@ NAMES = {
 }
 
 
-def draw(entries: Iterable[dict], profile: str):
-    """One panel per kind of loss, one line per row that was trained: loss against step, raw (faint) and smoothed; marks where
-    a validation loss was taken.
+def draw(entries: Iterable[dict], profile: str, group: Callable[[dict], str] = lambda entry: ""):
+    """One panel per kind of loss (and ``group`` of entries, its title), one line per row that was trained: loss against step,
+    raw (faint) and smoothed; marks where a validation loss was taken.
 
     entries: as `reproductions.show.drawn` makes them. A record of a trained model has the details ``training``:
     ``losses``, and if they are means of several steps ``steps_per_point``; perhaps ``validation``, pairs of a step and a
     loss; ``loss`` names their kind; ``status`` tells whether it diverged, which a cross marks.
     """
-    panels: dict[str, list[tuple[str, dict]]] = {}
+    panels: dict[tuple[str, str], list[tuple[str, dict]]] = {}
     entries = list(entries)
     several = len({(entry["model"], entry["sparsity"]) for entry in entries}) > 1
     for entry in entries:
         curve = _curve(entry)
         if curve is not None:
             label = f"{entry['method']}, {entry['model']} {entry['sparsity']}" if several else entry["method"]
-            panels.setdefault(curve.get("loss", "ce"), []).append((label, curve))
+            panels.setdefault((group(entry), curve.get("loss", "ce")), []).append((label, curve))
     if not panels:
         figure = plt.figure(figsize=(4.4, 1))
         figure.text(0.5, 0.5, "no training has been recorded", ha="center", va="center", color=GREY)
         return figure
-    figure, axes = plt.subplots(1, len(panels), figsize=(0.6 + 3.6 * len(panels), 4.2), squeeze=False)
-    for axis, (kind, lines) in zip(axes[0], sorted(panels.items())):
+    figure, axes = plt.subplots(1, len(panels), figsize=(0.6 + 3.8 * len(panels), 4.2), squeeze=False)
+    for axis, ((title, kind), lines) in zip(axes[0], sorted(panels.items())):
+        axis.set_title(title)
         for number, (label, curve) in enumerate(lines):
             width = WIDEST - (WIDEST - 1) * number / max(1, len(lines) - 1)
             _line(axis, label, curve, COLOURS[number % len(COLOURS)], STYLES[number % len(STYLES)], width)
         validated = any(curve.get("validation") for _, curve in lines)
-        axis.set_xlabel("step (faint: every step; line: smoothed" + ("; marks: validation)" if validated else ")"))
+        axis.set_xlabel("step (faint: raw; line: smoothed" + ("; marks: validation)" if validated else ")"))
         axis.set_ylabel(NAMES.get(kind, kind))
         axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         if kind != "ce":

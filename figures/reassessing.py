@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from figures import curves
 from figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, above, plt, short
 
 _LOOKS = [(BLUE, "o", "-"), (VERMILION, "s", "--"), (GREEN, "^", "-."), (PURPLE, "D", ":"), (ORANGE, "v", "-")]
@@ -133,3 +134,8 @@ def seeds(entries: list[dict], profile: str) -> plt.Figure:
     panels[0][0].set_ylabel(f"calibration samples ({count} seeds each)")
     panels[0][0].invert_yaxis()
     return figure
+
+
+def losses(entries: list[dict], profile: str) -> plt.Figure:
+    """Losses while the pruned model is trained (`figures.curves.draw`), a panel for each choice of layers."""
+    return curves.draw(entries, profile, group=lambda entry: f"layers chosen: {entry['method'].partition(' +')[0]}")

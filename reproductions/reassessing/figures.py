@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from reproductions.checks import between, every
-from reproductions.reassessing import body, columns
+from reproductions.reassessing import appendix, body, columns
 from reproductions.reassessing.recipes import fields
 from reproductions.reassessing.rows import one_model, paper_row
 from reproductions.registry import Claim, Column, Row, Table
@@ -88,9 +88,10 @@ _FLOW_CLAIMS = (
 
 
 def _fine_tuned(subject: Subject, limit: int | None) -> list[Row]:
-    """Table 2's trained rows."""
-    (table,) = (table for table in body.TABLES if table.number == "2")
-    return [row for row in table.rows(subject, limit) if row.recipe and row.recipe.training]
+    """The trained rows of Tables 2 and M: the same arms after two choices of layers."""
+    found = [table for table in (*body.TABLES, *appendix.TABLES) if table.number in ("2", "M")]
+    rows = [row for table in found for row in table.rows(subject, limit) if row.recipe and row.recipe.training]
+    return list({row.recipe.hash: row for row in rows}.values())
 
 
 _COUNTS = (1, 5, 10, 30, 50)
@@ -167,7 +168,7 @@ FIGURES = [
         _fine_tuned,
         # the curve is in every record of a fine-tuned model
         lambda profile: [columns.STANDIN_PERPLEXITY if profile == "standin" else columns.task_column("PIQA")],
-        "figures.curves:draw",
-        note="The rows of Table 2 that are trained; training loss on the responses, by optimiser step.",
+        "losses",
+        note="The rows of Tables 2 and M that are trained; training loss on the responses, by optimiser step.",
     ),
 ]

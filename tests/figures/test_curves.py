@@ -45,6 +45,16 @@ def test_validation_losses_are_marked_where_they_were_taken():
     assert "validation" not in curves.draw(rows[1:], "standin").axes[0].get_xlabel()
 
 
+def test_groups_have_panels_of_their_own():
+    rows = [entry("A +x", [3.0, 2.0]), entry("B +x", [2.0, 1.0]), entry("A +y", [3.0, 1.0])]
+    figure = curves.draw(rows, "standin", group=lambda row: row["method"].partition(" +")[0])
+    shown = {
+        axis.get_title(): [line.get_label() for line in axis.lines if line.get_label()[0] != "_"]
+        for axis in figure.axes
+    }
+    assert shown == {"A": ["A +x", "A +y"], "B": ["B +x"]}
+
+
 def test_rows_of_several_settings_say_which():
     other = entry("A", [1.0, 2.0]) | {"sparsity": "4/16"}
     figure = curves.draw([entry("A", [2.0, 1.0]), other], "paper")
