@@ -104,11 +104,11 @@ def _chosen(metric: str, count: int, size: str, samples: int) -> dict:
 
 
 def training(arm: str, size: str, share: float = 1.0) -> dict:
-    """``LoRA``, ``QLoRA``, ``lm_head``, ``lm_head & last k`` or ``full fine-tuning``, perhaps FASTER.
+    """``LoRA``, ``QLoRA``, ``lm_head``, ``lm_head & last k`` or ``full fine-tuning``, perhaps FASTER, perhaps marked (ours).
 
     share: of the instruction data.
     """
-    base = arm.removesuffix(FASTER)
+    base = arm.removesuffix(FASTER).removesuffix(" (ours)")
     settings = dict(SETTINGS[size])
     if arm.endswith(FASTER):
         settings["learning_rate"] = RATES[size]

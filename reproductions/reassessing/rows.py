@@ -35,7 +35,7 @@ SEVEN = tuple(metric for metric in METRICS if metric != "SLEB")
 # How the tables spell what is compared most: the paper's metric, its ways to fine-tune, and its recipe on the stand-in.
 REVERSE, NONE = "Reverse-order", "no fine-tuning (ours)"
 LORA, QLORA, HEAD = "+LoRA", "+QLoRA", "+lm_head"
-LAST1, LAST2, LAST3 = (f"{HEAD} & last {k}" for k in (1, 2, 3))
+LAST1, LAST2, LAST3, LAST10 = (f"{HEAD} & last {k}" for k in (1, 2, 3, 10))
 OURS = (REVERSE, 4, LAST3)
 BASIC = ((REVERSE, 4, NONE), OURS)
 # Baselines that the paper took from others: whatever their name, no recipe of ours stands for them, but beside them.
