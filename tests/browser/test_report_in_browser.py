@@ -213,7 +213,8 @@ def test_comparing_gives_the_paired_interval(opened):
                 expected = np.exp([middle, *ends])
             else:
                 cells = rows[name.removesuffix(".npz"), key]
-                expected = 100 * np.array([middle, *ends])
+                expected = (100 if key.startswith("acc") else 1) * np.array([middle, *ends])
+                assert cells[6].startswith("paired")
             found = [
                 float(t.replace("−", "-").replace("+", "")) for t in re.findall(r"[−+]?\d+\.\d+", " ".join(cells[4:6]))
             ]

@@ -269,7 +269,7 @@ const layerlab = (() => {
       const how = pair ? `paired, ${pair.n} windows` : error === null ? "" : "unpaired";
       return { cells: [format(a), format(b), `× ${Math.exp(middle).toFixed(3)}`, text, how], better: error === null || Math.abs(middle) <= Z * error ? 0 : -Math.sign(middle) };
     }
-    const pair = share ? paired(first.items[benchmark]?.[key], second.items[benchmark]?.[key]) : null;
+    const pair = paired(first.items[benchmark]?.[key], second.items[benchmark]?.[key]);
     const error = pair ? pair.stderr : ea !== null && eb !== null ? Math.hypot(ea, eb) : null;
     const difference = pair ? pair.mean : b - a;
     const signed = (value) => `${value < 0 ? "−" : "+"}${format(Math.abs(value), share ? 2 : undefined)}`;
