@@ -34,7 +34,7 @@ def draw(entries: Iterable[dict], profile: str, group: Callable[[dict], str] = l
     entries = list(entries)
     several = len({(entry["model"], entry["sparsity"]) for entry in entries}) > 1
     for entry in entries:
-        curve = _curve(entry)
+        curve = trained(entry)
         if curve is not None:
             label = f"{entry['method']}, {entry['model']} {entry['sparsity']}" if several else entry["method"]
             panels.setdefault((group(entry), curve.get("loss", "ce")), []).append((label, curve))
@@ -61,7 +61,7 @@ def draw(entries: Iterable[dict], profile: str, group: Callable[[dict], str] = l
     return figure
 
 
-def _curve(entry: dict) -> dict | None:
+def trained(entry: dict) -> dict | None:
     """The training details of an entry's records; they are the same in all of them."""
     for record in entry["records"].values():
         curve = record["details"].get("training")

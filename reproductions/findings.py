@@ -54,6 +54,7 @@ ABSTRACTS = {
         Finding("Removing the last layers is the best metric, with LoRA", "table1-reassessing", ("insight 1",)),
         Finding("The same without fine-tuning (ours)", "table1-reassessing", ("without fine-tuning",)),
         Finding("Head and last layers trained are above LoRA", "table2-reassessing", ("insight 2",)),
+        Finding("The same after Taylor, which leaves more answers to tell apart", "tableM-reassessing", ("insight 2",)),
         Finding("Iterative pruning has no benefit", "tableA-reassessing", ("one-shot is above",)),
         Finding("The recipe is above earlier methods", "table4-reassessing", ("above every other",)),
     ),
@@ -134,8 +135,8 @@ def listed(found: Sequence[ours.Told], part: str = "") -> str:
 TALLIED = "In bold: how many lines of a group have which verdict."
 SHORT = (
     f"{TALLIED} In brackets: how many of the claim's comparisons hold; after them the comparison that favours it least, "
-    "paired over the same items (~: unpaired), with its 95 % interval. Within noise: the interval has both signs. "
-    "Beyond noise: at least so many of the printed are, by numbers of questions. ·: not measured, or of other models."
+    "paired over the same items (~: unpaired), with its 95 % interval. Within noise: the interval has both signs. Beyond "
+    "noise: at least so many of the printed ones are, by their numbers of questions. ·: not measured, or about other models."
 )
 
 

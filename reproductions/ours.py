@@ -12,6 +12,7 @@ from reproductions.audit.engine import SLIP
 from reproductions.columns import QUESTIONS
 from reproductions.league import answers, grafts, standings, texts, windows
 from reproductions.league import rows as league
+from reproductions.reassessing.rows import LAST3, LORA
 
 HEADS = {"smollm2-135m-instruct": "SmolLM2-135M-Instruct", "standin": "the stand-in"}
 
@@ -29,9 +30,10 @@ class Told:
 
 def every(store: Store) -> list[Told]:
     """What nobody else has said: the audit's headlines, what guessing retains, what a cosine does not see; the league, why
-    answers do not follow perplexity, least squares against magnitudes, what a merge is worth, a changed prompt."""
-    rest = (_league(store), _answers(store), _least_squares(store), _merging(store), _prompts(store))
-    return [*first(store), *(Told(text) for text in rest if text)]
+    answers do not follow perplexity, what to train after which cut, least squares against magnitudes, what a merge is worth,
+    a changed prompt."""
+    rest = (_league, _answers, _training, _least_squares, _merging, _prompts)
+    return [*first(store), *(Told(text) for text in (tell(store) for tell in rest) if text)]
 
 
 def first(store: Store) -> list[Told]:
@@ -177,6 +179,32 @@ def _headlines() -> Told:
         f"**Headlines that their own tables do not carry.** [The audit](papers/AUDIT.md) of {numbers} numbers printed in "
         f"tables and text has {len(found)} findings, {sum(one.verdict == SLIP for one in found)} of them slips; {len(wrong)} "
         f"affect numbers that one might cite. From the abstracts: {quoted}"
+    )
+
+
+def _training(store: Store) -> str:
+    """By Reassessing's Tables 2 and M on the published models, where the order of LoRA and of head and last layers turns."""
+    from figures.curves import trained
+
+    table, told = registry.get("figure-losses-reassessing"), []
+    for subject in map(settings.of_model, settings.PUBLISHED_MODELS):
+        ends: dict[str, dict[str, float]] = {}
+        for entry in show.entries(table, store, subject, table.rows(subject)):
+            metric, _, arm = entry["method"].partition(" ")
+            if (curve := trained(entry)) is not None and curve.get("validation"):
+                ends.setdefault(metric, {})[arm] = curve["validation"][-1][1]
+        whole = {metric: arms for metric, arms in ends.items() if {LORA, LAST3} <= arms.keys()}
+        if len({arms[LORA] < arms[LAST3] for arms in whole.values()}) > 1:
+            lines = [
+                f"after {metric} {', '.join(f'{arm[1:]} {arms[arm]:.2f}' for arm in sorted(arms, key=arms.get))}"
+                for metric, arms in whole.items()
+            ]
+            told.append(f"on {HEADS[subject.name]} {'; '.join(lines)}")
+    if not told:
+        return ""
+    return (
+        "**Whether LoRA or head and last layers end lower depends on which layers went** (`figure-losses-reassessing`, "
+        f"[why](papers/reassessing/README.md)). Held-out loss after as many steps, {'; '.join(told)}."
     )
 
 
