@@ -45,8 +45,11 @@ def draw(entries: Iterable[dict], profile: str, group: Callable[[dict], str] = l
     figure, axes = plt.subplots(1, len(panels), figsize=(0.6 + 3.8 * len(panels), 4.2), squeeze=False)
     for axis, ((title, kind), lines) in zip(axes[0], sorted(panels.items())):
         axis.set_title(title)
-        for number, (label, curve) in enumerate(lines):
-            width = WIDEST - (WIDEST - 1) * number / max(1, len(lines) - 1)
+        # One label looks the same in all groups.
+        known = list(dict.fromkeys(label for (_, other), own in panels.items() if other == kind for label, _ in own))
+        for label, curve in lines:
+            number = known.index(label)
+            width = WIDEST - (WIDEST - 1) * number / max(1, len(known) - 1)
             _line(axis, label, curve, COLOURS[number % len(COLOURS)], STYLES[number % len(STYLES)], width)
         validated = any(curve.get("validation") for _, curve in lines)
         axis.set_xlabel("step (faint: raw; line: smoothed" + ("; marks: validation)" if validated else ")"))

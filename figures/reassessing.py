@@ -138,4 +138,9 @@ def seeds(entries: list[dict], profile: str) -> plt.Figure:
 
 def losses(entries: list[dict], profile: str) -> plt.Figure:
     """Losses while the pruned model is trained (`figures.curves.draw`), a panel for each choice of layers."""
-    return curves.draw(entries, profile, group=lambda entry: f"layers chosen: {entry['method'].partition(' +')[0]}")
+    arms = [
+        entry | {"method": f"+{arm}", "metric": metric}
+        for entry in entries
+        for metric, _, arm in [entry["method"].partition(" +")]
+    ]
+    return curves.draw(arms, profile, group=lambda entry: f"layers chosen: {entry['metric']}")

@@ -46,13 +46,16 @@ def test_validation_losses_are_marked_where_they_were_taken():
 
 
 def test_groups_have_panels_of_their_own():
-    rows = [entry("A +x", [3.0, 2.0]), entry("B +x", [2.0, 1.0]), entry("A +y", [3.0, 1.0])]
-    figure = curves.draw(rows, "standin", group=lambda row: row["method"].partition(" +")[0])
+    rows = [entry(arm, [3.0, 2.0]) | {"of": of} for of, arm in [("A", "+x"), ("B", "+z"), ("B", "+x"), ("A", "+y")]]
+    figure = curves.draw(rows, "standin", group=lambda row: row["of"])
     shown = {
         axis.get_title(): [line.get_label() for line in axis.lines if line.get_label()[0] != "_"]
         for axis in figure.axes
     }
-    assert shown == {"A": ["A +x", "A +y"], "B": ["B +x"]}
+    assert shown == {"A": ["+x", "+y"], "B": ["+z", "+x"]}
+    colours = [{line.get_color() for line in axis.lines if line.get_label() == "+x"} for axis in figure.axes]
+    assert colours[0] == colours[1] and len(colours[0]) == 1
+    assert len({line.get_color() for axis in figure.axes for line in axis.lines}) == 3
 
 
 def test_rows_of_several_settings_say_which():
