@@ -54,7 +54,10 @@ def nlls(logits: Tensor, targets: Tensor, dtype: torch.dtype = torch.float32) ->
 
 
 def _greedy(logits: Tensor, rows: Tensor, tokens: Tensor, asked: Tensor) -> Tensor:
-    """Whether `argmax` names the token; it is slow on a CPU, so only the rows are asked whose largest logit is `asked`."""
+    """Whether `argmax` names the token: only the rows are asked whose largest logit is `asked`.
+
+    And by `max`, which names the first of equals as `argmax` does, seven times faster in bfloat16 on a CPU.
+    """
     best = logits.amax(-1)[rows] == asked
-    best[best.clone()] = logits[rows[best]].argmax(-1) == tokens[best]
+    best[best.clone()] = logits[rows[best]].max(-1).indices == tokens[best]
     return best
