@@ -12,7 +12,7 @@ option = $(if $(strip $(2)),$(1) $(call quoted,$(2)))
 on = $(filter-out 0 n no No NO false False FALSE off Off OFF,$(1))
 NARROW = $(call option,--profile,$(PROFILE)) $(foreach m,$(MODEL),$(call option,--model,$(m))) $(call option,--remove,$(REMOVE)) \
 	$(call option,--row,$(ROW)) $(call option,--limit,$(LIMIT)) $(call option,--dtype,$(DTYPE)) \
-	$(if $(call on,$(FULL)),--full)
+	$(if $(call on,$(WHOLE)),--whole) $(if $(call on,$(FULL)),--full)
 SHOWN = $(NARROW) $(call option,--format,$(FORMAT))
 MEASURED = $(SHOWN) $(call option,--device,$(DEVICE)) $(if $(call on,$(FORCE)),--force)
 
@@ -28,7 +28,7 @@ help: $(STAMP)  ## this list
 	@echo "Also:"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1  \2/p' Makefile
 	@echo "  $(PAPERS)  every table and figure of one paper, in one run"
-	@echo "Options: MODEL=smollm2-135m-instruct REMOVE=7,9 PROFILE=paper ROW='LinearPatch*' LIMIT=20 FULL=1 DEVICE=cuda DTYPE=bfloat16 FORCE=1 FORMAT=md; for TARGET-fetch CONVERT_WEIGHTS=1"
+	@echo "Options: MODEL=smollm2-135m-instruct REMOVE=7,9 PROFILE=paper ROW='LinearPatch*' LIMIT=20 WHOLE=1 FULL=1 DEVICE=cuda DTYPE=bfloat16 FORCE=1 FORMAT=md; for TARGET-fetch CONVERT_WEIGHTS=1"
 
 setup: $(STAMP)  ## build .venv from requirements.lock
 

@@ -95,9 +95,14 @@ def _narrowing(command: argparse.ArgumentParser) -> None:
         "--remove", metavar="N,N", help="layers to remove from the model (default: the paper's shares)"
     )
     command.add_argument(
+        "--whole",
+        action="store_true",
+        help="a model that is not the paper's: whole test sets and texts in place of parts of them",
+    )
+    command.add_argument(
         "--full",
         action="store_true",
-        help="a model that is not the paper's: whole test sets, texts and calibration in place of parts of them",
+        help="the same, and the papers' sizes of calibration and training, which are other rows",
     )
     command.add_argument("--row", metavar="PATTERN", help="only rows whose method fits, e.g. 'LinearPatch*'")
     command.add_argument("--limit", type=int, metavar="N", help="a quick look: only N items of each task")
@@ -138,13 +143,13 @@ def _subjects(options: argparse.Namespace, tables: list) -> list[tuple]:
         raise UserError("--remove says how many layers a model loses: say which with --model (make: MODEL=)")
     if of_paper or (profile and not options.model):
         found.insert(0, (settings.subject("paper" if of_paper else profile), tuple(of_paper)))
-    if options.full:
+    if options.full or options.whole:
         if not any(subject.small for subject, _ in found):
             raise UserError(
-                "--full reads all of what the tables of a model that is not the paper's read a part of: say which with "
-                "--model (make: MODEL=); the stand-in and the papers' own models have one size"
+                f"--{'full' if options.full else 'whole'} reads all of what the tables of a model that is not the paper's "
+                "read a part of: say which with --model (make: MODEL=); the stand-in and the papers' own models have one size"
             )
-        found = [(replace(subject, full=True), models) for subject, models in found]
+        found = [(replace(subject, full=options.full, whole=options.whole), models) for subject, models in found]
     if options.dtype:
         default = [] if found else [(settings.STANDIN, ())]
         found = [(replace(subject, dtype=options.dtype), models) for subject, models in found or default]

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from common.results import PUBLISHED, Recipe, Record, Store, user_folder
-from reproductions import registry, settings, show
+from reproductions import registry, settings, show, sizes
 from reproductions.registry import Row, Table
 from reproductions.settings import PAPER, STANDIN, Subject
 
@@ -63,7 +63,7 @@ class Evidence:
         self.subjects = {target: [*show.published(table, store), PAPER] for target, table in registry.targets().items()}
         for target, table in registry.targets().items():
             for subject in (one for one in subjects if one in self.subjects[target]):
-                benchmarks = {column.benchmark for column in table.columns_for(subject)}
+                benchmarks = {column.benchmark for column in sizes.read(table, store, subject)}
                 for row in table.rows(subject, None):
                     self._note(target, subject, row, benchmarks)
 

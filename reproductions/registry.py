@@ -118,7 +118,7 @@ class Table:
         """The columns that a subject's rows have, in the size that it is asked."""
         other = "one model" if subject.printed else "printed"
         found = [column for column in self.columns(subject.profile) if column.only != other]
-        if self.full or not subject.small:
+        if self.full or subject.whole or not subject.small:
             return found
         return [replace(c, benchmark=sizes.smaller(c.benchmark)) if c.benchmark else c for c in found]
 

@@ -36,7 +36,7 @@ class Subject:
     the paper's own, as printed. layers: N. remove: numbers of layers to remove, in place of the paper's shares. weights:
     digest or revision of the weights. dtype: in which they are held and computed with. text: the corpus that stands for all
     calibration texts (docstrings then stand for instructions), None for the papers' own. full: the papers' sizes of test
-    sets, texts and calibration for a model that is not theirs.
+    sets, texts and calibration for a model that is not theirs. whole: their test sets and texts alone.
     """
 
     profile: str
@@ -48,6 +48,7 @@ class Subject:
     remove: tuple[int, ...] = ()
     text: str | None = None
     full: bool = False
+    whole: bool = False
 
     @property
     def printed(self) -> bool:

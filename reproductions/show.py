@@ -55,20 +55,20 @@ def build(
     for subject in subjects:
         origins: set[str] = set()
         chosen = choose_rows(table, subject, models=models, pattern=None, limit=limit)
-        own, over = _scored(table, subject, store, chosen, origins)
+        columns = sizes.read(table, store, subject, limit)
+        own, over = _scored(columns, subject, store, chosen, origins)
         rows += own
         if pattern is not None:  # the rows that a command names are shown; what follows from others stays what it is
             asked = choose_rows(table, subject, models=models, pattern=pattern, limit=limit)
             kept = set(map(_labels, asked))
             left_out |= {(subject.name, *_labels(row)) for row in chosen if _labels(row) not in kept}
-        columns = table.columns_for(subject)
         resampled[subject.name] = Resampled(store, own, columns)
         shown = {"name": subject.name, "label": subject.label, "profile": subject.profile, "dtype": subject.dtype}
         shown |= {"origin": " and ".join(sorted(origins)) or "no", "over": over}
         unknown = derived.at_guessing(columns, next((row.model for row in chosen), None), own)
         retained = [c.label for c in columns if str(c.derived).startswith("retained") and len(c.of) != 1]
         shown["guessed"] = dict.fromkeys(retained, unknown) if unknown else {}
-        facts.append(shown | {"size": sizes.asked(c.benchmark for c in columns)})
+        facts.append(shown | {"size": sizes.asked(columns)})
     if not any(subject.printed for subject in subjects):
         # Of the paper's models only what needs no weights belongs beside another model's numbers.
         weight_free = [column for column in table.columns_for(PAPER) if column.weight_free]
@@ -147,10 +147,9 @@ def _gate(lines: list[dict], labels: set[str]) -> None:
 
 
 def _scored(
-    table: Table, subject: Subject, store: Store, rows: Sequence[Row], origins: set[str]
+    columns: list[Column], subject: Subject, store: Store, rows: Sequence[Row], origins: set[str]
 ) -> tuple[Measured, dict[str, int]]:
     """A subject's rows with the scores of their columns, derived ones too; column -> how many it is over, where not all."""
-    columns = table.columns_for(subject)
     found = [(row, subject, _measured(row, columns, store, origins)) for row in rows]
     return found, derived.fill(found, columns)
 
@@ -202,10 +201,11 @@ def entries(table: Table, store: Store, subject: Subject, rows: Sequence[Row]) -
     (``chance``); by column the ``scores``, ``replicates``, which gives a column as `Resampled` does, and ``over`` how many of
     the others it is.
     """
-    benchmarks = dict.fromkeys(column.benchmark for column in table.columns_for(subject) if column.benchmark)
-    own, fewer = _scored(table, subject, store, rows, set())
-    over = {c.label: fewer.get(c.label, len(c.of)) for c in table.columns_for(subject) if c.derived and c.of}
-    resampled, shown = Resampled(store, own, table.columns_for(subject)), []
+    columns = sizes.read(table, store, subject)
+    benchmarks = dict.fromkeys(column.benchmark for column in columns if column.benchmark)
+    own, fewer = _scored(columns, subject, store, rows, set())
+    over = {c.label: fewer.get(c.label, len(c.of)) for c in columns if c.derived and c.of}
+    resampled, shown = Resampled(store, own, columns), []
     for row, _, scores in own:
         found = {name: store.get(row.recipe, name) for name in benchmarks} if row.recipe else {}
         records = {name: asdict(record) for name, record in found.items() if record and record.status == "ok"}

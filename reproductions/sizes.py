@@ -8,13 +8,21 @@ paper's (`settings.Subject.small`) ask
     49,152 tokens, evenly spread over the text.
 
 A part and its whole are different measurements with records of their own (where the whole's outcomes are kept, the part's
-are among them: `reproductions.parts`). A task of no more than 500 items has one name only, as has a figure's curve.
+are among them: `reproductions.parts`). Where all rows of a table have a whole, the table reads that (`read`). A task of no
+more than 500 items has one name only, as has a figure's curve.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from common.results import Store
+    from reproductions.registry import Column, Row, Table
+    from reproductions.settings import Subject
 
 FIRST = 500
 MARK = f"@first-{FIRST}"
@@ -61,13 +69,53 @@ def tokens(benchmark: str) -> int | None:
     return TOKENS if benchmark.endswith(TOKENS_MARK) else None
 
 
-def asked(benchmarks: Iterable[str | None]) -> str:
-    """How much of tasks and texts a table asks, in words; '' where it asks all."""
-    names = [name for name in benchmarks if name]
-    tasks, texts = any(map(of_each, names)), any(map(tokens, names))
-    return ", ".join(
-        ([f"first {FIRST} items of each task"] if tasks else []) + [f"{TOKENS:,} tokens of each text"] * texts
-    )
+def read(table: Table, store: Store, subject: Subject, limit: int | None = None) -> list[Column]:
+    """A table's columns as its records are read: whole, where every row that has answered the part has answered the whole.
+
+    So rows that are compared have answered the same items. The dense row's records are those of many tables: alone it
+    changes no column.
+    """
+    columns = table.columns_for(subject)
+    names = {column.benchmark for column in columns if column.benchmark}
+    parts = {name for name in names if name != whole(name)}
+    rows = table.rows(subject, limit) if parts else []
+    known = {name: whole(name) for name in parts if _answered(rows, store, name)}
+    return [replace(column, benchmark=known.get(column.benchmark, column.benchmark)) for column in columns]
+
+
+def _answered(rows: Sequence[Row], store: Store, part: str) -> bool:
+    """Whether the rows that have a record of a part, more than the dense one, have one of the whole."""
+    found = False
+    for row in rows:
+        if row.recipe is None:
+            continue
+        if _measured(row, store, whole(part)):
+            found = found or not row.dense
+        elif _measured(row, store, part):
+            return False
+    return found
+
+
+def _measured(row: Row, store: Store, benchmark: str) -> bool:
+    record = store.get(row.recipe, benchmark)
+    return record is not None and record.status == "ok"
+
+
+def asked(columns: Iterable[Column]) -> str:
+    """How much of tasks and texts columns ask, in words; '' where they ask all."""
+    names = {column.benchmark: column.label for column in columns if column.benchmark}
+    found = [
+        (f"first {FIRST} items", "task", _which(names, of_each)),
+        (f"{TOKENS:,} tokens", "text", _which(names, tokens)),
+    ]
+    return ", ".join(f"{part} of {which or f'each {kind}'}" for part, kind, which in found if which is not None)
+
+
+def _which(names: dict[str, str], part: Callable[[str], int | None]) -> str | None:
+    """The labels of the benchmarks that ask a part; '' where all do that could, None where none does."""
+    parts = [name for name in names if part(name)]
+    wholes = [name for name in names if not part(name) and part(smaller(name))]
+    return (", ".join(names[name] for name in parts) if wholes else "") if parts else None
 
 
 def share(benchmark: str) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from common.tables import LARGE, guessed
+from reproductions import sizes
 from reproductions.evidence import Evidence
 from reproductions.registry import Column, Row, Table
 from reproductions.report.claims import PAPERS_OWN
@@ -100,7 +101,7 @@ def grids(evidence: Evidence, target: str) -> list[Grid]:
 
 
 def _grid(evidence: Evidence, table: Table, subject: Subject, facts: dict, lines: list[dict]) -> Grid:
-    columns = {column.label: column for column in table.columns_for(subject)}
+    columns = {column.label: column for column in sizes.read(table, evidence.store, subject)}
     labels = list(dict.fromkeys(label for line in lines for label in line["cells"]))
     digits = {label: _digits(line["cells"].get(label) for line in lines) for label in labels}
     rows = {(row.label, row.sparsity, row.method): row for row in table.rows(subject, None)}

@@ -57,6 +57,7 @@ from reproductions.__main__ import main
         ),
         (["show", "table1-linearpatch", "--remove", "7"], "say which with --model"),
         (["show", "table1-linearpatch", "--full"], "the stand-in and the papers' own models have one size"),
+        (["show", "table1-linearpatch", "--whole"], "error: --whole reads all of what"),
         (["show", "table1-linearpatch", "--model", "standin", "--remove", "7,x"], "--remove '7,x' is no list"),
         (["show", "table1-linearpatch", "--model", "standin", "--remove", "15"], "15 of them cannot be removed"),
         (

@@ -80,7 +80,13 @@ def test_full_test_sets_are_the_papers_models_and_table_1s():
     assert asked("table1-prunecomp", SMOLLM)["PTB"] == "perplexity@linearpatch-ptb@49152-tokens"
     whole = replace(SMOLLM, full=True)
     assert asked("table1-prunecomp", whole)["PTB"] == "perplexity@linearpatch-ptb"
-    assert asked("table2-prunecomp", whole) == {label: name and sizes.whole(name) for label, name in table2.items()}
+    wholes = {label: name and sizes.whole(name) for label, name in table2.items()}
+    assert asked("table2-prunecomp", whole) == asked("table2-prunecomp", replace(SMOLLM, whole=True)) == wholes
+    same, other = (
+        {row.recipe.hash for row in registry.get("table1-prunecomp").rows(subject) if row.recipe}
+        for subject in (replace(SMOLLM, whole=True), whole)
+    )
+    assert same == {row.recipe.hash for row in registry.get("table1-prunecomp").rows(SMOLLM) if row.recipe} != other
 
 
 def test_a_choice_reads_less_of_a_model_that_is_not_the_papers():
@@ -126,6 +132,36 @@ def test_a_full_record_is_not_that_of_the_first_items(tmp_path):
     assert json.loads(tables.render(cut, "json"))["subjects"][0]["size"].startswith("first 500")
     both = show.build(registry.get("table4-linearpatch"), store, SMOLLM)
     assert both["subjects"][0]["size"] == "first 500 items of each task, 49,152 tokens of each text"
+
+
+def test_a_table_reads_a_task_whole_once_all_that_answered_it_did(tmp_path):
+    from common.results import Record, Store
+
+    store, table = Store(tmp_path, None), registry.get("table2-prunecomp")
+    rows = [row for row in table.rows(SMOLLM) if row.sparsity in ("0/30", "7/30")][:3]
+
+    def put(row, benchmark, value):
+        recipe = row.recipe
+        store.put(Record(dict(vars(recipe)), recipe.hash, benchmark, "ok", {"acc_norm": value}, {}), recipe)
+
+    def shown():
+        content = show.build(table, store, SMOLLM)
+        lines = {(row["sparsity"], row["method"]): row["cells"]["PIQA"]["reproduced"] for row in content["rows"]}
+        names = [(row.sparsity, row.method) for row in rows]
+        entry = next(e for e in show.entries(table, store, SMOLLM, rows) if (e["sparsity"], e["method"]) == names[1])
+        benchmark = next(column.benchmark for column in sizes.read(table, store, SMOLLM) if column.label == "PIQA")
+        assert entry["scores"]["PIQA"] == lines[names[1]] and benchmark in entry["records"]
+        return [lines[name] for name in names], content["subjects"][0]["size"]
+
+    for row in rows:
+        put(row, "piqa@first-500", 0.25)
+    put(rows[0], "piqa", 0.75)
+    put(rows[1], "piqa", 0.5)
+    assert shown() == ([25, 25, 25], "first 500 items of each task")
+    put(rows[2], "piqa", 0.125)
+    values, size = shown()
+    assert values == [75, 50, 12.5]
+    assert size.startswith("first 500 items of ") and "HeSw" in size and "PIQA" not in size
 
 
 def test_a_training_costs_what_its_recipe_reads():
