@@ -7,7 +7,7 @@ Rows are ``{"input_ids": [...], "labels": [...]}`` of equal length, labels -100 
 """
 
 from common.finetuning.methods import check_layers, four_bit
-from common.finetuning.settings import METHODS, Settings
+from common.finetuning.settings import CUT, METHODS, Settings
 from common.finetuning.training import finetune
 
-__all__ = ["METHODS", "Settings", "check_layers", "finetune", "four_bit"]
+__all__ = ["CUT", "METHODS", "Settings", "check_layers", "finetune", "four_bit"]

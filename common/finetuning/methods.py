@@ -2,7 +2,8 @@
 
     lora     W x + (alpha / rank) B A x with trainable A [rank, in], B [out, rank]; then merged (Reassessing Eq. 2)
     qlora    the same over projections quantised to 4-bit NF4; merged in 4-bit, so the quantisation error stays
-    partial  head, final norm and the last k layers. The paper names no norm; its official code trains it too
+    partial  head, final norm and the last k layers (or k others in a row). The paper names no norm; its official code
+             trains it too
     full     every parameter
 
 `attach` changes the model in place; `Attached.finish` makes it plain again. In a Mixtral only the attention projections
@@ -41,12 +42,14 @@ class Attached:
     finish: Callable[[], None]
 
 
-def check_layers(layers: int, last: int) -> None:
-    """Refuse to fine-tune more layers than the model has left."""
+def check_layers(layers: int, last: int, first: int | str | None = None) -> None:
+    """Refuse to fine-tune more layers than the model has left, from `first` on if that is given."""
     if not 0 <= last <= layers:
         raise UserValueError(
             f"cannot fine-tune the last {last} layers: the model has {layers} left; choose 0..{layers} or remove fewer"
         )
+    if first is not None and first not in range(layers - last + 1):
+        raise UserValueError(f"cannot fine-tune {last} layers from {first} on: the model has {layers} left")
 
 
 def attach(model: nn.Module, settings: Settings) -> Attached:
@@ -56,7 +59,7 @@ def attach(model: nn.Module, settings: Settings) -> Attached:
     Raises UserError for more layers than there are, no layer to adapt, or a machine without bitsandbytes (QLoRA).
     """
     if settings.method == "partial":
-        check_layers(Decoder(model).num_layers, settings.last)
+        check_layers(Decoder(model).num_layers, settings.last, settings.first)
         if settings.untie:
             untie_embeddings(model)  # else the embedding would train with the head, and with it what is frozen
     before = {id(p): (p.requires_grad, p.dtype) for p in model.parameters()}
@@ -97,10 +100,10 @@ def _choose(model: nn.Module, settings: Settings) -> int:
         model.requires_grad_(True)
         return 0
     decoder = Decoder(model)
-    boundary = decoder.num_layers - settings.last
+    boundary = decoder.num_layers - settings.last if settings.first is None else settings.first
     model.requires_grad_(False)
     head = [] if decoder.tied else [decoder.lm_head]
-    for module in (*head, decoder.norm, *decoder.layers[boundary:]):
+    for module in (*head, decoder.norm, *decoder.layers[boundary : boundary + settings.last]):
         module.requires_grad_(True)
     return boundary
 

@@ -12,6 +12,7 @@ from common.flags import option
 METHODS = ("lora", "qlora", "partial", "full")
 OPTIMIZERS = ("adamw", "paged-adamw-8bit")
 SCHEDULES = ("linear", "cosine", "constant_with_warmup", "constant")
+CUT = "cut"
 STORES = ("auto", "memory", "disk", "off")
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
@@ -20,7 +21,9 @@ PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "
 class Settings:
     """Settings of one fine-tuning; the defaults are Reassessing's (section 3.3 and official code).
 
-    method: see `common.finetuning.methods`. last: layers that `partial` trains besides head and final norm.
+    method: see `common.finetuning.methods`. last: how many layers `partial` trains besides head and final norm. first: the
+    first of these, of the pruned model; None: they are its last ones; CUT: those behind the first cut, which a recipe's step
+    finds (`papers.reassessing.steps`).
     rank, alpha, dropout, targets: of LoRA and QLoRA. epochs, or max_steps optimiser steps if given.
     batch: rows per optimiser step, in micro-batches of `micro_batch`; the loss is the mean over the step's predicted
     tokens (the official code's Trainer averaged the micro-batches' means).
@@ -38,6 +41,7 @@ class Settings:
 
     method: str = option("lora", "partial: head, final norm, last layers", choices=METHODS)
     last: int = option(3, "layers that partial trains", least=0)
+    first: int | str | None = None
     rank: int = 8
     alpha: int = 16
     dropout: float = 0.05

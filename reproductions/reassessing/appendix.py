@@ -6,6 +6,7 @@ from reproductions.checks import every
 from reproductions.reassessing import claims, columns, rows
 from reproductions.reassessing.columns import STANDIN_TEXT, accuracies, with_more
 from reproductions.reassessing.rows import (
+    AT_CUT,
     BASIC,
     HEAD,
     LAST1,
@@ -193,7 +194,7 @@ TABLES = [
     table(
         "M",
         "four ways to fine-tune, Taylor",
-        [("Taylor", 4, arm) for arm in (NONE, LORA, QLORA, HEAD, LAST1, LAST2, LAST3, LAST10 + " (ours)")],
+        [("Taylor", 4, arm) for arm in (NONE, LORA, QLORA, HEAD, LAST1, LAST2, LAST3, AT_CUT, LAST10 + " (ours)")],
         claims=claims.of_arms("Taylor"),
         note=SIZES,
     ),

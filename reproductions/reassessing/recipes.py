@@ -104,8 +104,9 @@ def _chosen(metric: str, count: int, size: str, samples: int) -> dict:
 
 
 def training(arm: str, size: str, share: float = 1.0) -> dict:
-    """``LoRA``, ``QLoRA``, ``lm_head``, ``lm_head & last k`` or ``full fine-tuning``, perhaps FASTER, perhaps marked (ours).
+    """``LoRA``, ``QLoRA``, ``lm_head``, ``lm_head & last k`` (or ``k at the cut``) or ``full fine-tuning``.
 
+    Perhaps FASTER, perhaps marked (ours).
     share: of the instruction data.
     """
     base = arm.removesuffix(FASTER).removesuffix(" (ours)")
@@ -117,7 +118,10 @@ def training(arm: str, size: str, share: float = 1.0) -> dict:
     elif base == "full fine-tuning":
         settings["method"] = "full"
     elif base.startswith("lm_head"):
-        settings |= {"method": "partial", "last": int(base.partition("last ")[2] or 0)}
+        layers = re.search(r"\d+", base)
+        settings |= {"method": "partial", "last": int(layers[0]) if layers else 0}
+        if base.endswith("at the cut"):
+            settings["first"] = "cut"
     else:
         raise UserValueError(f"no fine-tuning is called {arm!r}")
     data = dict(DATA[size])

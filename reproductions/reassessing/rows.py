@@ -36,6 +36,7 @@ SEVEN = tuple(metric for metric in METRICS if metric != "SLEB")
 REVERSE, NONE = "Reverse-order", "no fine-tuning (ours)"
 LORA, QLORA, HEAD = "+LoRA", "+QLoRA", "+lm_head"
 LAST1, LAST2, LAST3, LAST10 = (f"{HEAD} & last {k}" for k in (1, 2, 3, 10))
+AT_CUT = f"{HEAD} & 3 at the cut (ours)"
 OURS = (REVERSE, 4, LAST3)
 BASIC = ((REVERSE, 4, NONE), OURS)
 # Baselines that the paper took from others: whatever their name, no recipe of ours stands for them, but beside them.

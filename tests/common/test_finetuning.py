@@ -65,6 +65,22 @@ def test_partial_trains_head_norm_and_last_layers_and_nothing_else(architecture,
     assert not tiny.training and all(p.requires_grad and p.grad is None for p in tiny.parameters())
 
 
+def test_partial_may_train_layers_that_are_not_the_last(tiny_llama):
+    """The layers behind them run, but keep every bit."""
+    before = weights(tiny_llama)
+    settings = Settings(method="partial", last=2, first=1, max_steps=2, **QUICK)
+    model, report = finetune(tiny_llama, None, rows(4), settings=settings)
+    after = weights(model)
+    changed = {name for name in after if not torch.equal(after[name], before[name])}
+    trained = ("lm_head.", "model.norm.", "model.layers.1.", "model.layers.2.")
+    assert changed == {name for name in after if name.startswith(trained)}
+    assert report["trainable"] == sum(after[name].numel() for name in changed)
+    layers = model.config.num_hidden_layers
+    for first in (layers - 1, -1, "cut"):
+        with pytest.raises(UserError, match=f"cannot fine-tune 2 layers from {first} on"):
+            finetune(model, None, rows(4), settings=replace(settings, first=first))
+
+
 def test_a_tied_head_is_untied_before_it_trains(make_tiny):
     model = make_tiny("gemma2")
     assert model.lm_head.weight is model.model.embed_tokens.weight

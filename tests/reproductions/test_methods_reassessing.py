@@ -96,6 +96,25 @@ def test_a_training_is_reported_and_found_again(small, monkeypatch):
     assert all(torch.equal(value, after[name]) for name, value in again.model.state_dict().items())
 
 
+def test_the_layers_behind_the_first_cut_may_train(small):
+    removed = metric("random", seed=7)
+    settings = QUICK | {"first": "cut"}
+    prepared = measure.prepare(
+        recipe(selection=removed, training={"method": "finetune", "settings": settings, "data": BLOCKS})
+    )
+    gone = sorted(prepared.details["removed"])
+    left = [layer for layer in range(6) if layer not in gone]
+    behind = next(layer for layer in left if layer > gone[0])
+    before, after = small().state_dict(), prepared.model.state_dict()
+    name = "model.layers.{}.mlp.up_proj.weight"
+    changed = [
+        layer
+        for place, layer in enumerate(left)
+        if not torch.equal(after[name.format(place)], before[name.format(layer)])
+    ]
+    assert changed == [behind] != [left[-1]]
+
+
 def test_iterative_pruning_trains_in_every_cycle(small):
     tune = {"settings": QUICK, "data": BLOCKS}
     choice = {"method": "iterative", "metric": "taylor", "schedule": "1:1:2", "tune": tune}

@@ -78,6 +78,9 @@ def test_variants_are_read_as_they_are_printed():
     assert setting("+LoRA", "learning_rate") == 1e-5 and setting("+LoRA" + FASTER, "learning_rate") == 1e-4
     assert setting("+LoRA" + FASTER, "learning_rate", "standin") == 10 * setting("+LoRA", "learning_rate", "standin")
     assert setting("+lm_head", "last") == 0 and setting("+lm_head & last 10", "last") == 10
+    assert setting("+lm_head & last 10", "first") is None
+    at_cut = "+lm_head & 3 at the cut (ours)"
+    assert (setting(at_cut, "method"), setting(at_cut, "last"), setting(at_cut, "first")) == ("partial", 3, "cut")
     assert setting("+full fine-tuning", "method") == "full" and setting("+QLoRA", "method") == "qlora"
     assert fields("BI", 8, "1 sample +LoRA", "paper")["calibration"]["count"] == 1
     assert fields("Reverse-order", 8, "0.2 +lm_head & last 3", "paper")["training"]["data"]["count"] == 9952
