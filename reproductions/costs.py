@@ -24,8 +24,8 @@ THOUSANDS = {
 }  # fmt: skip
 # Read off the pruned model, or off what preparing it has noted.
 FREE = {
-    "alpha", "cuts", "inserted", "laco-search", "laco-training", "layers", "macs", "memory", "parameters", "removed",
-    "removed-each", "removed-order", "storage", "trainable", "training-cost", "window",
+    "alpha", "cuts", "held-out-loss", "inserted", "laco-search", "laco-training", "layers", "macs", "memory", "parameters",
+    "removed", "removed-each", "removed-order", "storage", "trainable", "training-cost", "window",
 }  # fmt: skip
 OTHER = 300  # a figure's curves, a few thousand tokens' statistics
 FEW_ITEMS = 500  # of a test set that `sizes.ITEMS` does not count, roughly: what a limit leaves of it

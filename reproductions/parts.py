@@ -24,7 +24,8 @@ PRUNED = ("removed", "halves", "sliced", "linear", "layers")
 def part(store: Store, recipe, benchmark: str) -> tuple[Record, dict] | None:
     """The record of a part and its outcomes; None where the whole has no record, or its outcomes were not kept.
 
-    Of ``removed`` and ``training-cost`` every record of the recipe is a whole: the first by name, where several are there.
+    Of ``removed``, ``training-cost`` and ``held-out-loss`` every record of the recipe is a whole: the first by name, where
+    several are there.
     In bfloat16 an item's score may differ in its last digit from one measured beside other items. ``provenance`` is the
     whole's, without its seconds and with its name as ``part_of``.
     """
@@ -32,6 +33,8 @@ def part(store: Store, recipe, benchmark: str) -> tuple[Record, dict] | None:
         return _removed(store.pruned(recipe))
     if benchmark == "training-cost":
         return _trained(store.pruned(recipe))
+    if benchmark == "held-out-loss":
+        return _held_out(store.pruned(recipe))
     name = sizes.whole(benchmark)
     if name == benchmark or recipe.limit is not None:
         return None
@@ -76,6 +79,27 @@ def _trained(record: Record | None) -> tuple[Record, dict] | None:
     details |= {"device": record.provenance["device"]}
     values = training_cost(record.details["training"])
     return _of(record, "training-cost", values=values, stderr={}, details=details), {}
+
+
+def held_out_loss(report: Mapping | None) -> tuple[dict, dict]:
+    """Where a fine-tuning's loss on what it did not train on ended (nats per token), of the state it kept, from its report.
+
+    Values and details; None, or a training that looked at no such loss, has no value, and the details say why.
+    """
+    losses = dict(report.get("validation") or ()) if report else {}
+    if not losses:
+        return {}, {"status": "not trained" if report is None else "not validated"}
+    step = report.get("kept_step", max(losses))
+    return {"loss": losses.get(step, losses[max(losses)])}, {"step": step, "rows": report.get("validation_rows")}
+
+
+def _held_out(record: Record | None) -> tuple[Record, dict] | None:
+    """Where training ended, from any record of the recipe; cycles of pruning and training have no single end."""
+    if record is None or "cycles" in record.details:
+        return None
+    values, details = held_out_loss(record.details.get("training"))
+    details |= {key: record.details[key] for key in PRUNED if key in record.details}
+    return _of(record, "held-out-loss", values=values, stderr={}, details=details), {}
 
 
 def _items(record: Record, outcomes: Mapping, benchmark: str) -> tuple | None:

@@ -13,7 +13,7 @@ from common.errors import UserError
 from common.evaluation.perplexity import cut
 from papers.reassessing import quantization
 from reproductions.benchmarks import benchmark
-from reproductions.parts import training_cost
+from reproductions.parts import held_out_loss, training_cost
 from reproductions.shape_measures import MACS_TOKENS
 
 # Windows timed, and how often: the median of the passes is kept.
@@ -86,6 +86,13 @@ def _training_cost(context: Context, argument: str) -> tuple[dict, dict, dict]:
     if report is None:
         raise UserError("this recipe has no fine-tuning whose cost could be told")
     return training_cost(report), {}, {"device": str(context.model.device)}
+
+
+@benchmark("held-out-loss")
+def _held_out_loss(context: Context, argument: str) -> tuple[dict, dict, dict]:
+    """The loss per token (nats) of the instructions that the recipe's fine-tuning left out, of the state that was kept."""
+    values, details = held_out_loss(context.details.get("training"))
+    return values, {}, details
 
 
 @benchmark("held-memory")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from reproductions.checks import every
 from reproductions.reassessing import claims, columns, rows
 from reproductions.reassessing.columns import STANDIN_TEXT, accuracies, with_more
+from reproductions.reassessing.recipes import AGAIN
 from reproductions.reassessing.rows import (
     AT_CUT,
     BASIC,
@@ -194,7 +195,9 @@ TABLES = [
     table(
         "M",
         "four ways to fine-tune, Taylor",
-        [("Taylor", 4, arm) for arm in (NONE, LORA, QLORA, HEAD, LAST1, LAST2, LAST3, AT_CUT, LAST10 + " (ours)")],
+        [("Taylor", 4, arm) for arm in (NONE, LORA, QLORA, HEAD, LAST1, LAST2, LAST3)]
+        + [("Taylor", 4, arm) for arm in (AT_CUT, LAST10 + " (ours)", LORA + AGAIN, LAST3 + AGAIN)],
+        columns.with_loss("M"),
         claims=claims.of_arms("Taylor"),
         note=SIZES,
     ),

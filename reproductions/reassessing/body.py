@@ -47,6 +47,7 @@ TABLES = [
         "2",
         "four ways to fine-tune, 25 %",
         [(REVERSE, 4, NONE), *((REVERSE, 4, arm) for arm in _ARMS)],
+        columns.with_loss("2"),
         claims=(*claims.of_arms(REVERSE), *claims.of_faster_arms(REVERSE)),
         note=SIZES,
         on_paper=rows.printed_with("2", (LORA + FASTER, LAST3 + FASTER)),

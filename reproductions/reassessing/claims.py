@@ -21,7 +21,7 @@ from reproductions.checks import (
     where,
 )
 from reproductions.reassessing import neighbours
-from reproductions.reassessing.columns import AVERAGE, STANDIN_TEXT
+from reproductions.reassessing.columns import AVERAGE, HELD_OUT, STANDIN_TEXT
 from reproductions.reassessing.recipes import FASTER
 from reproductions.reassessing.rows import HEAD, LAST1, LAST2, LAST3, LORA, NONE, QLORA, REVERSE, SEVEN
 from reproductions.registry import Claim, Lookup
@@ -180,6 +180,12 @@ def of_arms(metric: str) -> tuple[Claim, ...]:
             every(*(highest(arm, [lora, qlora]) for arm in partial)),
         ),
         Claim("QLoRA is below LoRA", highest(lora, [qlora])),
+        Claim(
+            "by held-out loss: lm_head with one, two and three layers is below LoRA (ours)",
+            every(
+                *(highest(row_name(metric, arm), [lora], HELD_OUT.label, lower=True) for arm in (LAST1, LAST2, LAST3))
+            ),
+        ),
     )
 
 

@@ -60,6 +60,8 @@ COST_STANDIN = [
     Column("training time s", "training-cost", "seconds", compare="exact"),
     EXECUTIONS,
 ]
+# Of the instructions that training leaves out: it tells trainings apart that questions cannot. One training, so no interval.
+HELD_OUT = Column("held-out loss (ours)", "held-out-loss", "loss", compare="exact", only="one model")
 GENERATION = Column("ROUGE-L of summaries (stand-in)", "docstring_generation@1", "rouge_l", scale=100)
 REMOVED = Column("removed, in order (ours)", "removed", "removed", text=True)
 
@@ -79,6 +81,11 @@ def accuracies(table: str, metric: str = "acc"):
         return [task_column(label, metric) or _average(table) for label in reported.columns("reassessing", table)]
 
     return columns
+
+
+def with_loss(table: str):
+    """`accuracies`, and where a training ends, for a model that is not the paper's."""
+    return lambda profile: [*accuracies(table)(profile), HELD_OUT]
 
 
 def task_column(label: str, metric: str = "acc") -> Column | None:

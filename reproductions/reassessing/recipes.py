@@ -52,7 +52,8 @@ PLAIN_TEXT = {"corpus": "standin-calibration", "length": 128, "count": 96, "held
 # Iterative pruning: so many rows a cycle, or it would cost many times what one-shot costs.
 CYCLE_ROWS = {"small": 240, "standin": 24}
 PAPER_ROWS = 49_760  # of Alpaca-cleaned, without those held out
-FASTER = " at ten times the rate (ours)"  # suffix of an arm
+# Suffixes of an arm: another learning rate, and another seed, of the order of rows and of adapters.
+FASTER, AGAIN = " at ten times the rate (ours)", " in another order (ours)"
 RATES = {"paper": 1e-4, "small": 1e-3, "standin": 1e-3}
 GPTQ = {
     "paper": {"bits": 4, "group_size": 128, "texts": 128, "tokens": 2048, "corpus": "c4-train"},
@@ -106,13 +107,15 @@ def _chosen(metric: str, count: int, size: str, samples: int) -> dict:
 def training(arm: str, size: str, share: float = 1.0) -> dict:
     """``LoRA``, ``QLoRA``, ``lm_head``, ``lm_head & last k`` (or ``k at the cut``) or ``full fine-tuning``.
 
-    Perhaps FASTER, perhaps marked (ours).
+    Perhaps FASTER or AGAIN, perhaps marked (ours).
     share: of the instruction data.
     """
-    base = arm.removesuffix(FASTER).removesuffix(" (ours)")
+    base = arm.removesuffix(FASTER).removesuffix(AGAIN).removesuffix(" (ours)")
     settings = dict(SETTINGS[size])
     if arm.endswith(FASTER):
         settings["learning_rate"] = RATES[size]
+    if arm.endswith(AGAIN):
+        settings["seed"] = SEED + 1
     if base in ("LoRA", "QLoRA"):
         settings["method"] = base.lower()
     elif base == "full fine-tuning":

@@ -141,6 +141,30 @@ def test_what_training_took_is_taken_from_any_record_and_is_what_it_would_be_by_
     assert found.provenance["part_of"] == "piqa"
 
 
+def test_where_training_ended_is_taken_from_any_record(measuring, tmp_path):
+    """Of the state that was kept; a model that was not trained says so."""
+    report = {"validation": [[2, 3.5], [4, 2.5], [6, 2.75]], "kept_step": 4, "validation_rows": 8}
+    prepare, trained = measuring.prepare, {}
+
+    def prepared(recipe, **options):
+        context = prepare(recipe, **options)
+        context.details |= {"removed": [2], **trained}
+        return context
+
+    measuring.prepare = prepared
+    for number, found in enumerate((report, report | {"kept_step": 6}, {"validation": []}, None)):
+        trained = {} if found is None else {"training": found}
+        alone, both = Store(tmp_path / f"alone{number}", None), Store(tmp_path / f"both{number}", None)
+        run(alone, measuring, "held-out-loss")
+        assert run(both, measuring, "piqa") == ["piqa"] and run(both, measuring, "held-out-loss") == []
+        wanted, derived = (store.get(RECIPE, "held-out-loss") for store in (alone, both))
+        values = [{"loss": 2.5}, {"loss": 2.75}, {}, {}][number]
+        assert derived.values == wanted.values == values and derived.provenance["part_of"] == "piqa"
+        if not values:
+            reason = "not trained" if found is None else "not validated"
+            assert derived.details["status"] == wanted.details["status"] == reason
+
+
 def test_a_record_without_training_tells_nothing_of_its_cost(tmp_path, measuring):
     store = Store(tmp_path, None)
     run(store, measuring, "piqa")

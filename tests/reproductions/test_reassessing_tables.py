@@ -13,7 +13,7 @@ from common.recipe import PARTS
 from reproductions import reported, steps  # noqa: F401 - steps: those that recipes name
 from reproductions.__main__ import main
 from reproductions.reassessing import TABLES, claims, recipes
-from reproductions.reassessing.recipes import FASTER, fields
+from reproductions.reassessing.recipes import AGAIN, FASTER, fields
 from reproductions.reassessing.rows import REFUSED, REPORTED, UNSUPPORTED
 from reproductions.registry import Claim
 from reproductions.settings import PROFILES
@@ -79,6 +79,7 @@ def test_variants_are_read_as_they_are_printed():
     assert setting("+LoRA" + FASTER, "learning_rate", "standin") == 10 * setting("+LoRA", "learning_rate", "standin")
     assert setting("+lm_head", "last") == 0 and setting("+lm_head & last 10", "last") == 10
     assert setting("+lm_head & last 10", "first") is None
+    assert (setting("+LoRA", "seed"), setting("+LoRA" + AGAIN, "seed")) == (None, 43)
     at_cut = "+lm_head & 3 at the cut (ours)"
     assert (setting(at_cut, "method"), setting(at_cut, "last"), setting(at_cut, "first")) == ("partial", 3, "cut")
     assert setting("+full fine-tuning", "method") == "full" and setting("+QLoRA", "method") == "qlora"
