@@ -84,11 +84,12 @@ def _trained(record: Record | None) -> tuple[Record, dict] | None:
 def held_out_loss(report: Mapping | None) -> tuple[dict, dict]:
     """Where a fine-tuning's loss on what it did not train on ended (nats per token), of the state it kept, from its report.
 
-    Values and details; None, or a training that looked at no such loss, has no value, and the details say why.
+    Values and details. A training that looked at no such loss has no value, and the details say why; where nothing was
+    trained (None) the cell stays empty.
     """
     losses = dict(report.get("validation") or ()) if report else {}
     if not losses:
-        return {}, {"status": "not trained" if report is None else "not validated"}
+        return {}, {"status": "none" if report is None else "not validated"}
     step = report.get("kept_step", max(losses))
     return {"loss": losses.get(step, losses[max(losses)])}, {"step": step, "rows": report.get("validation_rows")}
 

@@ -161,7 +161,7 @@ def test_where_training_ended_is_taken_from_any_record(measuring, tmp_path):
         values = [{"loss": 2.5}, {"loss": 2.75}, {}, {}][number]
         assert derived.values == wanted.values == values and derived.provenance["part_of"] == "piqa"
         if not values:
-            reason = "not trained" if found is None else "not validated"
+            reason = "none" if found is None else "not validated"
             assert derived.details["status"] == wanted.details["status"] == reason
 
 
