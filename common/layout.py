@@ -1,4 +1,7 @@
-"""Tables of text that fit a terminal: texts wrapped, columns in blocks, rows and columns exchanged; nothing left out."""
+"""Tables of text: in Markdown, and so that they fit a terminal: texts wrapped, columns in blocks, rows and columns exchanged.
+
+Nothing is left out.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 NARROWEST = 40  # what is narrower is wrapped by the terminal itself
 _GAP = 2  # spaces between columns
@@ -26,6 +29,16 @@ def terminal_width() -> int | None:
 def filled(text: str, width: int | None) -> str:
     """A paragraph in lines of at most `width` characters, or as it is."""
     return text if width is None else textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+
+
+def markdown(header: Sequence[object], lines: Iterable[Sequence[object]], align: str) -> str:
+    """A table in Markdown; a bar ends no cell.
+
+    align: ``l`` or ``r`` for each column, the last letter for those that follow.
+    """
+    rule = [{"l": "---", "r": "---:"}[align[min(column, len(align) - 1)]] for column in range(len(header))]
+    escaped = [[str(cell).replace("|", "\\|") for cell in line] for line in (header, rule, *lines)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in escaped)
 
 
 def aligned(

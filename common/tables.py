@@ -16,7 +16,7 @@ from functools import partial
 from itertools import groupby
 
 from common.errors import unknown
-from common.layout import aligned, filled
+from common.layout import aligned, filled, markdown
 
 FORMATS = ("terminal", "md", "csv", "latex", "json")
 PAPER = "paper"  # the subject that stands for the paper's own models
@@ -337,25 +337,17 @@ def _terminal(table: dict, least: float, width: int | None) -> str:
     return "\n\n".join(blocks + [filled(line, width) for line in _statuses(table)]) + "\n"
 
 
-def pipes(header: list[str], lines: list[list[str]], left: int) -> str:
-    """A table in Markdown, its first ``left`` columns aligned to the left and the others to the right; a bar ends no cell."""
-    rule = ["---"] * left + ["---:"] * (len(header) - left)
-    escaped = [[cell.replace("|", "\\|") for cell in line] for line in [header, rule, *lines]]
-    return "\n".join("| " + " | ".join(line) + " |" for line in escaped)
-
-
 def _markdown(table: dict, least: float) -> str:
     blocks = [f"**{table['title']}**"]
     for heading, rows, text in _parts(table):
         columns = _columns(rows)
-        blocks += [
-            f"{heading}:",
-            pipes(_header(table, rows, columns), _grid(rows, columns, text, least), 3 - _one_model(rows)),
-        ]
+        lines = _grid(rows, columns, text, least)
+        align = "llr" if _one_model(rows) else "lllr"
+        blocks += [f"{heading}:", markdown(_header(table, rows, columns), lines, align)]
     blocks += _notes(table)
     if table["claims"]:
         header = _claims_header(table)
-        blocks += [pipes(header, _claims(table), len(header)), *_claim_notes(table)]
+        blocks += [markdown(header, _claims(table), "l"), *_claim_notes(table)]
     return "\n\n".join(blocks + _statuses(table)) + "\n"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from common.layout import markdown
 from common.results import Store
 from reproductions import show
 from reproductions.league import answers
@@ -22,9 +23,8 @@ def text(store: Store) -> str:
     methods = dict.fromkeys(method for found in columns.values() for method in found)
     if not methods:
         return "Not measured yet."
-    lines = [["Change of perplexity, %", *columns], ["---", *(["---:"] * len(columns))]]
-    lines += [[method, *(_cell(found.get(method)) for found in columns.values())] for method in methods]
-    return _table(lines)
+    lines = [[method, *(_cell(found.get(method)) for found in columns.values())] for method in methods]
+    return markdown(["Change of perplexity, %", *columns], lines, "lr")
 
 
 def endings(store: Store) -> str:
@@ -40,19 +40,15 @@ def endings(store: Store) -> str:
         columns += [answers.GAP.format(task) for task in tasks]
         columns.append(answers.AVERAGE)
         heads = [f"{label}, %", "logits scaled, %", *columns[2:]]
-        lines = [["Removed", "Repair", *heads], ["---:", "---", *(["---:"] * len(heads))]]
+        lines = []
         rows = against_none(show.entries(answers.ANSWERS, store, subject, answers.ANSWERS.rows(subject)))
         for (sparsity, method), changes in rows.items():
             digits = [1, 1, *([0] * (len(columns) - 3)), 1]
             cells = [_cell(changes.get(name), number) for name, number in zip(columns, digits, strict=True)]
             lines.append([sparsity, method, *cells])
         if rows:
-            parts.append(f"{subject.label}:\n\n{_table(lines)}")
+            parts.append(f"{subject.label}:\n\n{markdown(['Removed', 'Repair', *heads], lines, 'rlr')}")
     return "\n\n".join(parts) or "Not measured yet."
-
-
-def _table(lines: list[list[str]]) -> str:
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def _cell(change: tuple[float, float, float] | None, digits: int = 1) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from common import tables
+from common.layout import markdown
 from common.results import PUBLISHED, Store
 from reproductions import declare, judge, ours, registry, settings, show
 from reproductions.laco import claims as laco
@@ -113,7 +114,7 @@ def parts(store: Store) -> dict[str, str]:
         for title, found in rows.items():
             bold = [f"**{cell}**" for cell in (title, *tally(found))]
             lines += [[*bold, ""], *found] if title in shown else [[*bold, "[these](docs/findings.md)"]]
-        return tables.pipes(["Claim", *SIDES], lines, 1 + len(SIDES))
+        return markdown(["Claim", *SIDES], lines, "l")
 
     return {
         "screen": "\n\n".join(
@@ -147,7 +148,7 @@ def every(paper: str, store: Store) -> str:
         if table.paper == paper and table.claims:
             found = _built(store, target)["claims"]
             lines += [_judged(claim["text"], [claim], target, judge.UNTESTED) for claim in found]
-    return "\n".join([tables.pipes(head, lines, len(head)), "", LEGEND])
+    return "\n".join([markdown(head, lines, "l"), "", LEGEND])
 
 
 LEGEND = (

@@ -21,7 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from common import paired, tables
+from common import paired
+from common.layout import markdown
 from common.results import Store
 from common.scores import retained_performance
 from reproductions import audit, columns, declare, registry, reported, settings, show
@@ -223,7 +224,7 @@ def _table(source: Source, rows: Sequence[Kept]) -> str:
     lines = [
         [row.model, row.sparsity, row.method, f"{row.retained:.1f}", f"{row.guessing:.1f}", shown(row)] for row in rows
     ]
-    return tables.pipes(head, lines, 3)
+    return markdown(head, lines, "lllr")
 
 
 def shown(row: Kept) -> str:
@@ -251,7 +252,7 @@ def summary() -> str:
         "least retained → above guessing",
     ]
     order = f"Which of two rows of one model and size retains more changes for {', '.join(turns)}."
-    return f"{tables.pipes(head, lines, 2)}\n\n{order}"
+    return f"{markdown(head, lines, 'llr')}\n\n{order}"
 
 
 def _first() -> list[Source]:

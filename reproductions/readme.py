@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from common import tables
+from common.layout import markdown
 from common.results import ROOT, Store
 from reproductions import causes, declare, findings, guessing, registry, reported, settings, show
 from reproductions.evidence import Loaded
@@ -105,16 +106,15 @@ def _total(found: dict[str, dict]) -> dict[str, int]:
 
 def summary(counted: dict[str, dict[str, dict]]) -> str:
     """One line a paper: targets, reported numbers, cells measured on each model."""
-    lines = [
-        "| Paper | Idea | Targets | Reported numbers | Cells on SmolLM2 | on the stand-in | on the paper's models |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
-    ]
+    header = ["Paper", "Idea", "Targets", "Reported numbers"]
+    header += ["Cells on SmolLM2", "on the stand-in", "on the paper's models"]
+    lines = []
     for paper, found in counted.items():
         total = _total(found)
         cells = (len(found), total["reported"], total["smollm2"], total["stand-in"], total["paper"])
         title = f"[{declare.title_of(paper)}](papers/{paper}/README.md)"
-        lines.append(f"| {title} | {IDEAS[paper]} | " + " | ".join(map(str, cells)) + " |")
-    return "\n".join(lines)
+        lines.append([title, IDEAS[paper], *cells])
+    return markdown(header, lines, "llr")
 
 
 def overview(counted: dict[str, dict[str, dict]]) -> str:
@@ -132,13 +132,13 @@ def overview(counted: dict[str, dict[str, dict]]) -> str:
             f"({_took(paper, found, timed):.0f} minutes), {total['paper']} on the paper's models"
             "</summary>\n"
         )
-        blocks += ["| " + " | ".join(HEADER) + " |", "| --- | --- |" + " ---: |" * (len(HEADER) - 2)]
+        lines = []
         for name, c in found.items():
             heading = registry.get(name).title.removeprefix(f"{title}, ")
             cells = (c["reported"], _weight_free(c["weight-free"]), *(c[key] for key in _TOTALS[1:]))
             cells += (f"{timed[name]:.1f}" if name in timed else "",)
-            blocks.append(f"| `{name}` | {heading} | " + " | ".join(map(str, cells)) + " |")
-        blocks.append("\n</details>\n")
+            lines.append([f"`{name}`", heading, *cells])
+        blocks += [markdown(HEADER, lines, "llr"), "\n</details>\n"]
     return "\n".join(blocks).strip()
 
 

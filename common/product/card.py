@@ -9,6 +9,7 @@ import shlex
 from pathlib import Path
 
 from common import models
+from common.layout import markdown
 from common.product import elsewhere
 from common.product.measure import shown
 from common.recipe import MIXED
@@ -153,13 +154,12 @@ def _numbers(evaluation: dict) -> list[str]:
     rows = _rows(evaluation)
     if not rows:
         return ["Not evaluated.", ""]
-    names = " | ".join(name for _, name in STAGES)
-    lines = [f"| | {names} |", "| --- | ---: | ---: | ---: |", *(f"| {' | '.join(row)} |" for row in rows)]
+    table = markdown(["", *(name for _, name in STAGES)], rows, "lr")
     note = (
         f"Perplexity is per token over {evaluation['after']['windows']} disjoint windows, each read alone; ± is one standard "
         "error. Times are of one sequence, the fastest of three runs on the machine that made this."
     )
-    return [*lines, "", note, ""]
+    return [table, "", note, ""]
 
 
 def _samples(evaluation: dict) -> list[str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from common import exchange, results
 from common.errors import UserError, one_line
+from common.layout import markdown
 from common.product import card, checks, measure
 from common.product.job import Job
 from common.progress import clock, track
@@ -98,13 +99,12 @@ def _title(report: dict) -> str:
 
 def _table(report: dict) -> str:
     before = report["dense"]
-    lines = [f"**{_title(report)}**", "", "| removed | cut alone | repaired | layers |", "| ---: | ---: | ---: | --- |"]
-    lines.append(f"| 0 (dense) | {measure.shown(before['perplexity'])} | | |")
+    lines = [["0 (dense)", measure.shown(before["perplexity"]), "", ""]]
     for row in report["rows"]:
         alone, repaired = ("" if row[key] is None else measure.shown(row[key]) for key in ("cut_alone", "repaired"))
-        layers = ", ".join(map(str, row["layers"])) or row["reason"].replace("|", r"\|")
-        lines.append(f"| {row['removed']} | {alone} | {repaired} | {layers} |")
-    return "\n".join(lines) + "\n"
+        lines.append([row["removed"], alone, repaired, ", ".join(map(str, row["layers"])) or row["reason"]])
+    table = markdown(["removed", "cut alone", "repaired", "layers"], lines, "rrrl")
+    return f"**{_title(report)}**\n\n{table}\n"
 
 
 def _draw(path: Path, report: dict) -> None:

@@ -19,6 +19,7 @@ from common import models
 from common.calibration import collect
 from common.decoder import Decoder
 from common.hooks import capture, scale_stream
+from common.layout import markdown
 from common.selection import best_window
 from common.standin import WEIGHTS, corpus, tasks
 
@@ -127,11 +128,6 @@ def measure() -> dict:
     return facts
 
 
-def _table(header: list[str], rows: list[list[object]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
-
-
 def card(facts: dict, training: dict) -> str:
     """The model card as Markdown."""
     setting, sources = training["setting"], training["sources"]
@@ -176,7 +172,7 @@ dropped; header (`name(parameters)`), blank line, docstring. A hash of the norma
 {corpus.TEST_PERCENT} % test); held-out documents that share more than
 {corpus.MAX_SEEN_SHARE:.0%} of their {corpus.SHINGLE_WORDS}-word sequences with the training split are left out.
 
-{_table(["Licence", "Sources"], licences)}
+{markdown(["Licence", "Sources"], licences, "l")}
 
 SHA-256 of the splits:
 
@@ -184,27 +180,27 @@ SHA-256 of the splits:
 
 ## Held-out text
 
-{_table(["Domain", "Loss (nats/token)", f"Perplexity ({WINDOW}-token windows)", "Tokens"], domains)}
+{markdown(["Domain", "Loss (nats/token)", f"Perplexity ({WINDOW}-token windows)", "Tokens"], domains, "l")}
 
 ## Removing layers
 
 By highest token cosine on training text, and the best window there is (by loss on the first 12 held-out windows);
 perplexity on {SAMPLES // 2} held-out windows of each domain.
 
-{_table(["Removed", "Window by cosine", "Cosine", "Perplexity", "Best window", "Perplexity"], curve)}
+{markdown(["Removed", "Window by cosine", "Cosine", "Perplexity", "Best window", "Perplexity"], curve, "l")}
 
 ## Magnitudes
 
 Mean |X| at the input of each layer (last row: before the final norm), and the largest token norm over the median one.
 
-{_table(["Boundary", "Mean abs", "Largest / median token"], layers)}
+{markdown(["Boundary", "Mean abs", "Largest / median token"], layers, "l")}
 
 ## Does scaling at the cut help?
 
 The stream entering the layer after the cut is multiplied by alpha. Predicted: the mean over channels of the ratio of
 mean magnitudes across the cut, which is what magnitude-matching repairs use.
 
-{_table(["Window", "Predicted alpha", "Best alpha", "Perplexity at 1.0", "Perplexity at best"], sweeps)}
+{markdown(["Window", "Predicted alpha", "Best alpha", "Perplexity at 1.0", "Perplexity at best"], sweeps, "l")}
 
 ## Limits
 

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 
+from common.layout import markdown
 from common.results import ROOT
 from reproductions import reported
 from reproductions.audit import FIELDS, NAMES, key, names
@@ -78,17 +79,18 @@ def _section(kind: str, findings: Sequence[Finding]) -> str:
     folded = kind in FOLDED and len(findings) > FEW
     lines = [f"<details><summary>{KINDS[kind]} ({len(findings)})</summary>" if folded else f"### {KINDS[kind]}", ""]
     lines += [" ".join(filter(None, said)), ""] if any(said) else []
-    lines += ["| " + " | ".join(heading) + " |", "| " + " | ".join(["---"] * len(heading)) + " |"]
+    rows = []
     for f in findings:
         cells = [f.name, f.where, f.printed, f.recomputed, f.arithmetic]
         cells += [text for text, same in zip((f.verdict, f.meaning), shared, strict=True) if not same]
-        lines.append("| " + " | ".join(map(_plain, cells)) + " |")
+        rows.append(map(_plain, cells))
+    lines.append(markdown(heading, rows, "l"))
     return "\n".join([*lines, "", "</details>"] if folded else lines)
 
 
 def _plain(text: str) -> str:
-    """Text whose bars and stars are no markup."""
-    return text.replace("|", "\\|").replace("*", "\\*")
+    """Text whose stars are no markup."""
+    return text.replace("*", "\\*")
 
 
 def write() -> None:

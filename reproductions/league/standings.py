@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from common.layout import markdown
 from common.paired import interval
 from common.results import Store
 from reproductions import registry, show
@@ -90,7 +91,7 @@ def table(found: Sequence[dict], texts: Sequence[str], short: bool = False) -> s
     where they differ most; without times.
     """
     header = [*HEADER[:3], *texts, HEADER[3], f"{HEADER[4]} of {found[0]['over'][ACCURACY]}", *HEADER[5 + short :]]
-    lines = ["| " + " | ".join(header) + " |", "| ---: | --- | --- |" + " ---: |" * (len(header) - 4) + " --- |"]
+    lines = []
     for dense in (entry for entry in found if entry["dense"]):
         lines.append(_line(dense | {"selection": ""}, "dense", "", texts, None if short else ""))
     for sparsity, repairs in list(best(found).items())[-FEW if short else None :]:
@@ -102,7 +103,7 @@ def table(found: Sequence[dict], texts: Sequence[str], short: bool = False) -> s
             if not short or repair in SHORT or repair == ours:
                 share = ratio(entry, rivals[0]) if rivals else ""
                 lines.append(_line(entry, f"**{repair}**" if repair == ours else repair, share, texts, plain))
-    return "\n".join(lines)
+    return markdown(header, lines, "rll" + "r" * (len(header) - 4) + "l")
 
 
 def _time(entry: dict) -> str:
@@ -110,7 +111,7 @@ def _time(entry: dict) -> str:
     return f"{values['of_dense']:.2f}" if values else ""
 
 
-def _line(entry: dict, repair: str, share: str, texts: Sequence[str], plain: str | None) -> str:
+def _line(entry: dict, repair: str, share: str, texts: Sequence[str], plain: str | None) -> tuple[str, ...]:
     """One row; plain: the time of what has its shape, plain checkpoints of one number of layers being of one shape; None: no
     times."""
     scores = entry["scores"]
@@ -119,8 +120,7 @@ def _line(entry: dict, repair: str, share: str, texts: Sequence[str], plain: str
     loaded = entry["records"].get("loadable", {}).get("details", {}).get("loaded_by", "")
     kind = "plain" if loaded.startswith("Transformers") else loaded
     time = [] if plain is None else [_time(entry) or (plain if kind == "plain" else "")]
-    cells = (entry["sparsity"], repair, entry["selection"], *perplexities, share, accuracy, *time, kind)
-    return "| " + " | ".join(cells) + " |"
+    return entry["sparsity"], repair, entry["selection"], *perplexities, share, accuracy, *time, kind
 
 
 def parts(store: Store, subjects: Sequence[Subject]) -> dict[str, str]:
@@ -172,7 +172,7 @@ def draws(found: Iterable[dict], labels: Sequence[str]) -> str:
     a share of the best rival's from the same draw: the mean, the least and the largest, and in how many draws the interval is
     below 1."""
     header = ("Removed", "calibrated on", "Repair", "draws", *labels, "of the best rival's, draw for draw", "below")
-    lines = ["| " + " | ".join(header) + " |", "| ---: | --- | --- |" + " ---: |" * (len(labels) + 3)]
+    lines = []
     for (sparsity, text), repairs in _drawn(found).items():
         rival = _rival(repairs)
         for repair, by_seed in sorted(repairs.items(), key=lambda pair: _mean(pair[1].values(), PERPLEXITY)):
@@ -189,8 +189,8 @@ def draws(found: Iterable[dict], labels: Sequence[str]) -> str:
                 spread,
                 f"{below} of {len(shares)}" if shares else "",
             )
-            lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+            lines.append(cells)
+    return markdown(header, lines, "rllr")
 
 
 def won(found: Iterable[dict]) -> list[tuple[str, int, int]]:

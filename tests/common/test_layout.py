@@ -83,6 +83,17 @@ def test_the_width_is_the_terminals(monkeypatch, columns, terminal, expected):
     assert layout.terminal_width() == expected
 
 
+def test_markdown_aligns_columns_and_lets_no_bar_end_a_cell():
+    lines = layout.markdown(["n", "method", "x", "y"], [[3, "a|b", 1.5, ""], [10, "c", "", 2]], "rlr").splitlines()
+    assert lines == [
+        "| n | method | x | y |",
+        "| ---: | --- | ---: | ---: |",
+        "| 3 | a\\|b | 1.5 |  |",
+        "| 10 | c |  | 2 |",
+    ]
+    assert [len(re.split(r"(?<!\\)\|", line)) for line in lines] == [6] * 4
+
+
 @pytest.mark.parametrize("paper", registry.PAPERS)
 def test_every_target_fits_and_keeps_every_character(paper):
     """Blocks repeat labels and headers; nothing of what the unlimited table says is missing."""
