@@ -2,8 +2,8 @@
 
     lora     W x + (alpha / rank) B A x with trainable A [rank, in], B [out, rank]; then merged (Reassessing Eq. 2)
     qlora    the same over projections quantised to 4-bit NF4; merged in 4-bit, so the quantisation error stays
-    partial  head, final norm and the last k layers (or k others in a row). The paper names no norm; its official code
-             trains it too
+    partial  head, final norm and the last k layers. The paper names no norm; its official code trains it too. Or k others
+             in a row: those next to the cut are what CLP trains (arXiv 2510.23652, on both sides of it)
     full     every parameter
 
 `attach` changes the model in place; `Attached.finish` makes it plain again. In a Mixtral only the attention projections
@@ -42,14 +42,16 @@ class Attached:
     finish: Callable[[], None]
 
 
-def check_layers(layers: int, last: int, first: int | str | None = None) -> None:
+def check_layers(layers: int, last: int, first: str | int | None = None) -> None:
     """Refuse to fine-tune more layers than the model has left, from `first` on if that is given."""
     if not 0 <= last <= layers:
         raise UserValueError(
             f"cannot fine-tune the last {last} layers: the model has {layers} left; choose 0..{layers} or remove fewer"
         )
     if first is not None and first not in range(layers - last + 1):
-        raise UserValueError(f"cannot fine-tune {last} layers from {first} on: the model has {layers} left")
+        raise UserValueError(
+            f"cannot fine-tune {last} layers from {first} on: the model has {layers} left; train fewer, or the last ones"
+        )
 
 
 def attach(model: nn.Module, settings: Settings) -> Attached:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from common.errors import UserError, UserValueError, unknown
@@ -22,8 +22,7 @@ class Settings:
     """Settings of one fine-tuning; the defaults are Reassessing's (section 3.3 and official code).
 
     method: see `common.finetuning.methods`. last: how many layers `partial` trains besides head and final norm. first: the
-    first of these, of the pruned model; None: they are its last ones; CUT: those behind the first cut, which a recipe's step
-    finds (`papers.reassessing.steps`).
+    first of these, of the pruned model; None: they are its last ones; CUT: those behind the first cut (see `at`).
     rank, alpha, dropout, targets: of LoRA and QLoRA. epochs, or max_steps optimiser steps if given.
     batch: rows per optimiser step, in micro-batches of `micro_batch`; the loss is the mean over the step's predicted
     tokens (the official code's Trainer averaged the micro-batches' means).
@@ -41,7 +40,9 @@ class Settings:
 
     method: str = option("lora", "partial: head, final norm, last layers", choices=METHODS)
     last: int = option(3, "layers that partial trains", least=0)
-    first: int | str | None = None
+    first: str | int | None = option(
+        None, "where the layers are that partial trains: behind the first cut", choices=(CUT,)
+    )
     rank: int = 8
     alpha: int = 16
     dropout: float = 0.05
@@ -102,6 +103,11 @@ class Settings:
             return cls(**mapping)
         except TypeError as error:
             raise UserError(f"fine-tuning settings {dict(mapping)} do not fit: {error}") from error
+
+    def at(self, removed: Sequence[int]) -> Settings:
+        """These settings where these layers were removed: `first` as a number."""
+        # no layer before the first removed one is missing: the next that is left has its number
+        return dataclasses.replace(self, first=min(removed)) if self.first == CUT else self
 
     @property
     def quantised(self) -> bool:

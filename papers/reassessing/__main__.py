@@ -15,7 +15,7 @@ from torch import Tensor
 from common import instructions, launch
 from common.context import around
 from common.errors import UserError
-from common.finetuning import Settings, check_layers, finetune, four_bit
+from common.finetuning import CUT, Settings, check_layers, finetune, four_bit
 from common.finetuning.learner import checked
 from common.flags import Flag
 from common.product import Job, Method, main
@@ -23,6 +23,7 @@ from common.product.checks import stored_dtype
 from common.product.job import is_file
 from common.surgery import remove_layers
 from papers.reassessing.metrics import LENGTH, NEED_TOKENS, SAMPLES, sample_line_crops
+from papers.reassessing.recipe import reverse_order
 from papers.reassessing.steps import Data, Metric
 
 ARMS = ("partial", "lora", "qlora", "full", "none")
@@ -35,8 +36,8 @@ def check(job: Job) -> None:
     """Refuse trainings that cannot be, before the weights are read, and read what metric and training need.
 
     Raises:
-        UserError: more layers to fine-tune than remain, impossible settings, QLoRA without bitsandbytes, missing or unfit
-            data, a text with too few lines that are long enough.
+        UserError: more layers to fine-tune than remain or are behind the cut, impossible settings, QLoRA without
+            bitsandbytes, missing or unfit data, a text with too few lines that are long enough.
     """
     options = job.options
     if options.metric in NEED_TOKENS and job.given is None:
@@ -44,6 +45,8 @@ def check(job: Job) -> None:
     if options.finetune == "partial":
         for count in job.counts:
             check_layers(job.layers - count, options.last)
+        if options.train_at == CUT:
+            _check_behind(job)
     if options.finetune == "qlora":
         four_bit()
     if options.finetune != "none":
@@ -54,8 +57,9 @@ def check(job: Job) -> None:
         train, valid = job.kept["rows"] = _rows(job)
         _settings(job, len(train))
         tokens = options.epochs * sum(len(row["input_ids"]) for row in train)
-        # forward and backward of what trains; what is frozen runs forward once for all epochs
-        share = min(1.0, (options.last + 1) / job.layers) if options.finetune == "partial" else 1.0
+        # forward and backward of what trains, and of what is behind it; what is before it runs forward once for all epochs
+        at_end = options.finetune == "partial" and options.train_at is None
+        share = min(1.0, (options.last + 1) / job.layers) if at_end else 1.0
         job.kept["training_passes"] = tokens * (3 * share + (1 - share) / max(1.0, options.epochs))
         checked(train, "training", job.config.vocab_size)
         checked(valid, "validation", job.config.vocab_size)
@@ -77,16 +81,17 @@ def apply(job: Job) -> dict:
         job.notes.append(f"chosen {how}; not fine-tuned")
         return facts
     train, valid = job.kept["rows"]
-    settings = _settings(job, len(train), tied=job.decoder.tied)
+    settings = _settings(job, len(train), tied=job.decoder.tied).at(removed)
     where = {"folder": job.folder("training"), "store_dtype": _kept_dtype(job), "progress": True}
     _, report = finetune(job.model, job.tokenizer, train, valid, settings, **where)
     if report["status"] != "ok":
         raise UserError(f"the training diverged ({report.get('reason', 'no reason given')}); lower --learning-rate")
-    trained = f"last {options.last} layers, head and final norm" if options.finetune == "partial" else options.finetune
+    layers = (
+        f"last {options.last} layers" if settings.first is None else f"{options.last} layers from {settings.first} on"
+    )
+    trained = f"{layers}, head and final norm" if options.finetune == "partial" else options.finetune
     if not settings.untie:
-        trained = (
-            f"last {options.last} layers and final norm; the tied head stays as it is (--untie-head trains a copy)"
-        )
+        trained = f"{layers} and final norm; the tied head stays as it is (--untie-head trains a copy)"
     job.notes.append(f"chosen {how}; fine-tuned: {trained}")
     reached = f"{report.get('peak_rate', math.nan):.2g} reached, warm-up of {settings.warmup_steps} steps"
     job.notes.append(
@@ -99,6 +104,14 @@ def apply(job: Job) -> dict:
         kept = f"{report['store']['bytes'] / 2**20:,.0f} MiB in {report['store']['kind']}"
         job.notes.append(f"layer calls by epoch: {calls} (what frozen layers put out was kept: {kept})")
     return facts | {"training": report, "data_sha256": instructions.digest(train)}
+
+
+def _check_behind(job: Job) -> None:
+    """Refuse to train what is behind a cut that is known beforehand, where there are too few layers behind it."""
+    for count in job.counts:
+        removed = job.given or (reverse_order(job.layers, count) if job.options.metric == "reverse-order" else None)
+        if removed is not None:
+            check_layers(job.layers - count, job.options.last, min(removed))
 
 
 def _calibration(job: Job) -> Tensor:
@@ -186,6 +199,7 @@ METHOD = Method(
         Flag(Metric, "metric", default="reverse-order"),
         Flag(Settings, "method", "finetune", default="partial", choices=ARMS),
         Flag(Settings, "last"),
+        Flag(Settings, "first", "train-at", says="at the end"),
         Flag(Data, "source", "data", says="by model"),
         Flag(Data, "count", "rows"),
         Flag(Settings, "epochs"),

@@ -17,7 +17,7 @@ from torch import Tensor
 from common import corpora, instructions
 from common.context import Context
 from common.decoder import Decoder
-from common.finetuning import CUT, Settings, finetune
+from common.finetuning import Settings, finetune
 from common.flags import option
 from common.recipe import Calibration, Options, Pruning, Selection, Training, register
 from common.samplers import sampler
@@ -102,10 +102,7 @@ class Tuning(Options):
     def run(self, context: Context, folder: Path) -> dict:
         """Train the model at hand; the report, with the data that it was trained on."""
         train, valid = self.data.rows(context.tokenizer)
-        settings = Settings.of(self.settings)
-        if settings.first == CUT:
-            # no layer before the first removed one is missing: the next that is left has its number
-            settings = dataclasses.replace(settings, first=min(context.removed))
+        settings = Settings.of(self.settings).at(context.removed)
         _, report = finetune(context.model, context.tokenizer, train, valid, settings, folder, context.progress)
         data = {"data": self.data.to_json(), "rows": len(train), "validation_rows": len(valid)}
         return report | data | {"data_sha256": instructions.digest(train)}

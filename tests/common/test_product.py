@@ -220,6 +220,34 @@ def test_reassessing_trains_head_norm_and_last_layers_and_nothing_else(source, t
         assert "layer calls by epoch: 20, 5 (" in text  # 5 batches through 4 layers, then through the last alone
 
 
+def test_reassessing_trains_the_layers_behind_a_cut(source, tmp_path, capsys):
+    out = tmp_path / "pruned"
+    command = [*own("reassessing", source), "--layers", "1,4", "--train-at", "cut", "--no-evaluation"]
+    command = [*arguments(source, out, *command)]
+    where = command.index("--remove")
+    assert main(method_of("reassessing"), command[:where] + command[where + 2 :]) == 0
+    before = AutoModelForCausalLM.from_pretrained(source[0]).state_dict()
+    after = AutoModelForCausalLM.from_pretrained(out).state_dict()
+    changed = [
+        at
+        for at, was in enumerate((0, 2, 3, 5))
+        if not torch.equal(*(_up(*pair) for pair in ((before, was), (after, at))))
+    ]
+    assert changed == [1]
+    assert "fine-tuned: 1 layers from 1 on, head and final norm" in (out / "README.md").read_text()
+    capsys.readouterr()
+    nothing = arguments(source, tmp_path / "other", *own("reassessing", source), "--train-at", "cut")
+    assert main(method_of("reassessing"), nothing) == 2
+    assert (
+        "cannot fine-tune 1 layers from 4 on: the model has 4 left; train fewer, or the last" in capsys.readouterr().err
+    )
+    assert not (tmp_path / "other").exists()
+
+
+def _up(weights: dict, layer: int) -> torch.Tensor:
+    return weights[f"model.layers.{layer}.mlp.up_proj.weight"]
+
+
 @pytest.mark.parametrize("name, untie", [("mixtral", False), ("gemma2", False), ("gemma2", True)])
 def test_the_recipe_works_on_experts_and_on_tied_heads(name, untie, source, tmp_path, write_checkpoint):
     model = write_checkpoint(tmp_path / "model", name)
