@@ -107,7 +107,7 @@ class Settings:
     def at(self, removed: Sequence[int]) -> Settings:
         """These settings where these layers were removed: `first` as a number."""
         # no layer before the first removed one is missing: the next that is left has its number
-        return dataclasses.replace(self, first=min(removed)) if self.first == CUT else self
+        return dataclasses.replace(self, first=min(removed)) if self.first == CUT and removed else self
 
     @property
     def quantised(self) -> bool:

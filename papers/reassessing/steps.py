@@ -102,7 +102,7 @@ class Tuning(Options):
     def run(self, context: Context, folder: Path) -> dict:
         """Train the model at hand; the report, with the data that it was trained on."""
         train, valid = self.data.rows(context.tokenizer)
-        settings = Settings.of(self.settings).at(context.removed)
+        settings = Settings.of(self.settings).at(context.details.get("removed", ()))
         _, report = finetune(context.model, context.tokenizer, train, valid, settings, folder, context.progress)
         data = {"data": self.data.to_json(), "rows": len(train), "validation_rows": len(valid)}
         return report | data | {"data_sha256": instructions.digest(train)}

@@ -228,24 +228,15 @@ def test_reassessing_trains_the_layers_behind_a_cut(source, tmp_path, capsys):
     assert main(method_of("reassessing"), command[:where] + command[where + 2 :]) == 0
     before = AutoModelForCausalLM.from_pretrained(source[0]).state_dict()
     after = AutoModelForCausalLM.from_pretrained(out).state_dict()
-    changed = [
-        at
-        for at, was in enumerate((0, 2, 3, 5))
-        if not torch.equal(*(_up(*pair) for pair in ((before, was), (after, at))))
-    ]
-    assert changed == [1]
+    name = "model.layers.{}.mlp.up_proj.weight".format
+    left = enumerate((0, 2, 3, 5))
+    assert [at for at, was in left if not torch.equal(after[name(at)], before[name(was)])] == [1]
     assert "fine-tuned: 1 layers from 1 on, head and final norm" in (out / "README.md").read_text()
     capsys.readouterr()
     nothing = arguments(source, tmp_path / "other", *own("reassessing", source), "--train-at", "cut")
     assert main(method_of("reassessing"), nothing) == 2
-    assert (
-        "cannot fine-tune 1 layers from 4 on: the model has 4 left; train fewer, or the last" in capsys.readouterr().err
-    )
+    assert "cannot fine-tune 1 layers from 4 on: the model has 4 left; train fewer" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
-
-
-def _up(weights: dict, layer: int) -> torch.Tensor:
-    return weights[f"model.layers.{layer}.mlp.up_proj.weight"]
 
 
 @pytest.mark.parametrize("name, untie", [("mixtral", False), ("gemma2", False), ("gemma2", True)])
