@@ -12,7 +12,7 @@ from reproductions.audit.engine import SLIP
 from reproductions.columns import QUESTIONS
 from reproductions.league import answers, grafts, standings, texts, windows
 from reproductions.league import rows as league
-from reproductions.reassessing.rows import LAST3, LORA
+from reproductions.reassessing.rows import AT_CUT, LAST3, LORA
 
 HEADS = {"smollm2-135m-instruct": "SmolLM2-135M-Instruct", "standin": "the stand-in"}
 
@@ -186,7 +186,7 @@ def _training(store: Store) -> str:
     """By Reassessing's Tables 2 and M on the published models, where the order of LoRA and of head and last layers turns."""
     from figures.curves import trained
 
-    table, told = registry.get("figure-losses-reassessing"), []
+    table, told, near = registry.get("figure-losses-reassessing"), [], []
     for subject in map(settings.of_model, settings.PUBLISHED_MODELS):
         ends: dict[str, dict[str, float]] = {}
         for entry in show.entries(table, store, subject, table.rows(subject)):
@@ -200,11 +200,15 @@ def _training(store: Store) -> str:
                 for metric, arms in whole.items()
             ]
             told.append(f"on {HEADS[subject.name]} {'; '.join(lines)}")
+            near += [arms[AT_CUT] < min(arms[LORA], arms[LAST3]) for arms in whole.values() if AT_CUT in arms]
     if not told:
         return ""
+    nearest = " Head and three layers next to the first cut (CLP's, arXiv 2510.23652) end below both, where the last three do not."
     return (
         "**Whether LoRA or head and last layers end lower depends on which layers went** (`figure-losses-reassessing`, "
         f"[why](papers/reassessing/README.md)). Held-out loss after as many steps, {'; '.join(told)}."
+        + nearest
+        * (bool(near) and all(near))
     )
 
 

@@ -198,8 +198,9 @@ TABLES = [
         [("Taylor", 4, arm) for arm in (NONE, LORA, QLORA, HEAD, LAST1, LAST2, LAST3)]
         + [("Taylor", 4, arm) for arm in (AT_CUT, LAST10 + " (ours)", LORA + AGAIN, LAST3 + AGAIN)],
         columns.with_loss("M"),
-        claims=claims.of_arms("Taylor"),
-        note=SIZES,
+        claims=(*claims.of_arms("Taylor"), claims.at_the_cut("Taylor")),
+        note="Training what is next to a cut is CLP's (arXiv 2510.23652, on both sides of it); here it is the three layers behind "
+        f"the first one. {SIZES}",
     ),
     table(
         "N",

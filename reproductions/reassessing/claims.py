@@ -22,8 +22,8 @@ from reproductions.checks import (
 )
 from reproductions.reassessing import neighbours
 from reproductions.reassessing.columns import AVERAGE, HELD_OUT, STANDIN_TEXT
-from reproductions.reassessing.recipes import FASTER
-from reproductions.reassessing.rows import HEAD, LAST1, LAST2, LAST3, LORA, NONE, QLORA, REVERSE, SEVEN
+from reproductions.reassessing.recipes import AGAIN, FASTER
+from reproductions.reassessing.rows import AT_CUT, HEAD, LAST1, LAST2, LAST3, LORA, NONE, QLORA, REVERSE, SEVEN
 from reproductions.registry import Claim, Lookup
 from reproductions.reported import row_name
 
@@ -186,6 +186,15 @@ def of_arms(metric: str) -> tuple[Claim, ...]:
                 *(highest(row_name(metric, arm), [lora], HELD_OUT.label, lower=True) for arm in (LAST1, LAST2, LAST3))
             ),
         ),
+    )
+
+
+def at_the_cut(metric: str) -> Claim:
+    """As many layers trained, behind the cut and at the end: whether it matters where they are."""
+    others = [row_name(metric, arm) for arm in (LORA, QLORA, LAST3, LORA + AGAIN, LAST3 + AGAIN)]
+    return Claim(
+        "by held-out loss: lm_head & 3 layers at the cut is below LoRA, QLoRA and lm_head & last 3 (ours)",
+        highest(row_name(metric, AT_CUT), others, HELD_OUT.label, lower=True),
     )
 
 
