@@ -203,7 +203,10 @@ def _training(store: Store) -> str:
             near += [arms[AT_CUT] < min(arms[LORA], arms[LAST3]) for arms in whole.values() if AT_CUT in arms]
     if not told:
         return ""
-    nearest = " Head and three layers next to the first cut (CLP's, arXiv 2510.23652) end below both, where the last three do not."
+    nearest = (
+        " Head and three layers next to the first cut (what CLP trains, arXiv 2510.23652) end below both, where the last "
+        "three do not."
+    )
     return (
         "**Whether LoRA or head and last layers end lower depends on which layers went** (`figure-losses-reassessing`, "
         f"[why](papers/reassessing/README.md)). Held-out loss after as many steps, {'; '.join(told)}."

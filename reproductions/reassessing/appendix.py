@@ -199,8 +199,8 @@ TABLES = [
         + [("Taylor", 4, arm) for arm in (AT_CUT, LAST10 + " (ours)", LORA + AGAIN, LAST3 + AGAIN)],
         columns.with_loss("M"),
         claims=(*claims.of_arms("Taylor"), claims.at_the_cut("Taylor")),
-        note="Training what is next to a cut is CLP's (arXiv 2510.23652, on both sides of it); here it is the three layers behind "
-        f"the first one. {SIZES}",
+        note="Training what is next to a cut is CLP's (arXiv 2510.23652, on both sides of it); here it is the three layers "
+        f"behind the first one. {SIZES}",
     ),
     table(
         "N",
