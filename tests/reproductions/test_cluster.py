@@ -198,6 +198,7 @@ def test_listed_commands_ask_for_each_cell_once(stub):
         "paper",
         "--limit",
         "7",
+        "--whole",
     ]
     lines = distributed.list_work(parser().parse_args(text), work).splitlines()
     assert len(lines) > 1
@@ -208,6 +209,7 @@ def test_listed_commands_ask_for_each_cell_once(stub):
         ).stdout.splitlines()
         options = parser().parse_args(words[3:])
         assert (options.model, options.limit, options.workers, options.no_show) == (["a b"], 7, None, True)
+        assert options.whole and not options.full
         asked += cells(distributed.chosen(work, options.recipe))
     assert sorted(asked) == cells(work)
 
