@@ -56,6 +56,17 @@ def resampled_means(name: str, outcomes: np.ndarray) -> np.ndarray:
     return mean + spread(len(values)) * (means - mean)
 
 
+def of_two(name: str, one: float | np.ndarray, other: float | np.ndarray) -> float | np.ndarray:
+    """The mean of what two runs gave; of their replicates each is one run's or the other's, drawn.
+
+    Between the runs that spreads them by (one - other)^2 / 4, the unbiased estimate of the variance of a mean of two. name:
+    others are drawn independently.
+    """
+    if np.ndim(one) == np.ndim(other) == 0:
+        return (one + other) / 2
+    return np.where(np.random.default_rng(seed_of(name)).integers(0, 2, REPLICATES) == 0, one, other)
+
+
 def normal_means(name: str, value: float, error: float) -> np.ndarray:
     """[REPLICATES] of a value of which only the standard error is known; other names are drawn independently."""
     return value + error * np.random.default_rng(seed_of(name)).standard_normal(REPLICATES)

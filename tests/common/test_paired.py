@@ -74,6 +74,18 @@ def test_pairing_narrows_the_interval_where_models_agree():
     assert np.std(same) == pytest.approx(closed, rel=0.06)
 
 
+def test_of_two_runs_the_replicates_spread_as_a_mean_of_two_does():
+    assert paired.of_two("orders", 2.0, 5.0) == 3.5
+    rng = np.random.default_rng(5)
+    one, other = 4 + rng.normal(0, 0.1, (2, paired.REPLICATES))
+    drawn = paired.of_two("orders", one, other + 1)
+    assert set(drawn) <= {*one, *(other + 1)}
+    assert drawn.mean() == pytest.approx(4.5, abs=0.03)
+    assert drawn.var() == pytest.approx(0.1**2 + 1 / 4, rel=0.05)  # the items', and (one - other)^2 / 4
+    again = paired.of_two("orders of another", one, other + 1)
+    assert np.corrcoef(drawn, again)[0, 1] < 0.15 and np.array_equal(drawn, paired.of_two("orders", one, other + 1))
+
+
 def test_what_has_only_an_error_is_normal_and_independent():
     one, two = paired.normal_means("a", 60.0, 3.0), paired.normal_means("b", 58.0, 4.0)
     assert np.std(one - two) == pytest.approx(5, rel=0.06) and np.mean(one - two) == pytest.approx(2, abs=0.35)

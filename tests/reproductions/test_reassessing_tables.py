@@ -3,11 +3,12 @@
 import json
 
 import datasets
+import numpy as np
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from common import model_registry
+from common import model_registry, paired
 from common.finetuning import Settings
 from common.recipe import PARTS
 from reproductions import reported, steps  # noqa: F401 - steps: those that recipes name
@@ -95,6 +96,30 @@ def test_variants_are_read_as_they_are_printed():
     same = fields("Reverse-order", 4, "+lm_head & last 3", "standin")["training"]
     assert plain["settings"] == same["settings"] and plain["data"]["count"] == same["data"]["count"]
     assert "corpus" in plain["data"] and "source" in same["data"]
+
+
+def test_a_training_in_two_orders_is_judged_by_both():
+    """The interval spans both: of one order alone it has the items' width, which here is nothing."""
+    claim = BY_NUMBER["M"].claims[0]
+    averages = {"Taylor +LoRA": 37.5, "Taylor +LoRA" + AGAIN: 36.1, "Taylor +lm_head": 36.0}
+
+    def verdicts(known):
+        def number(model, sparsity, method, column):
+            return known.get(method)
+
+        def replicates(*key):
+            value = number(*key)
+            return None if value is None else value + np.random.default_rng(1).normal(0, 0.05, paired.REPLICATES)
+
+        (point,), (drawn,) = (claim.compare(cell, [("M", "8/32")]) for cell in (number, replicates))
+        least, most = paired.interval(drawn.difference)
+        return point.difference, point.verdict(least, most), most - least
+
+    difference, verdict, width = verdicts(averages)
+    assert difference == pytest.approx(36.0 - (37.5 + 36.1) / 2) and verdict is False and width > 1.3
+    one = {name: value for name, value in averages.items() if AGAIN not in name}
+    assert verdicts(one) == (pytest.approx(-1.5), False, pytest.approx(0, abs=1e-9))
+    assert verdicts(averages | {"Taylor +LoRA" + AGAIN: 35.9})[1] is None
 
 
 def test_claims_hold_of_the_reported_numbers_where_the_audit_says_so():
