@@ -68,7 +68,9 @@ def build(
         unknown = derived.at_guessing(columns, next((row.model for row in chosen), None), own)
         retained = [c.label for c in columns if str(c.derived).startswith("retained") and len(c.of) != 1]
         shown["guessed"] = dict.fromkeys(retained, unknown) if unknown else {}
-        facts.append(shown | {"size": sizes.asked(columns)})
+        scored = {label for _, _, scores in own for label, found in scores.items() if isinstance(found, Score)}
+        size = sizes.asked([column for column in columns if column.label in scored] or columns)
+        facts.append(shown | {"size": size})
     if not any(subject.printed for subject in subjects):
         # Of the paper's models only what needs no weights belongs beside another model's numbers.
         weight_free = [column for column in table.columns_for(PAPER) if column.weight_free]
