@@ -205,8 +205,8 @@ Image(RENDERED / "figure-losses-reassessing-smollm2-135m-instruct.png", width=80
 # **Does it take a metric to choose the layers, and is LoRA the right way to train?** It does, on these two models: leaving
 # out the last layers is among the worst choices, with training and without. After it, head and last layers are ahead of LoRA
 # by loss at the same rate and behind it, on SmolLM2, where LoRA has ten times theirs; after Taylor's choice head and last
-# three are behind at the same rate, too, but head and as many layers next to the cut are ahead. By accuracy one difference is
-# beyond the noise: after Taylor the head alone is below LoRA.
+# three are behind at the same rate, too, but head and as many layers next to the cut are ahead. By accuracy none of
+# these is told apart: the order of the instructions moves LoRA's by half a point.
 #
 # Every claim of the paper's tables and figures, on its own printed numbers, on SmolLM2-135M-Instruct and on the stand-in,
 # from the published records: how many of its comparisons hold, then the one least in its favour with its 95 % interval.
