@@ -274,8 +274,8 @@ def _claim_notes(table: dict) -> list[str]:
     return [*lines, *drawn]
 
 
-def _listed(numbers: Sequence[int]) -> str:
-    *most, last = map(str, numbers)
+def _listed(found: Sequence[object]) -> str:
+    *most, last = map(str, found)
     return f"{', '.join(most)} and {last}" if most else last
 
 
@@ -292,7 +292,7 @@ def _header(table: dict, rows: list[dict], columns: list[str]) -> list[str]:
 def _notes(table: dict) -> list[str]:
     lines = [table["note"]] if table.get("note") else []
     for subject in table["subjects"]:
-        lines += [guessed(subject["label"], *found) for found in subject.get("guessed", {}).items()]
+        lines += guessed(subject)
     marks = {c["status"] for row in table["rows"] if row["subject"] != PAPER for c in row["cells"].values()}
     if "not run" in marks:
         lines.append("·: not run.")
@@ -314,11 +314,15 @@ def _notes(table: dict) -> list[str]:
     return lines
 
 
-def guessed(model: str, column: str, tasks: Sequence[str]) -> str:
-    """Why a column of what is retained leaves tasks out."""
-    return (
-        f"{column} leaves {_listed(tasks)} out: there {model} is not two standard errors above guessing before pruning."
-    )
+def guessed(subject: dict) -> list[str]:
+    """Why columns of what is retained, or averages, leave tasks out; [] where none does."""
+    if not (found := subject.get("guessed")):
+        return []
+    (tasks,) = {tuple(tasks) for tasks in found.values()}
+    return [
+        f"{_listed(list(found))} {'leave' if len(found) > 1 else 'leaves'} {_listed(tasks)} out: there {subject['label']} is "
+        "not two standard errors above guessing before pruning."
+    ]
 
 
 def _terminal(table: dict, least: float, width: int | None) -> str:

@@ -141,9 +141,13 @@ def laco(profile: str, hidden: bool = False) -> list[Column]:
 
 
 def laco_averages(profile: str) -> list[Column]:
-    """Avg., Per. and the five categories of LaCo's Table 2, from the columns of `laco`, which a table needs as well."""
+    """Avg., Per. and the five categories of LaCo's Table 2, from the columns of `laco`, which a table needs as well.
+
+    Avg. is over what the dense model knows: a model that says yes or no to all of BoolQ has 62 or 38 % of it, and which of
+    the two it says would decide between models that know nothing of it.
+    """
     labels = tuple(label for group in LACO_CATEGORIES[profile].values() for label in group)
-    averages = [Column("Avg.", derived="average", of=labels), Column("Per.", derived="retained", of=labels)]
+    averages = [Column("Avg.", derived="average", of=labels, known=True), Column("Per.", derived="retained", of=labels)]
     return averages + [
         Column(label, derived="average", of=members) for label, members in LACO_CATEGORIES[profile].items()
     ]

@@ -72,8 +72,9 @@ def parts(column: Column, columns: Sequence[Column], row: Row, rows: Measured) -
     """The columns that one follows from in a row, and how many it would be if all were measured.
 
     What fewer than two thirds of the model's rows have run is left out: a task that is being measured takes few rows their
-    average. The dense row is many tables': what only it has run is, too. So is, of what is retained, a task that the dense
-    model does not know (`at_guessing`), but of the papers' own models, whose tables count every task.
+    average. The dense row is many tables': what only it has run is, too. So is a task that the dense model does not know
+    (`at_guessing`), of what is retained and of averages that say so (`Column.known`), but of the papers' own models, whose
+    tables count every task.
     """
     everything = list(column.of) or [c.label for c in columns if c.benchmark and c.compare == "accuracy"]
     own = [
@@ -83,7 +84,7 @@ def parts(column: Column, columns: Sequence[Column], row: Row, rows: Measured) -
     siblings = [scores for sibling, scores in run if not sibling.dense] or [scores for _, scores in run or own]
     having = {name: sum(not _nowhere(scores.get(name)) for scores in siblings) for name in everything}
     names = [name for name in everything if having[name] and 3 * having[name] >= 2 * len(siblings)] or everything
-    if column.derived != "average":
+    if column.known or column.derived != "average":
         unknown = at_guessing(columns, row.model, rows)
         names = [name for name in names if name not in unknown] or names
     return names, len(everything)

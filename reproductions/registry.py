@@ -27,7 +27,8 @@ class Column:
     benchmark, key: the record's benchmark and value. derived: in their place, ``average``, ``retained`` (mean of ratios to
     the dense row) or ``retained-average`` (ratio of averages), over the columns that ``of`` names (none: all accuracy
     columns). only: ``printed`` for the paper's own models alone, ``one model`` for any other alone. hidden: measured for
-    derived columns, but not shown. scale: what a value is multiplied by to be shown (accuracies are stored as shares).
+    derived columns, but not shown. known: an average leaves out what a dense model of ours does not know, as what is retained
+    does (`derived.at_guessing`). scale: what a value is multiplied by to be shown (accuracies are stored as shares).
     compare: how a reproduced number is held against a reported one: ``accuracy`` within
     two standard errors, ``perplexity`` within 1 %, ``exact`` to the printed digits. weight_free: the number follows from
     the model's shape (see Row.shapes). text: the cell is the record's detail of that key, not a number. None of benchmark
@@ -45,6 +46,7 @@ class Column:
     text: bool = False
     of: tuple[str, ...] = ()
     hidden: bool = False
+    known: bool = False
     only: str = ""
 
 

@@ -66,8 +66,8 @@ def build(
         shown = {"name": subject.name, "label": subject.label, "profile": subject.profile, "dtype": subject.dtype}
         shown |= {"origin": " and ".join(sorted(origins)) or "no", "over": over}
         unknown = derived.at_guessing(columns, next((row.model for row in chosen), None), own)
-        retained = [c.label for c in columns if str(c.derived).startswith("retained") and len(c.of) != 1]
-        shown["guessed"] = dict.fromkeys(retained, unknown) if unknown else {}
+        known = [c.label for c in columns if c.known or (str(c.derived).startswith("retained") and len(c.of) != 1)]
+        shown["guessed"] = dict.fromkeys(known, unknown) if unknown else {}
         scored = {label for _, _, scores in own for label, found in scores.items() if isinstance(found, Score)}
         size = sizes.asked([column for column in columns if column.label in scored] or columns)
         facts.append(shown | {"size": size})

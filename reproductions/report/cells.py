@@ -114,7 +114,7 @@ def _grid(evidence: Evidence, table: Table, subject: Subject, facts: dict, lines
         shown.append(Line(line["model"], line["sparsity"], line["method"], line["dense"], own, note, cells))
     title = PAPERS_OWN if subject.printed else subject.label
     headings = tuple(_heading(columns[label], facts["over"].get(label)) for label in labels)
-    left_out = " ".join(guessed(subject.label, *found) for found in facts["guessed"].items())
+    left_out = " ".join(guessed(facts))
     return Grid(subject, title, facts["origin"], subject.printed, headings, tuple(shown), facts["size"], left_out)
 
 

@@ -135,7 +135,8 @@ def test_against_several_rows_every_one_has_to_be_beaten(tmp_path, outcomes):
 def test_what_is_retained_leaves_out_what_the_dense_model_guesses(tmp_path):
     """Two choices, and 400 items: above guessing is above 55 of 100."""
     columns = [Column(name, name, "acc", scale=100) for name in ("boolq", "piqa")]
-    columns += [Column("AVG", derived="average"), Column("RP", derived="retained")]
+    columns += [Column("AVG", derived="average"), Column("KNOWN", derived="average", known=True)]
+    columns.append(Column("RP", derived="retained"))
     rows = [Row("standin", "stand-in", "", name, recipe(name), dense=name == "Dense") for name in ("Dense", "plain")]
     declared = Table("t", "linearpatch", "none", "A table", lambda *_: rows, lambda _: columns)
     store = Store(tmp_path, None)
@@ -146,7 +147,9 @@ def test_what_is_retained_leaves_out_what_the_dense_model_guesses(tmp_path):
     cells = content["rows"][1]["cells"]
     assert cells["RP"]["reproduced"] == pytest.approx(100 * 63 / 70)
     assert cells["AVG"]["reproduced"] == pytest.approx(62.5)
-    assert content["subjects"][0]["over"] == {"RP": 1} and "RP leaves boolq out" in tables.render(content)
+    assert cells["KNOWN"]["reproduced"] == pytest.approx(63)
+    assert content["subjects"][0]["over"] == {"KNOWN": 1, "RP": 1}
+    assert "KNOWN and RP leave boolq out" in tables.render(content)
 
 
 def test_perplexities_are_paired_by_window(tmp_path, outcomes):

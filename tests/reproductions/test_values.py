@@ -27,6 +27,12 @@ def test_the_index_lists_every_published_record_with_its_values():
             assert entry["n/N"] == f"{len(removed)}/{record['details']['layers']}", name
 
 
+def test_every_published_mean_has_the_outcomes_that_it_is_the_mean_of():
+    for path in PUBLISHED.glob("*/*/*/*.json"):
+        record = json.loads(path.read_text())
+        assert path.with_suffix(".npz").exists() == bool(record["status"] == "ok" and record["stderr"]), path
+
+
 def test_the_index_is_what_the_command_writes():
     assert values.INDEX.read_text(encoding="utf-8") == values.index(Evidence(Loaded(None))), "make index writes it anew"
 
