@@ -120,11 +120,12 @@ class Resampled(Looked):
         return [found for one in of for n in names for found in self.sources((one.label, one.sparsity, one.method, n))]
 
     def paired(self, keys: tuple[Key, ...]) -> bool:
-        """Whether all of several cells that vary come from outcomes per item, of equally many items of each benchmark."""
-        counts: dict[str, set[int]] = {}
+        """Whether all of several cells that vary come from outcomes per item, of equally many items of each score."""
+        counts: dict[tuple[str, str], set[int]] = {}
         for row, column in (source for key in keys if np.ndim(self(*key)) for source in self.sources(key)):
             found = self.outcomes(row.recipe, column)
-            counts.setdefault(column.benchmark, set()).add(0 if found is None else len(found))
+            # a benchmark may have two scores, of which one counts fewer items
+            counts.setdefault((column.benchmark, column.key), set()).add(0 if found is None else len(found))
         return all(len(found) == 1 and 0 not in found for found in counts.values())
 
     def records(self, keys: tuple[Key, ...]) -> set[tuple[str, str]]:

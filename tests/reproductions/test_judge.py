@@ -166,6 +166,22 @@ def test_perplexities_are_paired_by_window(tmp_path, outcomes):
     assert apart["verdict"] == "within noise" and apart["interval"][0] < -15 and apart["interval"][1] > 5
 
 
+def test_two_scores_of_one_benchmark_need_not_count_the_same_items(tmp_path):
+    """As exact match, of all items, and ROUGE, of those that have a summary."""
+    columns = [Column(key, "both", key, scale=100) for key in ("all", "some")] + [Column("AVG", derived="average")]
+    declared = [Row("standin", "stand-in", "4/16", name, recipe(name)) for name in ("plain", "better")]
+    rng, store = np.random.default_rng(1), Store(tmp_path, None)
+    hard = rng.random(ITEMS)
+    for row, share in zip(declared, (0.5, 0.6), strict=True):
+        right = {"all": hard < share, "some": (hard < share)[: ITEMS // 2]}
+        values = {key: float(found.mean()) for key, found in right.items()}
+        store.put(Record({}, row.recipe.hash, "both", "ok", values, dict.fromkeys(values, 0.03)), row.recipe, right)
+    claim = Claim("better", checks.beats("better", "plain", column="AVG"))
+    both = Table("t", "linearpatch", "none", "A table", lambda *_: declared, lambda _: columns, (claim,))
+    (comparison,) = judged(show.build(both, store, STANDIN))["comparisons"]
+    assert comparison["paired"] and comparison["verdict"] == "holds"
+
+
 def test_comparisons_are_counted_and_a_claim_says_how_many_it_needs(tmp_path, outcomes):
     pairs = checks.every(
         checks.beats("better", "plain", column="T1"),
