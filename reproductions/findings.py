@@ -136,8 +136,8 @@ def listed(found: Sequence[ours.Told], part: str = "") -> str:
 TALLIED = "In bold: how many lines of a group have which verdict."
 SHORT = (
     f"{TALLIED} In brackets: how many of the claim's comparisons hold; after them the comparison that favours it least, "
-    "paired over the same items (~: unpaired), with its 95 % interval. Within noise: the interval has both signs. Beyond "
-    "noise: at least so many of the printed ones are, by their numbers of questions. ·: not measured, or about other models."
+    "paired over the same items, with its 95 % interval. Within noise: the interval has both signs. Beyond noise: at least "
+    "so many of the printed ones are, by their numbers of questions. ·: not measured, or about other models."
 )
 
 
@@ -153,10 +153,9 @@ def every(paper: str, store: Store) -> str:
 
 LEGEND = (
     "In brackets: how many of the claim's comparisons (settings, metrics) hold. The number shown is the comparison that "
-    "favours the claim least, with its 95 % interval: paired over items, or (~) from standard errors where outcomes per "
-    "item were not kept, which is wider and leaves more within noise; it covers the items, not another calibration text "
-    "or training run. Points: of what is retained of the dense model's score (LinearPatch, Prune&Comp, `league`), of "
-    "accuracy elsewhere. Of printed numbers beyond noise: by standard errors of shares of as many questions, taken as "
+    "favours the claim least, with its 95 % interval, paired over items; it covers the items, not another calibration "
+    "text or training run. Points: of what is retained of the dense model's score (LinearPatch, Prune&Comp, `league`), "
+    "of accuracy elsewhere. Of printed numbers beyond noise: by standard errors of shares of as many questions, taken as "
     "independent, so at least so many are. Within noise: one end of the interval is for the claim, the other against it. "
     "·, not testable: not measured, or about other models. Lines from one target rest on the same records."
 )
