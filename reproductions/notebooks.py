@@ -26,15 +26,22 @@ def source(paper: str) -> Path:
 
 
 def executed(path: Path) -> NotebookNode:
-    """A source's notebook with the outputs of its cells, run in the repository's folder.
+    """A source's notebook with the outputs of its cells, run in the repository's folder; made again it differs by these only.
 
     Raises:
         nbclient.exceptions.CellExecutionError: a cell fails.
     """
-    folder = {"metadata": {"path": str(ROOT)}}
-    notebook = NotebookClient(jupytext.read(path), timeout=TIMEOUT, kernel_name="python3", resources=folder).execute()
-    for cell in notebook.cells:
+    client = NotebookClient(
+        jupytext.read(path),
+        timeout=TIMEOUT,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(ROOT)}},
+        coalesce_streams=True,  # else their parts are cut as the kernel happens to send them
+    )
+    notebook = client.execute()
+    for number, cell in enumerate(notebook.cells):
         cell.metadata.pop("execution", None)  # when each cell ran
+        cell.id = f"cell-{number}"  # drawn when the source is read
     return notebook
 
 
