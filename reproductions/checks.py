@@ -128,6 +128,22 @@ def beats(
     return check
 
 
+def ahead_by(setting: tuple[str, str], ours: str, theirs: str, column: str, least: float, lower: bool = False) -> Check:
+    """In one setting, ours is at least so many points above theirs; ``lower``: so many percent below."""
+
+    def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
+        keys = tuple((*setting, method, column) for method in (ours, theirs))
+        one, other = (cell(*key) for key in keys)
+        if one is None or other is None:
+            return []
+        what = f"{where(*setting)}: {ours} against {theirs}"
+        if lower:
+            return [Comparison(what, 100 * (one / other - 1), PERCENT, keys, high=-least, closed=True)]
+        return [Comparison(what, one - other, POINTS, keys, low=least, closed=True)]
+
+    return check
+
+
 def every(*checks: Check) -> Check:
     """The comparisons of several checks."""
     return lambda cell, settings: [comparison for one in checks for comparison in one(cell, settings)]

@@ -60,9 +60,11 @@ def claims(
             compared = [] if skipped else claim.compare(measured, settings)
             again = claim.compare(replicates, settings) if compared else []
             verdict = judged(claim, compared, again, replicates)
-            verdict |= (
-                {"reason": "about the paper's own numbers" if skipped else "not measured"} if not compared else {}
-            )
+            if not verdict["comparisons"]:
+                reason = (
+                    "about the paper's own numbers" if skipped else "the same outcomes" if compared else "not measured"
+                )
+                verdict |= {"reason": reason}
             cells = tuple(key for one in compared for part in one.each or (one,) for key in part.cells)
             records.append(replicates.records(cells))
             plain = claim.suffices(sum(one.holds for one in compared), len(compared)) if compared else None
@@ -95,10 +97,12 @@ def pruned(keys: Iterable[tuple[str, str, bool]]) -> list[tuple[str, str]]:
 def judged(claim: Claim, compared: list[Comparison], again: list[Comparison], replicates: Resampled) -> dict:
     """A claim's verdict on measured numbers.
 
-    counts: comparisons by verdict. difference, slack (how far from where the verdict by plain comparison changes), interval,
-    unit, paired: of the comparison least in the claim's favour, of the worst verdict's; ``comparisons`` has all of them.
+    A comparison of what gave the same on every item is left out. counts: comparisons by verdict. difference, slack (how far
+    from where the verdict by plain comparison changes), interval, unit, paired: of the comparison least in the claim's
+    favour, of the worst verdict's; ``comparisons`` has all of them.
     """
     found = [_one(point, resample, replicates) for point, resample in zip(compared, again, strict=True)]
+    found = [one for one in found if not _same(one)]
     counts = {name: sum(one["verdict"] == name for one in found) for name in (HOLDS, FAILS, NOISE)}
     if not found:
         verdict = UNTESTED
@@ -109,6 +113,11 @@ def judged(claim: Claim, compared: list[Comparison], again: list[Comparison], re
     least = min(found, key=_worst_first, default={})
     shown = {key: least.get(key) for key in ("difference", "slack", "interval", "unit", "paired", "what")}
     return {"verdict": verdict, "counts": counts, **shown, "comparisons": found}
+
+
+def _same(found: dict) -> bool:
+    """Whether both sides gave the same on every item, so that nothing was compared: a repair with nothing to do, say."""
+    return found["verdict"] == NOISE and found["interval"] == [0, 0]
 
 
 def together(found: Iterable[dict]) -> dict | None:
@@ -136,7 +145,7 @@ def _one(point: Comparison, resample: Comparison, replicates: Resampled) -> dict
     if point.each:
         again = {one.cells: one for one in resample.each}
         found = [_one(one, again[one.cells], replicates) for one in point.each]
-        return min(found, key=_worst_first)
+        return min([one for one in found if not _same(one)] or found, key=_worst_first)
     difference = float(point.difference) if np.isfinite(point.difference) else None
     found = {"what": point.what, "difference": difference, "unit": point.unit, "interval": None, "paired": None}
     found["slack"] = float(np.clip(np.nan_to_num(point.slack, nan=-LARGE), -LARGE, LARGE))  # JSON has no infinity

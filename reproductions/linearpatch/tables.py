@@ -8,7 +8,7 @@ from reproductions import checks
 from reproductions.columns import ratio_and_mmlu
 from reproductions.linearpatch import columns, rows
 from reproductions.linearpatch.recipes import training_free
-from reproductions.registry import Claim, Column, Lookup, Row, Table
+from reproductions.registry import Claim, Column, Row, Table
 from reproductions.settings import Subject
 
 _RATIO_NOTE = "Ratio counts removed parameters less those of what is put in their place."
@@ -20,18 +20,6 @@ _FEW_NOTE = "The stand-in's questions are four of its nine tasks."
 # Read whole of any model; the rows of Tables 13 and 14 are then those of 11 and 1.
 _FULL = ("1", "11", "13", "14")
 _BAICHUAN_NOTE = "On the stand-in, of which there is one, the rows are those of Table {}."
-
-
-def _four_percent(cell: Lookup, settings: list[tuple[str, str]]) -> list[checks.Comparison]:
-    """Abstract: ahead of the best earlier method by 4 % on LLaMA-3-8B, 5/32."""
-    keys = tuple(("LLaMA-3-8B", "5/32", m, "RP") for m in ("LinearPatch[L]", "LLM-Streamline(None)"))
-    ours, best = (cell(*key) for key in keys)
-    if ours is None or best is None:
-        return []
-    what = "LLaMA-3-8B 5/32: LinearPatch[L] against LLM-Streamline(None)"
-    return [checks.Comparison(what, ours - best, checks.POINTS, keys, low=3.95, closed=True)]
-
-
 _PATCHED_PAIRS = (("LinearPatch[S]", "ShortGPT"), ("LinearPatch[L]", "LLM-Streamline(None)"))
 _OTHERS = ("SLEB", "LLM-Pruner")
 
@@ -109,7 +97,7 @@ TABLES = [
             *_retains("L", "S"),
             Claim(
                 "LLaMA-3-8B, 5/32: ahead of the best earlier method by 4 % (abstract; RP is 94.15 against 90.84)",
-                _four_percent,
+                checks.ahead_by(("LLaMA-3-8B", "5/32"), "LinearPatch[L]", "LLM-Streamline(None)", "RP", 3.95),
                 only_reported=True,
             ),
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from reproductions.checks import PERCENT, Check, Comparison, Pairs, against, alike_within, beats, where
+from reproductions.checks import PERCENT, Check, Comparison, Pairs, against, ahead_by, alike_within, beats, where
 from reproductions.prunecomp.columns import PERPLEXITY_LABELS
 from reproductions.prunecomp.recipes import ABLATION, METRICS
 from reproductions.registry import Claim, Lookup
@@ -19,6 +19,12 @@ def consistent(column: str, lower: bool = False) -> tuple[Claim, ...]:
         )
         for metric in METRICS
     )
+
+
+def abstracts(words: str, column: str, least: float, lower: bool = False) -> Claim:
+    """What the abstract says of one setting."""
+    check = ahead_by(("LLaMA-3-8B", "5/32"), "CosSim(BI) +Prune&Comp", "CosSim(BI)", column, least, lower)
+    return Claim(f"LLaMA-3-8B, 5/32 by BI: {words} (abstract)", check, only_reported=True)
 
 
 def each_part_helps(column: str, lower: bool) -> Check:

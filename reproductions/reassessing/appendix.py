@@ -138,7 +138,10 @@ TABLES = [
                 "the paper's recipe has the lowest perplexity",
                 every(
                     claims.leads("G", ["Ours"], "PPL on WikiText2", lower=True),
-                    claims.highest(row_name(REVERSE, LAST3), [row_name("BI", NONE)], STANDIN_TEXT, lower=True),
+                    *(
+                        claims.highest(row_name(REVERSE, LAST3), [row_name("BI", NONE)], text, lower=True)
+                        for text in (STANDIN_TEXT, "PPL on WikiText2")
+                    ),
                 ),
             ),
         ),

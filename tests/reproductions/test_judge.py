@@ -201,14 +201,6 @@ def test_comparisons_are_counted_and_a_claim_says_how_many_it_needs(tmp_path, ou
     assert "holds in 2, fails in 1, within noise in 1 of 4" in tables.render(content)
 
 
-def test_rows_that_are_the_same_model_are_within_noise(tmp_path, outcomes):
-    right, windows = outcomes
-    right["near"] = right["plain"]
-    claim = Claim("above", checks.beats("near", "plain", column="AVG"))
-    found = judged(show.build(table(claim), stored(tmp_path, (right, windows)), STANDIN))
-    assert (found["verdict"], found["difference"], found["interval"]) == ("within noise", 0, [0, 0])
-
-
 def test_claims_that_share_records_say_so_but_for_the_dense_models(tmp_path, outcomes):
     claims = [
         Claim("a", checks.beats("better", "plain", column="RP")),
@@ -279,3 +271,21 @@ def test_every_format_has_verdict_difference_and_interval(tmp_path, outcomes):
     (line,) = [row for row in csv.DictReader(io.StringIO(tables.render(content, "csv"))) if row["column"] == "claim"]
     assert (line["model"], line["method"], line["status"]) == ("standin", "better on T1", "holds")
     assert [float(line[key]) for key in ("reproduced", "low", "high")] == [found["difference"], *found["interval"]]
+
+
+def test_rows_that_gave_the_same_on_every_item_were_not_compared(tmp_path, outcomes):
+    right, windows = outcomes
+    right["near"], windows["near"] = right["plain"], windows["plain"]
+    claims = [
+        Claim("ahead", checks.beats("near", "plain", column="AVG")),
+        Claim("lower", checks.beats("near", "plain", column="PPL", lower=True)),
+        Claim("both", checks.every(*(checks.beats(name, "plain", column="T1") for name in ("near", "better")))),
+        Claim("alike", checks.steady(["plain", "near"], ["T1"], 0.01)),
+        Claim("ahead of both", checks.beats("better", "near", "plain", column="T1")),
+        Claim("ahead of one", checks.beats("near", "plain", "better", column="T1")),
+    ]
+    found = show.build(table(*claims), stored(tmp_path, outcomes), STANDIN)
+    for number in (0, 1):
+        assert judged(found, number)["verdict"] == "not testable" and judged(found, number)["reason"] == "the same outcomes"
+    assert judged(found, 2)["verdict"] == "holds" and sum(judged(found, 2)["counts"].values()) == 1
+    assert [judged(found, number)["verdict"] for number in (3, 4, 5)] == ["holds", "holds", "fails"]
