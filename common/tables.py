@@ -227,7 +227,8 @@ def effect(found: dict) -> str:
     form = {"points": "+.1f", "%": "+.1f", "% of dense": ".1f"}.get(found["unit"], ".4g")
     text = f"{found['difference']:{form}} {found['unit']}".strip()
     if not found["unit"]:
-        text = f"{found['what'].partition(': ')[2]} {text}".strip()
+        what = found["what"].partition(": ")[2]
+        text = f"{what}: {text}" if what else text
     if found["interval"]:
         low, high = found["interval"]
         text += f" [{low:{form}}, {high:{form}}]" + ("" if found["paired"] else "~")

@@ -46,14 +46,14 @@ ABSTRACTS = {
     "prunecomp": (
         Finding("Removing any layer induces a magnitude gap", "figure2-prunecomp", ("gains magnitude",)),
         Finding(
-            "It consistently enhances five metrics: perplexity",
+            "It consistently enhances five metrics (four were run on SmolLM2): perplexity",
             "table1-prunecomp",
             ("better with",),
             ("tableA1-prunecomp",),
         ),
         Finding("The same for question answering", "table2-prunecomp", ("better with",), ("tableA2-prunecomp",)),
         Finding(
-            "Nearly half the perplexity and 4.01 points more, 5 of LLaMA-3-8B's layers pruned by BI",
+            "Perplexity nearly halved and 4.01 points ahead, with 5 of LLaMA-3-8B's layers pruned by BI",
             "table2-prunecomp",
             ("abstract",),
             ("table1-prunecomp",),
@@ -68,7 +68,7 @@ ABSTRACTS = {
         ),
         Finding("It outperforms structured pruning methods", "table2-laco", ("both baselines",)),
         Finding("It inherits the parameters: post-training helps", "table3-laco", ("post-training raises",)),
-        Finding("Adjacent layers are alike (its motivation)", "figure4-laco", ("are similar",)),
+        Finding("Adjacent layers' weights are alike (its motivation)", "figure4-laco", ("are similar",)),
     ),
     "reassessing": (
         Finding("Removing the last layers is the best metric, with LoRA", "table1-reassessing", ("insight 1",)),

@@ -233,7 +233,7 @@ def _merging(store: Store) -> str:
     shares, outputs = (_cells(store, f"figure{number}-laco") for number in (4, 5))
     told = []
     for model in shares.keys() & outputs.keys():
-        share, found = shares[model]["mean share of uncorrelated"], outputs[model]
+        share, found = shares[model]["distance, % of unrelated weights'"], outputs[model]
         merged, code, none = (
             f"{found[name]:.2f}".replace("-", "−")
             for name in ("least merged, Eq. 1 (b)", "least merged, code (b)", "no layer")

@@ -88,14 +88,14 @@ FIGURES = [
         _similarity_rows,
         [
             Column("largest distance", "laco-distances", "largest"),
-            Column("mean share of uncorrelated", "laco-distances", "mean_share", scale=100),
+            Column("distance, % of unrelated weights'", "laco-distances", "mean_share", scale=100),
             Column("least share", "laco-distances", "least_share", scale=100),
             Column("largest share", "laco-distances", "most_share", scale=100),
         ],
         (
             Claim(
                 "adjacent layers' matrices are similar (here: closer than 90 % of what uncorrelated ones would be)",
-                checks.between("mean share of uncorrelated", -math.inf, 90, DENSE, strict=True),
+                checks.between("distance, % of unrelated weights'", -math.inf, 90, DENSE, strict=True),
             ),
         ),
         "Uncorrelated matrices are sqrt(|A|^2 + |B|^2) apart: 100 % says that two layers have nothing in common.",

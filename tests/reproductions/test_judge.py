@@ -286,6 +286,9 @@ def test_rows_that_gave_the_same_on_every_item_were_not_compared(tmp_path, outco
     ]
     found = show.build(table(*claims), stored(tmp_path, outcomes), STANDIN)
     for number in (0, 1):
-        assert judged(found, number)["verdict"] == "not testable" and judged(found, number)["reason"] == "the same outcomes"
+        assert (
+            judged(found, number)["verdict"] == "not testable"
+            and judged(found, number)["reason"] == "the same outcomes"
+        )
     assert judged(found, 2)["verdict"] == "holds" and sum(judged(found, 2)["counts"].values()) == 1
     assert [judged(found, number)["verdict"] for number in (3, 4, 5)] == ["holds", "holds", "fails"]
