@@ -13,6 +13,8 @@ import matplotlib.pyplot as plt  # noqa: E402
 RENDERED = Path(__file__).parent / "rendered"
 # Okabe and Ito's palette, safe for the common forms of colour blindness.
 BLUE, ORANGE, GREEN, VERMILION, PURPLE, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#666666"
+# For pictures of more lines; of Okabe and Ito's, and of Paul Tol's muted ones.
+SKY, BLACK, WINE, OLIVE = "#56B4E9", "#000000", "#882255", "#999933"
 
 plt.rcParams.update(
     {
