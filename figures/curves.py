@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullFormatter
 from matplotlib.transforms import ScaledTranslation
 
-from figures.style import BLACK, BLUE, GREEN, GREY, OLIVE, ORANGE, PURPLE, SKY, VERMILION, WINE
+from figures.style import BLACK, BLUE, GREEN, GREY, OLIVE, ORANGE, PURPLE, SKY, VERMILION, WINE, break_below
 
 COLOURS = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, GREY, SKY, WINE, BLACK, OLIVE)
 LABEL_WIDTH = 46  # characters; longer labels are wrapped, so that the legend is no wider than its panel
@@ -76,6 +76,8 @@ def draw(entries: Iterable[dict], profile: str, group: Callable[[dict], str] = l
                 axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
                 axis.yaxis.set_major_formatter("{x:g}")
                 axis.yaxis.set_minor_formatter(NullFormatter())
+            else:
+                break_below(axis)
         axes[0].set_xlabel("step (faint: raw; line: smoothed)")
         if below:
             axes[1].set(xlabel="step (marks of one step stand side by side)", xlim=axes[0].get_xlim())

@@ -5,12 +5,16 @@ from itertools import pairwise
 import matplotlib.pyplot as plt
 import pytest
 
-from figures import curves
+from figures import curves, style
 
 
 def entry(method, losses, **training):
     details = {"training": {"losses": losses, **training}} if losses is not None else {}
     return {"model": "m", "sparsity": "5/16", "method": method, "records": {"removed": {"details": details}}}
+
+
+def lines_of(axis):
+    return [line for line in axis.lines if line.get_label() != style.BREAK]
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +45,7 @@ def test_one_panel_per_loss_and_one_line_per_trained_row():
 def test_validation_losses_stand_below_where_they_were_taken():
     rows = [entry("A", [3.0, 2.0, 1.0, 1.0], validation=[[2, 2.5], [4, 1.5]]), entry("B", [3.0, 2.0])]
     above, below = curves.draw(rows, "standin").axes
-    (marks,) = below.lines
+    (marks,) = lines_of(below)
     assert (list(marks.get_xdata()), list(marks.get_ydata())) == ([2, 4], [2.5, 1.5])
     assert list(below.get_xticks()) == [2, 4] and below.get_xlim() == above.get_xlim()
     assert "validation" in below.get_ylabel() and "validation" not in above.get_ylabel()
@@ -55,11 +59,12 @@ def test_equal_validation_losses_do_not_hide_one_another():
     figure = curves.draw(arms, "standin", group=lambda row: row["of"])
     figure.canvas.draw()
     for below in figure.axes[2:]:
-        places = [line.get_transform().transform(line.get_xydata()) for line in below.lines]
+        places = [line.get_transform().transform(line.get_xydata()) for line in lines_of(below)]
         apart = 72 / figure.dpi * min(later[0, 0] - earlier[0, 0] for earlier, later in pairwise(places))
         assert apart == pytest.approx(curves.BESIDE)
-        assert len({line.get_color() for line in below.lines}) == len({line.get_marker() for line in below.lines}) == 10
-    first, second = ([line.get_color() for line in axis.lines] for axis in figure.axes[2:])
+        looks = [(line.get_color(), line.get_marker()) for line in lines_of(below)]
+        assert [len(set(found)) for found in zip(*looks)] == [10, 10]
+    first, second = ([line.get_color() for line in lines_of(axis)] for axis in figure.axes[2:])
     assert first == second
 
 
@@ -79,7 +84,7 @@ def test_groups_have_panels_of_their_own():
     assert shown == {"A": ["+x", "+y"], "B": ["+z", "+x"]}
     colours = [{line.get_color() for line in axis.lines if line.get_label() == "+x"} for axis in figure.axes]
     assert colours[0] == colours[1] and len(colours[0]) == 1
-    assert len({line.get_color() for axis in figure.axes for line in axis.lines}) == 3
+    assert len({line.get_color() for axis in figure.axes for line in lines_of(axis)}) == 3
 
 
 def test_rows_of_several_settings_say_which():
