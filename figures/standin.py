@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from figures.style import BLUE, GREEN, GREY, ORANGE, VERMILION, break_below, caption, plt, save
+from figures.style import BLUE, GREEN, GREY, ORANGE, VERMILION, break_axis, break_below, caption, plt, save
 
 WEIGHTS = Path(__file__).resolve().parents[1] / "common" / "standin" / "weights"
 
@@ -20,6 +20,8 @@ def training_curve(log: list[dict]) -> plt.Figure:
         xlabel="tokens seen (millions)", ylabel="loss (nats per token)", ylim=(None, min(7.0, log[0]["valid"] + 0.5))
     )
     break_below(axes)
+    if max(line["train"] for line in log) > axes.get_ylim()[1]:
+        break_axis(axes, 0.965)
     axes.legend()
     return figure
 
