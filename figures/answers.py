@@ -11,6 +11,7 @@ NONE = ", none"  # ends the name of the row that the others of its choice of lay
 SCALED, RIGHT, WRONG, GAP = ", logits scaled", ", right", ", wrong", ", gap"
 AVERAGE = "AVG of these"
 COLOURS = (BLUE, ORANGE, PURPLE)  # one a task
+ROOM = 0.6  # inches below an axis for its ticks and label
 MARK = {"marker": "o", "ms": 4}
 # Of perplexity: how far below the middle of its line a mark stands, and what it is.
 PLAIN_LOOK, SCALED_LOOK = (-0.12, {"color": BLACK}), (0.12, {"color": GREEN, "marker": "s"})
@@ -139,7 +140,5 @@ def _legends(figure: plt.Figure, bottom: np.ndarray, tasks: list[str]) -> None:
     perplexities = [("as it is", PLAIN_LOOK[1]), ("with the best factor\non the logits", SCALED_LOOK[1])]
     for axes, marks in zip(bottom, (perplexities, colours + endings, colours), strict=False):
         handles = [Line2D([], [], **MARK | look, linestyle="none", label=label) for label, look in marks]
-        below = -0.6 / (
-            axes.get_position().height * figure.get_figheight()
-        )  # of the axes: 0.6 inches for what is written there
+        below = -ROOM / (axes.get_position().height * figure.get_figheight())
         axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, below), fontsize=7.5, handletextpad=0.2)
