@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
+from matplotlib.lines import Line2D
 
-from figures.style import BLUE, GREY, ORANGE, PURPLE, caption, plt, whiskers
+from figures.style import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, caption, plt, whiskers
 
 NONE = ", none"  # ends the name of the row that the others of its choice of layers are held against
 SCALED, RIGHT, WRONG, GAP = ", logits scaled", ", right", ", wrong", ", gap"
 AVERAGE = "AVG of these"
 COLOURS = (BLUE, ORANGE, PURPLE)  # one a task
+ROOM = 0.6  # inches below an axis for its ticks and label
+MARK = {"marker": "o", "ms": 4}
+# Of perplexity: how far below the middle of its line a mark stands, and what it is.
+PLAIN_LOOK, SCALED_LOOK = (-0.12, {"color": BLACK}), (0.12, {"color": GREEN, "marker": "s"})
 
 Change = tuple[float, float, float]  # and the ends of its 95 % interval
 Changes = dict[str, Change]  # by column
@@ -58,8 +63,9 @@ def difference(entry: dict, none: dict, column: str) -> Change:
 def draw(entries: list[dict], profile: str) -> plt.Figure | None:
     """A row of axes for each number of layers, a line for each repair: four kinds of change against no repair.
 
-    Of perplexity (percent; open: with the best factor on the logits), of the losses of endings (nats per 1,000 characters;
-    open: wrong ones), of the gap between wrong and right ones, of the tasks' average. None where there is nothing to show.
+    Of perplexity (percent; squares: with the best factor on the logits), of the losses of endings (nats per 1,000 characters;
+    open: wrong ones), of the gap between wrong and right ones, of the tasks' average. A legend below each column that has
+    several marks; None where there is nothing to show.
     """
     found = against_none(entries)
     if not found:
@@ -73,7 +79,7 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
     figure, grid = plt.subplots(
         len(by_size),
         4,
-        figsize=(8.0, 1.7 + 0.44 * sum(heights)),
+        figsize=(8.0, 2.2 + 0.5 * sum(heights)),
         gridspec_kw={"height_ratios": heights},
         sharex="col",
         squeeze=False,
@@ -94,7 +100,7 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
     )
     for axes, label in zip(grid[-1], labels, strict=True):
         axes.set_xlabel(label)
-    _legend(figure, grid[0, 0], tasks)
+    _legends(figure, grid[-1], tasks)
     caption(figure, [entry for entry in entries if (entry["sparsity"], entry["method"]) in found])
     return figure
 
@@ -103,20 +109,22 @@ def _line(row: np.ndarray, place: int, changes: Changes, tasks: list[str]) -> No
     """One repair's marks in the four axes."""
     for column, change in changes.items():
         if column == AVERAGE:
-            _mark(row[3], place, change, GREY, GREY)
+            _mark(row[3], place, change, color=BLACK)
         elif not column.endswith((RIGHT, WRONG, GAP)):
-            scaled = column.endswith(SCALED)
-            _mark(row[0], place + (0.12 if scaled else -0.12), change, BLUE, "white" if scaled else BLUE)
+            apart, look = SCALED_LOOK if column.endswith(SCALED) else PLAIN_LOOK
+            _mark(row[0], place + apart, change, **look)
+    room = 0.84 / max(len(tasks), 1)  # of a line, for one task
     for number, (task, colour) in enumerate(zip(tasks, COLOURS, strict=False)):
-        y = place + 0.24 * (number - (len(tasks) - 1) / 2)
-        for axes, ending, face in ((row[1], RIGHT, colour), (row[1], WRONG, "white"), (row[2], GAP, colour)):
+        y = place + room * (number - (len(tasks) - 1) / 2)
+        marks = ((1, RIGHT, -room / 4, colour), (1, WRONG, room / 4, "white"), (2, GAP, 0, colour))
+        for axes, ending, apart, face in marks:  # right and wrong ones do not cover one another
             if task + ending in changes:
-                _mark(axes, y, changes[task + ending], colour, face)
+                _mark(row[axes], y + apart, changes[task + ending], color=colour, mfc=face)
 
 
-def _mark(axes: plt.Axes, y: float, change: Change, colour: str, face: str) -> None:
+def _mark(axes: plt.Axes, y: float, change: Change, **look) -> None:
     value, low, high = change
-    axes.errorbar(value, y, xerr=whiskers(value, low, high), fmt="o", ms=4, color=colour, mfc=face, capsize=2, lw=1)
+    axes.errorbar(value, y, xerr=whiskers(value, low, high), **MARK | look, ls="none", capsize=2, lw=1)
 
 
 def _short(method: str) -> str:
@@ -125,9 +133,12 @@ def _short(method: str) -> str:
     return short.replace(", from other items of HellaSwag", ",\nfrom HellaSwag's text")
 
 
-def _legend(figure: plt.Figure, axes: plt.Axes, tasks: list[str]) -> None:
-    for task, colour in zip(tasks, COLOURS, strict=False):
-        axes.plot([], [], "o", ms=4, color=colour, label=task)
-    axes.plot([], [], "o", ms=4, color=GREY, label="perplexity as it is; right endings")
-    axes.plot([], [], "o", ms=4, color=GREY, mfc="white", label="with the best factor on the logits; wrong endings")
-    figure.legend(loc="outside lower center", ncols=3, fontsize=8)
+def _legends(figure: plt.Figure, bottom: np.ndarray, tasks: list[str]) -> None:
+    """What the marks of each column are, below it."""
+    colours = [(task, {"color": colour}) for task, colour in zip(tasks, COLOURS, strict=False)]
+    endings = [("right endings", {"color": GREY}), ("wrong endings", {"color": GREY, "mfc": "white"})]
+    perplexities = [("as it is", PLAIN_LOOK[1]), ("with the best factor\non the logits", SCALED_LOOK[1])]
+    for axes, marks in zip(bottom, (perplexities, colours + endings, colours), strict=False):
+        handles = [Line2D([], [], **MARK | look, linestyle="none", label=label) for label, look in marks]
+        below = -ROOM / (axes.get_position().height * figure.get_figheight())
+        axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, below), fontsize=7.5, handletextpad=0.2)

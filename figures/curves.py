@@ -6,15 +6,18 @@ import textwrap
 from collections.abc import Callable, Iterable
 
 import matplotlib.pyplot as plt
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.transforms import ScaledTranslation
 
-from figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION
+from figures.style import BLACK, BLUE, GREEN, GREY, OLIVE, ORANGE, PURPLE, SKY, VERMILION, WINE, break_below
 
-COLOURS = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, GREY)
+COLOURS = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, GREY, SKY, WINE, BLACK, OLIVE)
 LABEL_WIDTH = 46  # characters; longer labels are wrapped, so that the legend is no wider than its panel
 STYLES = ("-", "--", "-.", ":")  # so that lines differ without colour too
 WIDEST = 2.8  # points: the first line; each later one is narrower, so that none is hidden by those drawn over it
-MARKS = ("o", "s", "^", "D")  # of validation losses, one to a style
+MARKS = ("o", "s", "^", "D", "v", "<", ">", "p", "h", "d")  # one to a colour
+BESIDE = 3.5  # points between the validation marks of two lines at one step, so that none lies on another
+ALONG = 6  # marks on a line that has no validation losses
 NAMES = {
     "kl": "KL to the teacher (nats per token)",
     "mse": "mean squared error",
@@ -24,7 +27,8 @@ NAMES = {
 
 def draw(entries: Iterable[dict], profile: str, group: Callable[[dict], str] = lambda entry: ""):
     """One panel per kind of loss (and ``group`` of entries, its title), one line per row that was trained: loss against step,
-    raw (faint) and smoothed; marks where a validation loss was taken.
+    raw (faint) and smoothed. Below it, where there are any, the validation losses, those of one step side by side; without
+    them marks tell lines apart that lie on one another.
 
     entries: as `reproductions.show.drawn` makes them. A record of a trained model has the details ``training``:
     ``losses``, and if they are means of several steps ``steps_per_point``; perhaps ``validation``, pairs of a step and a
@@ -42,25 +46,45 @@ def draw(entries: Iterable[dict], profile: str, group: Callable[[dict], str] = l
         figure = plt.figure(figsize=(4.4, 1))
         figure.text(0.5, 0.5, "no training has been recorded", ha="center", va="center", color=GREY)
         return figure
-    figure, axes = plt.subplots(1, len(panels), figsize=(0.6 + 3.8 * len(panels), 4.2), squeeze=False)
-    for axis, ((title, kind), lines) in zip(axes[0], sorted(panels.items())):
-        axis.set_title(title)
+    below = any(curve.get("validation") for lines in panels.values() for _, curve in lines)
+    size = 0.6 + 3.8 * len(panels), 6.6 if below else 4.2
+    figure, grid = plt.subplots(1 + below, len(panels), figsize=size, squeeze=False)
+    for axes, ((title, kind), lines) in zip(grid.T, sorted(panels.items())):
+        axes[0].set_title(title)
         # One label looks the same in all groups.
         known = list(dict.fromkeys(label for (_, other), own in panels.items() if other == kind for label, _ in own))
-        for label, curve in lines:
+        for place, (label, curve) in enumerate(lines):
             number = known.index(label)
-            width = WIDEST - (WIDEST - 1) * number / max(1, len(known) - 1)
-            _line(axis, label, curve, COLOURS[number % len(COLOURS)], STYLES[number % len(STYLES)], width)
-        validated = any(curve.get("validation") for _, curve in lines)
-        axis.set_xlabel("step (faint: raw; line: smoothed" + ("; marks: validation)" if validated else ")"))
-        axis.set_ylabel(NAMES.get(kind, kind))
-        axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        if kind != "ce":
-            axis.set_yscale("log")  # starts far apart
-            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axis.yaxis.set_major_formatter("{x:g}")
-            axis.yaxis.set_minor_formatter(NullFormatter())
-        axis.legend(loc="upper left", bbox_to_anchor=(-0.12, -0.2), fontsize=7.5, handlelength=3)
+            look = {
+                "color": COLOURS[number % len(COLOURS)],
+                "linestyle": STYLES[number % len(STYLES)],
+                "linewidth": WIDEST - (WIDEST - 1) * number / max(1, len(known) - 1),
+                "marker": MARKS[number % len(MARKS)],
+                "markeredgecolor": "white",
+                "markeredgewidth": 0.5,
+                "markersize": 5,
+            }
+            marked = [] if below else _marked(len(curve["losses"]), number / len(known))
+            _line(axes[0], label, curve, look | {"markevery": marked})
+            if below:
+                _validation(axes[1], curve, look, BESIDE * (place - (len(lines) - 1) / 2))
+        for axis, of in zip(axes, ("", "validation ")):
+            axis.set_ylabel(of + NAMES.get(kind, kind))
+            axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+            if kind != "ce":
+                axis.set_yscale("log")  # starts far apart
+                axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                axis.yaxis.set_major_formatter("{x:g}")
+                axis.yaxis.set_minor_formatter(NullFormatter())
+            else:
+                break_below(axis)
+        axes[0].set_xlabel("step (faint: raw; line: smoothed)")
+        if below:
+            axes[1].set(xlabel="step (marks of one step stand side by side)", xlim=axes[0].get_xlim())
+            taken = {step for _, curve in lines for step, _ in curve.get("validation", ())}
+            axes[1].xaxis.set_major_locator(FixedLocator(sorted(taken), nbins=8))
+        handles, labels = axes[0].get_legend_handles_labels()
+        axes[-1].legend(handles, labels, loc="upper left", bbox_to_anchor=(-0.12, -0.2), fontsize=7.5, handlelength=3)
     return figure
 
 
@@ -73,18 +97,28 @@ def trained(entry: dict) -> dict | None:
     return None
 
 
-def _line(axis, label: str, curve: dict, colour: str, style: str, width: float) -> None:
+def _line(axis, label: str, curve: dict, look: dict) -> None:
     diverged = curve.get("status") == "diverged"
     losses, stretch = curve["losses"], curve.get("steps_per_point", 1)
     label = textwrap.fill(label + (" (diverged)" if diverged else ""), LABEL_WIDTH)
     steps = [stretch * (point + 1) for point in range(len(losses))]
-    axis.plot(steps, losses, color=colour, alpha=0.25, linewidth=0.6)
-    axis.plot(steps, _smoothed(losses), style, color=colour, linewidth=width, label=label)
-    if curve.get("validation"):
-        mark = MARKS[STYLES.index(style)]
-        axis.plot(*zip(*curve["validation"], strict=True), mark, color=colour, markersize=5, markeredgecolor="white")
+    axis.plot(steps, losses, color=look["color"], alpha=0.25, linewidth=0.6)
+    axis.plot(steps, _smoothed(losses), **look, label=label)
     if diverged:
-        axis.plot(steps[-1:], losses[-1:], "x", color=colour, markersize=7, markeredgewidth=2)
+        axis.plot(steps[-1:], losses[-1:], "x", color=look["color"], markersize=7, markeredgewidth=2)
+
+
+def _validation(axis, curve: dict, look: dict, beside: float) -> None:
+    """The validation losses, so many points beside their steps."""
+    if curve.get("validation"):
+        shifted = axis.transData + ScaledTranslation(beside / 72, 0, axis.figure.dpi_scale_trans)
+        (line,) = axis.plot(*zip(*curve["validation"], strict=True), **look | {"linewidth": 1, "clip_on": False})
+        line.set_transform(shifted)  # only now: the axis takes its limits from what lies where the data says
+
+
+def _marked(points: int, share: float) -> list[int]:
+    """The points of a line that are marked: every ``points / ALONG`` of them from a share of that on."""
+    return sorted({int((number + share) * points / ALONG) for number in range(ALONG)})
 
 
 def _smoothed(losses: list[float]) -> list[float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from figures.style import BLUE, GREEN, ORANGE, PURPLE, VERMILION, plt
+from figures.style import BLUE, GREEN, ORANGE, PURPLE, VERMILION, break_below, plt
 
 # Figure 4 shows q, k and v of attention, up and down of the MLP: colour, and width of line, since some lie on one another.
 MATRICES = {
@@ -52,6 +52,7 @@ def figure3(entries: list[dict], profile: str) -> plt.Figure:
         )
         axes.plot(*zip(*report["validation"]), "o", color=colour, ms=4)
     axes.set(xlabel="step (dots: validation)", ylabel="loss (nats per token)")
+    break_below(axes)
     axes.legend(title="after the collapse by")
     return figure
 

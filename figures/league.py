@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
-from itertools import pairwise
-from statistics import fmean
+from itertools import cycle, pairwise
 
 import numpy as np
 
 from figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, caption, plt, round_ticks
 
 COLUMN = "PPL AVG"
-MOST = 10  # lines; "none" is one of them
 NONE = "none"
+OURS = "(ours)"
 SLICES = "slices of layers"
 FEWER_GONE = ("NBL",)  # takes fewer parameters than the layers have that the others remove
 LABEL_WIDTH = 90  # characters; longer labels are wrapped
-_LOOKS = [(c, m) for m in ("-", "--") for c in (BLUE, VERMILION, GREEN, ORANGE, PURPLE)]
+_LOOKS = [(c, m) for m in ("-", "--", "-.") for c in (BLUE, VERMILION, GREEN, ORANGE, PURPLE)]
 _MARKS = "os^Dv"
 
 
@@ -38,13 +36,13 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
     labels = {repair: _label(repair, found) for repair, found in lines.items()}
     below = 1 + sum(label.count("\n") + 1 for label in labels.values())  # lines of the legend
     figure, axes = plt.subplots(figsize=(6.9, 3.6 + 0.16 * below))
-    looks = iter(_LOOKS)
+    looks = cycle(_LOOKS)
     for number, (repair, found) in enumerate(lines.items()):
         colour, style = (GREY, ":") if repair == NONE else next(looks)
         places = [_removed(entry) + apart * (number - (len(lines) - 1) / 2) for entry in found]
         values = [entry["scores"][COLUMN] for entry in found]
         look = {"color": colour, "marker": _MARKS[number % len(_MARKS)], "ms": 4, "lw": 1.3}
-        look |= {"mfc": "white"} if style == "--" else {}
+        look |= {"mfc": "white"} if style in ("--", "-.") else {}
         axes.plot(places, values, style, label=labels[repair], **look)
         bands = [_band(entry, dense) for entry in found]
         if all(bands):
@@ -68,8 +66,8 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
 def best(entries: list[dict]) -> dict[str, list[dict]]:
     """Repair -> by layers removed its entry of lowest perplexity, whatever the choice of layers; the best at the end first.
 
-    At most MOST repairs: those measured at most numbers of layers, of these the lowest, and "none"; no single points where
-    there are lines.
+    Every repair of a paper, and "none"; of ours those measured at every number of layers, so that variants tried at some are
+    left to the tables. No single points where there are lines.
     """
     found: dict[str, dict[int, dict]] = {}
     for entry in entries:
@@ -80,8 +78,9 @@ def best(entries: list[dict]) -> dict[str, list[dict]]:
     lines = {repair: [by_count[count] for count in sorted(by_count)] for repair, by_count in found.items()}
     if any(len(points) > 1 for points in lines.values()):
         lines = {repair: points for repair, points in lines.items() if len(points) > 1}
-    ranked = sorted(lines, key=lambda repair: (repair != NONE, -len(lines[repair]), _level(lines[repair])))
-    kept = sorted(ranked[:MOST], key=lambda repair: (-_removed(lines[repair][-1]), lines[repair][-1]["scores"][COLUMN]))
+    most = max(map(len, lines.values()), default=0)
+    kept = [repair for repair, points in lines.items() if not repair.endswith(OURS) or len(points) == most]
+    kept.sort(key=lambda repair: (-_removed(lines[repair][-1]), lines[repair][-1]["scores"][COLUMN]))
     return {repair: lines[repair] for repair in kept}
 
 
@@ -100,10 +99,6 @@ def _label(repair: str, entries: list[dict]) -> str:
     chosen = "; ".join(name + ("" if whole else f" at {', '.join(at)}") for name, at in by_selection.items())
     after = "" if chosen == SLICES else "after "
     return textwrap.fill(f"{'no repair' if repair == NONE else repair}, {after}{chosen}", LABEL_WIDTH)
-
-
-def _level(entries: list[dict]) -> float:
-    return fmean(math.log(entry["scores"][COLUMN]) for entry in entries)
 
 
 def _removed(entry: dict) -> int:

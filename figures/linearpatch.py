@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from figures.style import BLUE, GREEN, GREY, ORANGE, VERMILION, above, break_axis, plt
+from figures.style import BLUE, GREEN, GREY, ORANGE, VERMILION, above, break_axis, break_below, plt
 
 WIDTH = 4.2  # of one column, in inches
 _NAMES = {"none": "cut alone", "d": "scaled by d", "A": "multiplied by A"}
@@ -164,6 +164,7 @@ def figure4(entries: list[dict], profile: str) -> plt.Figure:
         below.set(ylabel="change of perplexity (%)")
         for axes in (above, below):
             axes.set_xlabel(f"first of the {length} layers removed")
+            break_below(axes)
             axes.legend(loc="lower left", bbox_to_anchor=(-0.15, 1.0), ncols=3, columnspacing=0.8, handletextpad=0.3)
             axes.xaxis.get_major_locator().set_params(integer=True)
     return _caption(figure, [f"{entry['model']}, {entry['sparsity']} layers removed" for entry in entries])

@@ -56,8 +56,10 @@ def figure1(entries: list[dict], profile: str) -> plt.Figure:
         for place, sparsity in enumerate(settings):
             found = [e for e in entries if (e["method"], e["sparsity"]) == (method, sparsity)]
             value = average(found[0]) if found else None
-            if value is not None:
-                x = place + (index - 1.5) * 0.2
+            x = place + (index - 1.5) * 0.2
+            if value is None:
+                _absent(axes, x, found, colour)
+            else:
                 error = average_error(found[0])
                 axes.bar(x, value, 0.18, yerr=error, ecolor="black", color=colour, label=label)
                 label = None
@@ -71,6 +73,14 @@ def figure1(entries: list[dict], profile: str) -> plt.Figure:
     axes.set_axisbelow(True)
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, columnspacing=1.0, handletextpad=0.4)
     return figure
+
+
+def _absent(axes: plt.Axes, x: float, found: list[dict], colour: str) -> None:
+    """Say in a bar's place why it is not there."""
+    values = [record["values"].get("perplexity", 0.0) for entry in found for record in entry["records"].values()]
+    why = "not run" if all(map(math.isfinite, values)) else "diverged"
+    where = {"xytext": (0, 3), "textcoords": "offset points", "ha": "center", "rotation": 90}
+    axes.annotate(why, (x, 0), **where, fontsize=8, fontweight="bold", color=colour)
 
 
 def figure2(entries: list[dict], profile: str) -> plt.Figure:

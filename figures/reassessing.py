@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from figures import curves
-from figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, above, plt, short
+from figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, above, break_below, plt, short
 
 _LOOKS = [(BLUE, "o", "-"), (VERMILION, "s", "--"), (GREEN, "^", "-."), (PURPLE, "D", ":"), (ORANGE, "v", "-")]
 
@@ -83,12 +83,14 @@ def rates(entries: list[dict], profile: str) -> plt.Figure:
             axes.axhline(level, color=GREY, ls=":", lw=1.2, label="guessing")
         title = "mean" if task is None else task.partition("@")[0].removeprefix("docstring_").replace("_", " ")
         axes.set_title(title, fontsize=9, fontweight="bold" if task is None else "normal")
+        break_below(axes)
     for number, axes in enumerate(panels.flat):
         if number > len(tasks):
             axes.set_axis_off()
             panels.flat[number - shape[1]].tick_params(labelbottom=True)  # nothing is below it
     if names:
-        panels.flat[len(tasks)].legend(fontsize=7)
+        mean, *free = panels.flat[len(tasks) :]
+        (free[0] if free else mean).legend(*mean.get_legend_handles_labels(), fontsize=8 if free else 7)
     model, layers = entries[0]["model"], entries[0]["sparsity"].split("/")[1]
     trained = "LoRA" if any("LoRA" in entry["method"] for entry in entries) else "no fine-tuning"
     above(figure, f"{model}, n/{layers} layers removed, {trained}")
@@ -106,6 +108,8 @@ def similarity(entries: list[dict], profile: str) -> plt.Figure:
         axes.set_title(entry["method"].replace("[", ", ").rstrip("]"), fontsize=9)
         axes.set(xlabel="remaining layer", ylabel="remaining layer" if axes is panels[0][0] else "")
         axes.grid(False)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.get_major_locator().set_params(integer=True)
     figure.colorbar(image, ax=list(panels[0]), label="linear CKA", shrink=0.85)
     return figure
 
@@ -133,6 +137,9 @@ def seeds(entries: list[dict], profile: str) -> plt.Figure:
     count = len(records[names[0]]["details"]["seeds"])
     panels[0][0].set_ylabel(f"calibration samples ({count} seeds each)")
     panels[0][0].invert_yaxis()
+    drawn = (found for name in names for found in records[name]["details"]["sets"].values())
+    gone = sorted({len(chosen) for found in drawn for chosen in found})
+    above(figure, f"{entries[0]['model']}, {' or '.join(map(str, gone))} of {layers} layers chosen")
     return figure
 
 

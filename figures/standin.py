@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from figures.style import BLUE, GREEN, GREY, ORANGE, VERMILION, plt, save
+from figures.style import BLUE, GREEN, GREY, ORANGE, VERMILION, break_axis, break_below, caption, plt, save
 
 WEIGHTS = Path(__file__).resolve().parents[1] / "common" / "standin" / "weights"
 
@@ -19,6 +19,9 @@ def training_curve(log: list[dict]) -> plt.Figure:
     axes.set(
         xlabel="tokens seen (millions)", ylabel="loss (nats per token)", ylim=(None, min(7.0, log[0]["valid"] + 0.5))
     )
+    break_below(axes)
+    if max(line["train"] for line in log) > axes.get_ylim()[1]:
+        break_axis(axes, 0.965)
     axes.legend()
     return figure
 
@@ -31,6 +34,7 @@ def pruning_curve(rows: list[dict], dense: float) -> plt.Figure:
     for key, label, colour, mark in series:
         axes.plot(removed, [dense, *(row[key] for row in rows)], mark, color=colour, ms=4, label=label)
     axes.set(xlabel="layers removed (one window)", ylabel="held-out perplexity")
+    break_below(axes)
     axes.legend(title="window chosen by")
     return figure
 
@@ -46,6 +50,7 @@ def alpha_sweeps(sweeps: list[dict]) -> plt.Figure:
         best = min(points, key=lambda p: p["perplexity"])
         axes.plot(best["alpha"], best["perplexity"], "o", color=colour, ms=5)
     axes.set(xlabel="factor at the cut (dotted: ratio of magnitudes)", ylabel="held-out perplexity")
+    break_below(axes)
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, title="window removed")  # above: no corner is free
     return figure
 
@@ -69,10 +74,18 @@ def main() -> None:
     """Draw the four pictures."""
     facts = json.loads((WEIGHTS / "facts.json").read_text())
     log = [json.loads(line) for line in (WEIGHTS / "training-log.jsonl").read_text().splitlines()]
-    save(training_curve(log), "standin-training")
-    save(pruning_curve(facts["pruning_curve"], facts["dense_perplexity"]), "standin-pruning-curve")
-    save(alpha_sweeps(facts["alpha_sweeps"]), "standin-alpha-sweeps")
-    save(magnitudes(facts["magnitudes"]), "standin-magnitudes")
+    pruned, sweeps = facts["pruning_curve"], facts["alpha_sweeps"]
+    layers = len(facts["magnitudes"]) - 1  # between the boundaries
+    # Name -> picture, layers removed in it.
+    pictures = {
+        "standin-training": (training_curve(log), [0]),
+        "standin-pruning-curve": (pruning_curve(pruned, facts["dense_perplexity"]), [row["removed"] for row in pruned]),
+        "standin-alpha-sweeps": (alpha_sweeps(sweeps), [stop - start for start, stop in (s["window"] for s in sweeps)]),
+        "standin-magnitudes": (magnitudes(facts["magnitudes"]), [0]),
+    }
+    for name, (figure, counts) in pictures.items():
+        caption(figure, [{"model": "stand-in", "sparsity": f"{count}/{layers}"} for count in counts])
+        save(figure, name)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ import matplotlib.pyplot as plt  # noqa: E402
 RENDERED = Path(__file__).parent / "rendered"
 # Okabe and Ito's palette, safe for the common forms of colour blindness.
 BLUE, ORANGE, GREEN, VERMILION, PURPLE, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#666666"
+# For pictures of more lines; of Okabe and Ito's, and of Paul Tol's muted ones.
+SKY, BLACK, WINE, OLIVE = "#56B4E9", "#000000", "#882255", "#999933"
 
 plt.rcParams.update(
     {
@@ -62,13 +64,28 @@ def round_ticks(axes: plt.Axes) -> None:
     axes.yaxis.set_minor_locator(plt.NullLocator())
 
 
+BREAK = "_break"  # the label of its lines, which no legend has
+
+
 def break_axis(axes: plt.Axes, height: float) -> None:
     """A break across the vertical axis at a share of its height: the scale leaves something out there."""
-    shared = {"transform": axes.transAxes, "clip_on": False, "solid_capstyle": "butt", "zorder": 5}
+    shared = {"transform": axes.transAxes, "clip_on": False, "solid_capstyle": "butt", "zorder": 5, "label": BREAK}
     axes.plot([0, 0], [height - 0.012, height + 0.012], color="white", lw=3, **shared)
     for shift in (-0.012, 0.012):
         ends = [height + shift - 0.012, height + shift + 0.012]
         axes.plot([-0.018, 0.018], ends, color="black", lw=0.8, **shared)
+
+
+def break_below(axes: plt.Axes) -> None:
+    """Room and a break below all that is drawn; none where the axis reaches zero, or does with that room."""
+    low, high = axes.get_ylim()
+    foot = low - 0.07 * (high - low)
+    if low <= 0:
+        return
+    axes.set_yticks([tick for tick in axes.get_yticks() if low <= tick <= high])  # none at the break
+    axes.set_ylim(max(foot, 0.0), high)
+    if foot > 0:
+        break_axis(axes, 0.035)
 
 
 def caption(figure: plt.Figure, entries: list[dict]) -> None:

@@ -1,14 +1,20 @@
 """The loss curves: which lines are drawn, and where they lie."""
 
+from itertools import pairwise
+
 import matplotlib.pyplot as plt
 import pytest
 
-from figures import curves
+from figures import curves, style
 
 
 def entry(method, losses, **training):
     details = {"training": {"losses": losses, **training}} if losses is not None else {}
     return {"model": "m", "sparsity": "5/16", "method": method, "records": {"removed": {"details": details}}}
+
+
+def lines_of(axis):
+    return [line for line in axis.lines if line.get_label() != style.BREAK]
 
 
 @pytest.fixture(autouse=True)
@@ -36,13 +42,36 @@ def test_one_panel_per_loss_and_one_line_per_trained_row():
     assert (list(cross.get_xdata()), list(cross.get_ydata())) == ([2], [8.0])
 
 
-def test_validation_losses_are_marked_where_they_were_taken():
+def test_validation_losses_stand_below_where_they_were_taken():
     rows = [entry("A", [3.0, 2.0, 1.0, 1.0], validation=[[2, 2.5], [4, 1.5]]), entry("B", [3.0, 2.0])]
-    (axis,) = curves.draw(rows, "standin").axes
-    (marks,) = [line for line in axis.lines if line.get_linestyle() == "None"]
+    above, below = curves.draw(rows, "standin").axes
+    (marks,) = lines_of(below)
     assert (list(marks.get_xdata()), list(marks.get_ydata())) == ([2, 4], [2.5, 1.5])
-    assert "validation" in axis.get_xlabel()
-    assert "validation" not in curves.draw(rows[1:], "standin").axes[0].get_xlabel()
+    assert list(below.get_xticks()) == [2, 4] and below.get_xlim() == above.get_xlim()
+    assert "validation" in below.get_ylabel() and "validation" not in above.get_ylabel()
+    shown = {handle.get_label(): handle for handle in below.get_legend().legend_handles}
+    assert shown.keys() == {"A", "B"} and shown["A"].get_marker() == marks.get_marker()
+    assert len(curves.draw(rows[1:], "standin").axes) == 1
+
+
+def test_equal_validation_losses_do_not_hide_one_another():
+    arms = [entry(f"{i}", [3.0, 2.0], validation=[[1, 2.5], [2, 1.5]]) | {"of": of} for of in "ab" for i in range(10)]
+    figure = curves.draw(arms, "standin", group=lambda row: row["of"])
+    figure.canvas.draw()
+    for below in figure.axes[2:]:
+        places = [line.get_transform().transform(line.get_xydata()) for line in lines_of(below)]
+        apart = 72 / figure.dpi * min(later[0, 0] - earlier[0, 0] for earlier, later in pairwise(places))
+        assert apart == pytest.approx(curves.BESIDE)
+        looks = [(line.get_color(), line.get_marker()) for line in lines_of(below)]
+        assert [len(set(found)) for found in zip(*looks)] == [10, 10]
+    first, second = ([line.get_color() for line in lines_of(axis)] for axis in figure.axes[2:])
+    assert first == second
+
+
+def test_lines_on_one_another_are_marked_at_different_points():
+    (axis,) = curves.draw([entry(name, [float(60 - i) for i in range(60)]) for name in "AB"], "standin").axes
+    first, second = (line for line in axis.lines if line.get_label()[0] != "_")
+    assert not {*first.get_markevery()} & {*second.get_markevery()} and first.get_marker() != second.get_marker()
 
 
 def test_groups_have_panels_of_their_own():
@@ -55,7 +84,7 @@ def test_groups_have_panels_of_their_own():
     assert shown == {"A": ["+x", "+y"], "B": ["+z", "+x"]}
     colours = [{line.get_color() for line in axis.lines if line.get_label() == "+x"} for axis in figure.axes]
     assert colours[0] == colours[1] and len(colours[0]) == 1
-    assert len({line.get_color() for axis in figure.axes for line in axis.lines}) == 3
+    assert len({line.get_color() for axis in figure.axes for line in lines_of(axis)}) == 3
 
 
 def test_rows_of_several_settings_say_which():

@@ -89,7 +89,7 @@ def test_bands_leave_out_what_all_rows_share(drawn, store):
     assert min(at_two) < value < max(at_two)
 
 
-def test_there_are_few_lines_with_none_among_them_and_nothing_measured_is_no_picture():
+def test_every_papers_repair_has_a_line_and_ours_where_measured_throughout_and_nothing_measured_is_no_picture():
     def entry(method, value):
         return {"method": method, "sparsity": "2/16", "dense": method == "Dense", "scores": {league.COLUMN: value}}
 
@@ -97,5 +97,10 @@ def test_there_are_few_lines_with_none_among_them_and_nothing_measured_is_no_pic
     lines = [entry("[L], none", 9.0), entry("[L], none", 12.0) | {"sparsity": "4/16"}, entry("[L], once", 7.0)]
     smaller = [entry("twice, NBL", 8.0), entry("twice, NBL", 8.0) | {"sparsity": "4/16"}]
     assert list(league.best([*lines, *smaller])) == ["none"]
-    many = league.best([entry("[L], none", 90.0), *(entry(f"[L], repair {i}", 10.0 + i) for i in range(20))])
-    assert len(many) == league.MOST and "none" in many and "repair 8" in many and "repair 9" not in many
+    ours = [entry("[L], ours (ours)", 8.0), entry("[L], ours (ours)", 9.0) | {"sparsity": "4/16"}]
+    half = [entry("[L], half (ours)", 8.0), entry("[L], half (ours)", 9.0) | {"sparsity": "3/16"}]
+    third = [one | {"sparsity": "3/16"} for one in (*lines[:1], *ours[:1])]
+    papers = [entry(f"[L], paper {i}", 10.0 + i) | {"sparsity": f"{n}/16"} for i in range(20) for n in (2, 4)]
+    kept = league.best([*lines, *ours, *third, *half, *papers])
+    assert kept.keys() == {"none", "ours (ours)", *(f"paper {i}" for i in range(20))}
+    assert league.draw([{"model": "m"} | one | {"replicates": lambda _: None} for one in papers], "standin") is not None

@@ -35,7 +35,12 @@ def test_figure_1_has_a_bar_per_method_and_setting():
     assert axes.lines[0].get_ydata()[0] == 5.0
     for absent in (None, float("inf"), float("nan")):
         entries[1] = entry(methods[0], "4/16", 10.0, absent)
-        assert len(prunecomp.figure1(entries, "standin").axes[0].patches) == 7
+        axes = prunecomp.figure1(entries, "standin").axes[0]
+        assert len(axes.patches) == 7
+        (mark,) = [text for text in axes.texts if text.get_text() in ("not run", "diverged")]
+        assert mark.get_text() == ("not run" if absent is None else "diverged") and mark.xy[0] < 0 == mark.xy[1]
+    entries.pop(1)
+    assert "not run" in [text.get_text() for text in prunecomp.figure1(entries, "standin").axes[0].texts]
 
 
 def test_figure_1_has_error_bars_of_independent_texts():

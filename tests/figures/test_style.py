@@ -34,3 +34,18 @@ def test_the_same_drawing_gives_the_same_files(tmp_path):
         axes.plot([1, 2, 3])
         written.append({path.name: path.read_bytes() for path in style.save(figure, "one", folder)})
     assert written[0] == written[1] and list(written[0]) == ["one.svg", "one.png", "one.pdf"]
+
+
+@pytest.mark.parametrize("values, broken", [([50, 60], True), ([0.5, 60], False), ([-1, 60], False)])
+def test_a_cut_axis_has_a_break_below_what_is_drawn(values, broken):
+    figure, axes = plt.subplots()
+    axes.plot(values)
+    low, high = axes.get_ylim()
+    style.break_below(axes)
+    marks = [line for line in axes.lines if line.get_label() == style.BREAK]
+    assert bool(marks) == broken == (axes.get_ylim()[0] > 0) and axes.get_ylim()[1] == high
+    if broken:
+        top = max(max(mark.get_ydata()) for mark in marks)  # a share of the axis
+        begins = (low - axes.get_ylim()[0]) / (high - axes.get_ylim()[0])
+        assert top < begins and min(axes.get_yticks()) >= low
+    plt.close(figure)

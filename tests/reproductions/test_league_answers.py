@@ -122,4 +122,15 @@ def test_the_picture_shows_paired_differences(store):
     assert changes["7/30", refit["method"]]["WIKI-2"] == pytest.approx((100 * math.expm1(-0.3),) * 3, abs=1e-3)
     figure = picture.draw(entries, "paper")
     assert len(figure.axes) == 8 and figure.get_suptitle() == f"{SMOLLM.label}, 7/30 and 9/30 layers removed"
+    legends = [axes.get_legend() and [text.get_text() for text in axes.get_legend().texts] for axes in figure.axes[4:]]
+    tasks = ["HeSw", "ARC-e", "PIQA"]
+    assert "as it is" in legends[0] and legends[1:] == [[*tasks, "right endings", "wrong endings"], tasks, None]
+    for axes in figure.axes:
+        places = [(container[0].get_ydata()[0]) for container in axes.containers]
+        assert len(set(places)) == len(places)  # no mark can cover another
+        assert (
+            not axes.containers
+            or figure.axes.index(axes) % 4 == 1
+            or "white" not in {c[0].get_mfc() for c in axes.containers}
+        )
     assert picture.draw([none], "paper") is None
