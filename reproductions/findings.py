@@ -33,6 +33,14 @@ class Finding:
     words: tuple[str, ...]
     printed: tuple[str, ...] = ()
 
+    def claims(self, content: dict) -> list[dict]:
+        """Those of a table's JSON form."""
+        return [claim for claim in content["claims"] if any(words in claim["text"] for words in self.words)]
+
+    def in_print(self, built: Mapping[str, dict]) -> list[dict]:
+        """Those that count by the printed numbers, from the JSON forms of all targets."""
+        return [claim for target in (self.target, *self.printed) for claim in self.claims(built[target])]
+
 
 ABSTRACTS = {
     "linearpatch": (
@@ -186,7 +194,7 @@ def chance(name: str, built: Mapping[str, dict], found: Sequence[Finding]) -> st
     claims = {
         (one.target, claim["text"]): claim["judged"].get(name, {"comparisons": []})
         for one in found
-        for claim in _claims(one, built[one.target])
+        for claim in one.claims(built[one.target])
     }
     known = [one["verdict"] for verdict in claims.values() for one in verdict["comparisons"] if one["interval"]]
     if not known:
@@ -217,14 +225,10 @@ def _built(store: Store, target: str) -> dict:
     return show.build(table, store, show.published(table, store))
 
 
-def _claims(finding: Finding, content: dict) -> list[dict]:
-    return [claim for claim in content["claims"] if any(words in claim["text"] for words in finding.words)]
-
-
 def row(finding: Finding, built: Mapping[str, dict]) -> list[str]:
     """One line: sentence, the printed side, every subject, the target."""
-    printed = [claim for target in (finding.target, *finding.printed) for claim in _claims(finding, built[target])]
-    return _judged(finding.sentence, _claims(finding, built[finding.target]), finding.target, printed=printed)
+    claims = finding.claims(built[finding.target])
+    return _judged(finding.sentence, claims, finding.target, printed=finding.in_print(built))
 
 
 def tally(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -6,6 +6,7 @@ The source is ``papers/PAPER/PAPER.nb.py``; the notebook beside it is made from 
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import jupytext
@@ -18,6 +19,7 @@ from common.results import ROOT
 from reproductions.registry import PAPERS
 
 TIMEOUT = 600  # seconds a cell
+DOWNLOADS = "downloads"  # tags a cell that needs a model's weights from the package index
 
 
 def source(paper: str) -> Path:
@@ -25,20 +27,24 @@ def source(paper: str) -> Path:
     return ROOT / "papers" / paper / f"{paper}.nb.py"
 
 
-def executed(path: Path) -> NotebookNode:
+def executed(path: Path, without: Collection[str] = ()) -> NotebookNode:
     """A source's notebook with the outputs of its cells, run in the repository's folder; made again it differs by these only.
+
+    without: tags of cells to leave out; `DOWNLOADS` for a machine that cannot reach the package index.
 
     Raises:
         nbclient.exceptions.CellExecutionError: a cell fails.
     """
+    notebook = jupytext.read(path)
+    notebook.cells = [cell for cell in notebook.cells if not {*without} & {*cell.metadata.get("tags", ())}]
     client = NotebookClient(
-        jupytext.read(path),
+        notebook,
         timeout=TIMEOUT,
         kernel_name="python3",
         resources={"metadata": {"path": str(ROOT)}},
         coalesce_streams=True,  # else their parts are cut as the kernel happens to send them
     )
-    notebook = client.execute()
+    client.execute()
     for number, cell in enumerate(notebook.cells):
         cell.metadata.pop("execution", None)  # when each cell ran
         cell.id = f"cell-{number}"  # drawn when the source is read

@@ -262,7 +262,7 @@ print(tokenizer.decode(collapsed.generate(**prompt, max_new_tokens=24, do_sample
 # of six held-out windows of docstrings, similarity Algorithm 1's, on the ten sentences. One group and so few windows are no
 # evidence: the published records, in the next section and the last, judge the claims.
 
-# %%
+# %% tags=["downloads"]
 llm, words = models.load("smollm2-135m-instruct", dtype="bfloat16")
 for name, net, reader, layer in (("stand-in", model, tokenizer, 8), ("SmolLM2", llm, words, 15)):
     read = corpora.joined_ids(reader, "standard-library")[: 6 * 256]

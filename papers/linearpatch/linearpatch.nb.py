@@ -311,14 +311,14 @@ Image(RENDERED / "figure4-linearpatch.png", width=480)
 # each of two domains. So few windows of docstrings are no evidence, least of all where the domains disagree: the published
 # records, in the next section and the last, judge the claims.
 
-# %%
+# %% tags=["downloads"]
 llm, words = models.load("smollm2-135m-instruct", dtype="bfloat16")
 crops = calibration.sample_crops(corpora.joined_ids(words, "standin-calibration"), length=256, count=8, seed=2)
 seen = collect(Decoder(llm), crops, span=7)
 gone = linearpatch.select(seen, 7, "L")
 print("SmolLM2's [L]", gone)
 
-# %%
+# %% tags=["downloads"]
 for name, net, reader, found, removed in (
     ("stand-in", dense, tokenizer, statistics, window),
     ("SmolLM2", llm, words, seen, gone),

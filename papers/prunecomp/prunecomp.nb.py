@@ -194,11 +194,11 @@ Image(buffer.getvalue())
 # CosSim(BI), the stand-in 3 of its 16. All are chosen at once, so that the factors are all that differs. Eight crops and six
 # held-out windows of docstrings are no evidence: the published records, in the next section and the last, judge the claims.
 
-# %%
+# %% tags=["downloads"]
 llm, words = models.load("smollm2-135m-instruct", dtype="bfloat16")
 its_windows = sample_crops(joined_ids(words, crops.corpus), **crops.drawing())
 
-# %%
+# %% tags=["downloads"]
 for name, net, reader, read, count in (
     ("stand-in", model, tokenizer, windows, 3),
     ("SmolLM2", llm, words, its_windows, 5),

@@ -190,12 +190,12 @@ _ = drawings.seeds([{"model": row.label, "sparsity": row.sparsity, "records": re
 # three of the metrics, the stand-in 4 of its 16; nothing is trained. Six held-out windows of docstrings are no evidence, and
 # the paper trains what is left: the published records, in the next section and the last, judge the claims.
 
-# %%
+# %% tags=["downloads"]
 llm, words = models.load("smollm2-135m-instruct", dtype="bfloat16")
 its_lines = reassessing.sample_line_crops(words, corpora.texts("standin-calibration"))
 its_text = corpora.joined_ids(words, "learning")[: 6 * 256]
 
-# %%
+# %% tags=["downloads"]
 for name, net, count, ids, text in (("stand-in", dense, 4, lines, held_out), ("SmolLM2", llm, 8, its_lines, its_text)):
     print(f"{name:8}  dense: perplexity {perplexity(net, text, 256):.4g}")
     for metric in ("reverse-order", "magnitude-l1", "bi"):

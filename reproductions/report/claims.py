@@ -61,14 +61,14 @@ def of(target: str, built: dict) -> list[Claim]:
     return [replace(one, measured=tuple(v for v in one.measured if v.subject in kept)) for one in found]
 
 
-def abstract(finding: Finding, built: dict, subjects: Sequence[str]) -> Claim:
+def abstract(finding: Finding, built: Mapping[str, dict], subjects: Sequence[str]) -> Claim:
     """A sentence of an abstract: the claims of its table that say the same, the worst of them before the others.
 
-    subjects: names of those to be shown.
+    built: the JSON forms of its tables, by target. subjects: names of those to be shown.
     """
-    found = [claim for claim in built["claims"] if any(words in claim["text"] for words in finding.words)]
+    found = finding.claims(built[finding.target])
     measured = [_judged(name, [one["judged"][name] for one in found if name in one["judged"]]) for name in subjects]
-    return Claim(finding.sentence, finding.target, _printed(found), tuple(measured))
+    return Claim(finding.sentence, finding.target, _printed(finding.in_print(built)), tuple(measured))
 
 
 def _labels(built: dict) -> dict[str, str]:

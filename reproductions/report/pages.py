@@ -123,7 +123,8 @@ class Site:
 
     def _sentence(self, finding: findings.Finding) -> claims.Claim:
         """A sentence of an abstract with its verdicts, each under the subject's heading."""
-        found = claims.abstract(finding, self.evidence.tables[finding.target][2], findings.SHOWN)
+        built = {target: self.evidence.tables[target][2] for target in (finding.target, *finding.printed)}
+        found = claims.abstract(finding, built, findings.SHOWN)
         return claims.headed(found, findings.HEADS)
 
     def _headline(self, target: str, column: str) -> tuple[str, str]:

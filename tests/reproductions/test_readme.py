@@ -62,7 +62,8 @@ def test_every_sentence_of_the_screen_has_its_claims():
             table = registry.get(one.target)
             assert table.paper == paper
             for words in one.words:
-                assert any(words in claim.text for claim in table.claims), (one.target, words)
+                for target in (one.target, *one.printed):
+                    assert any(words in claim.text for claim in registry.get(target).claims), (target, words)
     for one in findings.OURS:  # about no paper's sentence: exactly one claim, of ours
         texts = [claim.text for claim in registry.get(one.target).claims if any(w in claim.text for w in one.words)]
         assert len(texts) == 1 and "ours" in texts[0], (one.target, texts)
@@ -97,7 +98,7 @@ def test_a_line_of_the_screen_counts_comparisons_and_shows_the_worst():
     ]
     for claim in claims:
         claim["judged"]["smollm2-135m-instruct"] = empty
-    line = findings.row(findings.Finding("A beats all", "t", ("above",)), {"claims": claims})
+    line = findings.row(findings.Finding("A beats all", "t", ("above",)), {"t": {"claims": claims}})
     assert line == ["A beats all", "fails (7 of 8)", "·", "fails (3 of 4): −5.0 points [−6.0, −4.0]", "`t`"]
 
 
@@ -131,7 +132,7 @@ def test_the_screen_is_of_the_published_records():
     store = Store(PUBLISHED, None)
     table = registry.get("table4-laco")
     content = show.build(table, store, show.published(table, store))
-    line = findings.row(findings.Finding("s", "table4-laco", ("average falls",)), content)
+    line = findings.row(findings.Finding("s", "table4-laco", ("average falls",)), {"table4-laco": content})
     (claim,) = (claim for claim in content["claims"] if "average falls" in claim["text"])
     holding, compared = claim["reported_counts"]
     assert line[1] == f"{'holds' if claim['reported'] else 'fails'} ({holding} of {compared})"
