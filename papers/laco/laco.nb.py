@@ -276,7 +276,7 @@ for name, net, reader, layer in (("stand-in", model, tokenizer, 8), ("SmolLM2", 
         print(f"{name:8}  {merge:5}  perplexity {perplexity(merged, read, 256):10.4g}, similarity {alike:.2f}")
 
 # %% [markdown]
-# ## The same on a real LLM
+# ## The records of that LLM
 #
 # SmolLM2-135M-Instruct, from published records: the averages of Table 2, and what merged layers put out (Figure 5). Its
 # scores are those of HellaSwag and PIQA, of which guessing gets 25 and 50 %, so a model that answers by chance keeps most

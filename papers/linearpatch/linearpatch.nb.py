@@ -333,7 +333,7 @@ for name, net, reader, found, removed in (
         print(f"{name:8} {domain:9}", "dense {:.2f}, cut alone {:.2f}, +d {:.2f}, +A {:.2f}".format(*scores))
 
 # %% [markdown]
-# ## The same on a real LLM
+# ## The records of that LLM
 #
 # SmolLM2-135M-Instruct has what the stand-in lacks: massive activations, but not at every cut. Where 7 of 30 layers go they
 # cross it. Where 8 go layer 11, which writes them, goes too: Figures 1c and 1d, taken there, find none, and the rotation

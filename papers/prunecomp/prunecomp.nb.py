@@ -212,7 +212,7 @@ for name, net, reader, read, count in (
         print(f"  without {report['removed']}, factors {factors or 'none'}: {found:.2f}")
 
 # %% [markdown]
-# ## The same on a real LLM
+# ## The records of that LLM
 #
 # SmolLM2-135M-Instruct, from published records: the loop and the factors, apart and together (Table 4). Here it is the
 # factors that help; choosing anew after each removal costs, with factors and without.

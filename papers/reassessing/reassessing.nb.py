@@ -205,7 +205,7 @@ for name, net, count, ids, text in (("stand-in", dense, 4, lines, held_out), ("S
         print(f"{name:8}  {metric:13} removes {removed}: perplexity {perplexity(pruned, text, 256):.4g}")
 
 # %% [markdown]
-# ## The same on a real LLM
+# ## The records of that LLM
 #
 # SmolLM2-135M-Instruct, from published records: what to train (Table 2), and the losses of the trainings. Guessing gets a
 # third of these tasks on average, and after reverse order no training gets much more, so accuracy hardly tells them apart;
