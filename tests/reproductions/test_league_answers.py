@@ -71,7 +71,8 @@ def test_scaled_perplexity_is_of_the_factor_that_the_other_half_likes(tiny_llama
 
 @pytest.fixture
 def store(tmp_path):
-    """Made-up losses: the refit's endings are all .1 likelier than without a repair, and its text by .3 nats."""
+    """Made-up losses: the refit's endings are all .1 likelier than without a repair, wrong ones by a hundredth of that more,
+    and its text by .3 nats."""
     store, noise = Store(tmp_path, None), np.random.default_rng(0)
     outcomes = {
         "perplexity": {"nll": noise.normal(4, 1, 48)},
@@ -81,7 +82,7 @@ def store(tmp_path):
     for row in registry.get(TARGET).rows(SMOLLM):
         if row.method not in (rows.name("[L]", rows.NONE), rows.name("[L]", rows.REFIT_LONG)):
             continue
-        lower = {"nll": 0.3, "right": 0.1, "wrong": 0.1} if row.method.endswith("(ours)") else {}
+        lower = {"nll": 0.3, "right": 0.1, "wrong": 0.101} if row.method.endswith("(ours)") else {}
         for benchmark in {c.benchmark for c in registry.get(TARGET).columns_for(SMOLLM) if c.benchmark}:
             kept = {
                 key: each - lower.get(key, 0) for key, each in outcomes.get(benchmark.partition("@")[0], {}).items()
@@ -105,7 +106,7 @@ def test_endings_that_all_become_likelier_do_not_widen_the_gap(store):
     judged = {claim["text"]: claim["judged"][SMOLLM.name]["verdict"] for claim in claims}
     assert judged["ours: repairs lower perplexity"] == judged["ours: they make right endings likelier"] == "holds"
     assert judged["ours: they do with the scale of the logits set aside"] == "holds"
-    assert judged["ours: they widen the gap between right and wrong endings"] in ("fails", "within noise")
+    assert judged["ours: they widen the gap between right and wrong endings"] == "fails"
 
 
 def test_the_picture_shows_paired_differences(store):
