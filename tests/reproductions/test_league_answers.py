@@ -117,7 +117,7 @@ def test_the_picture_shows_paired_differences(store):
     assert none["method"] == rows.name("[L]", rows.NONE) and picture.alone(none, entries) is None
     changes = picture.against_none(entries)
     assert set(changes) == {("7/30", refit["method"]), ("9/30", refit["method"])}
-    expected = {"HeSw, right": -100, "HeSw, wrong": -100, "HeSw, gap": 0}
+    expected = {"HeSw, right": -100, "HeSw, wrong": -101, "HeSw, gap": -1}
     for column, change in expected.items():
         assert changes["7/30", refit["method"]][column] == pytest.approx((change,) * 3, abs=0.01)
     assert changes["7/30", refit["method"]]["WIKI-2"] == pytest.approx((100 * math.expm1(-0.3),) * 3, abs=1e-3)
