@@ -20,7 +20,8 @@ MEASURED = $(SHOWN) $(call option,--device,$(DEVICE)) $(if $(call on,$(FORCE)),-
 PAPERS := linearpatch prunecomp laco reassessing
 OWN := help setup setup-quantization setup-browser test test-slow test-all test-slurm test-report lint benchmarks gpu readme \
 	index report serve audit clean $(PAPERS)
-.PHONY: $(OWN)
+FOLDERS := common docs figures papers reproductions tests
+.PHONY: $(OWN) $(FOLDERS)
 
 help: $(STAMP)  ## this list
 	@echo "Tables and figures (TARGET runs and shows; TARGET-render only shows; TARGET-fetch downloads what it needs):"
@@ -139,6 +140,6 @@ league-fetch league-seeds-fetch league-answers-fetch league-texts-fetch league-g
 	@$(FETCH)
 
 # Whatever else is asked for is no target: the nearest are named.
-.DEFAULT:
+$(FOLDERS) .DEFAULT:
 	@test -x $(RUN) || { printf 'error: make has no target %s; make help lists all\n' $(call quoted,$@) >&2; exit 2; }
 	@$(RUN) -m reproductions show $(call quoted,$@) --also '$(OWN)'

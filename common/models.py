@@ -55,12 +55,13 @@ def resolve(
 ) -> Path:
     """The directory that holds the checkpoint: the stand-in's, a local one, or what the hub (mirror, cache) gives.
 
-    A registered name wins over a directory of the same name; write `./name` for the directory. Fetches if it has to.
+    A registered name wins over a directory of the same name; write `./name` for the directory. Of two directories that were
+    described under one name neither is given. Fetches if it has to.
     convert_weights: where a model has pickled weights only, convert them to safetensors (`common.pickled`).
     """
     name = str(name_or_path)
     if name in _DIRECTORIES:
-        return _DIRECTORIES[name]
+        return _directory(name)
     known = name in REGISTRY or any(name == spec.hub_id for spec in REGISTRY.values())
     if not known:
         path = Path(name).expanduser()
@@ -100,8 +101,16 @@ class Description:
     parameters: int
 
 
-# Directories that were described, by the name that stands for them in recipes: a path says nothing on another machine.
-_DIRECTORIES: dict[str, Path] = {}
+# Directories that were described, by the name that stands for them in recipes (a path says nothing on another machine) and
+# the digest of their weights.
+_DIRECTORIES: dict[str, dict[str, Path]] = {}
+
+
+def _directory(name: str) -> Path:
+    one, *others = _DIRECTORIES[name].values()
+    if others:
+        raise UserError(f"{one} and {others[0]} would both be {name} in records; rename one, or measure one at a time")
+    return one
 
 
 def describe(name: str) -> Description:
@@ -123,7 +132,10 @@ def describe(name: str) -> Description:
     config = checkpoint.read_config(path / "config.json")
     digest = checkpoint.digest(path)
     alias = f"local/{path.resolve().name}"
-    _DIRECTORIES[alias] = path.resolve()
+    known = _DIRECTORIES.setdefault(alias, {})
+    for earlier in [earlier for earlier, where in known.items() if where == path.resolve()]:
+        del known[earlier]  # it was saved again
+    known[digest] = path.resolve()
     return Description(alias, path.resolve().name, config.num_hidden_layers, digest, _parameters(config))
 
 
@@ -136,7 +148,7 @@ def parameters(name: str) -> int:
     """How many parameters a model has, from its registered facts or its config."""
     spec = find(name)
     if spec is None:
-        return describe(str(_DIRECTORIES.get(name, name))).parameters
+        return describe(str(_directory(name) if name in _DIRECTORIES else name)).parameters
     return spec.facts.get("params") or _parameters(model_config(spec))
 
 

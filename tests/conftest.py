@@ -90,8 +90,9 @@ def _tiny_tokenizer() -> PreTrainedTokenizerFast:
 
 @pytest.fixture(autouse=True)
 def _own_work_folder(tmp_path, monkeypatch):
-    """No test finds another's searches, checkpoints and texts."""
+    """No test finds another's searches, checkpoints, directories of models and texts."""
     monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path / "long-work"))
+    monkeypatch.setattr("common.models._DIRECTORIES", {})
     yield
     if "LAYERLAB_HUB" in os.environ:  # nor another's texts: two mirrors may name theirs alike
         corpora._texts.cache_clear()

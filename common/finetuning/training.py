@@ -17,10 +17,11 @@ import torch
 from torch import nn
 from transformers.trainer_callback import PrinterCallback
 
+from common.decoder import Decoder
 from common.finetuning import state
 from common.finetuning.learner import Learner, Rows, checked, collate
 from common.finetuning.memory import sized
-from common.finetuning.methods import Attached, attach
+from common.finetuning.methods import Attached, attach, check_layers
 from common.finetuning.prefix import FrozenPrefix
 from common.finetuning.settings import Settings
 from common.finetuning.trainer import Diverged, ParameterTrainer, Watch, arguments
@@ -60,6 +61,8 @@ def finetune(
     train = checked(train, "training", vocabulary)
     valid = checked(valid, "validation", vocabulary) if len(valid) else ()
     total = sum(p.numel() for p in model.parameters())
+    if settings.method == "partial":
+        check_layers(Decoder(model).num_layers, settings.last, settings.first)  # before anything is written
     plan = state.fingerprint(model, train, valid, settings)
     state.claim(folder, plan)
     attached = attach(model, settings)

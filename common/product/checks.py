@@ -42,7 +42,7 @@ def checked(method: shared.Method, options: argparse.Namespace) -> Job:
     _check_registered(options)
     source = located(options.model)
     config = _config(source)
-    out = Path("plan") if options.out is None else options.out
+    out = Path("plan" if options.out is None else options.out).resolve()
     tokenizer = checkpoint.load_tokenizer(source)
     job = Job(method, options, source, config, tokenizer, out.parent / f".{out.name}.work")
     if job.given is not None:
@@ -139,7 +139,9 @@ def _check_room(job: Job) -> None:
     _check_memory(job, size)
     if job.options.plan:
         return
-    out, folder = job.options.out, job.options.out.absolute()
+    out, folder = job.options.out, job.options.out.resolve()
+    if folder.is_dir() and not job.options.sweep:
+        folder = folder.parent  # a new directory takes its place
     while not folder.exists():
         folder = folder.parent
     if not folder.is_dir():

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
+import shutil
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -31,7 +33,8 @@ class Job:
     source: the model's directory. config, tokenizer: read from there before any weights. work: a folder for checkpoints of
     long work, kept until the result is saved. model: None until `load`. notes: lines for card and terminal. kept: what the
     runs of a sweep share, and what was read before the weights. cut: what was measured of the model without the layers that
-    go, before any repair. apart: so many of the last calibration windows share no token with the others.
+    go, before any repair. folders: those that `folder` gave. apart: so many of the last calibration windows share no token
+    with the others.
     """
 
     method: Method
@@ -45,6 +48,7 @@ class Job:
     kept: dict = field(default_factory=dict)
     cut: dict = field(default_factory=dict)
     removed: list[int] = field(default_factory=list)
+    folders: list[Path] = field(default_factory=list)
     apart: int = 0
 
     def load(self) -> None:
@@ -146,7 +150,7 @@ class Job:
 
     def _held_out(self, name: str) -> Tensor:
         ids, part = self._ids(name), ""
-        if name in texts(self.text):
+        if any(_same(name, other) for other in texts(self.text)):
             ids, part = ids[int(len(ids) * SHARE) :], " (its last tenth, kept for evaluation)"
         try:
             return cut(ids, self.length)[: self.options.windows]
@@ -169,7 +173,15 @@ class Job:
         """Where this run's long work of a kind keeps its checkpoints: the same command finds them, another has its own."""
         said = {key: str(value) for key, value in vars(self.options).items() if key not in _NO_MATTER}
         digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
-        return self.work / f"{name}-{digest[:8]}"
+        self.folders.append(self.work / f"{name}-{digest[:8]}")
+        return self.folders[-1]
+
+    def clear(self) -> None:
+        """Remove what `folder` gave to this run; what else lies beside it is another run's, or not ours."""
+        for folder in self.folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # not there, or not empty
+            self.work.rmdir()
 
     def chosen(self, removed: list[int]) -> None:
         """Note the layers that go, while the model is still whole, and measure it without them."""
@@ -194,6 +206,13 @@ class Job:
 def texts(name: str) -> list[str]:
     """The texts that an option names: one, or several with `MIXED` between them; a file's name may hold it."""
     return [name] if name in corpora.CORPORA or Path(name).exists() else name.split(MIXED)
+
+
+def _same(name: str, other: str) -> bool:
+    """Whether two names mean one text, however a file is spelt."""
+    if is_file(name) and is_file(other):
+        return Path(name).resolve() == Path(other).resolve()
+    return name == other
 
 
 def _pieces(name: str, least: int) -> list[str]:

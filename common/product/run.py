@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
+import os
 import sys
 import time
 from dataclasses import asdict
@@ -41,7 +41,14 @@ def main(method: shared.Method, arguments: list[str] | None = None) -> int:
         if "can't allocate memory" not in str(error):  # what a CPU's allocator says
             raise
         return _failed(MEMORY)
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (OSError, SafetensorError) as error:  # the latter of a full disk, too
+        return _failed(f"{error}; --out is as it was")
+    except Exception as error:
+        if "No space left on device" not in str(error):  # what writing a tokenizer raises: of no class of its own
+            raise
         return _failed(f"{error}; --out is as it was")
     except KeyboardInterrupt:
         kept = "of a sweep the numbers that were measured" if options.sweep else "the whole new checkpoint"
@@ -138,7 +145,7 @@ def _save(job: Job, report: dict, dtype: torch.dtype | None) -> None:
     content = json.dumps(card.finite(report), indent=1, allow_nan=False)
     texts = {"README.md": card.card(job.method, report), REPORT: content + "\n"}
     checkpoint.save(job.model, job.tokenizer, job.options.out, texts)
-    shutil.rmtree(job.work, ignore_errors=True)
+    job.clear()
 
 
 def _failed(error: object) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import json
-import shutil
 import time
 from pathlib import Path
 
@@ -49,7 +48,7 @@ def run(job: Job) -> dict:
         report = _report(job, before, sorted(rows, key=lambda row: row["removed"]), time.perf_counter() - started)
         if any(row["repaired"] is not None for row in rows):
             _write(job, report)
-    shutil.rmtree(job.work, ignore_errors=True)
+    job.clear()
     print(_table(report))
     print(f"saved to {job.options.out} (sweep.md, sweep.csv, sweep.png), {clock(report['seconds'])}")
     return report

@@ -165,7 +165,7 @@ def _examples(name: str) -> list[instructions.Example]:
         UserError: it cannot be read, a line is no JSON object, there is but one, a column is missing or a response empty.
     """
     try:
-        lines = [line for line in Path(name).read_text(encoding="utf-8").splitlines() if line.strip()]
+        lines = [line for line in Path(name).read_text(encoding="utf-8").split("\n") if line.strip()]
         table = [json.loads(line) for line in lines]
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read the data {name}: {error}; one JSON object a line is needed") from error

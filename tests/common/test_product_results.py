@@ -367,3 +367,38 @@ def test_a_training_that_was_killed_is_found_by_the_same_command_alone(source, t
     assert tool("reassessing", source, tmp_path / "out", *options) == 0
     assert report_of(tmp_path / "out")["facts"]["training"]["seconds"] == first["seconds"]  # not trained again
     assert not (tmp_path / ".out.work").exists()
+
+
+def test_only_what_a_run_made_itself_is_removed(source, tmp_path):
+    (tmp_path / ".out.work").mkdir()
+    (tmp_path / ".out.work" / "thesis.tex").write_text("mine")
+    assert tool("prunecomp", source, tmp_path / "out", "--remove", "1", "--no-evaluation") == 0
+    assert (tmp_path / ".out.work" / "thesis.tex").read_text() == "mine"
+
+
+def test_a_refused_training_leaves_nothing(source, tmp_path, capsys):
+    options = [
+        "--remove",
+        "2",
+        "--finetune",
+        "partial",
+        "--train-at",
+        "cut",
+        "--last",
+        "1",
+        "--metric",
+        "reverse-order",
+    ]
+    assert tool("reassessing", source, tmp_path / "out", *options, "--data", "standin", "--no-evaluation") == 2
+    assert "cannot fine-tune 1 layers from 4 on" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_test_text_is_the_calibration_text_however_it_is_spelt(source, tmp_path):
+    model, text = source
+    odd = text.parent / ".." / text.parent.name / text.name
+    found = []
+    for name, place in ((text, "plain"), (odd, "odd")):
+        assert tool("prunecomp", source, tmp_path / place, "--remove", "1", "--test", str(name)) == 0
+        found.append(report_of(tmp_path / place)["evaluation"]["before"]["perplexity"])
+    assert found[0] == found[1]

@@ -146,6 +146,10 @@ def test_a_directory_is_known_by_its_weights(tmp_path, tiny_llama, tiny_tokenize
     first, second = models.describe(str(one)), models.describe(str(other))
     assert first.name == second.name == "local/model" and first.weights != second.weights
     assert first.parameters == sum(p.numel() for p in tiny_llama.parameters())
+    with pytest.raises(UserError, match="a/model and .*b/model would both be local/model.*measure one at a time"):
+        models.load("local/model")  # the records of one would have the numbers of the other
+    checkpoint.save(tiny_llama, tiny_tokenizer, one)
+    assert models.describe(str(one)).weights == second.weights and models.resolve("local/model") in (one, other)
 
 
 def test_what_is_published_comes_before_the_stand_in(tmp_path):
