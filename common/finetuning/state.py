@@ -12,12 +12,13 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -41,8 +42,11 @@ def fingerprint(model: nn.Module, train: Sequence[Mapping], valid: Sequence[Mapp
         sample = flat[:: max(1, len(flat) // 16)][:16].double().cpu()
         weights.update(f"{name}{list(parameter.shape)}".encode() + sample.numpy().tobytes())
     chosen = asdict(settings)
+    # younger than trainings that are kept: without them they are found again
     if chosen["untie"]:
-        del chosen["untie"]  # younger than trainings that are kept: without it they are found again
+        del chosen["untie"]
+    if chosen["first"] is None:
+        del chosen["first"]
     plan = {"settings": chosen, "data": data.hexdigest(), "weights": weights.hexdigest()}
     return json.loads(json.dumps(plan))
 
@@ -69,6 +73,24 @@ def claim(folder: Path, plan: dict) -> None:
             write(path, plan)
     except (OSError, ValueError) as error:
         raise UserError(f"cannot keep a training in {folder}: {error}; choose another folder") from error
+
+
+def check(folder: Path) -> None:
+    """Raises UserError if a file that a training is gone on with cannot be read: a disk was full, or a copy cut short."""
+    last_checkpoint(folder)  # removes what was being written
+    for path in sorted(folder.rglob("*")):
+        try:
+            if path.suffix == ".json":
+                json.loads(path.read_text())
+            elif path.suffix == ".safetensors":
+                with safe_open(path, "pt"):
+                    pass
+            elif path.suffix in (".pt", ".pth") and not zipfile.is_zipfile(path):
+                raise ValueError("it is cut short")
+        except (OSError, ValueError, SafetensorError) as error:
+            raise UserError(
+                f"cannot go on with a training: {path} cannot be read ({error}); delete {folder} to train from the start"
+            ) from error
 
 
 def save(parameters: Mapping[str, nn.Parameter], path: Path, metadata: Mapping[str, str] | None = None) -> None:

@@ -65,6 +65,7 @@ def finetune(
         check_layers(Decoder(model).num_layers, settings.last, settings.first)  # before anything is written
     plan = state.fingerprint(model, train, valid, settings)
     state.claim(folder, plan)
+    state.check(folder)
     attached = attach(model, settings)
     try:
         report = state.finished(folder)

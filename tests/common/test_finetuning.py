@@ -5,6 +5,7 @@ import logging
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import sys
 from dataclasses import asdict, replace
@@ -274,6 +275,19 @@ def test_a_killed_training_goes_on_as_if_nothing_had_happened(make_tiny, tmp_pat
     for name, value in model.state_dict().items():
         assert torch.equal(again.state_dict()[name], value), name
     assert [e["layer_executions"] for e in resumed["epochs"]] == [e["layer_executions"] for e in report["epochs"]]
+
+
+def test_what_was_damaged_of_a_killed_training_is_named(make_tiny, tmp_path, monkeypatch):
+    train, settings = rows(8), Settings(method="lora", epochs=3, **QUICK)
+    interrupted(monkeypatch, 4, make_tiny(), train, (), settings, tmp_path / "killed")
+    for name in ("optimizer.pt", "trainer_state.json", "progress.json", "weights.safetensors"):
+        shutil.copytree(tmp_path / "killed", tmp_path / name)
+        damaged = state.last_checkpoint(tmp_path / name) / name
+        damaged.write_bytes(damaged.read_bytes()[:-20])
+        with pytest.raises(
+            UserError, match=f"{damaged} cannot be read.*; delete {tmp_path / name} to train from the start"
+        ):
+            finetune(make_tiny(), None, train, (), settings, tmp_path / name)
 
 
 def test_a_killed_training_with_a_store_fills_it_again(make_tiny, tmp_path, monkeypatch):
