@@ -131,12 +131,11 @@ def describe(name: str) -> Description:
         raise UserError(f"cannot load {path}: it has no config.json, so it is no model checkpoint")
     config = checkpoint.read_config(path / "config.json")
     digest = checkpoint.digest(path)
-    alias = f"local/{path.resolve().name}"
-    known = _DIRECTORIES.setdefault(alias, {})
-    for earlier in [earlier for earlier, where in known.items() if where == path.resolve()]:
-        del known[earlier]  # it was saved again
-    known[digest] = path.resolve()
-    return Description(alias, path.resolve().name, config.num_hidden_layers, digest, _parameters(config))
+    path = path.resolve()
+    alias = f"local/{path.name}"
+    others = {other: where for other, where in _DIRECTORIES.get(alias, {}).items() if where != path}
+    _DIRECTORIES[alias] = others | {digest: path}
+    return Description(alias, path.name, config.num_hidden_layers, digest, _parameters(config))
 
 
 def _hub_ids() -> list[str]:
