@@ -58,6 +58,7 @@ ENTRIES = (
     Entry("distillation"),
     Entry("finetuning"),
     Entry("hadamard"),
+    Entry("half_products"),
     Entry("patch_cost"),
     Entry("cluster"),
     Entry("larger_than_memory", ("--fresh",)),

@@ -29,7 +29,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from common import block_configs, exchange, streaming, structure
+from common import block_configs, exchange, half_products, streaming, structure
 from common.architectures import SUPPORTED
 from common.baselines import ghosted, streamline  # noqa: F401 - register their patches
 from common.errors import UserError
@@ -154,6 +154,7 @@ def load(
 
 
 def _patched(model: nn.Module, described: list[tuple[dict, dict[str, Tensor]]]) -> nn.Module:
+    half_products.speed_up(model.dtype, (streaming.of(model) or model).device)
     for entry, tensors in described:
         attach_patch(model, entry["position"], PATCH_LOADERS[entry["kind"]](tensors, entry["options"]), entry["kind"])
     return model.eval()

@@ -13,7 +13,7 @@ import torch
 import transformers
 from safetensors import SafetensorError
 
-from common import checkpoint, results
+from common import checkpoint, half_products, results
 from common.architectures import absent
 from common.errors import UserError, one_line, quiet_logging
 from common.product import card, checks, forecast, measure, sweep
@@ -74,8 +74,11 @@ def run(method: shared.Method, options: argparse.Namespace) -> dict:
     job.load()
     checks.check_finite(job.model)
     if job.decoder.streamed:
-        if job.model.streamed.dtype == torch.float16 and options.device == "cpu":
-            measure.say("few CPUs have instructions for float16: --dtype bfloat16 may take a fraction of the time")
+        slow = job.model.streamed.dtype == torch.float16 and not half_products.has_instructions(torch.float16)
+        if options.device == "cpu" and slow and half_products.has_instructions(torch.bfloat16):
+            measure.say(
+                "this CPU has instructions for bfloat16 and none for float16: --dtype bfloat16 may take less time"
+            )
         expected = forecast.forecast(job)
         measure.say(expected.line())
         if options.plan:

@@ -1,0 +1,62 @@
+"""Half-precision products by way of float32 against torch's own, in one run: `python benchmarks/half_products.py`.
+
+SmolLM2-135M's body on random weights, forward, and one layer's matrices forward and backward. Says so and measures nothing
+where the CPU has instructions for the type.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from common import half_products
+from common.decoder import Decoder
+from common.models import model_config
+from common.ratios import Ratio, hand_over
+
+LAYERS, TOKENS = 6, 512
+BASELINE = "torch's own products"
+
+
+@torch.inference_mode()
+def forward_seconds(decoder: Decoder) -> float:
+    """The better of two passes through all layers."""
+    hidden = decoder.embed_tokens(torch.randint(0, decoder.config.vocab_size, (1, TOKENS)))
+    return min(_seconds(lambda: decoder.run(hidden)) for _ in range(2))
+
+
+def training_seconds(decoder: Decoder) -> float:
+    """The better of two forward and backward passes through the first layer."""
+    hidden = decoder.embed_tokens(torch.randint(0, decoder.config.vocab_size, (1, TOKENS))).detach()
+    return min(_seconds(lambda: decoder.run(hidden, 0, 1).float().sum().backward()) for _ in range(2))
+
+
+def _seconds(work) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def main() -> None:
+    config = model_config("smollm2-135m")
+    config.num_hidden_layers = LAYERS
+    for dtype in (torch.bfloat16, torch.float16):
+        name = str(dtype).removeprefix("torch.")
+        if half_products.has_instructions(dtype):
+            print(f"{name}: this CPU has instructions for it; nothing is widened")
+            continue
+        decoder = Decoder(AutoModelForCausalLM.from_config(config, dtype=dtype))
+        parts = {"a pass": forward_seconds, "a layer's training step": training_seconds}
+        own = {what: measured(decoder) for what, measured in parts.items()}
+        half_products.speed_up(dtype, "cpu")
+        for what, measured in parts.items():
+            widened = measured(decoder)
+            print(f"{name}, {what}: {own[what]:.2f} s by {BASELINE}, {widened:.2f} s through float32")
+            rate, row = f"{TOKENS / widened:.0f} tokens/s", f"{what}, {name} through float32"
+            hand_over(Ratio(row, rate, widened / own[what], BASELINE, most=0.3, dtype=name))
+
+
+if __name__ == "__main__":
+    main()

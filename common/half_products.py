@@ -1,0 +1,99 @@
+"""Products of half-precision matrices on CPUs without instructions for them, by way of float32.
+
+Most CPUs multiply neither bfloat16 nor float16 by themselves (AVX2 alone; float16 also with AVX-512), and torch then falls
+back on a loop that is five to seven times slower than its float32 products. Here both factors are widened, multiplied in
+float32 and the sum is rounded once. That is what a half-precision product is by definition (products of two bfloat16 or
+float16 numbers are exact in float32, sums are kept in it), so results differ from those of a CPU with such instructions by
+the order of summation alone, as those of two such CPUs do.
+
+`speed_up` puts this below everything else: torch's own kernels of `mm`, `addmm` and `bmm` on the CPU are called through
+it, from modules, autograd's backward passes and other threads alike. It is called where a model is loaded
+(`common.checkpoint`) and does nothing on a CPU that has the instructions, on a GPU and in float32.
+"""
+
+from __future__ import annotations
+
+import warnings
+from threading import Lock
+
+import torch
+from torch import Tensor
+
+_SUPPORTED = {
+    torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported,
+    torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported,
+}
+# Entries of the larger factor that are widened at a time: a head of 49,152 tokens would take 113 MB of fresh pages at once.
+BLOCK = 2**20
+# Of fewer rows (a token at a time) widening the weights takes longer than the slow product.
+MIN_ROWS = 4
+
+_widened: set[torch.dtype] = set()
+_kernels: dict[str, object] = {}
+_library: torch.library.Library | None = None
+_installing = Lock()
+
+
+def has_instructions(dtype: torch.dtype) -> bool:
+    """Whether torch multiplies matrices of `dtype` fast on this CPU; True where it cannot tell (no oneDNN)."""
+    supported = _SUPPORTED.get(dtype)
+    return supported is None or not torch.backends.mkldnn.is_available() or supported()
+
+
+def speed_up(dtype: torch.dtype, device: torch.device | str) -> None:
+    """From now on, in this process, multiply matrices of `dtype` on the CPU through float32 if that is faster here."""
+    if torch.device(device).type == "cpu" and not has_instructions(dtype):
+        _install()
+        _widened.add(dtype)
+
+
+def _install() -> None:
+    global _library
+    with _installing:
+        if _library is not None:
+            return
+        replaced = {"mm": _mm, "addmm": _addmm, "bmm": _bmm}
+        _kernels.update({name: torch.library.get_kernel(f"aten::{name}", "CPU") for name in replaced})
+        _library = torch.library.Library("aten", "IMPL")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="(?s).*[Oo]verrid")
+            for name, kernel in replaced.items():
+                _library.impl(name, kernel, "CPU", with_keyset=True)
+
+
+def _mm(keys, a: Tensor, b: Tensor) -> Tensor:
+    if a.dtype not in _widened or len(a) < MIN_ROWS:
+        return _kernels["mm"].call_boxed(keys, a, b)
+    product = a.new_empty(len(a), b.shape[1])
+    for part, left, right in _blocks(product, a, b):
+        part.copy_(_kernels["mm"].call_boxed(keys, left, right))
+    return product
+
+
+def _addmm(keys, added: Tensor, a: Tensor, b: Tensor, *, beta=1, alpha=1) -> Tensor:
+    if a.dtype not in _widened or len(a) < MIN_ROWS:
+        return _kernels["addmm"].call_boxed(keys, added, a, b, beta=beta, alpha=alpha)
+    total = added.expand(len(a), b.shape[1]).clone(memory_format=torch.contiguous_format)
+    for part, left, right in _blocks(total, a, b):
+        part.copy_(_kernels["addmm"].call_boxed(keys, part.float(), left, right, beta=beta, alpha=alpha))
+    return total
+
+
+def _bmm(keys, a: Tensor, b: Tensor) -> Tensor:
+    if a.dtype not in _widened or a.shape[1] < MIN_ROWS:
+        return _kernels["bmm"].call_boxed(keys, a, b)
+    return _kernels["bmm"].call_boxed(keys, a.float(), b.float()).to(a.dtype)
+
+
+def _blocks(product: Tensor, a: Tensor, b: Tensor):
+    """(where it goes [rows, columns], left and right factor in float32), the larger factor `BLOCK` entries at a time."""
+    if a.numel() > b.numel():
+        wide = b.float()
+        step = max(1, BLOCK // max(1, a.shape[1]))
+        for part, left in zip(product.split(step), a.split(step), strict=True):
+            yield part, left.float(), wide
+    else:
+        wide = a.float()
+        step = max(1, BLOCK // max(1, len(b)))
+        for part, right in zip(product.split(step, dim=1), b.split(step, dim=1), strict=True):
+            yield part, wide, right.float()
