@@ -259,6 +259,12 @@ def _claim_notes(table: dict) -> list[str]:
             " ~: not paired; outcomes per item were not kept, the rows' standard errors are taken as independent, and the "
             "interval is wider than a paired one."
         )
+    if wholes := [one["whole"] for one in compared if one.get("whole")]:
+        of = _listed(list(dict.fromkeys(label for labels in wholes for label in labels)))
+        verb = "comparisons are" if len(wholes) > 1 else "comparison is"
+        lines.append(
+            f"{len(wholes)} {verb} by all of {of}, which both rows answered; shown is the part that every row has."
+        )
     for name, chance in table.get("chance", {}).items():
         if not chance["comparisons"]:
             continue

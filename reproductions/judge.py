@@ -25,13 +25,18 @@ CHANCE = (1 - paired.LEVEL) / 2  # a difference of 0 seems to fail (or to hold) 
 
 
 def claims(
-    table: Table, lines: list[dict], numbers: dict, subjects: Sequence[Subject], resampled: dict[str, Resampled]
+    table: Table,
+    lines: list[dict],
+    numbers: dict,
+    subjects: Sequence[Subject],
+    readings: dict[str, Sequence[Resampled]],
 ) -> dict:
     """A table's ``claims``, and ``chance``: per subject, how many comparisons have an interval, how many fail by chance.
 
     A claim has its verdict on the reported numbers (``reported_counts``: comparisons that hold by them as they are, and all;
     ``reported_beyond``: see `beyond`) and on every subject's own (``by_subject``: by the values as they are,
     ``judged``: see `judged`); ``reproduced``, ``verdict``, ``difference`` and ``interval`` are the first subject's.
+    readings: per subject its rows as the table shows them, then, where some rows have answered more, these alone.
     """
 
     def printed(model: str, sparsity: str, method: str, column: str) -> float | None:
@@ -45,29 +50,30 @@ def claims(
         compared = claim.compare(printed, in_print)
         found.append({"text": claim.text, "reported": claim.check(printed, in_print)})
         found[-1] |= {"reported_counts": [sum(one.holds for one in compared), len(compared)]}
-        found[-1] |= {"reported_beyond": beyond(judged(claim, compared, claim.compare(drawn, in_print), drawn))}
+        again = zip(compared, claim.compare(drawn, in_print), [drawn] * len(compared), strict=True)
+        found[-1] |= {"reported_beyond": beyond(judged(claim, list(again)))}
     for subject in subjects:
         own = [line for line in lines if line["subject"] == subject.name]
-        here = {(line["model"], line["sparsity"], line["method"]): line["cells"] for line in own}
-
-        def measured(model: str, sparsity: str, method: str, column: str, here=here) -> float | None:
-            return here.get((model, sparsity, method), {}).get(column, {}).get("reproduced")
-
         settings = pruned((line["model"], line["sparsity"], line["dense"]) for line in own)
-        replicates, records = resampled[subject.name], []
+        records = []
         for claim, result in zip(table.claims, found, strict=True):
             skipped = claim.only_reported and not subject.printed
-            compared = [] if skipped else claim.compare(measured, settings)
-            again = claim.compare(replicates, settings) if compared else []
-            verdict = judged(claim, compared, again, replicates)
+            compared = [] if skipped else _compared(claim, readings[subject.name], settings)
+            verdict = judged(claim, compared)
             if not verdict["comparisons"]:
                 reason = (
                     "about the paper's own numbers" if skipped else "the same outcomes" if compared else "not measured"
                 )
                 verdict |= {"reason": reason}
-            cells = tuple(key for one in compared for part in one.each or (one,) for key in part.cells)
-            records.append(replicates.records(cells))
-            plain = claim.suffices(sum(one.holds for one in compared), len(compared)) if compared else None
+            records.append(
+                {
+                    record
+                    for one, _, replicates in compared
+                    for part in one.each or (one,)
+                    for record in replicates.records(part.cells)
+                }
+            )
+            plain = claim.suffices(sum(one.holds for one, *_ in compared), len(compared)) if compared else None
             result.setdefault("reproduced", plain)
             result.setdefault("by_subject", {})[subject.name] = plain
             result.setdefault("judged", {})[subject.name] = verdict
@@ -94,14 +100,32 @@ def pruned(keys: Iterable[tuple[str, str, bool]]) -> list[tuple[str, str]]:
     return list(found or dict.fromkeys((model, sparsity) for model, sparsity, _ in keys))
 
 
-def judged(claim: Claim, compared: list[Comparison], again: list[Comparison], replicates: Resampled) -> dict:
+Compared = tuple[Comparison, Comparison, Resampled]  # by the numbers as they are, by replicates, and what gave them
+
+
+def _compared(claim: Claim, readings: Sequence[Resampled], settings: list[tuple[str, str]]) -> list[Compared]:
+    """A claim's comparisons as the table shows its rows, each replaced by one over more items where both rows have them."""
+    found: dict[tuple, Compared] = {}
+    for number, replicates in enumerate(readings):
+        points = claim.compare(replicates.shown, settings)
+        again = claim.compare(replicates, settings) if points else []
+        for point, resample in zip(points, again, strict=True):
+            cells = frozenset(part.cells for part in point.each or (point,))
+            key = (cells, point.low, point.high)
+            if not number or key in found:
+                found[key] = (point, resample, replicates)
+    return list(found.values())
+
+
+def judged(claim: Claim, compared: Sequence[Compared]) -> dict:
     """A claim's verdict on measured numbers.
 
-    A comparison of what gave the same on every item is left out. counts: comparisons by verdict. difference, slack (how far
+    A comparison of what gave the same on every item is left out. whole: the columns that one reads whole, where the table
+    shows parts. counts: comparisons by verdict. difference, slack (how far
     from where the verdict by plain comparison changes), interval, unit, paired: of the comparison least in the claim's
     favour, of the worst verdict's; ``comparisons`` has all of them.
     """
-    found = [_one(point, resample, replicates) for point, resample in zip(compared, again, strict=True)]
+    found = [_one(*one) | {"whole": list(one[2].whole)} for one in compared]
     found = [one for one in found if not _same(one)]
     counts = {name: sum(one["verdict"] == name for one in found) for name in (HOLDS, FAILS, NOISE)}
     if not found:
@@ -111,7 +135,7 @@ def judged(claim: Claim, compared: list[Comparison], again: list[Comparison], re
     else:
         verdict = NOISE if claim.suffices(counts[HOLDS] + counts[NOISE], len(found)) else FAILS
     least = min(found, key=_worst_first, default={})
-    shown = {key: least.get(key) for key in ("difference", "slack", "interval", "unit", "paired", "what")}
+    shown = {key: least.get(key) for key in ("difference", "slack", "interval", "unit", "paired", "what", "whole")}
     return {"verdict": verdict, "counts": counts, **shown, "comparisons": found}
 
 

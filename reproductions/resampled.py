@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from common import paired
@@ -17,7 +19,9 @@ Number = float | np.ndarray
 
 
 class Looked:
-    """A claim's lookup that makes each cell's value once."""
+    """A claim's lookup that makes each cell's value once. whole: labels of columns read whole where the table shows parts."""
+
+    whole: Sequence[str] = ()
 
     def __init__(self) -> None:
         self._found: dict[Key, Number | None] = {}
@@ -40,13 +44,20 @@ class Resampled(Looked):
     independently of any other recipe's; such a cell is not `paired`. What has no standard error is one number.
     """
 
-    def __init__(self, store: Store, rows: Measured, columns: list[Column]) -> None:
+    def __init__(self, store: Store, rows: Measured, columns: list[Column], whole: Sequence[str] = ()) -> None:
         super().__init__()
+        self.whole = whole
         self._store = store
         self._measured = rows
         self._rows = {(row.label, row.sparsity, row.method): (row, scores) for row, _, scores in rows}
         self._columns = {column.label: column for column in columns}
         self._outcomes: dict[tuple[str, str, str | None], np.ndarray | None] = {}
+
+    def shown(self, model: str, sparsity: str, method: str, column: str) -> float | None:
+        """A cell's number as it is; None where there is none to be shown."""
+        _, scores = self._rows.get((model, sparsity, method), (None, {}))
+        score = scores.get(column)
+        return score.value if isinstance(score, Score) and not self._columns[column].hidden else None
 
     def _value(self, key: Key) -> Number | None:
         row, scores = self._rows.get(key[:3], (None, {}))

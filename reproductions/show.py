@@ -51,7 +51,7 @@ def build(
     """
     subjects = [settings.subject(s) for s in ([subjects] if isinstance(subjects, Subject | str) else subjects)]
     printed = reported.cells(table.paper, table.number)
-    rows, facts, resampled, left_out = [], [], {}, set()
+    rows, facts, readings, left_out = [], [], {}, set()
     for subject in subjects:
         origins: set[str] = set()
         chosen = choose_rows(table, subject, models=models, pattern=None, limit=limit)
@@ -62,7 +62,12 @@ def build(
             asked = choose_rows(table, subject, models=models, pattern=pattern, limit=limit)
             kept = set(map(_labels, asked))
             left_out |= {(subject.name, *_labels(row)) for row in chosen if _labels(row) not in kept}
-        resampled[subject.name] = Resampled(store, own, columns)
+        readings[subject.name] = [Resampled(store, own, columns)]
+        more, answering = sizes.more(columns, chosen, store) if claims else ({}, [])
+        if more:
+            closer = [more.get(column.label, column) for column in columns]
+            again, _ = _scored(closer, subject, store, answering, set())
+            readings[subject.name].append(Resampled(store, again, closer, whole=list(more)))
         shown = {"name": subject.name, "label": subject.label, "profile": subject.profile, "dtype": subject.dtype}
         shown |= {"origin": " and ".join(sorted(origins)) or "no", "over": over}
         unknown = derived.at_guessing(columns, next((row.model for row in chosen), None), own)
@@ -88,7 +93,7 @@ def build(
         lines.append(line | {"profile": subject.profile, "subject": subject.name, "status": status, "cells": cells})
     _mark(table, lines)
     _gate(lines, {column.label for column in table.columns_for(PAPER) if not column.weight_free})
-    judged = judge.claims(table, lines, printed, subjects, resampled) if claims else {"claims": [], "chance": {}}
+    judged = judge.claims(table, lines, printed, subjects, readings) if claims else {"claims": [], "chance": {}}
     first = subjects[0]
     return {
         "target": table.target,

@@ -8,8 +8,8 @@ paper's (`settings.Subject.small`) ask
     49,152 tokens, evenly spread over the text.
 
 A part and its whole are different measurements with records of their own (where the whole's outcomes are kept, the part's
-are among them: `reproductions.parts`). Where all rows of a table have a whole, the table reads that (`read`). A task of no
-more than 500 items has one name only, as has a figure's curve.
+are among them: `reproductions.parts`). Where all rows of a table have a whole, the table reads that (`read`); where some
+have, claims compare these by it (`more`). A task of no more than 500 items has one name only, as has a figure's curve.
 """
 
 from __future__ import annotations
@@ -81,6 +81,25 @@ def read(table: Table, store: Store, subject: Subject, limit: int | None = None)
     rows = table.rows(subject, limit) if parts else []
     known = {name: whole(name) for name in parts if _answered(rows, store, name)}
     return [replace(column, benchmark=known.get(column.benchmark, column.benchmark)) for column in columns]
+
+
+def more(columns: Sequence[Column], rows: Sequence[Row], store: Store) -> tuple[dict[str, Column], list[Row]]:
+    """What can be compared by more items than a table shows: the columns read whole, by label, and the rows that have all.
+
+    Columns that are shown in part, and that the dense row and more than one of the others have answered whole; these rows.
+    Where fewer than two have all of these columns, nothing.
+    """
+    found, answering = {}, [row for row in rows if row.recipe is not None]
+    for column in columns:
+        name = column.benchmark
+        if name is None or name == whole(name):
+            continue
+        having = [row for row in rows if row.recipe is not None and _measured(row, store, whole(name))]
+        if any(row.dense for row in having) and sum(not row.dense for row in having) > 1:
+            found[column.label] = replace(column, benchmark=whole(name))
+            answering = [row for row in answering if row in having]
+    enough = sum(not row.dense for row in answering) > 1
+    return (found, answering) if enough else ({}, [])
 
 
 def _answered(rows: Sequence[Row], store: Store, part: str) -> bool:

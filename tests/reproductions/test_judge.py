@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -80,6 +81,40 @@ def test_a_difference_on_one_task_has_mcnemars_p_and_a_paired_interval(tmp_path,
     assert one["p"] == pytest.approx(stats.binomtest(int((better & ~plain).sum()), int((better != plain).sum())).pvalue)
     half = 100 * 1.96 * apart.std(ddof=1) / math.sqrt(ITEMS)
     assert one["interval"] == pytest.approx([found["difference"] - half, found["difference"] + half], abs=0.12 * half)
+
+
+def test_rows_that_have_answered_all_are_compared_by_all_where_the_table_shows_a_part(tmp_path, outcomes):
+    """On the first 500 items the better row is behind; a third row has answered no more than these."""
+    rng, names = np.random.default_rng(5), ("Dense", "plain", "better", "near")
+    hard = rng.random(2000)
+    right = {name: hard < share for name, share in zip(names, (0.9, 0.5, 0.62, 0.51))}
+    right["better"][:500] = hard[:500] < 0.45
+    store, part = Store(tmp_path, None), Column("PIQA", "piqa@first-500", "acc", scale=100)
+    for name, outcome in right.items():
+        own = recipe(name)
+        for benchmark, kept in (("piqa@first-500", outcome[:500]), ("piqa", outcome)):
+            if (name, benchmark) != ("near", "piqa"):
+                error = {"acc": math.sqrt(kept.mean() * (1 - kept.mean()) / (len(kept) - 1))}
+                record = Record({}, own.hash, benchmark, "ok", {"acc": float(kept.mean())}, error)
+                store.put(record, own, {"acc": kept})
+    columns = [part, Column("RP", derived="retained", of=("PIQA",))]
+    claims = [
+        Claim("ahead", checks.beats("better", "plain", column="PIQA")),
+        Claim("retains more", checks.beats("better", "plain")),
+        Claim("ahead of both", checks.beats("better", "plain", "near", column="PIQA")),
+    ]
+    shown = replace(table(*claims), columns=lambda _: columns)
+    content = show.build(shown, store, STANDIN)
+    assert content["rows"][2]["cells"]["PIQA"]["reproduced"] == pytest.approx(100 * right["better"][:500].mean())
+    share = {name: outcome.mean() for name, outcome in right.items()}
+    ahead, retained, both = (judged(content, number) for number in range(3))
+    assert (ahead["verdict"], ahead["whole"], ahead["paired"]) == ("holds", ["PIQA"], True)
+    assert ahead["difference"] == pytest.approx(100 * (share["better"] - share["plain"]))
+    assert retained["difference"] == pytest.approx(100 * (share["better"] - share["plain"]) / share["Dense"])
+    part_of = {name: outcome[:500].mean() for name, outcome in right.items()}
+    assert (both["verdict"], both["whole"]) == ("fails", [])
+    assert both["difference"] == pytest.approx(100 * (part_of["better"] - part_of["near"]))
+    assert "2 comparisons are by all of PIQA" in tables.render(content)
 
 
 def test_without_outcomes_the_interval_is_that_of_independent_rows_and_marked(tmp_path, outcomes):

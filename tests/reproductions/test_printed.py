@@ -75,7 +75,8 @@ def test_a_claim_counts_the_comparisons_that_hold_for_the_whole_interval():
 
     settings = judge.pruned((model, sparsity, name.startswith("Dense")) for model, sparsity, name, _ in cells)
     drawn = Printed(table)
-    found = judge.judged(claim, claim.compare(printed, settings), claim.compare(drawn, settings), drawn)
+    compared = zip(claim.compare(printed, settings), claim.compare(drawn, settings))
+    found = judge.judged(claim, [(*pair, drawn) for pair in compared])
     for one in found["comparisons"]:
         low, high = one["interval"]
         assert low < one["difference"] < high and (one["verdict"] == judge.HOLDS) == (low > 0) and not one["paired"]
