@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from common import tables
 from common.layout import markdown
@@ -44,47 +45,64 @@ class Finding:
 
 ABSTRACTS = {
     "linearpatch": (
-        Finding("A patch revives layer-pruned models: question answering", "table1-linearpatch", ("unpatched",)),
-        Finding("The same by perplexity", "table11-linearpatch", ("unpatched",)),
-        Finding("It surpasses earlier methods", "table1-linearpatch", ("than SLEB",)),
-        Finding("by 4 % with 5 of LLaMA-3-8B's layers pruned", "table1-linearpatch", ("by 4 %",)),
-        Finding("Distillation boosts it further: questions", "table2-linearpatch", ("distillation adds",)),
-        Finding("Distillation by perplexity", "table3-linearpatch", ("distillation lowers",)),
+        Finding("A patch at the cut brings back answers to questions", "table1-linearpatch", ("unpatched",)),
+        Finding("A patch at the cut brings back perplexity", "table11-linearpatch", ("unpatched",)),
+        Finding("With it more is answered than with earlier methods", "table1-linearpatch", ("than SLEB",)),
+        Finding("By 4 % more, with 5 of LLaMA-3-8B's layers gone", "table1-linearpatch", ("by 4 %",)),
+        Finding("Distilling the patch brings back more answers", "table2-linearpatch", ("distillation adds",)),
+        Finding("Distilling the patch lowers perplexity further", "table3-linearpatch", ("distillation lowers",)),
     ),
     "prunecomp": (
-        Finding("Removing any layer induces a magnitude gap", "figure2-prunecomp", ("gains magnitude",)),
+        Finding("Removing any layer leaves a gap in magnitude", "figure2-prunecomp", ("gains magnitude",)),
         Finding(
-            "It consistently enhances five metrics (four were run on SmolLM2): perplexity",
+            "It improves all of five metrics (four run on SmolLM2): perplexity",
             "table1-prunecomp",
             ("better with",),
             ("tableA1-prunecomp",),
         ),
-        Finding("The same for question answering", "table2-prunecomp", ("better with",), ("tableA2-prunecomp",)),
         Finding(
-            "Perplexity nearly halved and 4.01 points ahead, with 5 of LLaMA-3-8B's layers pruned by BI",
+            "It improves all of five metrics (four run on SmolLM2): questions",
+            "table2-prunecomp",
+            ("better with",),
+            ("tableA2-prunecomp",),
+        ),
+        Finding(
+            "Half the perplexity, 4.01 points ahead: BI, 5 of LLaMA-3-8B's layers",
             "table2-prunecomp",
             ("abstract",),
             ("table1-prunecomp",),
         ),
-        Finding("Its loop makes both parts better", "table4-prunecomp", ("each help alone",)),
+        Finding("Loop and factor each help, and most together", "table4-prunecomp", ("each help alone",)),
     ),
     "laco": (
         Finding(
-            "Over 80 % kept by three of four models (by one at 25 to 30 % pruned, as the abstract says: LC-2)",
+            "Over 80 % kept by three of four models (at 25 to 30 % pruned by one: LC-2)",
             "table2-laco",
             ("surpasses 80 %",),
         ),
-        Finding("It outperforms structured pruning methods", "table2-laco", ("both baselines",)),
-        Finding("It inherits the parameters: post-training helps", "table3-laco", ("post-training raises",)),
+        Finding("Merging keeps more than structured pruning", "table2-laco", ("both baselines",)),
+        Finding(
+            "What is merged inherits parameters: post-training brings back more",
+            "table3-laco",
+            ("post-training raises",),
+        ),
         Finding("Adjacent layers' weights are alike (its motivation)", "figure4-laco", ("are similar",)),
     ),
     "reassessing": (
-        Finding("Removing the last layers is the best metric, with LoRA", "table1-reassessing", ("insight 1",)),
-        Finding("The same without fine-tuning (ours)", "table1-reassessing", ("without fine-tuning",)),
-        Finding("Head and last layers trained are above LoRA", "table2-reassessing", ("insight 2",)),
-        Finding("The same after Taylor, which leaves more answers to tell apart", "tableM-reassessing", ("insight 2",)),
-        Finding("Iterative pruning has no benefit", "tableA-reassessing", ("one-shot is above",)),
-        Finding("The recipe is above earlier methods", "table4-reassessing", ("above every other",)),
+        Finding("Removing the last layers is the best choice, with LoRA", "table1-reassessing", ("insight 1",)),
+        Finding(
+            "Removing the last layers is the best choice, not fine-tuned (ours)",
+            "table1-reassessing",
+            ("without fine-tuning",),
+        ),
+        Finding("Training head and last layers answers more than LoRA", "table2-reassessing", ("insight 2",)),
+        Finding(
+            "The same after Taylor's choice, which leaves more answers to tell apart",
+            "tableM-reassessing",
+            ("insight 2",),
+        ),
+        Finding("Iterative pruning has no benefit over one-shot", "tableA-reassessing", ("one-shot is above",)),
+        Finding("The recipe answers more than earlier methods", "table4-reassessing", ("above every other",)),
     ),
 }
 OURS = (
@@ -127,13 +145,16 @@ OURS = (
 )
 
 
+TITLE_OF_OURS = "Not in the papers"
+
+
 def parts(store: Store) -> dict[str, str]:
     """`screen`: the abstracts' claims by paper and three findings, for README; `findings`: all claims and findings, for
     docs/findings.md."""
     papers = [one for found in ABSTRACTS.values() for one in found]
     targets = {target for one in (*papers, *OURS) for target in (one.target, *one.printed)}
     built = {target: _built(store, target) for target in targets}
-    groups = {declare.title_of(paper): found for paper, found in ABSTRACTS.items()} | {"Not in the papers": OURS}
+    groups = {declare.title_of(paper): found for paper, found in ABSTRACTS.items()} | {TITLE_OF_OURS: OURS}
     rows = {title: [row(one, built) for one in found] for title, found in groups.items()}
     chances = list(filter(None, (chance(name, built, papers) for name in SHOWN)))
 
@@ -146,7 +167,13 @@ def parts(store: Store) -> dict[str, str]:
 
     return {
         "screen": "\n\n".join(
-            (table(list(rows)[:-1]), " ".join((SHORT, *chances)), listed(ours.first(store), "short"))
+            (
+                lead(rows),
+                PICTURE,
+                folded(table(list(rows)[:-1])),
+                " ".join((SHORT, *chances)),
+                listed(ours.first(store), "short"),
+            )
         ),
         "findings": "\n\n".join(
             (table(rows), " ".join((TALLIED, LEGEND, *chances, measured_in())), listed(ours.every(store)))
@@ -156,9 +183,48 @@ def parts(store: Store) -> dict[str, str]:
     }
 
 
+def drawn(screen: str) -> list[Path]:
+    """Draw README's screen from what `parts` wrote for it; returns the files."""
+    from figures import screen as picture
+    from figures import style
+
+    table = [line.strip("| ").split(" | ") for line in screen.splitlines() if line.startswith("| ")]
+    (_, *sides, _), _, *rows = table
+    groups: dict[str, list[picture.Line]] = {}
+    for claim, *cells, _ in rows[:-1]:  # the last one counts what is not in the papers
+        if claim.startswith("**"):
+            lines = groups.setdefault(claim.strip("*"), [])
+        else:
+            verdicts = [next((verdict for verdict in _SAID if cell.startswith(verdict)), "") for cell in cells]
+            said = [(verdict, cell[len(verdict) :].strip()) for verdict, cell in zip(verdicts, cells, strict=True)]
+            lines.append(picture.Line(claim, said))
+    return style.save(picture.draw(groups, sides), "screen")
+
+
 def listed(found: Sequence[ours.Told], part: str = "") -> str:
     """As Markdown, whole or a part of each."""
     return "\n".join(f"- {getattr(one, part) if part else one}" for one in found)
+
+
+PICTURE = (
+    "![What became of every claim of the papers, in print and on two measured models](figures/rendered/screen.png)"
+)
+
+
+def lead(rows: Mapping[str, Sequence[Sequence[str]]]) -> str:
+    """How many of the papers' claims hold on every side, in a sentence."""
+    papers = [row for title, found in rows.items() if title != TITLE_OF_OURS for row in found]
+    sides = zip(
+        ("by the papers' own printed numbers", *(f"on {HEADS[name]}" for name in SHOWN)), tally(papers), strict=True
+    )
+    return f"Of {len(papers)} claims of the four papers, {'; '.join(f'{side} **{found}**' for side, found in sides)}."
+
+
+def folded(table: str) -> str:
+    """A table that opens on a click."""
+    return (
+        f"<details><summary>The same as a table, with the target behind every claim</summary>\n\n{table}\n\n</details>"
+    )
 
 
 TALLIED = "In bold: how many lines of a group have which verdict."

@@ -190,11 +190,12 @@ def render(text: str, found: Mapping[str, str]) -> str:
 
 
 def main() -> None:
-    """Rewrite the files in place, and draw the one picture that is no target's."""
+    """Rewrite the files in place, and draw the two pictures that are no target's."""
     texts = {path: path.read_text() for path in FILES}
     found = parts(name for text in texts.values() for name in marked(text))
     for path, text in texts.items():
         path.write_text(render(text, found))
+    findings.drawn(found["screen"])
     guessing.drawn(Loaded())
 
 
