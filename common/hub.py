@@ -11,7 +11,6 @@ request is taken; where there is none either, the user may have the pickled weig
 from __future__ import annotations
 
 import errno
-import json
 import os
 import threading
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ import huggingface_hub
 from huggingface_hub import constants
 from huggingface_hub.utils import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError, get_session
 
-from common import cache, pickled
+from common import cache, pickled, safetensors_files
 from common.errors import UserError
 
 PROBE_SECONDS = 3.0
@@ -35,11 +34,20 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 
 def mirror(kind: str, hub_id: str) -> Path | None:
-    """The local copy of `hub_id` in the mirror, if there is one; kind: 'models' or 'datasets'."""
+    """The local copy of `hub_id` in the mirror, if there is one; kind: 'models' or 'datasets'.
+
+    Raises:
+        UserError: the mirror that is named does not exist.
+    """
     root = os.environ.get(MIRROR_VARIABLE)
     if not root:
         return None
-    path = Path(root).expanduser() / kind / hub_id
+    folder = Path(root).expanduser()
+    if not folder.is_dir():
+        raise UserError(
+            f"cannot look up {hub_id}: {MIRROR_VARIABLE} names {root}, which is no directory; correct or unset it"
+        )
+    path = folder / kind / hub_id
     return path if path.is_dir() else None
 
 
@@ -220,10 +228,8 @@ def _cached(hub_id: str, revision: str | None) -> Path | None:
     try:
         path = Path(huggingface_hub.snapshot_download(hub_id, revision=revision, local_files_only=True))
         index = path / "model.safetensors.index.json"
-        weights = {"model.safetensors"}
-        if index.exists():
-            weights = set(json.loads(index.read_text())["weight_map"].values())
-    except (OSError, ValueError, KeyError):
+        weights = safetensors_files.shards(index) if index.exists() else ["model.safetensors"]
+    except (OSError, ValueError, UserError):
         return None
     complete = pickled.only(path) or all((path / name).exists() for name in weights)
     complete = complete and (path / "config.json").exists()

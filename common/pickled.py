@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from tqdm import tqdm
 
-from common import cache
+from common import cache, safetensors_files
 from common.errors import UserError
 
 FLAG = "--convert-weights"
@@ -77,7 +77,7 @@ def _shards(path: Path) -> list[str]:
     """The names of the weight files, in order."""
     if not (path / INDEX).exists():
         return [SINGLE]
-    return sorted(set(json.loads((path / INDEX).read_text())["weight_map"].values()))
+    return safetensors_files.shards(path / INDEX)
 
 
 def _write(path: Path, made: Path) -> None:

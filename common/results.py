@@ -143,7 +143,7 @@ class Store:
         A damaged file is treated as a damaged record is, see `get`.
         """
         for folder, origin in self._folders():
-            if (path := self.path(recipe, benchmark, folder)).exists():
+            if _there(path := self.path(recipe, benchmark, folder)):
                 return self._items(_beside(path), origin)
         return {}
 
@@ -168,7 +168,7 @@ class Store:
         return [(folder, origin) for folder, origin in places if folder is not None]
 
     def _read(self, path: Path, origin: str) -> Record | None:
-        if not path.exists():
+        if not _there(path):
             return None
         try:
             return Record.from_json(path.read_text(), origin)
@@ -184,7 +184,7 @@ class Store:
     def _items(self, path: Path, origin: str) -> dict:
         import numpy
 
-        if not path.exists():
+        if not _there(path):
             return {}
         try:
             with numpy.load(path, allow_pickle=False) as arrays:
@@ -214,6 +214,17 @@ class Store:
         if message not in self._told:
             log.warning("%s", message)
         self._told.add(message)
+
+
+def _there(path: Path) -> bool:
+    """Whether a file is there; UserError where its folder does not let anybody look."""
+    try:
+        return path.exists()
+    except OSError as error:
+        raise UserError(
+            f"cannot look for the record {path}: {error.strerror}; check the permissions of its folder, or name another in "
+            "LAYERLAB_RESULTS"
+        ) from error
 
 
 def _beside(path: Path) -> Path:

@@ -88,6 +88,22 @@ def header(file: Path) -> dict[str, Entry]:
     return found
 
 
+def shards(index: Path) -> list[str]:
+    """The names of the weight files that a checkpoint's index names, in order.
+
+    Raises:
+        UserError: the index cannot be read, or does not say for each tensor which file has it.
+    """
+    try:
+        found = json.loads(index.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {index}: {error}; save or download it again") from error
+    places = found.get("weight_map") if isinstance(found, dict) else None
+    if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
+        raise UserError(f"cannot read {index}: its weight_map names no file for each tensor; save or download it again")
+    return sorted(set(places.values()))
+
+
 def entries(folder: Path, but: Iterable[str] = ()) -> dict[str, Entry]:
     """{name: entry} of the safetensors files that transformers loads of a checkpoint: those that its index names, else
     model.safetensors, else all.
@@ -98,10 +114,7 @@ def entries(folder: Path, but: Iterable[str] = ()) -> dict[str, Entry]:
         UserError: a file is damaged or missing.
     """
     if (folder / INDEX).is_file():
-        try:
-            files = sorted(set(json.loads((folder / INDEX).read_text())["weight_map"].values()))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"cannot read {folder / INDEX}: {error}; save or download it again") from error
+        files = shards(folder / INDEX)
     elif (folder / WHOLE).is_file():
         files = [WHOLE]
     else:

@@ -240,6 +240,7 @@ def drawn(
 
     Raises:
         NotWritten: the files cannot be written.
+        UserError: a record lacks what the figure shows.
     """
     from figures import style
 
@@ -249,7 +250,12 @@ def drawn(
     if not shown:
         return []
     module, _, function = table.draw.partition(":")
-    figure = getattr(importlib.import_module(module), function)(shown, subject.profile)
+    try:
+        figure = getattr(importlib.import_module(module), function)(shown, subject.profile)
+    except KeyError as error:
+        raise UserError(
+            f"cannot draw {table.target}: a record of {subject.label} does not say its {error}; measure it anew (--force)"
+        ) from error
     if figure is None:  # nothing of what it shows
         return []
     style.caption(figure, shown)

@@ -24,6 +24,7 @@ def fresh(tmp_path, monkeypatch):
 @pytest.fixture
 def mirror(tmp_path, monkeypatch):
     """An empty mirror; `mirror("org/name")` makes a dataset's folder in it."""
+    (tmp_path / "hub").mkdir()
     monkeypatch.setenv("LAYERLAB_HUB", str(tmp_path / "hub"))
 
     def folder(hub_id: str):
@@ -87,6 +88,13 @@ def test_ptb_is_read_from_the_parquet_conversion(mirror):
     rows("sentence", "no it was n't black monday").to_parquet(folder / "0000.parquet")
     assert corpora.texts("ptb-validation") == ["no it was n't black monday"]
     assert corpora.get("ptb-validation").revision == "refs/convert/parquet"
+
+
+@pytest.mark.parametrize("kind", ["models", "datasets"])
+def test_a_mirror_that_does_not_exist_is_named(tmp_path, monkeypatch, kind):
+    monkeypatch.setenv("LAYERLAB_HUB", str(tmp_path / "misspelt"))
+    with pytest.raises(UserError, match="LAYERLAB_HUB names .*misspelt, which is no directory; correct or unset it"):
+        hub.mirror(kind, "org/name")
 
 
 def test_a_wrong_column_is_named(mirror):

@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -40,6 +41,18 @@ def test_a_record_comes_back_as_it_was_written(store):
     assert store.get(RECIPE, "b") == record(stderr={"acc": 0.1}, provenance={"seconds": 1.5})
     assert store.get(RECIPE, "b").origin == "yours"
     assert store.get(RECIPE, "other") is None
+
+
+@pytest.mark.parametrize("ask", [Store.get, Store.items])
+def test_a_folder_that_nobody_may_look_into_is_named(store, monkeypatch, ask):
+    """As for others than root, who may look into every folder."""
+
+    def refused(path, **_):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "exists", refused)
+    with pytest.raises(UserError, match=r"cannot look for the record .*b\.json: Permission denied; .*LAYERLAB_RESULTS"):
+        ask(store, RECIPE, "b")
 
 
 def test_the_layers_that_went_are_known_from_any_record_of_the_recipe(store):

@@ -206,3 +206,16 @@ def test_text_cells_and_pictures_come_from_records(small, tmp_path, monkeypatch)
         show.drawn(table, store, subject)
     assert drawn[0][0][0]["records"]["removed"]["details"]["removed"] == [2, 1]
     assert registry.get("table1-linearpatch").draw is None
+
+
+def test_a_record_without_what_a_figure_shows_is_named(tmp_path):
+    from common.results import Record
+    from reproductions import registry
+
+    table, store = registry.get("figure2-prunecomp"), Store(tmp_path, None)
+    row = next(row for row in table.rows(settings.STANDIN) if row.recipe)
+    store.put(Record({}, row.recipe.hash, "magnitude-gains", "ok", {"least": 1.0}, {}), row.recipe)
+    with pytest.raises(
+        UserError, match=r"cannot draw figure2-prunecomp: a record of .* does not say its 'gains'; measure"
+    ):
+        show.drawn(table, store, settings.STANDIN)
