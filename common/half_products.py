@@ -7,8 +7,9 @@ float16 numbers are exact in float32, sums are kept in it), so results differ fr
 the order of summation alone, as those of two such CPUs do.
 
 `speed_up` puts this below everything else: torch's own kernels of `mm`, `addmm` and `bmm` on the CPU are called through
-it, from modules, autograd's backward passes and other threads alike. It is called where a model is loaded
-(`common.checkpoint`) and does nothing on a CPU that has the instructions, on a GPU and in float32.
+it, from modules, autograd's backward passes and other threads alike; other types then pass through some microseconds of
+Python, and whatever is no product of these (fused attention, results written to `out=`) stays torch's own. It is called
+where a model is loaded (`common.checkpoint`) and does nothing on a CPU that has the instructions, on a GPU and in float32.
 """
 
 from __future__ import annotations
@@ -19,10 +20,8 @@ from threading import Lock
 import torch
 from torch import Tensor
 
-_SUPPORTED = {
-    torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported,
-    torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported,
-}
+# What asks oneDNN; a torch built without it does not have these.
+_SUPPORTED = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
 # Entries of the larger factor that are widened at a time: a head of 49,152 tokens would take 113 MB of fresh pages at once.
 BLOCK = 2**20
 # Of fewer rows (a token at a time) widening the weights takes longer than the slow product.
@@ -36,8 +35,9 @@ _installing = Lock()
 
 def has_instructions(dtype: torch.dtype) -> bool:
     """Whether torch multiplies matrices of `dtype` fast on this CPU; True where it cannot tell (no oneDNN)."""
-    supported = _SUPPORTED.get(dtype)
-    return supported is None or not torch.backends.mkldnn.is_available() or supported()
+    if dtype not in _SUPPORTED or not torch.backends.mkldnn.is_available():
+        return True
+    return getattr(torch.ops.mkldnn, _SUPPORTED[dtype])()
 
 
 def speed_up(dtype: torch.dtype, device: torch.device | str) -> None:
@@ -61,8 +61,13 @@ def _install() -> None:
                 _library.impl(name, kernel, "CPU", with_keyset=True)
 
 
+def _slow(*operands: Tensor) -> bool:
+    """Whether all are of one type that is to be widened; torch refuses mixed ones."""
+    return len(found := {operand.dtype for operand in operands}) == 1 and found <= _widened
+
+
 def _mm(keys, a: Tensor, b: Tensor) -> Tensor:
-    if a.dtype not in _widened or len(a) < MIN_ROWS:
+    if not _slow(a, b) or len(a) < MIN_ROWS:
         return _kernels["mm"].call_boxed(keys, a, b)
     product = a.new_empty(len(a), b.shape[1])
     for part, left, right in _blocks(product, a, b):
@@ -71,7 +76,7 @@ def _mm(keys, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _addmm(keys, added: Tensor, a: Tensor, b: Tensor, *, beta=1, alpha=1) -> Tensor:
-    if a.dtype not in _widened or len(a) < MIN_ROWS:
+    if not _slow(a, b, added) or len(a) < MIN_ROWS:
         return _kernels["addmm"].call_boxed(keys, added, a, b, beta=beta, alpha=alpha)
     total = added.expand(len(a), b.shape[1]).clone(memory_format=torch.contiguous_format)
     for part, left, right in _blocks(total, a, b):
@@ -80,7 +85,7 @@ def _addmm(keys, added: Tensor, a: Tensor, b: Tensor, *, beta=1, alpha=1) -> Ten
 
 
 def _bmm(keys, a: Tensor, b: Tensor) -> Tensor:
-    if a.dtype not in _widened or a.shape[1] < MIN_ROWS:
+    if not _slow(a, b) or a.shape[1] < MIN_ROWS:
         return _kernels["bmm"].call_boxed(keys, a, b)
     return _kernels["bmm"].call_boxed(keys, a.float(), b.float()).to(a.dtype)
 

@@ -99,7 +99,7 @@ def shards(index: Path) -> list[str]:
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {index}: {error}; save or download it again") from error
     places = found.get("weight_map") if isinstance(found, dict) else None
-    if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
+    if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
         raise UserError(f"cannot read {index}: its weight_map names no file for each tensor; save or download it again")
     return sorted(set(places.values()))
 

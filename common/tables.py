@@ -262,9 +262,7 @@ def _claim_notes(table: dict) -> list[str]:
     if wholes := [one["whole"] for one in compared if one.get("whole")]:
         of = _listed(list(dict.fromkeys(label for labels in wholes for label in labels)))
         verb = "comparisons are" if len(wholes) > 1 else "comparison is"
-        lines.append(
-            f"{len(wholes)} {verb} by all of {of}, which both rows answered; shown is the part that every row has."
-        )
+        lines.append(f"{len(wholes)} {verb} by all of {of} where both rows have that; shown is what every row has.")
     for name, chance in table.get("chance", {}).items():
         if not chance["comparisons"]:
             continue

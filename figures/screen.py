@@ -8,14 +8,18 @@ from dataclasses import dataclass
 
 from matplotlib.patches import FancyBboxPatch
 
-from figures.style import GREEN, GREY, VERMILION, plt
+from figures.style import GREY, plt
 
-# Colour, mark and letters of a verdict; the mark tells them apart without colour.
-LOOKS = {"holds": (GREEN, "✓", "white"), "fails": (VERMILION, "✗", "white"), "within noise": ("#d9d9d9", "≈", "black")}
-_OPEN = ("white", "", GREY)  # not measured, no number
-_WIDTHS = (4.6, 1.9, 2.7, 2.7)  # of the claim and of the sides, in inches
-_ROW, _LETTERS = 0.3, 74  # height of a line in inches, letters of a claim that fit into one
-_BOX = 46  # letters of a box's text that fit into it
+# Colour, mark and letters of a verdict; the mark tells them apart without colour. Okabe and Ito's green and vermilion, so
+# dark that small white letters can be read on them.
+LOOKS = {
+    "holds": ("#00795c", "✓", "white"),
+    "fails": ("#b84f00", "✗", "white"),
+    "within noise": ("#d9d9d9", "≈", "black"),
+}
+_OPEN = ("white", "", GREY)  # not tested, no number
+_WIDTHS = (3.3, 1.8, 2.45, 2.45)  # of the claim and of the sides, in inches
+_ROW, _LETTERS, _BOX = 0.34, 46, 32  # height of a line in inches; letters that fit into a line of a claim, into a box
 
 
 @dataclass(frozen=True)
@@ -26,52 +30,68 @@ class Line:
     sides: Sequence[tuple[str, str]]
 
 
-def draw(groups: Mapping[str, Sequence[Line]], sides: Sequence[str]) -> plt.Figure:
-    """Claims by paper, a box for each side; below, what the colours and marks say."""
+def draw(groups: Mapping[str, Sequence[Line]], sides: Mapping[str, str]) -> plt.Figure:
+    """Claims by paper, a box for each side, and beside each paper's title how many have which verdict.
+
+    sides: what each is called, and what it is, in smaller letters.
+    """
     rows = sum(1 + len(lines) for lines in groups.values())
-    height = (rows + 2.8) * _ROW
+    height = (rows + 3.4) * _ROW
     figure, axes = plt.subplots(figsize=(sum(_WIDTHS), height), layout=None)
     axes.set_position((0, 0, 1, 1))
     axes.set(xlim=(0, sum(_WIDTHS)), ylim=(height, 0))
     axes.axis("off")
-    lefts = [sum(_WIDTHS[: place + 1]) for place in range(len(sides))]
-    for left, width, side in zip(lefts, _WIDTHS[1:], sides, strict=True):
-        _write(axes, left + width / 2, 0.5, side, ha="center", weight="bold")
-    top = 1.0
+    places = [(sum(_WIDTHS[: place + 1]), width) for place, width in enumerate(_WIDTHS[1:])]
+    for (left, width), (side, what) in zip(places, sides.items(), strict=True):
+        _write(axes, left + width / 2, 0.45, side, ha="center", weight="bold")
+        _write(axes, left + width / 2, 1.0, what, ha="center", size=8, color=GREY)
+    top = 1.3
     for title, lines in groups.items():
-        _write(axes, 0.1, top + 0.6, title, weight="bold", size=10)
+        _write(axes, 0.1, top + 0.55, title, weight="bold", size=11)
+        for (left, width), verdicts in zip(places, zip(*([v for v, _ in line.sides] for line in lines)), strict=True):
+            counts = [f"{verdicts.count(name)} {mark}" for name, (_, mark, _) in LOOKS.items() if name in verdicts]
+            _write(axes, left + width / 2, top + 0.6, "   ".join(counts), ha="center", weight="bold")
         top += 1
         for line in lines:
-            words = textwrap.wrap(line.claim, _LETTERS)
-            _write(axes, 0.1, top + 0.5, "\n".join(words), size=8 if len(words) == 1 else 6.5)
-            for left, width, (verdict, more) in zip(lefts, _WIDTHS[1:], line.sides, strict=True):
+            _write(axes, 0.1, top + 0.5, _wrapped(line.claim, _LETTERS), size=8.5)
+            for (left, width), (verdict, more) in zip(places, line.sides, strict=True):
                 _box(axes, left, width, top, verdict, more)
             top += 1
-    _legend(axes, top + 0.7)
+    _legend(axes, top + 0.6)
     return figure
 
 
 def _box(axes: plt.Axes, left: float, width: float, top: float, verdict: str, more: str) -> None:
     colour, mark, letters = LOOKS.get(verdict, _OPEN)
-    place = ((left + 0.06), (top + 0.1) * _ROW)
-    shape = "round,pad=0,rounding_size=0.06"
-    axes.add_patch(FancyBboxPatch(place, width - 0.12, 0.8 * _ROW, shape, facecolor=colour, edgecolor="none"))
-    size = 7.5 * min(1.0, _BOX / len(more)) if more else 7.5
-    _write(axes, left + width / 2, top + 0.5, f"{mark}  {more}".strip(), ha="center", size=size, color=letters)
+    _patch(axes, left + 0.05, width - 0.1, top, colour)
+    said, fits = f"{mark}  {more}".strip(), _BOX * width / _WIDTHS[-1]
+    if len(more) > 1.3 * fits:  # in two lines
+        said, fits = _wrapped(said, int(1.2 * fits)), 0.85 * len(more)
+    size = 8.5 * min(1.0, fits / max(1, len(more)))
+    _write(axes, left + width / 2, top + 0.5, said, ha="center", size=size, color=letters)
+
+
+def _wrapped(text: str, letters: int) -> str:
+    return "\n".join(textwrap.wrap(text, letters, break_on_hyphens=False))
 
 
 def _legend(axes: plt.Axes, top: float) -> None:
     left = 0.1
     for verdict, (colour, mark, letters) in LOOKS.items():
-        place = (left, (top + 0.1) * _ROW)
-        axes.add_patch(FancyBboxPatch(place, 0.26, 0.8 * _ROW, "round,pad=0,rounding_size=0.06", fc=colour, ec="none"))
-        _write(axes, left + 0.13, top + 0.5, mark, ha="center", color=letters)
-        _write(axes, left + 0.36, top + 0.5, verdict, size=8)
-        left += 1.3
+        _patch(axes, left, 0.28, top, colour)
+        _write(axes, left + 0.14, top + 0.5, mark, ha="center", color=letters)
+        _write(axes, left + 0.36, top + 0.5, verdict)
+        left += 1.05
     told = (
-        "numbers: comparisons that hold; the one least in the claim's favour, with its 95 % interval, paired over items"
+        "beside the mark: how many of a claim's comparisons hold; then the one worst for it, with its 95 % interval\n"
     )
-    _write(axes, left + 0.1, top + 0.5, told, size=8, color=GREY)
+    _write(axes, left + 0.4, top + 0.5, told + "(of points more is better, of perplexity's % less)", size=8, color=GREY)
+
+
+def _patch(axes: plt.Axes, left: float, width: float, top: float, colour: str) -> None:
+    shape = "round,pad=0,rounding_size=0.06"
+    place = left, (top + 0.08) * _ROW
+    axes.add_patch(FancyBboxPatch(place, width, 0.84 * _ROW, shape, facecolor=colour, edgecolor="none"))
 
 
 def _write(axes: plt.Axes, left: float, line: float, text: str, **look) -> None:

@@ -19,6 +19,7 @@ from reproductions.laco import claims as laco
 from reproductions.ours import HEADS
 
 SHOWN = tuple(HEADS)
+WHAT = {"smollm2-135m-instruct": "a real model, none of the papers'", "standin": "a toy that this repository holds"}
 SIDES = ("The paper's printed numbers", *(f"On {HEADS[name]}" for name in SHOWN), "From")
 
 
@@ -48,7 +49,7 @@ ABSTRACTS = {
         Finding("A patch at the cut brings back answers to questions", "table1-linearpatch", ("unpatched",)),
         Finding("A patch at the cut brings back perplexity", "table11-linearpatch", ("unpatched",)),
         Finding("With it more is answered than with earlier methods", "table1-linearpatch", ("than SLEB",)),
-        Finding("By 4 % more, with 5 of LLaMA-3-8B's layers gone", "table1-linearpatch", ("by 4 %",)),
+        Finding("By 4 points more, with 5 of LLaMA-3-8B's layers gone", "table1-linearpatch", ("by 4 %",)),
         Finding("Distilling the patch brings back more answers", "table2-linearpatch", ("distillation adds",)),
         Finding("Distilling the patch lowers perplexity further", "table3-linearpatch", ("distillation lowers",)),
     ),
@@ -76,7 +77,7 @@ ABSTRACTS = {
     ),
     "laco": (
         Finding(
-            "Over 80 % kept by three of four models (at 25 to 30 % pruned by one: LC-2)",
+            "Over 80 % kept by three of four models (one of them at 25 % or more: LC-2)",
             "table2-laco",
             ("surpasses 80 %",),
         ),
@@ -90,18 +91,13 @@ ABSTRACTS = {
     ),
     "reassessing": (
         Finding("Removing the last layers is the best choice, with LoRA", "table1-reassessing", ("insight 1",)),
-        Finding(
-            "Removing the last layers is the best choice, not fine-tuned (ours)",
-            "table1-reassessing",
-            ("without fine-tuning",),
-        ),
         Finding("Training head and last layers answers more than LoRA", "table2-reassessing", ("insight 2",)),
         Finding(
             "The same after Taylor's choice, which leaves more answers to tell apart",
             "tableM-reassessing",
             ("insight 2",),
         ),
-        Finding("Iterative pruning has no benefit over one-shot", "tableA-reassessing", ("one-shot is above",)),
+        Finding("One-shot pruning answers more than iterative pruning", "tableA-reassessing", ("one-shot is above",)),
         Finding("The recipe answers more than earlier methods", "table4-reassessing", ("above every other",)),
     ),
 }
@@ -136,6 +132,9 @@ OURS = (
     ),
     Finding(
         "Carried over, they answer more questions than [L]'s cut", "league-graft", ("they answer more of the tasks",)
+    ),
+    Finding(
+        "Removing the last layers is the best choice, not fine-tuned", "table1-reassessing", ("without fine-tuning",)
     ),
     Finding("Merging by Eq. 1 keeps more than leaving the layers out", "table2-laco", (f"Eq. 1 {laco.WORTH}",)),
     Finding("Merging as the official code does keeps more", "table2-laco", (f"the code's merge {laco.WORTH}",)),
@@ -188,17 +187,22 @@ def drawn(screen: str) -> list[Path]:
     from figures import screen as picture
     from figures import style
 
-    table = [line.strip("| ").split(" | ") for line in screen.splitlines() if line.startswith("| ")]
-    (_, *sides, _), _, *rows = table
+    _, _, *rows = [line.strip("| ").split(" | ") for line in screen.splitlines() if line.startswith("| ")]
     groups: dict[str, list[picture.Line]] = {}
     for claim, *cells, _ in rows[:-1]:  # the last one counts what is not in the papers
         if claim.startswith("**"):
             lines = groups.setdefault(claim.strip("*"), [])
         else:
-            verdicts = [next((verdict for verdict in _SAID if cell.startswith(verdict)), "") for cell in cells]
-            said = [(verdict, cell[len(verdict) :].strip()) for verdict, cell in zip(verdicts, cells, strict=True)]
-            lines.append(picture.Line(claim, said))
+            lines.append(picture.Line(claim, [_shortened(cell) for cell in cells]))
+    sides = {"In print": "the papers' own models"} | {HEADS[name]: what for name, what in WHAT.items()}
     return style.save(picture.draw(groups, sides), "screen")
+
+
+def _shortened(cell: str) -> tuple[str, str]:
+    """A cell of the screen's table as verdict and the rest, for a box of the picture."""
+    verdict = next((verdict for verdict in _SAID if cell.startswith(verdict)), "")
+    rest = cell[len(verdict) :].strip().replace("(", "", 1).replace(")", "", 1) if verdict else cell
+    return verdict, "not tested" if rest == "·" else rest
 
 
 def listed(found: Sequence[ours.Told], part: str = "") -> str:
@@ -212,12 +216,14 @@ PICTURE = (
 
 
 def lead(rows: Mapping[str, Sequence[Sequence[str]]]) -> str:
-    """How many of the papers' claims hold on every side, in a sentence."""
+    """How many of the papers' claims have which verdict, side by side, in a sentence."""
     papers = [row for title, found in rows.items() if title != TITLE_OF_OURS for row in found]
-    sides = zip(
-        ("by the papers' own printed numbers", *(f"on {HEADS[name]}" for name in SHOWN)), tally(papers), strict=True
-    )
-    return f"Of {len(papers)} claims of the four papers, {'; '.join(f'{side} **{found}**' for side, found in sides)}."
+    names = ("by the papers' own printed numbers", *(f"on {HEADS[name]}" for name in SHOWN))
+    told = []
+    for side, found, cells in zip(names, tally(papers), list(zip(*papers))[1:-1], strict=True):
+        left = sum(not cell.startswith(tuple(_SAID)) for cell in cells)
+        told.append(f"{side} **{found}**" + f" ({left} not tested)" * bool(left))
+    return f"Of {len(papers)} claims of the four papers, {'; '.join(told)}."
 
 
 def folded(table: str) -> str:
@@ -229,9 +235,10 @@ def folded(table: str) -> str:
 
 TALLIED = "In bold: how many lines of a group have which verdict."
 SHORT = (
-    f"{TALLIED} In brackets: how many of the claim's comparisons hold; after them the comparison that favours it least, "
-    "paired over the same items, with its 95 % interval. Within noise: the interval has both signs. Beyond noise: at least "
-    "so many of the printed ones are, by their numbers of questions. ·: not measured, or about other models."
+    "How to read it: of a claim's comparisons so many hold, measured ones by their whole 95 % interval, printed ones as they "
+    "are and at least so many of these beyond noise; then the comparison worst for the claim, on the same items (of points "
+    "more is better, of perplexity's % less). Within noise: undecided, the interval has both signs. ·: not tested, or about "
+    "other models."
 )
 
 
@@ -267,8 +274,8 @@ def chance(name: str, built: Mapping[str, dict], found: Sequence[Finding]) -> st
         return ""
     hold, fail, noise = (known.count(verdict) for verdict in (judge.HOLDS, judge.FAILS, judge.NOISE))
     return (
-        f"Of the papers' claims {len(known)} comparisons on {HEADS[name]} have one: {hold} hold, {fail} fail, {noise} are "
-        f"within noise; if all differences were zero, about {judge.CHANCE * len(known):.1f} would still seem to fail."
+        f"Of {len(known)} comparisons with an interval on {HEADS[name]} {hold} hold, {fail} fail, {noise} are within noise; "
+        f"were all differences zero, about {judge.CHANCE * len(known):.1f} would fail by chance."
     )
 
 

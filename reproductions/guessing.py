@@ -280,8 +280,8 @@ def finding(store: Store) -> tuple[str, str]:
     kept = "; ".join(f"{row.method}, {row.retained:.1f} % → {shown(row)}" for row in own)
     here = f" On {own[0].model}: {kept}." if own else ""
     return (
-        "**What is retained counts guessing** ([every row](docs/guessing.md)). Of the dense model's scores a guesser "
-        f"retains {', '.join(told)}. The least that each prints → the same of what the dense model scores above guessing: "
+        "**What is 'retained' includes what guessing gives** ([every row](docs/guessing.md)). Guessing alone retains "
+        f"{', '.join(told)}. The least that each paper prints → what that is of the dense score above guessing, in %: "
         f"{'; '.join(least)}.{here}",
         f"The most: {'; '.join(most)}.",
     )

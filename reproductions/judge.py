@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from common import paired
-from reproductions.checks import Comparison
+from reproductions.checks import Comparison, Key
 from reproductions.printed import Printed
 from reproductions.registry import Claim, Table
 from reproductions.resampled import Resampled
@@ -50,8 +50,8 @@ def claims(
         compared = claim.compare(printed, in_print)
         found.append({"text": claim.text, "reported": claim.check(printed, in_print)})
         found[-1] |= {"reported_counts": [sum(one.holds for one in compared), len(compared)]}
-        again = zip(compared, claim.compare(drawn, in_print), [drawn] * len(compared), strict=True)
-        found[-1] |= {"reported_beyond": beyond(judged(claim, list(again)))}
+        triples = zip(compared, claim.compare(drawn, in_print), [drawn] * len(compared), strict=True)
+        found[-1] |= {"reported_beyond": beyond(judged(claim, list(triples)))}
     for subject in subjects:
         own = [line for line in lines if line["subject"] == subject.name]
         settings = pruned((line["model"], line["sparsity"], line["dense"]) for line in own)
@@ -65,14 +65,7 @@ def claims(
                     "about the paper's own numbers" if skipped else "the same outcomes" if compared else "not measured"
                 )
                 verdict |= {"reason": reason}
-            records.append(
-                {
-                    record
-                    for one, _, replicates in compared
-                    for part in one.each or (one,)
-                    for record in replicates.records(part.cells)
-                }
-            )
+            records.append({found for one, _, replicates in compared for found in replicates.records(_cells(one))})
             plain = claim.suffices(sum(one.holds for one, *_ in compared), len(compared)) if compared else None
             result.setdefault("reproduced", plain)
             result.setdefault("by_subject", {})[subject.name] = plain
@@ -104,28 +97,36 @@ Compared = tuple[Comparison, Comparison, Resampled]  # by the numbers as they ar
 
 
 def _compared(claim: Claim, readings: Sequence[Resampled], settings: list[tuple[str, str]]) -> list[Compared]:
-    """A claim's comparisons as the table shows its rows, each replaced by one over more items where both rows have them."""
+    """A claim's comparisons as the table shows its rows, each replaced by one of the same columns over more items where both
+    rows have them."""
     found: dict[tuple, Compared] = {}
     for number, replicates in enumerate(readings):
         points = claim.compare(replicates.shown, settings)
         again = claim.compare(replicates, settings) if points else []
         for point, resample in zip(points, again, strict=True):
-            cells = frozenset(part.cells for part in point.each or (point,))
-            key = (cells, point.low, point.high)
-            if not number or key in found:
+            key = (frozenset(part.cells for part in point.each or (point,)), point.low, point.high)
+            cells = _cells(point)
+            if number and (key not in found or not replicates.read_whole(cells)):
+                continue
+            if not number or replicates.labels(cells) == readings[0].labels(cells):
                 found[key] = (point, resample, replicates)
     return list(found.values())
+
+
+def _cells(point: Comparison) -> list[Key]:
+    """All that a comparison is of."""
+    return [cell for part in point.each or (point,) for cell in part.cells]
 
 
 def judged(claim: Claim, compared: Sequence[Compared]) -> dict:
     """A claim's verdict on measured numbers.
 
-    A comparison of what gave the same on every item is left out. whole: the columns that one reads whole, where the table
-    shows parts. counts: comparisons by verdict. difference, slack (how far
+    A comparison of what gave the same on every item is left out; its ``whole``: columns it reads whole where the table shows
+    a part. counts: comparisons by verdict. difference, slack (how far
     from where the verdict by plain comparison changes), interval, unit, paired: of the comparison least in the claim's
     favour, of the worst verdict's; ``comparisons`` has all of them.
     """
-    found = [_one(*one) | {"whole": list(one[2].whole)} for one in compared]
+    found = [_one(*one) | {"whole": one[2].read_whole(_cells(one[0]))} for one in compared]
     found = [one for one in found if not _same(one)]
     counts = {name: sum(one["verdict"] == name for one in found) for name in (HOLDS, FAILS, NOISE)}
     if not found:

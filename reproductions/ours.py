@@ -102,16 +102,17 @@ def _massive(store: Store) -> Told | None:
             found, start = record["values"], record["details"]["chosen"]["cosine"]
             if start <= found["writer"] < start + int(entry["sparsity"].partition("/")[0]):
                 told.setdefault((HEADS[subject.name], int(found["writer"])), []).append(
-                    f"{entry['sparsity']}: {found['cosine']:.0f}, {found['cosine_carried']:.0f}, {found['cosine_kept']:.0f}"
+                    f"{entry['sparsity']}: {found['cosine']:.0f} → {found['cosine_carried']:.0f} → {found['cosine_kept']:.0f}"
                 )
     if not told:
         return None
     each = " ".join(f"On {model}, layer {layer}: {'; '.join(found)}." for (model, layer), found in told.items())
     return Told(
-        "**A cosine does not see that a window takes the layer which writes the first token's massive activation, and a few "
-        "neurons bring it back** (`figure-windows-league`, [more](docs/league.md#neurons-carried-over)). Perplexity without "
-        "[L]'s window, then with that layer's neurons that write it carried over into the last layer before the cut, then "
-        f"with the token's own state put back. {each}",
+        "**A choice by cosine may take the layer that writes the first token's massive activation (one state many times "
+        "larger than all others); copying a few of its neurons brings it back** (`figure-windows-league`, "
+        "[more](docs/league.md#neurons-carried-over)). Perplexity without "
+        "[L]'s window → with that layer's neurons that write it copied into the last layer before the cut → with the "
+        f"token's own state put back. {each}",
         _refitted_with_them(store),
     )
 
@@ -178,7 +179,7 @@ def _headlines() -> Told:
     return Told(
         f"**Headlines that their own tables do not carry.** [The audit](papers/AUDIT.md) of {numbers} numbers printed in "
         f"tables and text has {len(found)} findings, {sum(one.verdict == SLIP for one in found)} of them slips; {len(wrong)} "
-        f"affect numbers that one might cite. From the abstracts: {quoted}"
+        f"affect numbers that one might cite. In the abstracts: {quoted}"
     )
 
 

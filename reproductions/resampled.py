@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from common import paired
 from common.errors import UserError
 from common.recipe import Recipe
 from common.results import Store
-from reproductions import derived
+from reproductions import derived, sizes
 from reproductions.derived import Measured, Score
 from reproductions.registry import Column, Row
 
@@ -19,9 +19,7 @@ Number = float | np.ndarray
 
 
 class Looked:
-    """A claim's lookup that makes each cell's value once. whole: labels of columns read whole where the table shows parts."""
-
-    whole: Sequence[str] = ()
+    """A claim's lookup that makes each cell's value once."""
 
     def __init__(self) -> None:
         self._found: dict[Key, Number | None] = {}
@@ -35,18 +33,23 @@ class Looked:
     def _value(self, key: Key) -> Number | None:
         raise NotImplementedError
 
+    def read_whole(self, keys: Iterable[Key]) -> list[str]:
+        """Labels of the columns behind several cells that are read whole where the table shows a part."""
+        return []
+
 
 class Resampled(Looked):
     """One subject's rows of a table. Called as a claim's lookup it gives [REPLICATES] values of a cell, or its one value.
 
     Every row's replicates come from the same draws of a benchmark's items, every benchmark's from draws of its own
     (`common.paired`). Where outcomes per item are missing they are normal with the record's standard error, and drawn
-    independently of any other recipe's; such a cell is not `paired`. What has no standard error is one number.
+    independently of any other recipe's; such a cell is not `paired`. What has no standard error is one number. whole: labels
+    of the columns that are read whole where the table shows a part.
     """
 
-    def __init__(self, store: Store, rows: Measured, columns: list[Column], whole: Sequence[str] = ()) -> None:
+    def __init__(self, store: Store, rows: Measured, columns: list[Column], whole: Collection[str] = ()) -> None:
         super().__init__()
-        self.whole = whole
+        self._whole = whole
         self._store = store
         self._measured = rows
         self._rows = {(row.label, row.sparsity, row.method): (row, scores) for row, _, scores in rows}
@@ -140,6 +143,15 @@ class Resampled(Looked):
         return all(len(found) == 1 and 0 not in found for found in counts.values())
 
     def records(self, keys: tuple[Key, ...]) -> set[tuple[str, str]]:
-        """(recipe's hash, benchmark) of the records behind several cells, but for the dense model's."""
+        """(recipe's hash, benchmark) of the records behind several cells, but for the dense model's; a part is its whole."""
         found = [source for key in keys for source in self.sources(key)]
-        return {(row.recipe.hash, column.benchmark) for row, column in found if not row.dense}
+        return {(row.recipe.hash, sizes.whole(column.benchmark)) for row, column in found if not row.dense}
+
+    def labels(self, keys: Iterable[Key]) -> set[str]:
+        """Of the columns behind several cells."""
+        return {column.label for key in keys for _, column in self.sources(key)}
+
+    def read_whole(self, keys: Iterable[Key]) -> list[str]:
+        """As said."""
+        labels = self.labels(keys)
+        return [label for label in self._whole if label in labels]

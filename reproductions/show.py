@@ -63,11 +63,10 @@ def build(
             kept = set(map(_labels, asked))
             left_out |= {(subject.name, *_labels(row)) for row in chosen if _labels(row) not in kept}
         readings[subject.name] = [Resampled(store, own, columns)]
-        more, answering = sizes.more(columns, chosen, store) if claims else ({}, [])
-        if more:
+        for more, answering in sizes.more(columns, chosen, store) if claims else ():
             closer = [more.get(column.label, column) for column in columns]
             again, _ = _scored(closer, subject, store, answering, set())
-            readings[subject.name].append(Resampled(store, again, closer, whole=list(more)))
+            readings[subject.name].append(Resampled(store, again, closer, whole=more))
         shown = {"name": subject.name, "label": subject.label, "profile": subject.profile, "dtype": subject.dtype}
         shown |= {"origin": " and ".join(sorted(origins)) or "no", "over": over}
         unknown = derived.at_guessing(columns, next((row.model for row in chosen), None), own)
@@ -253,8 +252,10 @@ def drawn(
     try:
         figure = getattr(importlib.import_module(module), function)(shown, subject.profile)
     except KeyError as error:
+        if all(record["details"] for entry in shown for record in entry["records"].values()):
+            raise
         raise UserError(
-            f"cannot draw {table.target}: a record of {subject.label} does not say its {error}; measure it anew (--force)"
+            f"cannot draw {table.target}: a record of {subject.label} has no details, not its {error}; measure anew (--force)"
         ) from error
     if figure is None:  # nothing of what it shows
         return []

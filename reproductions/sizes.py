@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -83,23 +84,34 @@ def read(table: Table, store: Store, subject: Subject, limit: int | None = None)
     return [replace(column, benchmark=known.get(column.benchmark, column.benchmark)) for column in columns]
 
 
-def more(columns: Sequence[Column], rows: Sequence[Row], store: Store) -> tuple[dict[str, Column], list[Row]]:
-    """What can be compared by more items than a table shows: the columns read whole, by label, and the rows that have all.
+def more(columns: Sequence[Column], rows: Sequence[Row], store: Store) -> list[tuple[dict[str, Column], list[Row]]]:
+    """By which rows can be compared by more items than a table shows: columns to be read whole, by label, and these rows.
 
-    Columns that are shown in part, and that the dense row and more than one of the others have answered whole; these rows.
-    Where fewer than two have all of these columns, nothing.
+    One entry for each set of rows, the dense one and at least two others, that have answered all of the same columns; sets of
+    fewer rows, which have answered more, come last.
     """
-    found, answering = {}, [row for row in rows if row.recipe is not None]
-    for column in columns:
-        name = column.benchmark
-        if name is None or name == whole(name):
-            continue
-        having = [row for row in rows if row.recipe is not None and _measured(row, store, whole(name))]
-        if any(row.dense for row in having) and sum(not row.dense for row in having) > 1:
-            found[column.label] = replace(column, benchmark=whole(name))
-            answering = [row for row in answering if row in having]
-    enough = sum(not row.dense for row in answering) > 1
-    return (found, answering) if enough else ({}, [])
+    having: dict[str, frozenset[int]] = {}
+    parts = {
+        column.label: column for column in columns if column.benchmark and column.benchmark != whole(column.benchmark)
+    }
+    for label, column in parts.items():
+        name = whole(column.benchmark)
+        having[label] = frozenset(
+            n for n, row in enumerate(rows) if row.recipe is not None and _measured(row, store, name)
+        )
+    groups = set(having.values())
+    groups |= {one & other for one, other in combinations(groups, 2)}
+    found = []
+    for group in sorted(groups, key=lambda group: (-len(group), sorted(group))):
+        answering = [rows[number] for number in sorted(group)]
+        if any(row.dense for row in answering) and sum(not row.dense for row in answering) > 1:
+            known = {
+                label: replace(parts[label], benchmark=whole(parts[label].benchmark))
+                for label in having
+                if group <= having[label]
+            }
+            found.append((known, answering))
+    return found
 
 
 def _answered(rows: Sequence[Row], store: Store, part: str) -> bool:

@@ -162,8 +162,8 @@ def _range(table: str, model: str, rows: list, fewer: bool) -> Iterator[Finding]
         else DEFINITION,
         "Cite the recomputed range, in points.",
         [low, high],
-        headline=f"{model}: the abstract's lead of {low.text} to {high.text} % is {least:.2f} to {most:.2f} points once "
-        f"averages are right and tasks the same{' and rows with the mark of another model are left out' * fewer}.",
+        headline=f"{model}: the abstract's lead of {low.text} to {high.text} % is {least:.2f} to {most:.2f} points with "
+        f"averages recomputed{', ' if fewer else ' and '}the same tasks{' and no row marked as another model' * fewer}.",
     )
 
 

@@ -1,6 +1,7 @@
 """Half-precision products through float32: rounded once from the exact sum, forward and backward, in any thread."""
 
-import warnings
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -26,15 +27,29 @@ SHAPES = [
 @pytest.fixture
 def no_instructions(monkeypatch):
     """A CPU that multiplies no half-precision numbers; products are torch's own again afterwards."""
-    monkeypatch.setattr(half_products, "_SUPPORTED", dict.fromkeys(HALVES, lambda: False))
+    monkeypatch.setattr(half_products, "has_instructions", lambda dtype: dtype not in HALVES)
     monkeypatch.setattr(half_products, "_widened", set())
 
 
 @pytest.fixture(params=[half_products.BLOCK, 100], ids=["whole", "blocks"])
 def widened(no_instructions, monkeypatch, request):
+    """Half-precision products are widened, so many entries at a time; the types that torch's own kernels were given."""
     monkeypatch.setattr(half_products, "BLOCK", request.param)
     for dtype in HALVES:
         half_products.speed_up(dtype, "cpu")
+    given = []
+
+    class Kernel:
+        def __init__(self, own):
+            self.own = own
+
+        def call_boxed(self, keys, *operands, **options):
+            if operands[0].dtype != torch.float64:  # what is exact here
+                given.append({operand.dtype for operand in operands})
+            return self.own.call_boxed(keys, *operands, **options)
+
+    monkeypatch.setattr(half_products, "_kernels", {name: Kernel(own) for name, own in half_products._kernels.items()})
+    return given
 
 
 def drawn(*shape, dtype, seed=0):
@@ -60,6 +75,20 @@ def test_products_are_the_exact_ones_rounded_once(widened, dtype, shape):
     assert_rounded_once(torch.addmm(added, a, b.T, beta=0.5, alpha=2), 0.5 * added.double() + 2 * exact)
     stack = torch.stack([a, -a])
     assert_rounded_once(stack @ torch.stack([b.T, b.T]), torch.stack([exact, -exact]))
+    wide = rows >= half_products.MIN_ROWS
+    assert all(types == {torch.float32 if wide else dtype} for types in widened) and (widened or not rows * columns)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_mixed_types_are_refused_as_torch_does(widened, dtype):
+    a, b = drawn(8, 4, dtype=dtype), drawn(4, 6, dtype=torch.float32)
+    for product in (
+        lambda: a @ b,
+        lambda: torch.stack([a, a]) @ torch.stack([b, b]),
+        lambda: torch.addmm(drawn(6, dtype=torch.float32), a, b.to(dtype)),
+    ):
+        with pytest.raises(RuntimeError):
+            product()
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -93,14 +122,14 @@ def test_threads_widen_too(widened):
     with ThreadPoolExecutor(2) as pool:
         for found in pool.map(lambda _: a @ b, range(8)):
             assert_rounded_once(found, a.double() @ b.double())
+    assert len(widened) >= 8 and all(types == {torch.float32} for types in widened)
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-def test_a_loaded_model_is_sped_up_silently_and_says_the_same(no_instructions, make_tiny, tmp_path, dtype):
+def test_a_loaded_model_is_sped_up_and_says_the_same(no_instructions, make_tiny, tmp_path, dtype):
     make_tiny("qwen2").to(dtype).save_pretrained(tmp_path)
     ids = torch.arange(24).view(1, 24) + 3
-    with warnings.catch_warnings(), torch.inference_mode():
-        warnings.simplefilter("error")
+    with torch.inference_mode():
         model, _ = checkpoint.load(tmp_path)
         assert half_products._widened == {dtype}
         found = model(ids).logits
@@ -110,9 +139,24 @@ def test_a_loaded_model_is_sped_up_silently_and_says_the_same(no_instructions, m
     assert (found - exact).abs().max() / scale < 2 * (own - exact).abs().max() / scale + 1e-3
 
 
+def test_torchs_kernels_are_replaced_without_a_warning():
+    """In a process of its own: it warns once."""
+    code = (
+        "from common import half_products; half_products._install(); import torch; torch.ones(4, 4) @ torch.ones(4, 4)"
+    )
+    found = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    assert (found.returncode, found.stderr) == (0, "")
+
+
+def test_a_torch_without_onednn_keeps_its_own_products(monkeypatch):
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    monkeypatch.setattr(half_products, "_SUPPORTED", dict.fromkeys(HALVES, "not_there"))
+    assert all(map(half_products.has_instructions, HALVES))
+
+
 def test_nothing_is_widened_without_need(monkeypatch, make_tiny, tmp_path):
     monkeypatch.setattr(half_products, "_widened", set())
-    monkeypatch.setattr(half_products, "_SUPPORTED", {torch.bfloat16: lambda: True, torch.float16: lambda: False})
+    monkeypatch.setattr(half_products, "has_instructions", lambda dtype: dtype != torch.float16)
     for dtype in (torch.bfloat16, torch.float32):
         make_tiny("llama").to(dtype).save_pretrained(tmp_path)
         checkpoint.load(tmp_path)

@@ -13,7 +13,8 @@ def test_every_file_is_named_once_in_order(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ['{"weight_map": {"a": 5}}', '{"weight_map": ["a"]}', '{"weight_map": null}', "[]", "3", "{"]
+    "text",
+    ['{"weight_map": {"a": 5}}', '{"weight_map": {}}', '{"weight_map": ["a"]}', '{"weight_map": null}', "[]", "3", "{"],
 )
 @pytest.mark.parametrize("read", [entries, lambda folder: pickled._shards(folder)])
 def test_an_index_that_names_no_files_is_named(tmp_path, text, read):

@@ -115,6 +115,7 @@ def test_rows_that_have_answered_all_are_compared_by_all_where_the_table_shows_a
     assert (both["verdict"], both["whole"]) == ("fails", [])
     assert both["difference"] == pytest.approx(100 * (part_of["better"] - part_of["near"]))
     assert "2 comparisons are by all of PIQA" in tables.render(content)
+    assert ahead["shares_records_with"] == [2, 3] and both["shares_records_with"] == [1, 2]
 
 
 def test_without_outcomes_the_interval_is_that_of_independent_rows_and_marked(tmp_path, outcomes):

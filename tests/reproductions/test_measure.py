@@ -216,6 +216,6 @@ def test_a_record_without_what_a_figure_shows_is_named(tmp_path):
     row = next(row for row in table.rows(settings.STANDIN) if row.recipe)
     store.put(Record({}, row.recipe.hash, "magnitude-gains", "ok", {"least": 1.0}, {}), row.recipe)
     with pytest.raises(
-        UserError, match=r"cannot draw figure2-prunecomp: a record of .* does not say its 'gains'; measure"
+        UserError, match=r"cannot draw figure2-prunecomp: a record of .* has no details, not its 'gains'; measure"
     ):
         show.drawn(table, store, settings.STANDIN)
