@@ -149,7 +149,7 @@ TITLE_OF_OURS = "Not in the papers"
 
 def parts(store: Store) -> dict[str, str]:
     """`screen`: the abstracts' claims by paper and three findings, for README; `findings`: all claims and findings, for
-    docs/findings.md."""
+    docs/findings.md; `verdict-PAPER`: what became of a paper's claims, for its own README."""
     papers = [one for found in ABSTRACTS.values() for one in found]
     targets = {target for one in (*papers, *OURS) for target in (one.target, *one.printed)}
     built = {target: _built(store, target) for target in targets}
@@ -164,7 +164,11 @@ def parts(store: Store) -> dict[str, str]:
             lines += [[*bold, ""], *found] if title in shown else [[*bold, "[these](docs/findings.md)"]]
         return markdown(["Claim", *SIDES], lines, "l")
 
-    return {
+    verdicts = {
+        f"verdict-{paper}": f"Of its {len(found)} claims on the [screen](../../README.md#what-reproduces), {by_side(found)}."
+        for paper, found in ((paper, rows[declare.title_of(paper)]) for paper in ABSTRACTS)
+    }
+    return verdicts | {
         "screen": "\n\n".join(
             (
                 lead(rows),
@@ -216,14 +220,19 @@ PICTURE = (
 
 
 def lead(rows: Mapping[str, Sequence[Sequence[str]]]) -> str:
-    """How many of the papers' claims have which verdict, side by side, in a sentence."""
+    """How many of the papers' claims have which verdict, in a sentence."""
     papers = [row for title, found in rows.items() if title != TITLE_OF_OURS for row in found]
+    return f"Of {len(papers)} claims of the four papers, {by_side(papers)}."
+
+
+def by_side(rows: Sequence[Sequence[str]]) -> str:
+    """How many of these lines have which verdict in print, and on each model."""
     names = ("by the papers' own printed numbers", *(f"on {HEADS[name]}" for name in SHOWN))
     told = []
-    for side, found, cells in zip(names, tally(papers), list(zip(*papers))[1:-1], strict=True):
+    for side, found, cells in zip(names, tally(rows), list(zip(*rows))[1:-1], strict=True):
         left = sum(not cell.startswith(tuple(_SAID)) for cell in cells)
         told.append(f"{side} **{found}**" + f" ({left} not tested)" * bool(left))
-    return f"Of {len(papers)} claims of the four papers, {'; '.join(told)}."
+    return "; ".join(told)
 
 
 def folded(table: str) -> str:

@@ -20,7 +20,7 @@ DOCUMENTS = (
     "docs/tables.md",
     "docs/league.md",
     "docs/guessing.md",
-    "papers/linearpatch/README.md",
+    *(f"papers/{paper}/README.md" for paper in registry.PAPERS),
 )
 FILES = tuple(ROOT / name for name in DOCUMENTS)
 IDEAS = {
@@ -152,7 +152,7 @@ def parts(names: Iterable[str]) -> dict[str, str]:
     """What the published records say, by the name of the part: the screen, all findings, tables, the league's, causes."""
     store, found = Loaded(), {}
     names = set(names)
-    if names & {"screen", "findings"}:
+    if names & {"screen", "findings"} or any(name.startswith("verdict-") for name in names):
         found |= findings.parts(store)
     if "guessing" in names:
         found["guessing"] = guessing.part(store)
