@@ -15,6 +15,7 @@ where a model is loaded (`common.checkpoint`) and does nothing on a CPU that has
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from threading import Lock
 
 import torch
@@ -90,7 +91,7 @@ def _bmm(keys, a: Tensor, b: Tensor) -> Tensor:
     return _kernels["bmm"].call_boxed(keys, a.float(), b.float()).to(a.dtype)
 
 
-def _blocks(product: Tensor, a: Tensor, b: Tensor):
+def _blocks(product: Tensor, a: Tensor, b: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """(where it goes [rows, columns], left and right factor in float32), the larger factor `BLOCK` entries at a time."""
     if a.numel() > b.numel():
         wide = b.float()

@@ -283,8 +283,8 @@ def chance(name: str, built: Mapping[str, dict], found: Sequence[Finding]) -> st
         return ""
     hold, fail, noise = (known.count(verdict) for verdict in (judge.HOLDS, judge.FAILS, judge.NOISE))
     return (
-        f"Of {len(known)} comparisons with an interval on {HEADS[name]} {hold} hold, {fail} fail, {noise} are within noise; "
-        f"were all differences zero, about {judge.CHANCE * len(known):.1f} would fail by chance."
+        f"Of the papers' claims {len(known)} comparisons have an interval on {HEADS[name]}: {hold} hold, {fail} fail, "
+        f"{noise} are within noise; were all differences zero, about {judge.CHANCE * len(known):.1f} would fail by chance."
     )
 
 
