@@ -8,7 +8,9 @@ the order of summation alone, as those of two such CPUs do.
 
 `speed_up` puts this below everything else: torch's own kernels of `mm`, `addmm` and `bmm` on the CPU are called through
 it, from modules, autograd's backward passes and other threads alike; other types then pass through some microseconds of
-Python, and whatever is no product of these (fused attention, results written to `out=`) stays torch's own. It is called
+Python, and whatever is no product of these (fused attention, results written to `out=`) stays torch's own. Threads multiply
+beside each other: those kernels are reached by their `out=` forms, which leave Python's lock, where a kernel called by
+itself (`torch.library.get_kernel`) keeps it and threads wait for one another. It is called
 where a model is loaded (`common.checkpoint`) and does nothing on a CPU that has the instructions, on a GPU and in float32.
 """
 
@@ -29,7 +31,7 @@ BLOCK = 2**20
 MIN_ROWS = 4
 
 _widened: set[torch.dtype] = set()
-_kernels: dict[str, object] = {}
+_own = {"mm": torch.ops.aten.mm.out, "addmm": torch.ops.aten.addmm.out, "bmm": torch.ops.aten.bmm.out}
 _library: torch.library.Library | None = None
 _installing = Lock()
 
@@ -54,12 +56,11 @@ def _install() -> None:
         if _library is not None:
             return
         replaced = {"mm": _mm, "addmm": _addmm, "bmm": _bmm}
-        _kernels.update({name: torch.library.get_kernel(f"aten::{name}", "CPU") for name in replaced})
         _library = torch.library.Library("aten", "IMPL")
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="(?s).*[Oo]verrid")
             for name, kernel in replaced.items():
-                _library.impl(name, kernel, "CPU", with_keyset=True)
+                _library.impl(name, kernel, "CPU")
 
 
 def _slow(*operands: Tensor) -> bool:
@@ -67,28 +68,33 @@ def _slow(*operands: Tensor) -> bool:
     return len(found := {operand.dtype for operand in operands}) == 1 and found <= _widened
 
 
-def _mm(keys, a: Tensor, b: Tensor) -> Tensor:
+def _product(name: str, *operands: Tensor, **scales) -> Tensor:
+    """What torch's own kernel of that name gives."""
+    return _own[name](*operands, **scales, out=operands[-1].new_empty(0))
+
+
+def _mm(a: Tensor, b: Tensor) -> Tensor:
     if not _slow(a, b) or len(a) < MIN_ROWS:
-        return _kernels["mm"].call_boxed(keys, a, b)
+        return _product("mm", a, b)
     product = a.new_empty(len(a), b.shape[1])
     for part, left, right in _blocks(product, a, b):
-        part.copy_(_kernels["mm"].call_boxed(keys, left, right))
+        part.copy_(_product("mm", left, right))
     return product
 
 
-def _addmm(keys, added: Tensor, a: Tensor, b: Tensor, *, beta=1, alpha=1) -> Tensor:
+def _addmm(added: Tensor, a: Tensor, b: Tensor, *, beta=1, alpha=1) -> Tensor:
     if not _slow(a, b, added) or len(a) < MIN_ROWS:
-        return _kernels["addmm"].call_boxed(keys, added, a, b, beta=beta, alpha=alpha)
+        return _product("addmm", added, a, b, beta=beta, alpha=alpha)
     total = added.expand(len(a), b.shape[1]).clone(memory_format=torch.contiguous_format)
     for part, left, right in _blocks(total, a, b):
-        part.copy_(_kernels["addmm"].call_boxed(keys, part.float(), left, right, beta=beta, alpha=alpha))
+        part.copy_(_product("addmm", part.float(), left, right, beta=beta, alpha=alpha))
     return total
 
 
-def _bmm(keys, a: Tensor, b: Tensor) -> Tensor:
+def _bmm(a: Tensor, b: Tensor) -> Tensor:
     if not _slow(a, b) or a.shape[1] < MIN_ROWS:
-        return _kernels["bmm"].call_boxed(keys, a, b)
-    return _kernels["bmm"].call_boxed(keys, a.float(), b.float()).to(a.dtype)
+        return _product("bmm", a, b)
+    return _product("bmm", a.float(), b.float()).to(a.dtype)
 
 
 def _blocks(product: Tensor, a: Tensor, b: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

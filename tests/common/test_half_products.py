@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -39,16 +40,15 @@ def widened(no_instructions, monkeypatch, request):
         half_products.speed_up(dtype, "cpu")
     given = []
 
-    class Kernel:
-        def __init__(self, own):
-            self.own = own
-
-        def call_boxed(self, keys, *operands, **options):
+    def watched(own):
+        def product(*operands, **options):
             if operands[0].dtype != torch.float64:  # what is exact here
                 given.append({operand.dtype for operand in operands})
-            return self.own.call_boxed(keys, *operands, **options)
+            return own(*operands, **options)
 
-    monkeypatch.setattr(half_products, "_kernels", {name: Kernel(own) for name, own in half_products._kernels.items()})
+        return product
+
+    monkeypatch.setattr(half_products, "_own", {name: watched(own) for name, own in half_products._own.items()})
     return given
 
 
@@ -123,6 +123,33 @@ def test_threads_widen_too(widened):
         for found in pool.map(lambda _: a @ b, range(8)):
             assert_rounded_once(found, a.double() @ b.double())
     assert len(widened) >= 8 and all(types == {torch.float32} for types in widened)
+
+
+def test_other_threads_run_while_one_multiplies(no_instructions, monkeypatch):
+    """Threads are never switched by the clock here, so another one runs inside a product only if that leaves the lock."""
+    half_products.speed_up(torch.bfloat16, "cpu")
+    own, inside, seen = half_products._own["mm"], [], []
+
+    def watched(*operands, **options):
+        inside.append(True)
+        try:
+            return own(*operands, **options)
+        finally:
+            inside.pop()
+
+    monkeypatch.setitem(half_products._own, "mm", watched)
+    a = drawn(500, 500, dtype=torch.bfloat16)
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e6)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            work = pool.submit(lambda: [a @ a for _ in range(50)])
+            while not work.done():
+                seen += inside
+                time.sleep(0)
+    finally:
+        sys.setswitchinterval(usual)
+    assert seen and work.result()
 
 
 @pytest.mark.parametrize("dtype", HALVES)
