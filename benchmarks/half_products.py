@@ -1,7 +1,7 @@
 """Half-precision products by way of float32 against torch's own, in one run: `python benchmarks/half_products.py`.
 
-SmolLM2-135M's body on random weights, forward, and one layer's matrices forward and backward. Says so and measures nothing
-where the CPU has instructions for the type.
+SmolLM2-135M's body on random weights: a pass with all cores, passes of as many threads beside each other (as questions are
+scored), and one layer forward and backward. Says so and measures nothing where the CPU has instructions for the type.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from common import half_products
 from common.decoder import Decoder
+from common.evaluation.workers import side_by_side
 from common.models import model_config
 from common.ratios import Ratio, hand_over
 
@@ -25,6 +26,18 @@ def forward_seconds(decoder: Decoder) -> float:
     """The better of two passes through all layers."""
     hidden = decoder.embed_tokens(torch.randint(0, decoder.config.vocab_size, (1, TOKENS)))
     return min(_seconds(lambda: decoder.run(hidden)) for _ in range(2))
+
+
+def beside_seconds(decoder: Decoder) -> float:
+    """A pass's share of the better of two times that as many passes as threads took beside each other."""
+    hidden = decoder.embed_tokens(torch.randint(0, decoder.config.vocab_size, (1, TOKENS))).detach()
+    passes = range(torch.get_num_threads())
+
+    def work() -> None:
+        with side_by_side(torch.inference_mode()(lambda _: decoder.run(hidden)), passes, hidden.device) as results:
+            list(results)
+
+    return min(_seconds(work) for _ in range(2)) / len(passes)
 
 
 def training_seconds(decoder: Decoder) -> float:
@@ -48,7 +61,11 @@ def main() -> None:
             print(f"{name}: this CPU has instructions for it; nothing is widened")
             continue
         decoder = Decoder(AutoModelForCausalLM.from_config(config, dtype=dtype))
-        parts = {"a pass": forward_seconds, "a layer's training step": training_seconds}
+        parts = {
+            "a pass": forward_seconds,
+            "a pass of each thread": beside_seconds,
+            "a layer's training step": training_seconds,
+        }
         own = {what: measured(decoder) for what, measured in parts.items()}
         half_products.speed_up(dtype, "cpu")
         for what, measured in parts.items():

@@ -152,6 +152,6 @@ class Resampled(Looked):
         return {column.label for key in keys for _, column in self.sources(key)}
 
     def read_whole(self, keys: Iterable[Key]) -> list[str]:
-        """As said."""
+        """Of the columns behind several cells, in the table's order."""
         labels = self.labels(keys)
         return [label for label in self._whole if label in labels]
