@@ -1,4 +1,4 @@
-"""What a training holds in memory, counted before anything is loaded, and whether it can be had here.
+"""What a training holds in memory, counted before anything is loaded, and on disk; whether it can be had here.
 
     weights      frozen ones as loaded (4-bit: .53 bytes), trained ones in float32
     gradients    float32, of what trains
@@ -10,7 +10,9 @@ Activations come on top: they depend on the rows, and are recomputed layer by la
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from common.errors import UserError
 from common.finetuning.settings import Settings
@@ -65,10 +67,37 @@ def need(facts: dict, removed: int, settings: Settings, itemsize: int) -> Need:
     frozen = parameters if adapters else parameters - trained
     quantised = layers * facts["layer_params"] if settings.quantised else 0
     weights = (frozen - quantised) * itemsize + quantised * QUANTISED + 4 * trained
-    optimizer = settings.optimizer or ("paged-adamw-8bit" if settings.quantised else "adamw")
-    return Need(
-        parameters + adapters * trained, trained, weights, 4 * trained, (8 if optimizer == "adamw" else 2) * trained
-    )
+    return Need(parameters + adapters * trained, trained, weights, 4 * trained, _optimizer(settings) * trained)
+
+
+def _optimizer(settings: Settings) -> int:
+    """Bytes of the optimizer's state for each trained parameter."""
+    return 8 if settings.optimizer_used == "adamw" else 2
+
+
+def on_disk(trained: int, settings: Settings) -> int:
+    """The most bytes that a training of so many parameters keeps in its folder at a time (`common.finetuning.state`).
+
+    Where it starts, the best state, and two checkpoints beside the one that is being written; frozen layers' outputs that
+    are kept on disk take a share of what is free then (`common.finetuning.prefix`).
+    """
+    states = 1 + settings.keeps_best + 3
+    return trained * (4 * states + 3 * _optimizer(settings))
+
+
+def check_disk(folder: Path, trained: int, settings: Settings) -> None:
+    """Refuse a training whose checkpoints will not fit beside what its folder already holds of it.
+
+    Raises:
+        UserError: the disk has less free; says what takes less.
+    """
+    there = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    needed, free = on_disk(trained, settings) - there, shutil.disk_usage(folder).free
+    if needed > free:
+        raise UserError(
+            f"cannot keep a training's checkpoints in {folder}: up to {needed / 2**20:,.0f} MiB more are needed and "
+            f"{free / 2**20:,.0f} MiB are free; free space, choose another folder, or train fewer layers or adapters (LoRA)"
+        )
 
 
 def _sides(facts: dict, target: str) -> int:

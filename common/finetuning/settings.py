@@ -114,5 +114,10 @@ class Settings:
         return self.method == "qlora"
 
     @property
+    def optimizer_used(self) -> str:
+        """The one that is named, or the method's."""
+        return self.optimizer or ("paged-adamw-8bit" if self.quantised else "adamw")
+
+    @property
     def keeps_best(self) -> bool:
         return (self.keep or ("last" if self.quantised else "best")) == "best"

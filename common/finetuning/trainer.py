@@ -147,7 +147,6 @@ def arguments(
             f"processes; use micro-batches that make {settings.batch} a multiple of {processes} times their size"
         )
     gpu = device.type == "cuda"
-    optimizer = settings.optimizer or ("paged-adamw-8bit" if settings.quantised else "adamw")
     names = {"adamw": "adamw_torch", "paged-adamw-8bit": "paged_adamw_8bit" if gpu else "adamw_8bit"}
     made = TrainingArguments(
         output_dir=str(folder),
@@ -164,7 +163,7 @@ def arguments(
         adam_beta2=settings.betas[1],
         adam_epsilon=settings.epsilon,
         max_grad_norm=settings.clip,
-        optim=names[optimizer],
+        optim=names[settings.optimizer_used],
         fp16=gpu and settings.autocast == "float16",
         bf16=gpu and settings.autocast == "bfloat16",
         eval_strategy="steps" if validated else "no",

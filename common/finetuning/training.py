@@ -20,7 +20,7 @@ from transformers.trainer_callback import PrinterCallback
 from common.decoder import Decoder
 from common.finetuning import state
 from common.finetuning.learner import Learner, Rows, checked, collate
-from common.finetuning.memory import sized
+from common.finetuning.memory import check_disk, sized
 from common.finetuning.methods import Attached, attach, check_layers
 from common.finetuning.prefix import FrozenPrefix
 from common.finetuning.settings import Settings
@@ -50,7 +50,7 @@ def finetune(
     its predicted tokens), validation ([step, loss]), kept_step, seconds, peak_memory_bytes (of the GPU, else of the process
     since its start), epochs (layer_executions and seconds of training in each), validation_layer_executions, store.
 
-    Raises UserError for bad rows, settings that do not fit the model, or a folder with another training.
+    Raises UserError for bad rows, settings that do not fit the model, a folder with another training, or too little disk.
     """
     settings = settings or Settings()
     if folder is None:
@@ -73,6 +73,7 @@ def finetune(
             state.restore(attached.parameters, folder / state.TRAINED)
         else:
             settings = sized(settings, total)
+            check_disk(folder, sum(p.numel() for p in attached.parameters.values()), settings)
             with _checkpointed(model, settings):
                 store = _store(train, valid, settings, attached.boundary, folder, store_dtype)
                 session = _Session(model, tokenizer, train, valid, settings, attached, folder, store, progress)

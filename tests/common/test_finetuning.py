@@ -290,6 +290,36 @@ def test_what_was_damaged_of_a_killed_training_is_named(make_tiny, tmp_path, mon
             finetune(make_tiny(), None, train, (), settings, tmp_path / name)
 
 
+@pytest.mark.parametrize(
+    "options", [{"method": "full"}, {"method": "lora", "rank": 64, "keep": "last"}], ids=["full", "lora"]
+)
+def test_the_disk_that_is_foretold_is_the_most_that_a_training_held(make_tiny, tmp_path, monkeypatch, options):
+    folder, held = tmp_path / "training", []
+
+    def on_disk():
+        return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+    def watched(function):
+        def call(*arguments, **named):
+            result = function(*arguments, **named)
+            held.append(on_disk())
+            return result
+
+        return call
+
+    settings = Settings(**options, max_steps=8, **QUICK)
+    monkeypatch.setattr(state, "save", watched(state.save))
+    monkeypatch.setattr(torch, "save", watched(torch.save))
+    _, report = finetune(make_tiny(), None, rows(32), rows(3, seed=1), settings, folder)
+    foretold = memory.on_disk(report["trainable"], settings)
+    assert 0.97 < max(held) / foretold < 1.05
+
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=foretold - 2**14))
+    with pytest.raises(UserError, match="MiB more are needed and .* MiB are free; free space, choose another folder"):
+        finetune(make_tiny(), None, rows(32), (), settings, tmp_path / "other")
+
+
 def test_a_killed_training_with_a_store_fills_it_again(make_tiny, tmp_path, monkeypatch):
     train, settings = rows(8), Settings(method="partial", last=2, epochs=3, store="disk", **QUICK)
     model, report = finetune(make_tiny(), None, train, (), settings)
