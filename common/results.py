@@ -77,7 +77,7 @@ class Store:
 
     def path(self, recipe: Recipe, benchmark: str, folder: Path | None = None) -> Path:
         """The file of one measurement."""
-        return (folder or self.user) / recipe.profile / recipe.model / recipe.hash / f"{benchmark}.json"
+        return Path(folder or self.user, _place(recipe, benchmark))
 
     def get(self, recipe: Recipe, benchmark: str) -> Record | None:
         """The user's record of a measurement, else the published one, else None.
@@ -85,10 +85,9 @@ class Store:
         A damaged or older-format file of the user's is set aside under another name with a warning and then missing; a
         published one is only warned of.
         """
-        own = self._read(self.path(recipe, benchmark), "yours")
-        if own is not None or self.published is None:
-            return own
-        return self._read(self.path(recipe, benchmark, self.published), "published")
+        place = _place(recipe, benchmark)
+        found = (self._read(Path(folder, place), origin) for folder, origin in self._folders())
+        return next((record for record in found if record is not None), None)
 
     def pruned(self, recipe: Recipe) -> Record | None:
         """A record of this recipe, whatever was measured, that names the layers that were removed; None: there is none."""
@@ -142,8 +141,9 @@ class Store:
         Multiple choice: one bool per item and metric, in the order of the data. Perplexity: ``nll``, the mean of each window.
         A damaged file is treated as a damaged record is, see `get`.
         """
+        place = _place(recipe, benchmark)
         for folder, origin in self._folders():
-            if _there(path := self.path(recipe, benchmark, folder)):
+            if _there(path := Path(folder, place)):
                 return self._items(_beside(path), origin)
         return {}
 
@@ -214,6 +214,11 @@ class Store:
         if message not in self._told:
             log.warning("%s", message)
         self._told.add(message)
+
+
+def _place(recipe: Recipe, benchmark: str) -> str:
+    """Where a measurement's record is in a folder of records."""
+    return f"{recipe.profile}/{recipe.model}/{recipe.hash}/{benchmark}.json"
 
 
 def _there(path: Path) -> bool:

@@ -46,13 +46,17 @@ def fill(rows: Measured, columns: Sequence[Column]) -> dict[str, int]:
     is over, where some are.
     """
     dense = {row.model: scores for row, _, scores in rows if row.dense}
+    following = [column for column in columns if column.derived is not None]
+    names_of = {
+        (column.label, model): parts(column, columns, model, rows)
+        for column in following
+        for model in {row.model for row, _, _ in rows}
+    }
     over = {}
     for row, _, scores in rows:
-        for column in columns:
-            if column.derived is None:
-                continue
+        for column in following:
             reference = scores if column.derived == "average" else dense.get(row.model, {})
-            names, everything = parts(column, columns, row, rows)
+            names, everything = names_of[column.label, row.model]
             if len(names) < everything:
                 over[column.label] = len(names)
             needed = [side.get(name, row.status) for side in (scores, reference) for name in names]
@@ -68,8 +72,8 @@ def fill(rows: Measured, columns: Sequence[Column]) -> dict[str, int]:
     return over
 
 
-def parts(column: Column, columns: Sequence[Column], row: Row, rows: Measured) -> tuple[list[str], int]:
-    """The columns that one follows from in a row, and how many it would be if all were measured.
+def parts(column: Column, columns: Sequence[Column], model: str | None, rows: Measured) -> tuple[list[str], int]:
+    """The columns that one follows from in a model's rows, and how many it would be if all were measured.
 
     What fewer than two thirds of the model's rows have run is left out: a task that is being measured takes few rows their
     average. The dense row is many tables': what only it has run is, too. So is a task that the dense model does not know
@@ -77,15 +81,13 @@ def parts(column: Column, columns: Sequence[Column], row: Row, rows: Measured) -
     tables count every task.
     """
     everything = list(column.of) or [c.label for c in columns if c.benchmark and c.compare == "accuracy"]
-    own = [
-        (sibling, scores) for sibling, _, scores in rows if sibling.model == row.model and sibling.recipe is not None
-    ]
-    run = [(sibling, scores) for sibling, scores in own if any(isinstance(scores.get(n), Score) for n in everything)]
-    siblings = [scores for sibling, scores in run if not sibling.dense] or [scores for _, scores in run or own]
+    own = [(row, scores) for row, _, scores in rows if row.model == model and row.recipe is not None]
+    run = [(row, scores) for row, scores in own if any(isinstance(scores.get(n), Score) for n in everything)]
+    siblings = [scores for row, scores in run if not row.dense] or [scores for _, scores in run or own]
     having = {name: sum(not _nowhere(scores.get(name)) for scores in siblings) for name in everything}
     names = [name for name in everything if having[name] and 3 * having[name] >= 2 * len(siblings)] or everything
     if column.known or column.derived != "average":
-        unknown = at_guessing(columns, row.model, rows)
+        unknown = at_guessing(columns, model, rows)
         names = [name for name in names if name not in unknown] or names
     return names, len(everything)
 

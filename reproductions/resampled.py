@@ -55,6 +55,7 @@ class Resampled(Looked):
         self._rows = {(row.label, row.sparsity, row.method): (row, scores) for row, _, scores in rows}
         self._columns = {column.label: column for column in columns}
         self._outcomes: dict[tuple[str, str, str | None], np.ndarray | None] = {}
+        self._names_of: dict[tuple[str, str], list[str]] = {}
 
     def shown(self, model: str, sparsity: str, method: str, column: str) -> float | None:
         """A cell's number as it is; None where there is none to be shown."""
@@ -78,8 +79,15 @@ class Resampled(Looked):
 
     def _parts(self, row: Row, column: Column, of: Row) -> dict[str, Number]:
         """What a derived column of a row follows from, in that row or in the dense one."""
-        names, _ = derived.parts(column, list(self._columns.values()), row, self._measured)
+        names = self._names(column, row.model)
         return {name: self(of.label, of.sparsity, of.method, name) for name in names}
+
+    def _names(self, column: Column, model: str) -> list[str]:
+        """The columns that a derived one follows from in a model's rows."""
+        place = (column.label, model)
+        if place not in self._names_of:
+            self._names_of[place], _ = derived.parts(column, list(self._columns.values()), model, self._measured)
+        return self._names_of[place]
 
     def _dense(self, row: Row) -> Row:
         return next((other for other, _, _ in self._measured if other.dense and other.model == row.model), row)
@@ -130,7 +138,7 @@ class Resampled(Looked):
         if column.derived is None:
             return [(row, column)]
         of = [row] if column.derived == "average" else [row, self._dense(row)]
-        names, _ = derived.parts(column, list(self._columns.values()), row, self._measured)
+        names = self._names(column, row.model)
         return [found for one in of for n in names for found in self.sources((one.label, one.sparsity, one.method, n))]
 
     def paired(self, keys: tuple[Key, ...]) -> bool:
