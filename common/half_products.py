@@ -10,8 +10,8 @@ the order of summation alone, as those of two such CPUs do.
 it, from modules, autograd's backward passes and other threads alike; other types then pass through some microseconds of
 Python, and whatever is no product of these (fused attention, results written to `out=`) stays torch's own. Threads multiply
 beside each other: those kernels are reached by their `out=` forms, which leave Python's lock, where a kernel called by
-itself (`torch.library.get_kernel`) keeps it and threads wait for one another. It is called
-where a model is loaded (`common.checkpoint`) and does nothing on a CPU that has the instructions, on a GPU and in float32.
+itself (`torch.library.get_kernel`) keeps it and threads wait for one another. It is called where a model is loaded
+(`common.checkpoint`) and does nothing on a CPU that has the instructions, on a GPU and in float32.
 """
 
 from __future__ import annotations

@@ -20,6 +20,8 @@ from common.finetuning.settings import Settings
 # Above so many parameters layers are run again in the backward pass and rows are trained on one at a time, unless the
 # settings say for themselves. The loss is the mean over a step's tokens either way.
 LARGE = 3e9
+# What `common.finetuning.prefix` keeps on disk, from anew in every process: no checkpoint.
+STORE = "prefix.bin"
 QUANTISED = 0.53  # bytes of a parameter in NF4 with doubly quantised constants
 
 
@@ -91,7 +93,7 @@ def check_disk(folder: Path, trained: int, settings: Settings) -> None:
     Raises:
         UserError: the disk has less free; says what takes less.
     """
-    there = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    there = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file() and file.name != STORE)
     needed, free = on_disk(trained, settings) - there, shutil.disk_usage(folder).free
     if needed > free:
         raise UserError(

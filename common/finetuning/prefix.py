@@ -16,6 +16,8 @@ import psutil
 import torch
 from torch import Tensor
 
+from common.finetuning.memory import STORE
+
 log = logging.getLogger(__name__)
 
 # Share of the free memory or disk space a store may take.
@@ -87,7 +89,7 @@ class FrozenPrefix:
         """Free the memory, remove the file."""
         self._entries = None
         self.filled = [False] * len(self.lengths)
-        (self.folder / "prefix.bin").unlink(missing_ok=True)
+        (self.folder / STORE).unlink(missing_ok=True)
 
     def describe(self) -> dict:
         """Where the entries are, their size, and why there are none."""
@@ -104,7 +106,7 @@ class FrozenPrefix:
                 self.kind, self.bytes = kind, needed
                 if kind == "memory":
                     return torch.empty(shape, dtype=dtype)
-                path = str(self.folder / "prefix.bin")
+                path = str(self.folder / STORE)
                 return torch.from_file(path, shared=True, size=shape[0] * shape[1], dtype=dtype).view(shape)
             tried.append(f"{free / 2**20:,.0f} MiB free in {kind}")
         self.kind, self.reason = (

@@ -316,6 +316,8 @@ def test_the_disk_that_is_foretold_is_the_most_that_a_training_held(make_tiny, t
 
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=foretold - 2**14))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "prefix.bin").write_bytes(b"0" * 2**20)  # a killed training's, which it does not use again
     with pytest.raises(UserError, match="MiB more are needed and .* MiB are free; free space, choose another folder"):
         finetune(make_tiny(), None, rows(32), (), settings, tmp_path / "other")
 
