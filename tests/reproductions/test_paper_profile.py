@@ -145,13 +145,14 @@ def _shorten(patch):
     few = replace(mmlu.get("hendrycks"), categories=categories, regrouped={})
     patch.setattr(mmlu, "get", lambda name: few)
     for entry, length, count in (
-        (shared.CALIBRATION, 48, 4),
-        (shared.SLEB_LINES, 16, 4),
+        (shared.CALIBRATION, 48, 2),
+        (shared.SLEB_LINES, 16, 2),
         (prunecomp.CROPS, 32, 2),
         (prunecomp.CODE_LINES, 32, 8),
         (prunecomp.CODE_TAYLOR, 32, 2),
     ):
         patch.setitem(entry, "paper", {**entry["paper"], "length": length, "count": count})
+    patch.setattr(shared.sentences, "__defaults__", (2,))
     for name in ("linearpatch-wikitext2", "linearpatch-c4", "linearpatch-ptb"):
         patch.setitem(PROTOCOLS, name, replace(PROTOCOLS[name], window=64))
     patch.setitem(statistics.TEXT, "paper", (statistics.TEXT["paper"][0], 256))
