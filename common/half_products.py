@@ -68,11 +68,6 @@ def _slow(*operands: Tensor) -> bool:
     return len(found := {operand.dtype for operand in operands}) == 1 and found <= _widened
 
 
-def _small(a: Tensor, b: Tensor) -> bool:
-    """Whether both are one block: of a small matrix, cutting it takes longer than multiplying."""
-    return a.numel() <= BLOCK and b.numel() <= BLOCK
-
-
 def _product(name: str, *operands: Tensor, **scales) -> Tensor:
     """What torch's own kernel of that name gives."""
     return _own[name](*operands, **scales, out=operands[-1].new_empty(0))
@@ -81,8 +76,6 @@ def _product(name: str, *operands: Tensor, **scales) -> Tensor:
 def _mm(a: Tensor, b: Tensor) -> Tensor:
     if not _slow(a, b) or len(a) < MIN_ROWS:
         return _product("mm", a, b)
-    if _small(a, b):
-        return _product("mm", a.float(), b.float()).to(a.dtype)
     product = a.new_empty(len(a), b.shape[1])
     for part, left, right in _blocks(product, a, b):
         part.copy_(_product("mm", left, right))
@@ -92,8 +85,6 @@ def _mm(a: Tensor, b: Tensor) -> Tensor:
 def _addmm(added: Tensor, a: Tensor, b: Tensor, *, beta=1, alpha=1) -> Tensor:
     if not _slow(a, b, added) or len(a) < MIN_ROWS:
         return _product("addmm", added, a, b, beta=beta, alpha=alpha)
-    if _small(a, b):
-        return _product("addmm", added.float(), a.float(), b.float(), beta=beta, alpha=alpha).to(a.dtype)
     total = added.expand(len(a), b.shape[1]).clone(memory_format=torch.contiguous_format)
     for part, left, right in _blocks(total, a, b):
         part.copy_(_product("addmm", part.float(), left, right, beta=beta, alpha=alpha))
@@ -108,7 +99,9 @@ def _bmm(a: Tensor, b: Tensor) -> Tensor:
 
 def _blocks(product: Tensor, a: Tensor, b: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """(where it goes [rows, columns], left and right factor in float32), the larger factor `BLOCK` entries at a time."""
-    if a.numel() > b.numel():
+    if a.numel() <= BLOCK and b.numel() <= BLOCK:  # cutting a small matrix takes longer than multiplying it
+        yield product, a.float(), b.float()
+    elif a.numel() > b.numel():
         wide = b.float()
         step = max(1, BLOCK // max(1, a.shape[1]))
         for part, left in zip(product.split(step), a.split(step), strict=True):
