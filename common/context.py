@@ -30,6 +30,9 @@ from common.surgery import remove_layers
 log = logging.getLogger(__name__)
 
 _KEPT = 4  # calibration passes remembered; a table's recipes differ in little else than how they use one
+# Least squares' matrices of a pass that takes their factors come along while they are smaller than so many bytes: a row of
+# factors is mostly followed by one of the matrix, and moments are not kept on disk. The next pass would cost as much again.
+_MATRICES = 2**28
 _STATISTICS: list[tuple[Path, calibration.Statistics]] = []  # with the file that keeps it, the last used at the end
 _MADE: set[Path] = set()  # long work of this very process, which forcing need not do again
 _LOCKED: set[Path] = set()  # folders that are ours while their recipe is carried out
@@ -250,6 +253,9 @@ class Context:
                     longest = max([span, layers // 3, *(one.span for one in known)])
                     kinds = tuple(dict.fromkeys([*kinds, *(kind for one in known for kind in one.kinds)]))
                     more = {"span": longest, "kinds": kinds, "pairs": calibration.all_pairs(layers, longest)}
+                    named = [*options.get("matrices", ()), *options.get("moments", ())]
+                    if 2 * 8 * self.decoder.hidden_size**2 * len(named) <= _MATRICES:
+                        more["matrices"] = named
                     found = self._collected(wanted | more)
                     self._keep(path, found.to_bytes())
         _STATISTICS[:] = [entry for entry in _STATISTICS if entry[1] is not found][1 - _KEPT :] + [(path, found)]

@@ -78,7 +78,7 @@ def test_a_pass_is_found_again_on_disk(prepared, passes):
     assert len(passes) == 2
 
 
-def test_what_was_not_collected_is_collected(prepared, passes, crops):
+def test_what_was_not_collected_is_collected(prepared, passes, crops, monkeypatch):
     prepared().statistics(1, rotate=False)
     same(prepared().statistics(1), collect(Decoder(prepared().model), crops, span=1), 1)
     assert len(passes) == 2
@@ -90,6 +90,13 @@ def test_what_was_not_collected_is_collected(prepared, passes, crops):
     context._STATISTICS.clear()
     prepared().statistics(2, matrices=[(1, 3)])  # moments are not kept on disk
     assert len(passes) == 5
+    monkeypatch.setattr(context, "_MATRICES", 2 * 8 * prepared().model.config.hidden_size**2)
+    factors = prepared().statistics(2, moments=[(0, 1)])  # one pair's matrices are small enough to come along
+    assert prepared().statistics(2, matrices=[(0, 1)]) is factors and len(passes) == 6
+    alone = collect(Decoder(prepared().model), crops, span=2, matrices=[(0, 1)]).moments[0, 1]
+    assert torch.equal(factors.moments[0, 1].matrix(), alone.matrix())
+    prepared().statistics(2, moments=[(0, 3), (1, 4)])  # two are not
+    assert prepared().statistics(2, matrices=[(0, 3)]).moments[0, 3].gram is not None and len(passes) == 8
     with pytest.raises(ValueError, match="no channel cosine was collected"):
         collect(Decoder(prepared().model), crops).cosine("channel", 0, 1)
 
