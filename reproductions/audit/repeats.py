@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import combinations
 
@@ -222,20 +222,21 @@ def rows() -> tuple[Row, ...]:
     return tuple(row for row in scores if len(row) >= FEWEST)
 
 
-def spread(row: Row, task: str) -> float:
-    """How far a score may be from the one measured, in per cent: half its last digit, or of the last not padded."""
-    return 100 / scale(row[task]) * (row[task].half_unit + padding(row.values()))
-
-
-def agreeing(one: Row, other: Row) -> list[str]:
-    """The tasks in which two rows have one score, as far as the shorter print goes."""
-    per_cent = {
-        task: [100 / scale(row[task]) * row[task].value for row in (one, other)] for task in one if task in other
+def measured(row: Row) -> dict[str, tuple[float, float]]:
+    """Task -> the score in per cent, and how far it may be from the one measured: half its last digit not padded."""
+    padded = padding(row.values())
+    return {
+        task: (100 / scale(number) * number.value, 100 / scale(number) * (number.half_unit + padded))
+        for task, number in row.items()
     }
+
+
+def agreeing(one: Mapping[str, tuple[float, float]], other: Mapping[str, tuple[float, float]]) -> list[str]:
+    """The tasks in which two rows, as `measured`, have one score, as far as the shorter print goes."""
     return [
         task
-        for task, (a, b) in per_cent.items()
-        if abs(a - b) <= max(spread(one, task), spread(other, task)) * (1 + 1e-6)
+        for task, (value, near) in one.items()
+        if task in other and abs(value - other[task][0]) <= max(near, other[task][1]) * (1 + 1e-6)
     ]
 
 
@@ -246,16 +247,18 @@ def copies() -> tuple[tuple[tuple[Row, Row], ...], Counter]:
     And of all pairs with enough scores in common, how many agree in how many: the chance of such a pair.
     """
     found, tally = [], Counter()
+    scores = {id(row): measured(row) for row in rows()}
     for one, other in combinations(rows(), 2):
         (a, *_), (b, *_) = one.values(), other.values()
         both = one.keys() & other.keys()
         if a.paper == b.paper or a.model == b.model or len(both) < FEWEST:
             continue
-        equal = agreeing(one, other)
+        mine, theirs = scores[id(one)], scores[id(other)]
+        equal = agreeing(mine, theirs)
         tally[len(equal)] += 1
         if len(equal) == len(both):
             task = equal[0]
-            found.append((other, one) if spread(one, task) < spread(other, task) else (one, other))
+            found.append((other, one) if mine[task][1] < theirs[task][1] else (one, other))
     return tuple(found), tally
 
 

@@ -90,7 +90,7 @@ def test_what_was_not_collected_is_collected(prepared, passes, crops, monkeypatc
     context._STATISTICS.clear()
     prepared().statistics(2, matrices=[(1, 3)])  # moments are not kept on disk
     assert len(passes) == 5
-    monkeypatch.setattr(context, "_MATRICES", 2 * 8 * prepared().model.config.hidden_size**2)
+    monkeypatch.setattr(context, "_MATRICES", 2 * 8 * prepared().model.config.hidden_size ** 2)
     factors = prepared().statistics(2, moments=[(0, 1)])  # one pair's matrices are small enough to come along
     assert prepared().statistics(2, matrices=[(0, 1)]) is factors and len(passes) == 6
     alone = collect(Decoder(prepared().model), crops, span=2, matrices=[(0, 1)]).moments[0, 1]

@@ -222,7 +222,9 @@ def test_a_row_under_another_model_is_found_among_all_pairs():
         assert number.value in {round(source[task].value / 100 + step, 3) for step in (-4e-5, 4e-5)}
     assert tally[4] == 3 and tally[3] == 0 and tally.total() > 30_000
     other = copy | {"PIQA": reported.Number(**{**copy["PIQA"].__dict__, "text": "0.6970"})}
-    assert repeats.agreeing(other, source) == [task for task in copy if task != "PIQA"]
+    assert repeats.agreeing(repeats.measured(other), repeats.measured(source)) == [
+        task for task in copy if task != "PIQA"
+    ]
 
 
 def test_a_row_padded_with_zeros_is_read_to_the_digit_before():
