@@ -130,20 +130,25 @@ class Context:
         """What a long search found, kept as JSON, so that no other recipe and no run after a kill searches again.
 
         name: of the search. facts: what it depends on, besides the model, its weights and its type.
-        enough: whether what was kept will do; a greedy search for many layers begins with the one for fewer. onward: where it
-        will not, ``search`` is given it to go on from.
+        enough: whether what was kept will do; a greedy search for many layers begins with the one for fewer. onward:
+        ``search`` is given what will not do to go on from (None: there is nothing), and a function that keeps what it has
+        found so far, so that a kill costs one step of it.
         """
         if not self.keep:
-            return search()
+            return search(None, lambda found: None) if onward else search()
         path = self._kept_path(name, facts, ".json")
-        begun = []
+        begun = None
 
         def kept() -> Any:
+            nonlocal begun
             found = self._kept(path, lambda: json.loads(path.read_text()))
             if found is None or enough(found):
                 return found
-            begun[:] = [found] if onward else []
+            begun = found
             return None
+
+        def keep(found: Any) -> None:
+            self._keep(path, json.dumps(found, indent=1).encode() + b"\n")
 
         there = path.exists()
         if (found := kept()) is None:
@@ -151,8 +156,8 @@ class Context:
                 if waited or path.exists() != there:  # another process has searched meanwhile
                     found = kept()
                 if found is None:
-                    found = search(*begun)
-                    self._keep(path, json.dumps(found, indent=1).encode() + b"\n")
+                    found = search(begun, keep) if onward else search()
+                    keep(found)
         return found
 
     def _kept_path(self, name: str, facts: Any, suffix: str) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from torch import Tensor
 
@@ -68,19 +68,34 @@ def window_starts(layers: int, count: int, *, exclude_ends: bool, protect: Colle
     return free
 
 
-def sleb(decoder: Decoder, ids: Tensor, count: int, *, batch_size: int = 8, progress: bool = False) -> list[int]:
+def sleb(
+    decoder: Decoder,
+    ids: Tensor,
+    count: int,
+    *,
+    batch_size: int = 8,
+    begun: Sequence[int] = (),
+    after: Callable[[list[int]], object] = lambda removed: None,
+    progress: bool = False,
+) -> list[int]:
     """SLEB: drop, one at a time, the layer without which the loss on ``[samples, tokens]`` ids is lowest.
 
     First and last layer of the current model are protected, as in the official code. Trials reuse the shared prefix.
+
+    begun: layers that an earlier search dropped, in order; this one goes on from there. after: called after each step with
+    those that are gone.
     """
     check_count(count, decoder.num_layers)
-    alive, removed = list(range(decoder.num_layers)), []
-    steps = track(range(count), "SLEB", unit="layer", shown=progress, each=True)
+    removed = list(begun[:count])
+    alive = [layer for layer in range(decoder.num_layers) if layer not in removed]
+    left = range(len(removed), count)
+    steps = track(left, "SLEB", total=count, initial=len(removed), unit="layer", shown=progress, each=True)
     for _ in steps:
         candidates = alive[1:-1]
         losses = losses_without_each(decoder, ids, alive, candidates, batch_size=batch_size, progress=progress)
         removed.append(candidates[int(losses.argmin())])
         alive.remove(removed[-1])
+        after(removed)
         steps.note(f"layer {removed[-1]} goes")
     return removed
 

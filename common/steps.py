@@ -6,7 +6,7 @@ The repairs without training that are compared with, and LoRP's choice, are in `
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -52,13 +52,19 @@ class Sleb(Selection):
         decoder = context.decoder
         selection.check_count(self.count, decoder.num_layers)
 
-        def search() -> list[int]:
-            options = {"batch_size": context.batch_size, "progress": context.progress}
+        def search(begun: list[int] | None, keep: Callable[[list[int]], object]) -> list[int]:
+            options = {
+                "batch_size": context.batch_size,
+                "progress": context.progress,
+                "begun": begun or (),
+                "after": keep,
+            }
             return selection.sleb(decoder, lines(context, self.calibration), self.count, **options)
 
         # The search is greedy: the first layers of a longer removal are those of a shorter one.
         facts = self.calibration.to_json()
-        return context.searched("sleb", facts, search, lambda layers: len(layers) >= self.count)[: self.count]
+        found = context.searched("sleb", facts, search, lambda layers: len(layers) >= self.count, onward=True)
+        return found[: self.count]
 
 
 @register("bi")

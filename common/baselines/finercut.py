@@ -63,6 +63,7 @@ def finer_cut(
     distance: str = "jensen-shannon",
     front: float | None = None,
     begun: Sequence[Half] = (),
+    after: Callable[[list[Half]], object] = lambda removed: None,
     progress: bool = False,
 ) -> list[Half]:
     """``count`` halves in order of removal, on ``ids`` [samples, tokens]; see `half_layers.greedy`.
@@ -71,7 +72,7 @@ def finer_cut(
     in host memory is what the dense model's final norm returns.
 
     front: layers 0 to floor(front N) stay until floor(2 front N) + 1 halves have gone, as in the official code; None: any may
-    go. begun: halves that an earlier search with the same settings removed.
+    go. begun: halves that an earlier search with the same settings removed. after: called after each step with those gone.
 
     Raises:
         UserError: an unknown distance, a count that leaves nothing, a front that is no share below 1.
@@ -97,7 +98,7 @@ def finer_cut(
 
         return cost
 
-    options = {"batch_size": 1, "begun": begun, "progress": progress}
+    options = {"batch_size": 1, "begun": begun, "after": after, "progress": progress}
     if front is not None:
         layers = decoder.num_layers
         first, until = math.floor(front * layers), math.floor(2 * front * layers) + 1

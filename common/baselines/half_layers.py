@@ -82,6 +82,7 @@ def greedy(
     *,
     batch_size: int = 8,
     begun: Sequence[Half] = (),
+    after: Callable[[list[Half]], object] = lambda removed: None,
     spared: Callable[[Half, int], bool] = lambda half, gone: False,
     progress: bool = False,
 ) -> list[Half]:
@@ -91,8 +92,8 @@ def greedy(
     the half that runs first.
 
     judge: of the number of a batch and its tokens, what tells the cost of a trial from its ``X[N]``. begun: halves that an
-    earlier search removed, in order; this one goes on from there. spared: of a half and the number of those that are gone,
-    whether it stays for now, as long as there are others.
+    earlier search removed, in order; this one goes on from there. after: called after each step with those that are gone.
+    spared: of a half and the number of those that are gone, whether it stays for now, as long as there are others.
     """
     there = present(decoder.model)
     check_count(count, len(there))
@@ -109,6 +110,7 @@ def greedy(
                         hidden = hidden + decoder.added(hidden, later, kind)
                     costs[half] += cost(hidden)
         removed.append(min(costs, key=costs.__getitem__))
+        after(removed)
     return removed
 
 

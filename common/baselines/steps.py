@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import nn
@@ -114,16 +114,16 @@ class _Greedy(_Halves):
     calibration: what the search reads, where that is not the recipe's: every step of it costs as much as a pass of each half.
     """
 
-    def search(self, context: Context, begun: Sequence[half_layers.Half]) -> list[half_layers.Half]:
-        """The halves that go, on the context's calibration, after those that are found already."""
+    def search(self, context: Context, **onward) -> list[half_layers.Half]:
+        """The halves that go, on the context's calibration; onward: begun and after, see `half_layers.greedy`."""
         raise NotImplementedError
 
     def choose(self, context: Context) -> list[half_layers.Half]:
         half_layers.check_count(self.count, len(present(context.model)))
         reading = context.calibrated_on(self.calibration)
 
-        def search(begun: Sequence[Sequence] = ()) -> list[half_layers.Half]:
-            return self.search(reading, [tuple(half) for half in begun])
+        def search(begun: list[list] | None, keep: Callable[[list], object]) -> list[half_layers.Half]:
+            return self.search(reading, begun=[tuple(half) for half in begun or ()], after=keep)
 
         facts = self.to_json() | {"count": None, "calibration": reading.recipe.calibration}
         found = context.searched(self.method, facts, search, lambda halves: len(halves) >= self.count, onward=True)
@@ -138,8 +138,8 @@ class BlockPruner(_Greedy):
     count: int
     calibration: Calibration | None = None
 
-    def search(self, context: Context, begun: Sequence[half_layers.Half]) -> list[half_layers.Half]:
-        options = {"batch_size": context.batch_size, "begun": begun, "progress": context.progress}
+    def search(self, context: Context, **onward) -> list[half_layers.Half]:
+        options = {"batch_size": context.batch_size, "progress": context.progress} | onward
         return half_layers.block_pruner(context.decoder, context.windows(), self.count, **options)
 
 
@@ -157,8 +157,8 @@ class FinerCut(_Greedy):
     front: float | None = None
     calibration: Calibration | None = None
 
-    def search(self, context: Context, begun: Sequence[half_layers.Half]) -> list[half_layers.Half]:
-        options = {"front": self.front, "begun": begun, "progress": context.progress}
+    def search(self, context: Context, **onward) -> list[half_layers.Half]:
+        options = {"front": self.front, "progress": context.progress} | onward
         options |= {"distance": self.distance} if self.distance else {}
         return finercut.finer_cut(context.decoder, context.windows(), self.count, **options)
 

@@ -37,6 +37,8 @@ def prune_and_compensate(
     protected: Collection[int] | None = None,
     known: Sequence[int] = (),
     layers: Sequence[int] | None = None,
+    begun: Sequence[tuple[int, float | None]] = (),
+    after: Callable[[list[int], list[float | None]], object] = lambda removed, factors: None,
     chosen: Callable[[list[int]], object] | None = None,
     window_factor: str = "direct",
     fidelity: str = "paper",
@@ -57,6 +59,9 @@ def prune_and_compensate(
         protected: layers that stay; default: the first four and last two for Taylor+ and Mag+, none for the others.
         known: what `choose` returned for this metric, its tokens and this model: the first choice is not scored again.
         layers: these go, in this order, in place of a metric's choice.
+        begun: layers that an earlier loop with the same settings removed, in order, with their factors; this one goes on from
+            there, to the same bits. after: called after each step of the loop with those that are gone and their factors.
+            Both are of the loop over a model that stays whole (iterative, not CL, fidelity ``paper``).
         chosen: called with the layers that go while the model is still whole (the official code's loop has no such moment).
         window_factor: alpha of CL's window, see `magnitude_factor`.
         fidelity: ``paper`` keeps the weights as they are while choosing, and multiplies each once at the end by the product
@@ -93,7 +98,7 @@ def prune_and_compensate(
     elif fidelity == "code" and iterative:
         report = _in_place(search, decoder, count, given)
     else:
-        report = _streamed(search, decoder, count, iterative, given, chosen)
+        report = _streamed(search, decoder, count, iterative, given, chosen, begun, after)
     return report | {"layer_executions": decoder.executions - began}
 
 
@@ -155,7 +160,14 @@ def _window(search: Search, decoder: Decoder, count: int, window_factor: str, ch
 
 
 def _streamed(
-    search: Search, decoder: Decoder, count: int, iterative: bool, given: list[int] | None, chosen: Callable
+    search: Search,
+    decoder: Decoder,
+    count: int,
+    iterative: bool,
+    given: list[int] | None,
+    chosen: Callable,
+    begun: Sequence[tuple[int, float | None]],
+    after: Callable,
 ) -> dict:
     """All other metrics: the model stays whole while layers are chosen, and is cut and fused once at the end."""
     stream, metric_stream = search.streams(decoder)
@@ -165,7 +177,16 @@ def _streamed(
         alphas = {layer: stream.factor(layer) for layer in order} if search.compensate else {}
     removed: list[int] = []
     factors: list[float | None] = []
-    steps = track(range(count), "Prune&Comp", unit="layer", shown=search.progress, each=True)
+    both = {id(stream): stream, id(metric_stream): metric_stream}.values()
+    for layer, alpha in begun[: count if iterative else 0]:
+        for one in both:
+            if alpha is not None:  # as where it was chosen: what a cut's state is multiplied by rounds in turn
+                one.states(one.layers.index(layer))
+            one.remove(layer, 1.0 if alpha is None else alpha)
+        removed.append(layer)
+        factors.append(alpha)
+    left, done = range(len(removed), count), len(removed)
+    steps = track(left, "Prune&Comp", total=count, initial=done, unit="layer", shown=search.progress, each=True)
     for step in steps:
         layer = order[step] if order else search.lowest(metric_stream)[0]
         alpha = None
@@ -173,10 +194,11 @@ def _streamed(
             _nothing_follows(layer)
         elif search.compensate:
             alpha = stream.factor(layer) if iterative else alphas[layer]
-        for one in {id(stream): stream, id(metric_stream): metric_stream}.values():
+        for one in both:
             one.remove(layer, 1.0 if alpha is None else alpha)
         removed.append(layer)
         factors.append(alpha)
+        after(removed, factors)
         steps.note(f"layer {layer} goes" + ("" if alpha is None else f", factor {alpha:.4f}"))
     chosen(removed)
     remove_layers(decoder.model, removed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -85,8 +85,9 @@ class PruneAndComp(Pruning):
             report = context.searched(
                 "prunecomp",
                 self._facts(context),
-                lambda: self.search(context),
+                lambda begun, keep: self.search(context, **self._onward(begun, keep)),
                 lambda r: len(r["removed"]) >= self.count,
+                onward=True,
             )
         if self.count and context.decoder.num_layers == layers:  # known from before: the model is still whole
             report = repeat(context.model, report["removed"][: self.count], report["factors"][: self.count])
@@ -101,6 +102,18 @@ class PruneAndComp(Pruning):
         if self.metric in COSTLY and kept:
             options["known"] = ranking(context, self.metric, self.calibration or context.calibration)
         return prune_and_compensate(context.model, windows, self.count, metric_windows=own, **self._choice(), **options)
+
+    def _onward(self, begun: dict | None, keep: Callable[[dict], object]) -> dict:
+        """Options of the loop: to go on from what another one found, and to keep what it finds."""
+        if not self.iterative:
+            return {}
+        gone = begun["removed"] if begun else []
+        factors = begun["factors"] if begun and self.compensate else [None] * len(gone)
+
+        def after(removed: list[int], found: list[float | None]) -> None:
+            keep({"removed": removed, "factors": found if self.compensate else []})
+
+        return {"begun": list(zip(gone, factors, strict=True)), "after": after}
 
     def _choice(self) -> dict:
         return {name: value for name, value in self.to_json().items() if name not in ("method", "count", "calibration")}

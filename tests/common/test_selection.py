@@ -77,6 +77,7 @@ def test_sleb_makes_the_choices_of_the_naive_loop(tiny, crops):
         removed.append(min(trials, key=trials.get))
         alive.remove(removed[-1])
     assert selection.sleb(Decoder(tiny), crops, 3, batch_size=2) == removed
+    assert selection.sleb(Decoder(tiny), crops, 3, batch_size=2, begun=removed[:2]) == removed
 
 
 def test_sleb_layer_executions_are_the_stated_ones(tiny_llama, crops):

@@ -391,6 +391,31 @@ def test_a_shorter_removal_is_the_beginning_of_a_longer_one(tiny_llama, crops, f
     torch.testing.assert_close(logits(again, crops), logits(tiny_llama, crops), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("compensate", [True, False])
+@pytest.mark.parametrize(
+    "choice", [{"metric": "bi"}, {"metric": "ppl"}, {"metric": "taylor+"}, {"layers": [1, 2, 3, 4]}]
+)
+def test_a_loop_goes_on_from_where_another_one_was_to_the_same_bits(make_tiny, crops, choice, compensate):
+    options = {"compensate": compensate, "protected": (0, 5), "batch_size": 2} | choice
+    seen: list[tuple[list, list]] = []
+
+    def after(removed, factors):
+        seen.append((list(removed), list(factors)))
+
+    whole = make_tiny().bfloat16()
+    expected = prune_and_compensate(whole, crops, 4, after=after, **options)
+    early, seen = seen[:3], []
+    for removed, factors in early:
+        again = make_tiny().bfloat16()
+        begun = list(zip(removed, factors, strict=True))
+        report = prune_and_compensate(again, crops, 4, begun=begun, after=after, **options)
+        assert report.pop("layer_executions") <= expected["layer_executions"]
+        assert report == {name: expected[name] for name in report}
+        assert torch.equal(logits(again, crops), logits(whole, crops))
+    assert [len(removed) for removed, _ in early] == [1, 2, 3]
+    assert [len(removed) for removed, _ in seen] == [2, 3, 4, 3, 4, 4]
+
+
 # --- bad input
 
 

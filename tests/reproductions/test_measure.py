@@ -2,10 +2,12 @@
 
 import copy
 import dataclasses
+from functools import partialmethod
 
 import pytest
+import torch
 
-from common import corpora, models
+from common import context, corpora, models, steps
 from common.context import Context
 from common.errors import UserError
 from common.recipe import _STEPS, Recipe, Repair, Selection, Training, known, register
@@ -21,6 +23,9 @@ def small(monkeypatch, tiny_llama, tiny_tokenizer):
     tiny_llama.source = {"name": "small", "revision": None}
     monkeypatch.setattr(models, "load", lambda *a, **k: (tiny_llama, tiny_tokenizer))
     return tiny_llama
+
+
+TEXT = {"corpus": "counted", "sampler": "counted", "count": 2, "length": 20, "seed": 0}
 
 
 def recipe(**fields) -> Recipe:
@@ -145,6 +150,43 @@ def test_a_search_is_kept_for_later_runs_and_measuring_anew_makes_it_again(tmp_p
     for file in tmp_path.rglob("greedy-*.json"):
         file.write_text("[0,")
     assert ask() == [0, 1] and len(searches) == 5 and "doing its work again" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [
+        {"method": "sleb", "calibration": TEXT},
+        {"method": "blockpruner"},
+        {"method": "finercut"},
+        {"method": "prunecomp", "metric": "bi", "protected": [0]},
+        {"method": "prunecomp", "metric": "ppl", "compensate": False},
+    ],
+)
+def test_a_greedy_search_that_is_killed_goes_on_with_its_next_step(tmp_path, monkeypatch, make_tiny, selection):
+    monkeypatch.setitem(context.SAMPLERS, "counted", lambda *_: torch.arange(3, 43).reshape(2, 20))
+    monkeypatch.setattr(steps, "lines", lambda *_: torch.arange(3, 43).reshape(2, 20))
+    kept, keep = [], Context._keep
+
+    def killed(self, path, content, after=None):
+        keep(self, path, content)
+        kept.append(path.name)
+        if after == len(kept):
+            raise KeyboardInterrupt
+
+    def chosen(after, folder):
+        kept.clear()
+        monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path / folder))
+        monkeypatch.setattr(context, "_MADE", set())
+        monkeypatch.setattr(Context, "_keep", partialmethod(killed, after=after))
+        asked = Recipe("tiny", "paper", selection=selection | {"count": 3}, calibration=TEXT)
+        made = Context(make_tiny(), None, asked, 0)
+        made.recipe.step("selection").apply(made)
+        return made.details, len(kept)
+
+    expected, whole = chosen(None, "whole")
+    with pytest.raises(KeyboardInterrupt):
+        chosen(whole - 2, "killed")  # after its second step: what follows is the third, and all that it has found
+    assert chosen(None, "killed") == (expected, 2)
 
 
 def test_measuring_anew_empties_a_folder_once(tmp_path, monkeypatch):
