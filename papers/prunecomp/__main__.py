@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import logging
 import sys
 from contextlib import ExitStack
 
-from common import launch
+from common import checkpoint, exchange, launch
 from common.context import around
 from common.errors import UserError
 from common.flags import Flag
@@ -13,7 +16,9 @@ from common.hooks import scale_stream
 from common.product import Job, Method, main, measure
 from papers.prunecomp.method import repeat
 from papers.prunecomp.search import Search
-from papers.prunecomp.steps import PruneAndComp
+from papers.prunecomp.steps import COSTLY, PruneAndComp
+
+log = logging.getLogger(__name__)
 
 
 def check(job: Job) -> None:
@@ -50,9 +55,35 @@ def apply(job: Job) -> dict:
 def _pruned(job: Job) -> dict:
     step = PruneAndComp(count=job.count, **job.asked(PruneAndComp))
     context = around(job.model, job.tokenizer, job.windows, fidelity=job.options.fidelity)
-    found = step.search(context, layers=job.given, chosen=job.chosen)
+    found = step.search(context, layers=job.given, chosen=job.chosen, **_onward(job, step))
     job.kept.setdefault("found", found)
     return found
+
+
+def _onward(job: Job, step: PruneAndComp) -> dict:
+    """Where a step of the loop takes long: what a killed run of the same command had found, and where to keep this one's."""
+    if job.options.plan or job.given is not None or job.options.fidelity == "code" or step.metric not in COSTLY:
+        return {}
+    path = job.folder("search") / "steps.json"
+    read = [checkpoint.digest(job.source), hashlib.sha256(job.windows.numpy().tobytes()).hexdigest()]
+    begun = None
+    try:
+        kept = json.loads(path.read_text())
+        begun = kept["found"] if kept["read"] == read else None
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        log.warning("%s is unreadable (%s); searching again", path, error)
+
+    def keep(found: dict) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with exchange.whole(path) as file:
+                file.write_text(json.dumps({"read": read, "found": found}) + "\n")
+        except OSError as error:
+            log.warning("cannot keep what was found in %s: %s; a kill would lose it", path, error.strerror)
+
+    return step.onward(begun, keep)
 
 
 def _shorter(job: Job) -> dict | None:
@@ -77,7 +108,8 @@ METHOD = Method(
     paper="prunecomp",
     title="Prune&Comp",
     description="layers are removed one after the other, and after each the weights before the cut are multiplied by one "
-    "factor, so that the stream keeps its magnitude; no training.",
+    "factor, so that the stream keeps its magnitude; no training. A loop by ppl or taylor+ that is interrupted goes on when "
+    "the command is given again.",
     apply=apply,
     flags=(
         Flag(PruneAndComp, "metric", default="bi"),

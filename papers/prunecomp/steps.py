@@ -85,7 +85,7 @@ class PruneAndComp(Pruning):
             report = context.searched(
                 "prunecomp",
                 self._facts(context),
-                lambda begun, keep: self.search(context, **self._onward(begun, keep)),
+                lambda begun, keep: self.search(context, **self.onward(begun, keep)),
                 lambda r: len(r["removed"]) >= self.count,
                 onward=True,
             )
@@ -103,7 +103,7 @@ class PruneAndComp(Pruning):
             options["known"] = ranking(context, self.metric, self.calibration or context.calibration)
         return prune_and_compensate(context.model, windows, self.count, metric_windows=own, **self._choice(), **options)
 
-    def _onward(self, begun: dict | None, keep: Callable[[dict], object]) -> dict:
+    def onward(self, begun: dict | None, keep: Callable[[dict], object]) -> dict:
         """Options of the loop: to go on from what another one found, and to keep what it finds."""
         if not self.iterative:
             return {}

@@ -22,6 +22,7 @@ from common.surgery import remove_layers
 from papers import linearpatch, prunecomp
 from papers.laco import merge_layers
 from papers.linearpatch import __main__ as linearpatch_tool
+from papers.prunecomp.search import Search
 
 TEXT = "The layers of a model are removed. The stream is scaled by a factor that was measured on some text before.\n\n"
 PAPERS = ("linearpatch", "prunecomp", "laco", "reassessing", "refit")
@@ -367,6 +368,38 @@ def test_a_training_that_was_killed_is_found_by_the_same_command_alone(source, t
     assert tool("reassessing", source, tmp_path / "out", *options) == 0
     assert report_of(tmp_path / "out")["facts"]["training"]["seconds"] == first["seconds"]  # not trained again
     assert not (tmp_path / ".out.work").exists()
+
+
+def test_a_search_that_was_killed_goes_on_by_the_same_command(source, tmp_path, monkeypatch):
+    options = ["--metric", "ppl", "--remove", "4", "--no-evaluation"]
+    scored, scores = [], Search.scores
+
+    def dying(self, stream, eligible):
+        if len(scored) == 2:
+            raise KeyboardInterrupt
+        scored.append(len(stream.layers))
+        return scores(self, stream, eligible)
+
+    assert tool("prunecomp", source, tmp_path / "whole", *options) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(Search, "scores", dying)
+        assert tool("prunecomp", source, tmp_path / "out", *options) == 130
+    (kept,) = (tmp_path / ".out.work").iterdir()
+    assert len(json.loads((kept / "steps.json").read_text())["found"]["removed"]) == 2
+
+    def counted(self, stream, eligible):
+        scored.append(len(stream.layers))
+        return scores(self, stream, eligible)
+
+    monkeypatch.setattr(Search, "scores", counted)
+    assert tool("prunecomp", source, tmp_path / "out", *options, "--plan") == 0
+    assert scored == [6, 5, 6, 5, 4, 3]  # a plan neither reads nor writes it
+    assert tool("prunecomp", source, tmp_path / "out", *options) == 0
+    assert scored[6:] == [4, 3] and not (tmp_path / ".out.work").exists()
+    facts, expected = (report_of(tmp_path / out)["facts"] for out in ("out", "whole"))
+    assert facts.pop("layer_executions") < expected.pop("layer_executions")  # what this run ran
+    assert facts == expected
+    assert (tmp_path / "out/model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()
 
 
 def test_only_what_a_run_made_itself_is_removed(source, tmp_path):
