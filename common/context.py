@@ -30,7 +30,7 @@ from common.surgery import remove_layers
 log = logging.getLogger(__name__)
 
 _KEPT = 4  # calibration passes remembered; a table's recipes differ in little else than how they use one
-# Least squares' matrices of a pass that takes their factors come along while they are smaller than so many bytes: a row of
+# Least squares' matrices of a pass that takes their factors come along while they are of so many bytes at most: a row of
 # factors is mostly followed by one of the matrix, and moments are not kept on disk. The next pass would cost as much again.
 _MATRICES = 2**28
 _STATISTICS: list[tuple[Path, calibration.Statistics]] = []  # with the file that keeps it, the last used at the end
@@ -153,7 +153,7 @@ class Context:
         there = path.exists()
         if (found := kept()) is None:
             with _alone(path) as waited:
-                if waited or path.exists() != there:  # another process has searched meanwhile
+                if onward or waited or path.exists() != there:  # another process may have searched meanwhile
                     found = kept()
                 if found is None:
                     found = search(begun, keep) if onward else search()

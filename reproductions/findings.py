@@ -56,13 +56,13 @@ ABSTRACTS = {
     "prunecomp": (
         Finding("Removing any layer leaves a gap in magnitude", "figure2-prunecomp", ("gains magnitude",)),
         Finding(
-            "It improves all of five metrics (four run on SmolLM2): perplexity",
+            "It improves all of five metrics: perplexity",
             "table1-prunecomp",
             ("better with",),
             ("tableA1-prunecomp",),
         ),
         Finding(
-            "It improves all of five metrics (four run on SmolLM2): questions",
+            "It improves all of five metrics: questions",
             "table2-prunecomp",
             ("better with",),
             ("tableA2-prunecomp",),

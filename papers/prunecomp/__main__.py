@@ -62,7 +62,8 @@ def _pruned(job: Job) -> dict:
 
 def _onward(job: Job, step: PruneAndComp) -> dict:
     """Where a step of the loop takes long: what a killed run of the same command had found, and where to keep this one's."""
-    if job.options.plan or job.given is not None or job.options.fidelity == "code" or step.metric not in COSTLY:
+    short = step.metric not in COSTLY or not step.iterative
+    if short or job.options.plan or job.given is not None or job.options.fidelity == "code":
         return {}
     path = job.folder("search") / "steps.json"
     read = [checkpoint.digest(job.source), hashlib.sha256(job.windows.numpy().tobytes()).hexdigest()]

@@ -180,8 +180,8 @@ def _streamed(
     both = {id(stream): stream, id(metric_stream): metric_stream}.values()
     for layer, alpha in begun[: count if iterative else 0]:
         for one in both:
-            if alpha is not None:  # as where it was chosen: what a cut's state is multiplied by rounds in turn
-                one.states(one.layers.index(layer))
+            if alpha is not None:  # as where it was measured: a cut's state is rounded after each factor
+                one.states(one.layers.index(layer) + 1)
             one.remove(layer, 1.0 if alpha is None else alpha)
         removed.append(layer)
         factors.append(alpha)

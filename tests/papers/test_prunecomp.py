@@ -395,7 +395,11 @@ def test_a_shorter_removal_is_the_beginning_of_a_longer_one(tiny_llama, crops, f
 @pytest.mark.parametrize(
     "choice", [{"metric": "bi"}, {"metric": "ppl"}, {"metric": "taylor+"}, {"layers": [1, 2, 3, 4]}]
 )
-def test_a_loop_goes_on_from_where_another_one_was_to_the_same_bits(make_tiny, crops, choice, compensate):
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_loop_goes_on_from_where_another_one_was_to_the_same_bits(
+    make_tiny, crops, choice, compensate, every, monkeypatch
+):
+    monkeypatch.setattr("papers.prunecomp.stream.spacing", lambda decoder, ids: every)
     options = {"compensate": compensate, "protected": (0, 5), "batch_size": 2} | choice
     seen: list[tuple[list, list]] = []
 
