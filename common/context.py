@@ -49,8 +49,9 @@ class Context:
 
     parameters: of the model before anything was removed. details and provenance go into every record of the recipe.
     force: long work that an earlier run left behind is done again. progress: long work shows how far it is. at_hand:
-    calibration tokens ``[samples, tokens]`` that stand for the recipe's text. keep: what a search brought is kept on disk.
-    locks: what other processes wait for until the recipe is carried out. recorded: the layers that the recipe's records name.
+    calibration tokens ``[samples, tokens]`` that stand for the recipe's text. keep: what a search brought is kept on disk, in
+    kept_in (None: where all recipes of a model keep it). locks: what other processes wait for until the recipe is carried
+    out. recorded: the layers that the recipe's records name.
     """
 
     model: torch.nn.Module
@@ -63,6 +64,7 @@ class Context:
     progress: bool = False
     at_hand: Tensor | None = None
     keep: bool = True
+    kept_in: Path | None = None
     locks: ExitStack = field(default_factory=ExitStack, repr=False)
     recorded: Sequence[int] | None = None
 
@@ -164,8 +166,10 @@ class Context:
         """The file of work that depends on these facts, the model, its weights and its type."""
         recipe = self.recipe
         whole = [recipe.profile, recipe.model, recipe.weights, str(self.model.dtype), name, facts]
+        if self.at_hand is not None:
+            whole.append(hashlib.sha256(self.at_hand.cpu().numpy().tobytes()).hexdigest())
         digest = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]
-        return work_folder() / recipe.model / f"{name}-{digest}{suffix}"
+        return (self.kept_in or work_folder() / recipe.model) / f"{name}-{digest}{suffix}"
 
     def _kept(self, path: Path, read: Callable[[], Any]) -> Any:
         """What a file of kept work holds; None where there is none, none that can be read, or none that may be used."""
@@ -186,7 +190,7 @@ class Context:
             with exchange.whole(path) as file:
                 file.write_bytes(content)
         except OSError as error:
-            log.warning("cannot keep what was found in %s: %s; another recipe will search again", path, error.strerror)
+            log.warning("cannot keep what was found in %s: %s; the next run will search again", path, error.strerror)
         _MADE.add(path)
 
     def limited(self, items: int) -> Context:
@@ -283,14 +287,18 @@ def _alone(path: Path) -> Iterator[bool]:
         yield waited
 
 
-def around(model: torch.nn.Module, tokenizer=None, windows: Tensor | None = None, **recipe) -> Context:
+def around(
+    model: torch.nn.Module, tokenizer=None, windows: Tensor | None = None, *, kept_in: Path | None = None, **recipe
+) -> Context:
     """A context around a model of one's own, for steps that are called by hand: with these calibration tokens.
 
-    recipe: other fields of `Recipe`. Nothing is kept on disk, since nothing tells one such model from another.
+    recipe: other fields of `Recipe`. kept_in: where searches keep what they find; give ``weights``, too, that tell this model
+    from others. By default nothing is kept on disk.
     """
     known = {"model": "at hand", "profile": "at hand"} | recipe
     parameters = sum(p.numel() for p in model.parameters())
-    return Context(model, tokenizer, Recipe(**known), parameters, progress=True, at_hand=windows, keep=False)
+    kept = {"keep": kept_in is not None, "kept_in": kept_in}
+    return Context(model, tokenizer, Recipe(**known), parameters, progress=True, at_hand=windows, **kept)
 
 
 class Cut(Repair):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import logging
 import sys
 from contextlib import ExitStack
 
-from common import checkpoint, exchange, launch
+from common import checkpoint, launch
 from common.context import around
 from common.errors import UserError
 from common.flags import Flag
@@ -17,8 +14,6 @@ from common.product import Job, Method, main, measure
 from papers.prunecomp.method import repeat
 from papers.prunecomp.search import Search
 from papers.prunecomp.steps import COSTLY, PruneAndComp
-
-log = logging.getLogger(__name__)
 
 
 def check(job: Job) -> None:
@@ -54,37 +49,21 @@ def apply(job: Job) -> dict:
 
 def _pruned(job: Job) -> dict:
     step = PruneAndComp(count=job.count, **job.asked(PruneAndComp))
-    context = around(job.model, job.tokenizer, job.windows, fidelity=job.options.fidelity)
-    found = step.search(context, layers=job.given, chosen=job.chosen, **_onward(job, step))
+    context = around(job.model, job.tokenizer, job.windows, fidelity=job.options.fidelity, **_kept(job, step))
+    if job.given is None:
+        found = step.carry_out(context, job.chosen)
+    else:
+        found = step.search(context, layers=job.given, chosen=job.chosen)
     job.kept.setdefault("found", found)
     return found
 
 
-def _onward(job: Job, step: PruneAndComp) -> dict:
-    """Where a step of the loop takes long: what a killed run of the same command had found, and where to keep this one's."""
+def _kept(job: Job, step: PruneAndComp) -> dict:
+    """Where a step of the loop takes long: where a killed run of the same command finds what it had, for this very model."""
     short = step.metric not in COSTLY or not step.iterative
     if short or job.options.plan or job.given is not None or job.options.fidelity == "code":
         return {}
-    path = job.folder("search") / "steps.json"
-    read = [checkpoint.digest(job.source), hashlib.sha256(job.windows.numpy().tobytes()).hexdigest()]
-    begun = None
-    try:
-        kept = json.loads(path.read_text())
-        begun = kept["found"] if kept["read"] == read else None
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        log.warning("%s is unreadable (%s); searching again", path, error)
-
-    def keep(found: dict) -> None:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with exchange.whole(path) as file:
-                file.write_text(json.dumps({"read": read, "found": found}) + "\n")
-        except OSError as error:
-            log.warning("cannot keep what was found in %s: %s; a kill would lose it", path, error.strerror)
-
-    return step.onward(begun, keep)
+    return {"kept_in": job.folder("search"), "weights": checkpoint.digest(job.source)}
 
 
 def _shorter(job: Job) -> dict | None:

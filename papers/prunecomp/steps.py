@@ -77,24 +77,32 @@ class PruneAndComp(Pruning):
     window_factor: str | None = None
 
     def apply(self, context: Context) -> None:
-        layers = context.decoder.num_layers
-        # a window of fewer layers is no part of a longer one, and what the code fuses in place cannot be repeated
-        if self.metric == "cl" or context.fidelity == "code":
-            report = self.search(context)
-        else:
-            report = context.searched(
-                "prunecomp",
-                self._facts(context),
-                lambda begun, keep: self.search(context, **self.onward(begun, keep)),
-                lambda r: len(r["removed"]) >= self.count,
-                onward=True,
-            )
-        if self.count and context.decoder.num_layers == layers:  # known from before: the model is still whole
-            report = repeat(context.model, report["removed"][: self.count], report["factors"][: self.count])
+        report = self.carry_out(context)
         context.details |= {name: value for name, value in report.items() if name != "layer_executions"}
 
+    def carry_out(self, context: Context, chosen: Callable[[list[int]], object] = lambda removed: None) -> dict:
+        """Remove and compensate, in place; what another search, or a killed one, has found is not searched again.
+
+        chosen: see `prune_and_compensate`, whose report is returned (without layer executions where all is known).
+        """
+        # a window of fewer layers is no part of a longer one, and what the code fuses in place cannot be repeated
+        if self.metric == "cl" or context.fidelity == "code":
+            return self.search(context, chosen=chosen)
+        layers = context.decoder.num_layers
+        report = context.searched(
+            "prunecomp",
+            self._facts(context),
+            lambda begun, keep: self.search(context, chosen=chosen, **self._onward(begun, keep)),
+            lambda r: len(r["removed"]) >= self.count,
+            onward=True,
+        )
+        if self.count and context.decoder.num_layers == layers:  # known from before: the model is still whole
+            chosen(report["removed"][: self.count])
+            report = repeat(context.model, report["removed"][: self.count], report["factors"][: self.count])
+        return report
+
     def search(self, context: Context, **options) -> dict:
-        """Remove and compensate, in place, whatever is known from before; options: more of `prune_and_compensate`."""
+        """The same, whatever is known from before; options: more of `prune_and_compensate`."""
         options |= {"batch_size": context.batch_size, "fidelity": context.fidelity, "progress": context.progress}
         own = None if self.calibration is None else context.tokens(self.calibration)
         windows = context.windows() if context.calibrated else None
@@ -103,7 +111,7 @@ class PruneAndComp(Pruning):
             options["known"] = ranking(context, self.metric, self.calibration or context.calibration)
         return prune_and_compensate(context.model, windows, self.count, metric_windows=own, **self._choice(), **options)
 
-    def onward(self, begun: dict | None, keep: Callable[[dict], object]) -> dict:
+    def _onward(self, begun: dict | None, keep: Callable[[dict], object]) -> dict:
         """Options of the loop: to go on from what another one found, and to keep what it finds."""
         if not self.iterative:
             return {}
