@@ -18,6 +18,7 @@ from scipy.special import ndtri, stdtrit
 REPLICATES = 2000
 LEVEL = 0.95
 _AT_ONCE = 1 << 22  # draws held in memory at a time
+_IN_CACHE = 1 << 18  # draws that become floats at a time
 
 
 def seed_of(name: str) -> int:
@@ -51,7 +52,7 @@ def resampled_means(name: str, outcomes: np.ndarray) -> np.ndarray:
     """[REPLICATES] means of the outcomes [items] of one model on the data called `name`, spread about their mean; other
     models: the same draws."""
     drawn, values = draws(name, len(outcomes)), np.asarray(outcomes, np.float64)
-    step, mean = max(1, _AT_ONCE // len(values)), values.mean()
+    step, mean = max(1, _IN_CACHE // len(values)), values.mean()
     means = np.concatenate([drawn[i : i + step] @ values for i in range(0, REPLICATES, step)]) / len(values)
     return mean + spread(len(values)) * (means - mean)
 

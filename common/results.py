@@ -74,6 +74,7 @@ class Store:
         self.user = user or user_folder()
         self.published = published
         self._told: set[str] = set()
+        self._known: dict[str, tuple[tuple[int, ...], Record]] = {}  # with what tells one state of its file from another
 
     def path(self, recipe: Recipe, benchmark: str, folder: Path | None = None) -> Path:
         """The file of one measurement."""
@@ -86,14 +87,14 @@ class Store:
         published one is only warned of.
         """
         place = _place(recipe, benchmark)
-        found = (self._read(Path(folder, place), origin) for folder, origin in self._folders())
+        found = (self._read(f"{folder}/{place}", origin) for folder, origin in self._folders())
         return next((record for record in found if record is not None), None)
 
     def pruned(self, recipe: Recipe) -> Record | None:
         """A record of this recipe, whatever was measured, that names the layers that were removed; None: there is none."""
         for folder, origin in self._folders():
             for path in sorted(self.path(recipe, "any", folder).parent.glob("*.json")):
-                record = self._read(path, origin)
+                record = self._read(str(path), origin)
                 if record is not None and record.status == "ok" and "removed" in record.details:
                     return record
         return None
@@ -143,8 +144,8 @@ class Store:
         """
         place = _place(recipe, benchmark)
         for folder, origin in self._folders():
-            if _there(path := Path(folder, place)):
-                return self._items(_beside(path), origin)
+            if _state(path := f"{folder}/{place}"):
+                return self._items(_beside(Path(path)), origin)
         return {}
 
     def check_writable(self) -> None:
@@ -167,24 +168,31 @@ class Store:
         places = ((self.user, "yours"), (self.published, "published"))
         return [(folder, origin) for folder, origin in places if folder is not None]
 
-    def _read(self, path: Path, origin: str) -> Record | None:
-        if not _there(path):
+    def _read(self, path: str, origin: str) -> Record | None:
+        state = _state(path)
+        if state is None:
             return None
+        before, record = self._known.get(path, (None, None))
+        if before == state:
+            return record
         try:
-            return Record.from_json(path.read_text(), origin)
+            with open(path, encoding="utf-8") as file:
+                record = Record.from_json(file.read(), origin)
+            self._known[path] = state, record
+            return record
         except OSError as error:
             raise UserError(f"cannot read the record {path}: {error.strerror}; check its permissions") from error
         except UnicodeDecodeError:
             problem = Unreadable("corrupt", "it is not text")
         except Unreadable as error:
             problem = error
-        self._set_aside(path, origin, problem)
+        self._set_aside(Path(path), origin, problem)
         return None
 
     def _items(self, path: Path, origin: str) -> dict:
         import numpy
 
-        if not _there(path):
+        if not _state(path):
             return {}
         try:
             with numpy.load(path, allow_pickle=False) as arrays:
@@ -221,10 +229,13 @@ def _place(recipe: Recipe, benchmark: str) -> str:
     return f"{recipe.profile}/{recipe.model}/{recipe.hash}/{benchmark}.json"
 
 
-def _there(path: Path) -> bool:
-    """Whether a file is there; UserError where its folder does not let anybody look."""
+def _state(path: str | Path) -> tuple[int, ...] | None:
+    """What changes when a file does; None where there is none. UserError where its folder does not let anybody look."""
     try:
-        return path.exists()
+        found = os.stat(path)
+        return found.st_ino, found.st_size, found.st_mtime_ns
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except OSError as error:
         raise UserError(
             f"cannot look for the record {path}: {error.strerror}; check the permissions of its folder, or name another in "

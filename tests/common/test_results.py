@@ -50,7 +50,7 @@ def test_a_folder_that_nobody_may_look_into_is_named(store, monkeypatch, ask):
     def refused(path, **_):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "exists", refused)
+    monkeypatch.setattr(os, "stat", refused)
     with pytest.raises(UserError, match=r"cannot look for the record .*b\.json: Permission denied; .*LAYERLAB_RESULTS"):
         ask(store, RECIPE, "b")
 

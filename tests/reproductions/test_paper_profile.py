@@ -179,6 +179,7 @@ def _shorten(patch):
     patch.setattr(SharedContextLM, "generate_until", generate_until)
 
 
+GREEDY = {"sleb": 2, "finercut": 2}  # searches whose steps run the model once per layer: how many layers go
 STEPS = ("selection", "repair", "training", "calibration")
 NUMBERS = ("count", "layers", "ratio", "seed", "samples", "learning_rate", "T", "C", "H", "last", "schedule")
 
@@ -212,7 +213,14 @@ def sample(paper):
         wanted = [name for name in benchmarks if name not in seen] or ([benchmarks[0]] if kinds - seen else [])
         seen |= kinds | set(wanted)
         if wanted:
-            yield target, recipe, wanted
+            yield target, _shortened(recipe), wanted
+
+
+def _shortened(recipe):
+    """The recipe, with a few layers to go where each costs a run of the model per layer that might."""
+    selection = recipe.selection or {}
+    few = GREEDY.get(selection.get("method"))
+    return recipe if few is None else replace(recipe, selection={**selection, "count": few})
 
 
 @contextmanager
