@@ -74,7 +74,7 @@ class Store:
         self.user = user or user_folder()
         self.published = published
         self._told: set[str] = set()
-        self._known: dict[str, tuple[tuple[int, ...], Record]] = {}  # with what tells one state of its file from another
+        self._known: dict[str, tuple[tuple[int, ...], Record]] = {}  # records as read, each with its file's state
 
     def path(self, recipe: Recipe, benchmark: str, folder: Path | None = None) -> Path:
         """The file of one measurement."""

@@ -6,7 +6,6 @@ import math
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -64,6 +63,19 @@ def test_the_layers_that_went_are_known_from_any_record_of_the_recipe(store):
     store.put(record(benchmark="d", details={"removed": [5, 6]}), RECIPE)
     assert store.pruned(RECIPE).details["removed"] == [5, 6]
     assert store.pruned(dataclasses.replace(RECIPE, limit=3)) is None
+
+
+def test_a_record_is_read_again_only_where_its_file_is_another(store, monkeypatch):
+    texts, read = [], Record.from_json
+    monkeypatch.setattr(Record, "from_json", lambda text, origin: texts.append(text) or read(text, origin))
+    first = record(values={"acc": 0.5})
+    path = store.put(first, RECIPE)
+    assert [store.get(RECIPE, first.benchmark) for _ in range(3)] == [first] * 3 and len(texts) == 1
+    again = record(values={"acc": 0.7})
+    Store(store.user, None).put(again, RECIPE)  # as another process would, to as many bytes
+    assert [store.get(RECIPE, first.benchmark) for _ in range(3)] == [again] * 3 and len(texts) == 2
+    path.unlink()
+    assert store.get(RECIPE, first.benchmark) is None
 
 
 def test_own_records_are_preferred_to_published_ones(store):
