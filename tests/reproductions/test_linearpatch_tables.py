@@ -138,7 +138,7 @@ def rehearsal(mirror, tmp_path, monkeypatch, tiny_tokenizer):
     wikitext.mkdir(parents=True)
     datasets.Dataset.from_dict({"text": texts}).to_parquet(wikitext / "train-00000-of-00001.parquet")
     monkeypatch.setenv("LAYERLAB_RESULTS", str(tmp_path / "results"))
-    for entry, count in ((shared.CALIBRATION, 4), (shared.SLEB_LINES, 60)):  # the same path, fewer tokens
+    for entry, count in ((shared.CALIBRATION, 4), (shared.SLEB_LINES, 12)):  # the same path, fewer tokens
         monkeypatch.setitem(entry, "paper", {**entry["paper"], "length": 48, "count": count})
     monkeypatch.setitem(shared.PRUNER_LINES, "paper", {**shared.PRUNER_LINES["paper"], "length": 8})
     monkeypatch.setattr(recipes, "PRUNER_TEXT", "wikitext2-train")  # whose lines are short

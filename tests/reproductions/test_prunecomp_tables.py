@@ -203,7 +203,7 @@ def rehearsal(mirror, tmp_path, monkeypatch, tiny_tokenizer):
     with gzip.open(c4 / "c4-train.00000-of-01024.json.gz", "wt") as out:
         out.writelines(json.dumps({"text": f"the layers of model {i} are removed. " * 20}) + "\n" for i in range(4))
     monkeypatch.setenv("LAYERLAB_RESULTS", str(tmp_path / "results"))
-    for entry, count in ((recipes.CROPS, 2), (recipes.CODE_LINES, 60), (recipes.CODE_TAYLOR, 2)):
+    for entry, count in ((recipes.CROPS, 2), (recipes.CODE_LINES, 12), (recipes.CODE_TAYLOR, 2)):
         monkeypatch.setitem(entry, "paper", {**entry["paper"], "length": 32, "count": count})
 
 
