@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -51,10 +51,13 @@ class Record:
     schema: int = SCHEMA
     origin: str = field(default="yours", compare=False)
 
+    def content(self) -> dict:
+        """What its file has; where it was read from is not part of it."""
+        return {name: value for name, value in vars(self).items() if name != "origin"}
+
     def to_json(self) -> str:
-        """The file's content; where it was read from is not part of it."""
-        content = {key: value for key, value in asdict(self).items() if key != "origin"}
-        return record_json.write(content)
+        """The file's text."""
+        return record_json.write(self.content())
 
     @classmethod
     def from_json(cls, text: str, origin: str = "yours") -> Record:

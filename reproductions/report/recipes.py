@@ -186,5 +186,5 @@ def _provenance(records: list[Record]) -> list[tuple[str, str]]:
 def as_json(evidence: Evidence, digest: str) -> str:
     """The recipe and all its records, each as its file has it."""
     recipe: Recipe = evidence.recipe(digest)
-    records = [json.loads(record.to_json()) for record in evidence.records[digest].values()]
+    records = [record.content() for record in evidence.records[digest].values()]
     return write({"recipe": recipe.__dict__, "recipe_hash": digest, "records": records})
