@@ -30,8 +30,8 @@ from common.surgery import remove_layers
 log = logging.getLogger(__name__)
 
 _KEPT = 4  # calibration passes remembered; a table's recipes differ in little else than how they use one
-# Least squares' matrices of a pass that takes their factors come along while they are of so many bytes at most: a row of
-# factors is mostly followed by one of the matrix, and moments are not kept on disk. The next pass would cost as much again.
+# Least squares' matrices of a pass that takes their factors come along, and are kept on disk, while they are of so many bytes
+# at most: a row of factors is mostly followed by one of the matrix, and the next pass would cost as much again.
 _MATRICES = 2**28
 _STATISTICS: list[tuple[Path, calibration.Statistics]] = []  # with the file that keeps it, the last used at the end
 _MADE: set[Path] = set()  # long work of this very process, which forcing need not do again
@@ -265,8 +265,8 @@ class Context:
                     named = [*options.get("matrices", ()), *options.get("moments", ())]
                     if 2 * 8 * self.decoder.hidden_size**2 * len(named) <= _MATRICES:
                         more["matrices"] = named
-                    found = self._collected(wanted | more)
-                    self._keep(path, found.to_bytes())
+                    found = self._collected(wanted | more).joined(known, _MATRICES)
+                    self._keep(path, found.to_bytes(_MATRICES))
         _STATISTICS[:] = [entry for entry in _STATISTICS if entry[1] is not found][1 - _KEPT :] + [(path, found)]
         return found
 

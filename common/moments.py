@@ -18,7 +18,8 @@ weights, the ridge as a share of the mean eigenvalue, the families between one f
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -35,6 +36,7 @@ SILENCE = 1e-6
 WIDE_BYTES = 2**27
 # What a token's squared error is multiplied by: one over the squared norm of the stream there, or 1.
 WEIGHTS = ("inverse-norm", "none")
+_SQUARE = ("gram", "cross")  # the sums that are matrices
 
 
 def check_weights(name: str) -> None:
@@ -109,6 +111,39 @@ class Moments:
         if self.matrices:
             self.gram = x.T @ x if self.gram is None else self.gram + x.T @ x
             self.cross = x.T @ y if self.cross is None else self.cross + x.T @ y
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every sum that is a tensor, by a name."""
+        found = {f"squares.{rotated:d}": value for rotated, value in self.squares.items()}
+        found |= {f"products.{rotated:d}": value for rotated, value in self.products.items()}
+        return found | {name: getattr(self, name) for name in _SQUARE if getattr(self, name) is not None}
+
+    def facts(self) -> dict:
+        """Every other field, as JSON has it."""
+        return {name: getattr(self, name) for name in ("matrices", "weights", "first", "tokens", "dot", "target")}
+
+    @classmethod
+    def of(cls, facts: Mapping, tensors: Mapping[str, Tensor]) -> Moments:
+        """What `facts` and `tensors` were of.
+
+        Raises:
+            KeyError, TypeError: one of them is missing, or there is one that is not known.
+        """
+        sums = {name: {r: tensors[f"{name}.{r:d}"] for r in (False, True)} for name in ("squares", "products")}
+        return cls(**facts, **sums, **{name: tensors[name] for name in _SQUARE if facts["matrices"]})
+
+    @property
+    def nbytes(self) -> int:
+        """Of memory that the matrices take."""
+        return sum(value.nbytes for value in (self.gram, self.cross) if value is not None)
+
+    def counts_as(self, other: Moments) -> bool:
+        """Whether tokens count in both alike."""
+        return (self.weights, self.first) == (other.weights, other.first)
+
+    def without_matrices(self) -> Moments:
+        """The same sums, without those that are matrices."""
+        return replace(self, matrices=False, gram=None, cross=None)
 
     def scalar(self) -> float:
         """The best single factor; by the weights 1 / |x|^2 the mean over tokens of cos(x, y) |y| / |x|.

@@ -167,12 +167,33 @@ class Statistics:
             and all((self.moments[p].weights, self.moments[p].first) == (weights, first) for p in [*moments, *matrices])
         )
 
-    def to_bytes(self) -> bytes:
-        """Cosines, magnitudes and ratios as safetensors; what belongs to named pairs is left out, for it can be large."""
+    def joined(self, others: Iterable[Statistics], matrices: int) -> Statistics:
+        """This, and what ``others``, of the same model and tokens, have of more named pairs.
+
+        matrices: C x C matrices of theirs come along while all of them take so many bytes at most.
+        """
+        for other in others:
+            self.elementwise = other.elementwise | self.elementwise
+            for pair, theirs in other.moments.items():
+                if theirs.nbytes > matrices - sum(one.nbytes for one in self.moments.values()):
+                    theirs = theirs.without_matrices()
+                mine = self.moments.get(pair)
+                if mine is None or (theirs.matrices and not mine.matrices and theirs.counts_as(mine)):
+                    self.moments[pair] = theirs
+        return self
+
+    def to_bytes(self, matrices: int) -> bytes:
+        """All of it as safetensors, but that C x C matrices are left out where they take more than so many bytes."""
+        large = sum(one.nbytes for one in self.moments.values()) > matrices
+        moments = {pair: one.without_matrices() if large else one for pair, one in self.moments.items()}
         tensors = {f"magnitudes.{rotated:d}": value for rotated, value in self.magnitudes.items()}
         tensors |= {f"ratios.{rotated:d}.{d}": value for (rotated, d), value in self.ratios.items()}
+        tensors |= {f"elementwise.{rotated:d}.{a}.{b}": value for (rotated, a, b), value in self.elementwise.items()}
+        for (a, b), one in moments.items():
+            tensors |= {f"moments.{a}.{b}.{name}": value for name, value in one.tensors().items()}
         sizes = {name: getattr(self, name) for name in ("layers", "span", "kinds", "samples", "tokens", "skip")}
         facts = sizes | {"cosines": [[a, b, asdict(sums)] for (a, b), sums in self.cosines.items()]}
+        facts["moments"] = [[a, b, one.facts()] for (a, b), one in moments.items()]
         return save({name: value.cpu().contiguous() for name, value in tensors.items()}, {"facts": json.dumps(facts)})
 
     @classmethod
@@ -186,13 +207,20 @@ class Statistics:
             facts = json.loads((file.metadata() or {})["facts"])
             tensors = {name: file.get_tensor(name) for name in list(file.keys())}
         cosines = {(a, b): Cosine(**sums) for a, b, sums in facts.pop("cosines")}
+        moments = facts.pop("moments", [])  # files of earlier versions have none
         found = cls(**facts | {"kinds": tuple(facts["kinds"]), "cosines": cosines})
+        of_pairs: dict[tuple[int, int], dict[str, Tensor]] = {}
         for name, value in tensors.items():
-            what, rotated, *distance = name.split(".")
+            what, *key = name.split(".")
             if what == "magnitudes":
-                found.magnitudes[rotated == "1"] = value
+                found.magnitudes[key[0] == "1"] = value
+            elif what == "ratios":
+                found.ratios[key[0] == "1", int(key[1])] = value
+            elif what == "elementwise":
+                found.elementwise[key[0] == "1", int(key[1]), int(key[2])] = value
             else:
-                found.ratios[rotated == "1", int(distance[0])] = value
+                of_pairs.setdefault((int(key[0]), int(key[1])), {})[".".join(key[2:])] = value
+        found.moments = {(a, b): Moments.of(known, of_pairs[a, b]) for a, b, known in moments}
         return found
 
     def _elementwise(self, a: int, b: int, rotated: bool) -> Tensor:

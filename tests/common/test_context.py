@@ -85,20 +85,43 @@ def test_what_was_not_collected_is_collected(prepared, passes, crops, monkeypatc
     named = prepared().statistics(2, ("channel",), matrices=[(1, 3)], elementwise=[(2, 4)])
     assert len(passes) == 3 and prepared().statistics(2, matrices=[(1, 3)]) is named
     assert prepared().statistics(2, elementwise=[(2, 4)], moments=[(1, 3)]) is named and len(passes) == 3
-    prepared().statistics(2, matrices=[(0, 2)])
-    assert prepared().statistics(2, matrices=[(1, 3)]) is named and len(passes) == 4
-    context._STATISTICS.clear()
-    prepared().statistics(2, matrices=[(1, 3)])  # moments are not kept on disk
-    assert len(passes) == 5
+    both = prepared().statistics(2, matrices=[(0, 2)])
+    assert prepared().statistics(2, matrices=[(1, 3), (0, 2)], elementwise=[(2, 4)]) is both and len(passes) == 4
     monkeypatch.setattr(context, "_MATRICES", 2 * 8 * prepared().model.config.hidden_size ** 2)
     factors = prepared().statistics(2, moments=[(0, 1)])  # one pair's matrices are small enough to come along
-    assert prepared().statistics(2, matrices=[(0, 1)]) is factors and len(passes) == 6
+    assert prepared().statistics(2, matrices=[(0, 1)]) is factors and len(passes) == 5
+    assert not factors.moments[0, 2].matrices  # but then no other's
     alone = collect(Decoder(prepared().model), crops, span=2, matrices=[(0, 1)]).moments[0, 1]
     assert torch.equal(factors.moments[0, 1].matrix(), alone.matrix())
     prepared().statistics(2, moments=[(0, 3), (1, 4)])  # two are not
-    assert prepared().statistics(2, matrices=[(0, 3)]).moments[0, 3].gram is not None and len(passes) == 8
+    assert prepared().statistics(2, matrices=[(0, 3)]).moments[0, 3].gram is not None and len(passes) == 7
     with pytest.raises(ValueError, match="no channel cosine was collected"):
         collect(Decoder(prepared().model), crops).cosine("channel", 0, 1)
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_what_belongs_to_named_pairs_is_found_again_on_disk(small, prepared, passes, crops, monkeypatch):
+    width = prepared().model.config.hidden_size
+    monkeypatch.setattr(context, "_MATRICES", 2 * 8 * width**2 * 2 - (not small))
+    prepared().statistics(2, matrices=[(1, 3)], elementwise=[(2, 4)], first=False)
+    context._STATISTICS.clear()
+    prepared().statistics(2, matrices=[(0, 2)], weights="none")  # as a process that ends after it
+    context._STATISTICS.clear()
+    found = prepared().statistics(2, moments=[(1, 3)], elementwise=[(2, 4)], first=False)
+    assert len(passes) == 2 and prepared().statistics(2, moments=[(0, 2)], weights="none") is found
+    assert found.moments[1, 3].matrices == small
+    of = {(1, 3): {"first": False}, (0, 2): {"weights": "none"}}
+    for pair, options in of.items():
+        alone = collect(Decoder(prepared().model), crops, span=2, matrices=[pair], elementwise=[(2, 4)], **options)
+        one, other = found.moments[pair], alone.moments[pair]
+        assert (one.scalar(), one.target, one.size) == (other.scalar(), other.target, other.size)
+        assert all(torch.equal(one.channels(rotated), other.channels(rotated)) for rotated in (False, True))
+        assert not one.matrices or torch.equal(one.matrix(), other.matrix())
+        assert torch.equal(found.ratio(2, 4, "elementwise", True), alone.ratio(2, 4, "elementwise", True))
+    prepared().statistics(2, matrices=[(1, 3)], first=False)
+    assert len(passes) == (2 if small else 3)
+    prepared().statistics(2, moments=[(1, 3)])  # tokens count otherwise
+    assert len(passes) == (3 if small else 4)
 
 
 @pytest.mark.parametrize("damage", [b"", b"no safetensors", None])
