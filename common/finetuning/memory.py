@@ -81,14 +81,14 @@ def on_disk(trained: int, settings: Settings) -> int:
     """The most bytes that a training of so many parameters keeps in its folder at a time (`common.finetuning.state`).
 
     Where it starts, the best state, and two checkpoints beside the one that is being written; frozen layers' outputs that
-    are kept on disk take a share of what is free then (`common.finetuning.prefix`).
+    are kept on disk take a share of what is free beside that (`common.finetuning.prefix`).
     """
     states = 1 + settings.keeps_best + 3
     return trained * (4 * states + 3 * _optimizer(settings))
 
 
-def check_disk(folder: Path, trained: int, settings: Settings) -> None:
-    """Refuse a training whose checkpoints will not fit beside what its folder already holds of it.
+def check_disk(folder: Path, trained: int, settings: Settings) -> int:
+    """The bytes that a training's checkpoints will take beside what its folder already holds of it.
 
     Raises:
         UserError: the disk has less free; says what takes less.
@@ -100,6 +100,7 @@ def check_disk(folder: Path, trained: int, settings: Settings) -> None:
             f"cannot keep a training's checkpoints in {folder}: up to {needed / 2**20:,.0f} MiB more are needed and "
             f"{free / 2**20:,.0f} MiB are free; free space, choose another folder, or train fewer layers or adapters (LoRA)"
         )
+    return max(needed, 0)
 
 
 def _sides(facts: dict, target: str) -> int:

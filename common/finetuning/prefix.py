@@ -33,8 +33,8 @@ class FrozenPrefix:
     """Layer outputs by row.
 
     lengths: tokens of each row. wanted: whether a row is needed again, and so kept. kind: 'memory', 'disk', 'auto' (the
-    first of the two that fits) or 'off'. dtype: of the entries; None: what they are computed in. When nothing fits every row
-    is computed anew, and a warning says so.
+    first of the two that fits) or 'off'. dtype: of the entries; None: what they are computed in. reserved: bytes on disk that
+    the training's checkpoints will take. When nothing fits every row is computed anew, and a warning says so.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class FrozenPrefix:
         kind: str,
         folder: Path,
         dtype: torch.dtype | None = None,
+        reserved: int = 0,
     ) -> None:
         self.lengths = list(lengths)
         sizes = [length if want else 0 for length, want in zip(lengths, wanted, strict=True)]
@@ -52,7 +53,7 @@ class FrozenPrefix:
         self.filled = [False] * len(self.lengths)
         self.kind = kind if any(wanted) else "off"
         self.reason = "" if any(wanted) else "no row is needed twice" if self.lengths else "no layer is frozen"
-        self.folder, self.dtype = Path(folder), dtype
+        self.folder, self.dtype, self.reserved = Path(folder), dtype, reserved
         self.bytes = 0
         self.computed: torch.dtype | None = None
         self._entries: Tensor | None = None
@@ -101,14 +102,14 @@ class FrozenPrefix:
         needed = shape[0] * shape[1] * dtype.itemsize
         tried = []
         for kind in ("memory", "disk") if self.kind == "auto" else (self.kind,):
-            free = free_bytes(kind, self.folder)
+            free = free_bytes(kind, self.folder) - (self.reserved if kind == "disk" else 0)
             if needed <= SHARE * free:
                 self.kind, self.bytes = kind, needed
                 if kind == "memory":
                     return torch.empty(shape, dtype=dtype)
                 path = str(self.folder / STORE)
                 return torch.from_file(path, shared=True, size=shape[0] * shape[1], dtype=dtype).view(shape)
-            tried.append(f"{free / 2**20:,.0f} MiB free in {kind}")
+            tried.append(f"{max(free, 0) / 2**20:,.0f} MiB free in {kind}")
         self.kind, self.reason = (
             "off",
             f"{needed / 2**20:,.0f} MiB do not fit ({', '.join(tried)}; at most half is used)",

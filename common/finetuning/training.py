@@ -73,9 +73,9 @@ def finetune(
             state.restore(attached.parameters, folder / state.TRAINED)
         else:
             settings = sized(settings, total)
-            check_disk(folder, sum(p.numel() for p in attached.parameters.values()), settings)
+            reserved = check_disk(folder, sum(p.numel() for p in attached.parameters.values()), settings)
             with _checkpointed(model, settings):
-                store = _store(train, valid, settings, attached.boundary, folder, store_dtype)
+                store = _store(train, valid, settings, attached.boundary, folder, store_dtype, reserved)
                 session = _Session(model, tokenizer, train, valid, settings, attached, folder, store, progress)
                 report = session.run() | {"parameters": total}
             state.finish(folder, attached.parameters, report)
@@ -188,7 +188,7 @@ def _peak_rate(history: list[dict]) -> float:
     return max((entry["learning_rate"] for entry in history if "learning_rate" in entry), default=0.0)
 
 
-def _store(train, valid, settings: Settings, boundary: int, folder: Path, dtype) -> FrozenPrefix:
+def _store(train, valid, settings: Settings, boundary: int, folder: Path, dtype, reserved: int) -> FrozenPrefix:
     """Room for the rows whose frozen layers would run more than once."""
     if not boundary:
         return FrozenPrefix([], [], "off", folder)
@@ -197,4 +197,4 @@ def _store(train, valid, settings: Settings, boundary: int, folder: Path, dtype)
     validations = math.ceil(epochs * steps_per_epoch / settings.evaluate_every)
     wanted = [epochs > 1] * len(train) + [validations > 1] * len(valid)
     lengths = [len(row["input_ids"]) for rows in (train, valid) for row in rows]
-    return FrozenPrefix(lengths, wanted, settings.store, folder, dtype)
+    return FrozenPrefix(lengths, wanted, settings.store, folder, dtype, reserved)

@@ -213,6 +213,18 @@ def test_without_room_the_prefix_is_computed_anew_and_that_is_said(make_tiny, mo
     assert "computed anew in every epoch" in caplog.text
 
 
+@pytest.mark.parametrize("spare", [0, -(2**14)])
+def test_a_store_on_disk_leaves_the_checkpoints_their_room(make_tiny, tmp_path, monkeypatch, spare):
+    settings = Settings(method="partial", last=1, epochs=2, store="disk", **QUICK)
+    train = rows(4)
+    parameters = sum(p.numel() for p in methods.attach(make_tiny(), settings).parameters.values())
+    needed = sum(len(row["input_ids"]) for row in train) * 64 * 4
+    free = memory.on_disk(parameters, settings) + 2 * needed + spare
+    monkeypatch.setattr(prefix, "free_bytes", lambda kind, folder: free)
+    _, report = finetune(make_tiny(), None, train, settings=settings, folder=tmp_path)
+    assert report["store"]["kind"] == ("off" if spare else "disk")
+
+
 def test_lora_trains_its_adapters_alone_and_merges_them_exactly(make_tiny, architecture, tmp_path, ids, caplog):
     settings = Settings(method="lora", rank=3, alpha=6, epochs=2, **QUICK)
     dense = make_tiny(architecture)
