@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from matplotlib.ticker import LogLocator, NullLocator
+
 from figures.style import BLUE, GREEN, GREY, ORANGE, VERMILION, above, break_axis, break_below, plt
 
 WIDTH = 4.2  # of one column, in inches
@@ -141,30 +143,39 @@ def figure3(entries: list[dict], profile: str) -> plt.Figure:
 
 
 def figure4(entries: list[dict], profile: str) -> plt.Figure:
-    """Ours: the best single factor per cut, the two predictions, and what each repair does to perplexity."""
-    figure, panels = plt.subplots(2 * len(entries), 1, figsize=(WIDTH, 5.4 * len(entries)))
+    """Ours: the best single factor per cut, the predictions, and what each repair does to perplexity."""
+    figure, panels = plt.subplots(2 * len(entries), 1, figsize=(WIDTH, 6.0 * len(entries)))
     for index, entry in enumerate(entries):
-        rows = _record(entry, "cuts")["details"]["rows"]
+        rows = _record(entry, "cut-factors")["details"]["rows"]
         starts = [row["window"][0] for row in rows]
         above, below = panels[2 * index : 2 * index + 2]
-        above.plot(starts, [row["best_factor"] for row in rows], "o-", color="black", ms=4, label="best factor")
-        above.plot(starts, [row["ratio"] for row in rows], "s--", color=ORANGE, ms=4, label="magnitudes")
-        above.plot(starts, [row["least_squares"] for row in rows], "^:", color=BLUE, ms=4, label="least squares")
-        above.set(ylabel="factor at the cut")
+        factors = {
+            "best_factor": ("black", "o-", "best factor"),
+            "ratio": (ORANGE, "s--", "magnitudes"),
+            "least_squares": (BLUE, "^:", "least squares"),
+            "alike_at_end": (VERMILION, "x-.", "alike at the end"),
+        }
+        for name, (colour, mark, label) in factors.items():
+            above.plot(starts, [row[name] for row in rows], mark, color=colour, ms=5, label=label)
+        above.set(ylabel="factor at the cut", yscale="log")
+        above.yaxis.set_major_locator(LogLocator(base=2, numticks=12))
+        above.yaxis.set_major_formatter("{x:g}")
+        above.yaxis.set_minor_locator(NullLocator())
         looks = {
             "ratio": (ORANGE, "s--", "A, magnitudes"),
             "least-squares": (BLUE, "^:", "A, least squares"),
+            "alike at the end": (VERMILION, "x-.", "factor, alike at the end"),
             "matrix": (GREEN, "D-", "any matrix"),
         }
         for name, (colour, mark, label) in looks.items():
             change = [100 * (row["perplexities"][name] / row["perplexities"]["none"] - 1) for row in rows]
-            below.plot(starts, change, mark, color=colour, ms=4, label=label)
+            below.plot(starts, change, mark, color=colour, ms=5, label=label)
         below.axhline(0, color=GREY, lw=0.8)
         length = rows[0]["window"][1] - starts[0]
         below.set(ylabel="change of perplexity (%)")
+        break_below(below)
         for axes in (above, below):
             axes.set_xlabel(f"first of the {length} layers removed")
-            break_below(axes)
-            axes.legend(loc="lower left", bbox_to_anchor=(-0.15, 1.0), ncols=3, columnspacing=0.8, handletextpad=0.3)
+            axes.legend(loc="lower left", bbox_to_anchor=(-0.15, 1.0), ncols=2, columnspacing=0.8, handletextpad=0.3)
             axes.xaxis.get_major_locator().set_params(integer=True)
     return _caption(figure, [f"{entry['model']}, {entry['sparsity']} layers removed" for entry in entries])

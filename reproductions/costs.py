@@ -24,7 +24,7 @@ THOUSANDS = {
 }  # fmt: skip
 # Read off the pruned model, or off what preparing it has noted.
 FREE = {
-    "alpha", "cuts", "held-out-loss", "inserted", "laco-search", "laco-training", "layers", "macs", "memory", "parameters",
+    "alpha", "cut-factors", "held-out-loss", "inserted", "laco-search", "laco-training", "layers", "macs", "memory", "parameters",
     "removed", "removed-each", "removed-order", "storage", "trainable", "training-cost", "window",
 }  # fmt: skip
 OTHER = 300  # a figure's curves, a few thousand tokens' statistics

@@ -7,7 +7,7 @@ recipe's selection is ``observed-window``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -28,30 +28,39 @@ TEXTS = {
 }
 READS = tuple(PROTOCOLS[name].corpus for name in TEXTS["paper"][0])
 ALPHAS = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.5, 1.7)
-# For one factor over every cut: fewer, wider apart; the optimum is read off a parabola. Where an end is best, further ones,
-# each so many times the last, within REACH.
-FACTORS, FURTHER, REACH = (0.85, 1.0, 1.15, 1.3, 1.5, 1.75), 1.25, (0.2, 10.0)
+# One factor at every cut is looked for on a grid, each STEP times the last, then half-way to the neighbours of the best one.
+# Perplexity may have several minima: SmolLM2's without layers 21 to 28 has one at 0.65, and is a thousand times less at 6.5.
+STEP = 1.4
+FACTORS = tuple(STEP**k for k in range(-3, 8))
+# What a cut's states are compared on with the dense model's, and what perplexity is measured on of wide models.
+END_TOKENS, FEW_WINDOWS = 4096, 4
 # Of models wider than MANY_CUTS, whose cuts take hours on a CPU, some are looked at; wider than WIDE, C x C moments of few
 # cuts are held at a time.
 MANY_CUTS, FEW_CUTS = 512, 8
 WIDE, CUTS_AT_A_TIME = 1024, 4
 
 
-def _text(context: Context) -> Tensor:
+def _text(context: Context, most: int | None = None) -> Tensor:
+    """Windows of the texts, at most so many of each; None: as TEXTS says."""
     names, count = TEXTS[context.recipe.profile]
     protocols = [PROTOCOLS[name] for name in names]
-    return torch.cat([p.windows(p, context.tokenizer)[: context.recipe.limit or count] for p in protocols])
+    return torch.cat([p.windows(p, context.tokenizer)[: context.recipe.limit or most or count] for p in protocols])
 
 
 class _Cut:
     """The model without the layers ``[start, stop)``, as a function of what is done to the stream at the cut."""
 
     def __init__(self, context: Context, ids: Tensor, start: int, stop: int):
-        self.decoder, self.stop = context.decoder, stop
-        self.batches = [(batch, self._prefix(batch, start)) for batch in ids.split(context.batch_size)]
+        self.decoder, self.start, self.stop = context.decoder, start, stop
+        self.batches = [(batch, self.before(batch)) for batch in ids.split(context.batch_size)]
 
-    def _prefix(self, batch: Tensor, start: int) -> Tensor:
-        return self.decoder.run(self.decoder.embed_tokens(batch), 0, start)
+    def before(self, batch: Tensor) -> Tensor:
+        """The stream at the cut, of token ids [batch, tokens]."""
+        return self.decoder.run(self.decoder.embed_tokens(batch), 0, self.start)
+
+    def factor(self, factor: float) -> float:
+        """Perplexity with the stream at the cut multiplied by this."""
+        return self.perplexity(lambda hidden: hidden * factor)
 
     def perplexity(self, change: Callable[[Tensor], Tensor]) -> float:
         """Perplexity with ``change`` at the cut (mean loss over windows of equal length)."""
@@ -108,50 +117,81 @@ def alpha(context: Context, argument: str) -> tuple[dict, dict, dict]:
         patches[name] = LinearPatch(values, kind).to(values.device)
     curves, values = {}, {}
     for name, patch in patches.items():
-        curves[name] = curve = [cut.perplexity(lambda hidden, a=a, p=patch: a * p(hidden)) for a in ALPHAS]
-        values |= {f"perplexity_{name}": curve[ALPHAS.index(1.0)], f"best_alpha_{name}": optimum(ALPHAS, curve)}
+        curve = {a: cut.perplexity(lambda hidden, a=a, p=patch: a * p(hidden)) for a in ALPHAS}
+        values |= {f"perplexity_{name}": curve[1.0], f"best_alpha_{name}": optimum(curve)}
+        curves[name] = list(curve.values())
     return values, {}, {"alphas": list(ALPHAS), "curves": curves}
 
 
-def optimum(factors: tuple[float, ...], perplexities: list[float]) -> float:
-    """Where a parabola through the lowest point and its neighbours has its minimum, in log factor and log perplexity.
+def optimum(curve: Mapping[float, float]) -> float:
+    """Where a parabola through the lowest point and its neighbours has its minimum, in log factor and log loss.
 
-    At an end of the range: that end.
+    curve: factor -> loss, ascending. At an end of the range: that end.
     """
-    lowest = min(range(len(factors)), key=perplexities.__getitem__)
+    factors, losses = list(curve), list(curve.values())
+    lowest = min(range(len(factors)), key=losses.__getitem__)
     if lowest in (0, len(factors) - 1):
         return factors[lowest]
     (a, b, c), (u, v, w) = (
-        [math.log(values[i]) for i in (lowest - 1, lowest, lowest + 1)] for values in (factors, perplexities)
+        [math.log(values[i]) for i in (lowest - 1, lowest, lowest + 1)] for values in (factors, losses)
     )
     left, right = (b - a) * (v - w), (b - c) * (v - u)
     return math.exp(b - 0.5 * ((b - a) * left - (b - c) * right) / (left - right))
 
 
-def searched(perplexity: Callable[[float], float]) -> dict[float, float]:
-    """Factor -> perplexity, ascending: FACTORS, and further ones while the lowest is at an end and REACH allows it."""
-    found = {factor: perplexity(factor) for factor in FACTORS}
-    while True:
-        lowest, ends = min(found, key=found.get), (min(found), max(found))
-        further = lowest / FURTHER if lowest == ends[0] else lowest * FURTHER
-        if lowest not in ends or not REACH[0] <= further <= REACH[1]:
-            return dict(sorted(found.items()))
-        found[further] = perplexity(further)
+def searched(loss: Callable[[float], float]) -> dict[float, float]:
+    """Factor -> loss, ascending: FACTORS, and half-way to both neighbours of the lowest."""
+    found = {factor: loss(factor) for factor in FACTORS}
+    lowest = min(found, key=found.get)
+    if lowest not in (FACTORS[0], FACTORS[-1]):
+        found |= {factor: loss(factor) for factor in (lowest / STEP**0.5, lowest * STEP**0.5)}
+    return dict(sorted(found.items()))
 
 
-def _look(cut: _Cut, found: Statistics, start: int, stop: int) -> dict:
+class _End:
+    """How unlike the dense model's last states those of the model without the layers ``[start, stop)`` are."""
+
+    def __init__(self, context: Context):
+        ids = context.windows()
+        self.decoder, self.batches = context.decoder, []
+        for batch in ids[: max(1, END_TOKENS // ids.shape[1])].split(context.batch_size):
+            hidden = self.decoder.run(self.decoder.embed_tokens(batch), 0)
+            self.batches.append((batch, self._last(hidden)))
+
+    def _last(self, hidden: Tensor) -> Tensor:
+        return self.decoder.norm(hidden).float()
+
+    def unlike(self, cut: _Cut) -> Callable[[float], float]:
+        """Of a factor at the cut: 1 less the mean cosine, over tokens of calibration text, of states after the final norm."""
+        befores = [cut.before(batch) for batch, _ in self.batches]
+
+        def measured(factor: float) -> float:
+            cosines = [
+                torch.cosine_similarity(self._last(self.decoder.run(before * factor, cut.stop)), dense, dim=-1)
+                for before, (_, dense) in zip(befores, self.batches, strict=True)
+            ]
+            return 1 - torch.cat(cosines).mean().item()
+
+        return measured
+
+
+def _look(cut: _Cut, end: _End, found: Statistics, start: int, stop: int) -> dict:
     """One cut: the best factor and what predicts it, and perplexity by every repair."""
     moments = found.least_squares(start, stop)
-    curve = searched(lambda factor: cut.perplexity(lambda hidden: hidden * factor))
+    curve, unlike = searched(cut.factor), searched(end.unlike(cut))
     row = {
         "window": [start, stop],
         "cosine": found.cosine("token", start, stop),
-        "best_factor": optimum(tuple(curve), list(curve.values())),
+        "best_factor": optimum(curve),
         "ratio": found.ratio(start, stop).mean().item(),
         "least_squares": moments.scalar(),
+        "alike_at_end": optimum(unlike),
         "perplexities": {"none": curve[1.0]},
         "unexplained": {},
+        "curve": list(map(list, curve.items())),
+        "unlike": list(map(list, unlike.items())),
     }
+    row["perplexities"]["alike at the end"] = cut.factor(row["alike_at_end"])
     ways = {
         "ratio": ("hadamard", "ratio-of-means"),
         "least-squares": ("hadamard", "least-squares"),
@@ -164,28 +204,30 @@ def _look(cut: _Cut, found: Statistics, start: int, stop: int) -> dict:
     return row
 
 
-@benchmark("cuts", reads=READS)
+@benchmark("cut-factors", reads=READS)
 @torch.inference_mode()
 def cuts(context: Context, argument: str) -> tuple[dict, dict, dict]:
     """Ours: at every window of the recipe's length, the factor that is best against what each estimator predicts.
 
-    values: how far predictions are off, as mean |log(prediction / best)|; the share of cuts at which matching magnitudes
-    (A) and the least-squares matrix lower perplexity, and at which the error that A leaves tells whether it does (less
-    than doing nothing leaves: it helps). details: a row per cut. Of models wider than MANY_CUTS only FEW_CUTS windows,
-    evenly spread.
+    values: how far predictions are off, as mean |log(prediction / best)|: the ratio of magnitudes, least squares at the cut,
+    and the factor whose last states are most like the dense model's on calibration text (`_End`); the share of cuts at
+    which matching magnitudes (A), that factor and the least-squares matrix lower perplexity, and at which the error that A
+    leaves tells whether it does (less than doing nothing leaves: it helps). details: a row per cut. Of models wider than
+    MANY_CUTS only FEW_CUTS windows, evenly spread, and FEW_WINDOWS of the text.
     """
     count, layers = context.recipe.selection["count"], context.decoder.num_layers
     starts = list(range(1, layers - count))
-    if context.decoder.hidden_size > MANY_CUTS:
+    wide = context.decoder.hidden_size > MANY_CUTS
+    if wide:
         starts = sorted({starts[round(i * (len(starts) - 1) / (FEW_CUTS - 1))] for i in range(FEW_CUTS)})
     windows = [(start, start + count) for start in starts]
-    ids, rows = _text(context), []
+    ids, end, rows = _text(context, FEW_WINDOWS if wide else None), _End(context), []
     at_a_time = CUTS_AT_A_TIME if context.decoder.hidden_size > WIDE else len(windows)
     for i in range(0, len(windows), at_a_time):
         part = windows[i : i + at_a_time]
         found = context.statistics(count, matrices=part)
         looked = track(part, f"cuts {i + 1} to {i + len(part)} of {len(windows)}", unit="cut", each=True)
-        rows += [_look(_Cut(context, ids, *window), found, *window) for window in looked]
+        rows += [_look(_Cut(context, ids, *window), end, found, *window) for window in looked]
 
     def off(prediction: str) -> float:
         return sum(abs(math.log(row[prediction] / row["best_factor"])) for row in rows) / len(rows)
@@ -194,7 +236,9 @@ def cuts(context: Context, argument: str) -> tuple[dict, dict, dict]:
         return sum(row["perplexities"][name] < row["perplexities"]["none"] for row in rows) / len(rows)
 
     values = {"cuts": len(rows), "off_ratio": off("ratio"), "off_least_squares": off("least_squares")}
-    values |= {f"helps_{name}": helps(name) for name in ("ratio", "least-squares", "matrix")}
+    values["off_alike_at_end"] = off("alike_at_end")
+    values |= {f"helps_{name}": helps(name) for name in rows[0]["unexplained"]}
+    values["helps_alike_at_end"] = helps("alike at the end")
     told = [
         (row["unexplained"]["ratio"] < 1) == (row["perplexities"]["ratio"] < row["perplexities"]["none"])
         for row in rows

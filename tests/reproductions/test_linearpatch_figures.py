@@ -11,6 +11,7 @@ from common.context import Context
 from common.decoder import Decoder
 from common.errors import UserError
 from common.evaluation.perplexity import summarise, token_nlls
+from common.hooks import scale_stream
 from common.results import Recipe
 from common.surgery import remove_layers
 from figures import linearpatch as drawing
@@ -34,7 +35,7 @@ def text():
 def observed(tiny_llama, crops, text, monkeypatch, request):
     """A tiny dense model, looked at around its window of two layers."""
     monkeypatch.setattr(Context, "windows", lambda self: crops)
-    monkeypatch.setattr(magnitudes, "_text", lambda prepared: text)
+    monkeypatch.setattr(magnitudes, "_text", lambda prepared, most=None: text)
     selection = ObservedWindow(2, "token")
     recipe = Recipe("small", "paper", request.node.name, selection=selection, calibration={"length": 40})
     prepared = Context(tiny_llama, None, recipe, 0)
@@ -47,26 +48,24 @@ def perplexity(model, text):
 
 
 def test_the_optimum_of_a_parabola_in_the_logarithm_is_found_exactly():
-    factors = (0.8, 1.0, 1.3, 1.5)
-    curve = [math.exp(2 + 3 * math.log(f / 1.17) ** 2) for f in factors]
-    assert magnitudes.optimum(factors, curve) == pytest.approx(1.17)
-    assert magnitudes.optimum(factors, [1.0, 2.0, 3.0, 4.0]) == 0.8
+    curve = {f: math.exp(2 + 3 * math.log(f / 1.17) ** 2) for f in (0.8, 1.0, 1.3, 1.5)}
+    assert magnitudes.optimum(curve) == pytest.approx(1.17)
+    assert magnitudes.optimum({0.8: 1.0, 1.0: 2.0, 1.3: 3.0}) == 0.8
 
 
-@pytest.mark.parametrize("best", [0.4, 0.9, 1.2, 3.3])
-def test_a_best_factor_beyond_the_first_ones_is_searched_for(best):
+@pytest.mark.parametrize("best", [0.6, 0.9, 1.2, 3.3, 7.0])
+def test_the_best_factor_is_searched_for_beyond_the_nearest_minimum(best):
     asked = []
 
-    def perplexity(factor):
+    def loss(factor):  # two minima, the other one near 1
         asked.append(factor)
-        return math.exp(math.log(factor / best) ** 2)
+        return math.exp(min(math.log(factor / best) ** 2, 0.5 + 9 * math.log(factor / 1.05) ** 2))
 
-    found = magnitudes.searched(perplexity)
-    assert list(found) == sorted(asked) and len(asked) == len(set(asked)) and set(magnitudes.FACTORS) <= set(asked)
-    assert magnitudes.optimum(tuple(found), list(found.values())) == pytest.approx(best)
-    assert (len(asked) > len(magnitudes.FACTORS)) == (best in (0.4, 0.9, 3.3))
+    found = magnitudes.searched(loss)
+    assert list(found) == sorted(asked) and len(asked) == len(set(asked)) == len(magnitudes.FACTORS) + 2
+    assert magnitudes.optimum(found) == pytest.approx(best)
     ends = magnitudes.searched(lambda factor: factor)
-    assert min(ends) == pytest.approx(0.2, rel=magnitudes.FURTHER - 1) and max(ends) == 1.75
+    assert magnitudes.optimum(ends) == min(ends) == pytest.approx(1.4**-3)
 
 
 def test_the_sweep_is_the_perplexity_of_models_really_patched(observed, crops, text):
@@ -106,13 +105,32 @@ def test_every_cut_is_tried_and_the_matrix_is_that_of_a_patched_model(observed, 
         linearpatch.prune(patched, crops, 2, layers=layers, kind="matrix", estimator="least-squares")
         assert row["perplexities"]["matrix"] == pytest.approx(perplexity(patched, text), rel=1e-3)
         assert row["unexplained"]["matrix"] < row["unexplained"]["least-squares"] < row["unexplained"]["ratio"]
-    off = [abs(math.log(row["ratio"] / row["best_factor"])) for row in details["rows"]]
-    assert values["off_ratio"] == pytest.approx(sum(off) / 3)
+    for name in ("ratio", "alike_at_end"):
+        off = [abs(math.log(row[name] / row["best_factor"])) for row in details["rows"]]
+        assert values[f"off_{name}"] == pytest.approx(sum(off) / 3)
+
+
+def test_what_is_alike_at_the_end_is_by_the_states_of_models_really_cut(observed, crops, monkeypatch):
+    monkeypatch.setattr(magnitudes, "END_TOKENS", 2 * crops.shape[1])
+    _, _, details = magnitudes.cuts(observed, "")
+    dense = observed.model.model(crops[:2]).last_hidden_state
+    for row in details["rows"]:
+        start, stop = row["window"]
+        for factor, unlike in row["unlike"][::4]:
+            cut = copy.deepcopy(observed.model)
+            remove_layers(cut, range(start, stop))
+            with scale_stream(cut, start, factor), torch.no_grad():
+                states = cut.model(crops[:2]).last_hidden_state
+            expected = torch.nn.functional.cosine_similarity(states, dense, dim=-1).mean().item()
+            assert 1 - unlike == pytest.approx(expected, abs=1e-5)
+        assert min(row["unlike"], key=lambda pair: abs(math.log(pair[0] / row["alike_at_end"])))[1] == pytest.approx(
+            min(unlike for _, unlike in row["unlike"]), abs=1e-3
+        )
 
 
 def test_every_figure_is_drawn_from_such_records(observed):
     records = {}
-    for name in ("magnitudes", "alpha", "cuts"):
+    for name in ("magnitudes", "alpha", "cut-factors"):
         values, _, details = benchmarks.measure(observed, name)
         records[name] = {"values": values, "details": observed.details | details}
     entry = {"model": "small", "sparsity": "2/6", "method": "observed", "dense": False, "records": records}
