@@ -24,10 +24,10 @@ THOUSANDS = {
 }  # fmt: skip
 # Read off the pruned model, or off what preparing it has noted.
 FREE = {
-    "alpha", "cut-factors", "held-out-loss", "inserted", "laco-search", "laco-training", "layers", "macs", "memory", "parameters",
+    "held-out-loss", "inserted", "laco-search", "laco-training", "layers", "macs", "memory", "parameters",
     "removed", "removed-each", "removed-order", "storage", "trainable", "training-cost", "window",
 }  # fmt: skip
-OTHER = 300  # a figure's curves, a few thousand tokens' statistics
+OTHER = 300  # a figure's curves at cuts, a few thousand tokens' statistics
 FEW_ITEMS = 500  # of a test set that `sizes.ITEMS` does not count, roughly: what a limit leaves of it
 INSTRUCTION = 110  # tokens, of Alpaca-cleaned's
 # What trainings read where their recipe says no less: Alpaca twice; C4's first shard; 5,000 windows of 2,048 tokens.
