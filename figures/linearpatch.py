@@ -157,10 +157,15 @@ def figure4(entries: list[dict], profile: str) -> plt.Figure:
         }
         for name, (colour, mark, label) in factors.items():
             above.plot(starts, [row[name] for row in rows], mark, color=colour, ms=5, label=label)
-        above.set(ylabel="factor at the cut", yscale="log")
-        above.yaxis.set_major_locator(LogLocator(base=2, numticks=12))
-        above.yaxis.set_major_formatter("{x:g}")
-        above.yaxis.set_minor_locator(NullLocator())
+        above.set(ylabel="factor at the cut")
+        seen = [row[name] for row in rows for name in factors]
+        if max(seen) > 4 * min(seen):
+            above.set(yscale="log")
+            above.yaxis.set_major_locator(LogLocator(base=2, numticks=12))
+            above.yaxis.set_major_formatter("{x:g}")
+            above.yaxis.set_minor_locator(NullLocator())
+        else:
+            break_below(above)
         looks = {
             "ratio": (ORANGE, "s--", "A, magnitudes"),
             "least-squares": (BLUE, "^:", "A, least squares"),

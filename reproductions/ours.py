@@ -220,10 +220,11 @@ def _least_squares(store: Store) -> str:
     """By the records of LinearPatch's Figure 4 (ours), of every model that has them."""
     told = []
     for model, cells in _cells(store, "figure4-linearpatch").items():
-        off, less = (math.exp(cells[name]) for name in ("ratio is off by", "least squares is off by"))
+        off = [math.exp(cells[f"{name} is off by"]) for name in ("ratio", "least squares", "alike at the end")]
         told.append(
             f"on {model}, over {cells['cuts']:.0f} cuts, the ratio of magnitudes is off the best factor by "
-            f"{off:.2f} times, least squares by {less:.2f}; A lowers perplexity at {cells['A lowers PPL, % of cuts']:.0f} % "
+            f"{off[0]:.2f} times, least squares by {off[1]:.2f}, the factor that makes the last states most like the dense "
+            f"model's by {off[2]:.2f}; A lowers perplexity at {cells['A lowers PPL, % of cuts']:.0f} % "
             f"of the cuts, a least-squares matrix at {cells['matrix lowers PPL, %']:.0f} %"
         )
     return f"**Least squares instead of magnitudes** (`figure4-linearpatch`): {'; '.join(told)}." if told else ""

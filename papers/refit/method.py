@@ -138,7 +138,7 @@ def refit(
         fit = Fit(ridge, intercept, weights, first, share)
         origin = Decoder(dense) if dense is not None else decoder
         before = [layer for layer in range(min(plan)) if layer not in removed]
-        streams = _Streams(decoder, origin, alive or range(decoder.num_layers), before, min(plan), batches, fit)
+        streams = _Streams(decoder, origin, alive or range(decoder.num_layers), before, min(plan), batches, fit, progress)
         for layer in track(range(min(plan), max(plan) + 1), "refitting", unit="layer", shown=progress):
             if layer not in removed:
                 after = next(i for i in range(layer + 1, decoder.num_layers + 1) if i not in removed)
@@ -281,8 +281,9 @@ class _Streams:
         first: int,
         batches: Sequence[tuple[Tensor, bool]],
         fit: Fit,
+        progress: bool,
     ):
-        self.decoder, self.origin, self.fit = decoder, origin, fit
+        self.decoder, self.origin, self.fit, self.progress = decoder, origin, fit, progress
         self.alive = [*alive, origin.num_layers]  # the dense boundary behind the last layer
         self.pool = Held(work_folder(), origin.model.streamed.states if origin.streamed else None)
         self.stream = Stream(origin)
@@ -296,14 +297,14 @@ class _Streams:
         """What leaves these layers, of each batch of tokens."""
         if not decoder.streamed:
             stream, found = self.stream if decoder is self.origin else Stream(decoder), []
-            for ids in tokens:
+            for ids in track(tokens, "layers before", unit="batch", shown=self.progress):
                 hidden = decoder.embed_tokens(ids)
                 for layer in layers:
                     hidden = stream.following(ids, hidden, layer)
                 found.append(self.pool.keep(hidden))
             return found
         states = [self.pool.keep(decoder.embed_tokens(ids)) for ids in tokens]
-        for layer in layers:  # each is read once
+        for layer in track(layers, "layers before", unit="layer", shown=self.progress):  # each is read once
             states = [self.pool.keep(decoder.run(state.to(decoder.device), layers=[layer])) for state in states]
         return states
 
