@@ -22,7 +22,7 @@ from common.decoder import Decoder
 from common.errors import UserError, UserValueError, unknown
 from common.hadamard import hadamard_transform
 from common.held import Held
-from common.moments import Moments, check_weights, counted
+from common.moments import Moments, check_weights, counted, silent
 from common.progress import track
 from common.remembered import Stream
 from common.statistics import COSINES, Cosine, Statistics, magnitude_ratios
@@ -259,7 +259,7 @@ class _Pass:
     def add_elementwise(self, a: int, b: int, first: Tensor, second: Tensor) -> None:
         for rotated in self.bases:
             one, two = (hadamard_transform(x) if rotated else x for x in (first, second))
-            valid = one != 0
+            valid = ~silent(one.abs())  # a rotation leaves rounding where there was a zero
             ratio = torch.where(valid, two.abs() / one.abs(), 0.0).double()
             sums = torch.stack([ratio, ratio**2, valid.double()]).sum((1, 2))  # [3, channels]
             self.statistics.elementwise[rotated, a, b] = self.statistics.elementwise.get((rotated, a, b), 0.0) + sums

@@ -98,7 +98,7 @@ class Statistics:
 
         ratio-of-means: per sample, mean over tokens of |X[b]| over that of |X[a]|; then mean over samples.
         pooled-l1: the same ratio of the whole set's sums. elementwise: mean of |X[b]| / |X[a]| over tokens and samples,
-        entries with a zero denominator left out; only for pairs named in ``collect(elementwise=...)``. least-squares
+        entries `silent` beside their token's others left out; only for pairs named in ``collect(elementwise=...)``. least-squares
         (ours): the factor of X[a] nearest to X[b], each token weighted by 1 / |X[a]|^2 (`common.moments`); only for
         pairs named in ``collect(moments=...)``.
 
@@ -124,7 +124,8 @@ class Statistics:
         """sigma_d (LinearPatch, Eq. 5): the standard deviation over tokens of |X[b]| / |X[a]|, mean over channels.
 
         Small where one factor a channel can serve all tokens. Only for pairs named in ``collect(elementwise=...)``.
-        Like Eq. 4 it is ruled by the entries of X[a] nearest to zero, so two data sets give rather different numbers.
+        Like Eq. 4 it is ruled by the entries of X[a] nearest to zero: where a channel's density at zero is positive, the mean
+        of 1 / |X| and of its square are infinite, and what is found grows with the data set.
         """
         total, squares, count = self._elementwise(a, b, rotated)
         count = count.clamp_min(1)
