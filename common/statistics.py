@@ -97,10 +97,10 @@ class Statistics:
         """How much larger ``X[b]`` is than ``X[a]``, per (rotated) channel, float64 [channels].
 
         ratio-of-means: per sample, mean over tokens of |X[b]| over that of |X[a]|; then mean over samples.
-        pooled-l1: the same ratio of the whole set's sums. elementwise: mean of |X[b]| / |X[a]| over tokens and samples,
-        entries `silent` beside their token's others left out; only for pairs named in ``collect(elementwise=...)``. least-squares
-        (ours): the factor of X[a] nearest to X[b], each token weighted by 1 / |X[a]|^2 (`common.moments`); only for
-        pairs named in ``collect(moments=...)``.
+        pooled-l1: the same ratio of the whole set's sums. elementwise: mean of |X[b]| / |X[a]| over tokens and samples, but
+        for entries that are `silent` beside their token's others; only for pairs named in ``collect(elementwise=...)``.
+        least-squares (ours): the factor of X[a] nearest to X[b], each token weighted by 1 / |X[a]|^2 (`common.moments`);
+        only for pairs named in ``collect(moments=...)``.
 
         A channel that is zero at ``a`` has 1 by every estimator (`common.moments.silent`). The official codes divide by zero.
         """
