@@ -138,7 +138,9 @@ def refit(
         fit = Fit(ridge, intercept, weights, first, share)
         origin = Decoder(dense) if dense is not None else decoder
         before = [layer for layer in range(min(plan)) if layer not in removed]
-        streams = _Streams(decoder, origin, alive or range(decoder.num_layers), before, min(plan), batches, fit, progress)
+        streams = _Streams(
+            decoder, origin, alive or range(decoder.num_layers), before, min(plan), batches, fit, progress
+        )
         for layer in track(range(min(plan), max(plan) + 1), "refitting", unit="layer", shown=progress):
             if layer not in removed:
                 after = next(i for i in range(layer + 1, decoder.num_layers + 1) if i not in removed)
