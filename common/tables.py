@@ -192,14 +192,17 @@ def reported_verdict(claim: dict) -> str:
     """On the paper's own numbers, by plain comparison: yes or no, and how many comparisons hold (see `counted`)."""
     if claim["reported"] is None:
         return "no number"
-    several = claim.get("reported_counts", (0, 0))[1] > 1 or claim.get("reported_beyond", (0, 0))[1]
+    of = claim.get("reported_of", ())
+    several = len(of) > 1 or any(beyond is not None for *_, beyond in of)
     return MARKS[claim["reported"]] + (f" ({counted([claim])})" if several else "")
 
 
 def counted(claims: Sequence[dict]) -> str:
-    """How many comparisons hold by the printed numbers, and how many beyond what as many other questions might change."""
-    holding, compared = (sum(claim["reported_counts"][place] for claim in claims) for place in (0, 1))
-    beyond, drawn = (sum(claim.get("reported_beyond", (0, 0))[place] for claim in claims) for place in (0, 1))
+    """How many comparisons hold by the printed numbers, and how many beyond what as many other questions might change; those
+    of the same numbers once."""
+    known = {name: (holds, beyond) for claim in claims for name, holds, beyond in claim["reported_of"]}
+    holding, compared = sum(holds for holds, _ in known.values()), len(known)
+    beyond, drawn = (sum(one is True for _, one in known.values()), sum(one is not None for _, one in known.values()))
     more = f", {beyond}{f' of {drawn}' * (drawn < compared)} beyond noise" if drawn else ""
     return f"{holding} of {compared}{more}"
 
@@ -272,7 +275,7 @@ def _claim_notes(table: dict) -> list[str]:
             if (found := c.get("judged", {}).get(name)) and found["shares_records_with"]
         }
         text = f"On {name} {chance['comparisons']} comparisons have an interval: were all differences 0, "
-        text += f"{chance['by_chance']:.1f} of them would seem to fail by chance, and as many to hold."
+        text += f"at most about {chance['by_chance']:.1f} of them would seem to fail by chance."
         if shared:
             text += f" Claims {_listed(sorted(shared))} share records with others of them: they are not independent."
         lines.append(text)

@@ -278,13 +278,15 @@ def chance(name: str, built: Mapping[str, dict], found: Sequence[Finding]) -> st
         for one in found
         for claim in one.claims(built[one.target])
     }
-    known = [one["verdict"] for verdict in claims.values() for one in verdict["comparisons"] if one["interval"]]
+    compared = [one for one in judge.distinct(claims.values()) if one["interval"]]
+    known = [one["verdict"] for one in compared]
     if not known:
         return ""
     hold, fail, noise = (known.count(verdict) for verdict in (judge.HOLDS, judge.FAILS, judge.NOISE))
     return (
         f"Of the papers' claims {len(known)} comparisons have an interval on {HEADS[name]}: {hold} hold, {fail} fail, "
-        f"{noise} are within noise; were all differences zero, about {judge.CHANCE * len(known):.1f} would fail by chance."
+        f"{noise} are within noise; were all differences zero, at most about {judge.by_chance(compared):.1f} would fail by "
+        "chance."
     )
 
 

@@ -7,14 +7,16 @@ its comparisons: it holds if those that hold are enough, fails if those that do 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from common import paired
 from reproductions.checks import Comparison, Key
 from reproductions.printed import Printed
-from reproductions.registry import Claim, Table
+from reproductions.registry import Claim, Lookup, Table
 from reproductions.resampled import Resampled
 from reproductions.settings import Subject
 
@@ -33,9 +35,11 @@ def claims(
 ) -> dict:
     """A table's ``claims``, and ``chance``: per subject, how many comparisons have an interval, how many fail by chance.
 
-    A claim has its verdict on the reported numbers (``reported_counts``: comparisons that hold by them as they are, and all;
-    ``reported_beyond``: see `beyond`) and on every subject's own (``by_subject``: by the values as they are,
-    ``judged``: see `judged`); ``reproduced``, ``verdict``, ``difference`` and ``interval`` are the first subject's.
+    A claim has its verdict on the reported numbers (``reported_of``: its comparisons, each by a name that those of the same
+    numbers share, whether it holds by them as they are, and whether by all of its interval, if it has one;
+    ``reported_counts``: how many hold, and all; ``reported_beyond``: how many by all of the interval, and have one) and on
+    every subject's own (``by_subject``: by the values as they are, ``judged``: see `judged`); ``reproduced``, ``verdict``,
+    ``difference`` and ``interval`` are the first subject's.
     readings: per subject its rows as the table shows them, then, where some rows have answered more, these alone.
     """
 
@@ -48,10 +52,13 @@ def claims(
     found, chance = [], {}
     for claim in table.claims:
         compared = claim.compare(printed, in_print)
-        found.append({"text": claim.text, "reported": claim.check(printed, in_print)})
-        found[-1] |= {"reported_counts": [sum(one.holds for one in compared), len(compared)]}
-        triples = zip(compared, claim.compare(drawn, in_print), [drawn] * len(compared), strict=True)
-        found[-1] |= {"reported_beyond": beyond(judged(claim, list(triples)))}
+        triples = list(zip(compared, claim.compare(drawn, in_print), [drawn] * len(compared), strict=True))
+        triples = _distinct(triples, lambda one: _in_print(one[0], printed))
+        said = [[_in_print(one[0], printed), one[0].holds, _beyond(_one(*one))] for one in triples]
+        held, sure = (sum(one[place] is True for one in said) for place in (1, 2))
+        found.append({"text": claim.text, "reported": claim.suffices(held, len(said)) if said else None})
+        found[-1] |= {"reported_counts": [held, len(said)], "reported_of": said}
+        found[-1] |= {"reported_beyond": [sure, sum(one[2] is not None for one in said)]}
     for subject in subjects:
         own = [line for line in lines if line["subject"] == subject.name]
         settings = pruned((line["model"], line["sparsity"], line["dense"]) for line in own)
@@ -75,15 +82,14 @@ def claims(
         for number, result in enumerate(found):
             shared = [other + 1 for other, own in enumerate(records) if other != number and own & records[number]]
             result["judged"][subject.name]["shares_records_with"] = shared
-        known = [one for result in found for one in result["judged"][subject.name]["comparisons"] if one["interval"]]
-        chance[subject.name] = {"comparisons": len(known), "by_chance": CHANCE * len(known)}
+        known = [one for one in distinct(result["judged"][subject.name] for result in found) if one["interval"]]
+        chance[subject.name] = {"comparisons": len(known), "by_chance": by_chance(known)}
     return {"claims": found, "chance": chance}
 
 
-def beyond(found: dict) -> list[int]:
-    """How many of a claim's comparisons that have an interval hold for all of it, and how many have one."""
-    known = [one["verdict"] for one in found["comparisons"] if one["interval"]]
-    return [known.count(HOLDS), len(known)]
+def _beyond(found: dict) -> bool | None:
+    """Whether a comparison holds for all of its interval; None where it has none."""
+    return found["verdict"] == HOLDS if found["interval"] else None
 
 
 def pruned(keys: Iterable[tuple[str, str, bool]]) -> list[tuple[str, str]]:
@@ -113,6 +119,13 @@ def _compared(claim: Claim, readings: Sequence[Resampled], settings: list[tuple[
     return list(found.values())
 
 
+def _in_print(point: Comparison, printed: Lookup) -> str:
+    """A name that comparisons of the same printed numbers share: a row that a paper prints for two methods is one."""
+    sides = sorted({(*cell[:2], cell[3], printed(*cell)) for cell in _cells(point)}, key=repr)
+    of = sides if len(sides) > 1 else point.what
+    return hashlib.sha256(repr((of, point.difference, point.low, point.high)).encode()).hexdigest()[:12]
+
+
 def _cells(point: Comparison) -> list[Key]:
     """All that a comparison is of."""
     return [cell for part in point.each or (point,) for cell in part.cells]
@@ -121,13 +134,14 @@ def _cells(point: Comparison) -> list[Key]:
 def judged(claim: Claim, compared: Sequence[Compared]) -> dict:
     """A claim's verdict on measured numbers.
 
-    A comparison of what gave the same on every item is left out; its ``whole``: columns it reads whole where the table shows
-    a part. counts: comparisons by verdict. difference, slack (how far
-    from where the verdict by plain comparison changes), interval, unit, paired: of the comparison least in the claim's
+    A comparison of what gave the same on every item is left out, and one whose outcomes are another's; its ``whole``:
+    columns it reads whole where the table shows a part; ``against``: how many others its number is held against. counts:
+    comparisons by verdict. difference, slack (how far from where the verdict by plain comparison changes), interval, unit,
+    paired: of the comparison least in the claim's
     favour, of the worst verdict's; ``comparisons`` has all of them.
     """
     found = [_one(*one) | {"whole": one[2].read_whole(_cells(one[0]))} for one in compared]
-    found = [one for one in found if not _same(one)]
+    found = _distinct([one for one in found if not _same(one)], _outcome)
     counts = {name: sum(one["verdict"] == name for one in found) for name in (HOLDS, FAILS, NOISE)}
     if not found:
         verdict = UNTESTED
@@ -140,6 +154,19 @@ def judged(claim: Claim, compared: Sequence[Compared]) -> dict:
     return {"verdict": verdict, "counts": counts, **shown, "comparisons": found}
 
 
+def _distinct(found: Iterable, key: Callable) -> list:
+    """The first of each that are alike by the key."""
+    first: dict = {}
+    for one in found:
+        first.setdefault(key(one), one)
+    return list(first.values())
+
+
+def _outcome(found: dict) -> tuple:
+    """Alike for comparisons of the same outcomes: of two choices of layers, say, that took the same ones."""
+    return (found["difference"], *found["interval"], found["unit"]) if found["paired"] else (id(found),)
+
+
 def _same(found: dict) -> bool:
     """Whether both sides gave the same on every item, so that nothing was compared: a repair with nothing to do, say."""
     return found["verdict"] == NOISE and found["interval"] == [0, 0]
@@ -147,13 +174,24 @@ def _same(found: dict) -> bool:
 
 def together(found: Iterable[dict]) -> dict | None:
     """Several claims' verdicts on one subject as one: the worst, of equals the one whose comparison is least in favour, and
-    ``holding`` of how many ``compared`` in all of them; None where nothing was compared."""
+    ``holding`` of how many ``compared`` in all of them, those of the same outcomes once; None where nothing was compared."""
     found = [verdict for verdict in found if verdict["comparisons"]]
     if not found:
         return None
     worst = min(found, key=_worst_first)
-    holding = sum(verdict["counts"][HOLDS] for verdict in found)
-    return worst | {"holding": holding, "compared": sum(len(verdict["comparisons"]) for verdict in found)}
+    compared = distinct(found)
+    return worst | {"holding": sum(one["verdict"] == HOLDS for one in compared), "compared": len(compared)}
+
+
+def distinct(found: Iterable[dict]) -> list[dict]:
+    """The comparisons of several claims' verdicts on one subject, those of the same outcomes once."""
+    return _distinct([one for verdict in found for one in verdict["comparisons"]], _outcome)
+
+
+def by_chance(compared: Iterable[dict]) -> float:
+    """How many of these comparisons would fail at most, on average, were all differences zero: one against several may by
+    each of them."""
+    return CHANCE * sum(one["against"] for one in compared)
 
 
 def _worst_first(found: dict) -> tuple[int, float]:
@@ -170,9 +208,11 @@ def _one(point: Comparison, resample: Comparison, replicates: Resampled) -> dict
     if point.each:
         again = {one.cells: one for one in resample.each}
         found = [_one(one, again[one.cells], replicates) for one in point.each]
-        return min([one for one in found if not _same(one)] or found, key=_worst_first)
+        found = [one for one in found if not _same(one)] or found
+        return min(found, key=_worst_first) | {"against": len(found)}
     difference = float(point.difference) if np.isfinite(point.difference) else None
     found = {"what": point.what, "difference": difference, "unit": point.unit, "interval": None, "paired": None}
+    found["against"] = 1
     found["slack"] = float(np.clip(np.nan_to_num(point.slack, nan=-LARGE), -LARGE, LARGE))  # JSON has no infinity
     if not np.ndim(resample.difference) or not np.isfinite(resample.difference).all():
         return found | {"verdict": HOLDS if point.holds else FAILS}
@@ -182,6 +222,8 @@ def _one(point: Comparison, resample: Comparison, replicates: Resampled) -> dict
     if 0 in (point.low, point.high) and (p := _mcnemar(point, replicates)) is not None:
         found["p"] = p
         verdict = NOISE if p > 1 - paired.LEVEL else verdict
+    if found["interval"] == [0, 0] and math.inf in (-point.low, point.high):
+        verdict = NOISE  # the same outcomes, whatever share a claim allows
     return found | {"verdict": verdict}
 
 

@@ -12,7 +12,7 @@ from scipy import stats
 
 from common import tables
 from common.results import Recipe, Record, Store
-from reproductions import checks, show
+from reproductions import checks, judge, show
 from reproductions.registry import Claim, Column, Row, Table
 from reproductions.settings import STANDIN
 
@@ -233,8 +233,28 @@ def test_comparisons_are_counted_and_a_claim_says_how_many_it_needs(tmp_path, ou
         assert found["verdict"] == verdict == (content["claims"][number]["judged"]["standin"]["verdict"])
         assert found["counts"] == {"holds": 2, "fails": 1, "within noise": 1}
         assert found["difference"] == min(one["difference"] for one in found["comparisons"])
-    assert content["chance"]["standin"] == {"comparisons": 12, "by_chance": pytest.approx(0.3)}
+    assert content["chance"]["standin"] == {
+        "comparisons": 4,
+        "by_chance": pytest.approx(0.1),
+    }  # the same ones three times
     assert "holds in 2, fails in 1, within noise in 1 of 4" in tables.render(content)
+
+
+def test_the_same_outcomes_under_another_name_are_no_further_comparison(tmp_path, outcomes):
+    """Two choices of layers may be one: what is compared with both counts once, and the one with the other not at all."""
+    for kind in outcomes:
+        kind["twin"] = kind["better"]
+    claims = [
+        Claim("on T1", checks.every(*(checks.beats(name, "plain", column="T1") for name in ("better", "twin")))),
+        Claim("not above", checks.beats("twin", "better", column="PPL", lower=True, within=0.01)),
+        Claim("both", checks.beats("better", "plain", "near", "twin", column="T1")),
+    ]
+    rows = ("plain", "better", "near", "twin")
+    content = show.build(table(*claims, rows=rows), stored(tmp_path, outcomes), STANDIN)
+    assert [len(judged(content, number)["comparisons"]) for number in range(3)] == [1, 0, 1]
+    assert judged(content, 1)["reason"] == "the same outcomes"
+    assert judged(content, 0)["comparisons"][0]["against"] == 1 and judged(content, 2)["comparisons"][0]["against"] == 2
+    assert judge.together(judged(content, number) for number in (0, 0))["compared"] == 1
 
 
 def test_claims_that_share_records_say_so_but_for_the_dense_models(tmp_path, outcomes):

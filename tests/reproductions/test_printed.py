@@ -81,13 +81,35 @@ def test_a_claim_counts_the_comparisons_that_hold_for_the_whole_interval():
         low, high = one["interval"]
         assert low < one["difference"] < high and (one["verdict"] == judge.HOLDS) == (low > 0) and not one["paired"]
     holding = sum(one["interval"][0] > 0 for one in found["comparisons"])
-    assert judge.beyond(found) == [holding, len(found["comparisons"])]
-    assert judge.beyond({"comparisons": [{"interval": None, "verdict": judge.HOLDS}]}) == [0, 0]
+    content = judge.claims(table, [], cells, [], {})["claims"]
+    told = next(one for one in content if one["text"] == claim.text)
+    assert told["reported_beyond"] == [holding, len(found["comparisons"])]
+    varies = registry.get("table11-linearpatch")
+    for one in judge.claims(varies, [], reported.cells("linearpatch", "11"), [], {})["claims"]:
+        assert one["reported_beyond"] == [0, 0] and all(beyond is None for *_, beyond in one["reported_of"])
+
+
+def test_a_row_that_a_paper_prints_for_two_methods_counts_once():
+    """LLaMA-2's windows are what ShortGPT takes, too: four of LinearPatch's six settings have one row for both choices."""
+    cells = reported.cells("linearpatch", "1")
+    content = judge.claims(registry.get("table1-linearpatch"), [], cells, [], {})["claims"]
+    unpatched = [one for one in content if "the same layers unpatched" in one["text"]]
+    assert [one["reported_counts"] for one in unpatched] == [[6, 6], [6, 6]]
+    alike = {
+        (model, sparsity)
+        for model, sparsity, method, column in cells
+        if (method, column) == ("LinearPatch[S]", "RP")
+        and cells[model, sparsity, method, column].value == cells[model, sparsity, "LinearPatch[L]", column].value
+    }
+    assert len(alike) == 4 and tables.counted(unpatched).startswith(f"{12 - len(alike)} of {12 - len(alike)}, ")
 
 
 def test_counts_say_what_is_beyond_noise_and_of_how_many_where_not_all_vary():
-    one = {"reported": True, "reported_counts": [4, 4], "reported_beyond": [2, 4]}
-    two = {"reported": False, "reported_counts": [3, 4], "reported_beyond": [0, 0]}
+    one = {
+        "reported": True,
+        "reported_of": [["a", True, True], ["b", True, True], ["c", True, False], ["d", True, False]],
+    }
+    two = {"reported": False, "reported_of": [[name, name != "e", None] for name in "efgh"]}
     assert tables.counted([one]) == "4 of 4, 2 beyond noise"
     assert tables.counted([one, two]) == "7 of 8, 2 of 4 beyond noise"
     assert tables.counted([two]) == "3 of 4"

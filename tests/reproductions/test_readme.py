@@ -73,7 +73,14 @@ def test_a_line_of_the_screen_counts_comparisons_and_shows_the_worst():
     def judged(verdict, differences):
         counts = {"holds": sum(d > 1 for d in differences), "within noise": 0, "fails": 0}
         found = [
-            {"difference": d, "interval": [d - 1, d + 1], "unit": "points", "paired": True, "slack": d}
+            {
+                "difference": d,
+                "interval": [d - 1, d + 1],
+                "unit": "points",
+                "paired": True,
+                "slack": d,
+                "verdict": "holds" if d > 0 else "fails",
+            }
             for d in differences
         ]
         return {"verdict": verdict, "counts": counts, "comparisons": found} | (
@@ -86,12 +93,14 @@ def test_a_line_of_the_screen_counts_comparisons_and_shows_the_worst():
             "text": "a is above b",
             "reported": True,
             "reported_counts": [4, 4],
+            "reported_of": [[f"one {n}", True, None] for n in range(4)],
             "judged": {"standin": judged("holds", [2, 3])},
         },
         {
             "text": "a is above c",
             "reported": False,
             "reported_counts": [3, 4],
+            "reported_of": [[f"two {n}", n > 0, None] for n in range(4)],
             "judged": {"standin": judged("fails", [-5, 4])},
         },
         {"text": "another", "reported": False, "reported_counts": [0, 1], "judged": {"standin": judged("fails", [-9])}},
