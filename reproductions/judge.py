@@ -112,6 +112,8 @@ def _compared(claim: Claim, readings: Sequence[Resampled], settings: list[tuple[
         for point, resample in zip(points, again, strict=True):
             key = (frozenset(part.cells for part in point.each or (point,)), point.low, point.high)
             cells = _cells(point)
+            if claim.known and not replicates.guessed.isdisjoint(column for *_, column in cells):
+                continue
             if number and (key not in found or not replicates.read_whole(cells)):
                 continue
             if not number or replicates.labels(cells) == readings[0].labels(cells):

@@ -145,7 +145,6 @@ def _from_both(store: Store) -> str:
     cuts = {
         texts.BOTH: (texts.NONE, ""),
         texts.LEFT_BOTH: (texts.LEFT_NONE, " after the set of least left"),
-        texts.TOOLS: (texts.CARRIED, " after that with neurons carried over"),
     }
     told = []
     for subject in map(settings.of_model, settings.PUBLISHED_MODELS):

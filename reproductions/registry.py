@@ -79,6 +79,7 @@ class Claim:
     text: str
     compare: Callable[[Lookup, list[tuple[str, str]]], list]
     only_reported: bool = False
+    known: bool = False
     enough: Callable[[int, int], bool] | None = None
 
     def suffices(self, holding: int, comparisons: int) -> bool:

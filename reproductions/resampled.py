@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from functools import cached_property
 
 import numpy as np
 
@@ -56,6 +57,14 @@ class Resampled(Looked):
         self._columns = {column.label: column for column in columns}
         self._outcomes: dict[tuple[str, str, str | None], np.ndarray | None] = {}
         self._names_of: dict[tuple[str, str], list[str]] = {}
+
+    @cached_property
+    def guessed(self) -> frozenset[str]:
+        """Labels of the tasks on which the dense model only guesses, and of what follows from them alone."""
+        models = {row.model for row, _, _ in self._measured}
+        columns = list(self._columns.values())
+        found = {label for model in models for label in derived.at_guessing(columns, model, self._measured)}
+        return frozenset(found | {column.label for column in columns if column.of and found.issuperset(column.of)})
 
     def shown(self, model: str, sparsity: str, method: str, column: str) -> float | None:
         """A cell's number as it is; None where there is none to be shown."""

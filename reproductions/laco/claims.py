@@ -24,20 +24,17 @@ def _labels(settings: Pairs) -> list[str]:
 
 
 def above(method: str, others: tuple[str, ...], column: str) -> Check:
-    """In every setting `method` is above each of `others` in a column."""
+    """In every setting `method` is above each of `others` in a column: with as many layers gone, or, where a rival has no
+    such row (the paper prints each with a sparsity of its own), in all rows that it has."""
 
     def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         found = []
         for model, sparsity in settings:
-            key = (model, sparsity, method, column)
-            # A baseline is printed with a sparsity of its own.
-            theirs = [
-                (other, value)
-                for m, s in settings
-                if m == model
-                for o in others
-                if (value := cell(*(other := (m, s, o, column)))) is not None
-            ]
+            key, theirs = (model, sparsity, method, column), []
+            for other in others:
+                rows = [(m, s, other, column) for m, s in settings if m == model]
+                known = [(row, value) for row in rows if (value := cell(*row)) is not None]
+                theirs += [one for one in known if one[0][1] == sparsity] or known
             if (ours := cell(*key)) is not None and theirs:
                 found.append(against((model, sparsity), (key, ours), theirs))
         return found
@@ -151,7 +148,7 @@ AGAINST_LEFT_OUT = (
 )
 EQUATION = Claim("ours: Eq. 1 keeps more than the code's merge of as many layers", above(LACO, (LACO + CODE,), "Avg."))
 CLAIMS = {
-    "1": (Claim("LaCo is the best of the three on most benchmarks", best_on_each, enough=in_most),),
+    "1": (Claim("LaCo is the best of the three on most benchmarks", best_on_each, known=True, enough=in_most),),
     "2": (
         ABOVE_BASELINES,
         Claim(
@@ -182,8 +179,9 @@ CLAIMS = {
         Claim(
             "LaCo stays above 70 % of the dense score on most benchmarks",
             percentages(70),
-            enough=lambda holding, comparisons: 2 * holding >= comparisons,
+            known=True,
+            enough=in_most,
         ),
-        Claim("no benchmark crashes below 30 % of the dense score", percentages(30)),
+        Claim("no benchmark crashes below 30 % of the dense score", percentages(30), known=True),
     ),
 }

@@ -174,7 +174,9 @@ def test_what_is_retained_leaves_out_what_the_dense_model_guesses(tmp_path):
     columns += [Column("AVG", derived="average"), Column("KNOWN", derived="average", known=True)]
     columns.append(Column("RP", derived="retained"))
     rows = [Row("standin", "stand-in", "", name, recipe(name), dense=name == "Dense") for name in ("Dense", "plain")]
-    declared = Table("t", "linearpatch", "none", "A table", lambda *_: rows, lambda _: columns)
+    inside = checks.every(*(checks.between(name, 0, 100, "plain") for name in ("boolq", "piqa")))
+    claims = (Claim("on each", inside), Claim("on each known", inside, known=True))
+    declared = Table("t", "linearpatch", "none", "A table", lambda *_: rows, lambda _: columns, claims)
     store = Store(tmp_path, None)
     for name, shares in {"Dense": (0.54, 0.70), "plain": (0.62, 0.63)}.items():
         for task, share in zip(("boolq", "piqa"), shares, strict=True):
@@ -186,6 +188,7 @@ def test_what_is_retained_leaves_out_what_the_dense_model_guesses(tmp_path):
     assert cells["KNOWN"]["reproduced"] == pytest.approx(63)
     assert content["subjects"][0]["over"] == {"KNOWN": 1, "RP": 1}
     assert "KNOWN and RP leave boolq out" in tables.render(content)
+    assert [len(judged(content, number)["comparisons"]) for number in (0, 1)] == [2, 1]
 
 
 def test_perplexities_are_paired_by_window(tmp_path, outcomes):

@@ -15,7 +15,7 @@ from papers import laco
 from papers.laco.sentences import draw
 from reproductions import benchmarks, registry, reported, settings, steps  # noqa: F401 - steps: those that recipes name
 from reproductions.__main__ import main
-from reproductions.laco.claims import BASELINES
+from reproductions.laco.claims import BASELINES, above
 
 FIGURES = ("laco-distances", "laco-outputs", "laco-uncorrelated")
 TABLES = ("1", "2", "3", "4", "5", "6", "7", "9", "10")
@@ -215,3 +215,23 @@ def test_figures_show_what_the_benchmarks_record(make_tiny, tiny_tokenizer, monk
     curve, dots = drawing.figure3([entry], "standin").axes[0].lines[:2]  # then what breaks the axis
     assert list(curve.get_ydata()) == report["losses"] and list(dots.get_xdata()) == [2, 3]
     drawing.plt.close("all")
+
+
+def test_a_rival_with_as_many_layers_gone_is_the_one_compared_with():
+    """Of a rival that has none so (a baseline of the paper's), all rows."""
+    numbers = {
+        ("m", "2/16", "A"): 30,
+        ("m", "4/16", "A"): 20,
+        ("m", "2/16", "B"): 35,
+        ("m", "4/16", "B"): 10,
+        ("m", "3/16", "C"): 5,
+    }
+    settings = [("m", f"{n}/16") for n in (2, 3, 4)]
+
+    def cell(model, sparsity, method, column):
+        return numbers.get((model, sparsity, method))
+
+    one = {c.cells[0][1]: c.difference for c in above("A", ("B",), "Avg.")(cell, settings)}
+    assert one == {"2/16": -5, "4/16": 10}
+    both = above("A", ("B", "C"), "Avg.")(cell, settings)
+    assert [len(c.each) for c in both] == [2, 2] and {c.each[1].difference for c in both} == {25, 15}
