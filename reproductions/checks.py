@@ -213,15 +213,15 @@ def best_of(ours: Iterable[str], others: Iterable[str], column: str, lower: bool
 def chosen(ours: Iterable[str], others: Iterable[str], column: str, *, by: str, lower: bool = False) -> Check:
     """In every setting that one of ``ours`` which is lowest in the column ``by`` is better than each of ``others``.
 
-    Of those that have both numbers; chosen by another column than the one judged, since the best of several is flattered by
-    the items it was chosen on.
+    Nothing is said where that one has no number in the column that is judged. Choose by another column than that, since the
+    best of several is flattered by the items it was chosen on, or expect margins far beyond what they vary by.
     """
     ours, others = list(ours), list(others)
 
     def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         found = []
         for setting in settings:
-            known = [m for m in ours if all(cell(*setting, m, name) is not None for name in (by, column))]
+            known = [m for m in ours if cell(*setting, m, by) is not None]
             if known:
                 best = min(known, key=lambda method: float(np.mean(cell(*setting, method, by))))
                 found += beats(best, *others, column=column, lower=lower)(cell, [setting])

@@ -14,6 +14,7 @@ from reproductions.league import answers, grafts, standings, texts, windows
 from reproductions.league import rows as league
 from reproductions.reassessing.rows import AT_CUT, LAST3, LORA
 
+SIGNS = (-1, -1, -1, 1)  # three are told as what is taken off
 HEADS = {"smollm2-135m-instruct": "SmolLM2-135M-Instruct", "standin": "the stand-in"}
 
 
@@ -48,12 +49,16 @@ def _league(store: Store) -> str:
     for subject in map(settings.of_model, settings.PUBLISHED_MODELS):
         for sparsity, below, compared in standings.won(standings.entries(store, subject, "league-seeds")):
             drawn.append(f"with {sparsity} gone in {below} of {compared}")
-        for sparsity, share, rival, worse in standings.leads(standings.entries(store, subject)):
+        for sparsity, ours, share, rival, worse in standings.leads(standings.entries(store, subject)):
             line = f"{sparsity}: {share} ({rival})"
+            line += ", with neurons carried over, of layers chosen with them" * (ours == league.CARRIED_REFIT)
             told.append(line + (f", where {' and '.join(worse)} did worse than no repair" if worse else ""))
     if not told:
         return ""
-    repeated = f" It was below the best rival by the whole interval {'; '.join(drawn)} repeats (two calibration texts)."
+    repeated = (
+        f" It was below the best rival by the whole interval {'; '.join(drawn)} draws (of two calibration texts, its own draw "
+        "among them)."
+    )
     return (
         "**A refit in closed form** ([league](docs/league.md)): the output matrices before the cut and of the three layers "
         "after it, refitted on what the repaired model feeds them. Average perplexity on SmolLM2-135M-Instruct as a share of "
@@ -64,29 +69,32 @@ def _league(store: Store) -> str:
 
 
 def _answers(store: Store) -> str:
-    """By `league-answers` on the published models, at its smaller number of layers: what the refit does to endings."""
+    """By `league-answers` on the published models: what the refit after [L] does to endings, at each number of layers."""
     from figures.answers import against_none
 
     told = []
     for subject in map(settings.of_model, settings.PUBLISHED_MODELS):
         changes = against_none(show.entries(answers.ANSWERS, store, subject, answers.ANSWERS.rows(subject)))
         name = league.name("[L]", league.REFIT_LONG)
-        sparsity = next((sparsity for sparsity, method in changes if method == name), None)
-        found = changes.get((sparsity, name), {})
         text, task = answers.TEXTS[subject.profile][0], answers.ASKED[subject.profile][0]
-        endings = [ending.format(task) for ending in (answers.RIGHT, answers.WRONG)]
-        if not all(column in found for column in (text, *endings)):
-            continue
-        right, wrong = (_change(found[column], 0, sign=-1) for column in endings)
-        told.append(
-            f"on {HEADS[subject.name]} with {sparsity} gone the refit takes {_change(found[text], 1, sign=-1)} % off "
-            f"{text}'s perplexity, {right} nats per 1,000 characters off the loss of HellaSwag's right endings and {wrong} "
-            "off that of the wrong ones"
-        )
+        columns = [text, *(kind.format(task) for kind in (answers.RIGHT, answers.WRONG, answers.GAP))]
+        each = {
+            sparsity: [
+                _change(found[column], 1 if column == text else 0, sign=sign) for column, sign in zip(columns, SIGNS)
+            ]
+            for (sparsity, method), found in changes.items()
+            if method == name and all(column in found for column in columns)
+        }
+        told += [
+            f"on {HEADS[subject.name]} with {sparsity} gone the refit takes {off} % off {text}'s perplexity, {right} nats "
+            f"per 1,000 characters off the loss of HellaSwag's right endings and {wrong} off that of the wrong ones (their "
+            f"gap changes by {gap})"
+            for sparsity, (off, right, wrong, gap) in each.items()
+        ]
     if not told:
         return ""
     return (
-        "**Perplexity comes back, what tells right from wrong does not** (`league-answers`, "
+        "**Perplexity comes back, what tells right from wrong hardly does** (`league-answers`, "
         f"[more](docs/league.md#why-answers-do-not-follow-perplexity)): {'; '.join(told)}.{_from_both(store)}"
     )
 

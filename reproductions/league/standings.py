@@ -64,13 +64,13 @@ def ratio(entry: dict, rival: dict) -> str:
     return f"{share:.3f} [{ends[0]:.3f}, {ends[1]:.3f}]" + ("" if paired else "~") if ends else f"{share:.3f}"
 
 
-def leads(found: Sequence[dict]) -> list[tuple[str, str, str, list[str]]]:
-    """For each number of layers: sparsity, the best of ours as `ratio` of the best rival, that rival, and the rivals that are
-    worse than no repair after the same choice of layers."""
+def leads(found: Sequence[dict]) -> list[tuple[str, str, str, str, list[str]]]:
+    """For each number of layers: sparsity, the best of ours, what it is of the best rival's perplexity (`ratio`), that rival,
+    and the rivals that are worse than no repair after the same choice of layers."""
     alone = {(e["sparsity"], e["method"]): e["scores"][PERPLEXITY] for e in found}
     told = []
     for sparsity, repairs in best(found).items():
-        ours = next((entry for repair, entry in repairs.items() if repair in rows.OURS), None)
+        ours = next((repair for repair in repairs if repair in rows.OURS), None)
         rivals = [repair for repair in repairs if repair in rows.TRAINING_FREE]
         if ours is None or not rivals:
             continue
@@ -80,7 +80,7 @@ def leads(found: Sequence[dict]) -> list[tuple[str, str, str, list[str]]]:
             if repair in rows.RIVALS
             and entry["scores"][PERPLEXITY] > alone.get((sparsity, rows.name(entry["selection"], rows.NONE)), math.inf)
         ]
-        told.append((sparsity, ratio(ours, repairs[rivals[0]]), rivals[0], worse))
+        told.append((sparsity, ours, ratio(repairs[ours], repairs[rivals[0]]), rivals[0], worse))
     return told
 
 
@@ -153,14 +153,15 @@ def _texts(subject: Subject) -> tuple[str, ...]:
 
 
 def training(found: Sequence[dict], texts: Sequence[str]) -> str:
-    """What the refit takes off the average perplexity, as a part of what training LinearPatch's A takes off: a clause for
-    each number of layers."""
-    told = []
-    for sparsity, repairs in best(found).items():
-        ours = next((entry for repair, entry in repairs.items() if repair in rows.OURS), None)
-        if ours is None or not {rows.TRAINED_PATCH, rows.NONE} <= set(repairs):
+    """What the refit takes off the average perplexity, as a part of what training LinearPatch's A takes off after the same
+    choice of layers: a clause for each number of them."""
+    told, measured = [], {(entry["sparsity"], entry["method"]): entry for entry in found}
+    for (sparsity, method), patch in measured.items():
+        selection, _, repair = method.partition(", ")
+        same = [measured.get((sparsity, rows.name(selection, other))) for other in (rows.NONE, rows.REFIT_LONG)]
+        if repair != rows.TRAINED_PATCH or None in same:
             continue
-        patch, none = repairs[rows.TRAINED_PATCH], repairs[rows.NONE]
+        none, ours = same
         taken = [none["scores"][PERPLEXITY] - entry["scores"][PERPLEXITY] for entry in (ours, patch)]
         one, other = (" and ".join(f"{entry['scores'][label]:.1f}" for label in texts) for entry in (ours, patch))
         told.append(f"with {sparsity} of the layers gone {one} against {other} ({100 * taken[0] / taken[1]:.0f} %)")

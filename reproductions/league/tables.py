@@ -63,9 +63,13 @@ def _refit_beats(others: tuple[str, ...], column: str, lower: bool = False) -> c
 
 
 def _beats_slices(column: str, lower: bool = False) -> checks.Check:
-    """The refit, after the choice whose perplexity is lowest, is better than LLM-Pruner and SliceGPT."""
+    """The refit, after the choice whose perplexity is lowest, is better than LLM-Pruner and SliceGPT. The tool's own choice,
+    with the neurons carried over, is one of them."""
     return checks.chosen(
-        [rows.name(selection, rows.REFIT_LONG) for selection in rows.selections(1)],
+        [
+            *(rows.name(selection, rows.REFIT_LONG) for selection in rows.selections(1)),
+            rows.name(rows.WITH_THEM, rows.CARRIED_REFIT),
+        ],
         [rows.name(rows.SLICES, other) for other in (rows.PRUNER, rows.SLICEGPT)],
         column,
         by="PPL AVG",
