@@ -55,10 +55,7 @@ def _league(store: Store) -> str:
             told.append(line + (f", where {' and '.join(worse)} did worse than no repair" if worse else ""))
     if not told:
         return ""
-    repeated = (
-        f" It was below the best rival by the whole interval {'; '.join(drawn)} draws (of two calibration texts, its own draw "
-        "among them)."
-    )
+    repeated = f" It was below the best rival by the whole interval {'; '.join(drawn)} draws of two calibration texts."
     return (
         "**A refit in closed form** ([league](docs/league.md)): the output matrices before the cut and of the three layers "
         "after it, refitted on what the repaired model feeds them. Average perplexity on SmolLM2-135M-Instruct as a share of "

@@ -185,19 +185,24 @@ def test_a_rival_is_worse_than_no_repair_where_the_same_layers_went():
     base, left = np.full((2, 4), 3.0), "window of least left (ours)"
     shifts = {("[L]", rows.NONE): 0.9, ("[L]", rows.GHOSTED): 1.2, ("[L]", rows.FACTOR): 0.8, ("[L]", rows.REFIT): 0.4}
     found = [_entry("2/9", rows.name(*names), base + shift) for names, shift in shifts.items()]
-    assert standings.leads(found)[0][2:] == (rows.FACTOR, [rows.GHOSTED])
+    assert standings.leads(found)[0][1] == rows.REFIT and standings.leads(found)[0][3:] == (rows.FACTOR, [rows.GHOSTED])
     shifts = {(left, rows.NONE): 0.7, (left, rows.GHOSTED): 0.5}
     found += [_entry("2/9", rows.name(*names), base + shift) for names, shift in shifts.items()]
-    assert standings.leads(found)[0][2:] == (rows.GHOSTED, [])  # the factor is behind none after the other window alone
+    assert standings.leads(found)[0][3:] == (rows.GHOSTED, [])  # the factor is behind none after the other window alone
 
 
 def test_what_closed_form_gives_of_training_is_by_the_average_perplexity():
-    shift = {rows.NONE: 0.9, rows.TRAINED_PATCH: 0.3, rows.REFIT: 0.4, rows.GHOSTED: 0.5}
+    shift = {rows.NONE: 0.9, rows.TRAINED_PATCH: 0.3, rows.REFIT_LONG: 0.4, rows.GHOSTED: 0.5}
     found = [_entry("2/9", rows.name("[L]", repair), np.full((2, 4), more)) for repair, more in shift.items()]
     share = (np.exp(0.9) - np.exp(0.4)) / (np.exp(0.9) - np.exp(0.3))
     said = standings.training(found, "AB")
     assert said == f"with 2/9 of the layers gone 1.5 and 1.5 against 1.3 and 1.3 ({100 * share:.0f} %)"
-    assert not standings.training(found[1:], "AB")  # nothing to hold it against
+    other = [
+        _entry("2/9", rows.name(rows.LEAST_LEFT, repair), np.full((2, 4), 0.2))
+        for repair in (rows.NONE, rows.REFIT_LONG)
+    ]
+    assert standings.training(found + other, "AB") == said  # lower, after other layers
+    assert not standings.training(found[1:] + other, "AB")  # nothing to hold it against
 
 
 def test_draws_are_compared_seed_for_seed():
@@ -227,7 +232,9 @@ def test_one_of_several_is_chosen_by_another_column_than_the_one_it_is_judged_by
 
     (found,) = compared()
     assert found.difference == -5 and not found.holds and found.cells[0] == ("m", "7/30", "[L]", "RP")
-    del numbers["[L]", "PPL"]  # one without both numbers is not chosen
+    del numbers["[L]", "RP"]  # the best one has no number to judge: nothing is said of a worse one
+    assert compared() == []
+    del numbers["[L]", "PPL"]
     (found,) = compared()
     assert found.difference == 5 and found.holds
     del numbers["[S]", "RP"]
