@@ -164,10 +164,10 @@ CLAIMS = {
             "pruned again, half its size, it keeps some 70 % of the dense average (two thirds)", again_retains(2 / 3)
         ),
         Claim(
-            "ours: pruning in two steps with training between beats pruning as far at once",
+            "ours: two steps with training between beat one step as far without training",
             above(AGAIN, (AT_ONCE,), "Avg."),
         ),
-        Claim("ours: so it does under the code's merge", above(AGAIN + CODE, (AT_ONCE + CODE,), "Avg.")),
+        Claim("ours: so they do under the code's merge", above(AGAIN + CODE, (AT_ONCE + CODE,), "Avg.")),
     ),
     "4": (
         Claim("the average falls as more layers are removed", falls_with_size),

@@ -22,7 +22,7 @@ from reproductions.reassessing.rows import (
     REVERSE,
     SEVEN,
 )
-from reproductions.reassessing.table import SAME, SIZES, table
+from reproductions.reassessing.table import CYCLES, SAME, SIZES, table
 from reproductions.registry import Claim, Column, Row, Table
 from reproductions.reported import row_name
 from reproductions.settings import Subject
@@ -56,7 +56,7 @@ TABLES = [
             *((m, 4, f"1:1:4 {LAST3}") for m in (REVERSE, "Taylor")),
         ],
         claims=claims.of_iterating({LORA: ("1:1:8", "1:4:8", "1:2:4"), LAST3: ("1:1:8", "1:1:4")}),
-        note=SIZES,
+        note=f"{SIZES} {CYCLES}",
     ),
     table(
         "B",
@@ -215,7 +215,7 @@ TABLES = [
             ("Taylor", 8, f"1:1:8 {LAST3}"),
         ],
         claims=claims.of_iterating({LORA: ("1:1:16", "1:8:16", "1:4:8", "1:1:8"), LAST3: ("1:1:16", "1:4:8", "1:1:8")}),
-        note=SIZES,
+        note=f"{SIZES} {CYCLES}",
     ),
     table(
         "O",

@@ -25,6 +25,12 @@ SIZES = (
     "of docstrings, which are at hand everywhere. Both have of the printed arms those that the claims need; the stand-in's "
     "tasks are four of nine."
 )
+# Of tables that prune in cycles.
+CYCLES = (
+    f"A cycle trains on all of the data in the paper; here on {recipes.CYCLE_ROWS['small']} of "
+    f"{recipes.DATA['small']['count']} rows (stand-in: {recipes.CYCLE_ROWS['standin']} of "
+    f"{recipes.DATA['standin']['count']}), so two cycles have half the steps of one shot: what they lack in answers may be those."
+)
 
 
 def table(
