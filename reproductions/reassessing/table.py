@@ -29,7 +29,8 @@ SIZES = (
 CYCLES = (
     f"A cycle trains on all of the data in the paper; here on {recipes.CYCLE_ROWS['small']} of "
     f"{recipes.DATA['small']['count']} rows (stand-in: {recipes.CYCLE_ROWS['standin']} of "
-    f"{recipes.DATA['standin']['count']}), so two cycles have half the steps of one shot: what they lack in answers may be those."
+    f"{recipes.DATA['standin']['count']}), so two cycles have half the steps of one shot: what they "
+    "lack in answers may be those."
 )
 
 
