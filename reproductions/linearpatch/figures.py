@@ -119,7 +119,14 @@ FIGURES = [
             _number("sigma_d", "magnitudes", "sigma_plain"),
             _number("sigma_d, rotated", "magnitudes", "sigma_rotated"),
         ],
-        claims=(Claim("the rotation lowers sigma_d", checks.column_below("sigma_d, rotated", "sigma_d")),),
+        claims=(
+            Claim(
+                "the rotation lowers sigma_d", checks.column_below("sigma_d, rotated", "sigma_d"), only_reported=True
+            ),
+        ),
+        note="On other models than the paper's the claim is not judged: the mean of 1 / |X| and of its square are infinite "
+        "where a channel's density at zero is positive, so sigma_d is ruled by the few entries nearest zero and grows with "
+        "the text.",
     ),
     _figure(
         "3",
