@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,6 +35,7 @@ STEP = 1.4
 FACTORS = tuple(STEP**k for k in range(-3, 8))
 # What a cut's states are compared on with the dense model's, and what perplexity is measured on of wide models.
 END_TOKENS, FEW_WINDOWS = 4096, 4
+PREDICTIONS = ("ratio", "least_squares", "alike_at_end")
 # Of models wider than MANY_CUTS, whose cuts take hours on a CPU, some are looked at; wider than WIDE, C x C moments of few
 # cuts are held at a time.
 MANY_CUTS, FEW_CUTS = 512, 8
@@ -206,13 +208,14 @@ def _look(cut: _Cut, end: _End, found: Statistics, start: int, stop: int) -> dic
 
 @benchmark("cut-factors", reads=READS)
 @torch.inference_mode()
-def cuts(context: Context, argument: str) -> tuple[dict, dict, dict]:
+def cuts(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
     """Ours: at every window of the recipe's length, the factor that is best against what each estimator predicts.
 
     values: how far predictions are off, as mean |log(prediction / best)|: the ratio of magnitudes, least squares at the cut,
     and the factor whose last states are most like the dense model's on calibration text (`_End`); the share of cuts at
     which matching magnitudes (A), that factor and the least-squares matrix lower perplexity, and at which the error that A
-    leaves tells whether it does (less than doing nothing leaves: it helps). details: a row per cut. Of models wider than
+    leaves tells whether it does (less than doing nothing leaves: it helps). outcomes: how far off at each cut. details: a
+    row per cut. Of models wider than
     MANY_CUTS only FEW_CUTS windows, evenly spread, and FEW_WINDOWS of the text.
     """
     count, layers = context.recipe.selection["count"], context.decoder.num_layers
@@ -229,14 +232,12 @@ def cuts(context: Context, argument: str) -> tuple[dict, dict, dict]:
         looked = track(part, f"cuts {i + 1} to {i + len(part)} of {len(windows)}", unit="cut", each=True)
         rows += [_look(_Cut(context, ids, *window), end, found, *window) for window in looked]
 
-    def off(prediction: str) -> float:
-        return sum(abs(math.log(row[prediction] / row["best_factor"])) for row in rows) / len(rows)
+    off = {f"off_{name}": np.array([_off(row, name) for row in rows]) for name in PREDICTIONS}
 
     def helps(name: str) -> float:
         return sum(row["perplexities"][name] < row["perplexities"]["none"] for row in rows) / len(rows)
 
-    values = {"cuts": len(rows), "off_ratio": off("ratio"), "off_least_squares": off("least_squares")}
-    values["off_alike_at_end"] = off("alike_at_end")
+    values = {"cuts": len(rows)} | {name: float(found.mean()) for name, found in off.items()}
     values |= {f"helps_{name}": helps(name) for name in rows[0]["unexplained"]}
     values["helps_alike_at_end"] = helps("alike at the end")
     told = [
@@ -245,4 +246,10 @@ def cuts(context: Context, argument: str) -> tuple[dict, dict, dict]:
     ]
     values["told"] = sum(told) / len(told)
     values["matrix_best"] = sum(min(r["perplexities"], key=r["perplexities"].get) == "matrix" for r in rows) / len(rows)
-    return values, {}, {"rows": rows, "factors": list(FACTORS)}
+    stderr = {name: float(found.std(ddof=1)) / len(rows) ** 0.5 for name, found in off.items() if len(rows) > 1}
+    return values, stderr, {"rows": rows, "factors": list(FACTORS)}, off
+
+
+def _off(row: dict, prediction: str) -> float:
+    """How far a cut's prediction is from its best factor."""
+    return abs(math.log(row[prediction] / row["best_factor"]))

@@ -3,6 +3,7 @@
 import copy
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -97,7 +98,7 @@ def test_magnitudes_are_those_of_the_statistics(observed, crops):
 
 
 def test_every_cut_is_tried_and_the_matrix_is_that_of_a_patched_model(observed, crops, text):
-    values, _, details = magnitudes.cuts(observed, "")
+    values, stderr, details, off_by = magnitudes.cuts(observed, "")
     assert values["cuts"] == 3 and [row["window"] for row in details["rows"]] == [[1, 3], [2, 4], [3, 5]]
     for row in details["rows"]:
         patched = copy.deepcopy(observed.model)
@@ -107,12 +108,13 @@ def test_every_cut_is_tried_and_the_matrix_is_that_of_a_patched_model(observed, 
         assert row["unexplained"]["matrix"] < row["unexplained"]["least-squares"] < row["unexplained"]["ratio"]
     for name in ("ratio", "alike_at_end"):
         off = [abs(math.log(row[name] / row["best_factor"])) for row in details["rows"]]
-        assert values[f"off_{name}"] == pytest.approx(sum(off) / 3)
+        assert values[f"off_{name}"] == pytest.approx(sum(off) / 3) and off_by[f"off_{name}"] == pytest.approx(off)
+        assert stderr[f"off_{name}"] == pytest.approx(np.std(off, ddof=1) / 3**0.5)
 
 
 def test_what_is_alike_at_the_end_is_by_the_states_of_models_really_cut(observed, crops, monkeypatch):
     monkeypatch.setattr(magnitudes, "END_TOKENS", 2 * crops.shape[1])
-    _, _, details = magnitudes.cuts(observed, "")
+    _, _, details, _ = magnitudes.cuts(observed, "")
     dense = observed.model.model(crops[:2]).last_hidden_state
     for row in details["rows"]:
         start, stop = row["window"]
@@ -131,7 +133,7 @@ def test_what_is_alike_at_the_end_is_by_the_states_of_models_really_cut(observed
 def test_every_figure_is_drawn_from_such_records(observed):
     records = {}
     for name in ("magnitudes", "alpha", "cut-factors"):
-        values, _, details = benchmarks.measure(observed, name)
+        values, _, details, *_ = benchmarks.measure(observed, name)
         records[name] = {"values": values, "details": observed.details | details}
     entry = {"model": "small", "sparsity": "2/6", "method": "observed", "dense": False, "records": records}
     for table in registry.targets().values():
