@@ -60,8 +60,9 @@ def resampled_means(name: str, outcomes: np.ndarray) -> np.ndarray:
 def of_two(name: str, one: float | np.ndarray, other: float | np.ndarray) -> float | np.ndarray:
     """The mean of what two runs gave; of their replicates each is one run's or the other's, drawn.
 
-    Between the runs that spreads them by (one - other)^2 / 4, the unbiased estimate of the variance of a mean of two. name:
-    others are drawn independently.
+    Between the runs that spreads them by (one - other)^2 / 4, the unbiased estimate of the variance of a mean of two. Where
+    runs differ more than their items vary, the interval is too narrow all the same: it spans the two, and the mean of all
+    runs lies between two of them half of the time. name: others are drawn independently.
     """
     if np.ndim(one) == np.ndim(other) == 0:
         return (one + other) / 2
