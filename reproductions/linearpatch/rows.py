@@ -37,6 +37,7 @@ _REPAIRS = {
 
 # Tables 2 and 3.
 MATRIX_L = "LinearPatch[L], least-squares matrix (ours)"
+CUT = "the same cut alone (ours)"
 
 # Tables 6 and 7: the inserted network alone; nothing is removed.
 INSERTED_SHAPES = {
@@ -76,12 +77,14 @@ def _row(
 
 
 def post_training(subject: Subject, limit: int | None = None) -> list[Row]:
-    """Tables 2 and 3: dense, LLM-Streamline(FFN) +FT, LinearPatch[L] without and with training; ours, the matrix."""
+    """Tables 2 and 3: dense, LLM-Streamline(FFN) +FT, LinearPatch[L] without and with training; ours, the matrix, and
+    the cut alone: a rival that is worse than that says nothing."""
     found = []
     for setting in chosen(subject, {"llama-2-7b": 7, "llama-3-8b": 5, "standin": 4}):
         model, label, layers, count = setting
         found.append(_dense(model, label, layers, subject, limit))
         fields = {
+            CUT: without_training("LLM-Streamline(None)", count, subject.profile),
             "LLM-Streamline(FFN) +FT": trained.fields(FFN_MSE, count, subject),
             "LinearPatch[L]": without_training("LinearPatch[L]", count, subject.profile),
             MATRIX_L: without_training("LinearPatch[L]", count, subject.profile) | {"repair": least_squares("matrix")},
