@@ -135,6 +135,10 @@ TABLES = [
                 "distillation lowers LinearPatch[L]'s perplexity",
                 checks.beats("LinearPatch[L +FT]", "LinearPatch[L]", column="AVG", lower=True),
             ),
+            Claim(
+                "ours: the rival itself, LLM-Streamline(FFN) +FT, is below the same cut alone",
+                checks.beats("LLM-Streamline(FFN) +FT", rows.CUT, column="AVG", lower=True),
+            ),
         ),
         _PERPLEXITY_NOTE,
     ),
