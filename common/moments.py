@@ -141,6 +141,12 @@ class Moments:
         """Whether tokens count in both alike."""
         return (self.weights, self.first) == (other.weights, other.first)
 
+    def to(self, device: torch.device) -> Moments:
+        """The same sums on a device."""
+        sums = {name: {r: v.to(device) for r, v in getattr(self, name).items()} for name in ("squares", "products")}
+        square = {name: value if (value := getattr(self, name)) is None else value.to(device) for name in _SQUARE}
+        return replace(self, **sums, **square)
+
     def without_matrices(self) -> Moments:
         """The same sums, without those that are matrices."""
         return replace(self, matrices=False, gram=None, cross=None)

@@ -171,22 +171,26 @@ class Statistics:
     def joined(self, others: Iterable[Statistics], matrices: int) -> Statistics:
         """This, and what ``others``, of the same model and tokens, have of more named pairs.
 
-        matrices: C x C matrices of theirs come along while all of them take so many bytes at most.
+        matrices: C x C matrices of theirs come along while those take so many bytes at most.
         """
+        device = next(iter(self.magnitudes.values())).device
         for other in others:
-            self.elementwise = other.elementwise | self.elementwise
+            self.elementwise = {key: value.to(device) for key, value in other.elementwise.items()} | self.elementwise
             for pair, theirs in other.moments.items():
-                if theirs.nbytes > matrices - sum(one.nbytes for one in self.moments.values()):
+                if theirs.nbytes > matrices:
                     theirs = theirs.without_matrices()
                 mine = self.moments.get(pair)
                 if mine is None or (theirs.matrices and not mine.matrices and theirs.counts_as(mine)):
-                    self.moments[pair] = theirs
+                    self.moments[pair] = theirs.to(device)
+                    matrices -= theirs.nbytes
         return self
 
     def to_bytes(self, matrices: int) -> bytes:
-        """All of it as safetensors, but that C x C matrices are left out where they take more than so many bytes."""
-        large = sum(one.nbytes for one in self.moments.values()) > matrices
-        moments = {pair: one.without_matrices() if large else one for pair, one in self.moments.items()}
+        """All of it as safetensors, but of C x C matrices so many bytes at most: those that have `joined` first."""
+        moments = {}
+        for pair, one in reversed(self.moments.items()):
+            moments[pair] = one if one.nbytes <= matrices else one.without_matrices()
+            matrices -= moments[pair].nbytes
         tensors = {f"magnitudes.{rotated:d}": value for rotated, value in self.magnitudes.items()}
         tensors |= {f"ratios.{rotated:d}.{d}": value for (rotated, d), value in self.ratios.items()}
         tensors |= {f"elementwise.{rotated:d}.{a}.{b}": value for (rotated, a, b), value in self.elementwise.items()}

@@ -16,7 +16,7 @@ import numpy as np
 from common import paired
 from reproductions.checks import Comparison, Key
 from reproductions.printed import Printed
-from reproductions.registry import Claim, Lookup, Table
+from reproductions.registry import Claim, Table
 from reproductions.resampled import Resampled
 from reproductions.settings import Subject
 
@@ -53,8 +53,8 @@ def claims(
     for claim in table.claims:
         compared = claim.compare(printed, in_print)
         triples = list(zip(compared, claim.compare(drawn, in_print), [drawn] * len(compared), strict=True))
-        triples = _distinct(triples, lambda one: _in_print(one[0], printed))
-        said = [[_in_print(one[0], printed), one[0].holds, _beyond(_one(*one))] for one in triples]
+        triples = _distinct(triples, lambda one: _in_print(one[0], numbers))
+        said = [[_in_print(one[0], numbers), one[0].holds, _beyond(_one(*one))] for one in triples]
         held, sure = (sum(one[place] is True for one in said) for place in (1, 2))
         found.append({"text": claim.text, "reported": claim.suffices(held, len(said)) if said else None})
         found[-1] |= {"reported_counts": [held, len(said)], "reported_of": said}
@@ -108,9 +108,10 @@ def _compared(claim: Claim, readings: Sequence[Resampled], settings: list[tuple[
     found: dict[tuple, Compared] = {}
     for number, replicates in enumerate(readings):
         points = claim.compare(replicates.shown, settings)
-        again = claim.compare(replicates, settings) if points else []
-        for point, resample in zip(points, again, strict=True):
-            key = (frozenset(part.cells for part in point.each or (point,)), point.low, point.high)
+        again = {_key(one): one for one in claim.compare(replicates, settings)} if points else {}
+        for point in points:
+            key = _key(point)
+            resample = again.get(key, point)  # a choice by replicates' means may be another one where two are as low
             cells = _cells(point)
             if claim.known and not replicates.guessed.isdisjoint(column for *_, column in cells):
                 continue
@@ -121,11 +122,18 @@ def _compared(claim: Claim, readings: Sequence[Resampled], settings: list[tuple[
     return list(found.values())
 
 
-def _in_print(point: Comparison, printed: Lookup) -> str:
-    """A name that comparisons of the same printed numbers share: a row that a paper prints for two methods is one."""
-    sides = sorted({(*cell[:2], cell[3], printed(*cell)) for cell in _cells(point)}, key=repr)
-    of = sides if len(sides) > 1 else point.what
-    return hashlib.sha256(repr((of, point.difference, point.low, point.high)).encode()).hexdigest()[:12]
+def _key(point: Comparison) -> tuple:
+    return frozenset(part.cells for part in point.each or (point,)), point.low, point.high
+
+
+def _in_print(point: Comparison, numbers: dict) -> str:
+    """A name that comparisons of the same printed rows share: one that a paper prints for two methods is one."""
+
+    def row(model: str, sparsity: str, method: str) -> list:
+        return sorted((key[3], number.text) for key, number in numbers.items() if key[:3] == (model, sparsity, method))
+
+    sides = sorted((*cell[:2], cell[3], row(*cell[:3])) for cell in _cells(point))
+    return _named(sides if len(sides) > 1 else point.what, point.difference, point.low, point.high)
 
 
 def _cells(point: Comparison) -> list[Key]:
@@ -166,7 +174,17 @@ def _distinct(found: Iterable, key: Callable) -> list:
 
 def _outcome(found: dict) -> tuple:
     """Alike for comparisons of the same outcomes: of two choices of layers, say, that took the same ones."""
-    return (found["difference"], *found["interval"], found["unit"]) if found["paired"] else (id(found),)
+    return (found["about"], found["difference"], *found["interval"]) if found["paired"] else (id(found),)
+
+
+def _about(point: Comparison) -> str:
+    """A name that comparisons of the same kind share: in the same settings and columns, with the same bounds."""
+    of = sorted({(*cell[:2], cell[3]) for cell in point.cells})
+    return _named(of, point.unit, point.low, point.high, point.inside)
+
+
+def _named(*facts) -> str:
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
 
 
 def _same(found: dict) -> bool:
@@ -187,7 +205,13 @@ def together(found: Iterable[dict]) -> dict | None:
 
 def distinct(found: Iterable[dict]) -> list[dict]:
     """The comparisons of several claims' verdicts on one subject, those of the same outcomes once."""
-    return _distinct([one for verdict in found for one in verdict["comparisons"]], _outcome)
+    return _distinct(
+        sorted((one for verdict in found for one in verdict["comparisons"]), key=_most_rivals_first), _outcome
+    )
+
+
+def _most_rivals_first(found: dict) -> int:
+    return -found["against"]
 
 
 def by_chance(compared: Iterable[dict]) -> float:
@@ -214,7 +238,7 @@ def _one(point: Comparison, resample: Comparison, replicates: Resampled) -> dict
         return min(found, key=_worst_first) | {"against": len(found)}
     difference = float(point.difference) if np.isfinite(point.difference) else None
     found = {"what": point.what, "difference": difference, "unit": point.unit, "interval": None, "paired": None}
-    found["against"] = 1
+    found |= {"against": 1, "about": _about(point)}
     found["slack"] = float(np.clip(np.nan_to_num(point.slack, nan=-LARGE), -LARGE, LARGE))  # JSON has no infinity
     if not np.ndim(resample.difference) or not np.isfinite(resample.difference).all():
         return found | {"verdict": HOLDS if point.holds else FAILS}
@@ -224,8 +248,8 @@ def _one(point: Comparison, resample: Comparison, replicates: Resampled) -> dict
     if 0 in (point.low, point.high) and (p := _mcnemar(point, replicates)) is not None:
         found["p"] = p
         verdict = NOISE if p > 1 - paired.LEVEL else verdict
-    if found["interval"] == [0, 0] and math.inf in (-point.low, point.high):
-        verdict = NOISE  # the same outcomes, whatever share a claim allows
+    if found["interval"] == [0, 0] and len(point.cells) > 1 and point.holds and math.inf in (-point.low, point.high):
+        verdict = NOISE  # two rows of the same outcomes, whatever share a claim allows
     return found | {"verdict": verdict}
 
 

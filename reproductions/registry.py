@@ -73,7 +73,8 @@ class Claim:
 
     compare: one side's numbers and the (model, sparsity) settings -> the comparisons it is made of
     (`reproductions.checks.Comparison`), none where the numbers it needs are missing. only_reported: it names the paper's own
-    numbers. enough: (comparisons that hold, all of them) -> whether the claim does; None: all of them have to.
+    numbers. known: comparisons of tasks on which the dense model of ours only guesses are left out, as averages do
+    (`derived.at_guessing`). enough: (comparisons that hold, all of them) -> whether the claim does; None: all have to.
     """
 
     text: str

@@ -90,7 +90,7 @@ def test_what_was_not_collected_is_collected(prepared, passes, crops, monkeypatc
     monkeypatch.setattr(context, "_MATRICES", 2 * 8 * prepared().model.config.hidden_size ** 2)
     factors = prepared().statistics(2, moments=[(0, 1)])  # one pair's matrices are small enough to come along
     assert prepared().statistics(2, matrices=[(0, 1)]) is factors and len(passes) == 5
-    assert not factors.moments[0, 2].matrices  # but then no other's
+    assert [factors.moments[pair].matrices for pair in ((1, 3), (0, 2))] == [True, False]  # and of others as many
     alone = collect(Decoder(prepared().model), crops, span=2, matrices=[(0, 1)]).moments[0, 1]
     assert torch.equal(factors.moments[0, 1].matrix(), alone.matrix())
     prepared().statistics(2, moments=[(0, 3), (1, 4)])  # two are not
@@ -109,7 +109,7 @@ def test_what_belongs_to_named_pairs_is_found_again_on_disk(small, prepared, pas
     context._STATISTICS.clear()
     found = prepared().statistics(2, moments=[(1, 3)], elementwise=[(2, 4)], first=False)
     assert len(passes) == 2 and prepared().statistics(2, moments=[(0, 2)], weights="none") is found
-    assert found.moments[1, 3].matrices == small
+    assert found.moments[1, 3].matrices and found.moments[0, 2].matrices == small
     of = {(1, 3): {"first": False}, (0, 2): {"weights": "none"}}
     for pair, options in of.items():
         alone = collect(Decoder(prepared().model), crops, span=2, matrices=[pair], elementwise=[(2, 4)], **options)
@@ -119,6 +119,8 @@ def test_what_belongs_to_named_pairs_is_found_again_on_disk(small, prepared, pas
         assert not one.matrices or torch.equal(one.matrix(), other.matrix())
         assert torch.equal(found.ratio(2, 4, "elementwise", True), alone.ratio(2, 4, "elementwise", True))
     prepared().statistics(2, matrices=[(1, 3)], first=False)
+    assert len(passes) == 2
+    prepared().statistics(2, matrices=[(0, 2)], weights="none")
     assert len(passes) == (2 if small else 3)
     prepared().statistics(2, moments=[(1, 3)])  # tokens count otherwise
     assert len(passes) == (3 if small else 4)

@@ -8,7 +8,7 @@ from common import cholesky, moments
 from common.calibration import collect
 from common.decoder import Decoder
 from common.errors import UserError
-from common.hadamard import hadamard_matrix
+from common.hadamard import hadamard_matrix, hadamard_transform
 from common.moments import Moments, Regression, silent
 
 
@@ -115,6 +115,29 @@ def test_sigma_d_is_the_standard_deviation_of_elementwise_ratios(states):
         expected = ratio.std(0, correction=0).mean().item()
         # float32 states: entries near zero decide, so they agree roughly
         assert found.spread(1, 4, rotated) == pytest.approx(expected, rel=0.05)
+
+
+def test_what_a_rotation_rounds_in_place_of_a_zero_has_no_part_in_ratios(make_tiny, crops):
+    """Three channels that cancel wherever their signs in H are alike; in float32 some of these sums are not quite zero."""
+    model = make_tiny("llama")
+    with torch.no_grad():
+        embedding = model.get_input_embeddings().weight
+        ends = torch.rand(len(embedding), 2, generator=torch.Generator().manual_seed(1)) + 0.1
+        embedding.zero_()[:, 1:3] = ends
+        embedding[:, 7] = -(ends.double().sum(1)).float()
+    decoder = Decoder(model)
+    found = collect(decoder, crops, span=2, elementwise=[(0, 2)])
+    with torch.no_grad():
+        x = decoder.embed_tokens(crops)
+        y = decoder.run(x, 0, 2).double() @ hadamard_matrix(64)
+    in_float32, x = hadamard_transform(x), x.double() @ hadamard_matrix(64)
+    zero = x.abs() < 1e-6 * x.abs().mean(-1, keepdim=True)
+    assert ((in_float32 != 0) & zero).any()  # else nothing is tried
+    ratio = torch.where(zero, torch.nan, y.abs() / x.abs())
+    expected, channels = ratio.nanmean((0, 1)), ~zero.all(0).all(0)
+    got = found.ratio(0, 2, "elementwise", True)
+    assert channels.sum() > 20
+    torch.testing.assert_close(got[channels], expected[channels], rtol=1e-3, atol=1e-4)
 
 
 def test_what_was_not_collected_is_named(states):

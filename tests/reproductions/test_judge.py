@@ -260,6 +260,23 @@ def test_the_same_outcomes_under_another_name_are_no_further_comparison(tmp_path
     assert judge.together(judged(content, number) for number in (0, 0))["compared"] == 1
 
 
+def test_the_same_outcomes_may_fail_a_claim_of_more(tmp_path, outcomes):
+    """Nothing ahead of nothing: not by four points; and nothing right is below any threshold."""
+    for kind in outcomes:
+        kind["twin"] = kind["better"]
+    outcomes[0]["none"], outcomes[1]["none"] = dict.fromkeys(("T1", "T2"), np.zeros(ITEMS, bool)), outcomes[1]["plain"]
+    claims = [
+        Claim("4 points", checks.ahead_by(("stand-in", "4/16"), "twin", "better", "T1", 4)),
+        Claim("a third", checks.between("T1", 30, math.inf, "none")),
+        Claim("of each", checks.every(*(checks.between("T1", least, math.inf, "plain") for least in (30, 40)))),
+    ]
+    rows = ("plain", "better", "near", "twin", "none")
+    content = show.build(table(*claims, rows=rows), stored(tmp_path, outcomes), STANDIN)
+    assert [judged(content, number)["verdict"] for number in range(3)] == ["fails", "fails", "holds"]
+    assert len(judged(content, 2)["comparisons"]) == 2
+    assert len(judge.distinct(judged(content, number) for number in (2, 2))) == 2
+
+
 def test_claims_that_share_records_say_so_but_for_the_dense_models(tmp_path, outcomes):
     claims = [
         Claim("a", checks.beats("better", "plain", column="RP")),

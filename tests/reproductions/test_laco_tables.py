@@ -219,19 +219,21 @@ def test_figures_show_what_the_benchmarks_record(make_tiny, tiny_tokenizer, monk
 
 def test_a_rival_with_as_many_layers_gone_is_the_one_compared_with():
     """Of a rival that has none so (a baseline of the paper's), all rows."""
+    rival, other = BASELINES
     numbers = {
         ("m", "2/16", "A"): 30,
         ("m", "4/16", "A"): 20,
-        ("m", "2/16", "B"): 35,
-        ("m", "4/16", "B"): 10,
-        ("m", "3/16", "C"): 5,
+        ("m", "2/16", rival): 35,
+        ("m", "4/16", rival): 10,
+        ("m", "3/16", other): 5,
     }
     settings = [("m", f"{n}/16") for n in (2, 3, 4)]
 
     def cell(model, sparsity, method, column):
         return numbers.get((model, sparsity, method))
 
-    one = {c.cells[0][1]: c.difference for c in above("A", ("B",), "Avg.")(cell, settings)}
+    one = {c.cells[0][1]: c.difference for c in above("A", (rival,), "Avg.")(cell, settings)}
     assert one == {"2/16": -5, "4/16": 10}
-    both = above("A", ("B", "C"), "Avg.")(cell, settings)
+    both = above("A", (rival, other), "Avg.")(cell, settings)
     assert [len(c.each) for c in both] == [2, 2] and {c.each[1].difference for c in both} == {25, 15}
+    assert [len(c.each) for c in above("A", (other, "no baseline"), "Avg.")(cell, settings)] == [0, 0]
