@@ -123,8 +123,9 @@ def test_what_a_rotation_rounds_in_place_of_a_zero_has_no_part_in_ratios(make_ti
     with torch.no_grad():
         embedding = model.get_input_embeddings().weight
         ends = torch.rand(len(embedding), 2, generator=torch.Generator().manual_seed(1)) + 0.1
-        embedding.zero_()[:, 1:3] = ends
-        embedding[:, 7] = -(ends.double().sum(1)).float()
+        embedding.zero_()
+        for first, triple in enumerate(([1, 2, 7], [3, 4, 9])):  # others for every second token
+            embedding[first::2, triple] = torch.cat([ends, -ends.sum(1, keepdim=True)], 1)[first::2]
     decoder = Decoder(model)
     found = collect(decoder, crops, span=2, elementwise=[(0, 2)])
     with torch.no_grad():
