@@ -169,7 +169,7 @@ FIGURES = [
         note="Off by: mean |log(predicted factor / best factor)| over the cuts. Alike at the end: the factor by which, on "
         "calibration text, the states after the final norm have the highest mean cosine with the dense model's. Its error "
         "tells: A lowers perplexity where it leaves less of the weighted error |x A - y| on calibration text than doing "
-        "nothing, and only there.",
+        "nothing, and only there. Intervals are over the cuts, which overlap, so they are narrower than they should be.",
     ),
     Table(
         target="figure5-linearpatch",
