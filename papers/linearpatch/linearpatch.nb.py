@@ -298,7 +298,7 @@ for pair in pairs:
 
 # %% [markdown]
 # Figure 4, ours, tries eleven windows of four layers, all but those with the first or the last: the factor that is best for
-# perplexity against both predictions, and what each repair does to perplexity. How often the rule is right is in its table
+# perplexity against three predictions, and what each repair does to perplexity. How often the rule is right is in its table
 # in the README beside this notebook: at most of these cuts, on SmolLM2 at half.
 
 # %%
