@@ -80,6 +80,8 @@ def test_a_line_of_the_screen_counts_comparisons_and_shows_the_worst():
                 "paired": True,
                 "slack": d,
                 "verdict": "holds" if d > 0 else "fails",
+                "against": 1,
+                "about": "a",
             }
             for d in differences
         ]
