@@ -47,16 +47,17 @@ def claims(
         number = numbers.get((model, sparsity, method, column))
         return number.value if number else None
 
-    drawn = Printed(table)
+    drawn, printed_rows = Printed(table), _rows(numbers)
     in_print = pruned((model, sparsity, method.startswith("Dense")) for model, sparsity, method, *_ in numbers)
     found, chance = [], {}
     for claim in table.claims:
         compared = claim.compare(printed, in_print)
-        triples = list(zip(compared, claim.compare(drawn, in_print), [drawn] * len(compared), strict=True))
-        triples = _distinct(triples, lambda one: _in_print(one[0], numbers))
-        said = [[_in_print(one[0], numbers), one[0].holds, _beyond(_one(*one))] for one in triples]
+        pairs: dict[str, tuple[Comparison, Comparison]] = {}
+        for one, replicates in zip(compared, claim.compare(drawn, in_print), strict=True):
+            pairs.setdefault(_in_print(one, printed_rows), (one, replicates))
+        said = [[name, one.holds, _beyond(_one(one, again, drawn))] for name, (one, again) in pairs.items()]
         held, sure = (sum(one[place] is True for one in said) for place in (1, 2))
-        found.append({"text": claim.text, "reported": claim.suffices(held, len(said)) if said else None})
+        found.append({"text": claim.text, "reported": claim.by([one for one, _ in pairs.values()])})
         found[-1] |= {"reported_counts": [held, len(said)], "reported_of": said}
         found[-1] |= {"reported_beyond": [sure, sum(one[2] is not None for one in said)]}
     for subject in subjects:
@@ -73,7 +74,7 @@ def claims(
                 )
                 verdict |= {"reason": reason}
             records.append({found for one, _, replicates in compared for found in replicates.records(_cells(one))})
-            plain = claim.suffices(sum(one.holds for one, *_ in compared), len(compared)) if compared else None
+            plain = claim.by([one for one, *_ in compared])
             result.setdefault("reproduced", plain)
             result.setdefault("by_subject", {})[subject.name] = plain
             result.setdefault("judged", {})[subject.name] = verdict
@@ -126,13 +127,17 @@ def _key(point: Comparison) -> tuple:
     return frozenset(part.cells for part in point.each or (point,)), point.low, point.high
 
 
-def _in_print(point: Comparison, numbers: dict) -> str:
+def _rows(numbers: dict) -> dict[tuple[str, str, str], list]:
+    """(model, sparsity, method) -> all that is printed of it, as text."""
+    found: dict[tuple[str, str, str], list] = {}
+    for (*row, column), number in sorted(numbers.items()):
+        found.setdefault(tuple(row), []).append((column, number.text))
+    return found
+
+
+def _in_print(point: Comparison, printed_rows: dict) -> str:
     """A name that comparisons of the same printed rows share: one that a paper prints for two methods is one."""
-
-    def row(model: str, sparsity: str, method: str) -> list:
-        return sorted((key[3], number.text) for key, number in numbers.items() if key[:3] == (model, sparsity, method))
-
-    sides = sorted((*cell[:2], cell[3], row(*cell[:3])) for cell in _cells(point))
+    sides = sorted((*cell[:2], cell[3], printed_rows.get(cell[:3], [])) for cell in _cells(point))
     return _named(sides if len(sides) > 1 else point.what, point.difference, point.low, point.high)
 
 
@@ -147,8 +152,7 @@ def judged(claim: Claim, compared: Sequence[Compared]) -> dict:
     A comparison of what gave the same on every item is left out, and one whose outcomes are another's; its ``whole``:
     columns it reads whole where the table shows a part; ``against``: how many others its number is held against. counts:
     comparisons by verdict. difference, slack (how far from where the verdict by plain comparison changes), interval, unit,
-    paired: of the comparison least in the claim's
-    favour, of the worst verdict's; ``comparisons`` has all of them.
+    paired: of the comparison least in the claim's favour, of the worst verdict's; ``comparisons`` has all of them.
     """
     found = [_one(*one) | {"whole": one[2].read_whole(_cells(one[0]))} for one in compared]
     found = _distinct([one for one in found if not _same(one)], _outcome)

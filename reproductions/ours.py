@@ -14,7 +14,6 @@ from reproductions.league import answers, grafts, standings, texts, windows
 from reproductions.league import rows as league
 from reproductions.reassessing.rows import AT_CUT, LAST3, LORA
 
-SIGNS = (-1, -1, -1, 1)  # three are told as what is taken off
 HEADS = {"smollm2-135m-instruct": "SmolLM2-135M-Instruct", "standin": "the stand-in"}
 
 
@@ -74,19 +73,14 @@ def _answers(store: Store) -> str:
         changes = against_none(show.entries(answers.ANSWERS, store, subject, answers.ANSWERS.rows(subject)))
         name = league.name("[L]", league.REFIT_LONG)
         text, task = answers.TEXTS[subject.profile][0], answers.ASKED[subject.profile][0]
-        columns = [text, *(kind.format(task) for kind in (answers.RIGHT, answers.WRONG, answers.GAP))]
-        each = {
-            sparsity: [
-                _change(found[column], 1 if column == text else 0, sign=sign) for column, sign in zip(columns, SIGNS)
-            ]
-            for (sparsity, method), found in changes.items()
-            if method == name and all(column in found for column in columns)
-        }
+        right, wrong, gap = (kind.format(task) for kind in (answers.RIGHT, answers.WRONG, answers.GAP))
         told += [
-            f"on {HEADS[subject.name]} with {sparsity} gone the refit takes {off} % off {text}'s perplexity, {right} nats "
-            f"per 1,000 characters off the loss of HellaSwag's right endings and {wrong} off that of the wrong ones (their "
-            f"gap changes by {gap})"
-            for sparsity, (off, right, wrong, gap) in each.items()
+            f"on {HEADS[subject.name]} with {sparsity} gone the refit takes {_change(found[text], 1, sign=-1)} % off "
+            f"{text}'s perplexity, {_change(found[right], 0, sign=-1)} nats per 1,000 characters off the loss of HellaSwag's right "
+            f"endings and {_change(found[wrong], 0, sign=-1)} off that of the wrong ones (their gap changes by "
+            f"{_change(found[gap], 0)})"
+            for (sparsity, method), found in changes.items()
+            if method == name and all(column in found for column in (text, right, wrong, gap))
         ]
     if not told:
         return ""

@@ -89,7 +89,10 @@ class Claim:
 
     def check(self, cell: Lookup, settings: list[tuple[str, str]]) -> bool | None:
         """Whether the claim holds by the numbers as they are; None where there are none."""
-        found = self.compare(cell, settings)
+        return self.by(self.compare(cell, settings))
+
+    def by(self, found: list) -> bool | None:
+        """Whether these comparisons, as they are, make the claim hold; None of none."""
         return self.suffices(sum(one.holds for one in found), len(found)) if found else None
 
 

@@ -88,7 +88,8 @@ def on_disk(trained: int, settings: Settings) -> int:
 
 
 def check_disk(folder: Path, trained: int, settings: Settings) -> int:
-    """The bytes that a training's checkpoints will take beside what its folder already holds of it.
+    """Refuse a training whose checkpoints will not fit beside what its folder already holds of it; returns the bytes that
+    they will take there.
 
     Raises:
         UserError: the disk has less free; says what takes less.

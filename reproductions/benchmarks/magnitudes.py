@@ -215,8 +215,7 @@ def cuts(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
     and the factor whose last states are most like the dense model's on calibration text (`_End`); the share of cuts at
     which matching magnitudes (A), that factor and the least-squares matrix lower perplexity, and at which the error that A
     leaves tells whether it does (less than doing nothing leaves: it helps). outcomes: how far off at each cut. details: a
-    row per cut. Of models wider than
-    MANY_CUTS only FEW_CUTS windows, evenly spread, and FEW_WINDOWS of the text.
+    row per cut. Of models wider than MANY_CUTS only FEW_CUTS windows, evenly spread, and FEW_WINDOWS of the text.
     """
     count, layers = context.recipe.selection["count"], context.decoder.num_layers
     starts = list(range(1, layers - count))
