@@ -77,8 +77,8 @@ def _answers(store: Store) -> str:
         told += [
             f"on {HEADS[subject.name]} with {sparsity} gone the refit takes {_change(found[text], 1, sign=-1)} % off "
             f"{text}'s perplexity, {_change(found[right], 0, sign=-1)} nats per 1,000 characters off the loss of "
-            f"HellaSwag's right endings and {_change(found[wrong], 0, sign=-1)} off that of the wrong ones (their gap changes by "
-            f"{_change(found[gap], 0)})"
+            f"HellaSwag's right endings and {_change(found[wrong], 0, sign=-1)} off that of the wrong ones (their gap "
+            f"changes by {_change(found[gap], 0)})"
             for (sparsity, method), found in changes.items()
             if method == name and all(column in found for column in (text, right, wrong, gap))
         ]
