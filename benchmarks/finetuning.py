@@ -1,10 +1,11 @@
 """Partial-layer fine-tuning with the frozen prefix kept, against computing it anew in every epoch.
 
-    python benchmarks/finetuning.py [--rows 32] [--epochs 2] [--last 0 3]
+    python benchmarks/finetuning.py [--rows 32] [--epochs 2] [--last 0 3] [--repeats 3]
 
-The same rows, seed and settings on the stand-in without its last five layers; the ways alternate. Layer executions are
-counted. An epoch after the first should cost k of the model's M layers: its executions fall to k / M, its time less so,
-for head, backward pass and optimiser stay.
+The same rows, seed and settings on the stand-in without its last five layers; the ways take turns, after one round that
+warms up, and an epoch's seconds are the median over the rounds. Layer executions are counted. An epoch after the first
+should cost k of the model's M layers: its executions fall to k / M, its time less so, for head, backward pass and optimiser
+stay.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import copy
 import logging
+import statistics
 
 import torch
 import transformers
@@ -38,6 +40,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--last", type=int, nargs="+", default=[0, 3])
+    parser.add_argument("--repeats", type=int, default=3)
     chosen = parser.parse_args()
     torch.set_flush_denormal(True)
     transformers.utils.logging.disable_progress_bar()
@@ -48,9 +51,15 @@ def main() -> None:
     rows, _ = instructions.load(tokenizer, "standin", count=chosen.rows, held_out=1)
     tokens = sum(len(row["input_ids"]) for row in rows)
     print(f"{len(rows)} rows, {tokens} tokens, {chosen.epochs} epochs, {torch.get_num_threads()} threads")
-    run(model, tokenizer, rows[:8], 0, 1, "off")  # warms up
     for last in chosen.last:
-        reports = {way: run(model, tokenizer, rows, last, chosen.epochs, way) for way in WAYS}
+        rounds = [
+            {way: run(model, tokenizer, rows, last, chosen.epochs, way) for way in WAYS}
+            for _ in range(chosen.repeats + 1)
+        ][1:]
+        reports = rounds[-1]
+        for way, report in reports.items():
+            for number, epoch in enumerate(report["epochs"]):
+                epoch["seconds"] = statistics.median(one[way]["epochs"][number]["seconds"] for one in rounds)
         print(f"head, norm and last {last} of {layers} layers")
         for way, report in reports.items():
             first, later = report["epochs"][0], report["epochs"][-1]

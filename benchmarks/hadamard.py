@@ -1,49 +1,37 @@
 """The fast Hadamard transform against the dense product, same input, same run: `python benchmarks/hadamard.py`.
 
-Prints milliseconds (best of several), their ratio, and the largest difference; `--json` prints the rows for machines.
+Prints milliseconds (medians, the two taking turns), their ratio, and the largest difference; `--json` prints the rows for
+machines.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import time
-from collections.abc import Callable
 
 import torch
 
 from common.hadamard import hadamard_matrix, hadamard_transform
-from common.ratios import Ratio, hand_over
+from common.ratios import Ratio, hand_over, in_turns
 
 WIDTHS = (256, 4096, 5120)
-
-
-def seconds(work: Callable[[], object], repeats: int, device: str) -> float:
-    """The best wall time of `repeats` runs, after one to warm up."""
-    best = float("inf")
-    for repeat in range(repeats + 1):
-        start = time.perf_counter()
-        work()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        if repeat:
-            best = min(best, time.perf_counter() - start)
-    return best
 
 
 def measure(width: int, rows: int, repeats: int, device: str) -> dict:
     """One row: dense and fast milliseconds for `x` [rows, width], float32."""
     x = torch.randn(rows, width, device=device, generator=torch.Generator(device).manual_seed(0))
     matrix = hadamard_matrix(width).to(x)
-    dense = seconds(lambda: x @ matrix, repeats, device)
-    fast = seconds(lambda: hadamard_transform(x), repeats, device)
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    ways = {"dense": lambda: (x @ matrix, wait()), "fast": lambda: (hadamard_transform(x), wait())}
+    seconds, returned = in_turns(ways, repeats)
+    dense, fast = seconds["dense"], seconds["fast"]
     return {
         "C": width,
         "rows": rows,
         "dense_ms": round(1e3 * dense, 3),
         "fast_ms": round(1e3 * fast, 3),
         "speedup": round(dense / fast, 2),
-        "largest_difference": float((x @ matrix - hadamard_transform(x)).abs().max()),
+        "largest_difference": float((returned["dense"][0] - returned["fast"][0]).abs().max()),
     }
 
 

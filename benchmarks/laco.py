@@ -1,9 +1,10 @@
 """LaCo's search with one model and suffix runs against the notebooks' way: layer executions, memory, identical choices.
 
 The notebooks' way, written out here: the model is copied for every attempt, and both the copy and the original run every
-sentence from the embedding. Settings of the paper's kind (C = 4, I = 2), the same sentences, one run.
+sentence from the embedding. Settings of the paper's kind (C = 4, I = 2), the same sentences. The two take turns, after one
+round that warms up; times are medians, memory is that of a run of its own.
 
-python benchmarks/laco.py [--sentences 10] [--merge code] [--threshold 0.65] [--layers 16] [--hidden 192]
+    python benchmarks/laco.py [--sentences 10] [--merge code] [--threshold 0.65] [--layers 16] [--hidden 192] [--repeats 3]
 
 --layers and --hidden build a random model of that size in place of the stand-in, to see memory at scale.
 """
@@ -13,7 +14,6 @@ from __future__ import annotations
 import argparse
 import copy
 import gc
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from common import models
 from common.decoder import Decoder
-from common.ratios import Ratio, hand_over
+from common.ratios import Ratio, hand_over, in_turns
 from common.standin import WEIGHTS
 from papers.laco import collapse, merge_layers, output_similarity
 from papers.laco.collapse import pointer
@@ -100,6 +100,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, help="of a random model in place of the stand-in")
     parser.add_argument("--hidden", type=int, default=192)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--repeats", type=int, default=3)
     chosen = parser.parse_args()
     torch.set_flush_denormal(True)
     sentences = calibration_sentences("standin-calibration", chosen.sentences)
@@ -119,13 +120,16 @@ def main() -> None:
     layer = sum(p.numel() * p.element_size() for p in Decoder(model).layers[0].parameters()) / 2**20
     print(f"{model.config.num_hidden_layers} layers, {parameters:.0f} MiB of weights, {layer:.1f} MiB in a layer")
     setting = {"C": 4, "I": 2, "T": chosen.threshold, "merge": chosen.merge}
-    one_model(copy.deepcopy(model), tokenizer, sentences[:1], **setting)  # first calls allocate what is kept for good
+    ways = {
+        "notebooks' way": lambda: notebooks_way(model, tokenizer, sentences, **setting),
+        "one model": lambda: one_model(copy.deepcopy(model), tokenizer, sentences, **setting),
+    }
+    times, _ = in_turns(ways, chosen.repeats)
     found = {}
     for name, way in (("notebooks' way", notebooks_way), ("one model", one_model)):
         with Memory(model.device) as memory:
-            started = time.perf_counter()
             trace, executions = way(model, tokenizer, sentences, **setting)
-            seconds = time.perf_counter() - started
+        seconds = times[name]
         found[name] = (trace, executions, seconds, memory.peak)
         share = executions / found["notebooks' way"][1]
         print(

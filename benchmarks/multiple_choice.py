@@ -1,10 +1,10 @@
 """Multiple-choice scoring with shared contexts against lm-eval's own HFLM: `python benchmarks/multiple_choice.py`.
 
-Same items, same model, same run. Prints items per second, their ratio, tokens through the model and the largest
-difference of a log-likelihood; then the same items on a model cut in the middle, after the whole model was scored, with
-its states (`common.evaluation.prefix_store`) and without. `--json` prints the rows for machines. The model is the
-stand-in when its weights are there (or `--model`), else a random Llama of 16 layers x 192; the items have four choices
-and a context of about 59 tokens.
+Same items, same model, same run, the two taking turns; times are medians. Prints items per second, their ratio, tokens
+through the model and the largest difference of a log-likelihood; then the same items on a model cut in the middle, after
+the whole model was scored, with its states (`common.evaluation.prefix_store`) and without. `--json` prints the rows for
+machines. The model is the stand-in when its weights are there (or `--model`), else a random Llama of 16 layers x 192; the
+items have four choices and a context of about 59 tokens.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import copy
 import json
 import logging
 import random
+import statistics
 import time
 
 import torch
@@ -25,7 +26,7 @@ from common.errors import UserError
 from common.evaluation import prefix_store
 from common.evaluation.multiple_choice import SharedContextLM
 from common.evaluation.state_files import LIMIT, StateFiles
-from common.ratios import Ratio, hand_over
+from common.ratios import Ratio, hand_over, in_turns
 from common.surgery import remove_layers
 
 CONTEXT, SPREAD, CHOICE, CHOICES = 59, 25, (4, 20), 4
@@ -73,22 +74,12 @@ class Counter:
         self.tokens += args[0].numel()
 
 
-def measure(lm, items, repeats: int) -> tuple[dict, list]:
-    """Items per second (best of `repeats`), positions through the model, and the answers."""
+def answered(lm, items) -> tuple[list, int]:
+    """The answers, and the positions that went through the model."""
     counter = Counter(lm.model)
-    best = float("inf")
-    for _ in range(repeats):
-        counter.tokens = 0
-        start = time.perf_counter()
-        answers = lm._loglikelihood_tokens(items, disable_tqdm=True)
-        best = min(best, time.perf_counter() - start)
+    answers = lm._loglikelihood_tokens(items, disable_tqdm=True)
     counter.handle.remove()
-    row = {
-        "items_per_s": round(len(items) / CHOICES / best, 2),
-        "seconds": round(best, 3),
-        "positions": counter.tokens,
-    }
-    return row, answers
+    return answers, counter.tokens
 
 
 def compare(model, items, batch_size: int, hflm_batch_size: int, repeats: int) -> dict:
@@ -97,35 +88,44 @@ def compare(model, items, batch_size: int, hflm_batch_size: int, repeats: int) -
     tokenizer = tokenizer_stub()
     shared = SharedContextLM(model, tokenizer, batch_size=batch_size)
     theirs = HFLM(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=hflm_batch_size)
-    ours_row, ours = measure(shared, items, repeats)
-    their_row, their = measure(theirs, items, repeats)
+    ways = {"hflm": lambda: answered(theirs, items), "shared": lambda: answered(shared, items)}
+    seconds, returned = in_turns(ways, repeats)
+    (their, their_positions), (ours, our_positions) = returned["hflm"], returned["shared"]
+
+    def row(name: str) -> dict:
+        rate = len(items) / CHOICES / seconds[name]
+        return {"items_per_s": round(rate, 2), "seconds": round(seconds[name], 3), "positions": returned[name][1]}
+
     return {
-        "hflm": their_row,
-        "shared": {**ours_row, "distinct_prefixes": shared.forward_tokens // repeats},
-        "speedup": round(ours_row["items_per_s"] / their_row["items_per_s"], 2),
-        "fewer_positions": round(their_row["positions"] / ours_row["positions"], 2),
+        "hflm": row("hflm"),
+        "shared": {**row("shared"), "distinct_prefixes": shared.forward_tokens // (repeats + 1)},
+        "speedup": round(seconds["hflm"] / seconds["shared"], 2),
+        "fewer_positions": round(their_positions / our_positions, 2),
         "largest_difference": max(abs(a[0] - b[0]) for a, b in zip(ours, their, strict=True)),
         "greedy_equal": [a[1] for a in ours] == [b[1] for b in their],
     }
 
 
-def share_states(model, items, batch_size: int) -> dict:
+def share_states(model, items, batch_size: int, repeats: int) -> dict:
     """Seconds for a model without a third of its layers behind its middle-left one, with the whole model's states or not."""
     layers = len(model.model.layers)
     cut = copy.deepcopy(model)
     remove_layers(cut, range(3 * layers // 8, 3 * layers // 8 + layers // 3))
-    seconds, answers = {}, {}
-    for label, limit in (("alone", 0), ("shared", LIMIT)):
-        prefix_store.STORE = StateFiles(limit)
-        for scored in (model, cut):
-            lm = SharedContextLM(scored, tokenizer_stub(), batch_size=batch_size)
-            start = time.perf_counter()
-            answers[label] = lm._loglikelihood_tokens(items, disable_tqdm=True)
-            seconds[label] = round(time.perf_counter() - start, 3)
+    answers, times = {}, {"alone": [], "shared": []}
+    for _ in range(repeats):
+        for label, limit in (("alone", 0), ("shared", LIMIT)):
+            prefix_store.STORE = StateFiles(limit)
+            for scored in (model, cut):
+                lm = SharedContextLM(scored, tokenizer_stub(), batch_size=batch_size)
+                start = time.perf_counter()
+                answers[label] = lm._loglikelihood_tokens(items, disable_tqdm=True)
+                took = time.perf_counter() - start
+            times[label].append(took)
+    alone, shared = (statistics.median(times[label]) for label in ("alone", "shared"))
     return {
-        "alone_s": seconds["alone"],
-        "shared_s": seconds["shared"],
-        "speedup": round(seconds["alone"] / seconds["shared"], 2),
+        "alone_s": round(alone, 3),
+        "shared_s": round(shared, 3),
+        "speedup": round(alone / shared, 2),
         "state_bytes": prefix_store.STORE.bytes,
         "equal": answers["alone"] == answers["shared"],
     }
@@ -144,7 +144,7 @@ def tokenizer_stub():
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--items", type=int, default=60)
-    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--batch-size", type=int, default=16, help="most items in one pass, shared contexts")
     parser.add_argument("--hflm-batch-size", type=int, default=16, help="requests in one forward pass, lm-eval's HFLM")
@@ -157,7 +157,7 @@ def main() -> None:
     items = build_items(model.config.vocab_size, arguments.items)
     prefix_store.STORE = StateFiles(0)  # else a repeat would begin where the one before ended
     found = compare(model, items, arguments.batch_size, arguments.hflm_batch_size, arguments.repeats)
-    found["states"] = share_states(model, items, arguments.batch_size)
+    found["states"] = share_states(model, items, arguments.batch_size, arguments.repeats)
     rate = f"{found['shared']['items_per_s']:.1f} items/s"
     seconds = f"{found['states']['shared_s']:.1f} s"
     hand_over(

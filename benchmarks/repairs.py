@@ -3,7 +3,8 @@
     python benchmarks/repairs.py [--channels 576 4096] [--repeats 2] [--dtype bfloat16]
 
 Random weights: C = 576 is SmolLM2-135M's shape (30 layers, 7 go), C = 4096 LLaMA-2-7B's, of whose 32 layers only 6 are there
-(1 goes), so that memory and time suffice; there a repair is dearer beside the pass than at full depth.
+(1 goes), so that memory and time suffice; there a repair is dearer beside the pass than at full depth. A repair reads no
+further than it has to: Ghosted Layers and ReplaceMe to the end of the cut, so their ratio depends on where that is.
 
 ratio       of the whole repair as recipes carry it out (passes, sums, solving, surgery) to the dense model's body over the
             same tokens, once; LinearPatch's one pass also chooses the layers
@@ -116,7 +117,7 @@ def show(channels: int, found: dict[str, tuple[float, float]], dtype: str) -> No
     """Print and hand over a shape's rows."""
     shape = SHAPES[channels]
     samples, length = shape.windows
-    setting = f"C = {channels}, {len(shape.removed)} of {shape.layers} layers"
+    setting = f"C = {channels}, layers {shape.removed[0]} to {shape.removed[-1]} of {shape.layers}"
     print(f"{setting}, {samples} x {length} tokens, {dtype}, {torch.get_num_threads()} threads")
     whole, part = found.pop("bare")
     print(f"{'bare':20} {whole:8.2f} s")

@@ -1,19 +1,20 @@
 """SLEB's greedy search with prefix reuse against the naive loop: layer executions, wall time, identical choices.
 
-python benchmarks/search.py [--samples 8] [--tokens 128] [--remove 4]
+    python benchmarks/search.py [--samples 8] [--tokens 128] [--remove 4] [--repeats 3]
+
+The two take turns, after one round that warms up; times are medians.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
 
 import torch
 
 from common import models
 from common.decoder import Decoder
 from common.losses import next_token_loss
-from common.ratios import Ratio, hand_over
+from common.ratios import Ratio, hand_over, in_turns
 from common.selection import sleb
 
 
@@ -38,17 +39,21 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--remove", type=int, default=4)
+    parser.add_argument("--repeats", type=int, default=3)
     chosen = parser.parse_args()
     torch.set_flush_denormal(True)
     model, _ = models.load("standin")
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(1, model.config.vocab_size, (chosen.samples, chosen.tokens), generator=generator)
-    found = {}
-    for name, way in (("naive", naive), ("prefix reuse", sleb)):
+
+    def searched(way) -> tuple[int, list[int]]:
         decoder = Decoder(model)
-        started = time.perf_counter()
         order = way(decoder, ids, chosen.remove)
-        found[name] = (decoder.executions, time.perf_counter() - started, order)
+        return decoder.executions, order
+
+    ways = {"naive": lambda: searched(naive), "prefix reuse": lambda: searched(sleb)}
+    times, returned = in_turns(ways, chosen.repeats)
+    found = {name: (executions, times[name], order) for name, (executions, order) in returned.items()}
     for name, (executions, seconds, order) in found.items():
         share = executions / found["naive"][0]
         print(f"{name:13} {executions:6} layer executions ({share:.2f} of naive)  {seconds:6.1f} s  removes {order}")

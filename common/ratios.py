@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import sys
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -34,6 +37,18 @@ class Ratio:
         if self.most is None and self.least is None:
             return None
         return (self.most is None or self.ratio <= self.most) and (self.least is None or self.ratio >= self.least)
+
+
+def in_turns(ways: Mapping[str, Callable[[], object]], repeats: int = 3) -> tuple[dict[str, float], dict[str, object]]:
+    """The median seconds of each way, and what it returned last: they take turns, after one round that warms up."""
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    returned: dict[str, object] = {}
+    for _ in range(repeats + 1):
+        for name, way in ways.items():
+            started = time.perf_counter()
+            returned[name] = way()
+            seconds[name].append(time.perf_counter() - started)
+    return {name: statistics.median(values[1:]) for name, values in seconds.items()}, returned
 
 
 def hand_over(*ratios: Ratio) -> None:

@@ -131,7 +131,7 @@ class Calibration(Options):
         if len(names) == 1:
             return [self]
         found = []
-        for place, name in enumerate(names):
+        for place, name in enumerate(names[: self.count]):  # of fewer windows than texts the last texts have none
             options = {"corpus": name}
             if self.count is not None:
                 options["count"] = share(self.count, place, len(names))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
 
 from torch import Tensor
 
 from common.calibration import Statistics
 from common.decoder import Decoder
-from common.errors import UserValueError
+from common.errors import UserError, UserValueError
 from common.importance import losses_without_each, window_scores
 from common.progress import track
+
+Key = TypeVar("Key")
 
 
 def check_count(count: int, layers: int) -> None:
@@ -37,6 +41,18 @@ def one_shot(scores: Tensor, count: int, protect: Collection[int] = ()) -> list[
     return order[:count]
 
 
+def lowest(scores: Mapping[Key, float]) -> Key:
+    """Whose score is lowest; of equal ones the first. What is no number (a trial that overflowed) is never it.
+
+    Raises:
+        UserError: no score is a number.
+    """
+    found = min(scores, key=lambda key: (math.isnan(scores[key]), scores[key]))
+    if math.isnan(scores[found]):
+        raise UserError(f"none of {len(scores)} trials has a score that is a number; try another --dtype")
+    return found
+
+
 def best_window(
     statistics: Statistics,
     count: int,
@@ -52,7 +68,7 @@ def best_window(
     """
     starts = window_starts(statistics.layers, count, exclude_ends=exclude_ends, protect=protect)
     scores = window_scores(statistics, count, kind).tolist()
-    start = min(starts, key=scores.__getitem__)
+    start = lowest({start: scores[start] for start in starts})
     return start, start + count
 
 
@@ -93,7 +109,7 @@ def sleb(
     for _ in steps:
         candidates = alive[1:-1]
         losses = losses_without_each(decoder, ids, alive, candidates, batch_size=batch_size, progress=progress)
-        removed.append(candidates[int(losses.argmin())])
+        removed.append(lowest(dict(zip(candidates, losses.tolist(), strict=True))))
         alive.remove(removed[-1])
         after(removed)
         steps.note(f"layer {removed[-1]} goes")

@@ -124,7 +124,7 @@ class WindowLoss(Selection):
 
         facts = {"calibration": context.recipe.calibration, "count": self.count, "samples": self.samples}
         losses = dict(context.searched("window-losses", facts, search, bool))
-        start = min(losses, key=losses.__getitem__)
+        start = selection.lowest(losses)
         context.details["loss_without"] = round(losses[start], 6)
         return range(start, start + self.count)
 

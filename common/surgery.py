@@ -14,7 +14,7 @@ from torch import nn
 
 from common.architectures import architecture_of, boundary_module, check_one_basis, layer_list
 from common.errors import UserError, UserValueError
-from common.hooks import attach_patch, patch_hooks, take_patch_hooks
+from common.hooks import attach_patch, patch_hooks, patches, take_patch_hooks
 
 # The linear layers whose biases a config promises with one flag.
 _BIASED = {
@@ -79,15 +79,36 @@ def replace_runs(model: nn.Module, modules: Mapping[tuple[int, int], nn.Module],
     """Remove the layers of every run ``[start, stop)`` and let its module act where they were, in place.
 
     kind: of the patches that the modules become (see `common.hooks.attach_patch`). Returns their positions in the pruned
-    model, in the order of ``modules``. Raises UserError as `remove_layers` does.
+    model, in the order of ``modules``.
+
+    Raises:
+        UserError: as `remove_layers` and `check_unpatched` do.
     """
     runs = sorted(modules)
+    check_unpatched(model, runs)
     remove_layers(model, [layer for run in runs for layer in range(*run)])
     gone, positions = 0, {}
     for start, stop in runs:
         positions[start, stop] = attach_patch(model, start - gone, modules[start, stop], kind).position
         gone += stop - start
     return [positions[run] for run in modules]
+
+
+def check_unpatched(model: nn.Module, runs: Iterable[tuple[int, int]]) -> None:
+    """Refuse to put something in the place of runs ``[start, stop)`` at whose boundaries a patch acts already.
+
+    What is fitted from the states before a patch has its effect in it, and the patch would act once more behind it.
+
+    Raises:
+        UserError: names the patch and the run.
+    """
+    positions = {patch.position for patch in patches(model)}
+    for start, stop in runs:
+        if met := sorted(positions & {*range(start, stop + 1)}):
+            raise UserError(
+                f"the model carries a patch before layer {met[0]}, where layers {start} to {stop - 1} are to go; prune the "
+                "model that the patch was made for, all layers at once"
+            )
 
 
 def untie_embeddings(model: nn.Module) -> None:

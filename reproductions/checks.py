@@ -128,8 +128,16 @@ def beats(
     return check
 
 
-def ahead_by(setting: tuple[str, str], ours: str, theirs: str, column: str, least: float, lower: bool = False) -> Check:
-    """In one setting, ours is at least so many points above theirs; ``lower``: so many percent below."""
+def ahead_by(
+    setting: tuple[str, str],
+    ours: str,
+    theirs: str,
+    column: str,
+    least: float,
+    lower: bool = False,
+    unit: str = POINTS,
+) -> Check:
+    """In one setting, ours is at least so many points above theirs, or percent of theirs; ``lower``: percent below."""
 
     def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         keys = tuple((*setting, method, column) for method in (ours, theirs))
@@ -139,7 +147,8 @@ def ahead_by(setting: tuple[str, str], ours: str, theirs: str, column: str, leas
         what = f"{where(*setting)}: {ours} against {theirs}"
         if lower:
             return [Comparison(what, 100 * (one / other - 1), PERCENT, keys, high=-least, closed=True)]
-        return [Comparison(what, one - other, POINTS, keys, low=least, closed=True)]
+        ahead = one - other if unit == POINTS else 100 * (one / other - 1)
+        return [Comparison(what, ahead, unit, keys, low=least, closed=True)]
 
     return check
 

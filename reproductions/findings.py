@@ -49,7 +49,11 @@ ABSTRACTS = {
         Finding("A patch at the cut brings back answers to questions", "table1-linearpatch", ("unpatched",)),
         Finding("A patch at the cut brings back perplexity", "table11-linearpatch", ("unpatched",)),
         Finding("With it more is answered than with earlier methods", "table1-linearpatch", ("than SLEB",)),
-        Finding("By 4 points more, with 5 of LLaMA-3-8B's layers gone", "table1-linearpatch", ("by 4 %",)),
+        Finding(
+            "By 4 % of the rival's (not points: LP-1), with 5 of LLaMA-3-8B's layers gone",
+            "table1-linearpatch",
+            ("by 4 %",),
+        ),
         Finding("Distilling the patch brings back more answers", "table2-linearpatch", ("distillation adds",)),
         Finding("Distilling the patch lowers perplexity further", "table3-linearpatch", ("distillation lowers",)),
     ),
@@ -244,10 +248,11 @@ def folded(table: str) -> str:
 
 TALLIED = "In bold: how many lines of a group have which verdict."
 SHORT = (
-    "How to read it: of a claim's comparisons so many hold, measured ones by their whole 95 % interval, printed ones as they "
-    "are and at least so many of these beyond noise; then the comparison worst for the claim, on the same items (of points "
-    "more is better, of perplexity's % less). Within noise: undecided, the interval has both signs. ·: not tested, or about "
-    "other models."
+    "How to read it: '2 of 9' says that two of a claim's nine comparisons hold. A measured one holds if its whole 95 % "
+    "interval, paired over the same items, is for the claim; a printed one if its numbers are, and 'beyond noise' says how "
+    "many of these exceed what so many questions leave to chance. The number is the comparison worst for the claim (of "
+    "points more is better, of perplexity's % less). Within noise: undecided, the interval has both signs. ·: not tested, or "
+    "about other models."
 )
 
 

@@ -71,6 +71,8 @@ SOURCES = (
 )
 
 
+# What a paper's own rows have in their names.
+_OWN = {"linearpatch": "LinearPatch", "prunecomp": "+Prune&Comp", "laco": "LaCo", "reassessing": "lm_head & last 3"}
 _UNCHECKED = {"CMNLI": 12_241}  # by size of its development set; no printed share is held against it
 
 
@@ -265,23 +267,34 @@ def of_paper(paper: str) -> list[Kept]:
     return [row for source in SOURCES if source.paper == paper for row in printed(source)]
 
 
+def _guessers(store: Store) -> str:
+    """What guessing retains by each paper's measure on the published model."""
+    subject, found = settings.of_model(settings.PUBLISHED_MODELS[0]), []
+    for source in _first():
+        rows = measured(source, store, subject)
+        found += [f"{rows[0].guessing:.0f} % by {declare.title_of(source.paper)}'s {source.measure}"] if rows else []
+    return ", ".join(found)
+
+
 def finding(store: Store) -> tuple[str, str]:
-    """For README's screen: what a guesser retains, and what the rows that retain least have above guessing; then by paper
-    the rows that retain most."""
+    """For README's screen: what a guesser retains, and what those of the papers' own rows that retain least have above
+    guessing, and the measured models; then by paper the rows that retain most."""
     told, least, most = [], [], []
     for source in _first():
         rows, title = of_paper(source.paper), declare.title_of(source.paper)
         low, high = (end(row.guessing for row in rows) for end in (min, max))
         told.append(f"{low:.0f} to {high:.0f} % by {title}'s {source.measure}")
+        own = [row for row in rows if _OWN[source.paper] in row.method]
         for ends, end in ((most, max), (least, min)):
-            row = end(rows, key=lambda row: row.retained)
-            ends.append(f"{title} {row.retained:.2f} % ({row.model}) → {shown(row)}")
+            row = end(own, key=lambda row: row.retained)
+            ends.append(f"{row.method} {row.retained:.1f} % ({row.model}, {row.sparsity}) → {shown(row)}")
     own = [row for row in _on_a_real_model(store) if row.method in (LACO, LEFT_OUT[LACO])]
     kept = "; ".join(f"{row.method}, {row.retained:.1f} % → {shown(row)}" for row in own)
-    here = f" On {own[0].model}: {kept}." if own else ""
+    here = f" On {own[0].model}, where guessing retains {_guessers(store)}: {kept}." if own else ""
     return (
         "**What is 'retained' includes what guessing gives** ([every row](docs/guessing.md)). Guessing alone retains "
-        f"{', '.join(told)}. The least that each paper prints → what that is of the dense score above guessing, in %: "
+        f"{', '.join(told)}. The least that each paper prints of its own method → what that is of the dense score above "
+        "guessing, in %: "
         f"{'; '.join(least)}.{here}",
         f"The most: {'; '.join(most)}.",
     )

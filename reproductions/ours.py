@@ -99,18 +99,20 @@ def _massive(store: Store) -> Told | None:
             if record is None or not {"writer", "cosine_carried"} <= record["values"].keys():
                 continue
             found, start = record["values"], record["details"]["chosen"]["cosine"]
-            if start <= found["writer"] < start + int(entry["sparsity"].partition("/")[0]):
+            removed = int(entry["sparsity"].partition("/")[0])
+            if start <= found["writer"] < start + removed:
                 told.setdefault((HEADS[subject.name], int(found["writer"])), []).append(
-                    f"{entry['sparsity']}: {found['cosine']:.0f} → {found['cosine_carried']:.0f} → {found['cosine_kept']:.0f}"
+                    f"{entry['sparsity']}, layers {start:.0f} to {start + removed - 1:.0f}: {found['cosine']:.0f} → "
+                    f"{found['cosine_carried']:.0f} → {found['cosine_kept']:.0f}"
                 )
     if not told:
         return None
     each = " ".join(f"On {model}, layer {layer}: {'; '.join(found)}." for (model, layer), found in told.items())
     return Told(
         "**A choice by cosine may take the layer that writes the first token's massive activation (one state many times "
-        "larger than all others); copying a few of its neurons brings it back** (`figure-windows-league`, "
-        "[more](docs/league.md#neurons-carried-over)). Perplexity without "
-        "[L]'s window → with that layer's neurons that write it copied into the last layer before the cut → with the "
+        "larger than all others); copying a few of its neurons into the layer before the cut brings it back, the better the "
+        "nearer that one is** (`figure-windows-league`, [more](docs/league.md#neurons-carried-over)). Perplexity of eight "
+        "windows without [L]'s → with that layer's neurons that write it copied there → with the "
         f"token's own state put back. {each}",
         _refitted_with_them(store),
     )
@@ -172,7 +174,8 @@ def _headlines() -> Told:
     found = audit.findings()
     numbers = sum(len(reported.numbers(paper, table)) for paper in registry.PAPERS for table in reported.tables(paper))
     wrong = [one for one in found if one.headline]
-    first = {one.paper: one for one in reversed(wrong) if one.where.startswith("Abstract")}
+    slips = [one for one in wrong if one.where.startswith("Abstract") and one.verdict == SLIP]
+    first = {one.paper: one for one in reversed(slips)}
     quoted = " ".join(f"{one.name}: {one.headline}" for one in reversed(first.values()))
     return Told(
         f"**Headlines that their own tables do not carry.** [The audit](papers/AUDIT.md) of {numbers} numbers printed in "

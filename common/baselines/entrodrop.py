@@ -78,7 +78,7 @@ def least_increase(
         ends.setdefault(layer, [place, place])[1] = place + 1
     if start is None:
         inputs = {layer: found[before] for layer, (before, _) in ends.items()} | {max(ends) + 1: found[-1]}
-        start = min(inputs, key=inputs.__getitem__)
+        start = selection.lowest(inputs)
     if kind == LAYER:
         selection.check_count(count, len(ends))
         added = {layer: found[after] - found[before] for layer, (before, after) in ends.items() if layer >= start}

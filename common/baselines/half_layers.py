@@ -25,6 +25,7 @@ from common.errors import UserValueError, unknown
 from common.halves import ATTENTION, HALVES, linear_attention, present
 from common.losses import next_token_loss
 from common.progress import track
+from common.selection import lowest
 
 Half = tuple[int, str]
 
@@ -109,7 +110,7 @@ def greedy(
                     for later, kind in alive[place + 1 :]:
                         hidden = hidden + decoder.added(hidden, later, kind)
                     costs[half] += cost(hidden)
-        removed.append(min(costs, key=costs.__getitem__))
+        removed.append(lowest(costs))
         after(removed)
     return removed
 

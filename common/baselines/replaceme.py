@@ -33,7 +33,7 @@ from common.errors import UserError, UserValueError, unknown
 from common.moments import Regression
 from common.recipe import Repair, register
 from common.selection import check_layers, runs
-from common.surgery import add_biases, remove_layers
+from common.surgery import add_biases, check_unpatched, remove_layers
 
 OBJECTIVES = ("least-squares", "cosine", "cosine-stream", "bias")
 EPOCHS, RATE, STEP_TOKENS = 10, 1e-4, 1024
@@ -111,6 +111,7 @@ def replace_me(
     """
     decoder, removed = Decoder(model), sorted(map(int, removed))
     check_layers(removed, len(removed), decoder.num_layers)
+    check_unpatched(model, runs(removed))
     _check(decoder, objective, bias, alpha, epochs, learning_rate)
     cuts, adam = runs(removed), objective.startswith("cosine")
     sums = {run: _Sums(Regression(intercept=bias)) for run in cuts}

@@ -12,7 +12,7 @@ import torch
 import transformers
 from torch import nn
 
-from common import checkpoint, corpora, hub, models, streaming
+from common import checkpoint, corpora, hub, models, streaming, structure
 from common.architectures import absent, at_hand
 from common.errors import UserError
 from common.finetuning.memory import check_weights
@@ -44,6 +44,11 @@ def checked(method: shared.Method, options: argparse.Namespace) -> Job:
     config = _config(source)
     out = Path("plan" if options.out is None else options.out).resolve()
     tokenizer = checkpoint.load_tokenizer(source)
+    if structure.read(source):
+        raise UserError(
+            f"parts of layers were taken out of the model in {source}, or its stream was made narrower; prune the model "
+            "that it was made from"
+        )
     job = Job(method, options, source, config, tokenizer, out.parent / f".{out.name}.work")
     if job.given is not None:
         check_layers(job.given, len(job.given), job.layers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import bisect
 import contextlib
 import hashlib
 import json
@@ -14,7 +15,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from common import calibration, corpora, models
+from common import calibration, checkpoint, corpora, models
 from common.decoder import Decoder
 from common.errors import UserError, UserValueError
 from common.evaluation.perplexity import cut
@@ -158,7 +159,8 @@ class Job:
             raise UserError(f"the test text {name}{part}: {error}; use a longer text or a smaller --length") from error
 
     def documents(self, least: int = 1) -> list[str]:
-        """The calibration text in pieces: a corpus's documents, or of a file's first nine tenths the paragraphs.
+        """The calibration text in pieces: a corpus's documents, or of a file's first nine tenths the paragraphs. Nine tenths
+        of the tokens, as for the windows: nothing that is kept for evaluation is in a piece.
 
         A file without so many paragraphs is taken line by line. Of a mix as many of each text, in turn.
 
@@ -166,8 +168,35 @@ class Job:
             UserError: a file with fewer lines than its share, too.
         """
         names = texts(self.text)
-        found = [_pieces(name, share(least, place, len(names))) for place, name in enumerate(names)]
+        found = [self._pieces(name, share(least, place, len(names))) for place, name in enumerate(names)]
         return found[0] if len(found) == 1 else [piece for row in zip(*found, strict=False) for piece in row]
+
+    def _pieces(self, name: str, least: int) -> list[str]:
+        if not is_file(name):
+            documents = corpora.texts(name)
+            shared = any(_same(name, other) for other in texts(self.test))
+            return self._before_held_out(name, documents, corpora.get(name).join) if shared else documents
+        counts = []
+        for separator in ("\n\n", "\n"):
+            before = self._before_held_out(name, read(name).split(separator), separator)
+            pieces = [piece for piece in before if piece.strip()]
+            if len(pieces) >= least:
+                return pieces
+            counts.append(len(pieces))
+        raise UserError(
+            f"the text {name} has {counts[0]} paragraphs and {counts[1]} lines in its first nine tenths, but "
+            f"{least} pieces are needed; put blank lines between paragraphs or ask for fewer"
+        )
+
+    def _before_held_out(self, name: str, pieces: list[str], separator: str) -> list[str]:
+        """The first pieces of a text, joined no more than the tokens before those that are kept for evaluation."""
+        most = int(len(self._ids(name)) * SHARE)
+
+        def tokens(count: int) -> int:
+            return len(corpora.encode(self.tokenizer, separator.join(pieces[:count])))
+
+        # What so many pieces come to grows with them: the first number of pieces that is too many is found by halving.
+        return pieces[: bisect.bisect_right(range(len(pieces) + 1), most, key=tokens) - 1]
 
     def folder(self, name: str) -> Path:
         """Where this run's long work of a kind keeps its checkpoints: the same command finds them, another has its own."""
@@ -182,6 +211,24 @@ class Job:
             shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):  # not there, or not empty
             self.work.rmdir()
+
+    def place(self, replace: bool) -> Path:
+        """Where the result goes: `--out`, or a free name beside it if there is meanwhile what may not be replaced.
+
+        replace: whether a result of ours may be. What the options say is changed with it, so all that comes later agrees.
+        """
+        from common.product import measure
+
+        out, number = self.options.out, 1
+        reason = checkpoint.not_replaceable(out)
+        if reason is None and not replace and out.is_dir() and any(out.iterdir()):
+            reason = "another run has saved there"
+        if reason is not None:
+            while (beside := out.with_name(f"{out.name}-{(number := number + 1)}")).exists():
+                pass
+            measure.say(f"warning: --out {out} cannot be used any more: {reason}; saving to {beside}")
+            self.options.out = beside
+        return self.options.out
 
     def chosen(self, removed: list[int]) -> None:
         """Note the layers that go, while the model is still whole, and measure it without them."""
@@ -213,23 +260,6 @@ def _same(name: str, other: str) -> bool:
     if is_file(name) and is_file(other):
         return Path(name).resolve() == Path(other).resolve()
     return name == other
-
-
-def _pieces(name: str, least: int) -> list[str]:
-    if not is_file(name):
-        return corpora.texts(name)
-    text = read(name)
-    text = text[: int(len(text) * SHARE)]
-    counts = []
-    for separator in ("\n\n", "\n"):
-        pieces = [piece for piece in text.split(separator) if piece.strip()]
-        if len(pieces) >= least:
-            return pieces
-        counts.append(len(pieces))
-    raise UserError(
-        f"the text {name} has {counts[0]} paragraphs and {counts[1]} lines in its first nine tenths, but "
-        f"{least} pieces are needed; put blank lines between paragraphs or ask for fewer"
-    )
 
 
 def is_file(name: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import re
 import textwrap
 from collections import Counter
@@ -14,6 +15,7 @@ from pathlib import Path
 from common import checkpoint, exchange
 from common.errors import Parser, UserError
 from common.flags import Flag
+from common.recipe import MIXED
 
 EPILOG = """\
 Text is a UTF-8 file or the name of a corpus (standin-calibration, wikitext2-train, c4-train, ...), or several with + between
@@ -64,8 +66,9 @@ def parser(method: Method) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    top.add_argument("--model", required=True, metavar="NAME_OR_PATH", help="a directory, a short name, or a hub id")
-    top.add_argument("--out", type=Path, metavar="DIR", help="where the new checkpoint goes")
+    what = "a directory, a short name, or a hub id"
+    top.add_argument("--model", required=True, type=_home, metavar="NAME_OR_PATH", help=what)
+    top.add_argument("--out", type=lambda name: Path(_home(name)), metavar="DIR", help="where the new checkpoint goes")
     top.add_argument("--force", action="store_true", help="replace an earlier checkpoint of ours at --out")
     which = top.add_argument_group("which layers (one of these)")
     which.add_argument("--remove", type=int, metavar="N", help="how many decoder layers go; the method chooses them")
@@ -85,7 +88,7 @@ def parser(method: Method) -> argparse.ArgumentParser:
         flag.add(own)
     text = top.add_argument_group("text")
     reads = f"calibration text: a file, a corpus, or A+B in equal parts (default: {method.text})"
-    text.add_argument("--text", metavar="TEXT", help=reads)
+    text.add_argument("--text", type=_home, metavar="TEXT", help=reads)
     samples = f"calibration windows (default: {method.samples})"
     text.add_argument("--samples", type=int, default=method.samples, metavar="N", help=samples)
     text.add_argument(
@@ -93,7 +96,7 @@ def parser(method: Method) -> argparse.ArgumentParser:
     )
     text.add_argument("--seed", type=int, default=method.seed, help=f"of all random choices (default: {method.seed})")
     evaluation = top.add_argument_group("evaluation, before and after")
-    evaluation.add_argument("--test", metavar="TEXT", help="held-out text, named likewise")
+    evaluation.add_argument("--test", type=_home, metavar="TEXT", help="held-out text, named likewise")
     evaluation.add_argument("--windows", type=int, default=64, metavar="N", help="test windows read (default: 64)")
     evaluation.add_argument("--tasks", default="", metavar="A,B", help="also these lm-eval tasks, zero-shot")
     evaluation.add_argument("--limit", type=int, metavar="N", help="only N items of each task")
@@ -166,6 +169,11 @@ def _check_which(method: Method, options: argparse.Namespace) -> None:
         numbers(getattr(options, name), name)
     if options.sweep and options.plan:
         raise UserError("--sweep and --plan contradict each other; a sweep writes no weights either")
+
+
+def _home(name: str) -> str:
+    """The name with the home directory for its ``~``, which a shell leaves alone after ``=``; so in each text of a mix."""
+    return MIXED.join(os.path.expanduser(part) for part in name.split(MIXED))
 
 
 def _check_out(options: argparse.Namespace) -> None:

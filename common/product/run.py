@@ -84,6 +84,9 @@ def run(method: shared.Method, options: argparse.Namespace) -> dict:
         if options.plan:
             print(f"plan: {expected.line()}\nnothing was written; which layers go is known after the calibration pass")
             return {"forecast": asdict(expected)}
+    if dtype is not None and torch.finfo(dtype).bits > torch.finfo(job.model.dtype).bits:
+        kind = str(job.model.dtype).removeprefix("torch.")
+        job.notes.append(f"computed in {kind}: all weights were rounded to it, and stored as before")
     sizes = measure.sizes(job, dtype)
     before = measure.whole(job, "of the dense model")
     aim = f"removing {job.count} of {job.layers} layers" if job.count else f"shortening {job.layers} layers"
@@ -147,7 +150,7 @@ def _save(job: Job, report: dict, dtype: torch.dtype | None) -> None:
             parameter.data = parameter.data.to(dtype)
     content = json.dumps(card.finite(report), indent=1, allow_nan=False)
     texts = {"README.md": card.card(job.method, report), REPORT: content + "\n"}
-    checkpoint.save(job.model, job.tokenizer, job.options.out, texts)
+    checkpoint.save(job.model, job.tokenizer, job.place(replace=job.options.force), texts)
     job.clear()
 
 

@@ -78,7 +78,7 @@ def _write(job: Job, report: dict) -> None:
             lines.writerows({**row, "layers": " ".join(map(str, row["layers"]))} for row in report["rows"])
         _draw(folder / "sweep.png", report)
 
-    exchange.put(job.options.out.resolve(), write)
+    exchange.put(job.place(replace=(job.options.out / "sweep.json").exists()).resolve(), write)
 
 
 def _row(count: int, job: Job, facts: dict, after: dict) -> dict:

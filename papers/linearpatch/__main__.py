@@ -37,9 +37,11 @@ def check(job: Job) -> None:
 
     Raises:
         UserError: a patch that has no such estimator or is not trained, a window that Table 9 does not print, layers of
-            one's own at which a patch has nothing to match.
+            one's own at which a patch has nothing to match, a model with patches.
     """
     options = job.options
+    if (job.source / "patches.json").exists():
+        raise UserError("the model carries patches; prune the model that they were made for, all layers at once")
     if options.patch == "matrix" and options.estimator not in (None, "least-squares"):
         raise UserError(f"--patch matrix cannot be had by --estimator {options.estimator}; leave the estimator out")
     if options.distill is not None and options.patch not in TRAINED:

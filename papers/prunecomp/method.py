@@ -17,7 +17,7 @@ from common.calibration import Statistics, collect
 from common.decoder import Decoder
 from common.importance import magnitude
 from common.progress import track
-from common.selection import best_window, one_shot, runs
+from common.selection import best_window, lowest, one_shot, runs
 from common.surgery import remove_layers
 from papers.prunecomp.factor import check_cut, check_scale_invariance, fuse_factor, fuse_factors, magnitude_factor
 from papers.prunecomp.search import Search, check
@@ -217,7 +217,7 @@ def _in_place(search: Search, decoder: Decoder, count: int, given: list[int] | N
         if given is None:
             eligible = [names.index(layer) for layer in search.eligible(names, total)]
             scores = search.scores(metric_stream, eligible)
-            place = min(scores, key=scores.__getitem__)
+            place = lowest(scores)
         else:
             place = names.index(given[step])
         alpha = None

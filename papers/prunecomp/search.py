@@ -6,6 +6,7 @@ linear weight matrices; the gains of the norms are counted too, as in the offici
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -86,7 +87,7 @@ class Search:
         eligible = self.eligible(stream.layers, stream.decoder.num_layers)
         _check_room(count, len(eligible), len(stream.layers))
         scores = self.scores(stream, eligible)
-        return sorted(scores, key=scores.__getitem__)[:count]
+        return sorted(scores, key=lambda layer: (math.isnan(scores[layer]), scores[layer]))[:count]
 
     def check(self, layers: int, count: int, given: Sequence[int] | None = None) -> None:
         """Refuse what cannot be asked of a model of so many layers; protections do not hold for given ones."""

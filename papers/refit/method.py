@@ -47,7 +47,7 @@ from common.held import Held
 from common.moments import Regression, check_weights, counted
 from common.progress import track
 from common.remembered import Stream
-from common.selection import check_layers
+from common.selection import check_layers, lowest
 from common.surgery import add_biases, remove_layers
 from common.watched import ATTENTION, GATE, MLP, UP, Watched
 from papers.refit.graft import Graft
@@ -337,7 +337,8 @@ class _Streams:
         return reports
 
     def _stage(self, layer: int, names: Sequence[str]) -> list[dict]:
-        """Refit matrices that read the same, in one pass; gate and up share H'H."""
+        """Refit matrices that read the same, in one pass; gate and up share H'H, unless tokens weigh by each one's target."""
+        shared = self.fit.weights == "none"
         sums = {(name, held): self.fit.regression() for name in names for held in {b.held for b in self.batches}}
         with _alone(self.decoder):
             for batch in self.batches:
@@ -347,8 +348,10 @@ class _Streams:
                     target = batch.targets[name].to(out.device, torch.float32)
                     keep = counted(out[..., 0], first=self.fit.first)
                     missing = target - seen.value(name, out).float()
-                    sums[name, batch.held].add(seen.inputs[name], missing, target, keep, gram=name == names[0])
-        for (_, held), one in sums.items():
+                    sums[name, batch.held].add(
+                        seen.inputs[name], missing, target, keep, gram=name == names[0] or not shared
+                    )
+        for (_, held), one in sums.items() if shared else ():
             one.gram = sums[names[0], held].gram
         return [self._write(layer, name, sums.pop((name, False)), sums.get((name, True))) for name in names]
 
@@ -358,7 +361,7 @@ class _Streams:
         ridge, chosen, error = self.fit.ridge, {}, sums.error
         if held is not None:
             lefts = {r: held.left(_change(sums, r)) / held.target for r in RIDGES}
-            ridge = min(lefts, key=lefts.__getitem__)
+            ridge = lowest(lefts)
             chosen = {"ridge": ridge, "held_out": lefts[ridge]}
             sums = sums.with_(held)
             error = sums.error

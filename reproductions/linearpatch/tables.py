@@ -96,8 +96,10 @@ TABLES = [
             *_repairs("RP", False, "retains more than"),
             *_retains("L", "S"),
             Claim(
-                "LLaMA-3-8B, 5/32: ahead of the best earlier method by 4 % (abstract; RP is 94.15 against 90.84)",
-                checks.ahead_by(("LLaMA-3-8B", "5/32"), "LinearPatch[L]", "LLM-Streamline(None)", "RP", 3.95),
+                "LLaMA-3-8B, 5/32: ahead of the best earlier method by 4 %, rounded (abstract; RP is 94.15 against 90.84)",
+                checks.ahead_by(
+                    *(("LLaMA-3-8B", "5/32"), "LinearPatch[L]", "LLM-Streamline(None)", "RP", 3.5), unit=checks.PERCENT
+                ),
                 only_reported=True,
             ),
         ),

@@ -51,12 +51,18 @@ def highest(ours: str, others: Iterable[str], column: str = AVERAGE, lower: bool
 
 
 def leads(
-    table: str, ours: Iterable[str], column: str = AVERAGE, *, lower: bool = False, here: Iterable[str] = ()
+    table: str,
+    ours: Iterable[str],
+    column: str = AVERAGE,
+    *,
+    lower: bool = False,
+    here: Iterable[str] = (),
+    without: str = "",
 ) -> Check:
     """Each of ``ours`` is better than every other method of the table on the same model, at the nearest rate.
 
     Others are the printed ones and those beside them (`neighbours`); their rates are rarely the same. here: methods that
-    stand for the others on models that are not the paper's.
+    stand for the others on models that are not the paper's. without: a mark of printed rows that are left out.
     """
     ours = set(ours)
 
@@ -67,6 +73,7 @@ def leads(
             map(neighbours.name, printed)
         )
         others = sorted((others | {*here}) - ours - {"Dense"})
+        others = [name for name in others if not (without and name.endswith(without))]
         found = []
         for model in dict.fromkeys(model for model, _ in settings):
             rates = [sparsity for name, sparsity in settings if name == model]

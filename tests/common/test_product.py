@@ -3,16 +3,20 @@
 import importlib
 import json
 import math
+import shutil
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from common import calibration, checkpoint
 from common.decoder import Decoder
-from common.product import main, measure
+from common.halves import drop_halves
+from common.product import main, measure, sweep
 from common.product.job import Job
+from common.product.options import parser
 from papers.reassessing import sample_line_crops, select
 
 TEXT = "The layers of a model are removed. The stream is scaled by a factor that was measured on some text before.\n\n"
@@ -173,9 +177,89 @@ def test_an_existing_folder_is_refused_unless_forced_and_only_a_checkpoint_is_re
     assert "is the model itself" in capsys.readouterr().err
 
 
-def test_a_full_disk_is_found_before_the_work(source, tmp_path, capsys, monkeypatch):
-    import shutil
+def test_what_came_to_out_meanwhile_is_not_replaced(source, tmp_path, capsys):
+    out, first = tmp_path / "pruned", method_of("linearpatch")
 
+    def slow(job):
+        assert main(first, arguments(source, out, "--no-evaluation", remove=3)) == 0
+        return first.apply(job)
+
+    assert main(replace(first, apply=slow), arguments(source, out, "--no-evaluation")) == 0
+    assert "another run has saved there" in capsys.readouterr().err
+    assert Decoder(checkpoint.load(out)[0]).num_layers == 3
+    assert Decoder(checkpoint.load(tmp_path / "pruned-2")[0]).num_layers == 4
+
+
+def test_a_sweep_leaves_what_was_put_beside_its_table(source, tmp_path, capsys, monkeypatch):
+    out, written = tmp_path / "sweep", sweep._write
+
+    def write(job, report):
+        written(job, report)
+        (job.options.out / "my-notes.txt").write_text("of mine")
+
+    monkeypatch.setattr(sweep, "_write", write)
+    model, text = source
+    command = ["--model", str(model), "--sweep", "1-2", "--out", str(out), "--text", str(text), "--samples", "4"]
+    assert main(method_of("linearpatch"), [*command, "--length", "32", "--windows", "4"]) == 0
+    assert (out / "my-notes.txt").read_text() == "of mine" and "cannot be used any more" in capsys.readouterr().err
+    rows = json.loads((max(tmp_path.glob("sweep-*")) / "sweep.json").read_text())["rows"]
+    assert [row["removed"] for row in rows] == [1, 2]
+
+
+def test_a_tilde_is_the_home_directory_wherever_it_stands(source, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    shutil.copytree(source[0], tmp_path / "mine")
+    shutil.copy(source[1], tmp_path / "text.txt")
+    fixed = ["--model=~/mine", "--text=~/text.txt+~/text.txt", "--remove", "2", "--samples", "4", "--length", "32"]
+    assert main(method_of("linearpatch"), [*fixed, "--out", str(tmp_path / "mine"), "--force"]) == 2
+    assert "is the model itself" in capsys.readouterr().err
+    assert main(method_of("linearpatch"), [*fixed, "--windows", "2", "--out=~/pruned"]) == 0
+    assert Decoder(checkpoint.load(tmp_path / "pruned")[0]).num_layers == 4
+
+
+def test_documents_share_no_token_with_what_is_kept_for_evaluation(source, tmp_path):
+    """A text of many tokens a character at first and few in the end: nine tenths of its characters are more of its tokens."""
+    dense, thin = ("".join(map(chr, range(0x4E00 + 7 * n, 0x4E3C + 7 * n))) for n in (0, 1)), "plain words " * 40
+    paragraphs = [*dense, *dense] + [f"{n}: {thin}" for n in range(60)] + ["\u4e00" * 200] * 6
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(paragraphs), encoding="utf-8")
+    options = parser(method_of("linearpatch")).parse_args(
+        ["--model", str(source[0]), "--text", str(text), "--length", "32", "--remove", "2", "--windows", "100000"]
+    )
+    config, tokenizer = AutoConfig.from_pretrained(source[0]), checkpoint.load_tokenizer(source[0])
+    job = Job(method_of("linearpatch"), options, source[0], config, tokenizer, tmp_path / "work")
+    ids = tokenizer(text.read_text(encoding="utf-8"))["input_ids"]
+    assert torch.equal(job.test_windows.flatten(), torch.tensor(ids[int(0.9 * len(ids)) :][: job.test_windows.numel()]))
+    pieces = job.documents(3)
+    assert len(tokenizer("\n\n".join(pieces))["input_ids"]) <= int(0.9 * len(ids))
+    assert pieces == paragraphs[: len(pieces)]  # and one more would be too many
+    assert len(tokenizer("\n\n".join(paragraphs[: len(pieces) + 1]))["input_ids"]) > int(0.9 * len(ids))
+
+
+def test_fewer_windows_than_texts_are_of_the_first_ones(source, tmp_path):
+    other = tmp_path / "other.txt"
+    other.write_text("\n".join(f"{n} asked, {n + 1} answered" for n in range(300)))
+    command = arguments(source, tmp_path / "pruned", "--text", f"{source[1]}+{other}", "--samples", "1")
+    assert main(method_of("linearpatch"), command) == 0
+
+
+def test_a_model_with_parts_of_layers_taken_out_is_refused(source, tmp_path, capsys):
+    model, tokenizer = checkpoint.load(source[0])
+    drop_halves(model, [(2, "mlp")])
+    checkpoint.save(model, tokenizer, tmp_path / "halves")
+    command = ["--model", str(tmp_path / "halves"), *arguments(source, tmp_path / "pruned")[2:]]
+    assert main(method_of("refit"), command) == 2
+    assert "parts of layers were taken out" in capsys.readouterr().err
+
+
+def test_a_model_with_a_patch_is_not_patched_again(source, tmp_path, capsys):
+    assert main(method_of("linearpatch"), arguments(source, tmp_path / "once", "--no-evaluation")) == 0
+    command = ["--model", str(tmp_path / "once"), *arguments(source, tmp_path / "twice", remove=1)[2:]]
+    assert main(method_of("linearpatch"), command) == 2
+    assert "all layers at once" in capsys.readouterr().err and not (tmp_path / "twice").exists()
+
+
+def test_a_full_disk_is_found_before_the_work(source, tmp_path, capsys, monkeypatch):
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     assert main(method_of("linearpatch"), arguments(source, tmp_path / "pruned")) == 2

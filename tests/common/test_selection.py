@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from heads import watch_head
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from common import importance, losses, selection
 from common.calibration import collect
@@ -160,3 +161,33 @@ def test_losses_are_natural_logarithms(tiny_llama, crops):
     flat = torch.zeros(5, 18, 64)
     uniform = losses.next_token_loss(Decoder(tiny_llama), flat, crops)
     assert uniform.tolist() == pytest.approx([math.log(320)] * 5, rel=1e-5)
+
+
+def test_a_trial_that_overflows_is_not_chosen(crops):
+    """In float16 layers 1 and 3 write 50,000 and 2 and 4 take it back: without 2 alone the stream is infinite."""
+    config = LlamaConfig(
+        vocab_size=320,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=6,
+        num_attention_heads=4,
+        mlp_bias=True,
+        pad_token_id=None,
+    )
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        for layer, written in ((1, 5e4), (2, -5e4), (3, 5e4), (4, -5e4)):
+            model.model.layers[layer].mlp.down_proj.bias[0] = written
+    model.half()
+    expected = {layer: naive_loss(without(model, [layer]), crops) for layer in (1, 2, 3, 4)}
+    assert math.isnan(expected[2])
+    finite = {layer: loss for layer, loss in expected.items() if not math.isnan(loss)}
+    assert selection.sleb(Decoder(model), crops, 1) == [min(finite, key=finite.get)]
+
+
+def test_the_lowest_score_is_a_number():
+    assert selection.lowest({"a": math.nan, "b": 2.0, "c": 1.0, "d": 1.0}) == "c"
+    assert selection.lowest({"a": math.nan, "b": math.inf}) == "b"
+    with pytest.raises(UserError, match="none of 2 trials"):
+        selection.lowest({1: math.nan, 2: math.nan})

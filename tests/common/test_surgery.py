@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 from common.decoder import Decoder
 from common.errors import UserError
 from common.hooks import attach_patch, patches
-from common.surgery import remove_layers, untie_embeddings, without_layers
+from common.surgery import remove_layers, replace_runs, untie_embeddings, without_layers
 
 REMOVALS = {"middle": [2, 3], "first": [0], "first two": [0, 1], "odd": [1, 3, 5], "last": [5], "most": [0, 2, 3, 5]}
 
@@ -164,3 +164,21 @@ def test_running_without_layers_is_the_removal_and_leaves_no_trace(tiny, ids, re
         )
     assert torch.equal(tiny(ids, use_cache=False).logits, before) and tiny.config.to_dict() == config
     assert [layer.self_attn.layer_idx for layer in tiny.model.layers] == list(range(6))
+
+
+def test_nothing_is_put_where_a_patch_acts_already(tiny_llama, ids):
+    attach_patch(tiny_llama, 2, Twice(), "twice")
+    before = tiny_llama(ids, use_cache=False).logits
+    for run in ((2, 3), (1, 2), (0, 4)):  # the patch stands at its start, at its end, inside
+        with pytest.raises(UserError, match="a patch before layer 2"):
+            replace_runs(tiny_llama, {run: Twice()}, "twice")
+    assert torch.equal(tiny_llama(ids, use_cache=False).logits, before)
+    assert replace_runs(tiny_llama, {(3, 5): Twice()}, "twice") == [3]
+    assert [patch.position for patch in patches(tiny_llama)] == [2, 3]
+
+
+class Twice(torch.nn.Module):
+    kind = "twice"
+
+    def forward(self, hidden):
+        return 2 * hidden

@@ -130,18 +130,19 @@ def test_tokens_count_as_they_are_told(options, pair, ids):
     assert torch.allclose(change(model, dense, DOWN, DOWN), wanted, atol=1e-4 * wanted.abs().max().item())
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen2"])
-def test_gate_and_up_are_refitted_towards_what_they_give_in_the_dense_model(kind, make_tiny, ids):
+@pytest.mark.parametrize("kind, weights", [("llama", "none"), ("llama", "inverse-norm"), ("qwen2", "none")])
+def test_gate_and_up_are_refitted_towards_what_they_give_in_the_dense_model(kind, weights, make_tiny, ids):
     model = make_tiny(kind)
     dense = copy.deepcopy(model)
-    reports = refit.refit(model, ids, [2, 3], following=1, ridge=1e-2, gate_up=True)
+    reports = refit.refit(model, ids, [2, 3], following=1, ridge=1e-2, gate_up=True, weights=weights)
     assert [r["matrix"] for r in reports] == [refit.MLP, refit.ATTENTION, refit.GATE, refit.UP, refit.MLP]
     assert all(report["left"] < report["error"] for report in reports)
     for name in ("gate_proj", "up_proj"):
         mine, theirs = f"model.layers.2.mlp.{name}", f"model.layers.4.mlp.{name}"
         [(h, _)] = seen(model, ids, mine)  # what it reads does not depend on what was refitted after it
         [(_, target)] = seen(dense, ids, theirs)
-        wanted = ridged(h, target - h @ dense.get_submodule(theirs).weight.double().T, 1e-2)
+        norm = 1 if weights == "none" else target.norm(dim=1, keepdim=True)  # gate's and up's are not the same
+        wanted = ridged(h / norm, (target - h @ dense.get_submodule(theirs).weight.double().T) / norm, 1e-2)
         assert torch.allclose(change(model, dense, mine, theirs), wanted, atol=1e-3 * wanted.abs().max().item())
 
 
