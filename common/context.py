@@ -51,7 +51,7 @@ class Context:
     force: long work that an earlier run left behind is done again. progress: long work shows how far it is. at_hand:
     calibration tokens ``[samples, tokens]`` that stand for the recipe's text. keep: what a search brought is kept on disk, in
     kept_in (None: where all recipes of a model keep it). locks: what other processes wait for until the recipe is carried
-    out. recorded: the layers that the recipe's records name.
+    out. recorded: the details of a record of this very recipe, whatever was measured: layers, factors.
     """
 
     model: torch.nn.Module
@@ -66,7 +66,7 @@ class Context:
     keep: bool = True
     kept_in: Path | None = None
     locks: ExitStack = field(default_factory=ExitStack, repr=False)
-    recorded: Sequence[int] | None = None
+    recorded: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def decoder(self) -> Decoder:

@@ -184,7 +184,7 @@ class Step(Options):
 class Selection(Step):
     """Chooses layers, and leaves the model as it is.
 
-    searches: it takes long, so layers that the very recipe's records name, ``context.recorded``, are not chosen again.
+    searches: it takes long, so layers that the very recipe's records name (`Context.recorded`) are not chosen again.
     """
 
     part = "selection"
@@ -195,7 +195,7 @@ class Selection(Step):
         raise NotImplementedError
 
     def apply(self, context) -> None:
-        known = context.recorded if self.searches else None
+        known = context.recorded.get("removed") if self.searches else None
         context.details["removed"] = [int(layer) for layer in (self.choose(context) if known is None else known)]
 
 

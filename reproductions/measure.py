@@ -12,7 +12,7 @@ import gc
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -93,12 +93,12 @@ def prepare(
     device: str = "cpu",
     progress: bool = False,
     force: bool = False,
-    recorded: Sequence[int] | None = None,
+    recorded: Mapping | None = None,
 ) -> Context | shape_measures.Shape:
     """Load the recipe's model and carry the recipe out (a shape recipe: build the shape alone).
 
-    force: searches and trainings that an earlier run finished are done again. recorded: the layers that the recipe's records
-    name; a search for them is not made again.
+    force: searches and trainings that an earlier run finished are done again. recorded: the details of one
+    of the recipe's records; what a search found is taken from there.
 
     Raises:
         UserError: an unknown model, selection, repair or training, a recipe spelled otherwise than its steps spell it, or
@@ -118,7 +118,7 @@ def prepare(
     memory.check(recipe, device)
     model, tokenizer = models.load(recipe.model, device=device, dtype=recipe.dtype)
     parameters = sum(p.numel() for p in model.parameters())
-    context = Context(model, tokenizer, recipe, parameters, force=force, progress=progress, recorded=recorded)
+    context = Context(model, tokenizer, recipe, parameters, force=force, progress=progress, recorded=recorded or {})
     context.provenance = _provenance(context)
     with remembering():
         carry_out(context)

@@ -275,7 +275,7 @@ def _prepared(
     """A recipe's model, or why there is none, and the seconds that took, as its records name them."""
     bar.note(f"preparing {entry.title}", say=True)
     known = None if force else store.pruned(entry.recipe)
-    options = {"device": device, "progress": True, "force": force, "recorded": known and known.details["removed"]}
+    options = {"device": device, "progress": True, "force": force, "recorded": known and known.details}
     started = time.perf_counter()
     prepared, problem = _attempt(lambda: measure.prepare(entry.recipe, **options))
     return prepared, problem, {"preparing_seconds": time.perf_counter() - started}

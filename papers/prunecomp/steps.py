@@ -88,6 +88,9 @@ class PruneAndComp(Pruning):
         # a window of fewer layers is no part of a longer one, and what the code fuses in place cannot be repeated
         if self.metric == "cl" or context.fidelity == "code":
             return self.search(context, chosen=chosen)
+        if {"removed", "factors"} <= context.recorded.keys():
+            chosen(context.recorded["removed"])
+            return repeat(context.model, context.recorded["removed"], context.recorded["factors"])
         layers = context.decoder.num_layers
         report = context.searched(
             "prunecomp",

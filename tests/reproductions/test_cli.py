@@ -210,19 +210,19 @@ def test_what_takes_long_to_prepare_is_held_together_with_few(store, model, patt
 
 
 def test_the_layers_of_a_row_that_has_records_are_handed_on_unless_it_is_measured_anew(table, store):
-    told = []
+    told, found = [], {"removed": [7, 3]}
 
     class Told(FakeMeasure):
         def prepare(self, recipe, **options):
             told.append(options["recorded"])
-            found = super().prepare(recipe, **options)
-            found.details = {"removed": [7, 3]}
-            return found
+            prepared = super().prepare(recipe, **options)
+            prepared.details = found
+            return prepared
 
     runner.run([table], store, "standin", Told(["copa_like", "docstring_word@1"]), pattern="sleb", models=["standin"])
     runner.run([table], store, "standin", Told(), pattern="sleb", models=["standin"])
     runner.run([table], store, "standin", Told(), pattern="sleb", models=["standin"], force=True)
-    assert told == [None, None, [7, 3], [7, 3], None, None]
+    assert told == [None, None, found, found, None, None]
 
 
 def test_a_failed_cell_is_recorded_and_tried_again(table, store):

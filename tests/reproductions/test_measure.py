@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import json
 from functools import partialmethod
 
 import pytest
@@ -107,13 +108,32 @@ def test_layers_that_the_recipes_records_name_are_not_searched_for_again(small, 
         made = recipe(selection={"method": method, "count": 2} | ({"calibration": lines} if method == "sleb" else {}))
         return measure.prepare(made, **options)
 
-    found = prepared("sleb", recorded=[3, 1])  # there is no text to search by
+    found = prepared("sleb", recorded={"removed": [3, 1]})  # there is no text to search by
     assert found.details == {"removed": [3, 1], "layers": len(small.model.layers), "layer_executions": 0}
     assert len(found.model.model.layers) == len(small.model.layers) - 2
     with pytest.raises(UserError, match="any"):
         prepared("sleb")
     with pytest.raises(UserError, match="calibration"):
-        prepared("bi", recorded=[3, 1])  # of one pass, which a repair reads too
+        prepared("bi", recorded={"removed": [3, 1]})  # of one pass, which a repair reads too
+
+
+@pytest.mark.parametrize("options", [{"iterative": True}, {"iterative": False}, {"compensate": False}])
+def test_a_row_of_prune_and_comp_that_has_records_is_the_same_model_again_without_a_pass(options, small, monkeypatch):
+    monkeypatch.setattr(corpora, "digest", lambda _: "none")
+    monkeypatch.setattr(models, "load", lambda *a, **k: (copy.deepcopy(small), None))
+    tokens = torch.randint(3, small.config.vocab_size, (4, 16), generator=torch.Generator().manual_seed(0))
+    monkeypatch.setattr(Context, "tokens", lambda context, entry: tokens)
+    lines = {"corpus": "any", "sampler": "linearpatch-train", "length": 16, "count": 4, "seed": 0}
+    made = recipe(selection={"method": "prunecomp", "metric": "bi", "count": 2} | options, calibration=lines)
+    first = measure.prepare(made)
+    details = json.loads(json.dumps(first.details))
+    for name in ("searched", "tokens"):  # neither what is kept on disk nor the text is asked
+        monkeypatch.delattr(Context, name)
+    again = measure.prepare(made, recorded=details)
+    ours = {name: details[name] for name in ("removed", "factors", "cuts")}
+    assert {name: json.loads(json.dumps(again.details[name])) for name in ours} == ours
+    for one, other in zip(again.model.state_dict().values(), first.model.state_dict().values(), strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("step", ["selection", "repair", "training"])
