@@ -46,7 +46,8 @@ def sample_crops(
 
     As in LinearPatch's official code starts are drawn with Python's ``random`` uniformly from 0..floor(0.9 T) - length - 1,
     ends included, one after the other, so the first 128 of 5,000 crops are the first 128 drawn. stretch: ``validation``
-    draws likewise from the last tenth. apart: so many of the last crops share no token with those before them, or where the
+    draws likewise from the last tenth (the official code with the same generator, behind the training's crops, from a crop's
+    length before that tenth on). apart: so many of the last crops share no token with those before them, or where the
     text has no room for that, as few as `DRAWS` draws find. generator: draw with it, and leave it where the draws end, in
     place of a new one with the seed.
 

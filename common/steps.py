@@ -24,7 +24,8 @@ from common.samplers import crops, lines
 from common.statistics import COSINES
 
 POINTS = 250  # of a loss curve in a record
-# Windows, and the seed of their crops, of LinearPatch's official scripts; how many LLM-Streamline's code takes is its data's.
+# Windows of LinearPatch's official scripts, which draw them with the training's generator, behind its crops; here a generator
+# of their own with its seed. How many LLM-Streamline's code takes is its data's.
 HELD_OUT, SEED = 16, 2
 
 
@@ -211,7 +212,10 @@ class _Streamline(TrainedRepair):
         count = HELD_OUT if code and self.validation is None else self.validation
         if count:
             held_out = crops(context, replace(context.calibration, count=count), seed=SEED, stretch="validation")
-        settings = streamline.Settings(fitting=fitting, **self.said(*names))
+        said = self.said(*names)
+        if code:
+            said = {"validate_every": fitting.steps(len(windows))} | said  # at the end of its one epoch
+        settings = streamline.Settings(fitting=fitting, **said)
         options = {"folder": context.folder / "streamline", "progress": context.progress}
         report = method(context.model, context.removed, windows, settings, validation=held_out, **options)
         note_training(context, report)

@@ -6,7 +6,8 @@ window (the LinearPatch paper's reading, whose parameter counts fit no other; LL
 of width 4C with biases). Layer: one decoder layer, which starts as the window's first, stands in for the window.
 
 The default training is that of LinearPatch, with which its paper compares: the same data and rates, the last weights kept.
-`OFFICIAL` is that of LLM-Streamline's code, which keeps the weights that do best on held-out text (`validation`).
+`OFFICIAL` is that of LLM-Streamline's code, which keeps the weights that do best on held-out text (`validation`), looked at
+after each of its epochs, of which there is one.
 """
 
 from __future__ import annotations
@@ -30,16 +31,20 @@ from common.selection import runs
 from common.surgery import remove_layers, replace_runs
 
 KIND = "streamline-ffn"
-# The code's cosine from 2e-4 to 5e-5 counts micro-steps where it takes one step in 16: only its first sixteenth is run
-# through, and the rate ends at 0.993 of its start.
-_ACCUMULATE = 16
+# The code's scheduler plans half as many steps as there are micro-steps, a hundredth of them to warm up, and is asked once
+# in 16 micro-steps: it warms up over 0.08 of the optimizer's steps and then runs through the first 0.92 / 7.92 of its cosine
+# from 2e-4 to 5e-5. (Here a whole half wave of that height: they are nowhere a hundredth apart.)
+_WARM = 16 * 0.5 * 0.01
+_REACHED = (1 - _WARM) / (16 * 0.5 - _WARM)
 OFFICIAL = Fitting(
     learning_rate=2e-4,
-    final_share=0.25 + 0.75 * (1 + math.cos(math.pi / _ACCUMULATE)) / 2,
+    final_share=0.25 + 0.75 * (1 + math.cos(math.pi * _REACHED)) / 2,
+    warmup_share=_WARM,
     weight_decay=1e-3,
     clip=5.0,
     batch_size=8,
-    accumulate=_ACCUMULATE,
+    accumulate=16,
+    order="shuffled",
 )
 
 

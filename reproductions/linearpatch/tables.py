@@ -259,7 +259,8 @@ TABLES = [
                 checks.steady([f"LinearPatch[{n} samples]" for n in (128, 64)], rows.TEXTS, 0.005),
             ),
         ),
-        "Selection and scales both come from the samples of the row. Rows marked (ours) go below what the paper tried.",
+        "Selection and scales both come from the samples of the row; the paper varies those of the scales alone, so a row's "
+        "layers might be others here. Rows marked (ours) go below what the paper tried.",
     ),
     _table(
         "11",

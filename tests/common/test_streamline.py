@@ -81,11 +81,22 @@ def test_a_training_of_the_network_is_a_plain_regression_on_stored_states(tiny_l
 
 
 def test_the_official_training_barely_lowers_its_rate():
+    """LLM_Streamline/train_lightweightnetwork.py: warm-up over micro-steps x 0.01 x 0.5, cosine over micro-steps x 0.5."""
     steps = OFFICIAL.steps(100_000)
-    micro = 16 * steps  # what the code's scheduler counts to
-    last = 2e-4 * (0.25 + 0.75 * (1 + math.cos(math.pi * steps / micro)) / 2)
-    assert OFFICIAL.rate(0, steps) == 2e-4 and OFFICIAL.rate(steps, steps) == pytest.approx(last)
+    warm, total = 16 * steps * 0.01 * 0.5, 16 * steps * 0.5
+
+    def theirs(step):
+        if step < warm:
+            return 2e-4 * step / warm
+        return 5e-5 + (2e-4 - 5e-5) * (1 + math.cos(math.pi * (step - warm) / (total - warm))) / 2
+
+    assert OFFICIAL.rate(steps, steps) == pytest.approx(theirs(steps)) and theirs(steps) / 2e-4 < 0.98
+    for step in range(1, steps):
+        assert OFFICIAL.rate(step, steps) == pytest.approx(
+            theirs(step), abs=2.01e-4 / warm if step < warm + 1 else 2e-6
+        )
     assert (OFFICIAL.batch_size, OFFICIAL.accumulate, OFFICIAL.clip, OFFICIAL.weight_decay) == (8, 16, 5.0, 1e-3)
+    assert OFFICIAL.order == "shuffled"
 
 
 @pytest.mark.parametrize("replace", [replace_with_ffn, replace_with_layer])
