@@ -351,8 +351,9 @@ Image(RENDERED / "figure6-linearpatch-smollm2-135m-instruct.png", width=480)
 # ## What holds
 #
 # **Can one matrix put back what removed layers took?** Some of it, on these two models: the patch lowers perplexity in every
-# setting of Table 11, but not to where the dense model is, and it hardly helps to answer questions. Any matrix, by least
-# squares and as quick to measure, lowers perplexity further at every cut of Figure 4.
+# setting of Table 11, but not to where the dense model is, and answers to questions do not follow (on SmolLM2
+# no difference is beyond the noise, on the stand-in [L]'s patch costs some). Any matrix, by least squares, lowers perplexity
+# further at every cut of Figure 4.
 #
 # Every claim of the paper's tables and figures, on its own printed numbers, on SmolLM2-135M-Instruct and on the stand-in,
 # from the published records: how many of its comparisons hold, then the one least in its favour with its 95 % interval.

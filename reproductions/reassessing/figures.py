@@ -138,8 +138,8 @@ FIGURES = [
         ],
         "similarity",
         note="The paper does not say which similarity it draws; its code has linear CKA over examples, 64 crops of 128 "
-        "tokens of BookCorpus, all states of a crop as one row. Here both are over tokens, 1,024 of the test text, of which massive "
-        "ones decide CKA: its values are not the paper's. CKA is drawn.",
+        "tokens of BookCorpus, all states of a crop as one row. Here both are over tokens, 1,024 of the test text, of which "
+        "massive ones decide CKA: its values are not the paper's. CKA is drawn.",
     ),
     _figure(
         "-theory",
