@@ -60,9 +60,9 @@ def as_markdown(findings: Sequence[Finding]) -> str:
         "cannot be what they are said to be; it does not say why. Where rounding explains a difference, there is no finding.",
         "A *slip*: another printed number shows what should stand there, or no reading of it can be right. *Definition "
         "differs*: it is right by another definition than the one that is given (points for percent, a share of layers for "
-        "one of parameters). *Text extraction*: the PDF's text, not the paper, is wrong there. *Unresolved*: something is wrong, "
-        "and the numbers do not say which. *The summary* is the blog post of LinearPatch's conference version, with tables "
-        "of its own.",
+        "one of parameters). *Text extraction*: the PDF's text, not the paper, is wrong there. *Unresolved*: something is "
+        "wrong, and the numbers do not say which. *The summary* is the blog post of LinearPatch's conference version, with "
+        "tables of its own.",
         "## If you cite one of these",
         "\n".join(f"- **{PAPER_NAMES[f.paper]}** ({f.name}). {_plain(f.headline)}" for f in findings if f.headline),
     ]
