@@ -18,6 +18,12 @@ from common.hooks import capture
 TIMES = 10.0  # the median token's norm, from which on the first token's is massive
 
 
+def massive(hidden: Tensor) -> Tensor:
+    """Which tokens of whole sequences [batch, tokens, channels] are, [batch, tokens]: of TIMES the sequence's median norm."""
+    norms = hidden.detach().float().norm(dim=-1)
+    return norms > TIMES * norms.median(dim=1, keepdim=True).values
+
+
 class Norms:
     """Norms at the inputs of N layers, means over sequences: of first tokens, and of a sequence's median token."""
 

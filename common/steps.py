@@ -226,14 +226,16 @@ class _Streamline(TrainedRepair):
 class StreamlineNetwork(_Streamline):
     """A feed-forward network in the place of the layers; without samples, as it is before any training.
 
-    seed: of its first weights.
+    seed: of its first weights. spare_massive: see `streamline.Settings`.
     """
+
+    spare_massive: bool | None = None
 
     def apply(self, context: Context) -> None:
         if self.samples is None:
             context.details["replaced"] = streamline.insert_ffn(context.model, context.removed)
             return
-        names = ("target", "top_k", "seed", "validate_every")
+        names = ("target", "top_k", "seed", "spare_massive", "validate_every")
         self.train(context, streamline.replace_with_ffn, names, without=("seed",))
 
 

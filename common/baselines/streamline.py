@@ -27,6 +27,7 @@ from common.distillation import TARGETS, Distillation, Run, train
 from common.errors import UserValueError, unknown
 from common.fitting import VALIDATE_EVERY, Fitting
 from common.hooks import register_patch
+from common.massive import massive
 from common.selection import runs
 from common.surgery import remove_layers, replace_runs
 
@@ -53,13 +54,15 @@ class Settings:
     """How the replacement is trained.
 
     target: 'output', mean squared error to the window's output; 'logits', KL to the dense model's `top_k` most likely
-    tokens, with which LinearPatch's paper reports NaN. seed: of the feed-forward network's first weights. validate_every:
-    steps between two looks at held-out windows, where there are any.
+    tokens, with which LinearPatch's paper reports NaN. seed: of the feed-forward network's first weights. spare_massive: it
+    leaves massive tokens (`common.massive`) as they are (ours). validate_every: steps between two looks at held-out windows,
+    where there are any.
     """
 
     target: str = "output"
     top_k: int = 100
     seed: int = 0
+    spare_massive: bool = False
     validate_every: int = VALIDATE_EVERY
     fitting: Fitting = Fitting()
 
@@ -69,23 +72,29 @@ class Settings:
 
 
 class FeedForward(nn.Module):
-    """``down(activation(gate(x)) * up(x))``, no bias, [..., hidden] -> same; computed in its own dtype."""
+    """``down(activation(gate(x)) * up(x))``, no bias, [..., hidden] -> same; computed in its own dtype.
+
+    spare_massive: of states [batch, tokens, hidden] those of massive tokens are returned as they are; sequences begin with
+    their first tokens (generation with a cache hands the later ones over alone, which are ordinary).
+    """
 
     kind = KIND
 
-    def __init__(self, hidden: int, intermediate: int, activation: str = "silu"):
+    def __init__(self, hidden: int, intermediate: int, activation: str = "silu", spare_massive: bool = False):
         super().__init__()
         self.options = {"hidden": hidden, "intermediate": intermediate, "activation": activation}
+        self.options |= {"spare_massive": True} if spare_massive else {}
+        self.spare_massive = spare_massive
         self.gate_proj = nn.Linear(hidden, intermediate, bias=False)
         self.up_proj = nn.Linear(hidden, intermediate, bias=False)
         self.down_proj = nn.Linear(intermediate, hidden, bias=False)
         self.activation = ACT2FN[activation]
 
     @classmethod
-    def like(cls, config, seed: int = 0) -> FeedForward:
+    def like(cls, config, seed: int = 0, spare_massive: bool = False) -> FeedForward:
         """One of the size of the model's own, in float32, its weights drawn as the model's own were: N(0, range^2)."""
         activation = getattr(config, "hidden_activation", None) or config.hidden_act
-        made = cls(config.hidden_size, config.intermediate_size, activation)
+        made = cls(config.hidden_size, config.intermediate_size, activation, spare_massive)
         generator = torch.Generator().manual_seed(seed)
         for parameter in made.parameters():
             nn.init.normal_(parameter, std=config.initializer_range, generator=generator)
@@ -93,7 +102,8 @@ class FeedForward(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         own = hidden.to(self.gate_proj.weight.dtype)
-        return self.down_proj(self.activation(self.gate_proj(own)) * self.up_proj(own)).to(hidden.dtype)
+        made = self.down_proj(self.activation(self.gate_proj(own)) * self.up_proj(own)).to(hidden.dtype)
+        return torch.where(massive(hidden)[..., None], hidden, made) if self.spare_massive else made
 
 
 def _load(tensors: dict[str, Tensor], options: dict) -> FeedForward:
@@ -140,7 +150,7 @@ def replace_with_ffn(
     diverges is a result: the report says so, and the network is the last whose loss was finite (or the best on `validation`).
     The network lies outside the model's state dict; `common.checkpoint` saves and loads it.
     """
-    made = _networks(model, removed, settings.seed)
+    made = _networks(model, removed, settings.seed, settings.spare_massive)
     report = _train(model, made, windows, validation, settings, folder, progress)
     return report | {"replaced": _inserted(model, made)}
 
@@ -183,9 +193,9 @@ def replace_with_layer(
     return report | {"replaced": [{"run": [start, stop], "position": start}]}
 
 
-def _networks(model: nn.Module, removed: Collection[int], seed: int) -> dict[Run, FeedForward]:
+def _networks(model: nn.Module, removed: Collection[int], seed: int, spare: bool = False) -> dict[Run, FeedForward]:
     device = next(model.parameters()).device
-    return {run: FeedForward.like(model.config, seed + i).to(device) for i, run in enumerate(runs(removed))}
+    return {run: FeedForward.like(model.config, seed + i, spare).to(device) for i, run in enumerate(runs(removed))}
 
 
 def _inserted(model: nn.Module, networks: dict[Run, FeedForward]) -> list[dict]:
@@ -216,7 +226,8 @@ def _train(
         task,
         parameters,
         settings.fitting,
-        identity={"networks": sorted({type(network).__name__ for network in networks.values()}), "seed": settings.seed},
+        identity={"networks": sorted({type(network).__name__ for network in networks.values()}), "seed": settings.seed}
+        | ({"spare_massive": True} if settings.spare_massive else {}),
         held_out=None if validation is None else Distillation(decoder, networks, validation, **options),
         validate_every=settings.validate_every,
         folder=folder,

@@ -16,6 +16,8 @@ PLAIN_DIAGONAL = "LinearPatch[L +FT, plain diagonal, logits, KL] (ours)"
 # What the official code does when it is told to train a diagonal: a dense matrix that starts as diag(d).
 CODE_DIAGONAL = "LinearPatch[L +FT, matrix from diag(d): the code's diagonal, logits, KL] (ours)"
 FROM_MATRIX = "LinearPatch[L +FT, from the least-squares matrix, logits, KL] (ours)"
+# What the rival does where its loss is not the first token's alone.
+FFN_SPARED = "LLM-Streamline(FFN) +FT, massive tokens left as they are (ours)"
 LAYER = "LLM-Streamline(layer) +FT, layer output, MSE (ours)"
 
 # LLM-Streamline's feed-forward network in the place of the window, before any training.
@@ -27,6 +29,7 @@ _DISTILLED = {"method": "linearpatch-distilled"}
 _REPAIRS = {
     FFN_MSE: FFN | _OUTPUT,
     FFN_KL: FFN | _LOGITS,
+    FFN_SPARED: FFN | _OUTPUT | {"spare_massive": True},
     MSE: _DISTILLED | {"trainable": "matrix"} | _OUTPUT,
     DIAGONAL: _DISTILLED | {"trainable": "diagonal"} | _LOGITS,
     FULL: _DISTILLED | {"trainable": "matrix"} | _LOGITS,

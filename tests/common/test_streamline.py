@@ -24,6 +24,7 @@ from common.errors import UserError
 from common.fitting import Fitting
 from common.hooks import patch_parameters, patches
 from common.surgery import remove_layers
+from tests.massive_model import FIRST, planted
 
 WINDOWS = torch.randint(3, 320, (10, 16), generator=torch.Generator().manual_seed(5))
 FAST = Fitting(learning_rate=3e-3, batch_size=2, epochs=4)
@@ -78,6 +79,34 @@ def test_a_training_of_the_network_is_a_plain_regression_on_stored_states(tiny_l
     assert report["losses"][-1] < report["losses"][0] and report["loss"] == "mse"
     assert report["executions"] == 20 * 5  # nothing after the window runs
     assert report["parameters"] == 3 * 64 * 96 == sum(p.numel() for p in patch_parameters(tiny_llama))
+
+
+def test_massive_tokens_may_pass_as_they_are_and_teach_nothing(tiny_llama, tmp_path):
+    """The same regression on the states of the other tokens alone; what is left reloads and spares them still."""
+    planted(tiny_llama)
+    ids = WINDOWS.clone()
+    ids[ids == FIRST] = FIRST + 1
+    ids[:, 0] = FIRST
+    before, after = streams(tiny_llama, [4, 5], ids)
+    norms = before.norm(dim=-1)
+    assert (norms[:, 0] > 10 * norms.median(1).values).all() and (norms[:, 1:].amax(1) < norms[:, 0] / 10).all()
+    reference = FeedForward.like(tiny_llama.config)
+    optimizer = torch.optim.AdamW(reference.parameters(), lr=3e-3, weight_decay=1e-4)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20, eta_min=3e-3 / 20)
+    for step in range(20):
+        rows = slice(2 * (step % 5), 2 * (step % 5) + 2)
+        optimizer.zero_grad()
+        loss = (reference(before[rows, 1:]) - after[rows, 1:]).square().sum() / after[rows].numel()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    replace_with_ffn(tiny_llama, [4], ids, Settings(fitting=FAST, spare_massive=True))
+    (patch,) = patches(tiny_llama)
+    for name, value in reference.named_parameters():
+        torch.testing.assert_close(patch.module.get_parameter(name), value, rtol=1e-3, atol=1e-4)
+    checkpoint.save(tiny_llama, None, tmp_path / "spared")
+    (left,) = streams(checkpoint.load(tmp_path / "spared")[0], [4], ids)  # behind the network
+    assert torch.equal(left[:, 0], before[:, 0]) and not torch.allclose(left[:, 1:], before[:, 1:])
 
 
 def test_the_official_training_barely_lowers_its_rate():
