@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from matplotlib.ticker import LogLocator, NullLocator
-
-from figures.style import BLUE, GREEN, GREY, ORANGE, VERMILION, above, break_axis, break_below, plt
+from figures.style import BLUE, GREEN, GREY, ORANGE, VERMILION, above, break_axis, plt, round_ticks
 
 WIDTH = 4.2  # of one column, in inches
 _NAMES = {"none": "cut alone", "d": "scaled by d", "A": "multiplied by A"}
@@ -31,17 +29,19 @@ def _panels(entries: list[dict], height: float = 2.8) -> tuple[plt.Figure, list[
 
 
 def _by_channel(axes: plt.Axes, channels: dict, curves: dict[str, tuple[str, str, str]]) -> None:
-    """Magnitudes per channel, in order of their magnitude before the cut; dots are wider than the line drawn over them."""
+    """Magnitudes per channel, in order of their magnitude before the cut, on a logarithmic axis: few channels are many times
+    larger than the others."""
     order = sorted(range(len(channels["before"])), key=channels["before"].__getitem__)
     for name, (label, colour, mark) in curves.items():
         values = [channels[name][k] for k in order]
-        axes.plot(values, mark, color=colour, ms=7, lw=1, label=label)
-    axes.set(xlabel="channel, in order of magnitude before the cut", ylabel="mean |X|")
+        axes.plot(values, mark, color=colour, ms=4, lw=1.3, label=label)
+    axes.set(xlabel="channel, in order of magnitude before the cut", ylabel="mean |X| over tokens", yscale="log")
+    round_ticks(axes)
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, columnspacing=1.0, handletextpad=0.4)
 
 
 def figure1a(entries: list[dict], profile: str) -> plt.Figure:
-    """Mean |X| per channel on both sides of the window: the mismatch."""
+    """|X| per channel on both sides of the window, its arithmetic mean over calibration tokens: the mismatch."""
     figure, panels = _panels(entries)
     for entry, axes in zip(entries, panels, strict=True):
         details = _record(entry, "magnitudes")["details"]
@@ -94,14 +94,15 @@ def _by_token(entries: list[dict], basis: str, colour: str) -> plt.Figure:
     for entry, axes in zip(entries, panels, strict=True):
         details, values = (_record(entry, "magnitudes")[part] for part in ("details", "values"))
         tokens = details["tokens"]
-        axes.vlines(range(len(tokens[basis])), 0, tokens[basis], color=colour, lw=0.9)
+        size = 2.5 if len(tokens[basis]) > 1000 else 5
+        axes.plot(tokens[basis], ".", color=colour, ms=size, mew=0, label="a token")
         axes.axhline(_median(tokens[basis]), color="black", lw=1, ls="--", label="median token")
         start = details["window"][0]
         what = f"X^{{({start})}}" + ("H" if basis == "rotated" else "")
         both = [value for values_of in tokens.values() for value in values_of]
         axes.set(xlabel="position of the token", ylabel=f"largest $|{what}|$ over channels", ylim=(0, 1.05 * max(both)))
         sigma = values[f"sigma_{basis}"]
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), title=f"$\\sigma_d$ = {sigma:.1f}")
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, title=f"$\\sigma_d$ = {sigma:.1f}")
     return _caption(figure, list(map(_window_of, entries)))
 
 
@@ -143,12 +144,15 @@ def figure3(entries: list[dict], profile: str) -> plt.Figure:
 
 
 def figure4(entries: list[dict], profile: str) -> plt.Figure:
-    """Ours: the best single factor per cut, the predictions, and what each repair does to perplexity."""
+    """Ours: the best single factor per cut, the predictions, and what each repair does to perplexity, on logarithmic axes.
+
+    Records keep no outcomes per window of text, so there are no intervals, and the picture says so.
+    """
     figure, panels = plt.subplots(2 * len(entries), 1, figsize=(WIDTH, 6.0 * len(entries)))
     for index, entry in enumerate(entries):
         rows = _record(entry, "cut-factors")["details"]["rows"]
         starts = [row["window"][0] for row in rows]
-        above, below = panels[2 * index : 2 * index + 2]
+        upper, lower = panels[2 * index : 2 * index + 2]
         factors = {
             "best_factor": ("black", "o-", "best factor"),
             "ratio": (ORANGE, "s--", "magnitudes"),
@@ -156,16 +160,8 @@ def figure4(entries: list[dict], profile: str) -> plt.Figure:
             "alike_at_end": (VERMILION, "x-.", "alike at the end"),
         }
         for name, (colour, mark, label) in factors.items():
-            above.plot(starts, [row[name] for row in rows], mark, color=colour, ms=5, label=label)
-        above.set(ylabel="factor at the cut")
-        seen = [row[name] for row in rows for name in factors]
-        if max(seen) > 4 * min(seen):
-            above.set(yscale="log")
-            above.yaxis.set_major_locator(LogLocator(base=2, numticks=12))
-            above.yaxis.set_major_formatter("{x:g}")
-            above.yaxis.set_minor_locator(NullLocator())
-        else:
-            break_below(above)
+            upper.plot(starts, [row[name] for row in rows], mark, color=colour, ms=5, label=label)
+        upper.set(ylabel="factor at the cut (log scale)", yscale="log")
         looks = {
             "ratio": (ORANGE, "s--", "A, magnitudes"),
             "least-squares": (BLUE, "^:", "A, least squares"),
@@ -173,14 +169,15 @@ def figure4(entries: list[dict], profile: str) -> plt.Figure:
             "matrix": (GREEN, "D-", "any matrix"),
         }
         for name, (colour, mark, label) in looks.items():
-            change = [100 * (row["perplexities"][name] / row["perplexities"]["none"] - 1) for row in rows]
-            below.plot(starts, change, mark, color=colour, ms=5, label=label)
-        below.axhline(0, color=GREY, lw=0.8)
+            ratios = [row["perplexities"][name] / row["perplexities"]["none"] for row in rows]
+            lower.plot(starts, ratios, mark, color=colour, ms=5, label=label)
+        lower.axhline(1, color=GREY, lw=0.8)
         length = rows[0]["window"][1] - starts[0]
-        below.set(ylabel="change of perplexity (%)")
-        break_below(below)
-        for axes in (above, below):
+        lower.set(ylabel="perplexity over that of\nthe cut alone (log scale)", yscale="log")
+        for axes in (upper, lower):
+            round_ticks(axes)
             axes.set_xlabel(f"first of the {length} layers removed")
             axes.legend(loc="lower left", bbox_to_anchor=(-0.15, 1.0), ncols=2, columnspacing=0.8, handletextpad=0.3)
             axes.xaxis.get_major_locator().set_params(integer=True)
-    return _caption(figure, [f"{entry['model']}, {entry['sparsity']} layers removed" for entry in entries])
+    told = "no intervals, since no losses per window were recorded"
+    return _caption(figure, [*(f"{entry['model']}, {entry['sparsity']} layers removed" for entry in entries), told])

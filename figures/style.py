@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
+from itertools import pairwise
 from pathlib import Path
 
 import matplotlib
@@ -55,11 +57,19 @@ def _listed(words: list[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
+# Numbers between 1 and 10 that are ticks of a logarithmic axis, from many to few.
+ROUND = ((1, 1.2, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9), (1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1,))
+APART = 0.06  # the least distance between two ticks, as a share of the axis
+
+
 def round_ticks(axes: plt.Axes) -> None:
-    """Few round numbers on the logarithmic axis, spelled out."""
+    """Round numbers on the logarithmic axis, spelled out: as many as have room."""
     low, high = axes.get_ylim()
-    round_ones = [base * 10**power for power in range(7) for base in (1, 1.5, 2, 3, 5, 7)]
-    shown = [value for value in round_ones if low <= value <= high]
+    for bases in ROUND:
+        every = [float(f"{base}e{power}") for power in range(-6, 8) for base in bases]
+        shown = [value for value in every if low <= value <= high]
+        if all(math.log(b / a) >= APART * math.log(high / low) for a, b in pairwise(shown)):
+            break
     axes.set_yticks(shown, [f"{value:g}" for value in shown])
     axes.yaxis.set_minor_locator(plt.NullLocator())
 

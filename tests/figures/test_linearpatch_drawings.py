@@ -47,3 +47,26 @@ def test_figure_1b_waits_for_both_of_its_measurements():
     """Magnitudes are Figure 1a's, too, and may be there long before the scales have been varied."""
     entry = {"model": "m", "sparsity": "8/30", "records": {"magnitudes": {"details": {"window": [11, 19]}}}}
     assert linearpatch.figure1b([entry], "paper") is None
+
+
+def test_figure_4_shows_by_what_repairs_divide_perplexity_on_one_kind_of_axis():
+    """One repair divides perplexity by a thousand, one by two: apart on the axis as far as their logarithms."""
+    perplexities = {"none": 1000.0, "ratio": 500.0, "least-squares": 900.0, "alike at the end": 800.0, "matrix": 1.0}
+    factors = dict.fromkeys(("best_factor", "ratio", "least_squares", "alike_at_end"), 1.2)
+    rows = [{"window": [start, start + 2], "perplexities": perplexities, **factors} for start in (1, 2)]
+    entry = {"model": "m", "sparsity": "2/6", "records": {"cut-factors": {"details": {"rows": rows}}}}
+    figure = linearpatch.figure4([entry], "standin")
+    upper, lower = figure.axes
+    assert upper.get_yscale() == lower.get_yscale() == "log"
+    drawn = {line.get_label(): line.get_ydata()[0] for line in lower.lines}
+    assert drawn["any matrix"] == pytest.approx(0.001) and drawn["A, magnitudes"] == pytest.approx(0.5)
+    assert "no intervals" in " ".join(figure.get_suptitle().split())
+
+
+def test_tokens_are_points_about_their_median():
+    tokens = {"plain": [float(i) for i in range(100)], "rotated": [1.0] * 100}
+    record = {"details": {"window": [1, 3], "tokens": tokens}, "values": {"sigma_plain": 2.0, "sigma_rotated": 1.0}}
+    (axes,) = linearpatch.figure1c([{"model": "m", "sparsity": "2/6", "records": {"magnitudes": record}}], "").axes
+    points, median = axes.lines
+    assert points.get_linestyle() == "None" and list(points.get_ydata()) == tokens["plain"]
+    assert abs(sum(value > median.get_ydata()[0] for value in points.get_ydata()) - 50) <= 1

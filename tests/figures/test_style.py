@@ -1,5 +1,8 @@
 """What every picture says of itself, and the files it is saved in."""
 
+import math
+from itertools import pairwise
+
 import matplotlib.pyplot as plt
 import pytest
 
@@ -48,4 +51,17 @@ def test_a_cut_axis_has_a_break_below_what_is_drawn(values, broken):
         top = max(max(mark.get_ydata()) for mark in marks)  # a share of the axis
         begins = (low - axes.get_ylim()[0]) / (high - axes.get_ylim()[0])
         assert top < begins and min(axes.get_yticks()) >= low
+    plt.close(figure)
+
+
+@pytest.mark.parametrize("low, high", [(19, 37), (24, 1600), (1e-6, 1.2), (0.58, 1.05), (3.8, 30), (1, 110)])
+def test_ticks_of_a_logarithmic_axis_are_several_and_apart(low, high):
+    figure, axes = plt.subplots()
+    axes.set(yscale="log", ylim=(low, high))
+    style.round_ticks(axes)
+    ticks = list(axes.get_yticks())
+    places = [math.log(tick / low) / math.log(high / low) for tick in ticks]
+    assert 3 <= len(ticks) <= 16 and places[0] >= 0 and places[-1] <= 1
+    assert min(b - a for a, b in pairwise(places)) > 0.05  # a label is about so high
+    assert [float(label.get_text()) for label in axes.get_yticklabels()] == pytest.approx(ticks)
     plt.close(figure)
