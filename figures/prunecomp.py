@@ -25,7 +25,6 @@ _COLUMNS = {
     "d, least squares": "d;\nleast\nsquares",
     "matrix, least squares": "matrix;\nleast\nsquares",
 }
-_REPAIRS = tuple(_COLUMNS)
 
 
 def average(entry: dict) -> float | None:
@@ -43,6 +42,13 @@ def average_error(entry: dict) -> float | None:
     if not errors or not all(error is not None and math.isfinite(error) for error in errors):
         return None
     return math.hypot(*errors) / len(errors)
+
+
+def texts_of(entries: list[dict]) -> str:
+    """The texts that `average` is over, as columns call them; '' where entries do not say."""
+    every = ([label for label in entry.get("scores", ()) if label != "AVG"] for entry in entries)
+    names = max(every, key=len, default=[])
+    return "of " + ", ".join(names[:-1]) + f" and {names[-1]}" if len(names) > 1 else ""
 
 
 def figure1(entries: list[dict], profile: str) -> plt.Figure:
@@ -68,7 +74,8 @@ def figure1(entries: list[dict], profile: str) -> plt.Figure:
     if dense:
         axes.axhline(dense[0], color=VERMILION, ls=":", lw=1.2, label=f"dense, {dense[0]:.1f}")
     axes.set_xticks(range(len(settings)), [f"{sparsity} layers pruned" for sparsity in settings])
-    axes.set_ylabel("average perplexity ± standard error")
+    axes.set_xlabel("layers chosen by CosSim(BI)")
+    axes.set_ylabel(f"average perplexity ± standard error\n{texts_of(entries)}".rstrip())
     axes.grid(axis="x", visible=False)
     axes.set_axisbelow(True)
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, columnspacing=1.0, handletextpad=0.4)
@@ -95,6 +102,8 @@ def figure2(entries: list[dict], profile: str) -> plt.Figure:
         first, second = sorted(gains, reverse=True)[:2]
         if first > 4 * second > 0:  # one bar would hide the others: cut it off and write its height
             axes.set_ylim(min(0, *gains) * 1.15, 1.35 * second)
+            axes.set_yticks([tick for tick in axes.get_yticks() if tick <= 1.12 * second])  # none above the break
+            axes.set_ylim(min(0, *gains) * 1.15, 1.35 * second)
             _broken(axes, gains.index(first), 1.12 * second)
             axes.text(gains.index(first) + 0.7, 1.32 * second, f"{first:.0f} %, cut off", va="top", fontsize=8)
         axes.xaxis.get_major_locator().set_params(integer=True)
@@ -116,7 +125,7 @@ def _broken(axes: plt.Axes, bar: int, height: float) -> None:
 
 
 def grid(entries: list[dict], profile: str) -> plt.Figure | None:
-    """Average perplexity of every metric and schedule (rows) with every repair (columns), darker is better.
+    """Average perplexity of every metric and schedule (rows) with every repair measured (columns), darker is better.
 
     None while the dense model alone is measured.
     """
@@ -130,10 +139,11 @@ def grid(entries: list[dict], profile: str) -> plt.Figure | None:
     names = list(dict.fromkeys(name for name, _ in cells))
     if not names:
         return None
-    values = [[cells.get((name, repair)) for repair in _REPAIRS] for name in names]
+    repairs = [repair for repair in _COLUMNS if any(cells.get((name, repair)) is not None for name in names)]
+    values = [[cells.get((name, repair)) for repair in repairs] for name in names]
     known = [value for row in values for value in row if value is not None]
     scale = LogNorm(0.95 * min([dense or math.inf, *known]), max(known)) if known else None
-    figure, axes = plt.subplots(figsize=(6.9, 0.34 * len(names) + 1.6))
+    figure, axes = plt.subplots(figsize=(2.7 + 0.7 * max(len(repairs), 3), 0.34 * len(names) + 1.6))
     shown = [[math.nan if value is None else value for value in row] for row in values]
     image = axes.imshow(shown, cmap="Blues_r", aspect="auto", norm=scale)
     for y, row in enumerate(values):
@@ -143,12 +153,12 @@ def grid(entries: list[dict], profile: str) -> plt.Figure | None:
                 axes.text(
                     x, y, f"{value:.1f}", ha="center", va="center", fontsize=8, color="white" if dark else "black"
                 )
-    axes.set_xticks(range(len(_REPAIRS)), [_COLUMNS[repair] for repair in _REPAIRS], fontsize=8)
+    axes.set_xticks(range(len(repairs)), [_COLUMNS[repair] for repair in repairs], fontsize=8)
     axes.set_yticks(range(len(names)), names)
     axes.xaxis.tick_top()
-    axes.set_xlabel("column by column: what is put at each cut, and what it is estimated from")
+    axes.set_xlabel("column by column: what is put at each cut,\nand what it is estimated from")
     bar = figure.colorbar(image, ax=axes, pad=0.02)
-    bar.set_label("average perplexity (log scale)")
+    bar.set_label(f"average perplexity {texts_of(entries)} (log scale)", fontsize=8)
     ticks = [value for value in (20, 30, 40, 50, 60, 80, 100, 150, 200, 500, 1e3, 1e4) if bar.vmin < value < bar.vmax]
     bar.set_ticks(ticks, labels=[f"{value:g}" for value in ticks], minor=False)
     bar.ax.yaxis.set_minor_locator(NullLocator())

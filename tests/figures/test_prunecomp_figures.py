@@ -54,6 +54,14 @@ def test_figure_1_has_error_bars_of_independent_texts():
     assert not prunecomp.figure1([entry("CosSim(BI)", "4/16", 10.0, 20.0)], "standin").axes[0].collections
 
 
+def test_pictures_of_averages_name_their_texts():
+    row = entry("CosSim(BI)", "4/16", 10.0, 20.0) | {"scores": {"WIKI-2": 10.0, "PTB": 20.0, "AVG": 15.0}}
+    axes = prunecomp.figure1([row], "standin").axes[0]
+    assert "WIKI-2 and PTB" in axes.get_ylabel() and "CosSim(BI)" in axes.get_xlabel()
+    named = prunecomp.grid([row | {"method": "PPL, one-shot, none"}], "standin").axes[1]
+    assert "WIKI-2 and PTB" in named.get_ylabel()
+
+
 def test_figure_2_breaks_the_axis_where_one_bar_would_hide_the_others():
     def drawn(gains):
         axes = prunecomp.figure2(
@@ -63,7 +71,8 @@ def test_figure_2_breaks_the_axis_where_one_bar_would_hide_the_others():
 
     axes, texts = drawn([4350.0, 10.0, 5.0])
     assert texts == ["4350 %, cut off"] and axes.get_ylim()[1] < 15
-    assert any(line.get_color() == "white" for line in axes.lines)
+    (gap,) = (line for line in axes.lines if line.get_color() == "white" and line.get_transform() == axes.transData)
+    assert max(axes.get_yticks()) <= max(gap.get_ydata())  # above the break nothing is to scale
     axes, texts = drawn([12.0, 10.0, 5.0])
     assert texts == [] and axes.get_ylim()[1] > 12 and not any(line.get_color() == "white" for line in axes.lines)
 
@@ -84,5 +93,7 @@ def test_the_grid_writes_each_average_in_its_cell():
     axes, scale = prunecomp.grid(entries, "standin").axes
     assert scale.get_title() == "dense\n4.0" and scale.lines[-1].get_ydata()[0] == 4.0
     assert scale.get_ylim()[0] < 4.0 and scale.get_ylim()[1] == pytest.approx(40.0)
-    assert {t.get_position(): t.get_text() for t in axes.texts} == {(0, 0): "40.0", (1, 1): "20.0", (5, 1): "10.0"}
+    assert {t.get_position(): t.get_text() for t in axes.texts} == {(0, 0): "40.0", (1, 1): "20.0", (2, 1): "10.0"}
+    shown = [label.get_text().partition(";")[0].replace("\n", " ") for label in axes.get_xticklabels()]
+    assert shown == ["none", "factor, fused", "matrix"]  # no column without a number
     assert [label.get_text() for label in axes.get_yticklabels()] == ["PPL, one-shot", "PPL, iterative"]
