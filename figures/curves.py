@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 
 import matplotlib.pyplot as plt
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullFormatter
-from matplotlib.transforms import ScaledTranslation
 
 from figures.style import BLACK, BLUE, GREEN, GREY, OLIVE, ORANGE, PURPLE, SKY, VERMILION, WINE, break_below
 
@@ -16,7 +15,7 @@ LABEL_WIDTH = 46  # characters; longer labels are wrapped, so that the legend is
 STYLES = ("-", "--", "-.", ":")  # so that lines differ without colour too
 WIDEST = 2.8  # points: the first line; each later one is narrower, so that none is hidden by those drawn over it
 MARKS = ("o", "s", "^", "D", "v", "<", ">", "p", "h", "d")  # one to a colour
-BESIDE = 3.5  # points between the validation marks of two lines at one step, so that none lies on another
+FARTHEST = 1.0  # steps that a validation mark may stand beside its own, so that none lies on another
 ALONG = 6  # marks on a line that has no validation losses
 NAMES = {
     "kl": "KL to the teacher (nats per token)",
@@ -25,14 +24,16 @@ NAMES = {
 }
 
 
-def draw(entries: Iterable[dict], profile: str, group: Callable[[dict], str] = lambda entry: ""):
+def draw(entries: Iterable[dict], profile: str, group: Callable[[dict], str] = lambda entry: "", against: str = ""):
     """One panel per kind of loss (and ``group`` of entries, its title), one line per row that was trained: loss against step,
     raw (faint) and smoothed. Below it, where there are any, the validation losses, those of one step side by side; without
     them marks tell lines apart that lie on one another.
 
     entries: as `reproductions.show.drawn` makes them. A record of a trained model has the details ``training``:
     ``losses``, and if they are means of several steps ``steps_per_point``; perhaps ``validation``, pairs of a step and a
-    loss; ``loss`` names their kind; ``status`` tells whether it diverged, which a cross marks.
+    loss; ``loss`` names their kind; ``status`` tells whether it diverged, which a cross marks. against: the method from which
+    the losses of the others are subtracted in a panel that has it, step by step: read from the same batches, they rise and
+    fall together, far more than they differ.
     """
     panels: dict[tuple[str, str], list[tuple[str, dict]]] = {}
     entries = list(entries)
@@ -51,6 +52,8 @@ def draw(entries: Iterable[dict], profile: str, group: Callable[[dict], str] = l
     figure, grid = plt.subplots(1 + below, len(panels), figsize=size, squeeze=False)
     for axes, ((title, kind), lines) in zip(grid.T, sorted(panels.items())):
         axes[0].set_title(title)
+        base = next((curve["losses"] for label, curve in lines if label == against), None)
+        less = {} if base is None else dict(enumerate(base))
         # One label looks the same in all groups.
         known = list(dict.fromkeys(label for (_, other), own in panels.items() if other == kind for label, _ in own))
         for place, (label, curve) in enumerate(lines):
@@ -65,22 +68,22 @@ def draw(entries: Iterable[dict], profile: str, group: Callable[[dict], str] = l
                 "markersize": 5,
             }
             marked = [] if below else _marked(len(curve["losses"]), number / len(known))
-            _line(axes[0], label, curve, look | {"markevery": marked})
+            _line(axes[0], label, curve, look | {"markevery": marked}, less)
             if below:
-                _validation(axes[1], curve, look, BESIDE * (place - (len(lines) - 1) / 2))
+                _validation(axes[1], curve, look, FARTHEST * (2 * place / max(1, len(lines) - 1) - (len(lines) > 1)))
         for axis, of in zip(axes, ("", "validation ")):
-            axis.set_ylabel(of + NAMES.get(kind, kind))
+            axis.set_ylabel(of + NAMES.get(kind, kind) + (f"\nless that of {against}" if less and not of else ""))
             axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
             if kind != "ce":
                 axis.set_yscale("log")  # starts far apart
                 axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
                 axis.yaxis.set_major_formatter("{x:g}")
                 axis.yaxis.set_minor_formatter(NullFormatter())
-            else:
+            elif of or not less:
                 break_below(axis)
-        axes[0].set_xlabel("step (faint: raw; line: smoothed)")
+        axes[0].set_xlabel("step (smoothed)" if less else "step (faint: raw; line: smoothed)")
         if below:
-            axes[1].set(xlabel="step (marks of one step stand side by side)", xlim=axes[0].get_xlim())
+            axes[1].set(xlabel=f"step (marks of one stand up to {FARTHEST:g} beside it)", xlim=axes[0].get_xlim())
             taken = {step for _, curve in lines for step, _ in curve.get("validation", ())}
             axes[1].xaxis.set_major_locator(FixedLocator(sorted(taken), nbins=8))
         handles, labels = axes[0].get_legend_handles_labels()
@@ -97,23 +100,25 @@ def trained(entry: dict) -> dict | None:
     return None
 
 
-def _line(axis, label: str, curve: dict, look: dict) -> None:
+def _line(axis, label: str, curve: dict, look: dict, less: dict[int, float]) -> None:
     diverged = curve.get("status") == "diverged"
     losses, stretch = curve["losses"], curve.get("steps_per_point", 1)
+    if less:  # where the other has ended nothing can be subtracted
+        losses = [loss - less[point] for point, loss in enumerate(losses) if point in less]
     label = textwrap.fill(label + (" (diverged)" if diverged else ""), LABEL_WIDTH)
     steps = [stretch * (point + 1) for point in range(len(losses))]
-    axis.plot(steps, losses, color=look["color"], alpha=0.25, linewidth=0.6)
+    if not less:
+        axis.plot(steps, losses, color=look["color"], alpha=0.25, linewidth=0.6)
     axis.plot(steps, _smoothed(losses), **look, label=label)
     if diverged:
         axis.plot(steps[-1:], losses[-1:], "x", color=look["color"], markersize=7, markeredgewidth=2)
 
 
 def _validation(axis, curve: dict, look: dict, beside: float) -> None:
-    """The validation losses, so many points beside their steps."""
+    """The validation losses, so many steps beside their own."""
     if curve.get("validation"):
-        shifted = axis.transData + ScaledTranslation(beside / 72, 0, axis.figure.dpi_scale_trans)
-        (line,) = axis.plot(*zip(*curve["validation"], strict=True), **look | {"linewidth": 1, "clip_on": False})
-        line.set_transform(shifted)  # only now: the axis takes its limits from what lies where the data says
+        steps, losses = zip(*curve["validation"], strict=True)
+        axis.plot([step + beside for step in steps], losses, **look | {"linewidth": 1, "clip_on": False})
 
 
 def _marked(points: int, share: float) -> list[int]:

@@ -144,10 +144,11 @@ def seeds(entries: list[dict], profile: str) -> plt.Figure:
 
 
 def losses(entries: list[dict], profile: str) -> plt.Figure:
-    """Losses while the pruned model is trained (`figures.curves.draw`), a panel for each choice of layers."""
+    """Losses while the pruned model is trained (`figures.curves.draw`), a panel for each choice of layers: how far they are
+    from LoRA's, and validation losses as they are."""
     arms = [
         entry | {"method": f"+{arm}", "metric": metric}
         for entry in entries
         for metric, _, arm in [entry["method"].partition(" +")]
     ]
-    return curves.draw(arms, profile, group=lambda entry: f"layers chosen: {entry['metric']}")
+    return curves.draw(arms, profile, group=lambda entry: f"layers chosen: {entry['metric']}", against="+LoRA")

@@ -1,7 +1,5 @@
 """The loss curves: which lines are drawn, and where they lie."""
 
-from itertools import pairwise
-
 import matplotlib.pyplot as plt
 import pytest
 
@@ -46,7 +44,8 @@ def test_validation_losses_stand_below_where_they_were_taken():
     rows = [entry("A", [3.0, 2.0, 1.0, 1.0], validation=[[2, 2.5], [4, 1.5]]), entry("B", [3.0, 2.0])]
     above, below = curves.draw(rows, "standin").axes
     (marks,) = lines_of(below)
-    assert (list(marks.get_xdata()), list(marks.get_ydata())) == ([2, 4], [2.5, 1.5])
+    assert list(marks.get_ydata()) == [2.5, 1.5]
+    assert list(marks.get_xdata()) == pytest.approx([2, 4], abs=1)  # beside them, where there are others
     assert list(below.get_xticks()) == [2, 4] and below.get_xlim() == above.get_xlim()
     assert "validation" in below.get_ylabel() and "validation" not in above.get_ylabel()
     shown = {handle.get_label(): handle for handle in below.get_legend().legend_handles}
@@ -54,18 +53,33 @@ def test_validation_losses_stand_below_where_they_were_taken():
     assert len(curves.draw(rows[1:], "standin").axes) == 1
 
 
-def test_equal_validation_losses_do_not_hide_one_another():
+def test_equal_validation_losses_stand_beside_one_another_at_their_step():
     arms = [entry(f"{i}", [3.0, 2.0], validation=[[1, 2.5], [2, 1.5]]) | {"of": of} for of in "ab" for i in range(10)]
     figure = curves.draw(arms, "standin", group=lambda row: row["of"])
-    figure.canvas.draw()
     for below in figure.axes[2:]:
-        places = [line.get_transform().transform(line.get_xydata()) for line in lines_of(below)]
-        apart = 72 / figure.dpi * min(later[0, 0] - earlier[0, 0] for earlier, later in pairwise(places))
-        assert apart == pytest.approx(curves.BESIDE)
+        firsts, seconds = zip(*(line.get_xdata() for line in lines_of(below)), strict=True)
+        for step, places in ((1, firsts), (2, seconds)):
+            assert len(set(places)) == 10 and max(abs(place - step) for place in places) <= 1
+            assert sum(places) / 10 == pytest.approx(step)
         looks = [(line.get_color(), line.get_marker()) for line in lines_of(below)]
         assert [len(set(found)) for found in zip(*looks)] == [10, 10]
     first, second = ([line.get_color() for line in lines_of(axis)] for axis in figure.axes[2:])
     assert first == second
+
+
+def test_losses_against_those_of_one_row_leave_out_what_the_batches_share():
+    shared = [5.0, 9.0, 4.0, 8.0, 3.0, 7.0]
+    rows = [
+        entry("+base", shared),
+        entry("+lower", [loss - 0.5 for loss in shared]),
+        entry("+longer", [loss + 0.25 for loss in (*shared, 6.0)]),
+    ]
+    (axis,) = curves.draw(rows, "standin", against="+base").axes
+    drawn = {line.get_label(): list(line.get_ydata()) for line in lines_of(axis)}
+    assert drawn == {"+base": [0.0] * 6, "+lower": [-0.5] * 6, "+longer": [0.25] * 6}
+    assert "+base" in axis.get_ylabel()
+    (axis,) = curves.draw(rows[1:], "standin", against="+base").axes  # without that row they stay what they are
+    assert max(lines_of(axis)[0].get_ydata()) == 8.5 and "+base" not in axis.get_ylabel()
 
 
 def test_lines_on_one_another_are_marked_at_different_points():
