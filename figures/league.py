@@ -15,8 +15,23 @@ OURS = "(ours)"
 SLICES = "slices of layers"
 FEWER_GONE = ("NBL",)  # takes fewer parameters than the layers have that the others remove
 LABEL_WIDTH = 90  # characters; longer labels are wrapped
-_LOOKS = [(c, m) for m in ("-", "--", "-.") for c in (BLUE, VERMILION, GREEN, ORANGE, PURPLE)]
+_COLOURS = (BLUE, VERMILION, GREEN, ORANGE, PURPLE)
 _MARKS = "os^Dv"
+# Colour, line and mark of each repair that pictures of several models show: the same in all of them.
+LOOKS = {
+    "refitted, 3 layers, ridge from held-out text (ours)": (BLUE, "-", "o"),
+    "neurons carried over, refitted, 3 layers, ridge from held-out text (ours)": (VERMILION, "-", "s"),
+    "Ghosted Layers": (GREEN, "-", "^"),
+    "ReplaceMe, least squares": (ORANGE, "-", "D"),
+    "LLM-Pruner": (PURPLE, "-", "v"),
+    "SliceGPT": (BLUE, "--", "o"),
+    "LinearPatch's A": (VERMILION, "--", "s"),
+    "Prune&Comp's factor": (GREEN, "--", "^"),
+    "neurons carried over (ours)": (ORANGE, "--", "D"),
+    "LinearPatch +FT (trained)": (PURPLE, "--", "v"),
+    NONE: (GREY, ":", "P"),
+}
+_FURTHER = [(colour, "-.", mark) for colour, mark in zip(_COLOURS, _MARKS, strict=True)]  # of any other repair
 
 
 def draw(entries: list[dict], profile: str) -> plt.Figure | None:
@@ -36,12 +51,12 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
     labels = {repair: _label(repair, found) for repair, found in lines.items()}
     below = 1 + sum(label.count("\n") + 1 for label in labels.values())  # lines of the legend
     figure, axes = plt.subplots(figsize=(6.9, 3.6 + 0.16 * below))
-    looks = cycle(_LOOKS)
+    further = cycle(_FURTHER)
     for number, (repair, found) in enumerate(lines.items()):
-        colour, style = (GREY, ":") if repair == NONE else next(looks)
+        colour, style, mark = LOOKS.get(repair) or next(further)
         places = [_removed(entry) + apart * (number - (len(lines) - 1) / 2) for entry in found]
         values = [entry["scores"][COLUMN] for entry in found]
-        look = {"color": colour, "marker": _MARKS[number % len(_MARKS)], "ms": 4, "lw": 1.3}
+        look = {"color": colour, "marker": mark, "ms": 4, "lw": 1.3}
         look |= {"mfc": "white"} if style in ("--", "-.") else {}
         axes.plot(places, values, style, label=labels[repair], **look)
         bands = [_band(entry, dense) for entry in found]

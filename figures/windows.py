@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from matplotlib.lines import Line2D
+
 from figures.style import BLUE, GREEN, GREY, ORANGE, above, plt, removed, round_ticks
 
 Z = 1.96
@@ -15,12 +17,19 @@ LOOKS = {
 }
 # The benchmark's names of what chooses a window -> what an arrow says.
 CHOICES = {"cosine": "[L]", "least_left": "least left", "least_loss": "least loss"}
+CHOSEN = (
+    "chosen on the calibration text: [L], changes the stream least (cosine); least left, least that a repair in closed form\n"
+    "cannot make good; least loss, the text is likeliest without it"
+)
+# Protocol -> tokens of a window, the text's name.
+TEXTS = {"league-wikitext2": (512, "WIKI-2"), "standin-learning-quarter": (256, "its learning docstrings")}
 
 
 def draw(entries: list[dict], profile: str) -> plt.Figure | None:
     """A panel for each number of layers; bars are 95 % intervals of the ratio to the dense model, paired over windows.
 
-    Shaded: windows with the layer that writes the first token's massive activation. None while nothing is measured.
+    Shaded: windows with the layer that writes the first token's massive activation. Above the axis: what is off its scale, a
+    line of triangles for each kind. None while nothing is measured.
     """
     found = [(entry, record) for entry in entries for record in _records(entry)]
     if not found:
@@ -44,10 +53,26 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
         row[0].set_ylabel("perplexity without the window")
     for axes in grid.flat[: len(found)]:
         round_ticks(axes)
-    handles, labels = grid[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=8)
-    above(figure, removed(entries))
+    known = {}  # label -> handle: of all panels, since not each has every line
+    for axes in grid.flat[: len(found)]:
+        known |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    if any(line.get_marker() == "^" for axes in grid.flat for line in axes.lines):
+        known[f"off the scale, above {MOST} times dense"] = Line2D([], [], marker="^", color=GREY, ms=4, ls="")
+    figure.legend(
+        known.values(), known, loc="outside lower center", ncols=2, fontsize=8, title=CHOSEN, title_fontsize=8
+    )
+    above(figure, f"{removed(entries)}; {_text(found[0])}")
     return figure
+
+
+def _text(found: tuple[dict, dict]) -> str:
+    """What was read: how many windows of which text."""
+    _, record = found
+    protocol, tokens = record["benchmark"].partition("@")[2], record["details"]["tokens"]
+    if protocol not in TEXTS:
+        return f"{tokens} tokens of {protocol}"
+    window, name = TEXTS[protocol]
+    return f"{tokens // window} windows of {window} tokens of {name}"
 
 
 def _records(entry: dict) -> list[dict]:
@@ -62,7 +87,7 @@ def _panel(axes: plt.Axes, entry: dict, record: dict) -> None:
         label = f"with layer {values['writer']:.0f}, which writes the massive activation"
         axes.axvspan(first - 0.5, last + 0.5, color=GREY, alpha=0.15, lw=0, label=label)
     top = MOST * values["dense"]
-    for name, (label, colour, look) in LOOKS.items():
+    for number, (name, (label, colour, look)) in enumerate(LOOKS.items()):
         rows = [row for row in details["rows"] if name in row]  # none is carried where that layer stays
         if not rows:
             continue
@@ -75,7 +100,9 @@ def _panel(axes: plt.Axes, entry: dict, record: dict) -> None:
         axes.errorbar(starts, middle, yerr=[down, up], fmt=look, color=colour, ms=3, lw=1, elinewidth=0.8, label=label)
         beyond = [start for start, value in zip(starts, middle, strict=True) if math.isnan(value)]
         if beyond:  # nothing, unclipped, would stand where the axis has no place
-            axes.plot(beyond, [top] * len(beyond), "^", color=colour, ms=4, clip_on=False)
+            height = 1.0 + 0.035 * number
+            where = {"transform": axes.get_xaxis_transform(), "clip_on": False}
+            axes.plot(beyond, [height] * len(beyond), "^", color=colour, ms=3.5, **where)
     starts = [row["start"] for row in details["rows"]]
     marks: dict[int, list[str]] = {}
     for key, label in CHOICES.items():
@@ -89,8 +116,8 @@ def _panel(axes: plt.Axes, entry: dict, record: dict) -> None:
             ha=side, va="top", fontsize=7, bbox={"fc": "white", "ec": "none", "alpha": 0.75, "pad": 0.5},
             arrowprops={"arrowstyle": "->", "lw": 0.7, "relpos": ({"left": 0, "right": 1, "center": 0.5}[side], 0)},
         )  # fmt: skip
-    axes.axhline(values["dense"], color="black", ls=":", lw=1)
+    axes.axhline(values["dense"], color="black", ls=":", lw=1, label="dense")
     axes.set_yscale("log")
-    axes.set_title(f"{entry['sparsity']} removed", fontsize=9)
+    axes.set_title(f"{entry['sparsity']} removed", fontsize=9, pad=12)
     axes.set_xlabel(f"first of the {count} layers left out")
     axes.xaxis.get_major_locator().set_params(integer=True)

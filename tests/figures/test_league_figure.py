@@ -104,3 +104,23 @@ def test_every_papers_repair_has_a_line_and_ours_where_measured_throughout_and_n
     kept = league.best([*lines, *ours, *third, *half, *papers])
     assert kept.keys() == {"none", "ours (ours)", *(f"paper {i}" for i in range(20))}
     assert league.draw([{"model": "m"} | one | {"replicates": lambda _: None} for one in papers], "standin") is not None
+
+
+def test_a_repair_looks_the_same_in_the_pictures_of_all_models_and_like_no_other():
+    def looks(repairs):
+        values = [(f"[L], {repair}", n, 10.0 + at) for at, repair in enumerate(repairs) for n in (2, 4)]
+        rows = [
+            {"model": "m", "method": method, "sparsity": f"{n}/16", "dense": False, "scores": {league.COLUMN: value}}
+            for method, n, value in values
+        ]
+        axes = league.draw([row | {"replicates": lambda _: None} for row in rows], "standin").axes[0]
+        return {
+            line.get_label(): (line.get_color(), line.get_marker(), line.get_linestyle())
+            for line in axes.lines
+            if not line.get_label().startswith("_")
+        }
+
+    known = list(league.LOOKS)
+    one, other = looks([*known, "a new one", "another"]), looks(known[::-2])
+    assert len(set(one.values())) == len(one) == len(known) + 2
+    assert len(other) == (len(known) + 1) // 2 and all(one[label] == look for label, look in other.items())

@@ -115,8 +115,9 @@ def entry(chosen, writer=None):
     ]
     looked[1]["carried"] = {"more": 0.5, "se": 0.1}
     values = {"dense": 20.0} | ({} if writer is None else {"writer": writer})
-    record = {"values": values, "details": {"rows": looked, "chosen": chosen}}
-    return {"model": "m", "sparsity": "2/6", "records": {"windows@text": record}, "dense": False}
+    name, details = "windows@league-wikitext2", {"rows": looked, "chosen": chosen, "tokens": 4096}
+    record = {"benchmark": name, "values": values, "details": details}
+    return {"model": "m", "sparsity": "2/6", "records": {name: record}, "dense": False}
 
 
 def test_the_picture_has_both_curves_the_choices_and_the_writer():
@@ -129,4 +130,24 @@ def test_the_picture_has_both_curves_the_choices_and_the_writer():
     assert {text.get_text(): text.xy[0] for text in axes.texts} == {"[L]": 2, "least left, least loss": 1}
     assert any("layer 3" in patch.get_label() for patch in axes.patches)
     assert [bool(picture.draw([entry({})], "paper").axes[0].patches)] == [False]
+    assert "8 windows of 512 tokens of WIKI-2" in " ".join(figure.get_suptitle().split())
     assert picture.draw([{"model": "m", "sparsity": "2/6", "records": {}, "dense": False}], "paper") is None
+
+
+def test_what_is_off_the_scale_stands_above_it_side_by_side_and_is_explained():
+    far = entry({})
+    rows = far["records"]["windows@league-wikitext2"]["details"]["rows"]
+    for kind in ("plain", "kept"):
+        rows[0][kind] = {"more": math.log(1000), "se": 0.1}
+    figure = picture.draw([far], "paper")
+    marks = [line for line in figure.axes[0].lines if line.get_marker() == "^"]
+    heights = [line.get_ydata()[0] for line in marks]
+    assert [list(line.get_xdata()) for line in marks] == [[STARTS[0]]] * 2 and len(set(heights)) == 2
+    assert min(heights) >= 1  # of the axis
+
+    def explained(drawn):
+        (legend,) = drawn.legends
+        return " ".join([legend.get_title().get_text(), *(text.get_text() for text in legend.get_texts())])
+
+    assert all(word in explained(figure) for word in ("off the scale", "dense", "[L]", "least left", "least loss"))
+    assert "off the scale" not in explained(picture.draw([entry({})], "paper"))
