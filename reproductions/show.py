@@ -30,6 +30,10 @@ GATE = (
 )
 
 
+_OF_TRAINING = ("laco-training",)  # benchmarks that hold a training's losses
+_UNRECORDED = "no record: trained; its loss was not recorded"
+
+
 class NotWritten(UserError):
     """A picture that cannot be written."""
 
@@ -170,13 +174,18 @@ def _measured(row: Row, columns: list[Column], store: Store, origins: set[str]) 
         if column.weight_free and row.shapes and (record is None or column.key not in record.values):
             record = store.get(row.shapes, column.benchmark) or record
         if record is None:
-            found[column.label] = row.status
+            found[column.label] = _UNRECORDED if _trained(row, column, store) else row.status
         elif record.status != "ok":
             found[column.label] = f"{record.status}: {record.reason}"
         else:
             origins.add(record.origin)
             found[column.label] = _read(record, column)
     return found
+
+
+def _trained(row: Row, column: Column, store: Store) -> bool:
+    """Whether a column tells of a training that was carried out, as other records of its recipe show."""
+    return column.benchmark in _OF_TRAINING and row.recipe is not None and store.pruned(row.recipe) is not None
 
 
 def _read(record: Record, column: Column) -> Score | Text | str:

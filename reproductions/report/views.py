@@ -74,7 +74,7 @@ def with_counts(grid: cells.Grid) -> dict:
     reasons: dict[str, list[str]] = {}
     for line in grid.lines:
         for head, cell in zip(grid.headings, line.cells, strict=True):
-            if cell.status in ("no data", "failed", "diverged") and cell.why:
+            if cell.status in ("no data", "no record", "failed", "diverged") and cell.why:
                 reasons.setdefault(f"{cell.status}: {cell.why}", []).append(
                     f"{line.sparsity} {line.method} {head.label}"
                 )

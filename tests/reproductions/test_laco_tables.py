@@ -9,11 +9,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from common import corpora, models
 from common.context import Context
-from common.results import Recipe
+from common.results import Recipe, Record, Store
 from figures import laco as drawing
 from papers import laco
 from papers.laco.sentences import draw
-from reproductions import benchmarks, registry, reported, settings, steps  # noqa: F401 - steps: those that recipes name
+from reproductions import benchmarks, registry, reported, settings, show, steps  # noqa: F401 - steps: those recipes name
 from reproductions.__main__ import main
 from reproductions.laco.claims import BASELINES, above
 
@@ -237,3 +237,13 @@ def test_a_rival_with_as_many_layers_gone_is_the_one_compared_with():
     both = above("A", (rival, other), "Avg.")(cell, settings)
     assert [len(c.each) for c in both] == [2, 2] and {c.each[1].difference for c in both} == {25, 15}
     assert [len(c.each) for c in above("A", (other, "no baseline"), "Avg.")(cell, settings)] == [0, 0]
+
+
+def test_a_training_whose_losses_are_in_no_record_is_not_called_one_that_was_not_run(tmp_path):
+    table, store = registry.get("figure3-laco"), Store(tmp_path, None)
+    done, other = table.rows("standin")
+    assert done.recipe != other.recipe
+    scored = {"status": "ok", "values": {"acc": 0.5}, "details": {"removed": [1, 2]}}
+    store.put(Record(done.recipe.__dict__, done.recipe.hash, "docstring_section@1", **scored), done.recipe)
+    cells = [line["cells"]["last loss (mean of ten)"] for line in show.build(table, store, "standin")["rows"]]
+    assert [cell["status"] for cell in cells[:2]] == ["no record: trained; its loss was not recorded", "not run"]
