@@ -102,11 +102,15 @@ class Evidence:
         return ", ".join(step["method"] for step in steps if step) or "Dense"
 
     def share(self, digest: str) -> str:
-        """n/N of a recipe, '' where neither its records nor a table says it."""
+        """n/N of a recipe, '' where neither its records nor a table says it.
+
+        What takes parts of layers, or looks at windows without them, removes no layer: then a table's row says what n is.
+        """
         removed, layers = self.removed(digest)
-        if removed is not None and layers:
+        if removed and layers:
             return f"{len(removed)}/{layers}"
-        return next((place.row.sparsity for place in self.shown.get(digest, [])), "")
+        in_table = next((place.row.sparsity for place in self.shown.get(digest, [])), "")
+        return in_table or (f"0/{layers}" if layers else "")
 
 
 def gathered(own: bool = True) -> Evidence:

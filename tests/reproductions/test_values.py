@@ -5,7 +5,7 @@ import io
 import json
 
 from common.results import PUBLISHED
-from reproductions import values
+from reproductions import registry, settings, values
 from reproductions.evidence import Evidence, Loaded
 
 
@@ -23,7 +23,7 @@ def test_the_index_lists_every_published_record_with_its_values():
         spelled = "; ".join(f"{key} {float(value):.6g}" for key, value in record["values"].items())
         assert entry["value"] == (spelled or record["status"]), name
         removed = record["details"].get("removed")
-        if removed is not None and isinstance(record["details"].get("layers"), int):
+        if removed and isinstance(record["details"].get("layers"), int):
             assert entry["n/N"] == f"{len(removed)}/{record['details']['layers']}", name
 
 
@@ -63,3 +63,16 @@ def test_steps_are_told_in_one_line():
     assert values.described(nested) == "finetune: settings (last 3, keep None), data (source standin)"
     assert values.described({"method": "sleb"}) == "sleb"
     assert values.described({"corpus": "c4", "count": 8, "seed": None}) == "c4: count 8"
+
+
+def test_what_removes_parts_of_layers_or_looks_at_windows_has_its_rows_share():
+    found = indexed(values.INDEX.read_text(encoding="utf-8"))
+    by_recipe = {name.split("/")[2]: entry["n/N"] for name, entry in found.items()}
+    compared = 0
+    for subject in (settings.STANDIN, settings.of_model("smollm2-135m-instruct")):
+        for target, marks in (("league", ("LLM-Pruner", "SliceGPT", "NBL")), ("figure-windows-league", ("window",))):
+            for row in registry.get(target).rows(subject):
+                if row.recipe.hash in by_recipe and row.method.endswith(marks):
+                    assert by_recipe[row.recipe.hash] == row.sparsity, row.method
+                    compared += 1
+    assert compared > 20
