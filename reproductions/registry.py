@@ -13,6 +13,7 @@ from reproductions import settings, sizes
 from reproductions.settings import Subject
 
 PAPERS = ("linearpatch", "prunecomp", "laco", "reassessing")
+SHARES = ("acc", "acc_norm")  # keys of values that are shares of 1
 LEAGUE = "league"  # ours alone, of no paper
 MODULES = tuple(f"reproductions.{name}" for name in (*PAPERS, LEAGUE))
 
@@ -125,6 +126,10 @@ class Table:
         """The columns that a subject's rows have, in the size that it is asked."""
         other = "one model" if subject.printed else "printed"
         found = [column for column in self.columns(subject.profile) if column.only != other]
+        if (
+            not subject.printed
+        ):  # what a paper prints as a share of 1 is in percent where nothing is compared with its digits
+            found = [replace(c, scale=100) if c.key in SHARES and c.scale == 1 else c for c in found]
         if self.full or subject.whole or not subject.small:
             return found
         return [replace(c, benchmark=sizes.smaller(c.benchmark)) if c.benchmark else c for c in found]

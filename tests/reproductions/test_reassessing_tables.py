@@ -11,7 +11,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from common import model_registry, paired
 from common.finetuning import Settings
 from common.recipe import PARTS
-from reproductions import reported, steps  # noqa: F401 - steps: those that recipes name
+from common.results import Record, Store
+from reproductions import registry, reported, settings, show, steps  # noqa: F401 - steps: those that recipes name
 from reproductions.__main__ import main
 from reproductions.reassessing import TABLES, claims, recipes
 from reproductions.reassessing.recipes import AGAIN, FASTER, fields
@@ -242,3 +243,18 @@ def test_the_papers_recipe_runs_offline_on_a_mirror(rehearsal, capsys):
     assert main(["show", *command, "--format", "json"]) == 0
     shown = json.loads(capsys.readouterr().out)["rows"][0]["cells"]["PPL on WikiText2"]
     assert shown["reported"] == 19.16 and shown["reproduced"] == pytest.approx(record["values"]["perplexity"])
+
+
+def test_shares_are_in_percent_on_models_at_hand_and_as_printed_on_the_papers(tmp_path):
+    table, store = registry.get("table1-reassessing"), Store(tmp_path, None)
+    subject = settings.of_model("smollm2-135m-instruct")
+    row = next(row for row in table.rows(subject) if not row.dense)
+    column = next(column for column in table.columns_for(subject) if column.label == "PIQA")
+    record = Record(row.recipe.__dict__, row.recipe.hash, column.benchmark, "ok", {"acc": 0.625}, {"acc": 0.0125})
+    store.put(record, row.recipe)
+    lines = show.build(table, store, subject, claims=False)["rows"]
+    (cell,) = (line["cells"]["PIQA"] for line in lines if line["cells"]["PIQA"]["reproduced"] is not None)
+    assert (cell["reproduced"], cell["stderr"]) == (62.5, 1.25)
+    dense = show.build(table, store, settings.PAPER, claims=False)["rows"][0]["cells"]["PIQA"]
+    assert 0 < dense["reported"] < 1
+    assert {c.scale for c in table.columns_for(settings.PAPER) if c.key == "acc"} == {1}
