@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -24,6 +25,7 @@ TOLERANCE = (
     "(perplexities), or nothing in the printed digits (counts and ratios)."
 )
 PERPLEXITY = 0.01
+SECONDS = re.compile(r"\(s\)|\b(time|latency) s\b|\bseconds\b")  # in the labels of columns that hold them
 GATE = (
     "The dense model is the gate: where it does not match, no row below it can be compared yet. Usual causes: perplexity "
     "per word instead of per token, another window length or BOS, acc for acc_norm, another checkpoint or revision."
@@ -81,8 +83,10 @@ def build(
         facts.append(shown | {"size": size})
     if not any(subject.printed for subject in subjects):
         # Of the paper's models only what needs no weights belongs beside another model's numbers.
-        weight_free = [column for column in table.columns_for(PAPER) if column.weight_free]
-        rows += [(row, PAPER, _measured(row, weight_free, store, set())) for row in table.rows(PAPER, None)]
+        every = table.columns_for(PAPER)
+        weight_free = [column for column in every if column.weight_free]
+        for row in table.rows(PAPER, None):
+            rows.append((row, PAPER, _measured(row, every if _of_shape(row) else weight_free, store, set())))
     lines = []
     for row, subject, scores in rows:
         columns = [column for column in table.columns_for(subject) if not column.hidden]
@@ -92,7 +96,7 @@ def build(
         statuses = {cell["status"] for cell in lacking} - {"none"}
         status = "measured" if not statuses else min(statuses, key=len)
         line = {"model": row.label, "sparsity": row.sparsity, "method": row.method, "dense": row.dense}
-        line["shape"] = row.recipe is not None and row.recipe == row.shapes  # whatever is measured, it needs no weights
+        line["shape"] = _of_shape(row)
         lines.append(line | {"profile": subject.profile, "subject": subject.name, "status": status, "cells": cells})
     _mark(table, lines)
     _gate(lines, {column.label for column in table.columns_for(PAPER) if not column.weight_free})
@@ -110,6 +114,11 @@ def build(
         "gate": GATE,
         "rows": [r for r in lines if (r["subject"], r["model"], r["sparsity"], r["method"]) not in left_out],
     } | judged
+
+
+def _of_shape(row: Row) -> bool:
+    """Whether a row needs no weights, whatever is measured."""
+    return row.recipe is not None and row.recipe == row.shapes
 
 
 def _labels(row: Row) -> tuple[str, str, str]:
@@ -298,6 +307,7 @@ def _cell(row: Row, column: Column, scores: dict, printed: dict) -> dict:
     elif isinstance(score, Score):
         cell |= {"reproduced": score.value, "stderr": score.stderr, "status": "measured"}
         cell |= {"digits": 0} if number is None and isinstance(score.value, int) else {}
+        cell |= {"digits": _significant(score.value)} if number is None and SECONDS.search(column.label) else {}
         if value is not None:
             cell["status"] = "match" if _matches(column, score, number) else "differs"
             if cell["status"] == "differs" and column.compare == "exact":
@@ -307,6 +317,11 @@ def _cell(row: Row, column: Column, scores: dict, printed: dict) -> dict:
     elif printed and number is None and column.benchmark is None and column.derived is None:
         cell["status"] = "absent"
     return cell
+
+
+def _significant(value: float, most: int = 6) -> int:
+    """Digits after the point of a number with three significant ones."""
+    return min(most, max(0, 2 - math.floor(math.log10(abs(value))))) if value else 2
 
 
 def _matches(column: Column, score: Score, number: reported.Number) -> bool:

@@ -194,3 +194,10 @@ def test_every_reported_number_is_shown_and_every_cell_counted_once(paper):
             keys = [(row["model"], row["sparsity"], row["method"], label) for row, label, _ in cells]
             reached = {id(numbers[key]) for key in keys if key in numbers}
             assert len(reached) == counts["reported"] == len(reported.numbers(table.paper, table.number)), name
+
+
+@pytest.mark.parametrize("value", [0.0012345, 0.0142, 0.0999, 0.58441, 1.6349, 24.06, 2771.112])
+def test_seconds_have_three_significant_digits(value):
+    digits = show._significant(value)
+    assert float(f"{value:.{digits}f}") == pytest.approx(float(f"{value:.3g}"), rel=5e-3)
+    assert len(f"{value:.{digits}f}".replace(".", "").lstrip("0")) == max(3, len(str(int(value))))
