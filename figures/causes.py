@@ -36,7 +36,10 @@ def changes(entries: list[dict]) -> dict[tuple[str, str, str], Change]:
 
 
 def draw(entries: list[dict], profile: str) -> plt.Figure | None:
-    """A line a row: the change in percent, one mark a cut, with its interval. None where there is nothing to show."""
+    """What each piece of the patch changes perplexity by, in percent: a line a piece, a mark a cut, with its interval.
+
+    None where there is nothing to show.
+    """
     found = changes(entries)
     if not found:
         return None

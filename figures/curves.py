@@ -25,9 +25,10 @@ NAMES = {
 
 
 def draw(entries: Iterable[dict], profile: str, group: Callable[[dict], str] = lambda entry: "", against: str = ""):
-    """One panel per kind of loss (and ``group`` of entries, its title), one line per row that was trained: loss against step,
-    raw (faint) and smoothed. Below it, where there are any, the validation losses, those of one step side by side; without
-    them marks tell lines apart that lie on one another.
+    """Loss against step, raw (faint) and smoothed: a panel for each kind of loss, a line for each row that was trained.
+
+    A panel for each ``group`` of entries, too, its title. Below it, where there are any, the validation losses, those of one
+    step side by side; without them marks tell lines apart that lie on one another.
 
     entries: as `reproductions.show.drawn` makes them. A record of a trained model has the details ``training``:
     ``losses``, and if they are means of several steps ``steps_per_point``; perhaps ``validation``, pairs of a step and a

@@ -35,7 +35,7 @@ _FURTHER = [(colour, "-.", mark) for colour, mark in zip(_COLOURS, _MARKS, stric
 
 
 def draw(entries: list[dict], profile: str) -> plt.Figure | None:
-    """Average perplexity against layers removed: a line for each repair, each time after the choice of layers best for it.
+    """Average perplexity against layers removed: a line for each repair, each time after the best of the choices measured.
 
     Bars and bands are 95 % intervals of the ratio to the dense model, drawn anew from the windows that both answered, times
     the dense model's perplexity; lines stand side by side, so that bars do. None while nothing pruned has an average.

@@ -55,7 +55,7 @@ def figure1a(entries: list[dict], profile: str) -> plt.Figure:
 
 
 def figure1b(entries: list[dict], profile: str) -> plt.Figure | None:
-    """The same after scaling, and perplexity as the scales are multiplied by alpha, on an axis cut off below and above.
+    """Mean |X| per channel after scaling, and perplexity as the scales are multiplied by alpha, on an axis that is cut off.
 
     None where only one of the two has been measured.
     """

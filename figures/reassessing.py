@@ -144,8 +144,8 @@ def seeds(entries: list[dict], profile: str) -> plt.Figure:
 
 
 def losses(entries: list[dict], profile: str) -> plt.Figure:
-    """Losses while the pruned model is trained (`figures.curves.draw`), a panel for each choice of layers: how far they are
-    from LoRA's, and validation losses as they are."""
+    """Losses while the pruned model is trained, a panel for each choice of layers: how far they are from LoRA's, and below
+    them the validation losses. See `figures.curves.draw`."""
     arms = [
         entry | {"method": f"+{arm}", "metric": metric}
         for entry in entries

@@ -26,7 +26,8 @@ TEXTS = {"league-wikitext2": (512, "WIKI-2"), "standin-learning-quarter": (256, 
 
 
 def draw(entries: list[dict], profile: str) -> plt.Figure | None:
-    """A panel for each number of layers; bars are 95 % intervals of the ratio to the dense model, paired over windows.
+    """Perplexity without each window of layers, by the first layer left out, a panel for each number of layers; bars are
+    95 % intervals of the ratio to the dense model, paired over windows.
 
     Shaded: windows with the layer that writes the first token's massive activation. Above the axis: what is off its scale, a
     line of triangles for each kind. None while nothing is measured.

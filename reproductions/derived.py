@@ -107,6 +107,18 @@ def at_guessing(columns: Sequence[Column], model: str | None, rows: Measured) ->
     return [label for label, score in known.items() if score.value <= guesses[label] + 2 * score.stderr]
 
 
+def levels(columns: Sequence[Column], model: str | None, rows: Measured) -> dict[str, float]:
+    """What guessing scores in each average of a model's rows; of those alone whose every task is known to have a level."""
+    shares = chance(c.benchmark for c in columns if c.benchmark)
+    guesses = {c.label: c.scale * shares[c.benchmark] for c in columns if c.benchmark in shares}
+    found = {}
+    for column in columns:
+        names = parts(column, columns, model, rows)[0] if column.derived == "average" else []
+        if names and guesses.keys() >= set(names):
+            found[column.label] = scoring.average({name: guesses[name] for name in names})
+    return found
+
+
 def combine(column: Column, cells: Mapping, dense: Mapping):
     """The column's value from those it follows from and the dense model's; of arrays of replicates an array.
 

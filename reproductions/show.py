@@ -77,6 +77,7 @@ def build(
         shown |= {"origin": " and ".join(sorted(origins)) or "no", "over": over}
         unknown = derived.at_guessing(columns, next((row.model for row in chosen), None), own)
         known = [c.label for c in columns if c.known or (str(c.derived).startswith("retained") and len(c.of) != 1)]
+        shown["guessing"] = derived.levels(columns, next((row.model for row in chosen), None), own)
         shown["guessed"] = dict.fromkeys(known, unknown) if unknown else {}
         scored = {label for _, _, scores in own for label, found in scores.items() if isinstance(found, Score)}
         size = sizes.asked([column for column in columns if column.label in scored] or columns)

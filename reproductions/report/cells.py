@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from common.tables import LARGE, guessed
 from reproductions import sizes
 from reproductions.evidence import Evidence
 from reproductions.registry import Column, Row, Table
 from reproductions.report.claims import PAPERS_OWN
-from reproductions.settings import Subject
+from reproductions.settings import PAPER, Subject
 
 UP, DOWN = "↑", "↓"
 # Statuses of a cell without a number that are said with a sign; any other is said in a word.
@@ -76,7 +76,8 @@ class Line:
 class Grid:
     """The rows of one subject. compared: with reported numbers. size: how much of tasks and texts was asked; '': all.
 
-    left_out: which tasks a column of what is retained does not count, and why.
+    left_out: which tasks a column of what is retained does not count, and why. shape: whether all that is not reported
+    follows from shapes. guessing: what that scores, by column, where it is known.
     """
 
     subject: Subject
@@ -87,6 +88,8 @@ class Grid:
     lines: tuple[Line, ...]
     size: str = ""
     left_out: str = ""
+    shape: bool = False
+    guessing: Mapping[str, float] = field(default_factory=dict)
 
 
 def grids(evidence: Evidence, target: str) -> list[Grid]:
@@ -115,7 +118,26 @@ def _grid(evidence: Evidence, table: Table, subject: Subject, facts: dict, lines
     title = PAPERS_OWN if subject.printed else subject.label
     headings = tuple(_heading(columns[label], facts["over"].get(label)) for label in labels)
     left_out = " ".join(guessed(facts))
-    return Grid(subject, title, facts["origin"], subject.printed, headings, tuple(shown), facts["size"], left_out)
+    size, shape = facts["size"], subject.printed and target_of_shapes(evidence, table.target)
+    return Grid(
+        subject,
+        title,
+        facts["origin"],
+        subject.printed,
+        headings,
+        tuple(shown),
+        size,
+        left_out,
+        shape,
+        facts["guessing"],
+    )
+
+
+def target_of_shapes(evidence: Evidence, target: str) -> bool:
+    """Whether no weights of the paper's own models stand behind what a target shows of them."""
+    places = (place for found in evidence.shown.values() for place in found)
+    own = (place.row for place in places if (place.target, place.subject, place.shape) == (target, PAPER.name, False))
+    return all(row.recipe == row.shapes for row in own)
 
 
 def _empty(line: dict) -> bool:

@@ -5,26 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from markupsafe import Markup
-
 from common import tables
 from reproductions import judge, settings
 from reproductions.findings import HEADS, Finding
-from reproductions.report import pictures
 
 PRINTED = "printed numbers"
 PAPERS_OWN = "the paper’s models"
+SHAPES = "the paper’s models’ shapes"  # where nothing was measured on them, only what follows from these
 SHORT = {name: HEADS[name] for name in settings.PUBLISHED_MODELS}  # their labels also say which weights
 KINDS = {judge.HOLDS: "yes", judge.FAILS: "no", judge.NOISE: "noise", judge.UNTESTED: "open"}
 SIGNS = {"yes": "✓", "no": "✗", "noise": "≈", "open": "·"}
-CENTRED = ("points", "%")  # units of differences, for which 0 is the middle of the picture
 
 
 @dataclass(frozen=True)
 class Verdict:
     """What one subject's numbers say of a claim. kind: yes, no, noise or open.
 
-    counts: how many of its comparisons hold. effect, picture: of the comparison least in the claim's favour.
+    counts: how many of its comparisons hold. effect: of the comparison least in the claim's favour.
     """
 
     subject: str
@@ -32,7 +29,6 @@ class Verdict:
     words: str
     counts: str = ""
     effect: str = ""
-    picture: Markup | str = ""
 
     @property
     def sign(self) -> str:
@@ -50,14 +46,18 @@ class Claim:
     measured: tuple[Verdict, ...]
 
 
-def of(target: str, built: dict) -> list[Claim]:
-    """The claims of one table's JSON form; of the paper's own models nothing where none of them is known there."""
-    found = []
+def of(target: str, built: dict, measured: bool = True) -> list[Claim]:
+    """The claims of one table's JSON form; of the paper's own models nothing where none of them is known there.
+
+    measured: whether anything was measured on them, beyond what follows from their shape.
+    """
+    found, own = [], PAPERS_OWN if measured else SHAPES
+    labels = _labels(built, own)
     for claim in built["claims"]:
-        verdicts = tuple(_judged(label, [claim["judged"][name]]) for name, label in _labels(built).items())
+        verdicts = tuple(_judged(label, [claim["judged"][name]]) for name, label in labels.items())
         found.append(Claim(claim["text"], target, _printed([claim]), verdicts))
     known = {verdict.subject for claim in found for verdict in claim.measured if verdict.kind != "open"}
-    kept = known | {label for label in _labels(built).values() if label != PAPERS_OWN}
+    kept = known | {label for label in labels.values() if label != own}
     return [replace(one, measured=tuple(v for v in one.measured if v.subject in kept)) for one in found]
 
 
@@ -71,8 +71,8 @@ def abstract(finding: Finding, built: Mapping[str, dict], subjects: Sequence[str
     return Claim(finding.sentence, finding.target, _printed(finding.in_print(built)), tuple(measured))
 
 
-def _labels(built: dict) -> dict[str, str]:
-    return {one["name"]: SHORT.get(one["name"], one["label"]) or PAPERS_OWN for one in built["subjects"]}
+def _labels(built: dict, own: str) -> dict[str, str]:
+    return {one["name"]: SHORT.get(one["name"], one["label"]) or own for one in built["subjects"]}
 
 
 def _counted(holding: int, compared: int) -> str:
@@ -93,12 +93,7 @@ def _judged(subject: str, found: Sequence[dict]) -> Verdict:
         return Verdict(subject, "open", found[0].get("reason", "not measured") if found else "not measured")
     counts = _counted(worst["holding"], worst["compared"])
     kind = KINDS[worst["verdict"]]
-    picture = pictures.effect(worst["difference"], *worst["interval"], kind) if _centred(worst) else ""
-    return Verdict(subject, kind, worst["verdict"], counts, tables.effect(worst), picture)
-
-
-def _centred(found: dict) -> bool:
-    return found["unit"] in CENTRED and found["interval"] is not None and found["difference"] is not None
+    return Verdict(subject, kind, worst["verdict"], counts, tables.effect(worst))
 
 
 def tally(claims: Iterable[Claim]) -> dict[str, dict[str, int]]:

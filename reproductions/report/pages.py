@@ -35,7 +35,10 @@ class Site:
         self.evidence, self.folder, self.prose = evidence, folder, Prose()
         self.rows = list(values.rows(evidence))
         self.grids = {target: cells.grids(evidence, target) for target in registry.targets()}
-        self.claims = {target: claims.of(target, built) for target, (_, _, built) in evidence.tables.items()}
+        self.claims = {
+            target: claims.of(target, built, not cells.target_of_shapes(evidence, target))
+            for target, (_, _, built) in evidence.tables.items()
+        }
         self.environment = _environment()
         self.environment.globals["site"] = self._facts()
 
@@ -94,13 +97,8 @@ class Site:
         for paper in registry.PAPERS:
             about, target = ABOUT[paper], ABOUT[paper].headline[0]
             picture, caption = self._headline(*about.headline)
-            own = [claim for name in self._targets(paper) for claim in self.claims[name]]
-            tallies = [
-                {"subject": name, "yes": c["yes"], "total": sum(c.values()) - c["open"], "bar": views.verdicts(c)}
-                for name, c in claims.tally(own).items()
-            ]
             found.append(
-                {"paper": paper, "title": declare.title_of(paper), "idea": about.idea, "tallies": tallies}
+                {"paper": paper, "title": declare.title_of(paper), "idea": about.idea}
                 | {"abstract": [self._sentence(one) for one in findings.ABSTRACTS[paper]]}
                 | {"picture": picture, "caption": caption, "target": target}
             )
@@ -112,6 +110,9 @@ class Site:
         self._page(
             "index.html",
             "index.html",
+            about=self.prose.markdown(_about(), "README.md", ""),
+            lead=self.prose.markdown(self._lead(), "README.md", ""),
+            screen=self._screen(),
             findings=found,
             overviews=overviews,
             guides=guides,
@@ -120,6 +121,19 @@ class Site:
             league=league,
             tolerance=show.TOLERANCE,
         )
+
+    def _lead(self) -> str:
+        """README's first sentence of what reproduces, of these records."""
+        built = {target: content for target, (_, _, content) in self.evidence.tables.items()}
+        return findings.lead(
+            {paper: [findings.row(one, built) for one in found] for paper, found in findings.ABSTRACTS.items()}
+        )
+
+    def _screen(self) -> dict:
+        """README's picture of all claims."""
+        alt, file = re.fullmatch(r"!\[(.*)\]\(.*/(.*)\.png\)", findings.PICTURE).groups()
+        self.prose.figures.add(f"{file}.svg")
+        return {"file": f"{file}.svg", "alt": alt, "wide": True}
 
     def _sentence(self, finding: findings.Finding) -> claims.Claim:
         """A sentence of an abstract with its verdicts, each under the subject's heading."""
@@ -133,17 +147,18 @@ class Site:
             at = next((i for i, h in enumerate(grid.headings) if h.label.split(" of ")[0] == column), None)
             if at is None or grid.compared:
                 continue
+            lines, left_out = views.few([line for line in grid.lines if line.cells[at].reproduced])
             entries = [
                 (f"{line.sparsity} {line.method}", float(cell.sort), float(cell.error or 0) or None, line.dense)
-                for line in grid.lines
-                if (cell := line.cells[at]).reproduced
+                for line in lines
+                for cell in [line.cells[at]]
             ]
             if sum(not dense for *_, dense in entries) >= 2:
                 entries = [e for e in entries if e[3]] + sorted((e for e in entries if not e[3]), key=lambda e: e[1])
                 heading = grid.headings[at]
-                title = self.evidence.tables[target][0].title
-                entries = views.few(entries, heading.better)
-                return pictures.dots(entries), f"{title}: {heading.label} {heading.better} on {grid.title}"
+                caption = f"{self.evidence.tables[target][0].title}: {heading.label} {heading.better} on {grid.title}"
+                caption += f"; {left_out} not drawn" if left_out else ""
+                return pictures.dots(entries, grid.guessing.get(column)), caption
         return "", ""
 
     def _targets(self, paper: str) -> list[str]:
@@ -184,7 +199,8 @@ class Site:
         own = [claim for name in self._targets(paper) for claim in self.claims[name]]
         # every claim has a verdict per subject: those without rows in its table are open
         names = dict.fromkeys(v.subject for claim in own for v in claim.measured)
-        names = sorted(names, key=lambda name: (name == claims.PAPERS_OWN, name == STANDIN.label))  # real models first
+        last = (claims.PAPERS_OWN, claims.SHAPES)
+        names = sorted(names, key=lambda name: (name in last, name == STANDIN.label))  # real models first
         picture = about.figure if (ROOT / "figures/rendered" / f"{about.figure}.svg").is_file() else ""
         if picture:
             self.prose.figures.add(f"{picture}.svg")
@@ -198,6 +214,7 @@ class Site:
             "code": self.prose.code_page(*where) if where else "",
             "figure": picture,
             "figure_title": registry.get(about.figure).title if picture else "",
+            "figure_words": views.words_of(picture) if picture else "",
             "notebook": book.is_file(),
             "audit": PAPER_NAMES[paper],
             "findings": sum(f.paper == paper for f in audit.findings()),
@@ -277,6 +294,12 @@ class Site:
     def _code(self, file: str) -> None:
         lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
         self._page(f"code/{file.removesuffix('.py').replace('/', '.')}.html", "code.html", title=file, lines=lines)
+
+
+def _about() -> str:
+    """README's words on the whole, before its first part."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return re.sub(r"<!--.*?-->", "", text.partition("\n## ")[0], flags=re.S)
 
 
 def _environment() -> Environment:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from html import escape
 
 from markupsafe import Markup
 
 CELL, GAP, HEIGHT = 16, 3, 26
+MANY_TIMES = 10  # the largest value over the least, from which on an axis is logarithmic
 
 
 def strip(layers: int, removed: Sequence[int], cuts: Sequence[int] = ()) -> Markup:
@@ -49,46 +51,55 @@ def bar(parts: Sequence[tuple[str, int, str]], width: int = 160) -> Markup:
     )
 
 
-def dots(entries: Sequence[tuple[str, float, float | None, bool]], unit: str = "") -> Markup:
+def dots(entries: Sequence[tuple[str, float, float | None, bool]], guessing: float | None = None) -> Markup:
     """Values as dots on one axis: (label, value, standard error, is the reference) each; lines reach two standard errors.
 
-    The reference, the dense model, is also a dashed line through all of them. Placed by the style sheet, so that words keep
-    their size in a narrow window.
+    The reference, the dense model, is also a dashed line through all of them; what guessing gives is a dotted one. The axis
+    has its numbers below; it is logarithmic where the largest value is many times the least. Placed by the style sheet, so
+    that words keep their size in a narrow window.
     """
-    low = min(value - 2 * (error or 0) for _, value, error, _ in entries)
-    high = max(value + 2 * (error or 0) for _, value, error, _ in entries)
-    span = (high - low) or 1.0
+    lows = [value - 2 * (error or 0) for _, value, error, _ in entries]
+    highs = [value + 2 * (error or 0) for _, value, error, _ in entries]
+    known = [] if guessing is None else [guessing]
+    low, high = min(lows + known), max(highs + known)
+    log = low > 0 and high > MANY_TIMES * low
+    scale = math.log if log else float
+    span = (scale(high) - scale(low)) or 1.0
+
+    def share(value: float) -> float:
+        return 100 * (scale(value) - scale(low)) / span
 
     def place(value: float) -> str:
-        return f"{100 * (value - low) / span:.1f}%"
+        return f"{share(value):.1f}%"
 
     reference = next((place(value) for _, value, _, is_reference in entries if is_reference), "")
     line = f'<i class="reference" style="left:{reference}"></i>' if reference else ""
+    line += f'<i class="guess" style="left:{place(guessing)}"></i>' if known else ""
     rows = []
     for name, value, error, is_reference in entries:
+        ends = [value - 2 * error, value + 2 * error] if error else []
         reach = (
-            f'<i class="error" style="left:{place(value - 2 * error)};width:{400 * error / span:.1f}%"></i>'
-            if error
+            f'<i class="error" style="left:{place(ends[0])};width:{share(ends[1]) - share(ends[0]):.1f}%"></i>'
+            if ends
             else ""
         )
         dot = f'<i class="{"dot dense" if is_reference else "dot"}" style="left:{place(value)}"></i>'
-        words = f'<span class="vh">{unit}{f" ± {error:.2f}" if error else ""}</span>'
+        words = f'<span class="vh">{f" ± {error:.2f}" if error else ""}</span>'
         rows.append(f'<li><span class="name">{escape(name)}</span><span class="axis">{line}{reach}{dot}</span>')
         rows.append(f'<span class="value">{value:.2f}{words}</span></li>')
+    numbers = "".join(f'<b style="left:{place(tick)}">{tick:g}</b>' for tick in _ticks(low, high, log))
+    about = [f"dotted: guessing, {level:.2f}" for level in known] + ["log scale"] * log
+    rows.append(f'<li class="scale"><span class="name">{escape("; ".join(about))}</span>')
+    rows.append(f'<span class="axis" aria-hidden="true">{numbers}</span></li>')
     return Markup(f'<ul class="dots">{"".join(rows)}</ul>')  # noqa: S704
 
 
-def effect(difference: float, low: float, high: float, kind: str) -> Markup:
-    """A difference and its interval about 0, as wide as its larger end. kind: the verdict, which colours it."""
-    width, middle = 96, 48
-    reach = max(abs(low), abs(high), abs(difference)) or 1.0
-
-    def place(value: float) -> float:
-        return middle + 44 * value / reach
-
-    return Markup(  # noqa: S704 - numbers alone
-        f'<svg class="effect {kind}" role="img" viewBox="0 0 {width} 12" width="{width}" height="12">'
-        f"<title>{difference:+.2f}, from {low:+.2f} to {high:+.2f}</title>"
-        f'<path class="zero" d="M{middle} 0V12"/><path class="reach" d="M{place(low):.1f} 6H{place(high):.1f}"/>'
-        f'<circle cx="{place(difference):.1f}" cy="6" r="3.5"/></svg>'
-    )
+def _ticks(low: float, high: float, log: bool) -> list[float]:
+    """Three to six round numbers of an axis; powers of ten, with 2 and 5 where these are few, on a logarithmic one."""
+    if log:
+        for bases in ((1,), (1, 3), (1, 2, 5)):
+            every = [base * 10.0**power for power in range(-3, 10) for base in bases]
+            if len(found := [tick for tick in every if low <= tick <= high]) >= 3:
+                return found
+    step = next(s for p in range(-4, 10) for b in (1, 2, 5) if (high - low) / (s := b * 10.0**p) <= 5)
+    return [step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]

@@ -18,6 +18,7 @@ from markupsafe import Markup, escape
 from mdit_py_plugins.anchors import anchors_plugin
 
 from common.results import ROOT
+from reproductions.report import views
 
 PACKAGES = ("common", "papers", "reproductions", "figures")
 
@@ -94,6 +95,7 @@ class Prose:
             if token.type == "inline" and token.children:
                 token.children = self._linked(token.children, file, root, package if code else None)
         html = self._markdown.renderer.render(tokens, self._markdown.options, {})
+        html = re.sub(r"<th(?=[ >])", '<th scope="col"', html)
         html = html.replace("<table>", '<div class="wide" role="region" aria-label="Table" tabindex="0"><table>')
         return Markup(html.replace("</table>", "</table></div>"))  # noqa: S704 - texts of this repository
 
@@ -158,13 +160,31 @@ class Prose:
                     put(name, base64.b64decode("".join(data["image/png"])))
                     width = output.get("metadata", {}).get("image/png", {}).get("width")
                     size = f' width="{width}"' if width else ""
-                    words = f"Output {pictures} of the notebook"
+                    words = escape(_seen(text, sources_of(cells)) or f"Output {pictures} of the notebook")
                     parts.append(f'<p><img src="{name}"{size} alt="{words}" loading="lazy"></p>')
                 elif "text/markdown" in data:
                     parts.append(str(self.markdown("".join(data["text/markdown"]), file, root, code=False)))
                 else:
                     parts.append(_block("".join(output.get("text", data.get("text/plain", ""))), "out"))
         return Markup("\n".join(parts))  # noqa: S704
+
+
+def sources_of(cells: list[dict]) -> dict[str, str]:
+    """Which module of figures a notebook calls by which name."""
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    names = re.findall(r"^from figures import (\w+)(?: as (\w+))?", code, re.M)
+    return {short or name: f"figures.{name}" for name, short in names}
+
+
+def _seen(code: str, modules: Mapping[str, str]) -> str:
+    """What is seen in the picture that a cell of a notebook draws, in a sentence; '' where the cell does not tell."""
+    if file := re.search(r'RENDERED / "([\w.-]+)\.png"', code):
+        return views.words_of(file[1])
+    called = next((found for found in re.finditer(r"\b(\w+)\.(\w+)\(", code) if found[1] in modules), None)
+    if called:
+        return views.words(f"{modules[called[1]]}:{called[2]}")
+    labels = [re.search(rf'{axis}label=f?"([^"]+)"', code) for axis in "yx"]
+    return " against ".join(re.sub(r"\{\w+\}", "n", label[1]) for label in labels) if all(labels) else ""
 
 
 def formula(tex: str, display: str = "inline") -> Markup:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -33,7 +34,8 @@ def drawn(table: registry.Table) -> list[dict]:
     files = {f"{table.target}{ending}.svg": whose for ending, whose in named.items()} if table.draw else {}
     there = {file: whose for file, whose in files.items() if (FIGURES / file).is_file()}
     return [
-        {"file": file, "alt": f"{table.title}, on {whose}", "wide": _points(FIGURES / file) > WIDE}
+        {"file": file, "caption": f"{table.title}, on {whose}", "alt": words_of(file.removesuffix(".svg"))}
+        | {"wide": _points(FIGURES / file) > WIDE}
         for file, whose in there.items()
     ]
 
@@ -43,11 +45,36 @@ def _points(drawing: Path) -> float:
     return float(re.search(r'<svg[^>]* width="([\d.]+)pt"', drawing.read_text(encoding="utf-8"))[1])
 
 
-def few(entries: list, better: str, most: int = 12) -> list:
-    """The dense model and the best of the others, in order."""
-    dense, others = [e for e in entries if e[3]], [e for e in entries if not e[3]]
-    best = others[-most:] if better == cells.UP else others[:most]
-    return dense + best
+def few(lines: list[cells.Line], most: int = 12) -> tuple[list[cells.Line], str]:
+    """Of many rows the dense model's and those with most layers removed, good or bad; and which n/N are left out."""
+    sizes = sorted({line.sparsity for line in lines if not line.dense}, key=_removed)
+    if sum(not line.dense for line in lines) <= most or len(sizes) < 2:
+        return lines, ""
+    return [line for line in lines if line.dense or line.sparsity == sizes[-1]], ", ".join(sizes[:-1])
+
+
+def _removed(sparsity: str) -> float:
+    return float(re.match(r"[\d.]*", sparsity)[0] or 0)
+
+
+def words(draw: str) -> str:
+    """What is seen in a drawing, in a sentence: the first one that its function (``module:name``) says of itself."""
+    module, _, name = draw.partition(":")
+    tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
+    found = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
+    first = " ".join(ast.get_docstring(found).partition("\n\n")[0].split()).replace("`", "")
+    return re.split(r"(?<!\bEq)\. (?=[A-Z])", first)[0].rstrip(".")
+
+
+def words_of(file: str) -> str:
+    """What is seen in a drawn file, and on which model; '' of a file that no target draws."""
+    targets = registry.targets()
+    target = max((name for name in targets if file.startswith(name) and targets[name].draw), key=len, default="")
+    if not target:
+        return ""
+    named = {f"-{name}": settings.of_model(name).label for name in settings.PUBLISHED_MODELS} | {"": "the stand-in"}
+    whose = named.get(file.removeprefix(target))
+    return f"{words(targets[target].draw)}; on {whose}" if whose else words(targets[target].draw)
 
 
 def fullest(grids: list[cells.Grid]) -> int:
@@ -67,7 +94,7 @@ def with_counts(grid: cells.Grid) -> dict:
         "reported": "reported",
         "match": "match",
         "differs": "differ",
-        "measured": "measured",
+        "measured": "from the models’ shape" if grid.shape else "measured",
         "not run": "not run",
     }
     said = ", ".join(f"{counts[key]} {word}" for key, word in words.items() if counts.get(key))

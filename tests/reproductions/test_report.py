@@ -15,6 +15,7 @@ from bs4 import BeautifulSoup
 
 from common import tables
 from common.errors import UserError
+from common.recipe import SHAPE_ONLY
 from common.results import PUBLISHED, ROOT
 from reproductions import audit, findings, registry
 from reproductions.evidence import Evidence, Loaded
@@ -300,3 +301,91 @@ def test_bad_options_are_one_line(capsys, tmp_path, monkeypatch):
         main(["--prot", "1"])
     assert stopped.value.code == 2
     assert all(line.startswith("error: ") for line in capsys.readouterr().err.splitlines())
+
+
+def test_the_first_page_opens_with_the_readmes_words_and_its_headline(site):
+    """What stands before README's first part, and the sentence of its screen: each exists once, here or there."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    page = parsed(site / "index.html")
+    shown = " ".join(page.main.get_text().split())
+    before, _, after = shown.partition("What reproduces Of ")
+    for paragraph in readme.partition("\n## ")[0].split("\n\n")[1:]:
+        plain = " ".join(re.sub(r"(?<!\w)\*([^*]+)\*|`([^`]+)`|\[([^]]+)\]\([^)]+\)", r"\1\2\3", paragraph).split())
+        assert plain in before, plain
+    headline = re.search(r"<!-- screen -->\n(Of .*)", readme)[1].replace("**", "")
+    assert ("Of " + after).startswith(headline)
+    picture = page.find("img")
+    assert picture["src"] == "figures/screen.svg" and picture["alt"] and "None of the papers' own models" in before
+
+
+def test_what_follows_from_shapes_alone_is_not_called_measured_on_the_papers_models(site):
+    """No published record has weights of a model of the papers'."""
+    real = {path.parent.parent.name for path in RECORDS.values()} - {"standin", "smollm2-135m-instruct"}
+    weights = {json.loads(p.read_text())["recipe"]["weights"] for p in RECORDS.values() if p.parent.parent.name in real}
+    assert real and weights == {SHAPE_ONLY}
+    for page in (site / "targets").glob("*.html"):
+        last = parsed(page).select("section[data-tab]")[-1]
+        if last["data-tab"] == "the paper’s models":
+            facts = last.select_one("p.facts").get_text()
+            assert not re.search(r"\d measured|what was measured", facts), page.name
+    headings = {th.get_text() for page in site.rglob("*.html") for th in parsed(page).select("table.claims thead th")}
+    assert "on the paper’s models" not in headings and "on the paper’s models’ shapes" in headings
+
+
+def test_a_picture_of_values_drops_no_bad_row_and_says_which_it_leaves_out(site):
+    table = parsed(site / "targets" / "table1-prunecomp.html").select_one("#on-smollm2-135m-instruct")
+    labels = [re.sub(r"[↑↓].*", "", th.get_text()).strip() for th in table.select("thead th")]
+    at = next(number for number, label in enumerate(labels) if label.startswith("AVG"))
+    rows = {}
+    for row in table.select("tbody tr"):
+        found = row.find_all(["th", "td"])
+        if found[at].get("data-v"):
+            rows[f"{found[labels.index('n/N')].get_text()} {found[0].get_text()}"] = float(found[at]["data-v"])
+    figure = parsed(site / "index.html").select_one('section[aria-labelledby="f-prunecomp"] figure')
+    drawn = {li.select_one(".name").get_text() for li in figure.select("li:not(.scale)")}
+    assert max(rows, key=rows.get) in drawn  # the failure
+    sizes = {name.partition(" ")[0] for name in rows.keys() - drawn}
+    assert drawn <= rows.keys() and sizes
+    assert not any(name.partition(" ")[0] in sizes for name in drawn)  # of one n/N all rows or none
+    assert ", ".join(sorted(sizes)) + " not drawn" in figure.figcaption.get_text()
+
+
+@pytest.mark.parametrize("values, log", [([40.0, 50.0, 45.0], False), ([30.0, 3000.0, 300.0], True)])
+def test_a_picture_of_values_has_an_axis_with_numbers_at_their_places(values, log):
+    entries = [(f"row {value}", value, None, not at) for at, value in enumerate(values)]
+    page = BeautifulSoup(pictures.dots(entries, guessing=42.0), "lxml")
+
+    def place(tag):
+        return float(re.search(r"left:([\d.-]+)%", tag["style"])[1])
+
+    scale = (lambda value: np.log(value)) if log else float
+    low, high = min(values), max(values)
+
+    def expected(value):
+        return 100 * (scale(value) - scale(low)) / (scale(high) - scale(low))
+
+    ticks = {float(tick.get_text()): place(tick) for tick in page.select("li.scale b")}
+    assert len(ticks) >= 3 and all(where == pytest.approx(expected(value), abs=0.06) for value, where in ticks.items())
+    assert [place(dot) for dot in page.select("i.dot")] == pytest.approx([expected(v) for v in values], abs=0.06)
+    guesses = [place(line) for line in page.select("i.guess")]
+    assert guesses == pytest.approx([expected(42.0)] * len(values), abs=0.06)
+    assert ("log scale" in page.get_text()) == log and "guessing, 42.00" in page.get_text()
+
+
+def test_guessing_has_its_line_in_a_picture_of_accuracies(site):
+    """SmolLM2 was asked six of eight tasks: PIQA and WinoGrande have two choices, HellaSwag, OpenbookQA and ARC four."""
+    card = parsed(site / "index.html").select_one('section[aria-labelledby="f-reassessing"]')
+    assert f"guessing, {100 * (2 * 1 / 2 + 4 * 1 / 4) / 6:.2f}" in card.get_text()
+    first = card.select_one("li .value").get_text()
+    assert 30 < float(first.split()[0]) < 100  # in percent
+
+
+def test_every_heading_of_a_table_has_a_scope_and_every_picture_a_sentence_of_its_own(site):
+    for page in site.rglob("*.html"):
+        found = parsed(page)
+        assert all(th.get("scope") in ("col", "row") for th in found.select("th")), page
+        assert not found.select("svg.effect"), page
+        for figure in found.select("figure:has(img):has(figcaption)"):
+            assert figure.img["alt"] != figure.figcaption.get_text(strip=True), page
+    for page in (site / "notebooks").glob("*.html"):
+        assert not any(re.match(r"Output \d|Eq$", img["alt"]) for img in parsed(page).select("img")), page
