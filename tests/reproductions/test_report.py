@@ -389,3 +389,11 @@ def test_every_heading_of_a_table_has_a_scope_and_every_picture_a_sentence_of_it
             assert figure.img["alt"] != figure.figcaption.get_text(strip=True), page
     for page in (site / "notebooks").glob("*.html"):
         assert not any(re.match(r"Output \d|Eq$", img["alt"]) for img in parsed(page).select("img")), page
+
+
+def test_print_is_light_and_cuts_nothing_off(site):
+    style = (site / "static" / "style.css").read_text(encoding="utf-8")
+    light = re.search(r":root \{\n  color-scheme: light;\n(.*?)\}", style, re.S)[1]
+    printed = style.partition("@media print")[2]
+    assert set(re.findall(r"--[\w-]+: #\w+", light)) == set(re.findall(r"--[\w-]+: #\w+", printed))
+    assert re.search(r"\.prose \.out \{[^}]*max-height: none", printed)
