@@ -130,7 +130,7 @@ grid-render: $(STAMP)
 grid-fetch: $(STAMP)
 	@$(FETCH)
 
-league league-seeds league-answers league-texts league-graft: $(STAMP)  ## ours: every repair without training after every choice of layers (a target like a table)
+league league-seeds league-answers league-texts league-graft: $(STAMP)  ## ours: repairs without training after choices of layers (a target like a table)
 	@$(MEASURE)
 
 league-render league-seeds-render league-answers-render league-texts-render league-graft-render: $(STAMP)
