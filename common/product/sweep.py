@@ -78,7 +78,8 @@ def _write(job: Job, report: dict) -> None:
             lines.writerows({**row, "layers": " ".join(map(str, row["layers"]))} for row in report["rows"])
         _draw(folder / "sweep.png", report)
 
-    exchange.put(job.place(replace=(job.options.out / "sweep.json").exists()).resolve(), write)
+    ours = job.options.force or (job.options.out / "sweep.json").exists()
+    exchange.put(job.place(replace=ours).resolve(), write)
 
 
 def _row(count: int, job: Job, facts: dict, after: dict) -> dict:
