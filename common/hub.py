@@ -227,10 +227,9 @@ def cached(hub_id: str, revision: str | None = None) -> Path | None:
 def _cached(hub_id: str, revision: str | None) -> Path | None:
     try:
         path = Path(huggingface_hub.snapshot_download(hub_id, revision=revision, local_files_only=True))
-        index = path / "model.safetensors.index.json"
-        weights = safetensors_files.shards(index) if index.exists() else ["model.safetensors"]
+        weights = safetensors_files.loaded(path)
     except (OSError, ValueError, UserError):
         return None
-    complete = pickled.only(path) or all((path / name).exists() for name in weights)
+    complete = pickled.only(path) or (weights and all((path / name).exists() for name in weights))
     complete = complete and (path / "config.json").exists()
     return path if complete and any((path / name).exists() for name in _TOKENIZERS) else None

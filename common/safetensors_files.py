@@ -104,21 +104,29 @@ def shards(index: Path) -> list[str]:
     return sorted(set(places.values()))
 
 
+def loaded(folder: Path) -> list[str]:
+    """The names of the files that transformers loads of a checkpoint: model.safetensors, else those that its index names.
+
+    Both may be there: a checkpoint in parts that is saved again in one file keeps its index, whose files are gone or old.
+
+    Raises:
+        UserError: the index cannot be read.
+    """
+    if (folder / WHOLE).is_file():
+        return [WHOLE]
+    return shards(folder / INDEX) if (folder / INDEX).is_file() else []
+
+
 def entries(folder: Path, but: Iterable[str] = ()) -> dict[str, Entry]:
-    """{name: entry} of the safetensors files that transformers loads of a checkpoint: those that its index names, else
-    model.safetensors, else all.
+    """{name: entry} of the safetensors files that transformers loads of a checkpoint; where it would find none, of all.
 
     but: names of files that are no weights.
 
     Raises:
         UserError: a file is damaged or missing.
     """
-    if (folder / INDEX).is_file():
-        files = shards(folder / INDEX)
-    elif (folder / WHOLE).is_file():
-        files = [WHOLE]
-    else:
-        files = sorted(file.name for file in folder.glob("*.safetensors") if file.name not in set(but))
+    named = loaded(folder)
+    files = named or sorted(file.name for file in folder.glob("*.safetensors") if file.name not in set(but))
     return {name: entry for file in files for name, entry in header(folder / file).items()}
 
 

@@ -147,6 +147,17 @@ def test_cached_models_need_no_network(write_checkpoint, tmp_path):
         models.load("qwen3-8b")
 
 
+def test_a_cached_model_is_there_whole_although_an_index_was_left_with_it(write_checkpoint, make_tiny, tmp_path):
+    repository = tmp_path / "cache" / "models--Qwen--Qwen3-8B"
+    path = repository / "snapshots" / "0123abcd"
+    make_tiny("qwen3").save_pretrained(path, max_shard_size="200KB")
+    write_checkpoint(path, "qwen3")  # one file; the index of the parts stays
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0123abcd")
+    assert (path / "model.safetensors.index.json").exists() and len(list(path.glob("*.safetensors"))) == 1
+    assert models.load("qwen3-8b")[0].source["revision"] == "0123abcd"
+
+
 def refused_within(seconds, name="llama-2-7b"):
     start = time.monotonic()
     with pytest.raises(UserError) as caught:
