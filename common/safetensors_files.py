@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -60,6 +60,12 @@ class Entry:
                     raise UserError(f"cannot read {self.file}: it ends too early; save or download it again")
                 done += got
         return found
+
+    def rows(self, first: int, stop: int) -> Entry:
+        """Where rows ``first`` to ``stop`` (not included, the end at most) of a matrix lie."""
+        stop, row = min(stop, self.shape[0]), (self.end - self.begin) // self.shape[0]
+        shape = (stop - first, *self.shape[1:])
+        return replace(self, shape=shape, begin=self.begin + first * row, end=self.begin + stop * row)
 
 
 def header(file: Path) -> dict[str, Entry]:

@@ -43,6 +43,7 @@ _LAYERS = "model.layers."
 ABANDONED = 14 * 24 * 3600.0  # seconds after which another host's run is taken to be over
 _CHANGED, _OWNER = "changed-layers-", "owner.lock"  # a folder's name, and in it the lock of who made it
 EDGES = _EMBEDDING, _HEAD = "model.embed_tokens", "lm_head"
+_ROWS = 4096  # of embedding and head that are compared at a time: 2 x 128 MB where they have 8192 channels in float32
 
 
 def load(folder: Path, config, *, device: torch.device, dtype: torch.dtype | None, states: int) -> nn.Module:
@@ -111,7 +112,7 @@ class Streamed:
         self._sources: dict[nn.Module, dict[str, Callable[[], Tensor]]] = {}
         self._marks: dict[nn.Module, dict[str, tuple]] = {}  # of the weights as they were read
         self._changed: Path | None = None
-        self._tied = model.config.tie_word_embeddings
+        self._tied = model.config.tie_word_embeddings and self._same_head()
         for index, layer in enumerate(model.model.layers):
             self._add(layer, self._source(f"{_LAYERS}{index}.", layer))
         for name in EDGES:
@@ -124,6 +125,19 @@ class Streamed:
         if self._tied:
             model.lm_head.weight = model.model.embed_tokens.weight
             self._hook(model.lm_head, model.model.embed_tokens)
+
+    def _same_head(self) -> bool:
+        """Whether the files hold no head but the embedding: transformers leaves apart what differs, whatever the config says.
+
+        Told in the type that the weights have in memory, as there.
+        """
+        embedding, head = self._entry(f"{_EMBEDDING}.weight"), self._where.get(f"{_HEAD}.weight")
+        if head is None:
+            return True
+        pieces = [(at, at + _ROWS) for at in range(0, embedding.shape[0], _ROWS)]
+        return embedding.shape == head.shape and all(
+            torch.equal(self._read(embedding.rows(*piece)), self._read(head.rows(*piece))) for piece in pieces
+        )
 
     def _add(self, part: nn.Module, source: dict[str, Callable[[], Tensor]]) -> None:
         self._meta[part], self._sources[part] = dict(part.named_parameters()), source
@@ -290,7 +304,7 @@ def save(model: nn.Module, directory: Path) -> None:
         model.generation_config.save_pretrained(directory)
     parts = {f"{_LAYERS}{index}.": layer for index, layer in enumerate(model.model.layers)}
     parts[f"{_EMBEDDING}."] = model.model.embed_tokens
-    if not config.tie_word_embeddings:
+    if model.lm_head.weight is not model.model.embed_tokens.weight:  # the config may say so of what is apart
         parts[f"{_HEAD}."] = model.lm_head
     names, total, count = {}, 0, len(parts)
     for place, (prefix, module) in enumerate(parts.items()):

@@ -6,8 +6,10 @@ import sys
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
-from common import checkpoint
+from common import checkpoint, streaming
 from common.architectures import SUPPORTED, at_hand
 from common.calibration import collect, default_pairs
 from common.decoder import Decoder
@@ -16,6 +18,7 @@ from common.evaluation.multiple_choice import SharedContextLM
 from common.evaluation.perplexity import token_nlls
 from common.hooks import attach_patch, register_patch
 from common.results import ROOT
+from common.safetensors_files import entries
 from common.surgery import remove_layers
 
 
@@ -167,6 +170,40 @@ def test_computed_in_another_type_and_saved_in_the_files(write_checkpoint, make_
     assert again.dtype == torch.bfloat16 and all(
         torch.equal(p, again.get_parameter(name).float()) for name, p in whole.named_parameters()
     )
+
+
+@pytest.mark.parametrize(
+    "change, dtype, apart",
+    [(0.0, None, False), (0.5, None, True), (1e-6, None, True), (1e-6, torch.bfloat16, False)],
+    ids=["the same", "another", "hardly another", "the same once rounded"],
+)
+def test_a_head_of_its_own_is_tied_only_where_transformers_ties_it(
+    write_checkpoint, make_tiny, ids, tmp_path, monkeypatch, change, dtype, apart
+):
+    """The config says that head and embedding are one; the files hold both."""
+    monkeypatch.setattr(streaming, "_ROWS", 7)
+    model = make_tiny("gemma2")
+    with torch.no_grad():
+        model.model.embed_tokens.weight[-1] = 1.0
+    file = write_checkpoint(tmp_path / "model", model=model) / "model.safetensors"
+    tensors = load_file(file)
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+    tensors["lm_head.weight"][-1] += change
+    save_file(tensors, file, {"format": "pt"})
+    whole, tokenizer = checkpoint.load(file.parent, dtype=dtype)
+    streamed, _ = checkpoint.load(file.parent, dtype=dtype, stream=0)
+    assert Decoder(whole).tied == Decoder(streamed).tied == (not apart)
+    assert whole.config.tie_word_embeddings and streamed.config.tie_word_embeddings
+    with torch.inference_mode():
+        assert torch.equal(whole(ids).logits, streamed(ids).logits)
+    for model, name in ((whole, "whole"), (streamed, "streamed")):
+        remove_layers(model, [2])
+        checkpoint.save(model, tokenizer, tmp_path / name)
+    saved = entries(tmp_path / "streamed")
+    assert saved.keys() == entries(tmp_path / "whole").keys() and ("lm_head.weight" in saved) == apart
+    with torch.inference_mode():
+        again = AutoModelForCausalLM.from_pretrained(tmp_path / "streamed", dtype=whole.dtype)
+        assert torch.equal(whole(ids).logits, again(ids).logits)
 
 
 def test_a_damaged_file_and_a_missing_tensor_are_named(write_checkpoint, tmp_path):
