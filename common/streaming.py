@@ -23,7 +23,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import RLock
@@ -32,7 +32,7 @@ import torch
 from accelerate import init_empty_weights
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GenerationConfig
 
 from common import cache, locks
 from common.architectures import absent, at_hand
@@ -60,6 +60,8 @@ def load(folder: Path, config, *, device: torch.device, dtype: torch.dtype | Non
     dtype = dtype or stored
     with init_empty_weights(include_buffers=False):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    with suppress(OSError):  # none there, or damaged: then the model's config says it all, as in `from_pretrained`
+        model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
     model.eval().requires_grad_(False)
     streamed = Streamed(model, where, device, (dtype, stored), states)
     streamed.fill_resident()

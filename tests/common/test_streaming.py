@@ -129,6 +129,23 @@ def test_what_was_changed_is_kept_and_saved(both, ids, tmp_path):
         assert torch.equal(expected, again(ids).logits) and torch.equal(expected, twice(ids).logits)
 
 
+def test_how_the_model_is_to_generate_is_kept(write_checkpoint, tmp_path):
+    folder = write_checkpoint(tmp_path / "model", "llama")
+    settings = {"eos_token_id": [2, 5, 9], "do_sample": True, "temperature": 0.6, "top_p": 0.9}
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    whole, streamed, tokenizer = opened(folder)
+    assert streamed.generation_config == whole.generation_config
+    for model, name in ((whole, "whole"), (streamed, "streamed")):
+        checkpoint.save(model, tokenizer, tmp_path / name)
+    first, second = (
+        json.loads((tmp_path / name / "generation_config.json").read_text()) for name in ("whole", "streamed")
+    )
+    assert first == second and settings.items() <= second.items()
+    (folder / "generation_config.json").write_text("{")  # which transformers goes without
+    whole, streamed, _ = opened(folder)
+    assert streamed.generation_config.eos_token_id == whole.generation_config.eos_token_id == 2
+
+
 class Halve(torch.nn.Module):
     kind = "halve-streamed"
 
