@@ -38,6 +38,15 @@ from common.hooks import PATCH_LOADERS, attach_patch, patches
 FORMAT = 1
 PATCHES_JSON, PATCHES_TENSORS = "patches.json", "patches.safetensors"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json")
+# With these, all that makes numbers of a text. A chat template's own file does not: no text here goes through one.
+_TOKENS = (
+    *_TOKENIZER_FILES,
+    "merges.txt",
+    "added_tokens.json",
+    "special_tokens_map.json",
+    "tekken.json",
+    "tiktoken.model",
+)
 
 
 def save(model: nn.Module, tokenizer, path: str | os.PathLike, texts: Mapping[str, str] | None = None) -> Path:
@@ -250,10 +259,14 @@ def read_config(path: Path):
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a directory's config and weights (patches included), first sixteen digits: other weights, other model."""
+    """SHA-256 of a directory's config, weights, patches and tokenizer, first sixteen digits.
+
+    What differs there is another model, or reads other tokens; records and searches of one are not the other's.
+    """
     total = hashlib.sha256()
-    described = [file for file in (path / structure.FILE,) if file.exists()]
-    for file in [path / "config.json", *described, *sorted(path.glob("*.safetensors"))]:
+    described = [path / name for name in (structure.FILE, PATCHES_JSON, *_TOKENS)]
+    files = [path / "config.json", *filter(Path.exists, described), *sorted(path.glob("*.safetensors"))]
+    for file in files:
         with file.open("rb") as content:
             total.update(f"{file.name}:{hashlib.file_digest(content, 'sha256').hexdigest()}\n".encode())
     return total.hexdigest()[:16]

@@ -2,12 +2,13 @@
 
 import json
 import os
+import shutil
 import sys
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from common import checkpoint, hooks
 from common.errors import UserError
@@ -199,6 +200,32 @@ BROKEN = {
     "no patch description": (lambda d: (d / "patches.json").unlink(), "patches.json is missing"),
     "no directory": (lambda d: d.rename(d.parent / "elsewhere"), "no such directory"),
 }
+
+
+def test_what_loads_as_another_model_or_reads_other_tokens_has_another_digest(
+    tiny_llama, ids, tiny_tokenizer, make_patch, tmp_path
+):
+    def logits(directory):
+        return checkpoint.load(directory)[0](ids, use_cache=False).logits
+
+    def tokens(directory):
+        return AutoTokenizer.from_pretrained(directory)("a model").input_ids
+
+    attach_patch(tiny_llama, 2, make_patch(0.4))
+    one = checkpoint.save(tiny_llama, tiny_tokenizer, tmp_path / "one")
+    detach_patches(tiny_llama)
+    attach_patch(tiny_llama, 4, make_patch(0.4))
+    moved = checkpoint.save(tiny_llama, tiny_tokenizer, tmp_path / "moved")
+    told = shutil.copytree(one, tmp_path / "told")
+    edit_json(told / "tokenizer.json", lambda content: content["model"].update(merges=content["model"]["merges"][:3]))
+    same = shutil.copytree(one, tmp_path / "same")
+    for name in ("README.md", "chat_template.jinja", "generation_config.json"):
+        (same / name).write_text("{}")
+    assert tokens(one) == tokens(moved) == tokens(same) != tokens(told)
+    with torch.no_grad():
+        assert torch.equal(logits(one), logits(same)) and not torch.equal(logits(one), logits(moved))
+    assert checkpoint.digest(one) == checkpoint.digest(same)
+    assert len({checkpoint.digest(directory) for directory in (one, moved, told)}) == 3
 
 
 @pytest.mark.parametrize("damage", BROKEN)
