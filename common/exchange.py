@@ -4,7 +4,9 @@
     .NAME.old-PID-XXXXXXXX     what NAME was before, where the system cannot exchange two directories at once
 
 Every such directory, and the finished one, carries `MARKER`, which says what wrote it and, once it is whole, names every
-file. `recover` at the next start puts a whole one in place if NAME is missing, and clears away the others.
+file. `recover` at the next start puts a whole one in place if NAME is missing, and clears away the others. What NAME was
+before is told by its marker, which has the XXXXXXXX that it was written under: it never comes back by itself, for where NAME
+is missing its successor was moved away.
 """
 
 from __future__ import annotations
@@ -79,13 +81,14 @@ def recover(path: Path) -> None:
 def _recover(path: Path) -> None:
     left = [found for found in _left(path) if not _alive(found)]
     if not path.exists():
-        whole = [found for found in left if (files(found) or {""}) <= contents(found)]
+        whole = [found for found in left if not _replaced(found) and (files(found) or {""}) <= contents(found)]
         whole.sort(key=lambda found: (_kind(path, found) == "new", found.stat().st_mtime))
         if whole:
             whole[-1].rename(path)
             left.remove(whole[-1])
     for found in left:
-        _clear(found)
+        if path.exists() or not _replaced(found):  # else it may be all that a failing disk has left
+            _clear(found)
 
 
 def files(directory: Path) -> set[str] | None:
@@ -138,6 +141,15 @@ def _kind(path: Path, found: Path) -> str | None:
     return match and match[1]
 
 
+def _token(directory: Path) -> str:
+    return directory.name.rpartition("-")[2]
+
+
+def _replaced(directory: Path) -> bool:
+    """Whether a directory of a temporary name was in place before; False where the marker is an earlier version's."""
+    return (_marker(directory) or {}).get("token", _token(directory)) != _token(directory)
+
+
 def _left(path: Path) -> list[Path]:
     """What bears our name pattern beside `path` and our marker, or nothing but a marker half written."""
     if not path.parent.is_dir():
@@ -173,7 +185,8 @@ def _marker(directory: Path) -> dict | None:
 
 def _mark(directory: Path, names: list[str] | None) -> None:
     """Write the marker, whole or not at all; names: of the files of a finished directory."""
-    content = {"format": FORMAT, "written_by": "layer-pruning-reproductions", "host": socket.gethostname()}
+    content = {"format": FORMAT, "written_by": "layer-pruning-reproductions", "token": _token(directory)}
+    content["host"] = socket.gethostname()
     if names is not None:
         content["files"] = names
         del content["host"]  # of no interest in what is shared

@@ -89,6 +89,31 @@ def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(way, earlier, make_tiny,
     assert set(outcomes) == {"old" if earlier else "nothing", "new"}
 
 
+def test_what_was_replaced_does_not_come_back_where_its_successor_was_moved(way, tmp_path):
+    path, taken, left = tmp_path / "model", tmp_path / "taken", 0
+
+    def put(text):
+        exchange.put(path, lambda folder: (folder / "a").write_text(text))
+
+    put("old")
+    for moment in range(1, 200):
+        dead = killed_at(moment, lambda: put("new"))
+        if not path.exists():
+            exchange.recover(path)  # of two renames the second was to come
+        if (path / "a").read_text() == "new":
+            left += len(list(tmp_path.iterdir())) - 1
+            path.rename(taken)
+            with pytest.raises(UserError, match="no such directory"):
+                checkpoint.load(path)
+            taken.rename(path)
+        exchange.recover(path)
+        assert list(tmp_path.iterdir()) == [path]
+        if not dead:
+            break
+        put("old")
+    assert left and not dead  # a kill after the one took the other's place and before that was cleared away
+
+
 def clear(path):
     for file in path.iterdir():
         file.unlink()
