@@ -12,6 +12,7 @@ is missing its successor was moved away.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import json
 import os
 import re
@@ -145,6 +146,11 @@ def _token(directory: Path) -> str:
     return directory.name.rpartition("-")[2]
 
 
+def _host(token: str) -> str:
+    """What stands for this host in a marker: it stays there, and what is shared should not name the host."""
+    return hashlib.sha256(f"{token} {socket.gethostname()}".encode()).hexdigest()[:16]
+
+
 def _replaced(directory: Path) -> bool:
     """Whether a directory of a temporary name was in place before; False where the marker is an earlier version's."""
     return (_marker(directory) or {}).get("token", _token(directory)) != _token(directory)
@@ -161,7 +167,8 @@ def _left(path: Path) -> list[Path]:
 def _alive(directory: Path) -> bool:
     """Whether the process that writes a directory may still be at work."""
     marker = _marker(directory) or {}
-    if marker.get("host") not in (None, socket.gethostname()):
+    known = (None, _host(_token(directory)), socket.gethostname())  # the last in markers of earlier versions
+    if marker.get("host") not in known and not _replaced(directory):
         return time.time() - directory.stat().st_mtime < STALE_SECONDS
     process = int(directory.name.split("-")[-2])
     if process == os.getpid():
@@ -185,11 +192,11 @@ def _marker(directory: Path) -> dict | None:
 
 def _mark(directory: Path, names: list[str] | None) -> None:
     """Write the marker, whole or not at all; names: of the files of a finished directory."""
-    content = {"format": FORMAT, "written_by": "layer-pruning-reproductions", "token": _token(directory)}
-    content["host"] = socket.gethostname()
+    content, token = _marker(directory), _token(directory)
+    if content is None:
+        content = {"format": FORMAT, "written_by": "layer-pruning-reproductions", "token": token, "host": _host(token)}
     if names is not None:
         content["files"] = names
-        del content["host"]  # of no interest in what is shared
     temporary = directory / _HALF
     temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     _sync(temporary)

@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import signal
+import socket
 import sys
 import tempfile
 import traceback
@@ -149,6 +150,38 @@ def test_only_what_is_ours_and_whose_process_is_dead_is_swept(tmp_path):
     os.utime(kept[2], (0, 0))
     exchange.recover(path)
     assert not kept[2].exists()
+
+
+@pytest.mark.parametrize("earlier", [True, False])
+def test_another_host_leaves_alone_what_is_about_to_go_in_place(way, earlier, tmp_path, monkeypatch):
+    path = tmp_path / "model"
+    if earlier:
+        exchange.put(path, lambda folder: (folder / "a").write_text("old"))
+    own, settle, rename, looked = socket.gethostname(), exchange._settle, Path.rename, []
+
+    def look_from_elsewhere():
+        with monkeypatch.context() as there:
+            there.setattr(socket, "gethostname", lambda: "elsewhere")
+            there.setattr(os, "getpid", lambda: 1 << 30)
+            there.setattr(os, "kill", no_such_process)
+            there.setattr(Path, "rename", rename)
+            exchange.recover(path)
+            looked.append(path.exists())
+
+    def no_such_process(*_):
+        raise ProcessLookupError
+
+    def renamed(source, target):
+        moved = rename(source, target)
+        look_from_elsewhere()
+        return moved
+
+    monkeypatch.setattr(exchange, "_settle", lambda folder: (settle(folder), look_from_elsewhere()))
+    monkeypatch.setattr(Path, "rename", renamed)
+    exchange.put(path, lambda folder: (folder / "a").write_text("new"))
+    assert looked and (path / "a").read_text() == "new" and exchange.files(path) == {"a"}
+    assert list(tmp_path.iterdir()) == [path]
+    assert own not in (path / exchange.MARKER).read_text()
 
 
 def test_a_failed_write_leaves_what_was_there(tmp_path):
