@@ -82,8 +82,8 @@ def save(model: nn.Module, tokenizer, path: str | os.PathLike, texts: Mapping[st
 def not_replaceable(path: Path) -> str | None:
     """Why `save` may not put a checkpoint here, with what to do about it; None when it may.
 
-    It may where nothing is, and where only what an earlier `save` wrote is: a directory with its marker and no file that the
-    marker does not name.
+    It may where nothing is, and where only what an earlier `save` wrote is: a directory with its marker, no file that the
+    marker does not name, and no weights that were written since.
     """
     if not path.exists():
         return "it is a link that leads nowhere; remove it" if path.is_symlink() else None
@@ -92,7 +92,7 @@ def not_replaceable(path: Path) -> str | None:
     if os.path.ismount(path):
         return "it is where a disk is mounted, which cannot be exchanged; name a directory in it"
     try:
-        there, known = exchange.contents(path), exchange.files(path)
+        there, known, changed = exchange.contents(path), exchange.files(path), exchange.changed(path)
     except OSError as error:
         return f"it cannot be read ({error.strerror}); check its permissions"
     if known is None and there:
@@ -101,6 +101,12 @@ def not_replaceable(path: Path) -> str | None:
     if unknown := sorted(there - (known or set())):
         more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
         return f"it holds {unknown[0]}{more}, which was not saved with the checkpoint; move that away"
+    if other := sorted(name for name in changed if name.endswith(".safetensors")):
+        more = f" and {len(other) - 1} more" if len(other) > 1 else ""
+        return (
+            f"it holds {other[0]}{more} of another size or time than was saved here, as after training in the same place (or "
+            "copying); move it away"
+        )
     return None
 
 

@@ -4,9 +4,9 @@
     .NAME.old-PID-XXXXXXXX     what NAME was before, where the system cannot exchange two directories at once
 
 Every such directory, and the finished one, carries `MARKER`, which says what wrote it and, once it is whole, names every
-file. `recover` at the next start puts a whole one in place if NAME is missing, and clears away the others. What NAME was
-before is told by its marker, which has the XXXXXXXX that it was written under: it never comes back by itself, for where NAME
-is missing its successor was moved away.
+file with size and time. `recover` at the next start puts a whole one in place if NAME is missing, and clears away the others.
+What NAME was before is told by its marker, which has the XXXXXXXX that it was written under: it never comes back by itself,
+for where NAME is missing its successor was moved away.
 """
 
 from __future__ import annotations
@@ -97,6 +97,16 @@ def files(directory: Path) -> set[str] | None:
     marker = _marker(directory)
     named = marker.get("files") if marker else None
     return set(named) if isinstance(named, list) and marker.get("format") == FORMAT else None
+
+
+def changed(directory: Path) -> set[str]:
+    """The files of a finished directory of ours that were written again since, by size and time; none that are gone.
+
+    What an earlier version wrote names no sizes and times: nothing of it counts as changed.
+    """
+    written = (_marker(directory) or {}).get("written")
+    known = written if isinstance(written, dict) else {}
+    return {name for name, state in known.items() if (directory / name).exists() and _state(directory / name) != state}
 
 
 def contents(directory: Path) -> set[str]:
@@ -197,10 +207,17 @@ def _mark(directory: Path, names: list[str] | None) -> None:
         content = {"format": FORMAT, "written_by": "layer-pruning-reproductions", "token": token, "host": _host(token)}
     if names is not None:
         content["files"] = names
+        content["written"] = {name: _state(directory / name) for name in names if not name.endswith("/")}
     temporary = directory / _HALF
     temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     _sync(temporary)
     os.replace(temporary, directory / MARKER)
+
+
+def _state(file: Path) -> list[int]:
+    """What differs once a file was written again: its size, and the nanosecond of the last change."""
+    found = file.stat()
+    return [found.st_size, found.st_mtime_ns]
 
 
 def _settle(directory: Path) -> None:

@@ -126,6 +126,46 @@ def test_a_checkpoint_that_is_not_ours_is_not_replaced(tiny_llama, tmp_path):
         checkpoint.save(tiny_llama, None, tmp_path / "theirs")
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_weights_that_were_trained_in_place_are_not_replaced(tiny_llama, tiny_tokenizer, tmp_path, streamed):
+    directory = checkpoint.save(tiny_llama, tiny_tokenizer, tmp_path / "model")
+    if streamed:
+        checkpoint.save(*checkpoint.load(directory, stream=0), directory)
+    trained, _ = checkpoint.load(directory)
+    with torch.no_grad():
+        trained.model.norm.weight.fill_(7)
+    if streamed:
+        (file,) = (f for f in directory.glob("*.safetensors") if "model.norm.weight" in load_file(f))
+        save_file(load_file(file) | {"model.norm.weight": trained.model.norm.weight.detach()}, file, {"format": "pt"})
+    else:
+        trained.save_pretrained(directory)  # as a trainer would, by the same name and of the same size
+        file = directory / "model.safetensors"
+    with pytest.raises(UserError, match=rf"cannot save to .*model: it holds {file.name} of another .*; move it away"):
+        checkpoint.save(tiny_llama, tiny_tokenizer, directory)
+    assert torch.equal(AutoModelForCausalLM.from_pretrained(directory).model.norm.weight, trained.model.norm.weight)
+    file.unlink()
+    assert checkpoint.not_replaceable(directory) is None  # nothing left to lose
+
+
+def test_what_was_not_touched_is_replaced_wherever_it_was_moved(tiny_llama, tiny_tokenizer, tmp_path):
+    directory = checkpoint.save(tiny_llama, tiny_tokenizer, tmp_path / "model", {"README.md": "card"})
+    (directory / "README.md").write_text("a longer card")
+    checkpoint.load(directory)
+    moved = directory.rename(tmp_path / "moved")
+    checkpoint.save(tiny_llama, tiny_tokenizer, moved)
+    checkpoint.save(tiny_llama, tiny_tokenizer, shutil.copytree(moved, tmp_path / "copied"))
+
+
+def test_a_checkpoint_of_an_earlier_version_is_replaced(tiny_llama, tiny_tokenizer, tmp_path):
+    """Its marker named the files alone."""
+    directory = checkpoint.save(tiny_llama, tiny_tokenizer, tmp_path / "model")
+    kept = ("format", "written_by", "files")
+    marker = json.loads((directory / ".layer-pruning.json").read_text())
+    (directory / ".layer-pruning.json").write_text(json.dumps({name: marker[name] for name in kept}))
+    os.utime(directory / "model.safetensors")
+    checkpoint.save(tiny_llama, tiny_tokenizer, directory)
+
+
 def test_what_is_saved_has_the_modes_of_the_umask(tiny_llama, tiny_tokenizer, make_patch, tmp_path):
     attach_patch(tiny_llama, 2, make_patch(0.4))
     before = os.umask(0o027)
