@@ -7,12 +7,14 @@ read is checked first; a file that is no record is set aside, and the measuremen
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import platform
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -105,7 +107,8 @@ class Store:
     def put(self, record: Record, recipe: Recipe, items: Mapping | None = None) -> Path:
         """Write a record; the file is whole or not there at all.
 
-        items: name -> outcomes per item, numpy arrays; written first, so that where a record is, they are.
+        items: name -> outcomes per item, numpy arrays; written first, so that where a record is, they are, and marked as this
+        record's. Where there are none, an earlier record's go.
 
         Raises:
             UserError: the folder cannot be written; earlier records are untouched.
@@ -113,13 +116,12 @@ class Store:
         path = self.path(recipe, record.benchmark)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            if items:
-                import numpy
-
-                with exchange.whole(_beside(path)) as file, file.open("wb") as out:
-                    numpy.savez_compressed(out, **items)
             with exchange.whole(path) as file:
                 file.write_text(record.to_json(), encoding="utf-8")
+                if items:
+                    _write_items(_beside(path), items, _mark(record))
+                else:
+                    _beside(path).unlink(missing_ok=True)
         except OSError as error:
             raise UserError(
                 f"cannot write the record {path}: {error.strerror}; free space there or name another folder in "
@@ -140,16 +142,17 @@ class Store:
         return path.with_name(f"{path.name.removesuffix('.json')}.lock")
 
     def items(self, recipe: Recipe, benchmark: str) -> dict:
-        """What `put` was given beside the record that `get` returns: name -> outcomes per item; {} if it was nothing.
+        """What `put` was given beside the record that `get` returns: name -> outcomes per item; {} if it was nothing, or if a
+        process was killed between writing other outcomes and their record.
 
         Multiple choice: one bool per item and metric, in the order of the data. Perplexity: ``nll``, the mean of each window.
         A damaged file is treated as a damaged record is, see `get`.
         """
-        place = _place(recipe, benchmark)
-        for folder, origin in self._folders():
-            if _state(path := f"{folder}/{place}"):
-                return self._items(_beside(Path(path)), origin)
-        return {}
+        record = self.get(recipe, benchmark)
+        if record is None:
+            return {}
+        folder = next(folder for folder, origin in self._folders() if origin == record.origin)
+        return self._items(_beside(self.path(recipe, benchmark, folder)), record)
 
     def check_writable(self) -> None:
         """Fail before anything is measured when records could not be kept.
@@ -192,20 +195,21 @@ class Store:
         self._set_aside(Path(path), origin, problem)
         return None
 
-    def _items(self, path: Path, origin: str) -> dict:
+    def _items(self, path: Path, record: Record) -> dict:
         import numpy
 
         if not _state(path):
             return {}
         try:
             with numpy.load(path, allow_pickle=False) as arrays:
-                return dict(arrays)
+                found, mark = dict(arrays), arrays.zip.comment
         except PermissionError as error:
             raise UserError(f"cannot read the items {path}: {error.strerror}; check its permissions") from error
         except Exception as error:  # whatever a damaged archive does: zipfile, zlib and numpy have no common base
             log.debug("%s: %r", path, error)
-            self._set_aside(path, origin, Unreadable("items", "it is no whole archive of arrays"))
-        return {}
+            self._set_aside(path, record.origin, Unreadable("items", "it is no whole archive of arrays"))
+            return {}
+        return found if mark in (b"", _mark(record)) else {}  # those without a mark were written by earlier versions
 
     def _set_aside(self, path: Path, origin: str, problem: Unreadable) -> None:
         """Move a damaged file of the user's out of the way; say so, once."""
@@ -249,6 +253,23 @@ def _state(path: str | Path) -> tuple[int, ...] | None:
 def _beside(path: Path) -> Path:
     """The file of the items' outcomes that belong to a record's file."""
     return path.with_name(f"{path.name.removesuffix('.json')}.npz")
+
+
+def _mark(record: Record) -> bytes:
+    """By what outcomes know their record: by its values and their time, which stay where a recipe is spelled anew."""
+    told = {"values": record.values, "measured_at": record.provenance.get("measured_at")}
+    return hashlib.sha256(record_json.write(told).encode()).hexdigest()[:16].encode()
+
+
+def _write_items(path: Path, items: Mapping, mark: bytes) -> None:
+    """Write outcomes per item, whole or not at all; the mark is the archive's comment, which no reader of arrays sees."""
+    import numpy
+
+    with exchange.whole(path) as file:
+        with file.open("wb") as out:  # of a path numpy would change the name
+            numpy.savez_compressed(out, **items)
+        with zipfile.ZipFile(file, "a") as archive:
+            archive.comment = mark
 
 
 def _git(*arguments: str) -> str | None:

@@ -1,42 +1,17 @@
 """A process killed at any moment of a save leaves the old checkpoint or the new one, and the next start clears up."""
 
-import itertools
 import json
 import os
-import signal
 import socket
-import sys
 import tempfile
-import traceback
 from pathlib import Path
 
 import pytest
 import torch
+from killed import killed_at
 
 from common import checkpoint, exchange
 from common.errors import UserError
-
-FILE_EVENTS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod", "os.scandir", "os.listdir")
-
-
-def killed_at(moment, work):
-    """Run `work` in a child that dies by SIGKILL at its `moment`-th use of the file system; whether it came so far."""
-    child = os.fork()
-    if child == 0:
-        seen = itertools.count(1)
-
-        def count(event, arguments):
-            if event in FILE_EVENTS and next(seen) == moment:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        try:
-            sys.addaudithook(count)
-            work()
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(0)
-    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
 
 @pytest.fixture(params=["at once", "two renames"])

@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+from killed import killed_at
 
 from common import results
 from common.errors import UserError
@@ -206,6 +207,50 @@ def test_damaged_items_are_set_aside_and_count_as_absent(store, damage, caplog):
     assert aside.read_bytes() == content and not path.exists()
     assert len(caplog.records) == 1 and f"{path} is unreadable (it is no whole archive of arrays)" in caplog.text
     assert store.get(RECIPE, "b") == record()
+
+
+def test_items_go_with_a_record_that_has_none(store):
+    store.put(record(), RECIPE, ARRAYS)
+    path = store.put(record(status="failed", values={}, reason="out of memory"), RECIPE)
+    assert store.items(RECIPE, "b") == {} and list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("values", [{"acc": 0.0}, {"acc": 1.0}, {}], ids=["other", "the same, later", "none"])
+def test_a_kill_at_any_moment_never_pairs_a_record_with_anothers_items(store, values):
+    """For either record, read by whoever comes next: its own items, or none."""
+    own = {
+        "first": (record(values={"acc": 1.0}, provenance={"measured_at": "2025-01-01"}), {"acc": np.ones(8, bool)}),
+        "second": (record(values=values, provenance={"measured_at": "2025-01-02"}), {"acc": np.zeros(8, bool)}),
+    }
+    if not values:
+        own["second"] = own["second"][0], None
+    seen = set()
+    for moment in range(1, 100):
+        store.put(own["first"][0], RECIPE, own["first"][1])
+        dead = killed_at(moment, lambda: store.put(own["second"][0], RECIPE, own["second"][1]))
+        fresh = Store(store.user, None)
+        found, items = fresh.get(RECIPE, "b"), fresh.items(RECIPE, "b")
+        (name,) = (name for name, (one, _) in own.items() if one == found)
+        expected = own[name][1]
+        assert not items or (expected is not None and np.array_equal(items["acc"], expected["acc"]))
+        seen.add((name, bool(items)))
+        if not dead:
+            break
+    assert not dead and seen >= {("first", True), ("second", bool(values))}
+
+
+def test_items_without_a_mark_are_read(store):
+    """As earlier versions wrote them, and as most published ones are."""
+    path = store.put(record(), RECIPE)
+    np.savez_compressed(path.with_suffix(".npz"), **ARRAYS)
+    assert np.array_equal(store.items(RECIPE, "b")["acc"], ARRAYS["acc"])
+
+
+def test_a_reader_of_arrays_finds_the_items_alone(store):
+    path = store.put(record(values={"acc": 0.5, "nll": math.nan}), RECIPE, ARRAYS).with_suffix(".npz")
+    with np.load(path) as arrays:
+        assert list(arrays) == ["acc"] and np.array_equal(arrays["acc"], ARRAYS["acc"])
+    assert np.array_equal(store.items(RECIPE, "b")["acc"], ARRAYS["acc"])
 
 
 def test_what_is_written_has_the_mode_of_any_file(store):
