@@ -8,6 +8,7 @@ import math
 
 import numpy as np
 
+from common.results import Record
 from reproductions.evidence import Evidence
 from reproductions.report.recipes import label, name, title
 
@@ -61,16 +62,23 @@ def choices(evidence: Evidence) -> list[list[str]]:
 
 
 def items(evidence: Evidence, digest: str) -> dict[str, dict]:
-    """Benchmark -> key -> outcomes per item in a compact form, of a recipe.
+    """Benchmark -> key -> outcomes per item in a compact form, of a recipe: those that its records' values are means of.
 
     Right and wrong: {"n": items, "bits": base64 of one bit an item, the first item highest}. Losses: {"f32": base64 of
     little-endian 32-bit floats}.
     """
-    recipe = evidence.recipe(digest)
-    return {
-        benchmark: {key: _packed(values) for key, values in evidence.store.items(recipe, benchmark).items()}
-        for benchmark in evidence.records[digest]
-    }
+    recipe, found = evidence.recipe(digest), {}
+    for benchmark, record in evidence.records[digest].items():
+        kept = evidence.store.items(recipe, benchmark)
+        found[benchmark] = {key: _packed(values) for key, values in kept.items() if _told_by(record, key, values)}
+    return found
+
+
+def _told_by(record: Record, key: str, outcomes: np.ndarray) -> bool:
+    """Whether a record's value is the mean of outcomes, as in `reproductions.resampled`: older files name no record."""
+    mean = np.mean(outcomes, dtype=np.float64) if len(outcomes) else math.nan
+    value = record.values.get("perplexity" if key == "nll" else key, math.nan)
+    return bool(np.isclose(np.exp(mean) if key == "nll" else mean, value, rtol=1e-4, atol=1e-9))
 
 
 def _packed(values: np.ndarray) -> dict:

@@ -3,10 +3,12 @@
 import base64
 import csv
 import json
+import math
 import re
 from collections import Counter
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -16,10 +18,10 @@ from bs4 import BeautifulSoup
 from common import tables
 from common.errors import UserError
 from common.recipe import SHAPE_ONLY
-from common.results import PUBLISHED, ROOT
+from common.results import PUBLISHED, ROOT, Recipe, Record, Store
 from reproductions import audit, findings, registry
 from reproductions.evidence import Evidence, Loaded
-from reproductions.report import cells, pages, pictures, prose
+from reproductions.report import cells, data, pages, pictures, prose
 from reproductions.report.__main__ import main
 
 RECORDS = {path.parent.name + "/" + path.stem: path for path in PUBLISHED.glob("*/*/*/*.json")}
@@ -206,6 +208,23 @@ def test_outcomes_per_item_survive_packing(site):
                 assert [bit == "1" for bit in bits] == values.tolist()
             else:
                 assert np.frombuffer(raw, "<f4").tolist() == values.astype("<f4").tolist()
+
+
+def test_outcomes_of_another_measurement_than_the_records_are_not_handed_over(tmp_path):
+    """As they lie where an earlier version was killed between the two: they name no record that they belong to."""
+    recipe, store = Recipe("standin", "standin"), Store(tmp_path, None)
+    right, losses = np.array([True, True, False, True]), np.array([1.0, 2.0])
+    values = {"acc": 0.75, "nll": 1.5, "perplexity": math.exp(1.5)}
+    record = Record(vars(recipe), recipe.hash, "b", "ok", values)
+    evidence = SimpleNamespace(store=store, records={recipe.hash: {"b": record}}, recipe=lambda digest: recipe)
+    for others, kept in (
+        ((~right, losses), {"nll"}),
+        ((right, losses + 1), {"acc"}),
+        ((right, losses), {"acc", "nll"}),
+    ):
+        path = store.put(record, recipe)
+        np.savez(path.with_suffix(".npz"), acc=others[0], nll=others[1])
+        assert data.items(evidence, recipe.hash)["b"].keys() == kept
 
 
 def test_all_values_page_reads_back(site):
