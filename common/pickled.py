@@ -74,8 +74,8 @@ def convert(path: Path, hub_id: str) -> Path:
 
 
 def _shards(path: Path) -> list[str]:
-    """The names of the weight files, in order."""
-    if not (path / INDEX).exists():
+    """The weight files in order; a whole one comes before an index that was left beside it, as in transformers."""
+    if (path / SINGLE).exists() or not (path / INDEX).exists():
         return [SINGLE]
     return safetensors_files.shards(path / INDEX)
 

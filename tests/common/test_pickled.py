@@ -29,7 +29,7 @@ def nothing_cached(monkeypatch, tmp_path):
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
 
 
-@pytest.fixture(params=["one file", "two files", "an old file"])
+@pytest.fixture(params=["one file", "two files", "an old file", "an index left beside a file"])
 def write_pickled(request, write_checkpoint, make_tiny):
     """`write(path)` -> a checkpoint as it was before safetensors, and the model that it holds."""
 
@@ -46,7 +46,9 @@ def write_pickled(request, write_checkpoint, make_tiny):
             index = {"weight_map": {name: shard for shard, held in shards.items() for name in held}}
             (path / "pytorch_model.bin.index.json").write_text(json.dumps(index))
         else:
-            zipped = request.param == "one file"
+            zipped = request.param != "an old file"
+            if request.param.startswith("an index"):  # of shards that are gone; transformers reads the file
+                (path / "pytorch_model.bin.index.json").write_text('{"weight_map": {"lm_head.weight": "gone.bin"}}')
             torch.save(state, path / "pytorch_model.bin", _use_new_zipfile_serialization=zipped)
         return model
 
