@@ -6,6 +6,7 @@ scored), and one layer forward and backward. Says so and measures nothing where 
 
 from __future__ import annotations
 
+import argparse
 import time
 
 import torch
@@ -53,6 +54,8 @@ def _seconds(work) -> float:
 
 
 def main() -> None:
+    """Print what each part takes both ways."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     config = model_config("smollm2-135m")
     config.num_hidden_layers = LAYERS
     for dtype in (torch.bfloat16, torch.float16):
