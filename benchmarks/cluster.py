@@ -11,6 +11,7 @@ process needs in all, over the number of processes; no less than the longest rec
 
 from __future__ import annotations
 
+import argparse
 import heapq
 import json
 import random
@@ -89,6 +90,7 @@ def simulate(work: list[runner.Work], title: str) -> None:
 
 def main() -> None:
     """Simulate the whole grid, and what is left without recipes longer than a 64th of it, which bound it by themselves."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     with tempfile.TemporaryDirectory() as empty:
         work = runner.missing(list(registry.targets().values()), Store(Path(empty)), settings.PAPER)
     simulate(work, "paper profile")

@@ -15,6 +15,7 @@ What searches take is in scripts of their own (search.py, prunecomp.py, laco.py)
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -105,6 +106,8 @@ def passes(recipes: Iterable[Recipe]) -> tuple[int, int]:
 
 
 def main() -> None:
+    """Print both counts for every target that has records."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     store, totals = Store(), [0, 0]
     print(f"{'target':28} {'models':>6} {'row by row':>11} {'with states':>12} {'ratio':>6}")
     for table in registry.targets().values():
