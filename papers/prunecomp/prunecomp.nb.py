@@ -229,7 +229,7 @@ Image(RENDERED / "figure1-prunecomp-smollm2-135m-instruct.png", width=480)
 #
 # **Is it mostly a matter of magnitude?** Not on these two models. In Table 4 the factors alone lower perplexity a little on
 # the stand-in and by a fifth on SmolLM2, where the dense model stays far below; which layers go matters as much, and
-# answers to questions follow beyond the noise with CosSim(BI) and PPL alone, on SmolLM2 with 7 of 30 layers gone.
+# answers to questions follow beyond the noise with PPL and, of 7 of 30 layers gone, CosSim(BI) alone, on SmolLM2.
 #
 # Every claim of the paper's tables and figures, on its own printed numbers, on SmolLM2-135M-Instruct and on the stand-in,
 # from the published records: how many of its comparisons hold, then the one least in its favour with its 95 % interval.
