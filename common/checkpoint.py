@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,6 +35,8 @@ from common.architectures import SUPPORTED
 from common.baselines import ghosted, streamline  # noqa: F401 - register their patches
 from common.errors import UserError
 from common.hooks import PATCH_LOADERS, attach_patch, patches
+
+log = logging.getLogger(__name__)
 
 FORMAT = 1
 PATCHES_JSON, PATCHES_TENSORS = "patches.json", "patches.safetensors"
@@ -161,6 +164,9 @@ def load(
             f"cannot load {path}: {len(broken)} tensors are missing or misshapen ({', '.join(broken[:3])}, ...); "
             "the checkpoint is incomplete, save or download it again"
         )
+    if unknown := sorted(report["unexpected_keys"]):
+        more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
+        log.warning("%s: its config knows no %s%s; they are left out", path, ", ".join(unknown[:3]), more)
     if parts:
         model.__class__ = kind.__base__
     if not placement:

@@ -50,6 +50,13 @@ def model_config(spec: ModelSpec | str):
     )
 
 
+def _check_no_file(path: Path) -> None:
+    if path.is_file():
+        raise UserError(
+            f"cannot load {path}: it is a file; give the directory with config.json and *.safetensors (no GGUF is read)"
+        )
+
+
 def resolve(
     name_or_path: str, revision: str | None = None, *, code: bool = False, convert_weights: bool = False
 ) -> Path:
@@ -67,6 +74,7 @@ def resolve(
         path = Path(name).expanduser()
         if path.is_dir():
             return path
+        _check_no_file(path)
         if name.startswith((".", "/", "~")):
             raise UserError(f"cannot load {name}: no such directory")
         if name.count("/") == 1 and name.lower() not in map(str.lower, _hub_ids()):
@@ -121,6 +129,7 @@ def describe(name: str) -> Description:
     """
     path = Path(name).expanduser()
     if not path.is_dir():
+        _check_no_file(path)
         if name.startswith((".", "/", "~")):
             raise UserError(f"cannot load {name}: no such directory")
         if name.count("/") != 1 or name.lower() in map(str.lower, _hub_ids()):

@@ -70,7 +70,7 @@ def checked(method: shared.Method, options: argparse.Namespace) -> Job:
 def located(name: str) -> Path:
     """The directory of a model: registered, local, or fetched from the hub by its id."""
     known = name in models.REGISTRY or any(name == spec.hub_id for spec in models.REGISTRY.values())
-    if known or name.count("/") != 1 or name.startswith((".", "/", "~")) or Path(name).is_dir():
+    if known or name.count("/") != 1 or name.startswith((".", "/", "~")) or Path(name).exists():
         return models.resolve(name)
     return hub.snapshot(name, None)
 

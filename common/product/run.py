@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from dataclasses import asdict
+from pathlib import Path
 
 import torch
 import transformers
@@ -15,13 +16,14 @@ from safetensors import SafetensorError
 
 from common import checkpoint, half_products, results
 from common.architectures import absent
-from common.errors import UserError, one_line, quiet_logging
+from common.errors import NoData, UserError, one_line, quiet_logging
 from common.product import card, checks, forecast, measure, sweep
 from common.product import options as shared
 from common.product.job import Job
 from common.progress import clock
 
 REPORT = "pruning.json"
+TERMS = ("LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*")
 MEMORY = "out of memory; use a larger --device, --dtype bfloat16 or fewer --samples"
 
 
@@ -33,6 +35,10 @@ def main(method: shared.Method, arguments: list[str] | None = None) -> int:
     transformers.utils.logging.disable_progress_bar()
     try:
         report = run(method, options)
+    except NoData as error:
+        return _failed(
+            f"{error}; or name texts of your own: --text FILE (of which the last tenth is measured on, or --test FILE)"
+        )
     except UserError as error:
         return _failed(error)
     except (MemoryError, torch.OutOfMemoryError):
@@ -149,9 +155,15 @@ def _save(job: Job, report: dict, dtype: torch.dtype | None) -> None:
         if dtype is not None and parameter.is_floating_point() and not absent(parameter):
             parameter.data = parameter.data.to(dtype)
     content = json.dumps(card.finite(report), indent=1, allow_nan=False)
-    texts = {"README.md": card.card(job.method, report), REPORT: content + "\n"}
+    texts = _terms(job.source) | {"README.md": card.card(job.method, report), REPORT: content + "\n"}
     checkpoint.save(job.model, job.tokenizer, job.place(replace=job.options.force), texts)
     job.clear()
+
+
+def _terms(source: Path) -> dict[str, str]:
+    """The texts under whose terms the weights are, by file name: they go with what is made of them."""
+    found = [file for kind in TERMS for file in sorted(source.glob(kind)) if file.is_file()]
+    return {file.name: file.read_text(encoding="utf-8", errors="replace") for file in found}
 
 
 def _failed(error: object) -> int:

@@ -9,10 +9,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from common import calibration, checkpoint
+from common import calibration, checkpoint, corpora
 from common.decoder import Decoder
+from common.errors import NoData
 from common.halves import drop_halves
 from common.product import main, measure, sweep
 from common.product.job import Job
@@ -257,6 +259,41 @@ def test_a_model_with_a_patch_is_not_patched_again(source, tmp_path, capsys):
     command = ["--model", str(tmp_path / "once"), *arguments(source, tmp_path / "twice", remove=1)[2:]]
     assert main(method_of("linearpatch"), command) == 2
     assert "all layers at once" in capsys.readouterr().err and not (tmp_path / "twice").exists()
+
+
+def test_the_terms_of_the_weights_go_with_them_and_what_the_config_does_not_know_is_named(
+    source, tmp_path, capsys, caplog
+):
+    shutil.copytree(source[0], tmp_path / "mine")
+    (tmp_path / "mine" / "LICENSE").write_text("no warranty")
+    (tmp_path / "mine" / "USE_POLICY.md").write_text("be kind")
+    tensors = load_file(tmp_path / "mine" / "model.safetensors")
+    tensors["model.layers.0.self_attn.q_proj.bias"] = torch.zeros(64)
+    save_file(tensors, tmp_path / "mine" / "model.safetensors", metadata={"format": "pt"})
+    command = ["--model", str(tmp_path / "mine"), *arguments(source, tmp_path / "pruned", "--no-evaluation")[2:]]
+    assert main(method_of("prunecomp"), command) == 0
+    assert (tmp_path / "pruned" / "LICENSE").read_text() == "no warranty"
+    assert (tmp_path / "pruned" / "USE_POLICY.md").read_text() == "be kind"
+    assert "its config knows no model.layers.0.self_attn.q_proj.bias" in caplog.text + capsys.readouterr().err
+    assert main(method_of("prunecomp"), [*command, "--force"]) == 0  # they count as ours
+
+
+def test_without_a_network_a_text_of_ones_own_is_offered(source, tmp_path, capsys, monkeypatch):
+    def unreachable(*_, **__):
+        raise NoData("could not fetch dataset Salesforce/wikitext")
+
+    monkeypatch.setattr(corpora, "open_dataset", unreachable)
+    command = ["--model", str(source[0]), "--remove", "2", "--out", str(tmp_path / "pruned")]
+    assert main(method_of("linearpatch"), command) == 2
+    assert "--text FILE" in capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_a_file_is_no_model(source, tmp_path, capsys):
+    (tmp_path / "m.gguf").write_text("GGUF")
+    for name in (str(tmp_path / "m.gguf"), str(source[0] / "model.safetensors")):
+        command = ["--model", name, *arguments(source, tmp_path / "pruned")[2:]]
+        assert main(method_of("linearpatch"), command) == 2
+        assert "it is a file; give the directory" in capsys.readouterr().err
 
 
 def test_a_full_disk_is_found_before_the_work(source, tmp_path, capsys, monkeypatch):
