@@ -151,7 +151,7 @@ def test_the_screen_is_of_the_published_records():
     first = str(ours.every(store)[0])
     wrong = [one for one in audit.findings() if one.headline]
     assert f"has {len(audit.findings())} findings" in first and f"{len(wrong)} affect" in first
-    assert all(one.headline in first for one in wrong if one.name in ("LP-1", "LC-2"))
+    assert all(one.headline in first for one in wrong if one.name in ("PC-2", "LC-2"))
 
 
 def test_what_a_merge_is_worth_is_said_of_the_models_that_have_both_figures(tmp_path):
