@@ -143,6 +143,14 @@ OURS = (
     Finding("Merging by Eq. 1 keeps more than leaving the layers out", "table2-laco", (f"Eq. 1 {laco.WORTH}",)),
     Finding("Merging as the official code does keeps more", "table2-laco", (f"the code's merge {laco.WORTH}",)),
     Finding(
+        "The FFN that LinearPatch is compared with is below the cut alone, trained as printed",
+        "table3-linearpatch",
+        ("the rival itself",),
+    ),
+    Finding(
+        "It is where it leaves massive tokens as they are", "table3-linearpatch", ("where it leaves massive tokens",)
+    ),
+    Finding(
         "A by least squares lowers perplexity further than A", "figure6-linearpatch", ("least squares in A's basis",)
     ),
 )
