@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from common import block_configs, exchange, half_products, streaming, structure
 from common.architectures import SUPPORTED
 from common.baselines import ghosted, streamline  # noqa: F401 - register their patches
-from common.errors import UserError
+from common.errors import UserError, first_of
 from common.hooks import PATCH_LOADERS, attach_patch, patches
 
 log = logging.getLogger(__name__)
@@ -102,13 +102,11 @@ def not_replaceable(path: Path) -> str | None:
         kind = "a checkpoint that was not saved here" if "config.json" in there else "not empty, and no checkpoint"
         return f"it is {kind} (there is no {exchange.MARKER}, the list of what was saved); move it away"
     if unknown := sorted(there - (known or set())):
-        more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
-        return f"it holds {unknown[0]}{more}, which was not saved with the checkpoint; move that away"
+        return f"it holds {first_of(unknown, 1)}, which was not saved with the checkpoint; move that away"
     if other := sorted(name for name in changed if name.endswith(".safetensors")):
-        more = f" and {len(other) - 1} more" if len(other) > 1 else ""
         return (
-            f"it holds {other[0]}{more} of another size or time than was saved here, as after training in the same place (or "
-            "copying); move it away"
+            f"it holds {first_of(other, 1)} of another size or time than was saved here, as after training in the same "
+            "place (or copying); move it away"
         )
     return None
 
@@ -165,8 +163,7 @@ def load(
             "the checkpoint is incomplete, save or download it again"
         )
     if unknown := sorted(report["unexpected_keys"]):
-        more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
-        log.warning("%s: its config knows no %s%s; they are left out", path, ", ".join(unknown[:3]), more)
+        log.warning("%s: its config knows no %s; they are left out", path, first_of(unknown, 3))
     if parts:
         model.__class__ = kind.__base__
     if not placement:

@@ -6,7 +6,7 @@ import argparse
 import difflib
 import logging
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 LONGEST = 500  # characters of an error; more is not read
 _FEW = 12  # so many names are listed in full; lm-eval alone knows fourteen thousand tasks
@@ -72,6 +72,12 @@ def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> User
     if len(known) <= _FEW and len(listed) <= LONGEST // 2:
         return UserError(f"unknown {kind} {given!r}; known: {listed or 'none'}")
     return UserError(f"unknown {kind} {given!r}; the nearest of {len(known):,}: {_either(nearest[:3])}{more}")
+
+
+def first_of(names: Sequence[str], shown: int) -> str:
+    """The first ``shown`` names of a list, and how many more there are."""
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return f"{', '.join(names[:shown])}{more}"
 
 
 def _either(names: list[str]) -> str:

@@ -10,13 +10,25 @@ import numpy as np
 from common import paired
 from common.errors import UserError
 from common.recipe import Recipe
-from common.results import Store
+from common.results import Record, Store
 from reproductions import derived, sizes
 from reproductions.derived import Measured, Score
 from reproductions.registry import Column, Row
 
 Key = tuple[str, str, str, str]  # model label, sparsity, method, column
 Number = float | np.ndarray
+
+
+def told_by(record: Record, key: str, outcomes: np.ndarray) -> bool:
+    """Whether a record's value is the mean of outcomes [items] (a perplexity: the exponential of that).
+
+    Outcomes of another measurement than the record's (older files name no record), or a value that is no mean of them, say
+    nothing of it.
+    """
+    if not len(outcomes) or key not in record.values:
+        return False
+    mean = np.mean(outcomes, dtype=np.float64)
+    return bool(np.isclose(np.exp(mean) if key == "perplexity" else mean, record.values[key], rtol=1e-4, atol=1e-9))
 
 
 class Looked:
@@ -128,15 +140,10 @@ class Resampled(Looked):
         return self._outcomes[place]
 
     def _read(self, recipe: Recipe, column: Column) -> np.ndarray | None:
-        is_perplexity = column.key == "perplexity"
-        found = self._store.items(recipe, column.benchmark).get("nll" if is_perplexity else column.key)
+        found = self._store.items(recipe, column.benchmark).get("nll" if column.key == "perplexity" else column.key)
         record = self._store.get(recipe, column.benchmark)
-        if found is None or not len(found) or record is None:
-            return None
-        mean = float(np.mean(found, dtype=np.float64))
-        # Outcomes of another measurement than the record's, or a value that is no mean of them, say nothing of it.
-        same = np.isclose(np.exp(mean) if is_perplexity else mean, record.values[column.key], rtol=1e-4, atol=1e-9)
-        return found if same else None
+        known = found is not None and record is not None and told_by(record, column.key, found)
+        return found if known else None
 
     def sources(self, key: Key) -> list[tuple[Row, Column]]:
         """The rows and columns whose records are behind a cell: those it follows from, the dense model's included."""

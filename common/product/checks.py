@@ -14,7 +14,7 @@ from torch import nn
 
 from common import checkpoint, corpora, hub, models, streaming, structure
 from common.architectures import absent, at_hand
-from common.errors import UserError
+from common.errors import UserError, first_of
 from common.finetuning.memory import check_weights
 from common.product import options as shared
 from common.product.job import Job, is_file, read, texts
@@ -94,9 +94,8 @@ def check_finite(model: nn.Module) -> None:
         own = at_hand(part).named_parameters()
         bad += [prefix + name for name, p in own if not absent(p) and not torch.isfinite(p).all()]
     if bad:
-        more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
         raise UserError(
-            f"the model holds NaN or infinite weights in {', '.join(bad[:3])}{more}; the checkpoint is damaged, or its dtype "
+            f"the model holds NaN or infinite weights in {first_of(bad, 3)}; the checkpoint is damaged, or its dtype "
             "cannot hold them: download or save it again, or give another --dtype"
         )
 

@@ -8,9 +8,9 @@ import math
 
 import numpy as np
 
-from common.results import Record
 from reproductions.evidence import Evidence
 from reproductions.report.recipes import label, name, title
+from reproductions.resampled import told_by
 
 # The columns of the page of all records: (name, whether few strings fill it, so that they are stored once).
 COLUMNS = {"recipe": True, "model": True, "method": True, "n/N": True, "benchmark": True, "key": True}
@@ -70,15 +70,12 @@ def items(evidence: Evidence, digest: str) -> dict[str, dict]:
     recipe, found = evidence.recipe(digest), {}
     for benchmark, record in evidence.records[digest].items():
         kept = evidence.store.items(recipe, benchmark)
-        found[benchmark] = {key: _packed(values) for key, values in kept.items() if _told_by(record, key, values)}
+        found[benchmark] = {
+            key: _packed(values)
+            for key, values in kept.items()
+            if told_by(record, "perplexity" if key == "nll" else key, values)
+        }
     return found
-
-
-def _told_by(record: Record, key: str, outcomes: np.ndarray) -> bool:
-    """Whether a record's value is the mean of outcomes, as in `reproductions.resampled`: older files name no record."""
-    mean = np.mean(outcomes, dtype=np.float64) if len(outcomes) else math.nan
-    value = record.values.get("perplexity" if key == "nll" else key, math.nan)
-    return bool(np.isclose(np.exp(mean) if key == "nll" else mean, value, rtol=1e-4, atol=1e-9))
 
 
 def _packed(values: np.ndarray) -> dict:

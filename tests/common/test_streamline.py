@@ -48,6 +48,19 @@ def streams(model, boundaries, ids=WINDOWS):
     return [seen[b] for b in boundaries]
 
 
+def regressed(config, loss):
+    """A network of the models' size after 20 plain steps on the loss of two windows each, with FAST's settings."""
+    network = FeedForward.like(config)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3, weight_decay=1e-4)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20, eta_min=3e-3 / 20)
+    for step in range(20):
+        optimizer.zero_grad()
+        loss(network, slice(2 * (step % 5), 2 * (step % 5) + 2)).backward()
+        optimizer.step()
+        schedule.step()
+    return network
+
+
 def test_the_network_is_the_models_own_gated_one_without_norm_or_residual(tiny_llama):
     network = FeedForward.like(tiny_llama.config, seed=3)
     own = tiny_llama.model.layers[0].mlp
@@ -62,15 +75,9 @@ def test_the_network_is_the_models_own_gated_one_without_norm_or_residual(tiny_l
 
 def test_a_training_of_the_network_is_a_plain_regression_on_stored_states(tiny_llama):
     before, after = streams(tiny_llama, [2, 5])
-    reference = FeedForward.like(tiny_llama.config)
-    optimizer = torch.optim.AdamW(reference.parameters(), lr=3e-3, weight_decay=1e-4)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20, eta_min=3e-3 / 20)
-    for step in range(20):
-        rows = slice(2 * (step % 5), 2 * (step % 5) + 2)
-        optimizer.zero_grad()
-        nn.functional.mse_loss(reference(before[rows]), after[rows]).backward()
-        optimizer.step()
-        schedule.step()
+    reference = regressed(
+        tiny_llama.config, lambda network, rows: nn.functional.mse_loss(network(before[rows]), after[rows])
+    )
     report = replace_with_ffn(tiny_llama, [2, 3, 4], WINDOWS, Settings(fitting=FAST))
     (patch,) = patches(tiny_llama)
     assert (patch.kind, patch.position, len(tiny_llama.model.layers)) == (KIND, 2, 3)
@@ -90,16 +97,10 @@ def test_massive_tokens_may_pass_as_they_are_and_teach_nothing(tiny_llama, tmp_p
     before, after = streams(tiny_llama, [4, 5], ids)
     norms = before.norm(dim=-1)
     assert (norms[:, 0] > 10 * norms.median(1).values).all() and (norms[:, 1:].amax(1) < norms[:, 0] / 10).all()
-    reference = FeedForward.like(tiny_llama.config)
-    optimizer = torch.optim.AdamW(reference.parameters(), lr=3e-3, weight_decay=1e-4)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20, eta_min=3e-3 / 20)
-    for step in range(20):
-        rows = slice(2 * (step % 5), 2 * (step % 5) + 2)
-        optimizer.zero_grad()
-        loss = (reference(before[rows, 1:]) - after[rows, 1:]).square().sum() / after[rows].numel()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
+    reference = regressed(
+        tiny_llama.config,
+        lambda network, rows: (network(before[rows, 1:]) - after[rows, 1:]).square().sum() / after[rows].numel(),
+    )
     replace_with_ffn(tiny_llama, [4], ids, Settings(fitting=FAST, spare_massive=True))
     (patch,) = patches(tiny_llama)
     for name, value in reference.named_parameters():
