@@ -151,6 +151,11 @@ OURS = (
         "It is where it leaves massive tokens as they are", "table3-linearpatch", ("where it leaves massive tokens",)
     ),
     Finding(
+        "LinearPatch, trained, retains more of the questions than it does then",
+        "table2-linearpatch",
+        ("LinearPatch[L +FT] retains more than it does",),
+    ),
+    Finding(
         "A by least squares lowers perplexity further than A", "figure6-linearpatch", ("least squares in A's basis",)
     ),
 )

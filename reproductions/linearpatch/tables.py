@@ -122,6 +122,14 @@ TABLES = [
                 checks.beats("LinearPatch[L +FT]", "LLM-Streamline(FFN) +FT"),
             ),
             Claim("distillation adds to LinearPatch[L]", checks.beats("LinearPatch[L +FT]", "LinearPatch[L]")),
+            Claim(
+                "ours: LLM-Streamline(FFN) +FT retains more where it leaves massive tokens as they are",
+                checks.beats(rows.FFN_SPARED, "LLM-Streamline(FFN) +FT"),
+            ),
+            Claim(
+                "ours: LinearPatch[L +FT] retains more than it does then",
+                checks.beats("LinearPatch[L +FT]", rows.FFN_SPARED),
+            ),
         ),
         f"{_RATIO_NOTE} {_TRAINED_NOTE}",
     ),

@@ -24,8 +24,13 @@ PARTS = {
     "training": "What is trained afterwards",
     "calibration": "Calibration",
 }
-# Keys of values that are shares of 1 and read as per cent; higher is better.
+# Keys of values that are shares of 1 and read as per cent; higher is better (as in static/report.js).
 SHARES = ("acc", "acc_norm", "exact_match", "score", "weighted", "rouge_1", "rouge_l", "pass@1")
+
+
+def is_share(benchmark: str, key: str) -> bool:
+    """Whether a value is a share of 1; all of MMLU's are, one for each subject."""
+    return key in SHARES or benchmark.startswith("mmlu")
 
 
 def title(evidence: Evidence, digest: str) -> str:
@@ -105,7 +110,7 @@ def _cells(record: Record) -> list[dict]:
     }
     found = []
     for row, (key, value) in enumerate(record.values.items() or [("", None)]):
-        share = key in SHARES or record.benchmark.startswith("mmlu")
+        share = is_share(record.benchmark, key)
         scale = 100 if share else 1
         cell = shared | {
             "key": f"{key}, %" if share else key,

@@ -16,6 +16,7 @@ from common.results import PUBLISHED
 from reproductions import registry
 from reproductions.evidence import Evidence, Loaded
 from reproductions.report import pages
+from reproductions.report.recipes import is_share
 
 HOW = "`make setup-browser` installs Playwright; a Chromium comes with the system or with `playwright install chromium`"
 playwright = pytest.importorskip("playwright.sync_api", reason=f"no Playwright: {HOW}")
@@ -212,8 +213,9 @@ def test_comparing_gives_the_paired_interval(opened):
                 cells = rows[name.removesuffix(".npz"), "perplexity"]
                 expected = np.exp([middle, *ends])
             else:
-                cells = rows[name.removesuffix(".npz"), key]
-                expected = (100 if key.startswith("acc") else 1) * np.array([middle, *ends])
+                benchmark = name.removesuffix(".npz")
+                cells = rows[benchmark, key]
+                expected = (100 if is_share(benchmark, key) else 1) * np.array([middle, *ends])
                 assert cells[6].startswith("paired")
             found = [
                 float(t.replace("−", "-").replace("+", "")) for t in re.findall(r"[−+]?\d+\.\d+", " ".join(cells[4:6]))
