@@ -3,12 +3,15 @@
 vLLM, SGLang, llama.cpp and MLX know the model type ``nemotron-nas`` (architecture DeciLMForCausalLM): Llama's weights, and
 for each layer whether attention and MLP are there and how wide the MLP is. `common.checkpoint` saves that config as `FILE`
 beside the weights of a model that has no other; put it in the place of config.json. No such engine runs in this project's
-tests: they compare the tensors that the config asks for with those that are saved.
+tests: they compare the tensors that the config asks for with those that are saved. Tried by hand: llama.cpp
+(node-llama-cpp 3.22.1) computes what the model here does where attentions are missing, or both halves; where an MLP alone is
+missing it leaves out that layer's attention, too. Its converter takes a vocabulary of 128,256 tokens, or SentencePiece's.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 
 from torch import nn
@@ -16,7 +19,10 @@ from torch import nn
 from common import structure
 from common.errors import UserError
 from common.halves import ATTENTION, MLP, present
+from common.portable import older_names
 from common.widths import widths
+
+log = logging.getLogger(__name__)
 
 FILE = "config.nemotron-nas.json"
 STEP = 256  # widths of MLPs are given as multiples of the stream's, and rounded up to this
@@ -24,8 +30,17 @@ STEP = 256  # widths of MLPs are given as multiples of the stream's, and rounded
 
 def write(model: nn.Module, directory: Path) -> None:
     """Write `FILE` for a model that is not built as its own config says, where these engines can read it."""
-    if structure.describe(model) and expressible(model):
-        (directory / FILE).write_text(json.dumps(config(model), indent=2) + "\n", encoding="utf-8")
+    if not structure.describe(model) or not expressible(model):
+        return
+    (directory / FILE).write_text(json.dumps(config(model), indent=2) + "\n", encoding="utf-8")
+    there = set(present(model))
+    attend_alone = [str(layer) for layer, half in there if half == ATTENTION and (layer, MLP) not in there]
+    if attend_alone:
+        log.warning(
+            "layers %s have an attention and no MLP: llama.cpp, which reads %s, leaves their attention out",
+            ", ".join(sorted(attend_alone, key=int)),
+            FILE,
+        )
 
 
 def expressible(model: nn.Module) -> bool:
@@ -69,7 +84,7 @@ def config(model: nn.Module) -> dict:
         )
     told = {
         name: value
-        for name, value in kept.to_dict().items()
+        for name, value in older_names(kept.to_dict()).items()
         if name not in ("intermediate_size", "num_key_value_heads")
     }
     return told | {"architectures": ["DeciLMForCausalLM"], "model_type": "nemotron-nas", "block_configs": blocks}

@@ -30,7 +30,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from common import block_configs, exchange, half_products, streaming, structure
+from common import block_configs, exchange, half_products, portable, streaming, structure
 from common.architectures import SUPPORTED
 from common.baselines import ghosted, streamline  # noqa: F401 - register their patches
 from common.errors import UserError, first_of
@@ -41,22 +41,20 @@ log = logging.getLogger(__name__)
 FORMAT = 1
 PATCHES_JSON, PATCHES_TENSORS = "patches.json", "patches.safetensors"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json")
-# With these, all that makes numbers of a text. A chat template's own file does not: no text here goes through one.
-_TOKENS = (
-    *_TOKENIZER_FILES,
-    "merges.txt",
-    "added_tokens.json",
-    "special_tokens_map.json",
-    "tekken.json",
-    "tiktoken.model",
-)
 
 
-def save(model: nn.Module, tokenizer, path: str | os.PathLike, texts: Mapping[str, str] | None = None) -> Path:
+def save(
+    model: nn.Module,
+    tokenizer,
+    path: str | os.PathLike,
+    texts: Mapping[str, str] | None = None,
+    source: Path | None = None,
+) -> Path:
     """Write model, patches and tokenizer (None: no tokenizer) to the directory `path`, all or nothing.
 
-    texts: more files to write there, by name, such as a model card. An earlier checkpoint at `path` is replaced if it is all
-    that is there (`not_replaceable`); a kill at any moment leaves it or the new one. UserError for anything else there.
+    texts: more files to write there, by name, such as a model card. source: the directory that the model was read from, the
+    tokenizer too, unchanged (`common.portable`). An earlier checkpoint at `path` is replaced if it is all that is there
+    (`not_replaceable`); a kill at any moment leaves it or the new one. UserError for anything else there.
     """
     path = Path(path)
     if reason := not_replaceable(path):
@@ -69,6 +67,7 @@ def save(model: nn.Module, tokenizer, path: str | os.PathLike, texts: Mapping[st
             streaming.save(model, directory)
         if tokenizer is not None:
             tokenizer.save_pretrained(directory)
+        portable.rewrite(directory, source)
         _write_patches(model, directory)
         structure.write(model, directory)
         block_configs.write(model, directory)
@@ -273,7 +272,7 @@ def digest(path: Path) -> str:
     What differs there is another model, or reads other tokens; records and searches of one are not the other's.
     """
     total = hashlib.sha256()
-    described = [path / name for name in (structure.FILE, PATCHES_JSON, *_TOKENS)]
+    described = [path / name for name in (structure.FILE, PATCHES_JSON, *portable.TOKENS)]
     files = [path / "config.json", *filter(Path.exists, described), *sorted(path.glob("*.safetensors"))]
     for file in files:
         with file.open("rb") as content:

@@ -156,7 +156,7 @@ def _save(job: Job, report: dict, dtype: torch.dtype | None) -> None:
             parameter.data = parameter.data.to(dtype)
     content = json.dumps(card.finite(report), indent=1, allow_nan=False)
     texts = _terms(job.source) | {"README.md": card.card(job.method, report), REPORT: content + "\n"}
-    checkpoint.save(job.model, job.tokenizer, job.place(replace=job.options.force), texts)
+    checkpoint.save(job.model, job.tokenizer, job.place(replace=job.options.force), texts, job.source)
     job.clear()
 
 

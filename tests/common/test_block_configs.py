@@ -45,7 +45,7 @@ def asked_for(config):
     return found
 
 
-def test_the_config_asks_for_the_tensors_that_are_saved(model, tmp_path):
+def test_the_config_asks_for_the_tensors_that_are_saved(model, tmp_path, caplog):
     drop_halves(model, [(0, ATTENTION), (3, MLP), (5, ATTENTION), (5, MLP)])
     slice_channels(model.model.layers[2], torch.arange(256))
     checkpoint.save(model, None, tmp_path / "model")
@@ -54,6 +54,8 @@ def test_the_config_asks_for_the_tensors_that_are_saved(model, tmp_path):
     assert config == json.loads(json.dumps(block_configs.config(model)))
     assert asked_for(config) == {name: shape for name, shape in stored.items() if "layers" in name}
     assert (config["model_type"], config["num_hidden_layers"]) == ("nemotron-nas", 8)
+    assert config["rope_theta"] == config["rope_parameters"]["rope_theta"]
+    assert "layers 3 have an attention and no MLP" in caplog.text
 
 
 def test_a_plain_model_and_what_it_cannot_say_have_no_such_file(model, make_tiny, tmp_path):

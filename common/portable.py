@@ -1,0 +1,103 @@
+"""Config and tokenizer of a saved model, so that programs built on transformers before 5 read them too.
+
+transformers 5 writes what 4 does not understand, and part of it goes wrong without a word: 4 knows no ``rope_parameters``
+and computes with the default base (10,000 in the place of SmolLM2's 100,000: another model), and refuses the tokenizer class
+``TokenizersBackend``. vLLM, converters to GGUF and others read such files by either's names. So what a model was read from
+keeps its words: its config.json but for what was changed, its tokenizer's files to the byte; and where the source itself has
+the new names alone, the old ones are added.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import transformers
+
+CONFIG = "config.json"
+# What makes numbers of a text. A chat template's own file does not: no text here goes through one.
+TOKENS = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "tokenizer_config.json",
+    "merges.txt",
+    "added_tokens.json",
+    "special_tokens_map.json",
+    "tekken.json",
+    "tiktoken.model",
+)
+_BESIDE = ("chat_template.jinja", "chat_template.json")
+_NEW_CLASS, _OLD_CLASS = "TokenizersBackend", "PreTrainedTokenizerFast"
+# Where it was read from; nothing of the tokenizer itself.
+_LOADING = ("backend", "is_local", "local_files_only")
+
+
+def rewrite(directory: Path, source: Path | None = None) -> None:
+    """Rewrite what `save_pretrained` wrote into `directory`: config, and tokenizer if there is one.
+
+    source: the directory that the model and an unchanged tokenizer were read from. The config that transformers makes of the
+    file stays the same; where it would not, the file is left as it is.
+    """
+    written = _read(directory / CONFIG)
+    config = older_names(_changed(written, source) if source else written)
+    if _understood(config) == _understood(written):
+        (directory / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    if (directory / "tokenizer_config.json").exists():
+        _tokenizer(directory, source)
+
+
+def older_names(config: Mapping) -> dict:
+    """A config.json's content with the names of transformers 4 beside those of 5, where it has the latter alone."""
+    found, rope = dict(config), config.get("rope_parameters")
+    if "dtype" in found:
+        found.setdefault("torch_dtype", found["dtype"])
+    if not isinstance(rope, dict) or "rope_theta" not in rope:  # those of each type of layer have no old name in common
+        return found
+    scaling = {name: value for name, value in rope.items() if name not in ("rope_theta", "partial_rotary_factor")}
+    found.setdefault("rope_theta", rope["rope_theta"])
+    if "partial_rotary_factor" in rope:
+        found.setdefault("partial_rotary_factor", rope["partial_rotary_factor"])
+    if scaling.get("rope_type", "default") != "default":
+        found.setdefault("rope_scaling", scaling)
+    return found
+
+
+def _changed(written: dict, source: Path) -> dict:
+    """The source's config.json with what the saved config has otherwise than transformers makes of the source's."""
+    theirs = _read(source / CONFIG)
+    before = json.loads(transformers.AutoConfig.from_pretrained(source, local_files_only=True).to_json_string())
+    differs = {name: value for name, value in written.items() if name not in before or before[name] != value}
+    differs.pop("transformers_version", None)
+    if "dtype" in differs and "torch_dtype" in theirs:
+        differs["torch_dtype"] = differs.pop("dtype")
+    gone = before.keys() - written.keys()
+    return {name: value for name, value in (theirs | differs).items() if name not in gone}
+
+
+def _understood(config: dict) -> dict:
+    """What transformers makes of a config.json's content, beside what says who wrote it."""
+    known = transformers.AutoConfig.for_model(**copy.deepcopy(config)).to_dict()  # which writes into what it is given
+    return {name: value for name, value in known.items() if name != "transformers_version"}
+
+
+def _tokenizer(directory: Path, source: Path | None) -> None:
+    if source and (source / "tokenizer_config.json").exists():
+        for name in (*TOKENS, *_BESIDE):
+            if (source / name).exists():
+                shutil.copyfile(source / name, directory / name)
+            else:
+                (directory / name).unlink(missing_ok=True)
+    file = directory / "tokenizer_config.json"
+    said = _read(file)
+    if said.get("tokenizer_class") == _NEW_CLASS:
+        kept = {name: value for name, value in said.items() if name not in _LOADING}
+        file.write_text(json.dumps(kept | {"tokenizer_class": _OLD_CLASS}, indent=2) + "\n", encoding="utf-8")
+
+
+def _read(file: Path) -> dict:
+    return json.loads(file.read_text(encoding="utf-8"))

@@ -1,0 +1,86 @@
+"""What is saved says the same to programs that know the names of transformers 4 alone.
+
+None of them is installed here. Their part is taken by the file without any of the new names, which transformers 5 read as
+they were written then.
+"""
+
+import copy
+import json
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from common import checkpoint, portable, surgery
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+ROPES = {"plain": (1e5, None), "llama3": (5e5, LLAMA3), "linear": (2e4, {"rope_type": "linear", "factor": 2.0})}
+
+
+def read(file):
+    return json.loads(file.read_text())
+
+
+def understood(directory):
+    return AutoConfig.from_pretrained(directory).to_dict() | {"_name_or_path": ""}
+
+
+@pytest.fixture(params=ROPES)
+def of_old(request, make_tiny, write_checkpoint, tmp_path):
+    """A checkpoint as transformers 4 wrote it, with a key of its author's own."""
+    model, (base, scaling) = make_tiny("llama"), ROPES[request.param]
+    config = copy.deepcopy(model.config)
+    config.rope_parameters = {"rope_theta": base, **(scaling or {"rope_type": "default"})}
+    path = write_checkpoint(tmp_path / "source", model=AutoModelForCausalLM.from_config(config))
+    said = {k: v for k, v in read(path / "config.json").items() if k not in ("rope_parameters", "dtype")}
+    said |= {"torch_dtype": "float32", "rope_theta": base, "rope_scaling": scaling, "transformers_version": "4.40.0"}
+    (path / "config.json").write_text(json.dumps(said | {"authors_own": 1}))
+    tokens = read(path / "tokenizer_config.json") | {"tokenizer_class": "PreTrainedTokenizerFast", "authors_own": 2}
+    (path / "tokenizer_config.json").write_text(json.dumps(tokens))
+    (path / "special_tokens_map.json").write_text('{"bos_token": "<s>"}')
+    return path
+
+
+def test_a_pruned_model_keeps_the_words_of_what_it_was_read_from(of_old, ids, tmp_path):
+    model, tokenizer = checkpoint.load(of_old)
+    surgery.remove_layers(model, [1, 4])
+    made = checkpoint.save(model, tokenizer, tmp_path / "made", source=of_old)
+    assert read(made / "config.json") == read(of_old / "config.json") | {"num_hidden_layers": 4}
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+        assert (made / name).read_bytes() == (of_old / name).read_bytes()
+    with torch.no_grad():
+        assert torch.equal(AutoModelForCausalLM.from_pretrained(made)(ids).logits, model(ids).logits)
+
+
+def test_another_type_is_said_by_the_name_that_the_source_has(of_old, tmp_path):
+    model, tokenizer = checkpoint.load(of_old, dtype="bfloat16")
+    made = checkpoint.save(model, tokenizer, tmp_path / "made", source=of_old)
+    assert read(made / "config.json") == read(of_old / "config.json") | {"torch_dtype": "bfloat16"}
+    assert AutoModelForCausalLM.from_pretrained(made).dtype == torch.bfloat16
+
+
+def test_without_a_source_the_old_names_stand_beside_the_new(tiny, tiny_tokenizer, tmp_path):
+    tiny.config.rope_parameters |= {"rope_theta": 3e5} | (LLAMA3 if tiny.config.model_type == "llama" else {})
+    made = checkpoint.save(tiny, tiny_tokenizer, tmp_path / "made")
+    said = read(made / "config.json")
+    old = {name: value for name, value in said.items() if name not in ("rope_parameters", "dtype")}
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "config.json").write_text(json.dumps(old))
+    assert understood(tmp_path / "old") == understood(made)
+    assert said["rope_theta"] == 3e5
+    assert read(made / "tokenizer_config.json")["tokenizer_class"] == "PreTrainedTokenizerFast"
+    text = "the stream of a model"
+    assert AutoTokenizer.from_pretrained(made)(text)["input_ids"] == tiny_tokenizer(text)["input_ids"]
+
+
+def test_a_word_that_would_change_the_model_is_not_written(of_old, tmp_path, monkeypatch):
+    model, tokenizer = checkpoint.load(of_old)
+    monkeypatch.setattr(portable, "older_names", lambda config: config | {"rms_norm_eps": 0.5})
+    made = checkpoint.save(model, tokenizer, tmp_path / "made", source=of_old)
+    assert AutoConfig.from_pretrained(made).rms_norm_eps == model.config.rms_norm_eps != 0.5
