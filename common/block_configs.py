@@ -5,7 +5,8 @@ for each layer whether attention and MLP are there and how wide the MLP is. `com
 beside the weights of a model that has no other; put it in the place of config.json. No such engine runs in this project's
 tests: they compare the tensors that the config asks for with those that are saved. Tried by hand: llama.cpp
 (node-llama-cpp 3.22.1) computes what the model here does where attentions are missing, or both halves; where an MLP alone is
-missing it leaves out that layer's attention, too. Its converter takes a vocabulary of 128,256 tokens, or SentencePiece's.
+missing it leaves out that layer's attention, too, and its converter takes a vocabulary of 128,256 tokens or SentencePiece's.
+MLX (mlx-lm 0.32.2) is right in all of them.
 """
 
 from __future__ import annotations

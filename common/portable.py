@@ -2,9 +2,9 @@
 
 transformers 5 writes what 4 does not understand, and part of it goes wrong without a word: 4 knows no ``rope_parameters``
 and computes with the default base (10,000 in the place of SmolLM2's 100,000: another model), and refuses the tokenizer class
-``TokenizersBackend``. vLLM, converters to GGUF and others read such files by either's names. So what a model was read from
-keeps its words: its config.json but for what was changed, its tokenizer's files to the byte; and where the source itself has
-the new names alone, the old ones are added.
+``TokenizersBackend``. MLX, converters to GGUF and others read the old names, too. So what a model was read from keeps its
+words: its config.json but for what was changed, its tokenizer's files to the byte; and where the source itself has the new
+names alone, the old ones are added.
 """
 
 from __future__ import annotations
