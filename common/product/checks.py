@@ -17,7 +17,7 @@ from common.architectures import absent, at_hand
 from common.errors import UserError, first_of
 from common.finetuning.memory import check_weights
 from common.product import options as shared
-from common.product.job import Job, is_file, read, texts
+from common.product.job import Job, is_file, read, texts, work_folder
 from common.safetensors_files import entries, prevailing_dtype
 from common.selection import check_count, check_layers
 
@@ -42,14 +42,13 @@ def checked(method: shared.Method, options: argparse.Namespace) -> Job:
     _check_registered(options)
     source = located(options.model)
     config = _config(source)
-    out = Path("plan" if options.out is None else options.out).resolve()
     tokenizer = checkpoint.load_tokenizer(source)
     if structure.read(source):
         raise UserError(
             f"parts of layers were taken out of the model in {source}, or its stream was made narrower; prune the model "
             "that it was made from"
         )
-    job = Job(method, options, source, config, tokenizer, out.parent / f".{out.name}.work")
+    job = Job(method, options, source, config, tokenizer, work_folder(options.out))
     if job.given is not None:
         check_layers(job.given, len(job.given), job.layers)
     for count in job.counts:

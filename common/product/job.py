@@ -27,6 +27,12 @@ _NO_MATTER = ("out", "force", "plan", "sweep", "windows", "tasks", "limit", "no_
 SHARE = 0.9  # of a text file, for calibration; the samplers' share too
 
 
+def work_folder(out: Path | None) -> Path:
+    """Where a run keeps its long work's checkpoints: hidden, beside its result."""
+    out = Path("plan" if out is None else out).resolve()
+    return out.parent / f".{out.name}.work"
+
+
 @dataclass
 class Job:
     """One run.

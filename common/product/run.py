@@ -19,7 +19,7 @@ from common.architectures import absent
 from common.errors import NoData, UserError, one_line, quiet_logging
 from common.product import card, checks, forecast, measure, sweep
 from common.product import options as shared
-from common.product.job import Job
+from common.product.job import Job, work_folder
 from common.progress import clock
 
 REPORT = "pruning.json"
@@ -59,6 +59,10 @@ def main(method: shared.Method, arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         kept = "of a sweep the numbers that were measured" if options.sweep else "the whole new checkpoint"
         print(f"interrupted; --out is as it was, or holds {kept}", file=sys.stderr)
+        if (work := work_folder(options.out)).is_dir():
+            print(
+                f"{work} has what was trained or searched so far: the same command goes on from there", file=sys.stderr
+            )
         return 130
     return 3 if report.get("broken") else 0
 

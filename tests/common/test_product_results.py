@@ -352,7 +352,7 @@ def die(*unused, **named):
     raise KeyboardInterrupt
 
 
-def test_a_training_that_was_killed_is_found_by_the_same_command_alone(source, tmp_path, monkeypatch):
+def test_a_training_that_was_killed_is_found_by_the_same_command_alone(source, tmp_path, monkeypatch, capsys):
     rows = [
         {"instruction": f"Count to {n}.", "input": "", "output": " ".join(map(str, range(n)))} for n in range(2, 22)
     ]
@@ -363,6 +363,7 @@ def test_a_training_that_was_killed_is_found_by_the_same_command_alone(source, t
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "save", die)  # the training has ended, the result is not yet saved
         assert tool("reassessing", source, tmp_path / "out", *options) == 130
+    assert str(tmp_path / ".out.work") in capsys.readouterr().err
     (kept,) = (tmp_path / ".out.work").iterdir()
     first = json.loads((kept / "report.json").read_text())
     assert tool("reassessing", source, tmp_path / "other", *options, "--learning-rate", "1e-3") == 0
