@@ -56,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
 
     fetch = commands.add_parser("fetch", help="download every model and dataset a target needs, then run offline")
     fetch.add_argument("target", metavar="TARGET")
-    _narrowing(fetch)
+    _narrowing(fetch, default="the paper's; the stand-in needs nothing")
     fetch.add_argument(
         "--convert-weights",
         action="store_true",
@@ -80,10 +80,8 @@ def _shown(command: argparse.ArgumentParser) -> None:
     )  # the Makefile's own targets, to be suggested too
 
 
-def _narrowing(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--profile", help="standin or paper (default: as the model has it; without one, the stand-in's)"
-    )
+def _narrowing(command: argparse.ArgumentParser, default: str = "the stand-in's") -> None:
+    command.add_argument("--profile", help=f"standin or paper (default: as the model has it; without one, {default})")
     command.add_argument(
         "--model",
         action="append",
