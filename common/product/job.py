@@ -25,6 +25,7 @@ from common.recipe import MIXED, Calibration, share
 # Options that change nothing about what is trained.
 _NO_MATTER = ("out", "force", "plan", "sweep", "windows", "tasks", "limit", "no_evaluation")
 SHARE = 0.9  # of a text file, for calibration; the samplers' share too
+MANY = 3  # times that windows read a text, from which on the card says so
 
 
 def work_folder(out: Path | None) -> Path:
@@ -149,6 +150,21 @@ class Job:
     def windows(self) -> Tensor:
         """Calibration windows [samples, length]."""
         return self.crops(self.options.samples, self.apart)
+
+    def read_over(self) -> str | None:
+        """A note where the calibration windows read a text many times over: what is fitted to them is fitted to little."""
+        if "windows" not in vars(self):
+            return None
+        names = texts(self.text)
+        fewest = min(names, key=lambda name: len(self._ids(name)))
+        tokens = len(self._ids(fewest))
+        times = self.windows.numel() / len(names) / tokens
+        if times < MANY:
+            return None
+        return (
+            f"{fewest} has {tokens:,} tokens, of which the calibration windows read each {times:.0f} times on average: name "
+            "more text, or fewer --samples"
+        )
 
     @cached_property
     def test_windows(self) -> Tensor:

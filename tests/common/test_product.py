@@ -238,6 +238,16 @@ def test_documents_share_no_token_with_what_is_kept_for_evaluation(source, tmp_p
     assert len(tokenizer("\n\n".join(paragraphs[: len(pieces) + 1]))["input_ids"]) > int(0.9 * len(ids))
 
 
+@pytest.mark.parametrize(("samples", "times"), [(20, None), (2000, "4 times")])
+def test_a_text_that_is_read_many_times_over_is_named(samples, times, source, tmp_path, capsys):
+    tokens = len(corpora.encode(checkpoint.load_tokenizer(source[0]), source[1].read_text()))
+    assert (samples * 16 / tokens > 3) == bool(times)  # so many windows of 16
+    options = arguments(source, tmp_path / "out", "--samples", str(samples), "--length", "16", "--no-evaluation")
+    assert main(method_of("linearpatch"), options) == 0
+    said = f"has {tokens:,} tokens, of which the calibration windows read each {times} on average"
+    assert (said in capsys.readouterr().out) == (said in (tmp_path / "out" / "README.md").read_text()) == bool(times)
+
+
 def test_fewer_windows_than_texts_are_of_the_first_ones(source, tmp_path):
     other = tmp_path / "other.txt"
     other.write_text("\n".join(f"{n} asked, {n + 1} answered" for n in range(300)))
