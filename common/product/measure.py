@@ -98,6 +98,17 @@ def verdict(before: dict, after: dict) -> str:
     return f"this model is broken: its perplexity is {shown(value)}, {times} the dense model's {shown(dense)}"
 
 
+def worse_than_the_cut(cut: dict, after: dict) -> str | None:
+    """A note where the layers' removal alone leaves a lower perplexity than what came after it; None where it does not."""
+    if not cut or not after or after["perplexity"] <= cut["perplexity"]:
+        return None
+    values = f"{shown(after['perplexity'])} against {shown(cut['perplexity'])}, on {after['windows']} windows"
+    return (
+        f"by perplexity this is worse than the same layers left out and nothing else done ({values}): try more or other "
+        "calibration text, or another tool"
+    )
+
+
 def speed(job: Job) -> dict:
     """Milliseconds of a forward pass over one window, tokens a second of greedy decoding, and the peak of memory meanwhile.
 

@@ -107,6 +107,8 @@ def run(method: shared.Method, options: argparse.Namespace) -> dict:
     measure.round_to(job.model, dtype)
     after = measure.whole(job, "of the result")
     broken = measure.verdict(before, after)
+    if not broken and (note := measure.worse_than_the_cut(job.cut, after)):
+        job.notes.append(note)
     report = _report(job, facts, dtype, {"before": before, "cut": job.cut, "after": after})
     report |= {"broken": broken, "seconds": round(time.perf_counter() - started, 1)}
     for key, value in measure.sizes(job, dtype).items():

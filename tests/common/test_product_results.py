@@ -123,6 +123,23 @@ def test_a_broken_model_is_said_to_be_so_and_kept(times, status, source, tmp_pat
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "out").config.num_hidden_layers == 4
 
 
+@pytest.mark.parametrize("factor", [1.0, 1.2])
+def test_a_repair_that_is_worse_than_none_is_said_to_be(factor, source, tmp_path, monkeypatch, capsys):
+    def scaled(job):
+        job.chosen([2])
+        remove_layers(job.model, [2])
+        job.model.lm_head.weight.data.mul_(factor)
+        return {"removed": [2]}
+
+    method = linearpatch_tool.METHOD
+    monkeypatch.setattr(linearpatch_tool, "METHOD", type(method)(**{**vars(method), "apply": scaled}))
+    assert tool("linearpatch", source, tmp_path / "out", "--remove", "1") == 0
+    found = report_of(tmp_path / "out")["evaluation"]
+    assert (found["after"]["perplexity"] > found["cut"]["perplexity"]) == (factor > 1)
+    for text in ((tmp_path / "out" / "README.md").read_text(), capsys.readouterr().out):
+        assert ("worse than the same layers left out" in text) == (factor > 1)
+
+
 def test_a_result_that_is_no_number_is_broken_and_valid_json(source, tmp_path, monkeypatch):
     def spoil(job):
         job.chosen([2])
