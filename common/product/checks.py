@@ -172,7 +172,8 @@ def _check_memory(job: Job, size: int) -> None:
     asked = {"float16": 2, "bfloat16": 2}.get(job.options.dtype, 4)
     needed, free = size * asked / stored.itemsize, psutil.virtual_memory().available
     if needed > free:
+        streamed = "" if job.method.passes is None else "--stream (two layers at a time), "
         raise UserError(
             f"the weights take {needed / 2**30:.1f} GiB in memory and {free / 2**30:.1f} GiB are free; use --dtype bfloat16, "
-            "--stream (two layers at a time), a GPU (--device cuda), or a larger machine"
+            f"{streamed}a GPU (--device cuda), or a larger machine"
         )

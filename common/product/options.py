@@ -111,7 +111,9 @@ def parser(method: Method) -> argparse.ArgumentParser:
         nargs="?",
         const=1.0,
         metavar="GB",
-        help="for models larger than memory: hold two layers at a time, and so many GB of hidden states (default: 1)",
+        help="not with this tool, which needs the whole model in memory"
+        if method.passes is None
+        else "for models larger than memory: hold two layers at a time, and so many GB of hidden states (default: 1)",
     )
     machine.add_argument(
         "--dtype", help="to compute in: float32, bfloat16 or float16 (default: float32 on a CPU, else as saved)"

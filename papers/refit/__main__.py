@@ -109,7 +109,8 @@ def apply(job: Job) -> dict:
     count = sum(matrix.get("ridge") != float("inf") for matrix in context.details["refitted"])
     left = len(context.details["refitted"]) - count
     spared = f" ({left} more are left as they are: no damping lowered what they leave of held-out text)" if left else ""
-    job.notes.append(f"{count} matrices were refitted in closed form{spared}; nothing was added, nothing trained")
+    were = "matrix was" if count == 1 else "matrices were"
+    job.notes.append(f"{count} {were} refitted in closed form{spared}; nothing was added, nothing trained")
     return context.details
 
 
