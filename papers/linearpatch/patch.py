@@ -15,12 +15,14 @@ from common.decoder import Decoder
 from common.errors import UserError, UserValueError, unknown
 from common.hadamard import hadamard_matrix, hadamard_transform
 from common.hooks import Patch, attach_patch, register_patch
+from common.massive import massive
 from common.moments import RIDGE
 from common.selection import runs
 from common.statistics import ESTIMATORS, Statistics
 from common.surgery import replace_runs
 
 KINDS = ("hadamard", "diagonal", "scalar", "rotated", "matrix")
+TOKENS = ("all", "ordinary", "massive")  # which a patch changes
 # What a pass has to be asked for by name, and under which name of `common.calibration.collect`.
 _NAMED = {"elementwise": "elementwise", "least-squares": "moments"}
 
@@ -96,15 +98,22 @@ class LinearPatch(nn.Module):
             product at inference). ``rotated``: the same map, kept as d and applied by two fast transforms, so that d
             alone can be trained. ``diagonal``: d [channels], diag(d). ``scalar``: one factor, []. ``matrix``: any A [C, C].
         channels: the width of the stream; needed for a ``scalar``.
+        acts_on: ``all`` tokens; ``ordinary`` (ours): massive ones (`common.massive`) stay as they are; ``massive`` (ours):
+            they alone are multiplied. But for ``all`` states are [batch, tokens, channels], of sequences that begin with
+            their first tokens (generation with a cache hands the later ones over alone, which are ordinary).
 
     Computed in float32 and cast back to the stream's dtype. The official code builds A from an fp16 H; here A is built in
     float64 and rounded once to float32.
     """
 
-    def __init__(self, values: Tensor, kind: str = "hadamard", channels: int | None = None) -> None:
+    def __init__(
+        self, values: Tensor, kind: str = "hadamard", channels: int | None = None, acts_on: str = "all"
+    ) -> None:
         super().__init__()
         if kind not in KINDS:
             raise unknown("patch kind", kind, KINDS)
+        if acts_on not in TOKENS:
+            raise unknown("tokens of a patch", acts_on, TOKENS)
         shape = {"scalar": 0, "matrix": 2}.get(kind, 1)
         if values.ndim != shape or (shape == 2 and len(set(values.shape)) > 1):
             wanted = ("one number", "one scale per channel", "a square matrix")[shape]
@@ -118,7 +127,7 @@ class LinearPatch(nn.Module):
         channels = values.shape[-1] if shape else channels
         if channels is None:
             raise UserValueError("a patch of kind 'scalar' has to be told the stream's width: channels=...")
-        self.options = {"kind": kind, "channels": channels}
+        self.options = {"kind": kind, "channels": channels} | ({} if acts_on == "all" else {"acts_on": acts_on})
         values = values.detach().double()
         if kind == "hadamard":
             rotation = hadamard_matrix(channels).to(values.device)
@@ -149,7 +158,12 @@ class LinearPatch(nn.Module):
             changed = hadamard_transform(hadamard_transform(wide) * self.weight, transpose=True)
         else:
             changed = wide * self.weight
-        return changed.to(hidden.dtype)
+        changed = changed.to(hidden.dtype)
+        acts_on = self.options.get("acts_on", "all")
+        if acts_on == "all":
+            return changed
+        spared = massive(hidden) if acts_on == "ordinary" else ~massive(hidden)
+        return torch.where(spared[..., None], hidden, changed)
 
 
 def _load(tensors: dict[str, Tensor], options: dict) -> LinearPatch:
@@ -157,7 +171,7 @@ def _load(tensors: dict[str, Tensor], options: dict) -> LinearPatch:
     kind, channels = options["kind"], options.get("channels", weight.shape[-1] if weight.ndim else None)
     # The weight is kept as it was saved: a dense A is not built a second time from scales.
     patch = LinearPatch(torch.ones(channels), "diagonal")
-    patch.options = {"kind": kind, "channels": channels}
+    patch.options = options | {"kind": kind, "channels": channels}
     patch.weight = nn.Parameter(weight, requires_grad=False)
     return patch
 

@@ -87,8 +87,8 @@ class Patch(Repair):
 class Probe(Repair):
     """A piece of the patch, weaker or stronger, from statistics of its own: which of it does the work (`probe`).
 
-    first: whether a sample's first token counts in the statistics. calibration: the text of the scales where that is
-    another than the one that chose the layers.
+    first: whether a sample's first token counts in the statistics. acts_on: which tokens (`LinearPatch`), all where none
+    are named. calibration: the text of the scales where that is another than the one that chose the layers.
     """
 
     piece: str = option(
@@ -97,6 +97,7 @@ class Probe(Repair):
     estimator: str = "ratio-of-means"
     strength: float = 1.0
     first: bool = True
+    acts_on: str | None = None
     calibration: Calibration | None = None
 
     def tokens(self, context: Context) -> int:
@@ -107,7 +108,7 @@ class Probe(Repair):
         more = named_statistics("hadamard", self.estimator, cuts) | ({} if self.first else {"skip": 1})
         statistics = context.calibrated_on(self.calibration).statistics(len(context.removed), **more)
         found = {cut: piece_matrix(statistics, *cut, strength=self.strength, **options) for cut in cuts}
-        made = {cut: LinearPatch(matrix, "matrix") for cut, matrix in found.items()}
+        made = {cut: LinearPatch(matrix, "matrix", acts_on=self.acts_on or "all") for cut, matrix in found.items()}
         positions = replace_runs(context.model, made, "linearpatch")
         context.details["patches"] = [
             {

@@ -22,6 +22,9 @@ LATER, LATER_D = "A without first tokens", "+d without first tokens"
 FITTED = "A by least squares"
 SEEDS = {"A of another draw": 0, "A of a third draw": 1}
 TEXT = "A of another text"
+# Of the tokens those whose states are massive stay as they are, or change alone (`common.massive`).
+SPARED = {"A": "A, massive tokens as they are", "d": "+d, massive tokens as they are"}
+FITTED_SPARED, SINK = "A by least squares, massive tokens as they are", "A on massive tokens alone"
 _FEWER = {"paper": {"length": 512, "count": 32}, "standin": {"length": 128, "count": 32}}
 _OTHER = {"paper": "ptb-validation", "standin": "standin-valid"}
 _PERPLEXITY = {"paper": ("WIKI-2", "league-wikitext2"), "standin": ("PPL", "standin-learning-thin")}
@@ -52,6 +55,9 @@ def _repairs(profile: str) -> dict[str, dict | None]:
         FITTED: _probe(estimator="least-squares", calibration=few),
         **{name: _probe(calibration=few | {"seed": seed}) for name, seed in SEEDS.items()},
         TEXT: _probe(calibration=few),
+        **{name: _probe(piece, acts_on="ordinary", calibration=few) for piece, name in SPARED.items()},
+        FITTED_SPARED: _probe(estimator="least-squares", acts_on="ordinary", calibration=few),
+        SINK: _probe(acts_on="massive", calibration=few),
     }
 
 
@@ -108,6 +114,9 @@ CAUSES = Table(
               checks.steady([FEW, *SEEDS], _LABELS, 0.005)),
         Claim("ours: another text changes perplexity by less than 0.5 %", checks.steady([FEW, TEXT], _LABELS, 0.005)),
         Claim("ours: least squares in A's basis is better than ratios of magnitudes", _below(FITTED, FEW)),
+        Claim("ours: A is better where massive tokens stay as they are", _below(SPARED["A"], FEW)),
+        Claim("ours: so is least squares in A's basis", _below(FITTED_SPARED, FITTED)),
+        Claim("ours: what A does to massive tokens alone lowers perplexity", _below(SINK, CUT)),
     ),
     note="The layers are those that Table 1 removes. WIKI-2: 48 windows of 512 tokens, spread over the test text (stand-in: "
     "every eighth window of one domain). A at a share s is I + s (A - I). Massive: a channel whose mean magnitude at the cut "

@@ -5,14 +5,16 @@ import copy
 import pytest
 import torch
 
+from common import checkpoint
 from common.calibration import collect
 from common.context import Context, around, carry_out
 from common.decoder import Decoder
 from common.errors import UserError
 from common.hadamard import hadamard_matrix
+from common.hooks import patches
 from common.recipe import Calibration, Recipe
 from common.steps import Given
-from papers.linearpatch.patch import LinearPatch, patch_values
+from papers.linearpatch.patch import TOKENS, LinearPatch, insert_patch, patch_values
 from papers.linearpatch.probe import PIECES, massive_channels, piece_matrix
 from papers.linearpatch.steps import Patch, Probe
 
@@ -136,6 +138,26 @@ def test_the_whole_piece_is_the_patch_and_strength_0_the_cut_alone(loud, crops, 
     torch.testing.assert_close(logits(Probe("d"))[1], logits(Patch("diagonal"))[1], rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(logits(Probe(strength=0.0))[1], logits(None)[1], rtol=1e-4, atol=1e-4)
     assert not torch.allclose(logits(Probe(first=False))[1], found)
+    assert torch.equal(logits(Probe(acts_on="all"))[1], found)
+
+
+def test_massive_tokens_stay_as_they_are_or_change_alone(loud, crops, tmp_path, tiny_tokenizer):
+    matrix = piece_matrix(statistics(loud, crops), *CUT)
+    hidden = torch.randn(2, 6, 64, generator=torch.Generator().manual_seed(11))
+    hidden[0, 0] *= 40  # 9 times the median norm is not massive, 40 times is
+    hidden[1, 3] *= 9 * hidden[1].norm(dim=-1).median() / hidden[1, 3].norm()
+    changed = (hidden.double() @ matrix).float()
+    expected = {"all": changed, "ordinary": changed.clone(), "massive": hidden.clone()}
+    expected["ordinary"][0, 0], expected["massive"][0, 0] = hidden[0, 0], changed[0, 0]
+    for acts_on in TOKENS:
+        patch = LinearPatch(matrix, "matrix", acts_on=acts_on)
+        torch.testing.assert_close(patch(hidden), expected[acts_on], rtol=1e-4, atol=1e-3)
+        model = copy.deepcopy(loud)
+        insert_patch(model, CUT[0], patch)
+        again, _ = checkpoint.load(checkpoint.save(model, tiny_tokenizer, tmp_path / acts_on))
+        assert torch.equal(patches(again)[0].module(hidden), patch(hidden))
+    with pytest.raises(UserError, match="unknown tokens of a patch 'odd'"):
+        LinearPatch(matrix, "matrix", acts_on="odd")
 
 
 def test_scales_may_come_from_another_text_than_the_choice(loud, tiny_tokenizer, monkeypatch):
