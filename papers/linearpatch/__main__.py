@@ -115,7 +115,8 @@ def _cosine(options: argparse.Namespace) -> str:
 
 
 def _distilled(job: Job, context: Context, statistics: Statistics, patch: Patch) -> dict:
-    step = DistilledPatch(trainable=TRAINED[patch.kind], kind=patch.kind, estimator=patch.estimator)
+    start = {"kind": patch.kind, "estimator": patch.estimator, "acts_on": patch.acts_on}
+    step = DistilledPatch(trainable=TRAINED[patch.kind], **start)
     windows = job.crops(job.options.distill)
     where = {"folder": job.folder("distillation"), "ends": job.given is None}
     report = step.distill(context, statistics, windows, **where)
@@ -142,6 +143,7 @@ METHOD = Method(
         Flag(Window, "cosine", default=None, says="token; channel for --fidelity code"),
         Flag(Patch, "kind", "patch", choices=PATCHES),
         Flag(Patch, "estimator", default=None, says="ratio-of-means; matrix: least-squares"),
+        Flag(Patch, "acts_on", "acts-on", says="all"),
         Flag(DistilledPatch, "samples", "distill"),
     ),
     check=check,

@@ -131,18 +131,20 @@ def distill_cuts(
     *,
     kind: str | None = None,
     estimator: str = "ratio-of-means",
+    acts_on: str = "all",
     ends: bool = False,
     **options,
 ) -> dict:
     """Make the patches of every cut, distil them, then remove the layers and insert them, in place.
 
-    kind, estimator: of the patches to start from (`cut_patches`); kind None: the usual one for what is trained. ends: as
-    for `patch_cuts`. options: as for `distill`. Returns its report, with the runs and the patches' positions in the pruned
-    model.
+    kind, estimator, acts_on: of the patches to start from (`cut_patches`); kind None: the usual one for what is trained.
+    ends: as for `patch_cuts`. options: as for `distill`. Returns its report, with the runs and the patches' positions in the
+    pruned model.
     """
     if not ends:
         check_cuts(removed, Decoder(model).num_layers)
-    made = cut_patches(statistics, removed, kind=kind or TRAINABLE[settings.trainable][0], estimator=estimator)
+    kind = kind or TRAINABLE[settings.trainable][0]
+    made = cut_patches(statistics, removed, kind=kind, estimator=estimator, acts_on=acts_on)
     report = distill(model, made, windows, settings, **options)
     positions = replace_runs(model, made, "linearpatch")
     return report | {"patches": [{"run": list(run), "position": p} for run, p in zip(made, positions)]}

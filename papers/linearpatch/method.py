@@ -77,6 +77,7 @@ def prune(
     kind: str = "hadamard",
     estimator: str = "ratio-of-means",
     ridge: float = RIDGE,
+    acts_on: str = "all",
     fidelity: str = "paper",
     batch_size: int = 8,
     progress: bool = False,
@@ -95,7 +96,8 @@ def prune(
     choice = {"variant": variant, "layers": layers, "cosine": cosine, "kind": kind, "estimator": estimator}
     options = {"fidelity": fidelity, "batch_size": batch_size, "progress": progress}
     removed, statistics = survey(model, windows, count, **choice, **options)
-    patches = patch_cuts(model, statistics, removed, kind=kind, estimator=estimator, ridge=ridge, ends=layers is None)
+    how = {"kind": kind, "estimator": estimator, "ridge": ridge, "acts_on": acts_on, "ends": layers is None}
+    patches = patch_cuts(model, statistics, removed, **how)
     return {"removed": removed, "patches": patches}
 
 

@@ -231,17 +231,21 @@ def cut_patches(
     kind: str = "hadamard",
     estimator: str = "ratio-of-means",
     ridge: float = RIDGE,
+    acts_on: str = "all",
 ) -> dict[tuple[int, int], LinearPatch]:
     """One patch per maximal run of removed layers, with the dense model's values: {(start, stop): patch}.
 
-    The paper patches one contiguous cut. For several runs its procedure is unpublished; this is our reading.
+    The paper patches one contiguous cut. For several runs its procedure is unpublished; this is our reading. acts_on: see
+    `LinearPatch`.
 
     Raises:
         UserError: what `patch_values` refuses.
     """
     options = {"kind": kind, "estimator": estimator, "ridge": ridge}
     channels = statistics.magnitudes[False].shape[-1]
-    return {run: LinearPatch(patch_values(statistics, *run, **options), kind, channels) for run in runs(removed)}
+    return {
+        run: LinearPatch(patch_values(statistics, *run, **options), kind, channels, acts_on) for run in runs(removed)
+    }
 
 
 def patch_cuts(
@@ -250,13 +254,14 @@ def patch_cuts(
     removed: Collection[int],
     *,
     ends: bool = False,
+    acts_on: str = "all",
     **options,
 ) -> list[dict]:
     """Remove layers and put one patch at the end of each maximal removed run (`cut_patches`), in place.
 
-    options: kind, estimator and ridge of `cut_patches`. ends: also patch a run that holds the first or the last layer
-    (before layer 0: the embedding, after the last: the final norm's input). Returns a summary per patch: run, position in
-    the pruned model, and the mean, least and largest scale (of a matrix: of its diagonal).
+    options: kind, estimator and ridge of `cut_patches`, as acts_on. ends: also patch a run that holds the first or the last
+    layer (before layer 0: the embedding, after the last: the final norm's input). Returns a summary per patch: run, position
+    in the pruned model, and the mean, least and largest scale (of a matrix: of its diagonal).
 
     Raises:
         UserError: statistics of a model of another shape, a cut that holds the first or last layer without ``ends``, or
@@ -271,7 +276,7 @@ def patch_cuts(
         )
     if not ends:
         check_cuts(removed, decoder.num_layers)
-    made = cut_patches(statistics, removed, **options)
+    made = cut_patches(statistics, removed, acts_on=acts_on, **options)
     summaries = []
     for run, position in zip(made, replace_runs(model, made, "linearpatch"), strict=True):
         d = patch_values(statistics, *run, **options)

@@ -22,7 +22,7 @@ from common.statistics import ESTIMATORS, Statistics
 from common.steps import TrainedRepair, note_training
 from common.surgery import replace_runs
 from papers.linearpatch import distill
-from papers.linearpatch.patch import KINDS, LinearPatch, named_statistics, patch_cuts
+from papers.linearpatch.patch import KINDS, TOKENS, LinearPatch, named_statistics, patch_cuts
 from papers.linearpatch.probe import PIECES, massive_channels, piece_matrix
 
 TEACHERS = ("stored", "online")
@@ -65,6 +65,11 @@ class Patch(Repair):
     ridge: float | None = None
     weights: str | None = None
     first: bool | None = None
+    acts_on: str | None = option(
+        None,
+        "tokens that the patch changes: all, or ordinary, massive ones stay as they are (ours)",
+        choices=TOKENS[:2],
+    )
 
     def apply(self, context: Context) -> None:
         counting = {name: value for name in ("weights", "first") if (value := getattr(self, name)) is not None}
@@ -79,6 +84,7 @@ class Patch(Repair):
         windows.
         """
         options = {"kind": self.kind, "estimator": self.estimator, "ridge": RIDGE if self.ridge is None else self.ridge}
+        options["acts_on"] = self.acts_on or "all"
         context.details["patches"] = patch_cuts(context.model, statistics, context.removed, ends=ends, **options)
 
 
@@ -126,13 +132,14 @@ class Probe(Repair):
 class DistilledPatch(TrainedRepair):
     """A patch that is then trained towards the dense model's logits (section 3.4).
 
-    trainable: see `distill.Settings`. kind, estimator: of the patch it starts from. teacher: ``stored`` (offline, shared
-    by recipes) or ``online``.
+    trainable: see `distill.Settings`. kind, estimator, acts_on: of the patch it starts from. teacher: ``stored`` (offline,
+    shared by recipes) or ``online``.
     """
 
     trainable: str | None = None
     kind: str | None = None
     estimator: str | None = None
+    acts_on: str | None = None
     teacher: str | None = None
     store_dtype: str | None = None
     samples: int | None = option(
@@ -165,7 +172,8 @@ class DistilledPatch(TrainedRepair):
         self, context: Context, statistics: Statistics, windows: Tensor, ends: bool = True, **where
     ) -> dict[str, Any]:
         """Train on these windows, remove the chosen layers and patch; the report. where: store, facts, folder."""
-        start = {"kind": self.kind, "estimator": self.estimator or "ratio-of-means", "ends": ends}
+        start = {"kind": self.kind, "estimator": self.estimator or "ratio-of-means", "acts_on": self.acts_on or "all"}
+        start["ends"] = ends
         more = {"tokenizer": context.tokenizer, "progress": context.progress}
         settings = self.settings(context)
         return distill.distill_cuts(

@@ -160,6 +160,17 @@ def test_massive_tokens_stay_as_they_are_or_change_alone(loud, crops, tmp_path, 
         LinearPatch(matrix, "matrix", acts_on="odd")
 
 
+def test_the_step_makes_the_same_patch_for_ordinary_tokens(loud, crops):
+    def made(**options):
+        model = copy.deepcopy(loud)
+        carry_out(around(model, windows=crops, selection=Given((2, 3)), repair=Patch(**options)))
+        return patches(model)[0].module
+
+    plain, spared = made(), made(acts_on="ordinary")
+    assert torch.equal(plain.weight, spared.weight)
+    assert (plain.options.get("acts_on"), spared.options["acts_on"]) == (None, "ordinary")
+
+
 def test_scales_may_come_from_another_text_than_the_choice(loud, tiny_tokenizer, monkeypatch):
     from common import corpora
 
