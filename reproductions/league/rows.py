@@ -28,6 +28,7 @@ GHOSTED, REPLACEME, FACTOR = "Ghosted Layers", "ReplaceMe, least squares", "Prun
 PATCHED = "LinearPatch's A"
 REFIT, REFIT_LONG = "refitted, 3 layers (ours)", "refitted, 3 layers, ridge from held-out text (ours)"
 APART = "refitted, 3 layers, ridge from held-out text apart (ours)"  # as the tool draws it
+WEIGHTED = "least-squares matrix, tokens weighted (ours)"
 ATTENTION, SHARED = "refitted, o_proj of 3 layers (ours)", "refitted, o_proj of 3 layers and before the cut (ours)"
 REPAIRS: dict[str, dict | None] = {
     NONE: None,
@@ -39,7 +40,7 @@ REPAIRS: dict[str, dict | None] = {
     "ReplaceMe, cosine": {"method": "replaceme", "objective": "cosine"},
     "ReplaceMe, cosine of the stream": {"method": "replaceme", "objective": "cosine-stream"},
     "bias alone (ours)": {"method": "replaceme", "objective": "bias"},
-    "least-squares matrix, tokens weighted (ours)": least_squares("matrix"),
+    WEIGHTED: least_squares("matrix"),
     "refitted, down_proj before the cut (ours)": {"method": "refit", "following": 0, "ridge": 1e-3},
     REFIT: {"method": "refit", "following": 3, "ridge": 1e-3},
     ATTENTION: {"method": "refit", "following": 3, "ridge": 1e-3, "matrices": "attention"},
@@ -53,6 +54,11 @@ RIVALS = tuple(name for name in REPAIRS if "(ours)" not in name and name != NONE
 CARRIED = "neurons carried over (ours)"
 CARRIED_REFIT = f"neurons carried over, {REFIT_LONG}"
 GRAFTS = {CARRIED: {"method": "graft"}, CARRIED_REFIT: REPAIRS[REFIT_LONG] | {"graft": True}}
+# After [L]: patches that leave massive tokens as they are, where the cut has any.
+SPARED = {
+    "LinearPatch's A, massive tokens as they are (ours)": PATCH | {"acts_on": "ordinary"},
+    "least-squares matrix, massive tokens as they are (ours)": REPAIRS[WEIGHTED] | {"acts_on": "ordinary"},
+}
 OURS = (CARRIED_REFIT, REFIT_LONG, REFIT, ATTENTION, SHARED)
 
 LEAST_LEFT, LEAST_LEFT_WINDOW = "set of least left (ours)", "window of least left (ours)"
@@ -146,6 +152,8 @@ def _fields(subject: Subject, count: int) -> Iterator[tuple[str, dict]]:
     for selection, chosen in selections(count).items():
         for repair in AFTER_LEAST_LOSS if selection == LEAST_LOSS else REPAIRS:
             yield name(selection, repair), {"selection": chosen, "repair": REPAIRS[repair]}
+    for repair, step in SPARED.items():
+        yield name("[L]", repair), {"selection": selections(count)["[L]"], "repair": step}
     for repair, step in GRAFTS.items():
         yield name(WITH_THEM, repair), {"selection": with_them(count), "repair": step}
     for selection, chosen in halves(count, BUDGET[subject.profile]).items():

@@ -133,6 +133,15 @@ TABLES = [
                     )
                 ),
             ),
+            Claim(
+                "ours: a patch at [L]'s cut has a lower perplexity where massive tokens stay as they are",
+                checks.every(
+                    *(
+                        checks.beats(rows.name("[L]", spared), rows.name("[L]", plain), column="PPL AVG", lower=True)
+                        for spared, plain in zip(rows.SPARED, (rows.PATCHED, rows.WEIGHTED), strict=True)
+                    )
+                ),
+            ),
         ),
         note="A row's name is its choice of layers and its repair. [S]: lowest block influence (ShortGPT); [L]: the window "
         "by token cosine; UIDL: by the angle of the last token; LoRP: clusters of alike layers; of least left: ours, by what "
