@@ -156,8 +156,10 @@ OURS = (
         ("LinearPatch[L +FT] retains more than it does",),
     ),
     Finding(
-        "A by least squares lowers perplexity further than A", "figure6-linearpatch", ("least squares in A's basis",)
+        "A by least squares lowers perplexity further than A", "figure6-linearpatch", ("least squares in A's basis is",)
     ),
+    Finding("A lowers it further where massive tokens stay as they are", "figure6-linearpatch", ("A is better where",)),
+    Finding("What A does to massive tokens alone lowers it", "figure6-linearpatch", ("to massive tokens alone",)),
 )
 
 

@@ -32,7 +32,9 @@ def test_every_repair_stands_after_every_selection_at_every_number_on_one_budget
         budgets = {str(row.recipe.calibration) for row in found if row.method not in own}
         assert len(budgets) == 1
         assert (
-            len({row.recipe.hash for row in found}) == len(found) == 1 + 4 * (6 * len(rows.REPAIRS) + 5 + 4 + 4 + 3 + 2)
+            len({row.recipe.hash for row in found})
+            == len(found)
+            == 1 + 4 * (6 * len(rows.REPAIRS) + 5 + 4 + 4 + 3 + 2 + len(rows.SPARED))
         )
     assert TABLE.rows("paper") == []
 
