@@ -6,12 +6,12 @@ import argparse
 import sys
 from dataclasses import dataclass
 
-from common import launch
+from common import launch, massive
 from common.context import Context, around
 from common.errors import UserError
 from common.flags import Flag, option
 from common.product import Job, Method, main
-from common.selection import window_starts
+from common.selection import runs, window_starts
 from common.statistics import Statistics
 from common.steps import Window
 from papers import linearpatch
@@ -71,12 +71,25 @@ def apply(job: Job) -> dict:
     context = around(job.model, job.tokenizer, fidelity=options.fidelity)
     context.details["removed"] = removed
     patch = _patch(job)
+    if patch.acts_on != "ordinary" and patch.kind != "scalar" and _massive_at(job, removed):
+        job.notes.append(
+            "the first token's massive activation crosses the cut and the patch changes it, too, which cost perplexity where "
+            "it was measured: compare --acts-on ordinary"
+        )
     if options.distill is None or options.plan:
         patch.patch(context, statistics, ends=job.given is None)
     else:
         context.details |= _distilled(job, context, statistics, patch)
     job.notes.append(f"{len(context.details['patches'])} patch(es), one before the layer that follows each cut")
     return context.details
+
+
+def _massive_at(job: Job, removed: list[int]) -> bool:
+    """Whether first tokens are massive at a cut, as the dense model's evaluation saw; False where there was none."""
+    norms = job.kept.get("norms")
+    return norms is not None and any(
+        norms.first[start] > massive.TIMES * norms.median[start] for start, _ in runs(removed)
+    )
 
 
 def _surveyed(job: Job) -> tuple[list[int], Statistics]:

@@ -6,6 +6,7 @@ import importlib
 import json
 import weakref
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ import yaml
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM
 
-from common import calibration, checkpoint, models
+from common import calibration, checkpoint, massive, models
 from common.errors import UserError
 from common.hooks import detach_patches
 from common.product import main, measure
@@ -138,6 +139,21 @@ def test_a_repair_that_is_worse_than_none_is_said_to_be(factor, source, tmp_path
     assert (found["after"]["perplexity"] > found["cut"]["perplexity"]) == (factor > 1)
     for text in ((tmp_path / "out" / "README.md").read_text(), capsys.readouterr().out):
         assert ("worse than the same layers left out" in text) == (factor > 1)
+
+
+def test_a_patch_on_massive_tokens_names_the_option_that_spares_them(source, tmp_path, monkeypatch, capsys):
+    norms = massive.Norms(6)
+    for layer in range(6):
+        hidden = torch.ones(2, 8, 4)
+        hidden[:, 0] *= 50 if layer >= 3 else 1
+        norms.add(layer, hidden)
+    job = SimpleNamespace(kept={"norms": norms})
+    found = [linearpatch_tool._massive_at(job, removed) for removed in ([2], [3], [1, 4, 5], [1, 2])]
+    assert found == [False, True, True, False] and not linearpatch_tool._massive_at(SimpleNamespace(kept={}), [4])
+    for more, said in ((("--acts-on", "ordinary"), False), ((), True)):
+        monkeypatch.setattr(linearpatch_tool, "_massive_at", lambda job, removed: True)
+        assert tool("linearpatch", source, tmp_path / f"out{said}", "--remove", "2", *more) == 0
+        assert ("compare --acts-on ordinary" in capsys.readouterr().out) == said
 
 
 def test_a_result_that_is_no_number_is_broken_and_valid_json(source, tmp_path, monkeypatch):
