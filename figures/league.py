@@ -13,10 +13,10 @@ COLUMN = "PPL AVG"
 NONE = "none"
 OURS = "(ours)"
 SLICES = "slices of layers"
-FEWER_GONE = ("NBL",)  # takes fewer parameters than the layers have that the others remove
+# NBL takes fewer parameters than the layers have that the others remove; the matrix is within a percent of Ghosted Layers'.
+LEFT_OUT = ("NBL", "least-squares matrix, massive tokens as they are (ours)")
 LABEL_WIDTH = 90  # characters; longer labels are wrapped
 _COLOURS = (BLUE, VERMILION, GREEN, ORANGE, PURPLE)
-_MARKS = "os^Dv"
 # Colour, line and mark of each repair that pictures of several models show: the same in all of them.
 LOOKS = {
     "refitted, 3 layers, ridge from held-out text (ours)": (BLUE, "-", "o"),
@@ -31,7 +31,7 @@ LOOKS = {
     "LinearPatch +FT (trained)": (PURPLE, "--", "v"),
     NONE: (GREY, ":", "P"),
 }
-_FURTHER = [(colour, "-.", mark) for colour, mark in zip(_COLOURS, _MARKS, strict=True)]  # of any other repair
+_FURTHER = [(colour, "-.", mark) for colour, mark in zip(_COLOURS, "X*<>p", strict=True)]  # of any other repair
 
 
 def draw(entries: list[dict], profile: str) -> plt.Figure | None:
@@ -86,7 +86,7 @@ def best(entries: list[dict]) -> dict[str, list[dict]]:
     """
     found: dict[str, dict[int, dict]] = {}
     for entry in entries:
-        if not entry["dense"] and _parts(entry)[1] not in FEWER_GONE:
+        if not entry["dense"] and _parts(entry)[1] not in LEFT_OUT:
             by_count, count = found.setdefault(_parts(entry)[1], {}), _removed(entry)
             if count not in by_count or entry["scores"][COLUMN] < by_count[count]["scores"][COLUMN]:
                 by_count[count] = entry

@@ -54,7 +54,7 @@ RIVALS = tuple(name for name in REPAIRS if "(ours)" not in name and name != NONE
 CARRIED = "neurons carried over (ours)"
 CARRIED_REFIT = f"neurons carried over, {REFIT_LONG}"
 GRAFTS = {CARRIED: {"method": "graft"}, CARRIED_REFIT: REPAIRS[REFIT_LONG] | {"graft": True}}
-# After [L]: patches that leave massive tokens as they are, where the cut has any.
+# After [L]: patches that leave massive tokens as they are; the stand-in has none.
 SPARED = {
     "LinearPatch's A, massive tokens as they are (ours)": PATCH | {"acts_on": "ordinary"},
     "least-squares matrix, massive tokens as they are (ours)": REPAIRS[WEIGHTED] | {"acts_on": "ordinary"},
@@ -152,7 +152,7 @@ def _fields(subject: Subject, count: int) -> Iterator[tuple[str, dict]]:
     for selection, chosen in selections(count).items():
         for repair in AFTER_LEAST_LOSS if selection == LEAST_LOSS else REPAIRS:
             yield name(selection, repair), {"selection": chosen, "repair": REPAIRS[repair]}
-    for repair, step in SPARED.items():
+    for repair, step in () if subject.standin else SPARED.items():
         yield name("[L]", repair), {"selection": selections(count)["[L]"], "repair": step}
     for repair, step in GRAFTS.items():
         yield name(WITH_THEM, repair), {"selection": with_them(count), "repair": step}

@@ -133,14 +133,17 @@ TABLES = [
                     )
                 ),
             ),
-            Claim(
-                "ours: a patch at [L]'s cut has a lower perplexity where massive tokens stay as they are",
-                checks.every(
-                    *(
-                        checks.beats(rows.name("[L]", spared), rows.name("[L]", plain), column="PPL AVG", lower=True)
-                        for spared, plain in zip(rows.SPARED, (rows.PATCHED, rows.WEIGHTED), strict=True)
-                    )
-                ),
+            *(
+                Claim(
+                    f"ours: {what} has a lower perplexity at [L]'s cut where massive tokens stay as they are",
+                    checks.beats(rows.name("[L]", spared), rows.name("[L]", plain), column="PPL AVG", lower=True),
+                )
+                for what, spared, plain in zip(
+                    ("LinearPatch's A", "the least-squares matrix"),
+                    rows.SPARED,
+                    (rows.PATCHED, rows.WEIGHTED),
+                    strict=True,
+                )
             ),
         ),
         note="A row's name is its choice of layers and its repair. [S]: lowest block influence (ShortGPT); [L]: the window "

@@ -22,7 +22,7 @@ LATER, LATER_D = "A without first tokens", "+d without first tokens"
 FITTED = "A by least squares"
 SEEDS = {"A of another draw": 0, "A of a third draw": 1}
 TEXT = "A of another text"
-# Of the tokens those whose states are massive stay as they are, or change alone (`common.massive`).
+# Of the tokens those whose states are massive stay as they are, or change alone (`common.massive`); the stand-in has none.
 SPARED = {"A": "A, massive tokens as they are", "d": "+d, massive tokens as they are"}
 FITTED_SPARED, SINK = "A by least squares, massive tokens as they are", "A on massive tokens alone"
 _FEWER = {"paper": {"length": 512, "count": 32}, "standin": {"length": 128, "count": 32}}
@@ -55,6 +55,11 @@ def _repairs(profile: str) -> dict[str, dict | None]:
         FITTED: _probe(estimator="least-squares", calibration=few),
         **{name: _probe(calibration=few | {"seed": seed}) for name, seed in SEEDS.items()},
         TEXT: _probe(calibration=few),
+    } | ({} if profile == "standin" else _by_token(few))
+
+
+def _by_token(few: dict) -> dict[str, dict]:
+    return {
         **{name: _probe(piece, acts_on="ordinary", calibration=few) for piece, name in SPARED.items()},
         FITTED_SPARED: _probe(estimator="least-squares", acts_on="ordinary", calibration=few),
         SINK: _probe(acts_on="massive", calibration=few),
