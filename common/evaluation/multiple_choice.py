@@ -194,18 +194,26 @@ class SharedContextLM(HFLM):
         return self._body(*self._fed(batch))
 
     def _fed(self, batch: list[Tree]) -> tuple:
-        """What the body is called with for trees, padded on the right."""
+        """What the body is called with for trees, padded on the right.
+
+        With copies of a tree's last node: what compares a sequence's tokens (`common.massive`) is not to see others than its
+        own. Alone, padding would be many first tokens.
+        """
         length = len(batch[0])
         ids = torch.zeros(len(batch), length, dtype=torch.long)
         for row, tree in enumerate(batch):
             ids[row, : len(tree)] = torch.tensor(tree.tokens)
+            ids[row, len(tree) :] = tree.tokens[-1]
         if all(tree.chain for tree in batch):  # causal attention never looks at the padding behind a plain sequence
             return ids, None, None
         depths = torch.zeros_like(ids)
-        allowed = torch.eye(length, dtype=torch.bool).repeat(len(batch), 1, 1)  # padding sees itself, or it is NaN
+        allowed = torch.eye(length, dtype=torch.bool).repeat(len(batch), 1, 1)
         for row, tree in enumerate(batch):
-            depths[row, : len(tree)] = torch.tensor(tree.depths)
-            allowed[row, : len(tree), : len(tree)] = tree.ancestry()
+            size, ancestry = len(tree), tree.ancestry()
+            depths[row, :size] = torch.tensor(tree.depths)
+            depths[row, size:] = tree.depths[-1]
+            allowed[row, :size, :size] = ancestry
+            allowed[row, size:, : size - 1] = ancestry[-1, :-1]
         return ids, depths, self._masks(allowed.unsqueeze(1), depths), allowed
 
     def _masks(self, allowed: Tensor, depths: Tensor) -> dict[str, Tensor]:

@@ -16,6 +16,8 @@ from common.evaluation.multiple_choice import SharedContextLM
 from common.evaluation.trees import cheapest_cuts, grow
 from common.hooks import attach_patch
 from common.surgery import remove_layers
+from papers.linearpatch import LinearPatch
+from tests.massive_model import FIRST, WRITER, planted
 
 WORDS = ["the", "layers", "of", "a", "model", "are", "removed", "and", "stream", "is", "scaled", "zebra", "quick"]
 
@@ -69,6 +71,21 @@ def test_pruned_and_patched_models_score_as_with_hflm(tiny, tiny_tokenizer, make
         SharedContextLM(tiny, tiny_tokenizer).loglikelihood(requests(1)),
         reference(tiny, tiny_tokenizer, requests(1)),
     )
+
+
+def test_what_tells_massive_tokens_from_others_is_not_misled_by_padding(tiny_llama, tiny_tokenizer):
+    model = planted(tiny_llama)
+    model.model.embed_tokens.weight.data[0, 0] = model.model.embed_tokens.weight[FIRST, 0]  # 0 would be massive, too
+    attach_patch(model, WRITER + 1, LinearPatch(1.0 + torch.rand(64), "diagonal", acts_on="ordinary"), "linearpatch")
+    wanted = []
+    for size in (24, 6):  # more than half of the shorter row is padding
+        ids = [FIRST, *torch.randint(10, 290, (size,), generator=torch.Generator().manual_seed(size)).tolist()]
+        wanted += [(("", ""), ids, [choice, 11]) for choice in (20, 30)]
+    scored = [
+        SharedContextLM(model, tiny_tokenizer, batch_size=size)._loglikelihood_tokens(wanted, disable_tqdm=True)
+        for size in (1, 8)
+    ]
+    compare(*scored)
 
 
 def test_greedy_continuations_are_recognised(tiny, tiny_tokenizer):
