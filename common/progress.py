@@ -23,7 +23,8 @@ class track(Generic[Item]):  # noqa: N801 - used like range
     """Iterate over `items`, or count with `update`, and say how far it is.
 
     total: how many, where `items` does not tell. initial: done before. unit: of what is counted. shown: False says nothing.
-    leave: the bar stays on the terminal once it is full. each: a line after every step, off a terminal.
+    leave: the bar stays on the terminal once it is full. each: a line after every step, off a terminal. aside: seconds so far
+    that were spent on no step, as on what several share; the time that is left is told without them.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class track(Generic[Item]):  # noqa: N801 - used like range
         self.total = len(items) if total is None and hasattr(items, "__len__") else total
         self.count = self.initial = initial
         self.text = ""
+        self.aside = 0.0
         self.lines = shown and not sys.stderr.isatty()
         self.bar = tqdm(
             desc=what,
@@ -96,7 +98,7 @@ class track(Generic[Item]):  # noqa: N801 - used like range
         of = f" of {self.total:,}" if self.total else ""
         parts = [f"{self.what}: {self.unit} {self.count:,}{of}", self.text, f"{clock(elapsed)} elapsed"]
         if self.total and self.initial < self.count < self.total:
-            left = elapsed / (self.count - self.initial) * (self.total - self.count)
+            left = (elapsed - self.aside) / (self.count - self.initial) * (self.total - self.count)
             parts.append(f"about {clock(left)} left")
         return ", ".join(part for part in parts if part)
 

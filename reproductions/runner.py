@@ -278,7 +278,9 @@ def _prepared(
     options = {"device": device, "progress": True, "force": force, "recorded": known and known.details}
     started = time.perf_counter()
     prepared, problem = _attempt(lambda: measure.prepare(entry.recipe, **options))
-    return prepared, problem, {"preparing_seconds": time.perf_counter() - started}
+    seconds = time.perf_counter() - started
+    bar.aside += seconds
+    return prepared, problem, {"preparing_seconds": seconds}
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,15 @@ def test_what_may_take_long_is_said_before_it_begins(time, capsys):
     ]
 
 
+def test_what_the_steps_share_is_not_taken_for_a_step_of_each(time, capsys):
+    bar = track(None, "measuring", total=10, unit="cell", each=True)
+    time.now += 300
+    bar.aside += 300
+    time.now += 20
+    bar.update()
+    assert capsys.readouterr().err == "measuring: cell 1 of 10, 5:20 elapsed, about 3:00 left\n"
+
+
 def test_a_line_a_minute_of_short_steps_and_none_of_short_work(time, capsys):
     for _ in track(range(200), "calibration", unit="batch"):
         time.now += 1
