@@ -41,12 +41,13 @@ def rewrite(directory: Path, source: Path | None = None) -> None:
     """Rewrite what `save_pretrained` wrote into `directory`: config, and tokenizer if there is one.
 
     source: the directory that the model and an unchanged tokenizer were read from. The config that transformers makes of the
-    file stays the same; where it would not, the file is left as it is.
+    file stays the same; where it would not, or the architecture is not one of its own, the file is left as it is.
     """
     written = _read(directory / CONFIG)
-    config = older_names(_changed(written, source) if source else written)
-    if _understood(config) == _understood(written):
-        (directory / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    if written.get("model_type") in transformers.CONFIG_MAPPING:
+        config = older_names(_changed(written, source) if source else written)
+        if _understood(config) == _understood(written):
+            (directory / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     if (directory / "tokenizer_config.json").exists():
         _tokenizer(directory, source)
 
