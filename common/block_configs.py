@@ -35,11 +35,11 @@ def write(model: nn.Module, directory: Path) -> None:
         return
     (directory / FILE).write_text(json.dumps(config(model), indent=2) + "\n", encoding="utf-8")
     there = set(present(model))
-    attend_alone = [str(layer) for layer, half in there if half == ATTENTION and (layer, MLP) not in there]
+    attend_alone = sorted(layer for layer, half in there if half == ATTENTION and (layer, MLP) not in there)
     if attend_alone:
         log.warning(
             "layers %s have an attention and no MLP: llama.cpp, which reads %s, leaves their attention out",
-            ", ".join(sorted(attend_alone, key=int)),
+            ", ".join(map(str, attend_alone)),
             FILE,
         )
 

@@ -40,7 +40,6 @@ log = logging.getLogger(__name__)
 
 FORMAT = 1
 PATCHES_JSON, PATCHES_TENSORS = "patches.json", "patches.safetensors"
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json")
 
 
 def save(
@@ -282,7 +281,7 @@ def digest(path: Path) -> str:
 
 def load_tokenizer(path: Path, trust_remote_code: bool = False):
     """The tokenizer of a checkpoint's directory; None when it holds none. Raises UserError when it cannot be read."""
-    if not any((path / name).exists() for name in _TOKENIZER_FILES):
+    if not any((path / name).exists() for name in portable.TOKENIZER_FILES):
         return None
     options = {"local_files_only": True, "trust_remote_code": trust_remote_code}
     try:

@@ -45,15 +45,19 @@ class Norms:
         """At every layer's input."""
         return [torch.cat(found, 1)[1].mean().item() for found in self._found]
 
+    def massive_at(self, layer: int) -> bool:
+        """Whether first tokens are massive at a layer's input, beside a sequence's median token."""
+        return self.first[layer] > TIMES * self.median[layer]
+
     @property
     def writer(self) -> int | None:
         """The layer that raises the norm of first tokens most, if it is then TIMES the median token's; None: there is none.
 
         What the last layer writes is not looked at.
         """
-        first, median = self.first, self.median
+        first = self.first
         layer = max(range(len(first) - 1), key=lambda layer: first[layer + 1] - first[layer])
-        return layer if first[layer + 1] > TIMES * median[layer + 1] else None
+        return layer if self.massive_at(layer + 1) else None
 
 
 @contextmanager

@@ -18,13 +18,11 @@ from pathlib import Path
 import transformers
 
 CONFIG = "config.json"
-# What makes numbers of a text. A chat template's own file does not: no text here goes through one.
+# Without any of these there is no tokenizer.
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json")
+# With these, all that makes numbers of a text. A chat template's own file does not: no text here goes through one.
 TOKENS = (
-    "tokenizer.json",
-    "tokenizer.model",
-    "vocab.json",
-    "vocab.txt",
-    "tokenizer_config.json",
+    *TOKENIZER_FILES,
     "merges.txt",
     "added_tokens.json",
     "special_tokens_map.json",

@@ -6,7 +6,7 @@ import argparse
 import sys
 from dataclasses import dataclass
 
-from common import launch, massive
+from common import launch
 from common.context import Context, around
 from common.errors import UserError
 from common.flags import Flag, option
@@ -87,9 +87,7 @@ def apply(job: Job) -> dict:
 def _massive_at(job: Job, removed: list[int]) -> bool:
     """Whether first tokens are massive at a cut, as the dense model's evaluation saw; False where there was none."""
     norms = job.kept.get("norms")
-    return norms is not None and any(
-        norms.first[start] > massive.TIMES * norms.median[start] for start, _ in runs(removed)
-    )
+    return norms is not None and any(norms.massive_at(start) for start, _ in runs(removed))
 
 
 def _surveyed(job: Job) -> tuple[list[int], Statistics]:
