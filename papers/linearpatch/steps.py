@@ -173,11 +173,10 @@ class DistilledPatch(TrainedRepair):
     ) -> dict[str, Any]:
         """Train on these windows, remove the chosen layers and patch; the report. where: store, facts, folder."""
         start = {"kind": self.kind, "estimator": self.estimator or "ratio-of-means", "acts_on": self.acts_on or "all"}
-        start["ends"] = ends
         more = {"tokenizer": context.tokenizer, "progress": context.progress}
         settings = self.settings(context)
         return distill.distill_cuts(
-            context.model, statistics, context.removed, windows, settings, **start, **more, **where
+            context.model, statistics, context.removed, windows, settings, ends=ends, **start, **more, **where
         )
 
 
