@@ -83,6 +83,7 @@ def distill(
     tokenizer=None,
     facts: Mapping | None = None,
     folder: str | os.PathLike | None = None,
+    start: Mapping | None = None,
     progress: bool = False,
 ) -> dict:
     """Train patches in place, against the dense `model` that still has all its layers.
@@ -94,6 +95,7 @@ def distill(
         store: folder for the teacher's logits, made or continued there (`TeacherStore`, with `tokenizer` and `facts`);
             None computes them as they are needed.
         folder: for checkpoints; the same training found there is continued, or loaded if it has ended.
+        start: what the patches' first values follow from, JSON-able; with `acts_on`, part of what makes a training the same.
 
     Returns:
         The report of `common.fitting.fit`, with target, loss, trainable part, its number of parameters, and the store's
@@ -114,7 +116,8 @@ def distill(
         kept.fill(progress)
     task = Distillation(decoder, patches, windows, target=settings.target, k=settings.top_k, store=kept)
     parameters = {f"{a}-{b}": patch.weight for (a, b), patch in patches.items()}
-    identity = {"trainable": settings.trainable}
+    spared = {f"{a}-{b}": patch.options["acts_on"] for (a, b), patch in patches.items() if "acts_on" in patch.options}
+    identity = {"trainable": settings.trainable} | ({"acts_on": spared} if spared else {}) | dict(start or {})
     report = train(task, parameters, settings.fitting, identity=identity, folder=folder, progress=progress)
     for patch in patches.values():
         _fold(patch)
@@ -143,9 +146,11 @@ def distill_cuts(
     """
     if not ends:
         check_cuts(removed, Decoder(model).num_layers)
-    kind = kind or TRAINABLE[settings.trainable][0]
+    usual = {"kind": TRAINABLE[settings.trainable][0], "estimator": "ratio-of-means"}
+    kind = kind or usual["kind"]
+    start = {name: value for name, value in {"kind": kind, "estimator": estimator}.items() if value != usual[name]}
     made = cut_patches(statistics, removed, kind=kind, estimator=estimator, acts_on=acts_on)
-    report = distill(model, made, windows, settings, **options)
+    report = distill(model, made, windows, settings, start=start, **options)
     positions = replace_runs(model, made, "linearpatch")
     return report | {"patches": [{"run": list(run), "position": p} for run, p in zip(made, positions)]}
 

@@ -130,6 +130,10 @@ TABLES = [
                 "ours: LinearPatch[L +FT] retains more than it does then",
                 checks.beats("LinearPatch[L +FT]", rows.FFN_SPARED),
             ),
+            Claim(
+                "ours: LinearPatch[L +FT] retains more where it, too, leaves massive tokens as they are",
+                checks.beats(rows.SPARED, "LinearPatch[L +FT]"),
+            ),
         ),
         f"{_RATIO_NOTE} {_TRAINED_NOTE}",
     ),
@@ -162,6 +166,10 @@ TABLES = [
             Claim(
                 "ours: LinearPatch[L] +FT has a lower perplexity than it has then",
                 checks.beats("LinearPatch[L +FT]", rows.FFN_SPARED, column="AVG", lower=True),
+            ),
+            Claim(
+                "ours: LinearPatch[L +FT] has a lower perplexity where it, too, leaves massive tokens as they are",
+                checks.beats(rows.SPARED, "LinearPatch[L +FT]", column="AVG", lower=True),
             ),
         ),
         f"{_PERPLEXITY_NOTE} {_TRAINED_NOTE}",

@@ -16,7 +16,8 @@ PLAIN_DIAGONAL = "LinearPatch[L +FT, plain diagonal, logits, KL] (ours)"
 # What the official code does when it is told to train a diagonal: a dense matrix that starts as diag(d).
 CODE_DIAGONAL = "LinearPatch[L +FT, matrix from diag(d): the code's diagonal, logits, KL] (ours)"
 FROM_MATRIX = "LinearPatch[L +FT, from the least-squares matrix, logits, KL] (ours)"
-# What the rival does where its loss is not the first token's alone.
+# The patch and the rival where massive tokens stay as they are: the rival's loss is the first token's alone else.
+SPARED = "LinearPatch[L +FT], massive tokens left as they are (ours)"
 FFN_SPARED = "LLM-Streamline(FFN) +FT, massive tokens left as they are (ours)"
 LAYER = "LLM-Streamline(layer) +FT, layer output, MSE (ours)"
 
@@ -33,6 +34,7 @@ _REPAIRS = {
     MSE: _DISTILLED | {"trainable": "matrix"} | _OUTPUT,
     DIAGONAL: _DISTILLED | {"trainable": "diagonal"} | _LOGITS,
     FULL: _DISTILLED | {"trainable": "matrix"} | _LOGITS,
+    SPARED: _DISTILLED | {"trainable": "matrix", "acts_on": "ordinary"} | _LOGITS,
     CODE_DIAGONAL: _DISTILLED | {"trainable": "matrix-from-diagonal"} | _LOGITS,
     PLAIN_DIAGONAL: _DISTILLED | {"trainable": "plain-diagonal"} | _LOGITS,
     FROM_MATRIX: _DISTILLED | {"trainable": "matrix", "kind": "matrix", "estimator": "least-squares"} | _LOGITS,

@@ -217,3 +217,19 @@ def test_a_patch_by_least_squares_can_be_distilled_on(tiny_llama):
     losses = distill_cuts(tiny_llama, statistics, [2, 3], WINDOWS, settings, **options)["losses"]
     assert sum(losses[-2:]) < sum(losses[:2])
     assert patches(tiny_llama)[0].module.options["kind"] == "matrix"
+
+
+def test_another_start_is_another_training(make_tiny, tmp_path):
+    """What was trained from another estimate, or of another token's states, is never taken for this one's result."""
+    settings = Settings(top_k=9, fitting=FAST)
+
+    def trained(**start):
+        model = make_tiny("llama")
+        statistics = collect(Decoder(model), WINDOWS, span=2)
+        distill_cuts(model, statistics, [2, 3], WINDOWS, settings, folder=tmp_path, **start)
+
+    trained()
+    trained()  # the same is read again
+    for start in ({"acts_on": "ordinary"}, {"estimator": "pooled-l1"}):
+        with pytest.raises(UserError, match="another training"):
+            trained(**start)
