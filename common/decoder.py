@@ -193,13 +193,18 @@ class Decoder:
 
     def residual_writers(self, layer: int) -> list[ResidualWriter]:
         """Every parameter (weights, then their biases) with which layer `layer` writes into the residual stream."""
-        writers = []
+        writers, attention = [], self.layers[layer].get_submodule(self.spec.attention.module)
+        if getattr(attention, "state", None) == "linear":  # `common.halves`: it has no projection of its own
+            names = [("weight", attention), ("bias", attention)]
+            writers += [
+                ResidualWriter(f"self_attn.{name}", held, name, False, self.layers[layer]) for name, held in names
+            ]
         for path in self.spec.writers:
             module_path, _, parameter = path.partition(":")
             try:
                 module = self.layers[layer].get_submodule(module_path)
             except AttributeError:
-                continue  # that half of the layer is gone (`common.halves`)
+                continue  # that half of the layer is gone, or a linear map (`common.halves`)
             for name in (parameter,) if parameter else ("weight", "bias"):
                 if getattr(module, name, None) is not None:
                     writers.append(

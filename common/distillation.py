@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, nn
 
 from common.decoder import Decoder
-from common.errors import UserError, UserValueError, unknown
+from common.errors import UserValueError, unknown
 from common.fitting import VALIDATE_EVERY, Fitting, fit
-from common.hooks import patches
+from common.hooks import refuse_patches
 from common.teacher_store import TeacherStore, model_digest, top_k, windows_digest
 
 TARGETS = {"logits": "kl", "output": "mse"}
@@ -72,8 +72,7 @@ class Distillation:
             raise unknown("distillation target", target, TARGETS)
         if store is not None and target != "logits":
             raise UserValueError("a store holds a teacher's logits; the target 'output' is computed, pass no store")
-        if patches(decoder.model):
-            raise UserError("the teacher carries patches already; distil on the dense model, before its surgery")
+        refuse_patches(decoder.model, "distillation")  # the teacher is the dense model
         self.decoder, self.windows, self.target, self.k, self.store = decoder, windows, target, k, store
         self.replacements = dict(sorted(replacements.items()))
         self.cuts = list(self.replacements)

@@ -27,6 +27,15 @@ class NoData(UserError):
     """Text or items that a measurement reads cannot be had: its cell says so, and the others go on."""
 
 
+def plural(count: int, noun: str) -> str:
+    """A number of things in words.
+
+    >>> plural(1, "layer"), plural(1_000, "window")
+    ('1 layer', '1,000 windows')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def one_line(error: object) -> str:
     """An error's text on one line; of a longer one than `LONGEST` the middle is left out."""
     text = " ".join(str(error).split())

@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -151,6 +152,8 @@ class _Run:
         done, started = report["steps"], time.perf_counter()
         before, counted = dict(report), self.counter() if self.counter else 0
         batches = [batch for epoch in range(how.epochs) for batch in how.batches(epoch, self.samples)]
+        if done and progress:
+            print(f"training goes on from {self.folder}: {done:,} of {len(batches):,} steps were done", file=sys.stderr)
         steps = track(range(done, len(batches)), "training", total=len(batches), initial=done, shown=progress)
         for step in steps:
             problem = self._step(step, batches[step], loss)

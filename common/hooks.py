@@ -133,6 +133,15 @@ def patch_parameters(model: nn.Module) -> list[nn.Parameter]:
     return [parameter for patch in patches(model) for parameter in patch.module.parameters()]
 
 
+def refuse_patches(model: nn.Module, what: str) -> None:
+    """Raise UserError, naming `what` cannot be done, where the model carries a patch."""
+    if found := patches(model):
+        raise UserError(
+            f"{what} needs a model without patches, and this one has a {found[0].kind} patch before layer "
+            f"{found[0].position}; take the model that it was made for, and patch it afterwards"
+        )
+
+
 def detach_patches(model: nn.Module) -> list[Patch]:
     """Take all patches off the model and return them, in order of execution."""
     found = patches(model)

@@ -17,6 +17,7 @@ from common.architectures import at_hand
 from common.calibration import Statistics
 from common.decoder import Decoder, gained
 from common.errors import UserValueError, unknown
+from common.hooks import refuse_patches
 from common.losses import next_token_loss, token_losses
 from common.progress import track
 
@@ -60,7 +61,11 @@ def losses_without_each(
     Args:
         gains: what acts on the stream on its way into a layer (`Decoder.run`); a candidate's stays when the candidate goes.
         inputs: what each layer of ``alive`` receives, per batch, if known: ``inputs[batch][place]``, gains included.
+
+    Raises:
+        UserError: a model with patches: the one of a candidate would go with it here, and not where it is removed.
     """
+    refuse_patches(decoder.model, "trying a model without a layer")
     totals = dict.fromkeys(candidates, 0.0)
     last = max((alive.index(c) for c in candidates), default=-1)
     batches = track(ids.split(batch_size), "trial losses", unit="batch", leave=False, shown=progress)
@@ -90,7 +95,11 @@ def losses_without_windows(
     (with ``entering`` the dense stream goes on to the last window's end).
 
     entering: what a trial's state becomes where its window ends, given it and the dense stream there.
+
+    Raises:
+        UserError: a model with patches, as `losses_without_each`.
     """
+    refuse_patches(decoder.model, "trying a model without a window")
     starts = sorted(starts)
     found, last = {start: [] for start in starts}, starts[-1] + (count if entering else 0)
     batches = track(ids.split(batch_size), "trial losses", unit="batch", leave=False, shown=progress, each=True)

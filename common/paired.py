@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
-REPLICATES = 2000
+REPLICATES = 20000
 LEVEL = 0.95
 _AT_ONCE = 1 << 22  # draws held in memory at a time
 _IN_CACHE = 1 << 18  # draws that become floats at a time
@@ -46,6 +46,13 @@ def spread(items: int) -> float:
         return 1.0
     quantile = 0.5 + LEVEL / 2
     return math.sqrt(items / (items - 1)) * float(stdtrit(items - 1, quantile) / ndtri(quantile))
+
+
+def student(differences: np.ndarray) -> tuple[float, float]:
+    """Student's interval of a mean from independent values, two or more."""
+    values = np.asarray(differences, np.float64)
+    half = stdtrit(len(values) - 1, 0.5 + LEVEL / 2) * values.std(ddof=1) / math.sqrt(len(values))
+    return float(values.mean() - half), float(values.mean() + half)
 
 
 def resampled_means(name: str, outcomes: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
 
-from common.errors import unknown
+from common.errors import plural, unknown
 from common.layout import aligned, filled, markdown
 
 FORMATS = ("terminal", "md", "csv", "latex", "json")
@@ -274,8 +274,10 @@ def _claim_notes(table: dict) -> list[str]:
             for number, c in enumerate(table["claims"], 1)
             if (found := c.get("judged", {}).get(name)) and found["shares_records_with"]
         }
-        text = f"On {name} {chance['comparisons']} comparisons have an interval: were all differences 0, "
+        text = f"On {name} {plural(chance['comparisons'], 'comparison')} with an interval: were all differences 0, "
         text += f"at most about {chance['by_chance']:.1f} of them would seem to fail by chance."
+        if chance["others"]:
+            text += f" Not among them: {chance['others']} of claims that ask for more than that."
         if shared:
             text += f" Claims {_listed(sorted(shared))} share records with others of them: they are not independent."
         lines.append(text)

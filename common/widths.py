@@ -7,9 +7,11 @@ as it is; but a config has one width for all layers. A mixture of experts loses 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
 
 from common.architectures import layer_list
@@ -82,15 +84,27 @@ def widths(model: nn.Module) -> list[dict[str, int | None]]:
 
 
 def settle(model: nn.Module) -> None:
-    """Where all layers have one width, write it into the config: the model is a plain one then."""
+    """Where all layers have one width, write it into the config: the model is a plain one then.
+
+    Not where the architecture refuses such a config: for some the heads must divide ``hidden_size``, whatever ``head_dim``.
+    """
     found = widths(model)
     if any(one != found[0] for one in found):
         return
-    config, attention = model.config, layer_list(model)[0].self_attn
-    config.head_dim = attention.head_dim  # no longer hidden_size / num_attention_heads
-    config.num_key_value_heads = found[0]["key_heads"]
-    config.num_attention_heads = found[0]["key_heads"] * attention.num_key_value_groups
-    config.intermediate_size = found[0]["channels"]
+    attention = layer_list(model)[0].self_attn
+    sizes = {
+        "head_dim": attention.head_dim,  # no longer hidden_size / num_attention_heads
+        "num_key_value_heads": found[0]["key_heads"],
+        "num_attention_heads": found[0]["key_heads"] * attention.num_key_value_groups,
+        "intermediate_size": found[0]["channels"],
+    }
+    wanted = copy.deepcopy(model.config)
+    try:
+        wanted.update(sizes)
+        wanted.validate()
+    except StrictDataclassError:
+        return
+    model.config.update(sizes)
 
 
 def _describe(model: nn.Module) -> list[dict[str, int | None]] | None:

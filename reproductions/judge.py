@@ -84,7 +84,12 @@ def claims(
             shared = [other + 1 for other, own in enumerate(records) if other != number and own & records[number]]
             result["judged"][subject.name]["shares_records_with"] = shared
         known = [one for one in distinct(result["judged"][subject.name] for result in found) if one["interval"]]
-        chance[subject.name] = {"comparisons": len(known), "by_chance": by_chance(known)}
+        counted = [one for one in known if one["from_zero"]]
+        chance[subject.name] = {
+            "comparisons": len(counted),
+            "by_chance": by_chance(counted),
+            "others": len(known) - len(counted),
+        }
     return {"claims": found, "chance": chance}
 
 
@@ -220,8 +225,8 @@ def _most_rivals_first(found: dict) -> int:
 
 def by_chance(compared: Iterable[dict]) -> float:
     """How many of these comparisons would fail at most, on average, were all differences zero: one against several may by
-    each of them."""
-    return CHANCE * sum(one["against"] for one in compared)
+    each of them. Where a claim asks for more than zero, a difference of zero fails for certain: such are left out."""
+    return CHANCE * sum(one["against"] for one in compared if one["from_zero"])
 
 
 def _worst_first(found: dict) -> tuple[int, float]:
@@ -242,7 +247,7 @@ def _one(point: Comparison, resample: Comparison, replicates: Resampled) -> dict
         return min(found, key=_worst_first) | {"against": len(found)}
     difference = float(point.difference) if np.isfinite(point.difference) else None
     found = {"what": point.what, "difference": difference, "unit": point.unit, "interval": None, "paired": None}
-    found |= {"against": 1, "about": _about(point)}
+    found |= {"against": 1, "about": _about(point), "from_zero": (point.low <= 0 <= point.high) == point.inside}
     found["slack"] = float(np.clip(np.nan_to_num(point.slack, nan=-LARGE), -LARGE, LARGE))  # JSON has no infinity
     if not np.ndim(resample.difference) or not np.isfinite(resample.difference).all():
         return found | {"verdict": HOLDS if point.holds else FAILS}

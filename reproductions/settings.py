@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from common import model_registry
-from common.errors import UserError, unknown
+from common.errors import UserError, plural, unknown
 from common.recipe import MIXED
 from common.results import Recipe
 from common.standin import WEIGHTS
@@ -90,7 +90,14 @@ class Subject:
             found = tuple(dict.fromkeys(round(n * self.layers / of) for n, of in shares))
         for count in found:
             if not 0 < count < self.layers - 1:
-                raise UserError(f"{self.label} has {self.layers} layers: {count} of them cannot be removed")
+                few = (
+                    "; a table's share of so few rounds to none: use a deeper model"
+                    if count < 1
+                    else ", for two have to stay"
+                )
+                raise UserError(
+                    f"{self.label} has {plural(self.layers, 'layer')}: {count} of them cannot be removed{few}"
+                )
         return found
 
 

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 from common import selection
-from common.baselines.half_layers import Half, check_count, states
+from common.baselines.half_layers import Half, check_count, halves_of, states
 from common.decoder import Decoder
 from common.errors import UserValueError, unknown
-from common.halves import ATTENTION, HALVES, present
+from common.halves import ATTENTION, HALVES
 from common.progress import track
 
 BINS = 20
@@ -48,11 +48,11 @@ def entropies(decoder: Decoder, ids: Tensor, *, bins: int = BINS, progress: bool
     """Mean entropy of what every half that is there receives, in the order in which they run, and of ``X[N]`` at the end.
 
     Raises:
-        UserError: fewer than two bins.
+        UserError: fewer than two bins, or a model with patches.
     """
     if bins < 2:
         raise UserValueError(f"entropy is counted in two bins or more, not {bins}")
-    order = present(decoder.model)
+    order = halves_of(decoder)
     totals = [0.0] * (len(order) + 1)
     for window in track(ids.split(1), "EntroDrop", unit="sequence", shown=progress):
         for place, (_, hidden) in enumerate(states(decoder, window, order)):

@@ -23,10 +23,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from common.baselines.half_layers import Half, check_count, greedy
+from common.baselines.half_layers import Half, check_count, greedy, halves_of
 from common.decoder import Decoder
 from common.errors import UserValueError, unknown
-from common.halves import present
 from common.losses import ROWS
 
 
@@ -81,7 +80,7 @@ def finer_cut(
         raise unknown("distance", distance, DISTANCES)
     if front is not None and not 0 <= front < 1:
         raise UserValueError(f"the front is a share of the layers, 0 or more and below 1, not {front}")
-    check_count(count, len(present(decoder.model)))
+    check_count(count, len(halves_of(decoder)))
     prepared, each, whole = DISTANCES[distance]
     dense = [decoder.norm(decoder.run(decoder.embed_tokens(window)))[0].cpu() for window in ids.split(1)]
 

@@ -23,11 +23,22 @@ from torch import Tensor, nn
 from common.decoder import Decoder
 from common.errors import UserValueError, unknown
 from common.halves import ATTENTION, HALVES, linear_attention, present
+from common.hooks import refuse_patches
 from common.losses import next_token_loss
 from common.progress import track
 from common.selection import lowest
 
 Half = tuple[int, str]
+
+
+def halves_of(decoder: Decoder) -> list[Half]:
+    """Every half that is there (`present`), to be run one by one.
+
+    Raises:
+        UserError: a model with patches, which act before whole layers: halves by themselves pass them by.
+    """
+    refuse_patches(decoder.model, "running halves of layers one by one")
+    return present(decoder.model)
 
 
 @torch.no_grad()
@@ -43,7 +54,7 @@ def states(decoder: Decoder, ids: Tensor, order: Sequence[Half]) -> Iterator[tup
 @torch.no_grad()
 def similarities(decoder: Decoder, ids: Tensor, *, batch_size: int = 8, progress: bool = False) -> dict[Half, float]:
     """Mean over tokens of cos(x, x + f(x)) for every half that is there (LLM-Drop)."""
-    order = present(decoder.model)
+    order = halves_of(decoder)
     totals = dict.fromkeys(order, 0.0)
     for batch in track(ids.split(batch_size), "LLM-Drop", unit="batch", shown=progress):
         before, entering = None, None
@@ -96,7 +107,7 @@ def greedy(
     earlier search removed, in order; this one goes on from there. after: called after each step with those that are gone.
     spared: of a half and the number of those that are gone, whether it stays for now, as long as there are others.
     """
-    there = present(decoder.model)
+    there = halves_of(decoder)
     check_count(count, len(there))
     removed = list(begun[:count])
     steps = range(len(removed), count)
@@ -133,7 +144,7 @@ def linear_maps(
     Layer by layer: the moments of one exist at a time, in float64; held meanwhile, in host memory, the stream of all samples.
     """
     batches = [decoder.embed_tokens(batch).cpu() for batch in ids.split(batch_size)]
-    found, order = {}, present(decoder.model)
+    found, order = {}, halves_of(decoder)
     for layer in track(range(decoder.num_layers), "NBL", unit="layer", shown=progress):
         norm = decoder.layers[layer].get_submodule(decoder.spec.attention.norm)
         moments = None

@@ -30,7 +30,7 @@ from common.architectures import SHORTCUT, SUPPORTED, Architecture, Half, archit
 from common.decoder import Decoder
 from common.errors import UserError, UserValueError
 from common.halves import present
-from common.hooks import patches
+from common.hooks import refuse_patches
 from common.progress import track
 from common.structure import register_structure
 from common.surgery import untie_embeddings
@@ -151,10 +151,7 @@ def _check(model: nn.Module, left: int) -> Architecture:
         )
     if len(present(model)) < 2 * len(model.model.layers):
         raise UserError("SliceGPT slices whole layers; slice before taking halves of layers out")
-    if patches(model):
-        raise UserError(
-            "SliceGPT cannot slice a model with patches: they act on the stream as it was; slice a plain model"
-        )
+    refuse_patches(model, "SliceGPT")  # they act on the stream as it was
     if not 0 < left <= model.config.hidden_size:
         raise UserValueError(f"SliceGPT leaves 1..{model.config.hidden_size} channels of this model, not {left}")
     return spec

@@ -9,6 +9,7 @@ import shlex
 from pathlib import Path
 
 from common import models
+from common.errors import plural
 from common.layout import markdown
 from common.product import elsewhere
 from common.product.measure import shown
@@ -156,10 +157,18 @@ def _numbers(evaluation: dict) -> list[str]:
         return ["Not evaluated.", ""]
     table = markdown(["", *(name for _, name in STAGES)], rows, "lr")
     note = (
-        f"Perplexity is per token over {evaluation['after']['windows']} disjoint windows, each read alone; ± is one standard "
-        "error. Times are of one sequence, the fastest of three runs on the machine that made this."
+        f"Perplexity is per token over {plural(evaluation['after']['windows'], 'disjoint window')}, each read alone; ± is "
+        "one standard error. Times are of one sequence, the fastest of three runs on the machine that made this."
     )
-    return [table, "", note, ""]
+    return [table, "", f"{_against(evaluation)}{note}", ""]
+
+
+def _against(evaluation: dict) -> str:
+    """What is known of the change from the cut alone, as a sentence."""
+    if not (found := evaluation["against_cut"]):
+        return ""
+    ends = ", ".join(f"{found[end]:+.1f}" for end in ("low", "high"))
+    return f"Perplexity against the cut alone: {found['change']:+.1f} % [{ends}] (95 %, paired over the windows). "
 
 
 def _samples(evaluation: dict) -> list[str]:
@@ -229,10 +238,11 @@ def _change(pair: dict, unit: str = "", size: float = 1) -> str:
     return f"{sizes[0]} before, {sizes[1]} after ({abs(share):.2%} {'less' if share >= 0 else 'MORE'})"
 
 
-def command(report: dict) -> str:
-    """The command, with every option that was set."""
+def command(report: dict, options: dict | None = None) -> str:
+    """The command, with every option that was set. options: as they were typed, for the terminal; None: the report's, whose
+    paths are cut to their last part."""
     parts = ["python", "-m", f"papers.{report['paper']}"]
-    for name, value in report["options"].items():
+    for name, value in (options or report["options"]).items():
         flag = "--" + name.replace("_", "-")
         if value is True:
             parts.append(flag)
@@ -258,8 +268,13 @@ def public(name: str) -> str:
     return path.resolve().name if path.exists() or name.startswith(("/", ".", "~")) else name
 
 
+def said(options: dict) -> dict:
+    """The options that say what is made."""
+    return {key: value for key, value in options.items() if key not in ("out", "force", "plan")}
+
+
 def plain(options: dict) -> dict:
     """The options as JSON; of paths the last part."""
-    shown = {key: value for key, value in options.items() if key not in ("out", "force", "plan")}
+    shown = said(options)
     named = ("model", "text", "test", "data")
     return {key: public(value) if key in named and value else value for key, value in shown.items()}

@@ -14,7 +14,7 @@ from torch import nn
 
 from common import checkpoint, corpora, hub, models, streaming, structure
 from common.architectures import absent, at_hand
-from common.errors import UserError, first_of
+from common.errors import UserError, first_of, plural
 from common.finetuning.memory import check_weights
 from common.product import options as shared
 from common.product.job import Job, is_file, read, texts, work_folder
@@ -52,6 +52,10 @@ def checked(method: shared.Method, options: argparse.Namespace) -> Job:
     if job.given is not None:
         check_layers(job.given, len(job.given), job.layers)
     for count in job.counts:
+        if options.sweep and count > job.layers - 2:
+            raise UserError(
+                f"--sweep {options.sweep}: the model has {job.layers} layers; choose from 1-{job.layers - 2}"
+            )
         check_count(count, job.layers)
     _check_tokenizer(job)
     _check_room(job)
@@ -115,7 +119,8 @@ def _config(source: Path):
         raise UserError(f"cannot load {source}: its config.json is not understood ({reason})") from error
     layers = getattr(config, "num_hidden_layers", None)
     if not isinstance(layers, int) or layers < 3:
-        raise UserError(f"the model has {layers} layers; pruning leaves two at least, so it needs three or more")
+        found = plural(layers, "layer") if isinstance(layers, int) else f"num_hidden_layers {layers!r}"
+        raise UserError(f"the model has {found}; pruning leaves two at least, so it needs three or more")
     if getattr(config, "quantization_config", None):
         raise UserError(
             f"the model in {source} is quantised; prune the one it was made from, and quantise the result again"

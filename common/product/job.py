@@ -220,6 +220,11 @@ class Job:
         # What so many pieces come to grows with them: the first number of pieces that is too many is found by halving.
         return pieces[: bisect.bisect_right(range(len(pieces) + 1), most, key=tokens) - 1]
 
+    def refuse_patches(self, remedy: str) -> None:
+        """Raise UserError where the model has patches beside its weights; remedy: what to do instead."""
+        if (self.source / checkpoint.PATCHES_JSON).exists():
+            raise UserError(f"the model carries patches; {remedy}")
+
     def folder(self, name: str) -> Path:
         """Where this run's long work of a kind keeps its checkpoints: the same command finds them, another has its own."""
         said = {key: str(value) for key, value in vars(self.options).items() if key not in _NO_MATTER}

@@ -10,13 +10,14 @@ import time
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
+import numpy as np
 import torch
 import transformers
 from torch import nn
 
-from common import hooks, massive, results
+from common import hooks, massive, paired, results
 from common.architectures import absent, at_hand
-from common.errors import UserError
+from common.errors import UserError, plural
 from common.evaluation import harness
 from common.evaluation.generation import complete
 from common.evaluation.perplexity import summarise, token_nlls
@@ -83,10 +84,13 @@ def perplexity(job: Job, model, when: str) -> dict:
     """Perplexity per token on the test windows, with its standard error, and the seconds it took."""
     started = time.perf_counter()
     windows = job.test_windows
-    found = summarise(token_nlls(model, windows, progress=f"perplexity {when}"))
+    nlls = token_nlls(model, windows, progress=f"perplexity {when}")
+    found = summarise(nlls)
     value, seconds = found["perplexity"], time.perf_counter() - started
-    say(f"perplexity {when}: {shown(value)} ({len(windows)} windows of {windows.shape[1]} tokens)")
-    return {"perplexity": value, "perplexity_stderr": found["stderr"], "windows": len(windows), "seconds": seconds}
+    say(f"perplexity {when}: {shown(value)} ({plural(len(windows), 'window')} of {windows.shape[1]} tokens)")
+    each = [round(loss, 6) for loss in nlls.double().mean(dim=1).tolist()]
+    whole = {"perplexity": value, "perplexity_stderr": found["stderr"], "windows": len(windows)}
+    return whole | {"window_nlls": each, "seconds": seconds}
 
 
 def verdict(before: dict, after: dict) -> str:
@@ -98,14 +102,26 @@ def verdict(before: dict, after: dict) -> str:
     return f"this model is broken: its perplexity is {shown(value)}, {times} the dense model's {shown(dense)}"
 
 
-def worse_than_the_cut(cut: dict, after: dict) -> str | None:
-    """A note where the layers' removal alone leaves a lower perplexity than what came after it; None where it does not."""
-    if not cut or not after or after["perplexity"] <= cut["perplexity"]:
+def against_the_cut(cut: dict, after: dict) -> dict:
+    """By how many per cent what came after the layers' removal changed perplexity: change, low and high of the 95 % interval,
+    paired over the windows. {} where that is not known: not measured, one window, or losses that are not finite.
+    """
+    if not cut or not after:
+        return {}
+    differences = np.subtract(after["window_nlls"], cut["window_nlls"])
+    if len(differences) < 2 or not np.isfinite(differences).all():
+        return {}
+    ends = (differences.mean(), *paired.student(differences))
+    return dict(zip(("change", "low", "high"), (100 * math.expm1(min(end, 700)) for end in ends)))
+
+
+def worse_than_the_cut(against: dict) -> str | None:
+    """A note where the layers' removal alone leaves a lower perplexity beyond the noise; None where it does not."""
+    if not against or against["low"] <= 0:
         return None
-    values = f"{shown(after['perplexity'])} against {shown(cut['perplexity'])}, on {after['windows']} windows"
     return (
-        f"by perplexity this is worse than the same layers left out and nothing else done ({values}): try more or other "
-        "calibration text, or another tool"
+        "by perplexity this is worse than the same layers left out and nothing else done: try more or other calibration text "
+        "or training data, or another tool"
     )
 
 

@@ -24,6 +24,8 @@ the last tenth. Without --text the stand-in reads its own text.
 Layers count from 0. A checkpoint is saved in the dtype the model came in.
 Exit status: 0 done, 2 a request that cannot be met, 3 done, but the model is broken (its perplexity is over ten times the
 dense model's, or no number), 130 interrupted."""
+OWN_TEXT = "--text FILE (of which the last tenth is measured on, or --test FILE)"
+SWEEP = "sweep.json"
 MOST = 100_000  # windows; more than any paper draws, and a typing error's worth of memory
 
 
@@ -38,7 +40,8 @@ class Method:
     loader: the import without which a saved model is not whole (patches), else ''. alternatives: its own options that say
     how many layers go, in place of --remove. fidelity: the default. passes: how often the calibration tokens run through the
     model, of a method that can do with two layers in memory (its check refuses what cannot); None: it cannot. beside: of
-    such a method, the float64 operations and the bytes of memory that it takes beside those passes.
+    such a method, the float64 operations and the bytes of memory that it takes beside those passes. own_text: how text of
+    one's own is given, said where a corpus cannot be had.
     """
 
     paper: str
@@ -55,6 +58,7 @@ class Method:
     fidelity: str = "paper"
     passes: Callable[..., float] | None = None
     beside: Callable[..., tuple[float, int]] = lambda job: (0.0, 0)
+    own_text: str = OWN_TEXT
 
 
 def parser(method: Method) -> argparse.ArgumentParser:
@@ -185,13 +189,23 @@ def _check_out(options: argparse.Namespace) -> None:
     if out is None:
         hint = "" if options.sweep else ", or look first with --plan"
         raise UserError(f"--out is missing: name the directory for the result{hint}")
-    if Path(options.model).is_dir() and out.exists() and out.samefile(options.model):
-        raise UserError(f"--out {out} is the model itself; choose another directory")
+    if Path(options.model).is_dir():
+        if out.exists() and out.samefile(options.model):
+            raise UserError(f"--out {out} is the model itself; choose another directory")
+        if Path(options.model).resolve() in out.resolve().parents:
+            raise UserError(f"--out {out} lies in the model's own directory; choose another directory")
     exchange.recover(out.resolve())
     if reason := checkpoint.not_replaceable(out):
         raise UserError(f"--out {out} cannot be used: {reason}, or choose another directory")
-    if out.is_dir() and any(out.iterdir()) and not options.force:
-        raise UserError(f"--out {out} holds a checkpoint; choose another directory, or replace it with --force")
+    if out.is_dir() and any(out.iterdir()):
+        sweeps = ((out / SWEEP).exists(), options.sweep is not None)
+        held, wanted = ("a sweep" if one else "a checkpoint" for one in sweeps)
+        if not options.force:
+            raise UserError(f"--out {out} holds {held}; choose another directory, or replace it with --force")
+        if held != wanted:
+            raise UserError(
+                f"--out {out} holds {held}, which --force does not replace by {wanted}; choose another directory"
+            )
 
 
 def require(options: argparse.Namespace, name: str, least: float, most: float = math.inf) -> None:

@@ -36,9 +36,7 @@ def main(method: shared.Method, arguments: list[str] | None = None) -> int:
     try:
         report = run(method, options)
     except NoData as error:
-        return _failed(
-            f"{error}; or name texts of your own: --text FILE (of which the last tenth is measured on, or --test FILE)"
-        )
+        return _failed(f"{error}; or name what you have: {method.own_text}")
     except UserError as error:
         return _failed(error)
     except (MemoryError, torch.OutOfMemoryError):
@@ -107,9 +105,11 @@ def run(method: shared.Method, options: argparse.Namespace) -> dict:
     measure.round_to(job.model, dtype)
     after = measure.whole(job, "of the result")
     broken = measure.verdict(before, after)
-    if not broken and (note := measure.worse_than_the_cut(job.cut, after)):
+    against = measure.against_the_cut(job.cut, after)
+    if not broken and (note := measure.worse_than_the_cut(against)):
         job.notes.append(note)
-    report = _report(job, facts, dtype, {"before": before, "cut": job.cut, "after": after})
+    evaluation = {"before": before, "cut": job.cut, "after": after, "against_cut": against}
+    report = _report(job, facts, dtype, evaluation)
     report |= {"broken": broken, "seconds": round(time.perf_counter() - started, 1)}
     for key, value in measure.sizes(job, dtype).items():
         report[key] = {"before": sizes[key], "after": value}
@@ -130,7 +130,11 @@ def plan(report: dict, job: Job) -> str:
     """What a run with these options would do, from one that did all but train and write."""
     removed = ", ".join(map(str, sorted(report["facts"]["removed"])))
     peak = measure.highest_memory()
-    lines = [f"plan: {card.command(report)}", f"layers that go: {removed}", card.summary(report)]
+    lines = [
+        f"plan: {card.command(report, card.said(vars(job.options)))}",
+        f"layers that go: {removed}",
+        card.summary(report),
+    ]
     lines.append(f"memory: {peak / 1e9:.1f} GB at most so far" if peak else "memory: not told by this system")
     passes, before = job.kept.get("training_passes"), report["evaluation"]["before"]
     more = "; training and its effect come on top" if passes else ""

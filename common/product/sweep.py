@@ -12,10 +12,11 @@ import time
 from pathlib import Path
 
 from common import exchange, results
-from common.errors import UserError, one_line
+from common.errors import UserError, one_line, plural
 from common.layout import markdown
 from common.product import card, checks, measure
 from common.product.job import Job
+from common.product.options import SWEEP
 from common.progress import clock, track
 
 FIELDS = ("removed", "cut_alone", "repaired", "repaired_stderr", "layers", "reason")
@@ -38,11 +39,11 @@ def run(job: Job) -> dict:
         try:
             facts = job.method.apply(job)
             measure.round_to(job.model, dtype)
-            rows.append(_row(count, job, facts, measure.whole(job, f"without {count} layers")))
-            steps.note(f"{count} layers: {measure.shown(rows[-1]['repaired'])}")
+            rows.append(_row(count, job, facts, measure.whole(job, f"without {plural(count, 'layer')}")))
+            steps.note(f"{plural(count, 'layer')}: {measure.shown(rows[-1]['repaired'])}")
         except UserError as error:
             rows.append(dict.fromkeys(FIELDS) | {"removed": count, "layers": [], "reason": one_line(str(error))})
-            measure.say(f"{count} layers: {rows[-1]['reason']}")
+            measure.say(f"{plural(count, 'layer')}: {rows[-1]['reason']}")
             if len(rows) == len(counts) and all(row["reason"] for row in rows):
                 raise
         report = _report(job, before, sorted(rows, key=lambda row: row["removed"]), time.perf_counter() - started)
@@ -70,7 +71,7 @@ def _report(job: Job, before: dict, rows: list[dict], seconds: float) -> dict:
 
 def _write(job: Job, report: dict) -> None:
     def write(folder: Path) -> None:
-        (folder / "sweep.json").write_text(json.dumps(card.finite(report), indent=1, allow_nan=False) + "\n")
+        (folder / SWEEP).write_text(json.dumps(card.finite(report), indent=1, allow_nan=False) + "\n")
         (folder / "sweep.md").write_text(_table(report), encoding="utf-8")
         with (folder / "sweep.csv").open("w", newline="", encoding="utf-8") as file:
             lines = csv.DictWriter(file, FIELDS)
@@ -78,7 +79,7 @@ def _write(job: Job, report: dict) -> None:
             lines.writerows({**row, "layers": " ".join(map(str, row["layers"]))} for row in report["rows"])
         _draw(folder / "sweep.png", report)
 
-    ours = job.options.force or (job.options.out / "sweep.json").exists()
+    ours = job.options.force or (job.options.out / SWEEP).exists()
     exchange.put(job.place(replace=ours).resolve(), write)
 
 

@@ -30,10 +30,7 @@ def check(job: Job) -> None:
         raise UserError(f"--combine {options.combine}: use 2 to {most}, one more than --remove")
     if job.given is not None and 0 in job.given:
         raise UserError("--layers names layer 0, but LaCo merges layers into the one before: keep layer 0")
-    if (job.source / "patches.json").exists():
-        raise UserError(
-            "the model carries patches, which no merged layer could keep; collapse first and patch afterwards"
-        )
+    job.refuse_patches("no merged layer could keep them: collapse first and patch afterwards")
     if job.given is None:
         for count in job.counts or [None]:
             C = combined(job, count)
@@ -73,7 +70,10 @@ def apply(job: Job) -> dict:
         best = max((a.similarity for a in found.trace if a.similarity is not None), default=None)
         reason = "none was a number" if best is None else f"the most similar was {best:.4f}"
         raise UserError(f"--threshold {options.threshold}: no merge is so similar ({reason}); lower it")
-    job.notes.append(f"C = {step.C}, I = {step.I}; threshold {found.threshold:.4f}; merge as {step.merge}")
+    job.notes.append(
+        f"up to {step.C} layers at a time became one (C), merges {step.I} layers apart at least (I), where the outputs "
+        f"stayed more alike than {found.threshold:.4f}; merged as the {step.merge} does"
+    )
     return found.as_dict() | {"sentences": sentences}
 
 

@@ -20,9 +20,10 @@ from torch import Tensor, nn
 
 from common.decoder import Decoder
 from common.errors import UserValueError, unknown
+from common.hooks import refuse_patches
 from common.progress import track
 from common.surgery import remove_layers
-from papers.laco.merge import RULES, Merge, check_alike, check_unpatched
+from papers.laco.merge import RULES, Merge, check_alike
 from papers.laco.outputs import DEFAULT_COSINE, boundaries, output_similarity, tokenise
 
 LEAST_LAYERS = 2  # what `common.surgery` leaves at least
@@ -155,7 +156,7 @@ class _Search:
         undoable: bool,
         progress: bool = False,
     ) -> None:
-        check_unpatched(model)
+        refuse_patches(model, "LaCo")
         self.bar = track(None, "LaCo", unit="attempt", shown=progress, each=True)
         self.decoder, self.undoable = Decoder(model), undoable
         self.layers = self.decoder.num_layers

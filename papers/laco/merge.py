@@ -28,8 +28,8 @@ import torch
 from torch import Tensor, nn
 
 from common.architectures import layer_list
-from common.errors import UserError, UserValueError, unknown
-from common.hooks import patches
+from common.errors import UserValueError, unknown
+from common.hooks import refuse_patches
 from common.surgery import remove_layers
 
 
@@ -138,7 +138,7 @@ def merge_layers(model: nn.Module, layer: int, followers: int, merge: str = "pap
     Raises:
         UserError: no such layers, layers of different shapes, a model with patches, or an unknown merge.
     """
-    check_unpatched(model)
+    refuse_patches(model, "LaCo")  # between two merged layers it would have no place
     layers = layer_list(model)
     if followers < 1 or layer < 0 or layer + followers >= len(layers):
         raise UserValueError(
@@ -149,9 +149,3 @@ def merge_layers(model: nn.Module, layer: int, followers: int, merge: str = "pap
         raise UserValueError(f"merging {followers + 1} of {len(layers)} layers leaves fewer than two; merge fewer")
     Merge(layers[layer : layer + followers + 1], merge, norms).keep()
     remove_layers(model, range(layer + 1, layer + followers + 1))
-
-
-def check_unpatched(model: nn.Module) -> None:
-    """LaCo merges plain layers: a patch between two of them would have no place in the merged one."""
-    if found := patches(model):
-        raise UserError(f"cannot collapse a model with a {found[0].kind} patch; collapse first and patch afterwards")

@@ -40,8 +40,7 @@ def check(job: Job) -> None:
             one's own at which a patch has nothing to match, a model with patches.
     """
     options = job.options
-    if (job.source / "patches.json").exists():
-        raise UserError("the model carries patches; prune the model that they were made for, all layers at once")
+    job.refuse_patches("prune the model that they were made for, all layers at once")
     if options.patch == "matrix" and options.estimator not in (None, "least-squares"):
         raise UserError(f"--patch matrix cannot be had by --estimator {options.estimator}; leave the estimator out")
     if options.distill is not None and options.patch not in TRAINED:

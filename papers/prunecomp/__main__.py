@@ -20,8 +20,7 @@ def check(job: Job) -> None:
     """Refuse a metric that cannot spare so many layers, and a model with patches; cut the windows."""
     for count in job.counts:
         Search(job.options.metric, job.options.fidelity).check(job.layers, count, job.given)
-    if (job.source / "patches.json").exists():
-        raise UserError("the model carries patches; prune and compensate the model that they were made for")
+    job.refuse_patches("prune and compensate the model that they were made for")
     if job.options.stream is not None and job.options.metric in ("taylor+", "ppl"):
         raise UserError(
             f"--metric {job.options.metric} needs the whole model in memory; leave --stream out, or choose another"

@@ -15,7 +15,7 @@ from torch import Tensor
 from common import streaming
 from common.decoder import Decoder
 from common.errors import UserError, UserValueError, unknown
-from common.hooks import patches
+from common.hooks import refuse_patches
 from common.importance import losses_without_each, magnitude, protect, taylor
 from common.selection import check_count, check_layers, window_starts
 from papers.prunecomp.factor import check_loaded, check_scale_invariance
@@ -139,8 +139,7 @@ def check(search: Search, decoder: Decoder, count: int, given: Sequence[int] | N
         raise UserError(f"the metric {search.metric!r} needs calibration tokens [samples, tokens]; pass windows")
     if search.windows is None and search.compensate:
         raise UserError("compensation needs calibration tokens [samples, tokens]; pass windows, or compensate=False")
-    if patches(decoder.model):
-        raise UserError("the model carries patches; prune and compensate it before anything is attached to it")
+    refuse_patches(decoder.model, "Prune&Comp")
     if search.metric == "taylor+":
         streaming.refuse(decoder.model, "the metric 'taylor+'")
     if not decoder.streamed and (search.compensate or search.metric.endswith("+")):

@@ -21,6 +21,7 @@ from common.flags import Flag
 from common.product import Job, Method, main
 from common.product.checks import stored_dtype
 from common.product.job import is_file
+from common.product.options import OWN_TEXT
 from common.surgery import remove_layers
 from papers.reassessing.metrics import LENGTH, NEED_TOKENS, SAMPLES, sample_line_crops
 from papers.reassessing.recipe import reverse_order
@@ -168,7 +169,8 @@ def _examples(name: str) -> list[instructions.Example]:
         lines = [line for line in Path(name).read_text(encoding="utf-8").split("\n") if line.strip()]
         table = [json.loads(line) for line in lines]
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot read the data {name}: {error}; one JSON object a line is needed") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"cannot read the data {name}: {reason}; one JSON object a line is needed") from error
     if not table or not all(isinstance(row, dict) for row in table):
         raise UserError(f"cannot read the data {name}: one JSON object a line is needed")
     if len(table) < 2:
@@ -195,6 +197,7 @@ METHOD = Method(
     description="by default the last layers are removed, and the head, the final norm and the layers that are now last are "
     "fine-tuned on instructions. A training that is interrupted goes on when the command is given again.",
     apply=apply,
+    own_text=f"--data FILE (JSON lines to train on; --finetune none trains nothing), {OWN_TEXT}",
     flags=(
         Flag(Metric, "metric", default="reverse-order"),
         Flag(Settings, "method", "finetune", default="partial", choices=ARMS),

@@ -71,8 +71,7 @@ def check(job: Job) -> None:
         chosen = options.ridge is None and job.config.intermediate_size < LARGE
         options.held_out = options.samples // HELD_OUT_OF if chosen else 0
     check_architecture(job.config.model_type)
-    if (job.source / "patches.json").exists():
-        raise UserError("the model carries patches; refit the model that they were made for")
+    job.refuse_patches("refit the model that they were made for")
     if options.intercept:
         check_biases(job.config)
     if (options.held_out or 0) >= options.samples:

@@ -138,7 +138,7 @@ SHARED = [
     (["--layers", "123456"], "neither a number nor a range"),
     (["--layers", "²"], "neither a number nor a range"),
     (["--sweep", "0-2"], "cannot remove 0 of 6 layers"),
-    (["--sweep", "1-5"], "cannot remove 5 of 6 layers"),
+    (["--sweep", "1-5"], "--sweep 1-5: the model has 6 layers; choose from 1-4"),
     (["--sweep", "some"], "'some' is neither a number nor a range"),
     (["--sweep", "1-3", "--plan"], "--sweep and --plan contradict each other"),
     (["--sweep", "1-3", "--no-evaluation"], "--sweep measures perplexity"),

@@ -154,5 +154,5 @@ def test_bad_input_is_named(tiny_llama, tmp_path, make_patch):
         with pytest.raises(UserError, match="cannot replace layers"):
             Distillation(decoder, {run: Times() for run in runs}, WINDOWS)
     attach_patch(tiny_llama, 1, make_patch(0.0))
-    with pytest.raises(UserError, match="before its surgery"):
+    with pytest.raises(UserError, match="distillation needs a model without patches"):
         Distillation(decoder, {(2, 4): Times()}, WINDOWS)

@@ -161,6 +161,21 @@ def test_a_gradient_that_is_not_finite_stops_it_before_the_step():
     assert parameters["a"].tolist() == [1.0, 0.0]
 
 
+def test_that_a_training_goes_on_is_said(tmp_path, capsys):
+    parameters = start()
+
+    def killed(samples):
+        if (tmp_path / CHECKPOINT).exists():
+            raise Killed
+        return loss_of(parameters)(samples)
+
+    with pytest.raises(Killed):
+        fit(parameters, killed, 12, Fitting(save_every=2), folder=tmp_path, progress=True)
+    assert "goes on" not in capsys.readouterr().err
+    fit(parameters, loss_of(parameters), 12, Fitting(save_every=2), folder=tmp_path, progress=True)
+    assert f"training goes on from {tmp_path}: 2 of 12 steps were done" in capsys.readouterr().err
+
+
 def test_the_counter_spans_interruptions(tmp_path):
     counts, parameters = [0], start()
 

@@ -6,13 +6,14 @@ import pytest
 import torch
 from silenced import silenced
 
-from common import checkpoint, structure
+from common import checkpoint, importance, selection, structure
 from common import steps as _steps  # noqa: F401 - registers them
-from common.baselines import half_layers, llm_pruner, slicegpt
+from common.baselines import entrodrop, finercut, half_layers, llm_pruner, slicegpt
 from common.context import around, carry_out
 from common.decoder import Decoder
 from common.errors import UserError
 from common.halves import ATTENTION, HALVES, MLP, drop_halves, present
+from common.hooks import attach_patch
 from common.surgery import remove_layers
 
 IDS = torch.randint(3, 320, (3, 20), generator=torch.Generator().manual_seed(3))
@@ -198,3 +199,21 @@ def test_the_steps_in_recipes(tiny_llama, selection):
     named = found.details.get("halves") or [(layer, ATTENTION) for layer in found.details["linear"]]
     assert gone == {tuple(half) for half in named} and len(gone) == 2
     assert logits(found.model).isfinite().all()
+
+
+def test_searches_by_parts_refuse_a_model_with_patches(tiny_llama, make_patch):
+    """Halves by themselves would pass a patch by, and a layer's trial would lose the one before it."""
+    attach_patch(tiny_llama, 2, make_patch(0.4))
+    decoder = Decoder(tiny_llama)
+    for search in (
+        lambda: half_layers.similarities(decoder, IDS),
+        lambda: half_layers.block_pruner(decoder, IDS, 2),
+        lambda: half_layers.linear_maps(decoder, IDS),
+        lambda: finercut.finer_cut(decoder, IDS, 2),
+        lambda: entrodrop.entropies(decoder, IDS),
+        lambda: selection.sleb(decoder, IDS, 2),
+        lambda: importance.perplexity_importance(decoder, IDS),
+        lambda: importance.losses_without_windows(decoder, IDS, 2, [1]),
+    ):
+        with pytest.raises(UserError, match="without patches, and this one has a .* patch before layer 2"):
+            search()

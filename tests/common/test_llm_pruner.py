@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from common import checkpoint, structure
 from common import steps as _steps  # noqa: F401 - registers them
@@ -103,6 +103,18 @@ def test_one_width_for_all_layers_is_a_plain_model(tiny, tmp_path):
     plain, report = AutoModelForCausalLM.from_pretrained(tmp_path / "model", output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
     assert torch.equal(logits(plain.eval()), logits(tiny))
+
+
+@pytest.mark.parametrize("name, plain", [("llama", False), ("mistral", True)])
+def test_a_width_that_the_architecture_refuses_is_kept_beside_the_config(name, plain, tmp_path):
+    """Of 8 heads 6 are left, and 6 do not divide 64: Llama's config may not say so, Mistral's may."""
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 8, "num_key_value_heads": 4}
+    config = AutoConfig.for_model(name, vocab_size=320, num_hidden_layers=3, head_dim=8, **sizes)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    llm_pruner.prune(model, IDS, 0.3, first=0, last=0)
+    assert widths(model)[1]["key_heads"] == 3 and (structure.why_not_plain(model) is None) == plain
+    loaded, _ = checkpoint.load(checkpoint.save(model, None, tmp_path / "model"))
+    assert torch.equal(logits(loaded), logits(model))
 
 
 def test_widths_go_with_their_layers(tiny_llama, tmp_path):

@@ -296,6 +296,15 @@ def test_without_a_network_a_text_of_ones_own_is_offered(source, tmp_path, capsy
     command = ["--model", str(source[0]), "--remove", "2", "--out", str(tmp_path / "pruned")]
     assert main(method_of("linearpatch"), command) == 2
     assert "--text FILE" in capsys.readouterr().err.strip().splitlines()[-1]
+    assert main(method_of("reassessing"), command) == 2
+    assert "--data FILE" in capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_a_result_inside_the_models_own_directory_is_refused(source, capsys):
+    for name in ("pruned", "a/b"):
+        assert main(method_of("linearpatch"), arguments(source, source[0] / name)) == 2
+        assert "lies in the model's own directory" in capsys.readouterr().err
+    assert not (source[0] / "a").exists()
 
 
 def test_a_file_is_no_model(source, tmp_path, capsys):

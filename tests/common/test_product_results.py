@@ -4,17 +4,19 @@ import csv
 import gc
 import importlib
 import json
+import math
 import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import scipy.stats
 import torch
 import yaml
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM
 
-from common import calibration, checkpoint, massive, models
+from common import calibration, checkpoint, massive, models, paired
 from common.errors import UserError
 from common.hooks import detach_patches
 from common.product import main, measure
@@ -137,8 +139,28 @@ def test_a_repair_that_is_worse_than_none_is_said_to_be(factor, source, tmp_path
     assert tool("linearpatch", source, tmp_path / "out", "--remove", "1") == 0
     found = report_of(tmp_path / "out")["evaluation"]
     assert (found["after"]["perplexity"] > found["cut"]["perplexity"]) == (factor > 1)
-    for text in ((tmp_path / "out" / "README.md").read_text(), capsys.readouterr().out):
+    each = [found[stage]["window_nlls"] for stage in ("cut", "after")]
+    assert [math.exp(sum(losses) / len(losses)) for losses in each] == pytest.approx(
+        [found[stage]["perplexity"] for stage in ("cut", "after")], rel=1e-4
+    )
+    against, change = found["against_cut"], found["after"]["perplexity"] / found["cut"]["perplexity"] - 1
+    assert against["change"] == pytest.approx(100 * change, abs=0.01) and against["low"] <= against["change"]
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert f"against the cut alone: {against['change']:+.1f} % [{against['low']:+.1f}, {against['high']:+.1f}]" in card
+    for text in (card, capsys.readouterr().out):
         assert ("worse than the same layers left out" in text) == (factor > 1)
+
+
+def test_a_result_is_called_worse_beyond_the_noise_alone():
+    cut = {"window_nlls": [2.0, 3.0, 4.0, 5.0]}
+    for shift, said in (([0.1, 0.1, 0.1, 0.1], True), ([0.9, -0.3, 0.2, -0.4], False), ([-0.1] * 4, False)):
+        against = measure.against_the_cut(cut, {"window_nlls": [a + b for a, b in zip(cut["window_nlls"], shift)]})
+        assert (measure.worse_than_the_cut(against) is not None) == said
+    low, high = scipy.stats.ttest_1samp([0.9, -0.3, 0.2, -0.4], 0).confidence_interval(0.95)
+    assert paired.student([0.9, -0.3, 0.2, -0.4]) == pytest.approx((low, high))
+    for single in ({"window_nlls": [1.0]}, {"window_nlls": [math.inf, 2.0]}):
+        assert measure.against_the_cut({"window_nlls": [1.0, 2.0][: len(single["window_nlls"])]}, single) == {}
+    assert measure.against_the_cut({}, {}) == {} and measure.worse_than_the_cut({}) is None
 
 
 def test_a_patch_on_massive_tokens_names_the_option_that_spares_them(source, tmp_path, monkeypatch, capsys):
@@ -251,6 +273,11 @@ def test_a_sweep_is_single_runs_side_by_side(paper, source, tmp_path, capsys):
     assert not list((tmp_path / "sweep").glob("*.safetensors"))
     assert tool(paper, source, tmp_path / "sweep", "--sweep", "1") == 2  # not without --force
     assert tool(paper, source, tmp_path / "sweep", "--sweep", "1", "--force") == 0
+    assert tool(paper, source, tmp_path / "sweep", "--remove", "1", "--force") == 2  # nor by something else
+    assert tool(paper, source, tmp_path / "1", "--sweep", "1", "--force") == 2
+    printed = capsys.readouterr().err
+    assert "holds a sweep, which --force does not replace by a checkpoint" in printed
+    assert "holds a checkpoint, which --force does not replace by a sweep" in printed
 
 
 def test_a_sweep_keeps_what_it_measured_whatever_stops_it(source, tmp_path, monkeypatch, capsys):

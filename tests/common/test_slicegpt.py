@@ -147,7 +147,7 @@ def test_bad_widths_patches_and_later_surgery_are_refused(tiny_llama, make_patch
             slicegpt.slice_stream(tiny_llama, IDS, left)
     patched = copy.deepcopy(tiny_llama)
     attach_patch(patched, 2, make_patch(0.4))
-    with pytest.raises(UserError, match="cannot slice a model with patches"):
+    with pytest.raises(UserError, match="SliceGPT needs a model without patches"):
         slicegpt.slice_stream(patched, IDS, 40)
     slicegpt.slice_stream(tiny_llama, IDS, 40)
     for later in (lambda: remove_layers(tiny_llama, [2]), lambda: attach_patch(tiny_llama, 2, make_patch(0.4))):

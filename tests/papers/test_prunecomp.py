@@ -13,6 +13,7 @@ from common.architectures import SUPPORTED
 from common.calibration import collect
 from common.decoder import Decoder
 from common.errors import UserError
+from common.halves import ATTENTION, MLP, drop_halves, linear_attention
 from common.hooks import scale_stream
 from common.surgery import remove_layers, untie_embeddings
 from papers import prunecomp
@@ -59,6 +60,15 @@ def test_fusing_is_scaling_the_stream_at_the_cut(tiny, crops, position):
     assert deviation(exact, crops, position, 2.0) <= (1e-6 if Decoder(tiny).tied else 0.0)
     assert deviation(without_epsilon(copy.deepcopy(tiny)), crops, position, 1.37) < 1e-4
     assert deviation(tiny, crops, position, 1.37) < 5e-3  # at the architecture's own epsilon
+
+
+def test_halves_that_are_gone_or_linear_maps_are_scaled_with_the_rest(tiny, crops):
+    drop_halves(tiny, [(0, ATTENTION), (2, MLP)])
+    torch.manual_seed(8)
+    linear_attention(tiny, 1, torch.randn(64, 64) / 8, torch.randn(64))
+    exact = without_epsilon(copy.deepcopy(tiny))
+    assert deviation(exact, crops, 4, 2.0) <= (1e-6 if Decoder(tiny).tied else 0.0)
+    assert deviation(tiny, crops, 4, 1.37) < 5e-3
 
 
 def test_biases_of_residual_writers_are_scaled_and_others_are_not(crops):

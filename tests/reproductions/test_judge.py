@@ -239,8 +239,17 @@ def test_comparisons_are_counted_and_a_claim_says_how_many_it_needs(tmp_path, ou
     assert content["chance"]["standin"] == {
         "comparisons": 4,
         "by_chance": pytest.approx(0.1),
+        "others": 0,
     }  # the same ones three times
     assert "holds in 2, fails in 1, within noise in 1 of 4" in tables.render(content)
+
+
+def test_a_claim_of_more_than_zero_is_not_counted_among_what_chance_alone_would_fail(tmp_path, outcomes):
+    setting = ("stand-in", "4/16")
+    claims = [Claim("better", checks.ahead_by(setting, "better", "plain", "T1", least)) for least in (0, 5, -5)]
+    chance = show.build(table(*claims), stored(tmp_path, outcomes), STANDIN)["chance"]["standin"]
+    assert (chance["comparisons"], chance["others"]) == (2, 1)
+    assert chance["by_chance"] == pytest.approx(0.05)
 
 
 def test_the_same_outcomes_under_another_name_are_no_further_comparison(tmp_path, outcomes):
