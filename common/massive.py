@@ -19,7 +19,10 @@ TIMES = 10.0  # the median token's norm, from which on the first token's is mass
 
 
 def massive(hidden: Tensor) -> Tensor:
-    """Which tokens of whole sequences [batch, tokens, channels] are, [batch, tokens]: of TIMES the sequence's median norm."""
+    """Which tokens of sequences [batch, tokens, channels] are massive, [batch, tokens]: TIMES the median norm.
+
+    A sequence of one token has no other to be measured by: none is there, not even a first token that is in a longer one.
+    """
     norms = hidden.detach().float().norm(dim=-1)
     return norms > TIMES * norms.median(dim=1, keepdim=True).values
 

@@ -8,7 +8,9 @@ and the stream becomes X (I + M*). A contiguous cut gets one operator; a cut in 
 from the dense model's own states before and after that layer, so that adjoining ones compose. Written from the formula.
 
 The paper: 32 sequences of C4. Deviations: what the code keeps as states on the host is summed here as it comes; padding,
-which its batches do not have either, never counts. It is `linearpatch`'s kind ``matrix`` without token weights and with
+which its batches do not have either, never counts; one operator or several is decided by whether the layers are one run
+(the code decides it by the selection: layers chosen one by one get an operator each even where they adjoin; that is
+``operators="layer"`` here). It is `linearpatch`'s kind ``matrix`` without token weights and with
 another ridge, and was published before ours.
 """
 

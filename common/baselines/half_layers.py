@@ -9,8 +9,9 @@ FinerCut and EntroDrop are beside, in `finercut` and `entrodrop`.
 
 NBL (Erdogan et al. 2025): the attentions that are most nearly linear become linear maps. How far one is from linear is
 bounded by the canonical correlations r of the stream x and of x + f(x): sum of (1 - r^2). The map is least squares with an
-intercept, W = C_yx C_xx^+, b = mean(y) - W mean(x), from what the attention's norm returns to what attention adds (our
-reading: the paper's x is the attention's input), of the dense model.
+intercept, W = C_yx C_xx^+, b = mean(y) - W mean(x), from what the attention's norm returns to what attention adds, of the
+dense model. Deviation: the official code maps the stream itself and drops the norm; on SmolLM2 the two lose alike (3.332
+here, 3.329 so of held-out text with 4 attentions gone; 3.469, 3.474 with 8; tried once, without records).
 """
 
 from __future__ import annotations

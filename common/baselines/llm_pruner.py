@@ -6,10 +6,14 @@ weights, g the gradient of the loss of one batch. Each layer loses the same shar
 ("block-wise", local), in one step, without training; the first four and the last two layers lose nothing.
 
 As the official code rounds: of C channels C - int(C (1 - ratio)) go, and of these, in attention, whole heads. So the share
-that goes is below `ratio` where heads are few. Deviations: one head is always left; gradients exist for one layer at a time
-(`common.importance.taylor`), in float32; a mixture of experts, which the official code does not know, loses the same number
-of channels in every expert, and keeps a multiple of eight. With ``first=0, last=0`` all layers have one width, and the
-model is a plain one (ours).
+that goes is below `ratio` where heads are few. With ``first=0, last=0`` all layers have one width, and the model is a plain
+one, where its architecture's config may say so (ours).
+
+Deviations: one head is always left; gradients exist for one layer at a time (`common.importance.taylor`), in float32; a
+mixture of experts, which the official code does not know, loses the same number of channels in every expert, and keeps a
+multiple of eight. Of k key heads each counts with the query heads that read it; the official code folds importances so that
+query heads h, h + k, h + 2k, ... count towards key head h, which is not how models group them: where key heads are fewer
+(LLaMA-3, Mistral) it may choose others.
 """
 
 from __future__ import annotations

@@ -220,6 +220,18 @@ class Job:
         # What so many pieces come to grows with them: the first number of pieces that is too many is found by halving.
         return pieces[: bisect.bisect_right(range(len(pieces) + 1), most, key=tokens) - 1]
 
+    def shifted_attention(self) -> str | None:
+        """A note where the layers left do not alternate between sliding and full attention as the first ones did."""
+        types = getattr(self.config, "layer_types", None) or []
+        kept = [kind for layer, kind in enumerate(types) if layer not in self.removed]
+        if kept == types[: len(kept)]:
+            return None
+        return (
+            "which layers attend to a window alone is in this model's config (layer_types), no longer in the pattern that "
+            "its architecture has: a program that goes by the pattern (llama.cpp with Gemma 2; not tried) reads texts longer "
+            "than the window otherwise"
+        )
+
     def refuse_patches(self, remedy: str) -> None:
         """Raise UserError where the model has patches beside its weights; remedy: what to do instead."""
         if (self.source / checkpoint.PATCHES_JSON).exists():

@@ -100,8 +100,9 @@ def run(method: shared.Method, options: argparse.Namespace) -> dict:
     aim = f"removing {job.count} of {job.layers} layers" if job.count else f"shortening {job.layers} layers"
     measure.say(f"{method.title}: {aim}")
     facts = method.apply(job)
-    if note := job.read_over():
-        job.notes.append(note)
+    for note in (job.read_over(), job.shifted_attention()):
+        if note:
+            job.notes.append(note)
     measure.round_to(job.model, dtype)
     after = measure.whole(job, "of the result")
     broken = measure.verdict(before, after)

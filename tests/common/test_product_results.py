@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 from common import calibration, checkpoint, massive, models, paired
 from common.errors import UserError
 from common.hooks import detach_patches
-from common.product import main, measure
+from common.product import Job, main, measure
 from common.product.card import source_facts
 from common.surgery import remove_layers
 from papers import linearpatch, prunecomp
@@ -149,6 +149,21 @@ def test_a_repair_that_is_worse_than_none_is_said_to_be(factor, source, tmp_path
     assert f"against the cut alone: {against['change']:+.1f} % [{against['low']:+.1f}, {against['high']:+.1f}]" in card
     for text in (card, capsys.readouterr().out):
         assert ("worse than the same layers left out" in text) == (factor > 1)
+
+
+def test_a_cut_that_breaks_the_pattern_of_attentions_is_said_to():
+    def note(types, removed):
+        return Job.shifted_attention(SimpleNamespace(config=SimpleNamespace(layer_types=types), removed=removed))
+
+    alternating = ["sliding_attention", "full_attention"] * 3
+    assert (
+        note(alternating, [2, 3])
+        is note(alternating, [5])
+        is note(["full_attention"] * 6, [1])
+        is note(None, [1])
+        is None
+    )
+    assert "no longer in the pattern" in note(alternating, [1]) and note(alternating, [1, 2, 3])
 
 
 def test_a_result_is_called_worse_beyond_the_noise_alone():
