@@ -85,7 +85,7 @@ def against(
 ) -> Comparison:
     """One number against the best of others: in `unit` where more is better, in percent of it where less is (`lower`).
 
-    within: where less is better, it may be more by so large a share.
+    within: it may be worse by so many of the unit; where less is better, by so large a share.
     """
     each = tuple(_against_one(setting, ours, other, lower, within, unit) for other in theirs)
     if len(each) == 1:
@@ -102,7 +102,7 @@ def _against_one(
     what = f"{where(*setting)}: {names[0]} against {names[1]}"
     if lower:
         return Comparison(what, 100 * (value / number - 1), PERCENT, (key, other), high=100 * within)
-    return Comparison(what, value - number, unit, (key, other), low=0)
+    return Comparison(what, value - number, unit, (key, other), low=-within)
 
 
 def alike_within(what: str, difference: Number, unit: str, cells: tuple[Key, ...], most: float) -> Comparison:
@@ -113,7 +113,7 @@ def alike_within(what: str, difference: Number, unit: str, cells: tuple[Key, ...
 def beats(
     method: str, *others: str, column: str = "RP", lower: bool = False, within: float = 0.0, unit: str = POINTS
 ) -> Check:
-    """In every setting, ``method`` is above each of ``others`` that has a number; ``lower``: below, or above by a share."""
+    """In every setting, ``method`` is above each of ``others`` that has a number; ``lower``: below. within: see `against`."""
 
     def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         found = []

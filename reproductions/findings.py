@@ -48,9 +48,9 @@ ABSTRACTS = {
     "linearpatch": (
         Finding("A patch at the cut brings back answers to questions", "table1-linearpatch", ("unpatched",)),
         Finding("A patch at the cut brings back perplexity", "table11-linearpatch", ("unpatched",)),
-        Finding("With it more is answered than with earlier methods", "table1-linearpatch", ("than SLEB",)),
+        Finding("It answers more than earlier methods", "table1-linearpatch", ("than SLEB",)),
         Finding(
-            "By 4 % of the rival's (not points: LP-1), with 5 of LLaMA-3-8B's layers gone",
+            "Ahead by 4 % (relative, not points: LP-1), 5 of LLaMA-3-8B's layers gone",
             "table1-linearpatch",
             ("by 4 %",),
         ),
@@ -72,7 +72,7 @@ ABSTRACTS = {
             ("tableA2-prunecomp",),
         ),
         Finding(
-            "Half the perplexity, 4.01 points ahead: BI, 5 of LLaMA-3-8B's layers",
+            "BI, 5 of LLaMA-3-8B's layers: half the perplexity, 4.01 points more",
             "table2-prunecomp",
             ("abstract",),
             ("table1-prunecomp",),
@@ -97,11 +97,11 @@ ABSTRACTS = {
         Finding("Removing the last layers is the best choice, with LoRA", "table1-reassessing", ("insight 1",)),
         Finding("Training head and last layers answers more than LoRA", "table2-reassessing", ("insight 2",)),
         Finding(
-            "The same after Taylor's choice, which leaves more answers to tell apart",
+            "The same after Taylor's choice, where more can be told apart",
             "tableM-reassessing",
             ("insight 2",),
         ),
-        Finding("One-shot pruning answers more than iterative pruning", "tableA-reassessing", ("one-shot is above",)),
+        Finding("Iterative pruning has no benefit (of a point or more)", "tableA-reassessing", ("it has no benefit",)),
         Finding("The recipe answers more than earlier methods", "table4-reassessing", ("above every other",)),
     ),
 }
@@ -111,13 +111,17 @@ OURS = (
         "The refit lowers it further than LLM-Pruner and SliceGPT", "league", ("lower perplexity than what takes",)
     ),
     Finding(
-        "No other choice of layers is lower, once refitted, than what a repair leaves least of",
+        "No other choice of layers is lower by 1 %, once refitted, than what a repair leaves least of",
         "league",
         ("set of least left",),
     ),
     Finding("The refit retains more of the questions than every rival", "league", ("than every rival",)),
     Finding("The refit retains more of them than the cut alone", "league", ("than no repair",)),
-    Finding("The refit retains more of them than LLM-Pruner and SliceGPT", "league", ("retains more than what takes",)),
+    Finding(
+        "The refit retains more of them than LLM-Pruner (stand-in: and SliceGPT)",
+        "league",
+        ("retains more than what takes",),
+    ),
     Finding("Repairs widen the gap between right and wrong endings", "league-answers", ("widen the gap",)),
     Finding(
         "From plain text and questions in turn the refit answers more of other tasks than the cut alone",
@@ -175,6 +179,7 @@ def parts(store: Store) -> dict[str, str]:
     groups = {declare.title_of(paper): found for paper, found in ABSTRACTS.items()} | {TITLE_OF_OURS: OURS}
     rows = {title: [row(one, built) for one in found] for title, found in groups.items()}
     chances = list(filter(None, (chance(name, built, papers) for name in SHOWN)))
+    compared = [f"Comparisons of the papers' claims with an interval: {'; '.join(chances)}."] if chances else []
 
     def table(shown: Sequence[str]) -> str:
         lines = []
@@ -193,12 +198,12 @@ def parts(store: Store) -> dict[str, str]:
                 lead(rows),
                 PICTURE,
                 folded(table(list(rows)[:-1])),
-                " ".join((SHORT, *chances)),
+                " ".join((SHORT, *compared)),
                 listed(ours.first(store), "short"),
             )
         ),
         "findings": "\n\n".join(
-            (table(rows), " ".join((TALLIED, LEGEND, *chances, measured_in())), listed(ours.every(store)))
+            (table(rows), " ".join((TALLIED, LEGEND, *compared, measured_in())), listed(ours.every(store)))
         )
         .replace("](docs/", "](")
         .replace("](papers/", "](../papers/"),
@@ -265,8 +270,8 @@ TALLIED = "In bold: how many lines of a group have which verdict."
 SHORT = (
     "How to read it: '2 of 9' says that two of a claim's nine comparisons hold. A measured one holds if its whole 95 % "
     "interval, paired over the same items, is for the claim; a printed one if its numbers are, and 'beyond noise' says how "
-    "many of these exceed what so many questions leave to chance. The number is the comparison worst for the claim (of "
-    "points more is better, of perplexity's % less). Within noise: undecided, the interval has both signs. ·: not tested, or "
+    "many exceed chance on so many questions. The number is the claim's worst comparison (points: more is better; "
+    "perplexity's %: less). Within noise: undecided, the interval has both signs. ·: not tested, or "
     "about other models."
 )
 
@@ -304,9 +309,8 @@ def chance(name: str, built: Mapping[str, dict], found: Sequence[Finding]) -> st
         return ""
     hold, fail, noise = (known.count(verdict) for verdict in (judge.HOLDS, judge.FAILS, judge.NOISE))
     return (
-        f"Of the papers' claims {len(known)} comparisons have an interval on {HEADS[name]}: {hold} hold, {fail} fail, "
-        f"{noise} are within noise; were all differences zero, at most about {judge.by_chance(compared):.1f} would fail by "
-        "chance."
+        f"on {HEADS[name]} {len(known)}: {hold} hold, {fail} fail, {noise} are within noise; were all differences zero, "
+        f"at most about {judge.by_chance(compared):.1f} would fail by chance"
     )
 
 

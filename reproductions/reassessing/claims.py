@@ -44,9 +44,10 @@ def _in_points(cell: Lookup) -> Lookup:
     return found
 
 
-def highest(ours: str, others: Iterable[str], column: str = AVERAGE, lower: bool = False) -> Check:
-    """In every setting that has both, ``ours`` is above (``lower``: below) every one of ``others`` with a number."""
-    check = beats(ours, *others, column=column, lower=lower)
+def highest(ours: str, others: Iterable[str], column: str = AVERAGE, lower: bool = False, within: float = 0) -> Check:
+    """In every setting that has both, ``ours`` is above (``lower``: below) every one of ``others`` with a number, or behind
+    by less than ``within``."""
+    check = beats(ours, *others, column=column, lower=lower, within=within)
     return lambda cell, settings: check(_in_points(cell), settings)
 
 
@@ -241,10 +242,11 @@ def of_faster_arms(metric: str) -> tuple[Claim, ...]:
 
 
 def of_iterating(schedules: Mapping[str, tuple[str, ...]]) -> tuple[Claim, ...]:
-    """Section B: iterative pruning has no benefit. schedules: those of each way to fine-tune."""
+    """Section B: iterative pruning has no benefit; of how much would be one the paper does not say, a point is our reading.
+    schedules: those of each way to fine-tune."""
     checks = [
-        highest(row_name(metric, f"one-shot {arm}"), [row_name(metric, f"{head} {arm}") for head in heads])
+        highest(row_name(metric, f"one-shot {arm}"), [row_name(metric, f"{head} {arm}") for head in heads], within=1.0)
         for metric in (REVERSE, "Taylor")
         for arm, heads in schedules.items()
     ]
-    return (Claim("one-shot is above iterative pruning for every metric and way to fine-tune", every(*checks)),)
+    return (Claim("iterative pruning is nowhere a point above one-shot pruning: it has no benefit", every(*checks)),)

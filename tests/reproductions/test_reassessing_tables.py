@@ -134,7 +134,7 @@ def test_claims_hold_of_the_reported_numbers_where_the_audit_says_so():
     assert verdict("1", "insight 1") is True
     assert verdict("1", "6.04 points") is True
     assert verdict("2", "insight 2") is True
-    assert verdict("A", "one-shot is above") is False  # 1:1:8 is above one-shot in three of four cases
+    assert verdict("A", "it has no benefit") is False  # 1:1:8 is above one-shot in three of four cases
     assert verdict("C", "substantial decline") is True  # by the printed average, which is a slip
     assert verdict("E", "less than a point") is True
     assert verdict("K", "above SLEB") is True
