@@ -293,7 +293,7 @@ def finding(store: Store) -> tuple[str, str]:
     here = f" On {own[0].model}, where guessing retains {_guessers(store)}: {kept}." if own else ""
     return (
         "**What is 'retained' includes what guessing gives** ([every row](docs/guessing.md)). Guessing alone retains "
-        f"{', '.join(told)}. The least that each paper prints of its own method → what that is of the dense score above "
+        f"{', '.join(told)}. The least that each paper prints of its own method → its share of the dense score above "
         "guessing, in %: "
         f"{'; '.join(least)}.{here}",
         f"The most: {'; '.join(most)}.",

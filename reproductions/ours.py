@@ -110,10 +110,10 @@ def _massive(store: Store) -> Told | None:
     each = " ".join(f"On {model}, layer {layer}: {'; '.join(found)}." for (model, layer), found in told.items())
     return Told(
         "**A choice by cosine may take the layer that writes the first token's massive activation (one state many times "
-        "larger than all others); copying a few of its neurons into the layer before the cut brings it back, the better the "
+        "larger than all others); a few of its neurons, copied into the layer before the cut, bring it back, the better the "
         "nearer that one is** (`figure-windows-league`, [more](docs/league.md#neurons-carried-over)). Perplexity of eight "
-        "windows without [L]'s → with that layer's neurons that write it copied there → with the "
-        f"token's own state put back. {each}",
+        "windows of text: [L]'s layers gone → those neurons copied → the token's own state put back. "
+        f"{each}",
         _refitted_with_them(store),
     )
 
