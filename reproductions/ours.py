@@ -54,11 +54,15 @@ def _league(store: Store) -> str:
             told.append(line + (f", where {' and '.join(worse)} did worse than no repair" if worse else ""))
     if not told:
         return ""
-    repeated = f" It was below the best rival by the whole interval {'; '.join(drawn)} draws of two calibration texts."
+    repeated = (
+        f" It was below the best rival by the whole interval {'; '.join(drawn)} draws of two calibration texts, on the same "
+        "windows."
+    )
     return (
         "**A refit in closed form** ([league](docs/league.md)): the output matrices before the cut and of the three layers "
         "after it, refitted on what the repaired model feeds them. Average perplexity on SmolLM2-135M-Instruct as a share of "
-        f"the best rival's without training, each as published, by layers removed: {'; '.join(told)}."
+        f"the best rival's without training, each as published, by layers removed: {'; '.join(told)}. Which layers go, and "
+        "which of the refit's variants is shown, was chosen by these perplexities; the intervals do not cover that."
         + repeated
         * bool(drawn)
     )
@@ -160,7 +164,8 @@ def _from_both(store: Store) -> str:
         return ""
     return (
         " From plain text and HellaSwag's items in turn it answers of four other tasks, in points more than the cut alone "
-        f"([`league-texts`](docs/league.md#what-to-calibrate-on)): {', '.join(told)}."
+        f"([`league-texts`](docs/league.md#what-to-calibrate-on)): {', '.join(told)}. The default was chosen by these "
+        "items, so its lead may be smaller on others."
     )
 
 

@@ -286,6 +286,21 @@ def test_the_same_outcomes_may_fail_a_claim_of_more(tmp_path, outcomes):
     assert len(judge.distinct(judged(content, number) for number in (2, 2))) == 2
 
 
+def test_no_benefit_is_that_of_a_margin(tmp_path, outcomes):
+    """Behind by no more than so many points: where plain numbers are, and by all of the interval."""
+    behind = 100 * float(np.mean(outcomes[0]["better"]["T1"]) - np.mean(outcomes[0]["plain"]["T1"]))
+    margins = (0, behind - 0.01, behind + 0.01, 40)
+    claims = [Claim("x", checks.beats("plain", "better", column="T1", within=margin)) for margin in margins]
+    content = show.build(table(*claims), stored(tmp_path, outcomes), STANDIN)
+    assert [claim["by_subject"]["standin"] for claim in content["claims"]] == [False, False, True, True]
+    assert [judged(content, number)["verdict"] for number in range(4)] == [
+        "fails",
+        "within noise",
+        "within noise",
+        "holds",
+    ]
+
+
 def test_claims_that_share_records_say_so_but_for_the_dense_models(tmp_path, outcomes):
     claims = [
         Claim("a", checks.beats("better", "plain", column="RP")),
