@@ -122,7 +122,7 @@ table%-fetch figure%-fetch: $(STAMP)
 table% figure%: $(STAMP)
 	@$(MEASURE)
 
-grid: $(STAMP)  ## ours: every metric with every repair, one-shot and iterative (a target like a table)
+grid: $(STAMP)
 	@$(MEASURE)
 
 grid-render: $(STAMP)

@@ -305,7 +305,7 @@ def _notes(table: dict) -> list[str]:
         lines += guessed(subject)
     marks = {c["status"] for row in table["rows"] if row["subject"] != PAPER for c in row["cells"].values()}
     if "not run" in marks:
-        lines.append("·: not run.")
+        lines.append("·: not run; `python -m reproductions run` measures it.")
     printed = [cell for row in table["rows"] if row["subject"] == PAPER for cell in row["cells"].values()]
     if any(cell["reproduced"] is not None for cell in printed):
         lines += [table["tolerance"]] if table.get("tolerance") else []
