@@ -60,7 +60,11 @@ def measured():
                 name: table for name, table in registry.targets().items() if table.paper in (paper, registry.LEAGUE)
             }
             found[paper, subject.name] = {
-                name: show.entries(table, store, subject, table.rows(subject)) for name, table in tables.items()
+                name: [
+                    entry | {"replicates": cache(entry["replicates"])}  # each is asked of many pairs
+                    for entry in show.entries(table, store, subject, table.rows(subject))
+                ]
+                for name, table in tables.items()
             }
         return found[paper, subject.name]
 
