@@ -278,7 +278,14 @@ def test_the_tool_holds_windows_out_unless_told_otherwise_or_the_layers_are_wide
         flag.add(parser)
     parser.parse_args(said, options)
     config = argparse.Namespace(model_type="llama", intermediate_size=width, hidden_size=64)
-    job = argparse.Namespace(options=options, config=config, source=Path("nowhere"), windows=None, given=None)
+    job = argparse.Namespace(
+        options=options,
+        config=config,
+        source=Path("nowhere"),
+        refuse_patches=lambda remedy: None,
+        windows=None,
+        given=None,
+    )
     tool.check(job)
     assert options.held_out == expected
 
@@ -451,5 +458,14 @@ def test_a_wide_model_on_a_cpu_has_its_layers_chosen_by_the_cosine(said, device,
         flag.add(parser)
     parser.parse_args(said, options)
     config = argparse.Namespace(model_type="llama", intermediate_size=128, hidden_size=width)
-    tool.check(argparse.Namespace(options=options, config=config, source=Path("nowhere"), windows=None, given=None))
+    tool.check(
+        argparse.Namespace(
+            options=options,
+            config=config,
+            source=Path("nowhere"),
+            refuse_patches=lambda remedy: None,
+            windows=None,
+            given=None,
+        )
+    )
     assert options.choose == expected
