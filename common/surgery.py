@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from common.architectures import architecture_of, boundary_module, check_one_basis, layer_list
-from common.errors import UserError, UserValueError, plural
+from common.errors import UserError, UserValueError
 from common.hooks import attach_patch, patch_hooks, patches, take_patch_hooks
 
 # The linear layers whose biases a config promises with one flag.
@@ -148,7 +148,7 @@ def _validated(indices: Iterable[int], count: int) -> set[int]:
     """`indices` as a set, checked against a model of `count` layers."""
     indices = [index.item() if isinstance(index, torch.Tensor) else int(index) for index in indices]
     if not 1 <= len(indices) <= count - 2:
-        raise UserValueError(f"cannot remove {len(indices)} of {plural(count, 'layer')}; remove 1 to {count - 2}")
+        raise UserValueError(f"cannot remove {len(indices)} of {count} layers; remove 1 to {count - 2}")
     outside = sorted(index for index in indices if not 0 <= index < count)
     if outside:
         raise UserValueError(f"cannot remove layers {outside}: the model has layers 0 to {count - 1}")

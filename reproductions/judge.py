@@ -84,12 +84,8 @@ def claims(
             shared = [other + 1 for other, own in enumerate(records) if other != number and own & records[number]]
             result["judged"][subject.name]["shares_records_with"] = shared
         known = [one for one in distinct(result["judged"][subject.name] for result in found) if one["interval"]]
-        counted = [one for one in known if one["from_zero"]]
-        chance[subject.name] = {
-            "comparisons": len(counted),
-            "by_chance": by_chance(counted),
-            "others": len(known) - len(counted),
-        }
+        counted = sum(one["from_zero"] for one in known)
+        chance[subject.name] = {"comparisons": counted, "by_chance": by_chance(known), "others": len(known) - counted}
     return {"claims": found, "chance": chance}
 
 

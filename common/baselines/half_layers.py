@@ -144,8 +144,8 @@ def linear_maps(
 
     Layer by layer: the moments of one exist at a time, in float64; held meanwhile, in host memory, the stream of all samples.
     """
-    batches = [decoder.embed_tokens(batch).cpu() for batch in ids.split(batch_size)]
     found, order = {}, halves_of(decoder)
+    batches = [decoder.embed_tokens(batch).cpu() for batch in ids.split(batch_size)]
     for layer in track(range(decoder.num_layers), "NBL", unit="layer", shown=progress):
         norm = decoder.layers[layer].get_submodule(decoder.spec.attention.norm)
         moments = None

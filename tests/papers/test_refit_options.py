@@ -267,26 +267,25 @@ def test_choices_that_there_are_not_are_refused_and_nothing_is_lost(options, wor
     assert all(torch.equal(value, dense.state_dict()[name]) for name, value in model.state_dict().items())
 
 
-@pytest.mark.parametrize(
-    ("said", "width", "expected"),
-    [((), 128, 2), (("--ridge", "0.1"), 128, 0), (("--held-out", "1"), 128, 1), ((), 8192, 0)],
-)
-def test_the_tool_holds_windows_out_unless_told_otherwise_or_the_layers_are_wide(said, width, expected, monkeypatch):
-    options = argparse.Namespace(samples=16, stream=None, device="cpu")
+def checked(said, device="cpu", **sizes):
+    """The tool's own options after it has checked what was said, for a model of these sizes."""
+    options = argparse.Namespace(samples=16, stream=None, device=device)
     parser = argparse.ArgumentParser()
     for flag in tool.METHOD.flags:
         flag.add(parser)
     parser.parse_args(said, options)
-    config = argparse.Namespace(model_type="llama", intermediate_size=width, hidden_size=64)
-    job = argparse.Namespace(
-        options=options,
-        config=config,
-        source=Path("nowhere"),
-        refuse_patches=lambda remedy: None,
-        windows=None,
-        given=None,
-    )
-    tool.check(job)
+    config = argparse.Namespace(**{"model_type": "llama", "intermediate_size": 128, "hidden_size": 64} | sizes)
+    job = {"options": options, "config": config, "source": Path("nowhere"), "windows": None, "given": None}
+    tool.check(argparse.Namespace(**job, refuse_patches=lambda remedy: None))
+    return options
+
+
+@pytest.mark.parametrize(
+    ("said", "width", "expected"),
+    [((), 128, 2), (("--ridge", "0.1"), 128, 0), (("--held-out", "1"), 128, 1), ((), 8192, 0)],
+)
+def test_the_tool_holds_windows_out_unless_told_otherwise_or_the_layers_are_wide(said, width, expected):
+    options = checked(said, intermediate_size=width)
     assert options.held_out == expected
 
 
@@ -452,20 +451,5 @@ def test_a_sweep_reads_once_what_a_repair_leaves(write_checkpoint, tmp_path, mon
     ],
 )
 def test_a_wide_model_on_a_cpu_has_its_layers_chosen_by_the_cosine(said, device, width, expected):
-    options = argparse.Namespace(samples=16, stream=None, device=device)
-    parser = argparse.ArgumentParser()
-    for flag in tool.METHOD.flags:
-        flag.add(parser)
-    parser.parse_args(said, options)
-    config = argparse.Namespace(model_type="llama", intermediate_size=128, hidden_size=width)
-    tool.check(
-        argparse.Namespace(
-            options=options,
-            config=config,
-            source=Path("nowhere"),
-            refuse_patches=lambda remedy: None,
-            windows=None,
-            given=None,
-        )
-    )
+    options = checked(said, device, hidden_size=width)
     assert options.choose == expected
