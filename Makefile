@@ -48,7 +48,7 @@ $(STAMP): requirements.lock pyproject.toml
 # Without their requirements: gptqmodel's metadata would replace torch by a CUDA build of another version. Building its
 # source packages takes a compiler and about two minutes; the first quantization compiles its CPU kernels, once.
 GPTQ := gptqmodel==7.7.0 optimum==2.3.0 tokenicer==0.0.14 defuser==0.0.28 device-smi==0.5.7 logbar==0.4.15 pypcre==0.6.4 \
-	torchao==0.18.0 protobuf==7.36.2 ninja==1.13.2 maturin==1.16.0
+	torchao==0.18.0 ninja==1.13.2 maturin==1.16.0
 setup-quantization: $(STAMP)  ## add GPTQ (optional; needs a compiler)
 	$(VENV)/bin/pip install -q --disable-pip-version-check --no-deps $(GPTQ)
 

@@ -24,6 +24,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+import tokenizers
 import torch
 import transformers
 from safetensors import SafetensorError
@@ -39,6 +40,8 @@ from common.hooks import PATCH_LOADERS, attach_patch, patches
 log = logging.getLogger(__name__)
 
 FORMAT = 1
+# A text that tokenizers of different kinds split differently: code, numbers, letters of other scripts, white space.
+PROBE = "def f(x):\n\treturn 2023 - x  # na\u00efve \u65e5\u672c\u8a9e, don't; 650841823\n\n   \u00c4"
 PATCHES_JSON, PATCHES_TENSORS = "patches.json", "patches.safetensors"
 
 
@@ -129,6 +132,7 @@ def load(
     path = Path(path)
     check_directory(path, trust_remote_code)
     described = _read_patches(path)  # before the weights: a missing registration should not cost minutes
+    tokenizer = load_tokenizer(path, trust_remote_code)  # nor a missing package that it needs
     parts = structure.read(path)
     if stream is not None:
         if parts:
@@ -136,7 +140,7 @@ def load(
         dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
         config = read_config(path / "config.json")
         model = streaming.load(path, config, device=torch.device(device), dtype=dtype, states=stream)
-        return _patched(model, described), load_tokenizer(path)
+        return _patched(model, described), tokenizer
     placement = {"device_map": "auto"} if str(device) == "auto" else {}
     try:
         kind = transformers.AutoModelForCausalLM
@@ -153,7 +157,6 @@ def load(
         )
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         raise UserError(f"cannot load {path}: {_reason(error)}") from error
-    tokenizer = load_tokenizer(path, trust_remote_code)
     broken = sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])})
     if broken:
         raise UserError(
@@ -285,9 +288,35 @@ def load_tokenizer(path: Path, trust_remote_code: bool = False):
         return None
     options = {"local_files_only": True, "trust_remote_code": trust_remote_code}
     try:
-        return transformers.AutoTokenizer.from_pretrained(path, **options)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(path, **options)
     except Exception as error:  # tokenizers raises bare Exception
         raise UserError(f"cannot load the tokenizer in {path}: {_reason(error)}; save or download it again") from error
+    return _as_filed(tokenizer, path)
+
+
+def _as_filed(tokenizer, path: Path):
+    """The tokenizer; where it splits a text otherwise than the directory's tokenizer.json, one that reads that file alone.
+
+    For some classes transformers 5 takes no more than the vocabulary from the file: of a SentencePiece model under a class of
+    byte-level ones (CodeQwen 1.5) that leaves single letters, without an error.
+    """
+    if not (path / "tokenizer.json").exists():
+        return tokenizer
+    filed = tokenizers.Tokenizer.from_file(str(path / "tokenizer.json"))
+    filed.no_truncation()
+    filed.no_padding()
+    wanted = filed.encode(PROBE, add_special_tokens=False).ids
+    if tokenizer(PROBE, add_special_tokens=False)["input_ids"] == wanted:
+        return tokenizer
+    plain = transformers.PreTrainedTokenizerFast.from_pretrained(path, local_files_only=True)
+    name, alike = type(tokenizer).__name__, plain(PROBE, add_special_tokens=False)["input_ids"] == wanted
+    log.warning(
+        "%s: %s does not split text as its tokenizer.json does; %s",
+        path,
+        name,
+        "the file is used" if alike else "check both",
+    )
+    return plain if alike else tokenizer
 
 
 def _reason(error: BaseException) -> str:

@@ -166,6 +166,8 @@ class Context:
         """The file of work that depends on these facts, the model, its weights and its type."""
         recipe = self.recipe
         whole = [recipe.profile, recipe.model, recipe.weights, str(self.model.dtype), name, facts]
+        if recipe.weights is None and (commit := getattr(self.model, "source", {}).get("revision")):
+            whole.append(commit)  # nothing is pinned: the hub's model may become another one
         if self.at_hand is not None:
             whole.append(hashlib.sha256(self.at_hand.cpu().numpy().tobytes()).hexdigest())
         digest = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]

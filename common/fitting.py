@@ -1,8 +1,9 @@
 """A training loop for the few parameters that repair a pruned model; it can be killed at any moment.
 
 `fit` knows no model: it gets named parameters and a function from sample numbers to a loss. Killed and started again with
-the same folder, it ends with the same weights as an uninterrupted run, to the last bit. A loss that is not finite stops
-it, and the parameters are put back to the last ones whose loss was finite: a result, not an error.
+the same folder, it ends with the same weights as an uninterrupted run: on a CPU to the last bit, on a GPU as nearly as two
+uninterrupted runs (its sums have no fixed order). A loss that is not finite stops it, and the parameters are put back to the
+last ones whose loss was finite: a result, not an error.
 What is left in the end are the last parameters, or those that do best on other samples.
 """
 

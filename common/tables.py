@@ -193,18 +193,20 @@ def reported_verdict(claim: dict) -> str:
     if claim["reported"] is None:
         return "no number"
     of = claim.get("reported_of", ())
-    several = len(of) > 1 or any(beyond is not None for *_, beyond in of)
+    several = len(of) > 1 or any(said for *_, said in of)
     return MARKS[claim["reported"]] + (f" ({counted([claim])})" if several else "")
 
 
 def counted(claims: Sequence[dict]) -> str:
-    """How many comparisons hold by the printed numbers, and how many beyond what as many other questions might change; those
-    of the same numbers once."""
-    known = {name: (holds, beyond) for claim in claims for name, holds, beyond in claim["reported_of"]}
-    holding, compared = sum(holds for holds, _ in known.values()), len(known)
-    beyond, drawn = (sum(one is True for _, one in known.values()), sum(one is not None for _, one in known.values()))
-    more = f", {beyond}{f' of {drawn}' * (drawn < compared)} beyond noise" if drawn else ""
-    return f"{holding} of {compared}{more}"
+    """How many comparisons hold by the printed numbers, how many beyond what as many other questions might change, and how
+    many are against the claim beyond that; those of the same numbers once."""
+    known = {name: (holds, said) for claim in claims for name, holds, said in claim["reported_of"]}
+    holding, drawn = sum(holds for holds, _ in known.values()), [said for _, said in known.values() if said]
+    text = f"{holding} of {len(known)}"
+    if drawn:
+        text += f", {drawn.count('holds')}{f' of {len(drawn)}' * (len(drawn) < len(known))} beyond noise"
+        text += f", {against} against" if (against := drawn.count("fails")) else ""
+    return text
 
 
 def verdict(claim: dict, name: str) -> str:
@@ -224,18 +226,18 @@ def verdict(claim: dict, name: str) -> str:
 
 
 def effect(found: dict) -> str:
-    """A difference with its interval; ~: of records without outcomes per item, taken as independent."""
+    """A difference with its interval; ~: of records without outcomes per item, taken as independent. Behind it the limit that
+    the claim sets to it, where that is not zero."""
     if found["difference"] is None:
         return "no finite number"
     form = {"points": "+.1f", "%": "+.1f", "% of dense": ".1f"}.get(found["unit"], ".4g")
-    text = f"{found['difference']:{form}} {found['unit']}".strip()
+    number, *ends = (f"{value:{form}}".replace("-", "−") for value in (found["difference"], *(found["interval"] or ())))
+    text = f"{number} {found['unit']}".strip()
     if not found["unit"]:
         what = found["what"].partition(": ")[2]
         text = f"{what}: {text}" if what else text
-    if found["interval"]:
-        low, high = found["interval"]
-        text += f" [{low:{form}}, {high:{form}}]" + ("" if found["paired"] else "~")
-    return text.replace("-", "−")
+    text += f" [{', '.join(ends)}]" + "~" * (not found["paired"]) if ends else ""
+    return text + (f", limit {found['limit']}" if found.get("limit") else "")
 
 
 def _claims_header(table: dict) -> list[str]:

@@ -11,7 +11,7 @@ NONE = ", none"  # ends the name of the row that the others of its choice of lay
 SCALED, RIGHT, WRONG, GAP = ", logits scaled", ", right", ", wrong", ", gap"
 AVERAGE = "AVG of these"
 COLOURS = (BLUE, ORANGE, PURPLE)  # one a task
-ROOM = 0.6  # inches below an axis for its ticks and label
+ROOM = 0.75  # inches below an axis for its ticks and label
 MARK = {"marker": "o", "ms": 4}
 # Of perplexity: how far below the middle of its line a mark stands, and what it is.
 PLAIN_LOOK, SCALED_LOOK = (-0.12, {"color": BLACK}), (0.12, {"color": GREEN, "marker": "s"})
@@ -93,10 +93,10 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
         axes[0].set_yticklabels([_short(method) for method in rows])
         axes[0].set_ylabel(f"{sparsity} removed")
     labels = (
-        "change of\nperplexity (%)",
-        "of endings' loss (nats\nper 1,000 characters)",
-        "of the gap, wrong\nless right (same)",
-        "of accuracy\n(points, average)",
+        "change of\nperplexity (%);\nless is better",
+        "change of endings'\nloss (nats per 1,000\ncharacters)",
+        "change of the gap,\nwrong less right (same);\nmore is better",
+        "change of accuracy\n(points, average);\nall bars: 95 %",
     )
     for axes, label in zip(grid[-1], labels, strict=True):
         axes.set_xlabel(label)

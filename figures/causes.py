@@ -7,6 +7,7 @@ import numpy as np
 from figures.style import BLUE, GREY, ORANGE, above, plt, removed, whiskers
 
 ALONE = "cut alone"  # what the others are held against
+FEWER = "A of fewer tokens"  # from this row on scales are of other windows: what those rows are to be held against
 OTHER_CUT = " [S]"  # behind the model's name: the layers of lowest block influence, not the window
 LOOKS = (("o", BLUE), ("s", ORANGE))  # one a cut
 REACH = 3.0  # the axis ends at so many times the third quartile of |change|; what is beyond is written
@@ -62,13 +63,25 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
         label = "[S], lowest block influence" if cut[0].endswith(OTHER_CUT) else "[L], one window"
         axes.plot([], [], mark, color=colour, ms=4, label=f"{label}, {cut[1]}")
     axes.axvline(0, color=GREY, lw=0.8)
+    if FEWER in names:
+        axes.axhline(names.index(FEWER) - 0.5, color=GREY, lw=0.8, ls=":")
+        told = {"xycoords": axes.get_yaxis_transform(), "xytext": (-3, -2), "textcoords": "offset points"}
+        axes.annotate(
+            "scales from 32 other windows",
+            (1, names.index(FEWER) - 0.5),
+            **told,
+            ha="right",
+            va="top",
+            fontsize=7,
+            color=GREY,
+        )
     left, right = -reach, reach
     if sizes[-1] <= reach:  # nothing is written at an end of the axis
         left = min(0.0, *(low for _, low, _ in found.values()))
         right = max(0.0, *(high for _, _, high in found.values()))
     margin = 0.05 * (right - left)
     axes.set(xlim=(left - margin, right + margin), ylim=(len(names) - 0.5, -0.5))
-    axes.set(xlabel="change of perplexity against the cut alone (%)", yticks=range(len(names)), yticklabels=names)
+    axes.set(xlabel="perplexity against the cut alone (%; bars: 95 %)", yticks=range(len(names)), yticklabels=names)
     once = [{"model": model.removesuffix(OTHER_CUT), "sparsity": sparsity} for model, sparsity in cuts]
     above(figure, removed(once))
     figure.legend(loc="outside lower right")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterable
+from statistics import fmean, geometric_mean
 
 import matplotlib.pyplot as plt
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullFormatter
@@ -15,7 +16,7 @@ LABEL_WIDTH = 46  # characters; longer labels are wrapped, so that the legend is
 STYLES = ("-", "--", "-.", ":")  # so that lines differ without colour too
 WIDEST = 2.8  # points: the first line; each later one is narrower, so that none is hidden by those drawn over it
 MARKS = ("o", "s", "^", "D", "v", "<", ">", "p", "h", "d")  # one to a colour
-FARTHEST = 1.0  # steps that a validation mark may stand beside its own, so that none lies on another
+FARTHEST = 0.004  # of the steps: how far a validation mark may stand from its own, so that none lies on another
 ALONG = 6  # marks on a line that has no validation losses
 NAMES = {
     "kl": "KL to the teacher (nats per token)",
@@ -55,8 +56,8 @@ def draw(entries: Iterable[dict], profile: str, group: Callable[[dict], str] = l
         axes[0].set_title(title)
         base = next((curve["losses"] for label, curve in lines if label == against), None)
         less = {} if base is None else dict(enumerate(base))
-        # One label looks the same in all groups.
-        known = list(dict.fromkeys(label for (_, other), own in panels.items() if other == kind for label, _ in own))
+        # One label looks the same in all panels; of a method that was trained towards several losses, one look a loss.
+        known = list(dict.fromkeys(label for own in panels.values() for label, _ in own))
         for place, (label, curve) in enumerate(lines):
             number = known.index(label)
             look = {
@@ -69,9 +70,10 @@ def draw(entries: Iterable[dict], profile: str, group: Callable[[dict], str] = l
                 "markersize": 5,
             }
             marked = [] if below else _marked(len(curve["losses"]), number / len(known))
-            _line(axes[0], label, curve, look | {"markevery": marked}, less)
+            _line(axes[0], label, curve, look | {"markevery": marked}, less, kind != "ce")
             if below:
-                _validation(axes[1], curve, look, FARTHEST * (2 * place / max(1, len(lines) - 1) - (len(lines) > 1)))
+                apart = FARTHEST * max(len(curve["losses"]) * curve.get("steps_per_point", 1) for _, curve in lines)
+                _validation(axes[1], curve, look, apart * (2 * place / max(1, len(lines) - 1) - (len(lines) > 1)))
         for axis, of in zip(axes, ("", "validation ")):
             axis.set_ylabel(of + NAMES.get(kind, kind) + (f"\nless that of {against}" if less and not of else ""))
             axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
@@ -84,7 +86,7 @@ def draw(entries: Iterable[dict], profile: str, group: Callable[[dict], str] = l
                 break_below(axis)
         axes[0].set_xlabel("step (smoothed)" if less else "step (faint: raw; line: smoothed)")
         if below:
-            axes[1].set(xlabel=f"step (marks of one stand up to {FARTHEST:g} beside it)", xlim=axes[0].get_xlim())
+            axes[1].set(xlabel="step (marks of one step side by side)", xlim=axes[0].get_xlim())
             taken = {step for _, curve in lines for step, _ in curve.get("validation", ())}
             axes[1].xaxis.set_major_locator(FixedLocator(sorted(taken), nbins=8))
         handles, labels = axes[0].get_legend_handles_labels()
@@ -101,7 +103,7 @@ def trained(entry: dict) -> dict | None:
     return None
 
 
-def _line(axis, label: str, curve: dict, look: dict, less: dict[int, float]) -> None:
+def _line(axis, label: str, curve: dict, look: dict, less: dict[int, float], logarithmic: bool) -> None:
     diverged = curve.get("status") == "diverged"
     losses, stretch = curve["losses"], curve.get("steps_per_point", 1)
     if less:  # where the other has ended nothing can be subtracted
@@ -110,7 +112,7 @@ def _line(axis, label: str, curve: dict, look: dict, less: dict[int, float]) -> 
     steps = [stretch * (point + 1) for point in range(len(losses))]
     if not less:
         axis.plot(steps, losses, color=look["color"], alpha=0.25, linewidth=0.6)
-    axis.plot(steps, _smoothed(losses), **look, label=label)
+    axis.plot(steps, _smoothed(losses, logarithmic), **look, label=label)
     if diverged:
         axis.plot(steps[-1:], losses[-1:], "x", color=look["color"], markersize=7, markeredgewidth=2)
 
@@ -127,8 +129,12 @@ def _marked(points: int, share: float) -> list[int]:
     return sorted({int((number + share) * points / ALONG) for number in range(ALONG)})
 
 
-def _smoothed(losses: list[float]) -> list[float]:
-    """Means over about a tenth of the curve, centred, shorter at the ends."""
+def _smoothed(losses: list[float], geometric: bool) -> list[float]:
+    """Means over about a tenth of the curve, centred; of fewer towards its start, where it falls fast, the first point alone.
+
+    geometric: for a logarithmic axis, where one loss a hundred times the others would lift an arithmetic mean above all of
+    them.
+    """
     half = max(1, len(losses) // 20)
-    parts = (losses[max(0, i - half) : i + half + 1] for i in range(len(losses)))
-    return [sum(part) / len(part) for part in parts]
+    parts = (losses[i - min(half, i) : i + min(half, i) + 1] for i in range(len(losses)))
+    return [geometric_mean(part) if geometric and min(part) > 0 else fmean(part) for part in parts]

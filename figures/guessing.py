@@ -30,7 +30,7 @@ def draw(shown: Mapping[str, Sequence[Row]], title: str) -> plt.Figure:
     axes.plot([35, 100], [35, 100], color=GREY, lw=0.8, label="if guessing gave nothing")
     axes.axhline(0, color="black", ls=":", lw=1, label="a guesser")
     for (label, rows), (colour, mark) in zip(shown.items(), _LOOKS, strict=False):
-        look = {"color": colour, "marker": mark, "ms": 4, "ls": "", "alpha": 0.75, "mew": 0}
+        look = {"color": colour, "marker": mark, "ms": 4, "ls": "", "mfc": "none", "mew": 0.9}  # none hides another
         for row in rows:
             if row.interval is not None:
                 axes.errorbar(
@@ -39,7 +39,8 @@ def draw(shown: Mapping[str, Sequence[Row]], title: str) -> plt.Figure:
         axes.plot([row.retained for row in rows], [row.above for row in rows], label=label, **look)
     axes.set(xlim=(38, 101), ylim=(min(low, -10) - 3, 103))
     axes.set(
-        xlabel="retained of the dense model's scores, RP or Per. (%)", ylabel="of what it scores above guessing (%)"
+        xlabel="retained of the dense model's scores, as the paper averages them (%)",
+        ylabel="retained of what it scores above guessing (%)",
     )
     figure.legend(loc="outside lower center", ncols=2, fontsize=8)
     above(figure, title)

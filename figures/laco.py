@@ -6,14 +6,14 @@ import math
 
 from figures.style import BLUE, GREEN, ORANGE, PURPLE, VERMILION, break_below, plt
 
-# Figure 4 shows q, k and v of attention, up and down of the MLP: colour, and width of line, since some lie on one another.
+# Figure 4 shows q, k and v of attention, up and down of the MLP: colour, width of line, since some lie on one another, mark.
 MATRICES = {
-    "q_proj": (BLUE, 6),
-    "k_proj": (ORANGE, 2.5),
-    "v_proj": (GREEN, 4),
-    "W_pack": (BLUE, 6),
-    "up_proj": (VERMILION, 6),
-    "down_proj": (PURPLE, 2.5),
+    "q_proj": (BLUE, 6, "o"),
+    "k_proj": (ORANGE, 2.5, "s"),
+    "v_proj": (GREEN, 4, "^"),
+    "W_pack": (BLUE, 6, "o"),
+    "up_proj": (VERMILION, 6, "D"),
+    "down_proj": (PURPLE, 2.5, "v"),
 }
 ORTHOGONAL, UNCORRELATED = "orthogonal", "uncorrelated"
 # Label, colour, line, its width: what lies on one another is drawn from wide to narrow.
@@ -44,12 +44,11 @@ def _whole(axes) -> None:
 def figure3(entries: list[dict], profile: str) -> plt.Figure:
     """Loss of every step of the post-training, and the validation loss where it was taken."""
     figure, axes = plt.subplots(figsize=(4.6, 3.0))
-    for entry, colour in zip(entries, (VERMILION, BLUE, GREEN, ORANGE)):
+    for entry, colour, line in zip(entries, (VERMILION, BLUE, GREEN, ORANGE), ("-", "--", "-.", ":")):
         report = entry["records"]["laco-training"]["details"]["training"]
         steps = range(1, len(report["losses"]) + 1)
-        axes.plot(
-            steps, report["losses"], color=colour, lw=1, label=_name(entry, len({e["model"] for e in entries}) > 1)
-        )
+        label = _name(entry, len({e["model"] for e in entries}) > 1)
+        axes.plot(steps, report["losses"], line, color=colour, lw=1, label=label)
         axes.plot(*zip(*report["validation"]), "o", color=colour, ms=4)
     axes.set(xlabel="step (dots: validation)", ylabel="loss (nats per token)")
     break_below(axes)
@@ -58,19 +57,26 @@ def figure3(entries: list[dict], profile: str) -> plt.Figure:
 
 
 def figure4(entries: list[dict], profile: str) -> plt.Figure:
-    """Distance of each matrix to its neighbour's; dotted, what uncorrelated matrices of these norms would give."""
-    figure, panels = plt.subplots(1, len(entries), figsize=(4.6 * len(entries), 3.2), squeeze=False)
-    for axes, entry in zip(panels[0], entries):
+    """Distance of each matrix to its neighbour's; dotted, what uncorrelated matrices of these norms would give; below, the
+    one in per cent of the other."""
+    size = (4.6 * len(entries), 5.2)
+    figure, panels = plt.subplots(2, len(entries), figsize=size, squeeze=False, sharex="col", height_ratios=(3, 2))
+    for (axes, below), entry in zip(panels.T, entries):
         distances = entry["records"]["laco-distances"]["details"]["distances"]
-        for name, (colour, width) in MATRICES.items():
+        for name, (colour, width, mark) in MATRICES.items():
             if name in distances:
-                layers = range(1, len(distances[name]["distance"]) + 1)
-                axes.plot(layers, distances[name]["distance"], color=colour, lw=width, alpha=0.45, label=name)
-                axes.plot(layers, distances[name]["uncorrelated"], ":", color="black", lw=1.2, zorder=3)
+                measured, apart = distances[name]["distance"], distances[name]["uncorrelated"]
+                axes.plot(measured, color=colour, lw=width, alpha=0.45, label=name)
+                axes.plot(apart, ":", color="black", lw=1.2, zorder=3)
+                shares = [100 * one / other for one, other in zip(measured, apart, strict=True)]
+                below.plot(shares, mark, color=colour, ms=3.5, mfc="none", ls="")
         axes.plot([], [], ":", color="black", label="if uncorrelated")
-        axes.set(xlabel="layer (to the next)", ylabel="L2 distance", ylim=(0, None))
+        axes.set(ylabel="L2 distance", ylim=(0, None))
         axes.set_title(entry["model"] if len(entries) > 1 else "")
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
+        below.axhline(100, ls=":", color="black", lw=1.2)
+        below.set(xlabel="layer (to the next)", ylabel="distance, % of\nuncorrelated")
+        break_below(below)
         _whole(axes)
     return figure
 
@@ -88,14 +94,13 @@ def figure5(entries: list[dict], profile: str) -> plt.Figure:
         for name, (label, colour, mark, width) in styles.items():
             if name in lines:
                 faint = 0.45 if width > 2 else 1
-                layers = range(1, len(lines[name]) + 1)
-                axes.plot(layers, lines[name], mark, color=colour, ms=4, lw=width, alpha=faint, label=label)
+                axes.plot(lines[name], mark, color=colour, ms=4, lw=width, alpha=faint, label=label)
     least = min(0, *(min(values) for values in windows.values()))
     left.set(
         xlabel="layer (to the next)", ylabel="cosine of outputs", title="(a) adjacent layers", ylim=(least - 0.02, 1.02)
     )
     start, stop = details["within"]
-    right.axvspan(start + 0.5, stop + 0.5, color="#eeeeee", zorder=0, lw=0)
+    right.axvspan(start - 0.5, stop - 0.5, color="#eeeeee", zorder=0, lw=0)
     right.set(xlabel="first of four layers (grey: the paper's part)", title="(b) four layers merged into one")
     left.legend(loc="center right", bbox_to_anchor=(1, 0.45))
     right.legend(loc="center right", bbox_to_anchor=(1, 0.45))
@@ -130,6 +135,6 @@ def search(entries: list[dict], profile: str) -> plt.Figure:
     for axes in list(panels.flat)[len(entries) :]:
         axes.set_axis_off()
     panels[0, 0].invert_xaxis()  # shared: the search goes from right to left in the model
-    figure.supxlabel("layer merged into, l (the search starts at the left)", fontsize=9)
+    figure.supxlabel("layer merged into, l, from 1 on as in Algorithm 1 (the search starts at the left)", fontsize=9)
     figure.supylabel("similarity to the original, s", fontsize=9)
     return figure

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from figures.style import BLUE, GREEN, GREY, ORANGE, VERMILION, above, break_axis, plt, round_ticks
 
 WIDTH = 4.2  # of one column, in inches
+LEAST = 0.1  # where Figure 4's lower axis ends; what lies below stands at its edge
 _NAMES = {"none": "cut alone", "d": "scaled by d", "A": "multiplied by A"}
 
 
@@ -78,7 +81,7 @@ def figure1b(entries: list[dict], profile: str) -> plt.Figure | None:
         most = 1.8 * lowest
         for name, (colour, mark) in looks.items():
             curve = sweep["curves"][name]
-            label = _NAMES[name] + (f", up to {max(curve):.0f}" if max(curve) > most else "")
+            label = _NAMES[name] + (f", off the scale, up to {max(curve):.0f}" if max(curve) > most else "")
             axes.plot(sweep["alphas"], curve, mark, color=colour, ms=3.5, lw=1.3, label=label)
         axes.axvline(1, color=GREY, lw=0.8)
         axes.set(xlabel=r"further factor $\alpha$", ylabel="perplexity", ylim=(0.93 * lowest, most))
@@ -102,7 +105,8 @@ def _by_token(entries: list[dict], basis: str, colour: str) -> plt.Figure:
         both = [value for values_of in tokens.values() for value in values_of]
         axes.set(xlabel="position of the token", ylabel=f"largest $|{what}|$ over channels", ylim=(0, 1.05 * max(both)))
         sigma = values[f"sigma_{basis}"]
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, title=f"$\\sigma_d$ = {sigma:.1f}")
+        said = f"$\\sigma_d$ = {sigma:.1f} (what entries near zero decide)"
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, title=said, markerscale=3)
     return _caption(figure, list(map(_window_of, entries)))
 
 
@@ -132,12 +136,12 @@ def figure3(entries: list[dict], profile: str) -> plt.Figure:
         axes.plot(layers, "o-", color=BLUE, ms=3.5)
         gap = (layers[start], layers[stop])
         axes.annotate(
-            f"x {gap[1] / gap[0]:.2f}", ((start + stop) / 2, gap[0]), ha="center", va="top", xytext=(0, -4),
+            f"× {gap[1] / gap[0]:.2f}", ((start + stop) / 2, gap[0]), ha="center", va="top", xytext=(0, -4),
             textcoords="offset points",
         )  # fmt: skip
         axes.plot([start, stop], [gap[0], gap[0]], ":", color="black", lw=1)
         axes.plot([stop, stop], gap, ":", color="black", lw=1)
-        axes.set(xlabel="layer", ylabel="mean |X| at its input")
+        axes.set(xlabel="layer (the last point: behind the last layer)", ylabel="mean |X| at its input")
         axes.set_title(_window_of(entry) if len(entries) > 1 else "", fontsize=9)
         axes.xaxis.get_major_locator().set_params(integer=True)
     return _caption(figure, list(map(_window_of, entries)) if len(entries) == 1 else [])
@@ -168,9 +172,18 @@ def figure4(entries: list[dict], profile: str) -> plt.Figure:
             "alike at the end": (VERMILION, "x-.", "factor, alike at the end"),
             "matrix": (GREEN, "D-", "any matrix"),
         }
-        for name, (colour, mark, label) in looks.items():
+        lost = False
+        for number, (name, (colour, mark, label)) in enumerate(looks.items()):
             ratios = [row["perplexities"][name] / row["perplexities"]["none"] for row in rows]
-            lower.plot(starts, ratios, mark, color=colour, ms=5, label=label)
+            shown = [ratio if ratio >= LEAST else math.nan for ratio in ratios]
+            lower.plot(starts, shown, mark, color=colour, ms=5, label=label)
+            off = [start for start, ratio in zip(starts, ratios, strict=True) if ratio < LEAST]
+            places = [start + 0.3 * (number - (len(looks) - 1) / 2) for start in off]
+            lower.plot(places, [1.05 * LEAST] * len(off), "v", color=colour, ms=4)
+            lost |= bool(off)
+        if lost:
+            lower.plot([], [], "v", color=GREY, ms=4, label="below the axis")
+            lower.set_ylim(bottom=0.9 * LEAST)
         lower.axhline(1, color=GREY, lw=0.8)
         length = rows[0]["window"][1] - starts[0]
         lower.set(ylabel="perplexity over that of\nthe cut alone (log scale)", yscale="log")

@@ -16,6 +16,7 @@ _BARS = {
     "CosSim(BI) +MagComp": ("+MagComp", BLUE),
     "CosSim(BI) +MagComp +IterPrune": ("both", GREEN),
 }
+MOST = 3.0  # times the middle perplexity: what is more has the colour of this
 # Repair -> what its column says: where it goes, what it is made from.
 _COLUMNS = {
     "none": "none",
@@ -106,6 +107,7 @@ def figure2(entries: list[dict], profile: str) -> plt.Figure:
             axes.set_ylim(min(0, *gains) * 1.15, 1.35 * second)
             _broken(axes, gains.index(first), 1.12 * second)
             axes.text(gains.index(first) + 0.7, 1.32 * second, f"{first:.0f} %, cut off", va="top", fontsize=8)
+        axes.set_xlim(-0.7, len(gains) - 0.3)
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(axis="x", visible=False)
         axes.set_axisbelow(True)
@@ -142,22 +144,29 @@ def grid(entries: list[dict], profile: str) -> plt.Figure | None:
     repairs = [repair for repair in _COLUMNS if any(cells.get((name, repair)) is not None for name in names)]
     values = [[cells.get((name, repair)) for repair in repairs] for name in names]
     known = [value for row in values for value in row if value is not None]
-    scale = LogNorm(0.95 * min([dense or math.inf, *known]), max(known)) if known else None
+    usual = sorted(known)[len(known) // 2] if known else 0
+    scale = (
+        LogNorm(0.95 * min([dense or math.inf, *known]), min(max(known), MOST * usual), clip=True) if known else None
+    )
     figure, axes = plt.subplots(figsize=(2.7 + 0.7 * max(len(repairs), 3), 0.34 * len(names) + 1.6))
     shown = [[math.nan if value is None else value for value in row] for row in values]
     image = axes.imshow(shown, cmap="Blues_r", aspect="auto", norm=scale)
     for y, row in enumerate(values):
         for x, value in enumerate(row):
-            if value is not None:
+            if value is None:
+                axes.text(x, y, "not run", ha="center", va="center", fontsize=7, color=GREY)
+            else:
                 dark = scale(value) < 0.5
                 axes.text(
                     x, y, f"{value:.1f}", ha="center", va="center", fontsize=8, color="white" if dark else "black"
                 )
     axes.set_xticks(range(len(repairs)), [_COLUMNS[repair] for repair in repairs], fontsize=8)
     axes.set_yticks(range(len(names)), names)
+    axes.set_facecolor("#eeeeee")  # of what was not run: white is the other end of the scale
     axes.xaxis.tick_top()
+    axes.xaxis.set_label_position("top")
     axes.set_xlabel("column by column: what is put at each cut,\nand what it is estimated from")
-    bar = figure.colorbar(image, ax=axes, pad=0.02)
+    bar = figure.colorbar(image, ax=axes, pad=0.02, extend="max" if known and max(known) > MOST * usual else "neither")
     bar.set_label(f"average perplexity {texts_of(entries)} (log scale)", fontsize=8)
     ticks = [value for value in (20, 30, 40, 50, 60, 80, 100, 150, 200, 500, 1e3, 1e4) if bar.vmin < value < bar.vmax]
     bar.set_ticks(ticks, labels=[f"{value:g}" for value in ticks], minor=False)

@@ -76,8 +76,8 @@ def rates(entries: list[dict], profile: str) -> plt.Figure:
                 for e in chosen
             )
             removed_layers, accuracies, errors = zip(*points)
-            axes.plot(removed_layers, accuracies, color=color, marker=marker, ls=line, ms=4, label=name)
             beside = [0.12 * side + n if n else n for n in removed_layers]  # of two methods not on one another
+            axes.plot(beside, accuracies, color=color, marker=marker, ls=line, ms=4, label=name)
             axes.errorbar(beside, accuracies, errors, fmt="none", ecolor=color, elinewidth=1, capsize=2)
         if (level := _guessing(entries[0], tasks, task)) is not None:
             axes.axhline(level, color=GREY, ls=":", lw=1.2, label="guessing")
@@ -95,7 +95,7 @@ def rates(entries: list[dict], profile: str) -> plt.Figure:
     trained = "LoRA" if any("LoRA" in entry["method"] for entry in entries) else "no fine-tuning"
     above(figure, f"{model}, n/{layers} layers removed, {trained}")
     figure.supxlabel(f"layers removed, n of {layers}", fontsize=9)
-    figure.supylabel("accuracy ± standard error, %", fontsize=9)
+    figure.supylabel("accuracy ± standard error, % (not by length)", fontsize=9)
     return figure
 
 
@@ -130,7 +130,7 @@ def seeds(entries: list[dict], profile: str) -> plt.Figure:
                 axes.scatter(chosen, [row] * len(chosen), s=26, color=color, marker="s")
                 row += 1
             row += 1
-        axes.set(xlabel="layer", xlim=(-0.7, layers - 0.3))
+        axes.set(xlabel="layer (a row a seed; filled: removed)", xlim=(-0.7, layers - 0.3))
         axes.set_title({"bi": "BI", "taylor": "Taylor"}.get(name.partition("@")[2], name), fontsize=9)
         axes.set_yticks([place for place, _ in ticks], [label for _, label in ticks])
         axes.grid(False)

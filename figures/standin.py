@@ -42,14 +42,14 @@ def pruning_curve(rows: list[dict], dense: float) -> plt.Figure:
 def alpha_sweeps(sweeps: list[dict]) -> plt.Figure:
     """Perplexity against the factor at the cut; what magnitude matching predicts is a dotted line."""
     figure, axes = plt.subplots(figsize=(4.2, 2.8))
-    for sweep, colour in zip(sweeps, (BLUE, ORANGE, GREEN), strict=False):
+    for sweep, colour, line in zip(sweeps, (BLUE, ORANGE, GREEN), ("-", "--", "-."), strict=False):
         points = sweep["sweep"]
         label = f"[{sweep['window'][0]}, {sweep['window'][1]})"
-        axes.plot([p["alpha"] for p in points], [p["perplexity"] for p in points], color=colour, label=label)
+        axes.plot([p["alpha"] for p in points], [p["perplexity"] for p in points], line, color=colour, label=label)
         axes.axvline(sweep["predicted"], color=colour, ls=":")
         best = min(points, key=lambda p: p["perplexity"])
         axes.plot(best["alpha"], best["perplexity"], "o", color=colour, ms=5)
-    axes.set(xlabel="factor at the cut (dotted: ratio of magnitudes)", ylabel="held-out perplexity")
+    axes.set(xlabel="factor at the cut (dot: the best; dotted: ratio of magnitudes)", ylabel="held-out perplexity")
     break_below(axes)
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, title="window removed")  # above: no corner is free
     return figure
@@ -57,16 +57,13 @@ def alpha_sweeps(sweeps: list[dict]) -> plt.Figure:
 
 def magnitudes(rows: list[dict]) -> plt.Figure:
     """Mean magnitude at every layer boundary, and how far the largest token stands out."""
-    figure, axes = plt.subplots(figsize=(4.2, 2.8))
-    axes.plot([row["mean"] for row in rows], "o-", color=BLUE, ms=4, label="mean |X|")
-    axes.set(xlabel="layer boundary", ylabel="mean |X|", yscale="log")
-    other = axes.twinx()
-    other.plot([row["peak"] for row in rows], "s--", color=ORANGE, ms=4, label="largest / median token norm")
-    other.set_ylabel("largest / median token norm")
-    other.grid(False)
-    lines = axes.get_lines() + other.get_lines()
-    axes.legend(lines, [line.get_label() for line in lines], loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    figure, (above, below) = plt.subplots(2, 1, figsize=(4.2, 4.2), sharex=True)
+    above.plot([row["mean"] for row in rows], "o-", color=BLUE, ms=4)
+    above.set(ylabel="mean |X| (log scale)", yscale="log")
+    peaks = [row["peak"] for row in rows]
+    below.plot(peaks, "s--", color=ORANGE, ms=4)
+    below.set(xlabel="layer boundary", ylabel="largest / median\ntoken norm", ylim=(0, max(10.0, 1.1 * max(peaks))))
+    below.xaxis.get_major_locator().set_params(integer=True)
     return figure
 
 

@@ -59,19 +59,27 @@ def _listed(words: list[str]) -> str:
 
 # Numbers between 1 and 10 that are ticks of a logarithmic axis, from many to few.
 ROUND = ((1, 1.2, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9), (1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1,))
-APART = 0.06  # the least distance between two ticks, as a share of the axis
+APART = 0.06, 1.2  # the least distance between two ticks: as a share of the axis, and in heights of their letters
 
 
 def round_ticks(axes: plt.Axes) -> None:
     """Round numbers on the logarithmic axis, spelled out: as many as have room."""
     low, high = axes.get_ylim()
+    tall = (
+        axes.get_position().height * axes.figure.get_figheight() * 72
+    )  # in points, before the layout takes some of it
+    apart = max(APART[0], APART[1] * plt.rcParams["font.size"] / tall)
     for bases in ROUND:
         every = [float(f"{base}e{power}") for power in range(-6, 8) for base in bases]
         shown = [value for value in every if low <= value <= high]
-        if all(math.log(b / a) >= APART * math.log(high / low) for a, b in pairwise(shown)):
+        if all(math.log(b / a) >= apart * math.log(high / low) for a, b in pairwise(shown)):
             break
-    axes.set_yticks(shown, [f"{value:g}" for value in shown])
+    axes.set_yticks(shown, [_spelled(value) for value in shown])
     axes.yaxis.set_minor_locator(plt.NullLocator())
+
+
+def _spelled(value: float) -> str:
+    return f"{value:.0e}".replace("e-0", "e-") if value < 1e-3 else f"{value:g}"
 
 
 BREAK = "_break"  # the label of its lines, which no legend has

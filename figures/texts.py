@@ -9,9 +9,9 @@ PERPLEXITY, AVERAGE = "PPL AVG", "AVG of tasks not read"
 CHOICE = "[L]"  # after which all texts are compared
 # How a row's name ends -> what its repair was calibrated on.
 TEXTS = {
-    "other items of HellaSwag": ("questions", ORANGE),
-    "both texts": ("both, in turn", GREEN),
-    "": ("plain text", BLUE),
+    "other items of HellaSwag": ("questions", ORANGE, "s"),
+    "both texts": ("both, in turn", GREEN, "^"),
+    "": ("plain text", BLUE, "o"),
 }
 
 
@@ -27,10 +27,12 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
             by_size.setdefault(entry["sparsity"], []).append(entry)
     if not by_size:
         return None
-    figure, grid = plt.subplots(1, len(by_size), figsize=(1.2 + 3.2 * len(by_size), 3.2), sharey=True, squeeze=False)
+    figure, grid = plt.subplots(
+        1, len(by_size), figsize=(1.2 + 3.2 * len(by_size), 3.2), sharex=True, sharey=True, squeeze=False
+    )
     for axes, (sparsity, rows) in zip(grid[0], by_size.items(), strict=True):
         for entry in rows:
-            label, colour = next(shown for ending, shown in TEXTS.items() if entry["method"].endswith(ending))
+            label, colour, mark = next(shown for ending, shown in TEXTS.items() if entry["method"].endswith(ending))
             none = alone(entry, entries)
             (x, *ends), (y, *sides) = ratio(entry, none, PERPLEXITY), difference(entry, none, AVERAGE)
             axes.errorbar(
@@ -38,7 +40,7 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
                 y,
                 xerr=whiskers(x, *ends),
                 yerr=whiskers(y, *sides),
-                fmt="o",
+                fmt=mark,
                 ms=5,
                 color=colour,
                 capsize=2,
@@ -47,7 +49,7 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
         axes.axhline(0, color=GREY, lw=0.8)
         axes.axvline(0, color=GREY, lw=0.8)
         axes.set(title=f"{sparsity} removed", xlabel="change of average perplexity (%)")
-    grid[0, 0].set_ylabel("answers of tasks not read\n(points against no repair)")
+    grid[0, 0].set_ylabel("answers of tasks not read\n(points against no repair; bars: 95 %)")
     handles, labels = grid[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, title="calibrated on", loc="outside right center", fontsize=8)
     caption(figure, [entry for rows in by_size.values() for entry in rows])

@@ -51,7 +51,7 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
     ]
     grid[0, 0].set_ylim(0.85 * min(record["values"]["dense"] for _, record in found), 1.05 * max(highest))
     for row in grid:
-        row[0].set_ylabel("perplexity without the window")
+        row[0].set_ylabel("perplexity without the window\n(log scale; bars: 95 %)")
     for axes in grid.flat[: len(found)]:
         round_ticks(axes)
     known = {}  # label -> handle: of all panels, since not each has every line

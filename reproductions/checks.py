@@ -251,7 +251,7 @@ def without_number(method: str, column: str, beside: str, run: str) -> Check:
             key = (*setting, method, column)
             if cell(*setting, beside, column) is not None and cell(*setting, method, run) is not None:
                 there = (value := cell(*key)) is not None and not np.isnan(value).any()
-                what = f"{where(*setting)}: numbers of {method} for {column}"
+                what = f"{where(*setting)}: numbers for {column} of {method} (none: it diverged)"
                 found.append(Comparison(what, float(there), "", (key,), high=0, closed=True))
         return found
 

@@ -198,7 +198,13 @@ def _gpus(device: str | None) -> list[int]:
     if device is not None and device.startswith("cuda:"):
         return [int(device.removeprefix("cuda:"))]
     if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
-        return [int(number) for number in visible.split(",") if number.strip().isdigit()]
+        names = [name.strip() for name in visible.split(",")]
+        if not all(name.isdigit() for name in names):
+            raise UserError(
+                f"CUDA_VISIBLE_DEVICES={visible} names GPUs by identifiers, which processes cannot be given apart; "
+                "set it to their numbers (nvidia-smi -L lists both)"
+            )
+        return [int(name) for name in names]
     return list(range(torch.cuda.device_count()))
 
 

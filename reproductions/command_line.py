@@ -124,6 +124,7 @@ def _subjects(options: argparse.Namespace, tables: list) -> list[tuple]:
     """(subject, models of the paper's own to narrow it to) for each that a command names; [] when it names none."""
     from dataclasses import replace
 
+    from common import model_registry
     from reproductions import settings
 
     remove = _counts(options.remove)
@@ -131,6 +132,7 @@ def _subjects(options: argparse.Namespace, tables: list) -> list[tuple]:
     printed = {row.model for table in tables for row in table.rows(settings.PAPER, None)}
     of_paper, found = [], []
     for name in options.model:
+        name = spec.name if (spec := model_registry.find(name)) else name  # a hub id means the same model
         if profile == "standin" and name != settings.STANDIN.model:
             raise unknown("model in the standin profile", name, [settings.STANDIN.model])
         if name in printed and not remove:

@@ -9,7 +9,7 @@ from functools import partial
 
 from tqdm import tqdm
 
-from common import corpora, instructions, models
+from common import checkpoint, corpora, instructions, models
 from common.errors import NoData, UserError
 from common.evaluation import harness, mmlu
 from common.evaluation.perplexity import PROTOCOLS
@@ -117,7 +117,8 @@ def _texts(recipe: Recipe) -> list[tuple[str, str]]:
 
 
 def _model(name: str, convert_weights: bool) -> None:
-    models.resolve(name, convert_weights=convert_weights)
+    # read, too: what a tokenizer lacks is better known before hours are paid for
+    checkpoint.load_tokenizer(models.resolve(name, convert_weights=convert_weights))
 
 
 def _readers(name: str) -> list[Callable]:

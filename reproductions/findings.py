@@ -270,9 +270,10 @@ TALLIED = "In bold: how many lines of a group have which verdict."
 SHORT = (
     "How to read it: '2 of 9' says that two of a claim's nine comparisons hold. A measured one holds if its whole 95 % "
     "interval, paired over the same items, is for the claim; a printed one if its numbers are, and 'beyond noise' says how "
-    "many exceed chance on so many questions. The number is the claim's worst comparison (points: more is better; "
-    "perplexity's %: less). Within noise: undecided, the interval has both signs. ·: not tested, or "
-    "about other models."
+    "many exceed chance on so many questions, 'against' how many contradict the claim beyond chance. The number is the "
+    "claim's worst comparison (points: more is better; perplexity's %: less), limit: how far it may fall behind, or has to "
+    "be ahead. Within noise: undecided, the interval has both signs (lies on both sides of the limit). ·: not "
+    "tested, or about other models."
 )
 
 
@@ -291,7 +292,8 @@ LEGEND = (
     "favours the claim least, with its 95 % interval, paired over items; it covers the items, not another calibration "
     "text or training run. Points: of what is retained of the dense model's score (LinearPatch, Prune&Comp, `league`), "
     "of accuracy elsewhere. Of printed numbers beyond noise: by standard errors of shares of as many questions, taken as "
-    "independent, so at least so many are. Within noise: one end of the interval is for the claim, the other against it. "
+    "independent, so at least so many are, for the claim and, where that is said, against it. Limit: how far it may fall "
+    "behind, or has to be ahead. Within noise: one end of the interval is for the claim, the other against it. "
     "·, not testable: not measured, or about other models. Lines from one target rest on the same records."
 )
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from common import paired
-from reproductions.checks import Comparison, Key
+from reproductions.checks import PERCENT, POINTS, Comparison, Key
 from reproductions.printed import Printed
 from reproductions.registry import Claim, Table
 from reproductions.resampled import Resampled
@@ -55,8 +55,8 @@ def claims(
         pairs: dict[str, tuple[Comparison, Comparison]] = {}
         for one, replicates in zip(compared, claim.compare(drawn, in_print), strict=True):
             pairs.setdefault(_in_print(one, printed_rows), (one, replicates))
-        said = [[name, one.holds, _beyond(_one(one, again, drawn))] for name, (one, again) in pairs.items()]
-        held, sure = (sum(one[place] is True for one in said) for place in (1, 2))
+        said = [[name, one.holds, _by_interval(_one(one, again, drawn))] for name, (one, again) in pairs.items()]
+        held, sure = sum(one[1] for one in said), sum(one[2] == HOLDS for one in said)
         found.append({"text": claim.text, "reported": claim.by([one for one, _ in pairs.values()])})
         found[-1] |= {"reported_counts": [held, len(said)], "reported_of": said}
         found[-1] |= {"reported_beyond": [sure, sum(one[2] is not None for one in said)]}
@@ -89,9 +89,9 @@ def claims(
     return {"claims": found, "chance": chance}
 
 
-def _beyond(found: dict) -> bool | None:
-    """Whether a comparison holds for all of its interval; None where it has none."""
-    return found["verdict"] == HOLDS if found["interval"] else None
+def _by_interval(found: dict) -> str | None:
+    """A comparison's verdict by its interval; None where it has none."""
+    return found["verdict"] if found["interval"] else None
 
 
 def pruned(keys: Iterable[tuple[str, str, bool]]) -> list[tuple[str, str]]:
@@ -151,7 +151,8 @@ def judged(claim: Claim, compared: Sequence[Compared]) -> dict:
     """A claim's verdict on measured numbers.
 
     A comparison of what gave the same on every item is left out, and one whose outcomes are another's; its ``whole``:
-    columns it reads whole where the table shows a part; ``against``: how many others its number is held against. counts:
+    columns it reads whole where the table shows a part; ``against``: how many others its number is held against; ``limit``:
+    the end, other than zero, of the range in which the claim has it. counts:
     comparisons by verdict. difference, slack (how far from where the verdict by plain comparison changes), interval, unit,
     paired: of the comparison least in the claim's favour, of the worst verdict's; ``comparisons`` has all of them.
     """
@@ -165,7 +166,9 @@ def judged(claim: Claim, compared: Sequence[Compared]) -> dict:
     else:
         verdict = NOISE if claim.suffices(counts[HOLDS] + counts[NOISE], len(found)) else FAILS
     least = min(found, key=_worst_first, default={})
-    shown = {key: least.get(key) for key in ("difference", "slack", "interval", "unit", "paired", "what", "whole")}
+    shown = {
+        key: least.get(key) for key in ("difference", "slack", "interval", "unit", "paired", "what", "whole", "limit")
+    }
     return {"verdict": verdict, "counts": counts, **shown, "comparisons": found}
 
 
@@ -244,6 +247,7 @@ def _one(point: Comparison, resample: Comparison, replicates: Resampled) -> dict
     difference = float(point.difference) if np.isfinite(point.difference) else None
     found = {"what": point.what, "difference": difference, "unit": point.unit, "interval": None, "paired": None}
     found |= {"against": 1, "about": _about(point), "from_zero": (point.low <= 0 <= point.high) == point.inside}
+    found["limit"] = _limit(point)
     found["slack"] = float(np.clip(np.nan_to_num(point.slack, nan=-LARGE), -LARGE, LARGE))  # JSON has no infinity
     if not np.ndim(resample.difference) or not np.isfinite(resample.difference).all():
         return found | {"verdict": HOLDS if point.holds else FAILS}
@@ -256,6 +260,14 @@ def _one(point: Comparison, resample: Comparison, replicates: Resampled) -> dict
     if found["interval"] == [0, 0] and len(point.cells) > 1 and point.holds and math.inf in (-point.low, point.high):
         verdict = NOISE  # two rows of the same outcomes, whatever share a claim allows
     return found | {"verdict": verdict}
+
+
+def _limit(point: Comparison) -> str:
+    """What a claim allows or asks of a difference, in its unit, where that is another number than zero."""
+    ends = [end for end in (point.low, point.high) if math.isfinite(end)]
+    if point.unit not in (POINTS, PERCENT) or not point.inside or not any(ends):
+        return ""
+    return (f"{ends[0]:g}" if len(ends) == 1 else f"{ends[0]:g} to {ends[1]:g}").replace("-", "−")
 
 
 def _mcnemar(point: Comparison, replicates: Resampled) -> float | None:

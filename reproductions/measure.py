@@ -109,6 +109,8 @@ def prepare(
         return shape_measures.prepare(recipe)
     _give_back()  # what is left of the last model: there may be room for one only
     if torch.cuda.is_available():
+        if device.startswith("cuda:"):  # Trainer's device is the current one, whatever the model is on
+            torch.cuda.set_device(device)
         torch.cuda.empty_cache()
         for gpu in range(torch.cuda.device_count()):
             torch.cuda.reset_peak_memory_stats(gpu)

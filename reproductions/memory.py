@@ -32,7 +32,9 @@ def check(recipe: Recipe, device: str) -> None:
     itemsize = 4 if settings is not None and device == "cpu" else ITEMSIZE[recipe.dtype]  # a CPU trains in float32
     check_weights(recipe.model, spec.facts["params"], ITEMSIZE[recipe.dtype], device)
     if settings is not None and removed is not None:
-        check_training(recipe.model, need(spec.facts, removed, settings, itemsize), settings, device)
+        check_training(
+            recipe.model, need(spec.facts, removed, settings, itemsize, gpu=device != "cpu"), settings, device
+        )
 
 
 def _settings(recipe: Recipe) -> Settings | None:

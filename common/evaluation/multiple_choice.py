@@ -42,6 +42,23 @@ _MASKED_ATTENTION = {"sdpa", "eager"}
 Request = tuple[tuple[str, str], list[int], list[int]]
 
 
+GENERATION_SHARE = 0.5  # of the free memory, for keys and values; the rest is for a pass over the prompts
+
+
+def generated_together(config, itemsize: int, longest: int, free: int, most: int) -> int:
+    """How many sequences of so many tokens have room for their keys and values in the free bytes; one at least."""
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    token = 2 * config.num_hidden_layers * heads * width * itemsize
+    return max(1, min(most, int(GENERATION_SHARE * free / (token * longest))))
+
+
+def _asked(request, default: int) -> int:
+    """The most tokens that a request wants generated."""
+    wanted = request.args[1] if len(request.args) > 1 else {}
+    return wanted.get("max_gen_toks", default)
+
+
 class SharedContextLM(HFLM):
     """An lm-eval model around a model object: `SharedContextLM(model, tokenizer)`; plain, pruned or patched alike.
 
@@ -108,14 +125,22 @@ class SharedContextLM(HFLM):
         return [-total / (1 + len(rest)) for (total, _), (_, _, rest) in zip(answers, texts, strict=True)]
 
     def generate_until(self, requests, disable_tqdm: bool = False) -> list[str]:
-        """As in lm-eval: each request's greedy or sampled continuation, cut at its stop strings."""
-        bar = huggingface.tqdm
+        """As in lm-eval: each request's greedy or sampled continuation, cut at its stop strings. On a GPU at most so many at
+        a time as the keys and values of the longest fit into its memory."""
+        most, bar = self.batch_size_per_gpu, huggingface.tqdm
+        if self.device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(self.device)
+            lengths = (len(self.tok_encode(one.args[0])) + _asked(one, self.max_gen_toks) for one in requests)
+            longest = min(max(lengths, default=1), self.max_length)
+            self.batch_size_per_gpu = generated_together(
+                self.decoder.config, self.model.dtype.itemsize, longest, free, most
+            )
         if _silent():
             huggingface.tqdm = _lines
         try:
             return super().generate_until(requests, disable_tqdm=disable_tqdm)
         finally:
-            huggingface.tqdm = bar
+            self.batch_size_per_gpu, huggingface.tqdm = most, bar
 
     def _loglikelihood_tokens(
         self, requests: list[Request], disable_tqdm: bool = False, override_bs: int | None = None

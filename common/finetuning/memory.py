@@ -1,6 +1,6 @@
 """What a training holds in memory, counted before anything is loaded, and on disk; whether it can be had here.
 
-    weights      frozen ones as loaded (4-bit: .53 bytes), trained ones in float32
+    weights      frozen ones as loaded (4-bit: .53 bytes), trained ones in float32, under autocast in half of it, too
     gradients    float32, of what trains
     optimizer    AdamW 8 bytes a trained parameter, in 8 bits 2
 
@@ -47,10 +47,11 @@ def sized(settings: Settings, parameters: float) -> Settings:
     return replace(settings, checkpointing=True, micro_batch=1)
 
 
-def need(facts: dict, removed: int, settings: Settings, itemsize: int) -> Need:
+def need(facts: dict, removed: int, settings: Settings, itemsize: int, *, gpu: bool = True) -> Need:
     """What training a model with so many layers removed holds.
 
-    facts: of the whole model, see `common.model_registry`. itemsize: bytes of a weight as it is loaded.
+    facts: of the whole model, see `common.model_registry`. itemsize: bytes of a weight as it is loaded. gpu: whether it is
+    trained on one; a CPU has no autocast.
     """
     layers = facts["layers"] - removed
     parameters = facts["params"] - removed * facts["layer_params"]
@@ -69,6 +70,8 @@ def need(facts: dict, removed: int, settings: Settings, itemsize: int) -> Need:
     frozen = parameters if adapters else parameters - trained
     quantised = layers * facts["layer_params"] if settings.quantised else 0
     weights = (frozen - quantised) * itemsize + quantised * QUANTISED + 4 * trained
+    if gpu and settings.autocast not in (None, "float32"):
+        weights += 2 * trained  # a copy of them in the type that is computed in
     return Need(parameters + adapters * trained, trained, weights, 4 * trained, _optimizer(settings) * trained)
 
 

@@ -147,7 +147,11 @@ def arguments(
             f"processes; use micro-batches that make {settings.batch} a multiple of {processes} times their size"
         )
     gpu = device.type == "cuda"
-    names = {"adamw": "adamw_torch", "paged-adamw-8bit": "paged_adamw_8bit" if gpu else "adamw_8bit"}
+    # fused: the unfused one holds four bytes more of each trained parameter while it steps
+    names = {
+        "adamw": "adamw_torch_fused" if gpu else "adamw_torch",
+        "paged-adamw-8bit": "paged_adamw_8bit" if gpu else "adamw_8bit",
+    }
     made = TrainingArguments(
         output_dir=str(folder),
         per_device_train_batch_size=settings.micro_batch,

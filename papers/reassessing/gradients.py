@@ -17,6 +17,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from common.decoder import Decoder
 from common.losses import next_token_loss
 
+# The loss is multiplied by this before, its gradients' norms are divided by it after: float16 has no number for many
+# gradients of a mean over hundreds of tokens. A power of two, which changes no digit in any other type.
+SCALE = 2.0**10
+
 
 @dataclass(frozen=True)
 class Stack:
@@ -117,15 +121,15 @@ def gradient_norms(stack: Stack) -> dict[str, list[float]]:
             path = states(Stack(stack.layers, stack.step, stack.loss, start))
             for state in path[1:]:
                 state.retain_grad()
-            stack.loss(path[-1]).backward()
+            (SCALE * stack.loss(path[-1])).backward()
     finally:
         for handle in handles:
             handle.remove()
         for parameter, wanted, gradient in frozen:
             parameter.requires_grad_(wanted)
             parameter.grad = gradient
-    stream = [float(torch.linalg.vector_norm(state.grad.double())) for state in path]
-    return {"stream": stream, "parameters": [square**0.5 for square in squares]}
+    stream = [float(torch.linalg.vector_norm(state.grad.double())) / SCALE for state in path]
+    return {"stream": stream, "parameters": [square**0.5 / SCALE for square in squares]}
 
 
 def layer_norms(stack: Stack, *, iterations: int = 30, seed: int = 0) -> list[float]:

@@ -116,7 +116,7 @@ def alpha(context: Context, argument: str) -> tuple[dict, dict, dict]:
     patches: dict[str, Callable] = {"none": lambda hidden: hidden}
     for name, kind in (("d", "diagonal"), ("A", "hadamard")):
         values = patch_values(found, start, stop, kind=kind)
-        patches[name] = LinearPatch(values, kind).to(values.device)
+        patches[name] = LinearPatch(values, kind).to(context.decoder.device)
     curves, values = {}, {}
     for name, patch in patches.items():
         curve = {a: cut.perplexity(lambda hidden, a=a, p=patch: a * p(hidden)) for a in ALPHAS}
@@ -201,7 +201,7 @@ def _look(cut: _Cut, end: _End, found: Statistics, start: int, stop: int) -> dic
     }
     for name, (kind, estimator) in ways.items():
         values = patch_values(found, start, stop, kind=kind, estimator=estimator)
-        row["perplexities"][name] = cut.perplexity(LinearPatch(values, kind).to(values.device))
+        row["perplexities"][name] = cut.perplexity(LinearPatch(values, kind).to(cut.decoder.device))
         row["unexplained"][name] = moments.unexplained(values, rotated=kind == "hadamard")
     return row
 

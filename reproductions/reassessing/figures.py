@@ -88,8 +88,9 @@ _FLOW_CLAIMS = (
 
 
 def _fine_tuned(subject: Subject, limit: int | None) -> list[Row]:
-    """The trained rows of Tables 2 and M: the same arms after two choices of layers, each in one order of rows."""
-    found = [table for table in (*body.TABLES, *appendix.TABLES) if table.number in ("2", "M")]
+    """The trained rows of Tables 2 and M: the same arms after two choices of layers, each in one order of rows; and Table F's
+    full fine-tuning."""
+    found = [table for table in (*body.TABLES, *appendix.TABLES) if table.number in ("2", "F", "M")]
     rows = [row for table in found for row in table.rows(subject, limit) if row.recipe and row.recipe.training]
     rows = [row for row in rows if not row.method.endswith(AGAIN)]
     return list({row.recipe.hash: row for row in rows}.values())
@@ -172,6 +173,6 @@ FIGURES = [
         # the curve is in every record of a fine-tuned model
         lambda profile: [columns.STANDIN_PERPLEXITY if profile == "standin" else columns.task_column("PIQA")],
         "losses",
-        note="The rows of Tables 2 and M that are trained; training loss on the responses, by optimiser step.",
+        note="The rows of Tables 2, F and M that are trained; training loss on the responses, by optimiser step.",
     ),
 ]

@@ -239,3 +239,25 @@ def test_off_a_terminal_generating_says_how_far_it_is(tiny_llama, tiny_tokenizer
     assert [line.split(",")[0] for line in lines] == ["generating: answer 1 of 2", "generating: answer 2 of 2"]
     assert lm.generate_until(asked, disable_tqdm=True) == answers
     assert "generating" not in capsys.readouterr().err
+
+
+def test_scores_that_are_not_finite_are_refused(tiny_llama, tiny_tokenizer):
+    """argmax of NaNs is 0: an accuracy of items whose first answer is right."""
+    tiny_llama.model.norm.weight.data[0] = math.nan
+    with pytest.raises(UserError, match="not finite in float32"):
+        SharedContextLM(tiny_llama, tiny_tokenizer).loglikelihood(requests(1))
+    with pytest.raises(UserError, match="not finite in bfloat16; try --dtype"):
+        SharedContextLM(tiny_llama.bfloat16(), tiny_tokenizer).loglikelihood(requests(1))
+
+
+def test_as_many_answers_are_generated_together_as_their_keys_and_values_have_room(tiny_llama):
+    """LLaMA-2-13B in float16: 0.82 MB a token, so 3.36 GB a sequence of 4,096; in half of 60 GB there are eight."""
+    large = type(tiny_llama.config)(
+        hidden_size=5120, num_hidden_layers=40, num_attention_heads=40, num_key_value_heads=40
+    )
+    assert multiple_choice.generated_together(large, 2, 4096, 60 * 10**9, 64) == 8
+    assert multiple_choice.generated_together(large, 2, 4096, 10**9, 64) == 1
+    assert multiple_choice.generated_together(large, 2, 256, 60 * 10**9, 64) == 64
+    cache = tiny_llama(torch.ones(1, 7, dtype=torch.long), use_cache=True).past_key_values
+    held = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
+    assert multiple_choice.generated_together(tiny_llama.config, 4, 7, 2 * 5 * held, 64) == 5

@@ -109,10 +109,22 @@ def test_rows_of_several_settings_say_which():
 
 
 def test_smoothing_keeps_a_straight_line_and_the_length():
-    smooth = curves._smoothed([float(i) for i in range(100)])
+    smooth = curves._smoothed([float(i) for i in range(100)], False)
     assert smooth[20:80] == [float(i) for i in range(20, 80)] and len(smooth) == 100
 
 
 def test_where_nothing_was_trained_the_picture_says_so():
     figure = curves.draw([entry("A", None), entry("B", [])], "standin")
     assert figure.axes == [] and "no training" in figure.texts[0].get_text()
+
+
+def test_a_smoothed_line_begins_with_the_first_loss_and_no_spike_lifts_it():
+    steep = [100.0 / (step + 1) for step in range(40)]
+    (line,) = [one for one in lines_of(curves.draw([entry("A", steep)], "standin").axes[0]) if one.get_label() == "A"]
+    assert line.get_ydata()[0] == steep[0] and line.get_ydata()[1] == pytest.approx(sum(steep[:3]) / 3)
+    assert line.get_ydata()[-1] == pytest.approx(sum(steep[-3:]) / 3)
+    spiked = [20.0] * 20 + [2000.0] + [20.0] * 19
+    (line,) = [
+        one for one in curves.draw([entry("B", spiked, loss="mse")], "standin").axes[0].lines if one.get_label() == "B"
+    ]
+    assert max(line.get_ydata()) == pytest.approx(20 * 100 ** (1 / 5))  # the geometric mean of five

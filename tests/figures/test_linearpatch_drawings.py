@@ -1,5 +1,7 @@
 """LinearPatch's drawings: what an axis leaves out is marked."""
 
+import math
+
 import matplotlib.pyplot as plt
 import pytest
 
@@ -34,7 +36,7 @@ def test_a_curve_that_leaves_figure_1b_has_a_break_above_and_says_how_far_it_goe
     breaks, labels, (low, high) = drawn([125.0, 40.0, 12.0])
     assert low < 10 and 12 < high < 40  # the others are told apart
     assert len(breaks) == 2 and min(breaks) < 0.1 and max(breaks) > 0.9
-    assert labels[0] == "cut alone, up to 125" and not any("up to" in label for label in labels[1:])
+    assert labels[0] == "cut alone, off the scale, up to 125" and not any("up to" in label for label in labels[1:])
 
 
 def test_where_no_curve_leaves_it_figure_1b_is_cut_off_below_alone():
@@ -50,16 +52,19 @@ def test_figure_1b_waits_for_both_of_its_measurements():
 
 
 def test_figure_4_shows_by_what_repairs_divide_perplexity_on_one_kind_of_axis():
-    """One repair divides perplexity by a thousand, one by two: apart on the axis as far as their logarithms."""
-    perplexities = {"none": 1000.0, "ratio": 500.0, "least-squares": 900.0, "alike at the end": 800.0, "matrix": 1.0}
+    """One repair divides perplexity by five, one by two: apart as far as their logarithms; one by a thousand: below."""
+    perplexities = {"none": 1000.0, "ratio": 500.0, "least-squares": 200.0, "alike at the end": 800.0, "matrix": 1.0}
     factors = dict.fromkeys(("best_factor", "ratio", "least_squares", "alike_at_end"), 1.2)
     rows = [{"window": [start, start + 2], "perplexities": perplexities, **factors} for start in (1, 2)]
     entry = {"model": "m", "sparsity": "2/6", "records": {"cut-factors": {"details": {"rows": rows}}}}
     figure = linearpatch.figure4([entry], "standin")
     upper, lower = figure.axes
     assert upper.get_yscale() == lower.get_yscale() == "log"
-    drawn = {line.get_label(): line.get_ydata()[0] for line in lower.lines}
-    assert drawn["any matrix"] == pytest.approx(0.001) and drawn["A, magnitudes"] == pytest.approx(0.5)
+    drawn = {line.get_label(): line.get_ydata() for line in lower.lines}
+    assert drawn["A, least squares"][0] == pytest.approx(0.2) and drawn["A, magnitudes"][0] == pytest.approx(0.5)
+    assert all(map(math.isnan, drawn["any matrix"])) and "below the axis" in drawn
+    (triangles,) = [line for line in lower.lines if line.get_marker() == "v" and len(line.get_ydata())]
+    assert len(triangles.get_ydata()) == 2 and triangles.get_ydata()[0] > lower.get_ylim()[0]
     assert "no intervals" in " ".join(figure.get_suptitle().split())
 
 

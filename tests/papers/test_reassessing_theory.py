@@ -94,3 +94,15 @@ def test_layer_norms_run_on_a_real_architecture(make_tiny, ids):
         model.set_experts_implementation("eager")
         found = gradients.layer_norms(gradients.of_model(Decoder(model), ids[:1]), iterations=3)
         assert len(found) == 6 and min(found) > 0
+
+
+def test_gradients_that_float16_has_no_number_for_are_measured():
+    """One of 2e-8 a channel, below half of float16's least number (6e-8), on layers that pass the stream on."""
+    layers = [torch.nn.Linear(64, 64, bias=False, dtype=torch.float16) for _ in range(2)]
+    for layer in layers:
+        torch.nn.init.eye_(layer.weight)
+    start = torch.ones(1, 4, 64, dtype=torch.float16)
+    stack = gradients.Stack(layers, lambda n, x: layers[n](x), lambda x: 2e-8 * x.float().sum(), start)
+    found = gradients.gradient_norms(stack)
+    assert found["stream"] == pytest.approx([2e-8 * 256**0.5] * 3, rel=0.01)
+    assert found["parameters"] == pytest.approx([2e-8 * 4 * 64] * 2, rel=0.01)

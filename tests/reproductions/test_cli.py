@@ -390,6 +390,14 @@ def test_several_targets_may_be_narrowed_to_rows_that_only_some_have(store, caps
     assert "Table 1:" in shown and "Table 5:" not in shown
 
 
+def test_a_paper_model_by_its_hub_id_is_that_model(store, capsys):
+    shown = []
+    for name in ("llama-2-13b", "meta-llama/Llama-2-13b-hf"):
+        assert main(["show", "table1-linearpatch", "--profile", "paper", "--model", name]) == 0
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1] and "LLaMA-2-13B" in shown[0]
+
+
 def test_what_only_a_shape_has_is_never_asked_of_weights(store):
     """Table 3's trainable parameters, Table 7's memory, Table D's multiply-adds."""
     for number, benchmark in (("3", "trainable"), ("7", "memory"), ("D", "macs")):

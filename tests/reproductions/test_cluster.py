@@ -240,6 +240,9 @@ def test_gpus_and_cores_are_shared_out(monkeypatch):
     assert cluster._own([], 0, 2, several=True) == ()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,7")
     assert cluster._gpus(None) == [2, 7] and cluster._gpus("cuda:1") == [1] and cluster._gpus("cpu") == []
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8932f937,GPU-46b2a5b7")
+    with pytest.raises(UserError, match="GPU-8932f937,GPU-46b2a5b7 names GPUs by identifiers.*to their numbers"):
+        cluster._gpus(None)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3, 4}, raising=False)
     assert [cluster._cores(n, 2) for n in range(2)] == [(0, 2, 4), (1, 3)]
     assert cluster._cores(6, 7) == (1,) and cluster._cores(0, 1) == (0, 1, 2, 3, 4)

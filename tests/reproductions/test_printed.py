@@ -86,7 +86,7 @@ def test_a_claim_counts_the_comparisons_that_hold_for_the_whole_interval():
     assert told["reported_beyond"] == [holding, len(found["comparisons"])]
     varies = registry.get("table11-linearpatch")
     for one in judge.claims(varies, [], reported.cells("linearpatch", "11"), [], {})["claims"]:
-        assert one["reported_beyond"] == [0, 0] and all(beyond is None for *_, beyond in one["reported_of"])
+        assert one["reported_beyond"] == [0, 0] and all(said is None for *_, said in one["reported_of"])
 
 
 def test_a_row_that_a_paper_prints_for_two_methods_counts_once():
@@ -107,12 +107,15 @@ def test_a_row_that_a_paper_prints_for_two_methods_counts_once():
 def test_counts_say_what_is_beyond_noise_and_of_how_many_where_not_all_vary():
     one = {
         "reported": True,
-        "reported_of": [["a", True, True], ["b", True, True], ["c", True, False], ["d", True, False]],
+        "reported_of": [["a", True, "holds"], ["b", True, "holds"], *([name, True, "within noise"] for name in "cd")],
     }
     two = {"reported": False, "reported_of": [[name, name != "e", None] for name in "efgh"]}
     assert tables.counted([one]) == "4 of 4, 2 beyond noise"
     assert tables.counted([one, two]) == "7 of 8, 2 of 4 beyond noise"
     assert tables.counted([two]) == "3 of 4"
+    three = {"reported": False, "reported_of": [["i", False, "fails"], ["j", False, "within noise"]]}
+    assert tables.counted([three]) == "0 of 2, 0 beyond noise, 1 against"
+    assert tables.counted([two, three]) == "3 of 6, 0 of 2 beyond noise, 1 against"
     assert (
         tables.reported_verdict(one) == "yes (4 of 4, 2 beyond noise)" and tables.reported_verdict(two) == "no (3 of 4)"
     )

@@ -1,0 +1,59 @@
+"""Tokenizers as they lie on the hub, read as their own files say."""
+
+import json
+import logging
+
+import sentencepiece
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers
+from transformers import AutoTokenizer
+
+from common import checkpoint
+
+TEXT = ["def f(x):", "return x", "the the then there", "no one knows", "12 2023 def"]
+
+
+def test_a_tokenizer_that_transformers_reads_otherwise_than_its_file_is_read_as_the_file_says(
+    write_checkpoint, tmp_path, caplog
+):
+    """CodeQwen 1.5: pieces of SentencePiece, under a model type whose class splits bytes."""
+    path = write_checkpoint(tmp_path / "model", "qwen2")
+    pieces = ["<unk>", "▁", "a", "d", "e", "f", "▁a", "▁d", "▁de", "▁def"]
+    merges = [("▁", "d"), ("▁d", "e"), ("▁de", "f"), ("▁", "a")]
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    filed = tokenizers.Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>"))
+    filed.pre_tokenizer, filed.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    filed.save(str(path / "tokenizer.json"))
+    (path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    theirs = AutoTokenizer.from_pretrained(path)("def a def").input_ids
+    assert theirs != filed.encode("def a def").ids  # else there is nothing to guard against
+    with caplog.at_level(logging.WARNING):
+        ours = checkpoint.load_tokenizer(path)
+    assert ours("def a def").input_ids == filed.encode("def a def").ids
+    assert ours.decode(ours("def a def").input_ids) == "def a def"
+    assert "does not split text as its tokenizer.json does; the file is used" in caplog.text
+
+
+def test_a_tokenizer_that_is_read_as_its_file_says_stays_what_it_is(write_checkpoint, tmp_path, caplog):
+    path = write_checkpoint(tmp_path / "model")
+    with caplog.at_level(logging.WARNING):
+        assert type(checkpoint.load_tokenizer(path)) is type(AutoTokenizer.from_pretrained(path))
+    assert not caplog.text
+
+
+def test_a_sentencepiece_model_alone_is_read(write_checkpoint, tmp_path):
+    """Vicuna has a tokenizer.model and no tokenizer.json."""
+    path = write_checkpoint(tmp_path / "model")
+    for file in path.glob("*token*"):
+        file.unlink()
+    (tmp_path / "text.txt").write_text("\n".join(TEXT * 20))
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(tmp_path / "text.txt"), model_prefix=str(path / "tokenizer"), model_type="bpe", vocab_size=60,
+        byte_fallback=False, minloglevel=2,
+    )  # fmt: skip
+    (path / "tokenizer.vocab").unlink()
+    (path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "LlamaTokenizer", "legacy": True}))
+    ours = checkpoint.load_tokenizer(path)
+    theirs = sentencepiece.SentencePieceProcessor(model_file=str(path / "tokenizer.model"))
+    for text in TEXT:
+        assert ours(text, add_special_tokens=False).input_ids == theirs.encode(text)
