@@ -1,5 +1,5 @@
-"""What the abstracts claim, and what is claimed here, on the printed numbers and on measured models: README's screen, and
-docs/findings.md with all of it.
+"""What the papers claim in abstracts, insights and main results, and what is claimed here, on the printed numbers and on
+measured models: README's screen, and docs/findings.md with all of it.
 
 Every number follows from the claims of the tables, from records, or from the audit; `reproductions.readme` writes it.
 """
@@ -25,8 +25,9 @@ SIDES = ("The paper's printed numbers", *(f"On {HEADS[name]}" for name in SHOWN)
 
 @dataclass(frozen=True)
 class Finding:
-    """A sentence of an abstract, and the claims of a target that say the same: those with one of ``words`` in them.
+    """A claim of a paper in a line, from its abstract, an insight or a main result.
 
+    words: of those claims of a target's table that say the same, each has one of these.
     printed: other targets whose such claims count by the printed numbers, too; measured, they would be the same records.
     """
 
@@ -48,17 +49,32 @@ ABSTRACTS = {
     "linearpatch": (
         Finding("A patch at the cut brings back answers to questions", "table1-linearpatch", ("unpatched",)),
         Finding("A patch at the cut brings back perplexity", "table11-linearpatch", ("unpatched",)),
-        Finding("It answers more than earlier methods", "table1-linearpatch", ("than SLEB",)),
+        Finding("Its better variant answers more than every earlier method", "table1-linearpatch", ("every earlier",)),
         Finding(
-            "Ahead by 4 % (relative, not points: LP-1), 5 of LLaMA-3-8B's layers gone",
+            "Ahead by 4 %, 5 of LLaMA-3-8B's layers gone (if relative; in points by 3: LP-1)",
             "table1-linearpatch",
             ("by 4 %",),
         ),
+        Finding("Rotation and scales each lower perplexity", "table5-linearpatch", ("every ingredient lowers",)),
         Finding("Distilling the patch brings back more answers", "table2-linearpatch", ("distillation adds",)),
         Finding("Distilling the patch lowers perplexity further", "table3-linearpatch", ("distillation lowers",)),
+        Finding(
+            "Distilled, it answers more than LLM-Streamline, trained alike",
+            "table2-linearpatch",
+            ("+FT retains more than LLM-Streamline",),
+        ),
+        Finding(
+            "Distilled, its perplexity is below LLM-Streamline's, trained alike",
+            "table3-linearpatch",
+            ("has a lower perplexity than LLM-Streamline",),
+        ),
     ),
     "prunecomp": (
-        Finding("Removing any layer leaves a gap in magnitude", "figure2-prunecomp", ("gains magnitude",)),
+        Finding(
+            "Every layer adds magnitude (any amount; the abstract: 'significant')",
+            "figure2-prunecomp",
+            ("gains magnitude",),
+        ),
         Finding(
             "It improves all of five metrics: perplexity",
             "table1-prunecomp",
@@ -72,7 +88,7 @@ ABSTRACTS = {
             ("tableA2-prunecomp",),
         ),
         Finding(
-            "BI, 5 of LLaMA-3-8B's layers: half the perplexity, 4.01 points more",
+            "BI, 5 of LLaMA-3-8B's layers: nearly half the perplexity, 4.01 points more",
             "table2-prunecomp",
             ("abstract",),
             ("table1-prunecomp",),
@@ -87,22 +103,43 @@ ABSTRACTS = {
         ),
         Finding("Merging keeps more than structured pruning", "table2-laco", ("both baselines",)),
         Finding(
-            "What is merged inherits parameters: post-training brings back more",
+            "Post-training brings back more (LLaMA-2-7B; Baichuan2-7B's falls)",
             "table3-laco",
             ("post-training raises",),
         ),
-        Finding("Adjacent layers' weights are alike (its motivation)", "figure4-laco", ("are similar",)),
+        Finding(
+            "Adjacent layers' weights are alike (half its motivation; limit ours)", "figure4-laco", ("are similar",)
+        ),
     ),
     "reassessing": (
-        Finding("Removing the last layers is the best choice, with LoRA", "table1-reassessing", ("insight 1",)),
-        Finding("Training head and last layers answers more than LoRA", "table2-reassessing", ("insight 2",)),
         Finding(
-            "The same after Taylor's choice, where more can be told apart",
-            "tableM-reassessing",
-            ("insight 2",),
+            "Removing the last layers is ahead of all other choices, with LoRA (in print at 25 and 50 %)",
+            "table1-reassessing",
+            ("insight 1",),
+            ("tableL-reassessing",),
         ),
-        Finding("Iterative pruning has no benefit (of a point or more)", "tableA-reassessing", ("it has no benefit",)),
-        Finding("The recipe answers more than earlier methods", "table4-reassessing", ("above every other",)),
+        Finding(
+            "Without training it is ahead of SLEB and LLM-Pruner", "tableK-reassessing", ("above SLEB and LLM-Pruner",)
+        ),
+        Finding("Training head and last layers answers more than LoRA", "table2-reassessing", ("insight 2",)),
+        Finding("The same after Taylor's choice of layers", "tableM-reassessing", ("insight 2",)),
+        Finding(
+            "Iterative pruning gains no point over one shot (limit ours)",
+            "tableA-reassessing",
+            ("it has no benefit",),
+            ("tableN-reassessing",),
+        ),
+        Finding(
+            "The recipe answers more than earlier methods (starred rows left out: RE-72)",
+            "table4-reassessing",
+            ("above every other",),
+            ("table5-reassessing",),
+        ),
+        Finding(
+            "In a trained model shallower layers have larger gradients (its theory)",
+            "figure-theory-reassessing",
+            ("trained model (section",),
+        ),
     ),
 }
 OURS = (
@@ -142,7 +179,9 @@ OURS = (
         "Carried over, they answer more questions than [L]'s cut", "league-graft", ("they answer more of the tasks",)
     ),
     Finding(
-        "Removing the last layers is the best choice, not fine-tuned", "table1-reassessing", ("without fine-tuning",)
+        "Removing the last layers is the best choice of seven, not fine-tuned",
+        "table1-reassessing",
+        ("without fine-tuning",),
     ),
     Finding("Merging by Eq. 1 keeps more than leaving the layers out", "table2-laco", (f"Eq. 1 {laco.WORTH}",)),
     Finding("Merging as the official code does keeps more", "table2-laco", (f"the code's merge {laco.WORTH}",)),
@@ -171,7 +210,7 @@ TITLE_OF_OURS = "Not in the papers"
 
 
 def parts(store: Store) -> dict[str, str]:
-    """`screen`: the abstracts' claims by paper and three findings, for README; `findings`: all claims and findings, for
+    """`screen`: the papers' claims by paper and three findings, for README; `findings`: all claims and findings, for
     docs/findings.md; `verdict-PAPER`: what became of a paper's claims, for its own README."""
     papers = [one for found in ABSTRACTS.values() for one in found]
     targets = {target for one in (*papers, *OURS) for target in (one.target, *one.printed)}

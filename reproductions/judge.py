@@ -240,8 +240,10 @@ def _one(point: Comparison, resample: Comparison, replicates: Resampled) -> dict
     correction): the best of several replicates would be above the best of what they are replicates of.
     """
     if point.each:
-        again = {one.cells: one for one in resample.each}
-        found = [_one(one, again[one.cells], replicates) for one in point.each]
+        again = {
+            one.cells[1]: one for one in resample.each
+        }  # where two are best, the replicates' mean may name the other
+        found = [_one(one, again[one.cells[1]], replicates) for one in point.each]
         found = [one for one in found if not _same(one)] or found
         return min(found, key=_worst_first) | {"against": len(found)}
     difference = float(point.difference) if np.isfinite(point.difference) else None

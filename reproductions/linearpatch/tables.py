@@ -28,6 +28,7 @@ _FULL = ("1", "11", "13", "14")
 _BAICHUAN_NOTE = "On the stand-in, of which there is one, the rows are those of Table {}."
 _PATCHED_PAIRS = (("LinearPatch[S]", "ShortGPT"), ("LinearPatch[L]", "LLM-Streamline(None)"))
 _OTHERS = ("SLEB", "LLM-Pruner")
+_VARIANTS = ("LinearPatch[S]", "LinearPatch[L]")
 
 
 def _table(
@@ -70,21 +71,20 @@ def _retains(*variants: str) -> tuple[Claim, ...]:
 
 def _among_cosines(column: str) -> Claim:
     """Appendix E.1: best of the methods with a cosine metric (the better of its two variants)."""
-    check = checks.best_of(
-        ("LinearPatch[S]", "LinearPatch[L]"), ("ShortGPT", "LLM-Streamline(None)"), column, lower=True
-    )
+    check = checks.best_of(_VARIANTS, ("ShortGPT", "LLM-Streamline(None)"), column, lower=True)
     return Claim("a LinearPatch has the lowest perplexity among the methods with a cosine metric", check)
 
 
 _MMLU = "Weighted AVG"
 _ABOVE_SLEB = Claim(
     "a LinearPatch scores above SLEB in every setting",
-    checks.best_of(("LinearPatch[S]", "LinearPatch[L]"), ("SLEB",), _MMLU),
+    checks.best_of(_VARIANTS, ("SLEB",), _MMLU),
 )
 _SLEB_TEXT = Claim(
-    "SLEB, which selects by perplexity, has the lowest perplexity of all",
+    "SLEB, which selects by perplexity, has the lowest perplexity of all in most settings",
     checks.beats("SLEB", "LLM-Pruner", "ShortGPT", "LLM-Streamline(None)", "LinearPatch[S]", "LinearPatch[L]",
                  column="PPL AVG", lower=True),
+    enough=checks.in_most,
 )  # fmt: skip
 
 
@@ -101,6 +101,10 @@ TABLES = [
         (
             *_repairs("RP", False, "retains more than"),
             *_retains("L", "S"),
+            Claim(
+                "a LinearPatch retains more than every earlier method (the better of its two variants)",
+                checks.best_of(_VARIANTS, (*_OTHERS, "ShortGPT", "LLM-Streamline(None)"), "RP"),
+            ),
             Claim(
                 "LLaMA-3-8B, 5/32: ahead of the best earlier method by 4 %, rounded (abstract; RP is 94.15 against 90.84)",
                 checks.ahead_by(
@@ -281,11 +285,11 @@ TABLES = [
         lambda profile: columns.perplexities(profile, "AVG (ours)"),
         (
             Claim(
-                "from 128 samples on, more change perplexity by less than 0.5 %",
+                "from 128 samples on, more change perplexity by less than 0.5 % (limit ours)",
                 checks.steady([f"LinearPatch[{n} samples]" for n in (128, 256, 512)], rows.TEXTS, 0.005),
             ),
             Claim(
-                "64 samples are within 0.5 % of 128",
+                "ours: 64 samples are within 0.5 % of 128",
                 checks.steady([f"LinearPatch[{n} samples]" for n in (128, 64)], rows.TEXTS, 0.005),
             ),
         ),

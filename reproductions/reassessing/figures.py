@@ -73,17 +73,23 @@ _FLOW_CLAIMS = (
         between("statements with counterexamples", 0, 0, "Dense"),
     ),
     Claim(
-        "||B|| < 1 at every layer and token of a trained model (Eq. 14)",
+        "||B|| < 1 at every layer and token of a trained model (Eq. 14; the text says usually)",
         between("share of ||B|| > 1", 0, 0, "Dense"),
     ),  # fmt: skip
     Claim(
         "shallower layers have larger gradients: trained model (section 4.1)", _sign("trained: depth ~ gradient", False)
     ),
     Claim(
-        "shallower layers have larger gradients: same shape, random weights", _sign("random: depth ~ gradient", False)
+        "ours: shallower layers have larger gradients: same shape, random weights",
+        _sign("random: depth ~ gradient", False),
     ),
-    Claim("shallower layers have larger gradients: random pre-LN toys", _sign("toy-pre: depth ~ gradient", False)),
-    Claim("post-LN: shallower layers have smaller gradients: random toys", _sign("toy-post: depth ~ gradient", True)),
+    Claim(
+        "ours: shallower layers have larger gradients: random pre-LN toys", _sign("toy-pre: depth ~ gradient", False)
+    ),
+    Claim(
+        "post-LN: shallower layers have smaller gradients (appendix A.4): random toys (ours)",
+        _sign("toy-post: depth ~ gradient", True),
+    ),
 )
 
 

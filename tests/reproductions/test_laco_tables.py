@@ -84,13 +84,15 @@ def test_the_papers_claims_on_its_own_numbers(capsys):
     claims = claims_of("table2-laco", capsys)
     assert verdict(claims, "both baselines") is True and verdict(claims, "80 %") is True
     # Table 2, LLaMA-2-7B: SliceGPT's Exam. is 27.15, LaCo's 25.85.
-    assert verdict(claims, "knowledge, examination") is False
+    assert verdict(claims, "knowledge, examination") is True  # in 14 of 16
     claims = claims_of("table3-laco", capsys)
     assert verdict(claims, "raises") is True  # 37.46 -> 40.33
-    assert verdict(claims, "pruned again, half its size") is True  # 32.40 / 46.55 = 69.6 %
+    assert verdict(claims, "pruned again, 55 %") is True  # 32.40 / 46.55 = 69.6 %
     claims = claims_of("table4-laco", capsys)
-    assert verdict(claims, "falls") is False  # LLaMA-2-7B: 36.13 with 28 layers, 37.46 with 23 (a slip, see the audit)
-    assert verdict(claims, "near 50 %") is True
+    assert (
+        verdict(claims, "falls") is True
+    )  # but for one step: 36.13 with 28 layers, 37.46 with 23 (a slip, see the audit)
+    assert verdict(claims, "near 50 %") is False  # LLaMA-2-7B: 30.00 / 46.55 = 64.4 % (LC-3)
     claims = claims_of("table7-laco", capsys)
     assert verdict(claims, "above 70 %") is True
     # Table 7: no percentage of LaCo is below 30; 42.42 is its least.
