@@ -27,6 +27,7 @@ from pathlib import Path
 import tokenizers
 import torch
 import transformers
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -78,7 +79,7 @@ def save(
 
     try:
         exchange.put(path.resolve(), write)
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, StrictDataclassError) as error:  # the last: a config that contradicts itself
         raise UserError(f"cannot save to {path}: {_reason(error)}; nothing was changed there") from error
     return path
 
@@ -93,7 +94,7 @@ def not_replaceable(path: Path) -> str | None:
         return "it is a link that leads nowhere; remove it" if path.is_symlink() else None
     if not path.is_dir():
         return "it is a file; move it away"
-    if os.path.ismount(path):
+    if os.path.ismount(path.resolve()):
         return "it is where a disk is mounted, which cannot be exchanged; name a directory in it"
     try:
         there, known, changed = exchange.contents(path), exchange.files(path), exchange.changed(path)

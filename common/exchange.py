@@ -73,6 +73,22 @@ def put(path: Path, write: Callable[[Path], object]) -> None:
         _clear(made)
 
 
+def tried(path: Path) -> Path:
+    """Make and remove what `put` would make beside `path`, in the nearest folder that is there; returns that folder.
+
+    Errors of the file system are passed on: no directory, not writable, a name too long.
+    """
+    folder = path.parent
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        raise NotADirectoryError(0, f"{folder} is no directory")
+    made = folder / _beside(path, "new").name
+    made.mkdir()
+    made.rmdir()
+    return folder
+
+
 def recover(path: Path) -> None:
     """Undo what a killed process left of a `put` to `path`: nothing is lost, and what can be deleted is."""
     with suppress(OSError):

@@ -6,21 +6,26 @@ import tempfile
 import weakref
 from pathlib import Path
 
+import psutil
 import torch
 from torch import Tensor
 
-# Host memory that the states of one piece of work may take.
-HELD_BYTES = 16 * 2**30
+from common.errors import UserError
+
+# Host memory that the states of one piece of work may take: so much, and this share of what is free when it begins.
+HELD_BYTES, HELD_SHARE = 16 * 2**30, 0.5
 
 
 class Held:
     """Keeps tensors. What is kept counts until nothing refers to it any more.
 
-    limit: bytes of memory, None: HELD_BYTES. folder: where the files lie; they have no name and vanish with their tensors.
+    limit: bytes of memory, None: HELD_BYTES or HELD_SHARE of what is free, the less. folder: where the files lie; they have
+    no name and vanish with their tensors.
     """
 
     def __init__(self, folder: Path, limit: int | None = None):
-        self.folder, self.limit = folder, HELD_BYTES if limit is None else limit
+        free = int(HELD_SHARE * psutil.virtual_memory().available)
+        self.folder, self.limit = folder, min(HELD_BYTES, free) if limit is None else limit
         self.used = self.files = 0
 
     def keep(self, tensor: Tensor) -> Tensor:
@@ -37,6 +42,15 @@ class Held:
         self.used -= size
 
     def _mapped(self, tensor: Tensor) -> Tensor:
+        try:
+            return self._written(tensor)
+        except OSError as error:
+            raise UserError(
+                f"cannot keep hidden states in {self.folder}: {error.strerror or error}; free space there, or name another "
+                "folder in LAYERLAB_CACHE (reproductions without --stream: LAYERLAB_WORK)"
+            ) from error
+
+    def _written(self, tensor: Tensor) -> Tensor:
         self.folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(
             dir=self.folder

@@ -6,6 +6,7 @@ pruning ratios need no weights.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,20 +59,24 @@ def _check_no_file(path: Path) -> None:
 
 
 def resolve(
-    name_or_path: str, revision: str | None = None, *, code: bool = False, convert_weights: bool = False
+    name_or_path: str | Path, revision: str | None = None, *, code: bool = False, convert_weights: bool = False
 ) -> Path:
     """The directory that holds the checkpoint: the stand-in's, a local one, or what the hub (mirror, cache) gives.
 
-    A registered name wins over a directory of the same name; write `./name` for the directory. Of two directories that were
-    described under one name neither is given. Fetches if it has to.
+    A registered name wins over a directory of the same name; write `./name` for the directory, or give a Path. Of two
+    directories that were described under one name neither is given. Fetches if it has to.
     convert_weights: where a model has pickled weights only, convert them to safetensors (`common.pickled`).
     """
+    if isinstance(name_or_path, Path):
+        if not name_or_path.is_dir():
+            raise UserError(f"cannot load {name_or_path}: no such directory")
+        return name_or_path
     name = str(name_or_path)
     if name in _DIRECTORIES:
         return _directory(name)
     known = name in REGISTRY or any(name == spec.hub_id for spec in REGISTRY.values())
     if not known:
-        path = Path(name).expanduser()
+        path = Path(os.path.expanduser(name))
         if path.is_dir():
             return path
         _check_no_file(path)
@@ -127,7 +132,7 @@ def describe(name: str) -> Description:
     Raises:
         UserError: there is no such model, it cannot be reached, its architecture is not supported.
     """
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if not path.is_dir():
         _check_no_file(path)
         if name.startswith((".", "/", "~")):
@@ -184,7 +189,7 @@ def load(
     format; None for a directory or the mirror).
     """
     device, dtype = placement(device, dtype)
-    path = resolve(str(name_or_path), revision, code=trust_remote_code)
+    path = resolve(name_or_path, revision, code=trust_remote_code)
     if dtype is None and str(device) == "cpu" and stream is None:
         dtype = torch.float32
     options = {"trust_remote_code": trust_remote_code, "stream": stream}

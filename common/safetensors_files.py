@@ -32,19 +32,20 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class Entry:
-    """Where one tensor lies. dtype: in safetensors' spelling; begin, end: bytes of the file."""
+    """Where one tensor lies. dtype: in safetensors' spelling; begin, end: bytes of the file; state: of the file then."""
 
     file: Path
     dtype: str
     shape: tuple[int, ...]
     begin: int
     end: int
+    state: tuple[int, ...]
 
     def read(self) -> Tensor:
         """The tensor, in memory of its own.
 
         Raises:
-            UserError: the file is damaged or has a type that is not understood.
+            UserError: the file is damaged, is another one meanwhile, or has a type that is not understood.
         """
         if self.dtype not in DTYPES:
             raise UserError(f"cannot read {self.file}: it holds tensors of type {self.dtype}; use unquantised weights")
@@ -52,6 +53,8 @@ class Entry:
             data = torch.empty(self.end - self.begin, dtype=torch.uint8)
             found = data.view(DTYPES[self.dtype]).view(self.shape)
         with self.file.open("rb", buffering=0) as stream:
+            if _state(stream.fileno()) != self.state:
+                raise UserError(f"cannot read {self.file}: it was changed or replaced meanwhile; run again")
             stream.seek(self.begin)
             view, done = memoryview(data.numpy()), 0
             while done < len(view):  # one call reads 2 GiB at most
@@ -68,6 +71,12 @@ class Entry:
         return replace(self, shape=shape, begin=self.begin + first * row, end=self.begin + stop * row)
 
 
+def _state(file: int) -> tuple[int, ...]:
+    """What tells an open file from another, or from itself rewritten."""
+    found = os.fstat(file)
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
 def header(file: Path) -> dict[str, Entry]:
     """{name: entry} of one safetensors file.
 
@@ -77,12 +86,14 @@ def header(file: Path) -> dict[str, Entry]:
     try:
         with file.open("rb") as stream:
             size = int.from_bytes(stream.read(8), "little")
-            whole = os.fstat(stream.fileno()).st_size
+            whole, state = os.fstat(stream.fileno()).st_size, _state(stream.fileno())
             if not 0 < size < min(whole, 2**30):
                 raise ValueError("its header is cut off")
             content = json.loads(stream.read(size))
         found = {
-            name: Entry(file, entry["dtype"], tuple(entry["shape"]), *(8 + size + at for at in entry["data_offsets"]))
+            name: Entry(
+                file, entry["dtype"], tuple(entry["shape"]), *(8 + size + at for at in entry["data_offsets"]), state
+            )
             for name, entry in content.items()
             if name != "__metadata__"
         }

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import shutil
 import tempfile
 import weakref
@@ -36,10 +37,12 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 from common import cache, locks
 from common.architectures import absent, at_hand
-from common.errors import UserError
+from common.errors import UserError, first_of
 from common.safetensors_files import DTYPES, INDEX, Entry, entries, header, prevailing_dtype
 
-_LAYERS = "model.layers."
+log = logging.getLogger(__name__)
+
+LAYERS = "model.layers."
 ABANDONED = 14 * 24 * 3600.0  # seconds after which another host's run is taken to be over
 _CHANGED, _OWNER = "changed-layers-", "owner.lock"  # a folder's name, and in it the lock of who made it
 EDGES = _EMBEDDING, _HEAD = "model.embed_tokens", "lm_head"
@@ -65,6 +68,10 @@ def load(folder: Path, config, *, device: torch.device, dtype: torch.dtype | Non
     model.eval().requires_grad_(False)
     streamed = Streamed(model, where, device, (dtype, stored), states)
     streamed.fill_resident()
+    known = {name for name, _ in model.named_parameters()} | {f"{_HEAD}.weight"}
+    apart = (".block_sparse_moe.", "rotary_emb.inv_freq")  # of other names in memory; computed
+    if unknown := sorted(name for name in where if name not in known and not any(part in name for part in apart)):
+        log.warning("%s: its config knows no %s; they are left out", folder, first_of(unknown, 3))
     model.streamed = streamed
     return model
 
@@ -116,7 +123,7 @@ class Streamed:
         self._changed: Path | None = None
         self._tied = model.config.tie_word_embeddings and self._same_head()
         for index, layer in enumerate(model.model.layers):
-            self._add(layer, self._source(f"{_LAYERS}{index}.", layer))
+            self._add(layer, self._source(f"{LAYERS}{index}.", layer))
         for name in EDGES:
             module = model.get_submodule(name)
             for leaf, parameter in module.named_parameters():
@@ -154,11 +161,11 @@ class Streamed:
         """Read what is always there: the final norm."""
         model = self._model()
         for name in dict(model.named_parameters()):
-            if not name.startswith((_LAYERS, _EMBEDDING, _HEAD)):
+            if not name.startswith((LAYERS, _EMBEDDING, _HEAD)):
                 _put(model, name, self._read(self._entry(name)).to(self.device))
         model.model.rotary_emb.to(self.device)
         for name, buffer in model.named_buffers():  # of modules that hold no weights
-            if buffer.device != self.device and not name.startswith(_LAYERS):
+            if buffer.device != self.device and not name.startswith(LAYERS):
                 module, leaf = _parent(model, name)
                 module._buffers[leaf] = buffer.to(self.device)
 
@@ -304,7 +311,7 @@ def save(model: nn.Module, directory: Path) -> None:
     config.save_pretrained(directory)
     if model.generation_config is not None:
         model.generation_config.save_pretrained(directory)
-    parts = {f"{_LAYERS}{index}.": layer for index, layer in enumerate(model.model.layers)}
+    parts = {f"{LAYERS}{index}.": layer for index, layer in enumerate(model.model.layers)}
     parts[f"{_EMBEDDING}."] = model.model.embed_tokens
     if model.lm_head.weight is not model.model.embed_tokens.weight:  # the config may say so of what is apart
         parts[f"{_HEAD}."] = model.lm_head

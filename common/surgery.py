@@ -169,7 +169,7 @@ def _move_patches(model: nn.Module, removed: set[int], kept: list[int]) -> None:
 
 def _slice_config(config, per_layer: tuple[str, ...], kept: list[int]) -> None:
     """Bring the config in line with the layers `kept` (previous positions)."""
-    for name in per_layer:
+    for name in dict.fromkeys((*per_layer, "layer_types")):  # which any architecture's config may have
         values = getattr(config, name, None)
         if values is not None:
             setattr(config, name, [values[index] for index in kept])

@@ -204,6 +204,10 @@ class SharedContextLM(HFLM):
             nll, best = target_scores(
                 self.decoder, hidden, rows[by_row], targets[by_row], self.softmax_dtype or torch.float32
             )
+        if not nll.isfinite().all():  # argmax of such scores is the first answer, whatever that is
+            remedy = "" if hidden.dtype == torch.float32 else "; try --dtype bfloat16 or float32 (make: DTYPE=)"
+            kind = str(hidden.dtype).removeprefix("torch.")
+            raise UserError(f"the model's output is not finite in {kind}, so answers cannot be compared{remedy}")
         likely, greedy = torch.empty_like(nll), torch.empty_like(best)
         likely[by_row], greedy[by_row] = -nll, best
         sizes = [len(nodes) for _, _, nodes in spans]

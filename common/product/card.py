@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import shlex
 from pathlib import Path
@@ -130,7 +131,7 @@ def _rows(evaluation: dict) -> list[tuple[str, str, str, str]]:
     if not before:
         return []
     rows = [("perplexity", *(_value(side, "perplexity") for side in sides))]
-    for task, scores in before.get("tasks", {}).items():
+    for task, scores in (before.get("tasks", {}) if "tasks" in after else {}).items():
         for metric in scores:
             if metric != "n" and not metric.endswith("_stderr"):
                 cells = (_value(side["tasks"][task], metric, 100) for side in (before, after))
@@ -262,7 +263,7 @@ def finite(value):
 
 def public(name: str) -> str:
     """A name to print in a card: hub ids, short names and texts as given, of a path its last part; each of a mix."""
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if not path.exists() and MIXED in name:
         return MIXED.join(map(public, name.split(MIXED)))
     return path.resolve().name if path.exists() or name.startswith(("/", ".", "~")) else name

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import torch
 import transformers
 from torch import nn
 
-from common import checkpoint, corpora, hub, models, streaming, structure
+from common import checkpoint, corpora, exchange, hub, models, streaming, structure
 from common.architectures import absent, at_hand
 from common.errors import UserError, first_of, plural
 from common.finetuning.memory import check_weights
@@ -21,7 +20,8 @@ from common.product.job import Job, is_file, read, texts, work_folder
 from common.safetensors_files import entries, prevailing_dtype
 from common.selection import check_count, check_layers
 
-_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_BESIDE = 8 * 2**20  # bytes of a checkpoint that are no weights: tokenizer, card, report
+_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 def checked(method: shared.Method, options: argparse.Namespace) -> Job:
@@ -89,6 +89,15 @@ def check_finite(model: nn.Module) -> None:
     Raises:
         UserError: names the tensors.
     """
+    if bad := not_finite(model):
+        raise UserError(
+            f"the model holds NaN or infinite weights in {first_of(bad, 3)}; the checkpoint is damaged, or its dtype "
+            "cannot hold them: download or save it again, or give another --dtype"
+        )
+
+
+def not_finite(model: nn.Module) -> list[str]:
+    """The parameters that hold no numbers; of a streamed model embedding, norm and head are looked at."""
     parts = {"": model}
     if streaming.of(model) is not None:
         parts |= {f"{name}.": model.get_submodule(name) for name in streaming.EDGES}
@@ -96,11 +105,7 @@ def check_finite(model: nn.Module) -> None:
     for prefix, part in parts.items():
         own = at_hand(part).named_parameters()
         bad += [prefix + name for name, p in own if not absent(p) and not torch.isfinite(p).all()]
-    if bad:
-        raise UserError(
-            f"the model holds NaN or infinite weights in {first_of(bad, 3)}; the checkpoint is damaged, or its dtype "
-            "cannot hold them: download or save it again, or give another --dtype"
-        )
+    return bad
 
 
 def _check_registered(options: argparse.Namespace) -> None:
@@ -142,22 +147,19 @@ def _check_tokenizer(job: Job) -> None:
 
 def _check_room(job: Job) -> None:
     """Refuse what would fail for want of memory, or of disk after the work is done."""
-    files = {entry.file for entry in entries(job.source, [checkpoint.PATCHES_TENSORS]).values()}
-    size = sum(file.stat().st_size for file in files)
+    stored = entries(job.source, [checkpoint.PATCHES_TENSORS])
+    size = sum(file.stat().st_size for file in {entry.file for entry in stored.values()})
     _check_memory(job, size)
     if job.options.plan:
         return
-    out, folder = job.options.out, job.options.out.resolve()
-    if folder.is_dir() and not job.options.sweep:
-        folder = folder.parent  # a new directory takes its place
-    while not folder.exists():
-        folder = folder.parent
-    if not folder.is_dir():
-        raise UserError(f"cannot save to {out}: {folder} is no directory; choose another directory")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise UserError(f"cannot save to {out}: {folder} is not writable; choose another directory")
+    out = job.options.out
+    try:
+        folder = exchange.tried(out.resolve())
+    except OSError as error:
+        raise UserError(f"cannot save to {out}: {error.strerror or error}; choose another directory") from error
     # beside an earlier one, which goes only when the new one is there
-    needed = 0 if job.options.sweep else size * (1 - (job.count or 0) / job.layers)
+    inside = sum(entry.end - entry.begin for name, entry in stored.items() if name.startswith(streaming.LAYERS))
+    needed = 0 if job.options.sweep else size - inside * (job.count or 0) / job.layers + _BESIDE
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise UserError(

@@ -291,7 +291,13 @@ class Job:
 
 def texts(name: str) -> list[str]:
     """The texts that an option names: one, or several with `MIXED` between them; a file's name may hold it."""
-    return [name] if name in corpora.CORPORA or Path(name).exists() else name.split(MIXED)
+    found, rest = [], name.split(MIXED)
+    while rest:  # the longest that is one
+        names = [MIXED.join(rest[:count]) for count in range(len(rest), 0, -1)]
+        one = next((name for name in names if name in corpora.CORPORA or Path(name).is_file()), rest[0])
+        found.append(one)
+        rest = rest[one.count(MIXED) + 1 :]
+    return found
 
 
 def _same(name: str, other: str) -> bool:

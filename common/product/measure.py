@@ -50,8 +50,13 @@ def whole(job: Job, when: str) -> dict:
     if job.options.sweep:
         return found
     if names := tasks(job.options):
-        scored = harness.evaluate(job.model, job.tokenizer, names, limit=job.options.limit)
-        found["tasks"] = {name: _kept(scored[name]) for name in names}
+        try:
+            scored = harness.evaluate(job.model, job.tokenizer, names, limit=job.options.limit)
+            found["tasks"] = {name: _kept(scored[name]) for name in names}
+        except UserError as error:
+            if not job.removed:
+                raise
+            job.notes.append(f"tasks were not scored: {error}")  # the result is there, and worth more than its scores
     if job.decoder.streamed:  # a token that is generated reads the whole model
         return found
     return found | speed(job) | {"samples": samples(job)}

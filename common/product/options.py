@@ -41,7 +41,7 @@ class Method:
     how many layers go, in place of --remove. fidelity: the default. passes: how often the calibration tokens run through the
     model, of a method that can do with two layers in memory (its check refuses what cannot); None: it cannot. beside: of
     such a method, the float64 operations and the bytes of memory that it takes beside those passes. own_text: how text of
-    one's own is given, said where a corpus cannot be had.
+    one's own is given, said where a corpus cannot be had. chooses: its own options that do no more than choose layers.
     """
 
     paper: str
@@ -59,6 +59,7 @@ class Method:
     passes: Callable[..., float] | None = None
     beside: Callable[..., tuple[float, int]] = lambda job: (0.0, 0)
     own_text: str = OWN_TEXT
+    chooses: tuple[str, ...] = ()
 
 
 def parser(method: Method) -> argparse.ArgumentParser:
@@ -147,6 +148,13 @@ def check(method: Method, options: argparse.Namespace) -> None:
     if wrong := [task for task in tasks(options) if not re.fullmatch(r"[\w.:+-]+", task)]:
         raise UserError(f"--tasks {wrong[0]!r} is no task's name; separate names by commas: piqa,arc_easy")
     _check_stream(method, options)
+    if (tasks(options) or options.limit is not None) and (options.no_evaluation or options.sweep):
+        without = "--no-evaluation leaves" if options.no_evaluation else "--sweep, which measures perplexity, leaves"
+        raise UserError(f"{without} --tasks and --limit out; give one of the two")
+    if options.layers is not None:
+        defaults = {dest: parser(method).get_default(dest) for dest in method.chooses}
+        if idle := [f"--{dest.replace('_', '-')}" for dest in defaults if getattr(options, dest) != defaults[dest]]:
+            raise UserError(f"{' and '.join(idle)} would choose layers, which --layers names; give one of the two")
     if options.sweep and options.no_evaluation:
         raise UserError("--sweep measures perplexity, which --no-evaluation leaves out; give one of the two")
     _check_out(options)
@@ -189,6 +197,8 @@ def _check_out(options: argparse.Namespace) -> None:
     if out is None:
         hint = "" if options.sweep else ", or look first with --plan"
         raise UserError(f"--out is missing: name the directory for the result{hint}")
+    if out.resolve() in (Path.cwd(), *Path.cwd().parents):
+        raise UserError(f"--out {out} is where this runs, and a new directory takes its place; name one in it")
     if Path(options.model).is_dir():
         if out.exists() and out.samefile(options.model):
             raise UserError(f"--out {out} is the model itself; choose another directory")

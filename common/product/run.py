@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 
 from common import checkpoint, half_products, results
 from common.architectures import absent
-from common.errors import NoData, UserError, one_line, quiet_logging
+from common.errors import NoData, UserError, first_of, one_line, quiet_logging
 from common.product import card, checks, forecast, measure, sweep
 from common.product import options as shared
 from common.product.job import Job, work_folder
@@ -106,6 +106,8 @@ def run(method: shared.Method, options: argparse.Namespace) -> dict:
     measure.round_to(job.model, dtype)
     after = measure.whole(job, "of the result")
     broken = measure.verdict(before, after)
+    if not broken and (bad := checks.not_finite(job.model)):  # what was not measured may hold them, too
+        broken = f"it holds NaN or infinite weights in {first_of(bad, 3)}"
     against = measure.against_the_cut(job.cut, after)
     if not broken and (note := measure.worse_than_the_cut(against)):
         job.notes.append(note)

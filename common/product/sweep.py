@@ -79,8 +79,9 @@ def _write(job: Job, report: dict) -> None:
             lines.writerows({**row, "layers": " ".join(map(str, row["layers"]))} for row in report["rows"])
         _draw(folder / "sweep.png", report)
 
-    ours = job.options.force or (job.options.out / SWEEP).exists()
-    exchange.put(job.place(replace=ours).resolve(), write)
+    place = job.place(replace=job.options.force or job.kept.get("swept") == job.options.out)
+    job.kept["swept"] = place
+    exchange.put(place.resolve(), write)
 
 
 def _row(count: int, job: Job, facts: dict, after: dict) -> dict:

@@ -101,6 +101,7 @@ METHOD = Method(
         Flag(Calibration, "sentences", default=10),
     ),
     check=check,
+    chooses=("combine", "interval", "sentences"),
     seed=0,
     fidelity="code",
     alternatives=("threshold",),

@@ -66,7 +66,8 @@ class Settings:
             )
         if H - C < L:
             raise UserValueError(
-                f"the range of layers [{L}, {H}] is empty for C = {C}: l starts at H - C = {H - C} < L"
+                f"the range of layers [{L}, {H}] is empty for C = {C}: l starts at H - C = {H - C} < L; merge fewer layers "
+                "at a time (--combine)"
             )
         if I < 1:
             raise UserValueError(f"the interval I = {I} must be at least 1, or the pointer never moves on")

@@ -41,7 +41,11 @@ def draw(documents: Sequence[str], count: int, seed: int) -> list[str]:
         raise UserError(f"{count} calibration sentences measure nothing; draw 1 or more (the paper: ten)")
     found = list(_drawn(documents, count, random.Random(seed)))
     if len(found) < count:
-        raise UserError(f"only {len(found)} of {count} calibration sentences were found; use a larger corpus")
+        raise UserError(
+            f"only {len(found)} of {count} calibration sentences were found, one in each paragraph at most; a sentence has 8 "
+            "to 30 words, begins with a capital letter and ends with a full stop (Chinese: 15 to 80 characters): use a text "
+            "with more of them, or ask for fewer"
+        )
     return found
 
 

@@ -157,6 +157,7 @@ METHOD = Method(
         Flag(DistilledPatch, "samples", "distill"),
     ),
     check=check,
+    chooses=("variant", "cosine"),
     loader="papers.linearpatch",
     passes=lambda job: 1,
 )

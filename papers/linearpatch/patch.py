@@ -220,7 +220,7 @@ def check_cuts(removed: Collection[int], layers: int) -> None:
             which, why = ("first", "before it is only the embedding") if start == 0 else ("last", "no layer follows it")
             raise UserValueError(
                 f"layers [{start}, {stop}) hold the {which} layer of {layers}, and a patch has nothing to match there: "
-                f"{why}; keep that layer, or pass ends=True to patch all the same"
+                f"{why}; keep that layer (in Python ends=True patches all the same)"
             )
 
 

@@ -96,6 +96,7 @@ METHOD = Method(
         Flag(PruneAndComp, "compensate", "no-compensation"),
     ),
     check=check,
+    chooses=("metric",),
     seed=0,
     # the layers behind one that went run again: half of them on average
     passes=lambda job: 1 if job.options.one_shot else 1 + job.count / 2,

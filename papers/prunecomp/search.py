@@ -151,6 +151,6 @@ def check(search: Search, decoder: Decoder, count: int, given: Sequence[int] | N
 def _check_room(count: int, allowed: int, layers: int) -> None:
     if count > allowed:
         raise UserValueError(
-            f"cannot remove {count} layers: only {allowed} of {layers} are not protected; remove fewer, or name the layers "
-            "to keep in protected="
+            f"cannot remove {count} layers: only {allowed} of {layers} are not protected (Taylor+ and Mag+ keep the first "
+            "four and the last two); remove fewer, choose by another metric, or name those to keep (in Python: protected=)"
         )

@@ -20,7 +20,8 @@ windows that its sums do not see. `one_by_one` removes layer after layer with a 
 model. `graft` carries neurons over into the layer before a cut, before anything is refitted there (`papers.refit.graft`).
 
 Nothing is added and nothing is trained: the result is a plain checkpoint of the pruned shape. Every refitted matrix takes
-one pass through its layer; sums alone grow with the model, and states with the tokens only on disk (`common.held`).
+one pass through its layer; sums alone grow with the model. Of all tokens five states are kept at a time (with `gate_up`
+eight), in memory up to a bound, beyond it on disk (`common.held`).
 
 Sources: ReplaceMe (arXiv 2505.02819) maps the last kept MLP's output by one C x C matrix, fused into `down_proj`, towards
 X[b]; Ghosted Layers (2605.15491) maps the stream itself, by a matrix that stays in the model. Refitting the whole of
@@ -38,7 +39,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from common import streaming
+from common import cache, streaming
 from common.architectures import SUPPORTED, at_hand
 from common.context import work_folder
 from common.decoder import Decoder
@@ -287,7 +288,9 @@ class _Streams:
     ):
         self.decoder, self.origin, self.fit, self.progress = decoder, origin, fit, progress
         self.alive = [*alive, origin.num_layers]  # the dense boundary behind the last layer
-        self.pool = Held(work_folder(), origin.model.streamed.states if origin.streamed else None)
+        # what a tool streams lies where all its states do
+        place, limit = (cache.folder(), origin.model.streamed.states) if origin.streamed else (work_folder(), None)
+        self.pool = Held(place, limit)
         self.stream = Stream(origin)
         tokens = [ids for ids, _ in batches]
         starts = owns = self._through(origin, tokens, range(self.alive[first]))

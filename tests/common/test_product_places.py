@@ -1,0 +1,191 @@
+"""Where the tools read a model and put a result: which directory is meant, what is found out before the work."""
+
+import importlib
+import json
+import os
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from common import checkpoint, models
+from common.errors import UserError
+from common.evaluation import harness
+from common.product import main
+from common.product import sweep as sweeping
+
+TEXT = "The layers of a model are removed. The stream is scaled by a factor that was measured on some text before.\n\n"
+
+
+@pytest.fixture
+def model(write_checkpoint, tmp_path):
+    return write_checkpoint(tmp_path / "tiny")
+
+
+@pytest.fixture
+def tool(model, tmp_path, capsys):
+    """Run a paper's command: (status, the last line of what it said)."""
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"{number} {TEXT}" for number in range(120)))
+
+    def run(paper, *options, out=tmp_path / "out", source=model):
+        fixed = ["--model", str(source), "--out", str(out), "--text", str(text), "--windows", "2", "--samples", "2"]
+        status = main(
+            importlib.import_module(f"papers.{paper}.__main__").METHOD, [*fixed, "--length", "32", *map(str, options)]
+        )
+        return status, (capsys.readouterr().err.strip().splitlines() or [""])[-1]
+
+    return run
+
+
+def test_a_directory_of_a_registered_name_is_the_directory(model, tool, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(model, tmp_path / "standin")
+    assert tool("linearpatch", "--layers", "3", source="./standin")[0] == 0
+    saved, theirs = (load_file(folder / "model.safetensors") for folder in (tmp_path / "out", model))
+    assert torch.equal(saved["model.layers.0.mlp.up_proj.weight"], theirs["model.layers.0.mlp.up_proj.weight"])
+    assert models.load(tmp_path / "standin")[0].config.hidden_size == 64
+    with pytest.raises(UserError, match="no such directory"):
+        models.load(tmp_path / "nothing")
+
+
+def test_weights_that_are_replaced_under_a_streamed_model_are_not_mixed_in(
+    model, write_checkpoint, make_tiny, tmp_path
+):
+    streamed, _ = checkpoint.load(model, stream=0)
+    torch.manual_seed(99)
+    other = make_tiny("llama")
+    for parameter in other.parameters():
+        parameter.data = torch.randn_like(parameter)
+    os.replace(write_checkpoint(tmp_path / "other", model=other) / "model.safetensors", model / "model.safetensors")
+    with pytest.raises(UserError, match="was changed or replaced meanwhile; run again"):
+        streamed(torch.ones(1, 4, dtype=torch.long))
+
+
+def test_a_streamed_model_names_what_its_config_does_not_know(model, caplog):
+    file = model / "model.safetensors"
+    save_file(load_file(file) | {"model.layers.0.self_attn.q_proj.bias": torch.ones(64)}, file, {"format": "pt"})
+    checkpoint.load(model, stream=0)
+    assert "its config knows no model.layers.0.self_attn.q_proj.bias; they are left out" in caplog.text
+
+
+def test_the_room_that_is_asked_for_holds_embedding_and_head_whole(model, tool, monkeypatch):
+    """Of 6 layers 4 go: a third of the layers' bytes stays, all of the others'."""
+    stored = load_file(model / "model.safetensors")
+    inside = sum(value.nbytes for name, value in stored.items() if ".layers." in name)
+    outside = sum(value.nbytes for name, value in stored.items() if ".layers." not in name)
+    for room, status in ((0.9, 2), (1.5, 0)):
+        free = 8 * 2**20 + room * (outside + inside / 3)
+        usage = shutil.disk_usage(model)._replace(free=free)
+        monkeypatch.setattr(shutil, "disk_usage", lambda path, usage=usage: usage)
+        assert tool("linearpatch", "--layers", "1-4", "--no-evaluation")[0] == status
+
+
+def test_what_cannot_be_put_in_place_is_found_out_before_the_work(tool, tmp_path):
+    long = tmp_path / ("x" * 240)
+    status, said = tool("linearpatch", "--remove", "2", out=long)
+    assert status == 2 and "File name too long; choose another directory" in said and "reading" not in said
+    (tmp_path / "file").write_text("")
+    assert "is no directory; choose another" in tool("linearpatch", "--remove", "2", out=tmp_path / "file" / "out")[1]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_a_sweep_that_could_not_be_written_is_refused_before_the_work(tool, tmp_path):
+    (tmp_path / "ours" / "sweep").mkdir(parents=True)
+    (tmp_path / "ours").chmod(0o555)
+    try:
+        status, said = tool("linearpatch", "--sweep", "1-2", out=tmp_path / "ours" / "sweep")
+    finally:
+        (tmp_path / "ours").chmod(0o755)
+    assert status == 2 and "Permission denied; choose another directory" in said
+
+
+def test_where_it_runs_is_no_place_for_the_result(tool, tmp_path, monkeypatch):
+    (tmp_path / "here" / "below").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here" / "below")
+    for out in (".", "..", "", tmp_path / "here"):
+        status, said = tool("linearpatch", "--remove", "2", out=out)
+        assert status == 2 and "is where this runs, and a new directory takes its place" in said
+    assert tool("linearpatch", "--remove", "2", out="made")[0] == 0 and os.listdir(".") == ["made"]
+
+
+def test_another_ones_sweep_is_not_replaced(tool, tmp_path, monkeypatch):
+    out, written = tmp_path / "out", sweeping._write
+
+    def write(job, report):
+        if not out.exists():
+            out.mkdir()
+            (out / "sweep.json").write_text('{"another": 1}')
+        written(job, report)
+
+    monkeypatch.setattr(sweeping, "_write", write)
+    assert tool("prunecomp", "--sweep", "1-2", out=out)[0] == 0
+    assert json.loads((out / "sweep.json").read_text()) == {"another": 1}
+    rows = json.loads((tmp_path / "out-2" / "sweep.json").read_text())["rows"]
+    assert [row["removed"] for row in rows] == [1, 2] and not (tmp_path / "out-3").exists()
+
+
+def test_any_config_may_say_of_each_layer_what_it_attends_to(model, tool, tmp_path):
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"layer_types": ["full_attention"] * 6}))
+    assert tool("prunecomp", "--layers", "3", "--no-evaluation")[0] == 0
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["layer_types"] == ["full_attention"] * 5
+
+
+def test_weights_that_overflow_are_told_where_nothing_is_measured(model, tool, tmp_path):
+    file = model / "model.safetensors"
+    weights = {name: value.half() for name, value in load_file(file).items()}
+    for layer, sign in ((2, 1), (3, -1), (4, -1)):
+        weights[f"model.layers.{layer}.mlp.down_proj.weight"][0, 0] = sign * 30_000
+    save_file(weights, file, {"format": "pt"})
+    status, said = tool("laco", "--layers", "3,4", "--merge", "paper", "--no-evaluation")
+    assert status == 3 and "NaN or infinite weights in model.layers.2.mlp.down_proj.weight" in said
+
+
+@pytest.mark.parametrize(
+    "paper, options, named",
+    [
+        ("linearpatch", ["--variant", "S", "--cosine", "channel"], "--variant and --cosine"),
+        ("prunecomp", ["--metric", "mag+"], "--metric"),
+        ("laco", ["--combine", "2"], "--combine"),
+        ("laco", ["--interval", "9", "--sentences", "20"], "--interval and --sentences"),
+    ],
+)
+def test_what_would_choose_layers_is_refused_where_they_are_named(paper, options, named, tool):
+    status, said = tool(paper, "--layers", "2,3", *options)
+    assert status == 2 and f"error: {named} would choose layers, which --layers names" in said
+
+
+@pytest.mark.parametrize("more", [["--remove", "2", "--no-evaluation"], ["--sweep", "1-2"]])
+def test_tasks_that_nothing_would_ask_are_refused(more, tool):
+    status, said = tool("linearpatch", *more, "--tasks", "piqa")
+    assert status == 2 and more[-1 if len(more) > 2 else 0] in said and "leaves --tasks and --limit out" in said
+
+
+def test_a_file_whose_name_holds_a_plus_is_one_of_a_mix(tool, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.txt", "c++.txt"):
+        shutil.copy(tmp_path / "text.txt", tmp_path / name)
+    assert tool("linearpatch", "--remove", "2", "--text", "a.txt+c++.txt")[0] == 0
+
+
+def test_a_home_that_there_is_not_is_one_line(tool):
+    status, said = tool("linearpatch", "--remove", "2", source="~nobody-of-this-name/model")
+    assert status == 2 and "no such directory" in said
+
+
+def test_a_result_that_cannot_be_asked_is_saved_and_says_so(model, tool, tmp_path, monkeypatch):
+    asked = []
+
+    def evaluate(*arguments, **options):
+        asked.append(1)
+        if len(asked) > 1:
+            raise UserError("the model's output is not finite in float16")
+        return {"piqa": {"acc": 0.5, "acc_stderr": 0.1, "n": 4}}
+
+    monkeypatch.setattr(harness, "check", lambda tasks: None)
+    monkeypatch.setattr(harness, "evaluate", evaluate)
+    assert tool("linearpatch", "--remove", "2", "--tasks", "piqa")[0] == 0
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert len(asked) == 2 and "tasks were not scored: the model's output is not finite" in " ".join(card.split())
