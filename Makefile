@@ -26,7 +26,7 @@ FOLDERS := common docs figures papers reproductions tests
 help:  ## this list
 	@echo "Tables and figures (TARGET runs and shows; TARGET-render only shows; TARGET-fetch downloads what it needs):"
 	@if [ -e $(STAMP) ]; then $(RUN) -m reproductions list | sed 's/^/  /'; \
-	else echo "  listed once .venv is there (make setup, some minutes and 2 GB); until then: docs/tables.md"; fi
+	else echo "  listed once .venv is there (make setup, some minutes and 3 GB); until then: docs/tables.md"; fi
 	@echo "Also:"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1  \2/p' Makefile
 	@echo "  $(PAPERS)  every table and figure of one paper, in one run"

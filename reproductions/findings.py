@@ -97,13 +97,13 @@ ABSTRACTS = {
     ),
     "laco": (
         Finding(
-            "Over 80 % kept by three of four models (one of them at 25 % or more: LC-2)",
+            "Over 80 % kept by three of four models ('at 25-30 %': by one, LC-2)",
             "table2-laco",
             ("surpasses 80 %",),
         ),
         Finding("Merging keeps more than structured pruning", "table2-laco", ("both baselines",)),
         Finding(
-            "Post-training brings back more (LLaMA-2-7B; Baichuan2-7B's falls)",
+            "Post-training raises the average (of LLaMA-2-7B; not of Baichuan2-7B)",
             "table3-laco",
             ("post-training raises",),
         ),
@@ -148,7 +148,7 @@ OURS = (
         "The refit lowers it further than LLM-Pruner and SliceGPT", "league", ("lower perplexity than what takes",)
     ),
     Finding(
-        "No other choice of layers is lower by 1 %, once refitted, than what a repair leaves least of",
+        "Refitted, no other choice of layers is 1 % below the set of which a repair leaves least",
         "league",
         ("set of least left",),
     ),
@@ -166,7 +166,7 @@ OURS = (
         ("from both texts it answers more of the tasks",),
     ),
     Finding(
-        "Leaving out what a repair leaves least of answers more of them than [L]'s window",
+        "The cut alone answers more of them after the set of least left than after [L]'s window",
         "league-texts",
         ("the cut alone answers",),
     ),
@@ -191,18 +191,24 @@ OURS = (
         ("the rival itself",),
     ),
     Finding(
-        "It is where it leaves massive tokens as they are", "table3-linearpatch", ("where it leaves massive tokens",)
+        "That FFN is below the cut alone where it leaves massive tokens as they are",
+        "table3-linearpatch",
+        ("where it leaves massive tokens",),
     ),
     Finding(
-        "LinearPatch, trained, retains more of the questions than it does then",
+        "LinearPatch, trained, retains more of the questions than that FFN leaving massive tokens as they are",
         "table2-linearpatch",
         ("LinearPatch[L +FT] retains more than it does",),
     ),
     Finding(
         "A by least squares lowers perplexity further than A", "figure6-linearpatch", ("least squares in A's basis is",)
     ),
-    Finding("A lowers it further where massive tokens stay as they are", "figure6-linearpatch", ("A is better where",)),
-    Finding("What A does to massive tokens alone lowers it", "figure6-linearpatch", ("to massive tokens alone",)),
+    Finding(
+        "A lowers perplexity further where massive tokens stay as they are",
+        "figure6-linearpatch",
+        ("A is better where",),
+    ),
+    Finding("A on massive tokens alone lowers perplexity", "figure6-linearpatch", ("to massive tokens alone",)),
 )
 
 
@@ -294,7 +300,8 @@ def by_side(rows: Sequence[Sequence[str]]) -> str:
     told = []
     for side, found, cells in zip(names, tally(rows), list(zip(*rows))[1:-1], strict=True):
         left = sum(not cell.startswith(tuple(_SAID)) for cell in cells)
-        told.append(f"{side} **{found}**" + f" ({left} not tested)" * bool(left))
+        why = "not tested" if told else "have no printed number"
+        told.append(f"{side} **{found}**" + f" ({left} {why})" * bool(left))
     return "; ".join(told)
 
 
@@ -311,8 +318,8 @@ SHORT = (
     "interval, paired over the same items, is for the claim; a printed one if its numbers are, and 'beyond noise' says how "
     "many exceed chance on so many questions, 'against' how many contradict the claim beyond chance. The number is the "
     "claim's worst comparison (points: more is better; perplexity's %: less), limit: how far it may fall behind, or has to "
-    "be ahead. Within noise: undecided, the interval has both signs (lies on both sides of the limit). ·: not "
-    "tested, or about other models."
+    "be ahead. Within noise: undecided, the interval has both signs (lies on both sides of the limit). No "
+    "number: the paper prints none. ·: not tested, or about other models."
 )
 
 
@@ -333,7 +340,7 @@ LEGEND = (
     "of accuracy elsewhere. Of printed numbers beyond noise: by standard errors of shares of as many questions, taken as "
     "independent, so at least so many are, for the claim and, where that is said, against it. Limit: how far it may fall "
     "behind, or has to be ahead. Within noise: one end of the interval is for the claim, the other against it. "
-    "·, not testable: not measured, or about other models. Lines from one target rest on the same records."
+    "No number: the paper prints none. ·, not testable: not measured, or about other models. Lines from one target rest on the same records."
 )
 
 

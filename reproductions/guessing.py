@@ -222,7 +222,8 @@ def _on_a_real_model(store: Store) -> list[Kept]:
 
 
 def _table(source: Source, rows: Sequence[Kept]) -> str:
-    head = ["Model", "n/N", "Method", f"{source.measure}, %", "a guesser's", "above guessing, %"]
+    of = "" if all(row.interval is None for row in rows) else " of the tasks with a guess"
+    head = ["Model", "n/N", "Method", f"{source.measure}{of}, %", "a guesser's", "above guessing, %"]
     lines = [
         [row.model, row.sparsity, row.method, f"{row.retained:.1f}", f"{row.guessing:.1f}", shown(row)] for row in rows
     ]
@@ -263,7 +264,7 @@ def _first() -> list[Source]:
 
 
 def of_paper(paper: str) -> list[Kept]:
-    """Every row that a paper prints."""
+    """Every row of a paper's tables in `SOURCES`."""
     return [row for source in SOURCES if source.paper == paper for row in printed(source)]
 
 
@@ -293,8 +294,8 @@ def finding(store: Store) -> tuple[str, str]:
     here = f" On {own[0].model}, where guessing retains {_guessers(store)}: {kept}." if own else ""
     return (
         "**What is 'retained' includes what guessing gives** ([every row](docs/guessing.md)). Guessing alone retains "
-        f"{', '.join(told)}. The least that each paper prints of its own method → its share of the dense score above "
+        f"{', '.join(told)}. The least of its own method in each paper's main tables → its share of the dense score above "
         "guessing, in %: "
         f"{'; '.join(least)}.{here}",
-        f"The most: {'; '.join(most)}.",
+        f"The most there: {'; '.join(most)}.",
     )

@@ -231,7 +231,7 @@ Image(RENDERED / "figure1-prunecomp-smollm2-135m-instruct.png", width=480)
 # **Is it mostly a matter of magnitude?** Not on these two models. In Table 4 the factors alone lower perplexity a little on
 # the stand-in and by a fifth on SmolLM2, where the dense model stays far below; which layers go matters as much. Answers to
 # questions rise beyond the noise on SmolLM2 with PPL (5 and 7 layers gone) and with CosSim(BI) (7 and 8), and fall with
-# Mag+ (5 and 7) and with Taylor+ (7); on the stand-in they rise in three of ten settings and fall in two.
+# Mag+ (5, 7 and 8) and with Taylor+ (7); on the stand-in they rise in three of ten settings and fall in two.
 #
 # Every claim of the paper's tables and figures, on its own printed numbers, on SmolLM2-135M-Instruct and on the stand-in,
 # from the published records: how many of its comparisons hold, then the one least in its favour with its 95 % interval.
