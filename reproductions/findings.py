@@ -340,7 +340,8 @@ LEGEND = (
     "of accuracy elsewhere. Of printed numbers beyond noise: by standard errors of shares of as many questions, taken as "
     "independent, so at least so many are, for the claim and, where that is said, against it. Limit: how far it may fall "
     "behind, or has to be ahead. Within noise: one end of the interval is for the claim, the other against it. "
-    "No number: the paper prints none. ·, not testable: not measured, or about other models. Lines from one target rest on the same records."
+    "No number: the paper prints none. ·, not testable: not measured, or about other models. Lines from one target rest on "
+    "the same records."
 )
 
 
