@@ -96,22 +96,27 @@ def figure2(entries: list[dict], profile: str) -> plt.Figure:
     figure, panels = plt.subplots(len(entries), 1, figsize=(WIDTH, 2.4 * len(entries)), squeeze=False)
     for entry, axes in zip(entries, panels[:, 0]):
         gains = entry["records"]["magnitude-gains"]["details"]["gains"]
-        axes.bar(range(len(gains)), gains, 0.8, color=[VERMILION if gain < 0 else BLUE for gain in gains])
-        axes.axhline(0, color=GREY, lw=0.8)
-        axes.set(xlabel="layer", ylabel="magnitude gain, %")
+        gain_bars(axes, gains)
         axes.set_title(removed([entry]) if len(entries) > 1 else "", fontsize=9)
-        first, second = sorted(gains, reverse=True)[:2]
-        if first > 4 * second > 0:  # one bar would hide the others: cut it off and write its height
-            axes.set_ylim(min(0, *gains) * 1.15, 1.35 * second)
-            axes.set_yticks([tick for tick in axes.get_yticks() if tick <= 1.12 * second])  # none above the break
-            axes.set_ylim(min(0, *gains) * 1.15, 1.35 * second)
-            _broken(axes, gains.index(first), 1.12 * second)
-            axes.text(gains.index(first) + 0.7, 1.32 * second, f"{first:.0f} %, cut off", va="top", fontsize=8)
-        axes.set_xlim(-0.7, len(gains) - 0.3)
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.grid(axis="x", visible=False)
-        axes.set_axisbelow(True)
     return figure
+
+
+def gain_bars(axes: plt.Axes, gains: list[float]) -> None:
+    """Magnitude gain of each layer, in percent; a bar that would hide the others is cut off, with a mark and its height."""
+    axes.bar(range(len(gains)), gains, 0.8, color=[VERMILION if gain < 0 else BLUE for gain in gains])
+    axes.axhline(0, color=GREY, lw=0.8)
+    axes.set(xlabel="layer", ylabel="magnitude gain, %")
+    first, second = sorted(gains, reverse=True)[:2]
+    if first > 4 * second > 0:  # one bar would hide the others: cut it off and write its height
+        axes.set_ylim(min(0, *gains) * 1.15, 1.35 * second)
+        axes.set_yticks([tick for tick in axes.get_yticks() if tick <= 1.12 * second])  # none above the break
+        axes.set_ylim(min(0, *gains) * 1.15, 1.35 * second)
+        _broken(axes, gains.index(first), 1.12 * second)
+        axes.text(gains.index(first) + 0.7, 1.32 * second, f"{first:.0f} %, cut off", va="top", fontsize=8)
+    axes.set_xlim(-0.7, len(gains) - 0.3)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.grid(axis="x", visible=False)
+    axes.set_axisbelow(True)
 
 
 def _broken(axes: plt.Axes, bar: int, height: float) -> None:
@@ -167,7 +172,7 @@ def grid(entries: list[dict], profile: str) -> plt.Figure | None:
     axes.xaxis.set_label_position("top")
     axes.set_xlabel("column by column: what is put at each cut,\nand what it is estimated from")
     bar = figure.colorbar(image, ax=axes, pad=0.02, extend="max" if known and max(known) > MOST * usual else "neither")
-    bar.set_label(f"average perplexity {texts_of(entries)} (log scale)", fontsize=8)
+    bar.set_label(" ".join(filter(None, ("average perplexity", texts_of(entries), "(log scale)"))), fontsize=8)
     ticks = [value for value in (20, 30, 40, 50, 60, 80, 100, 150, 200, 500, 1e3, 1e4) if bar.vmin < value < bar.vmax]
     bar.set_ticks(ticks, labels=[f"{value:g}" for value in ticks], minor=False)
     bar.ax.yaxis.set_minor_locator(NullLocator())

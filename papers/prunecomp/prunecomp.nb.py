@@ -41,7 +41,7 @@ from common.recipe import Calibration
 from common.results import Store
 from common.surgery import remove_layers
 from figures import prunecomp as drawings
-from figures.style import BLUE, RENDERED, above, plt
+from figures.style import RENDERED, above, plt
 from papers.prunecomp import METRICS, Stream, fuse_factor, next_layer, prune_and_compensate
 from reproductions import findings, registry, settings, show
 from reproductions.prunecomp.recipes import CROPS
@@ -69,8 +69,7 @@ stream = Stream(Decoder(model), windows)
 cosines = stream.cosines()
 gains = [100 * (stream.factor(layer) - 1) for layer in stream.layers]
 figure, axes = plt.subplots(figsize=(4.6, 2.4))
-axes.bar(stream.layers, gains, color=BLUE)
-axes.set(xlabel="layer", ylabel="magnitude gain, %")
+drawings.gain_bars(axes, gains)
 above(figure, "stand-in, 16 layers, none removed")
 
 # %%

@@ -84,7 +84,7 @@ _FLOW_CLAIMS = (
         _sign("random: depth ~ gradient", False),
     ),
     Claim(
-        "ours: shallower layers have larger gradients: random pre-LN toys", _sign("toy-pre: depth ~ gradient", False)
+        "ours: shallower layers have larger gradients: random toys, pre-LN", _sign("toy-pre: depth ~ gradient", False)
     ),
     Claim(
         "post-LN: shallower layers have smaller gradients (appendix A.4): random toys (ours)",

@@ -118,6 +118,7 @@ def test_what_is_no_lack_of_data_is_left_to_its_cell(measured, data, monkeypatch
 def test_weights_are_converted_when_asked_for(data, monkeypatch, capsys):
     asked = []
     monkeypatch.setattr(fetch.models, "resolve", lambda name, **options: asked.append((name, options)))
+    monkeypatch.setattr(fetch.checkpoint, "load_tokenizer", lambda path: None)
     for more in ([], [pickled.FLAG]):
         assert parser().parse_args(["fetch", "grid", *more]).convert_weights == bool(more)
         assert main(["fetch", "table1-linearpatch", "--model", "llama-2-7b", *more]) == 0

@@ -30,14 +30,15 @@ def test_mixtral_needs_them_too(card):
 
 def test_lacos_training_is_refused_before_loading(card, monkeypatch):
     recipe = laco.trained("llama-2-7b", PAPER, None)
-    memory.check(recipe, "cuda")  # 79 GB of 80: what its activations take shows later
-    monkeypatch.setattr(needs, "capacity", lambda device: 48e9)
-    with pytest.raises(UserError, match="training 4.9 B of llama-2-7b's 4.9 B parameters takes 79 GB"):
+    with pytest.raises(UserError, match="training 4.9 B of llama-2-7b's 4.9 B parameters takes 89 GB"):
         measure.prepare(recipe, device="cuda")
+    monkeypatch.setattr(needs, "capacity", lambda device: 141e9)
+    memory.check(recipe, "cuda")
 
 
 def test_every_other_paper_recipe_of_up_to_8_b_fits_80_gb(card):
     rows = [row for table in registry.targets().values() for row in table.rows(PAPER) if row.recipe]
+    rows = [row for row in rows if "post train" not in row.method]  # LaCo's, see above
     recipes = {row.recipe.hash: row.recipe for row in rows if row.recipe.weights != "shape only"}
     checked = [recipe for recipe in recipes.values() if recipe.model not in ("llama-3-70b", "mixtral-8x7b")]
     assert len(checked) > 300
