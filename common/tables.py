@@ -249,7 +249,7 @@ def _claim_notes(table: dict) -> list[str]:
     """How claims were judged: intervals, what has none per item, shared records, and what chance alone would do."""
     drawn = [
         "Beyond noise, of the paper's numbers: by the standard errors of shares of as many questions, taken as independent, "
-        "since it prints no outcomes; paired ones are smaller, so at least so many are."
+        "since it prints no outcomes; paired ones are smaller, so at least so many are, for a claim or against it."
     ] * any(c.get("reported_beyond", (0, 0))[1] for c in table["claims"])
     every = [found for c in table["claims"] for found in c.get("judged", {}).values()]
     compared = [one for found in every for one in found["comparisons"] if one["interval"]]
