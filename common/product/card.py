@@ -131,7 +131,7 @@ def _rows(evaluation: dict) -> list[tuple[str, str, str, str]]:
     if not before:
         return []
     rows = [("perplexity", *(_value(side, "perplexity") for side in sides))]
-    for task, scores in (before.get("tasks", {}) if "tasks" in after else {}).items():
+    for task, scores in after.get("tasks", {}).items():
         for metric in scores:
             if metric != "n" and not metric.endswith("_stderr"):
                 cells = (_value(side["tasks"][task], metric, 100) for side in (before, after))

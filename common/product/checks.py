@@ -17,11 +17,10 @@ from common.errors import UserError, first_of, plural
 from common.finetuning.memory import check_weights
 from common.product import options as shared
 from common.product.job import Job, is_file, read, texts, work_folder
-from common.safetensors_files import entries, prevailing_dtype
+from common.safetensors_files import DTYPES, entries, prevailing_dtype
 from common.selection import check_count, check_layers
 
 _BESIDE = 8 * 2**20  # bytes of a checkpoint that are no weights: tokenizer, card, report
-_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 def checked(method: shared.Method, options: argparse.Namespace) -> Job:
@@ -80,7 +79,8 @@ def located(name: str) -> Path:
 
 def stored_dtype(source: Path) -> torch.dtype | None:
     """The dtype that most of a checkpoint's bytes are stored in; None for one of which nothing here computes."""
-    return _DTYPES.get(prevailing_dtype(entries(source, [checkpoint.PATCHES_TENSORS]).values()))
+    found = DTYPES.get(prevailing_dtype(entries(source, [checkpoint.PATCHES_TENSORS]).values()))
+    return found if found is not None and found.is_floating_point else None
 
 
 def check_finite(model: nn.Module) -> None:

@@ -152,8 +152,10 @@ def check(method: Method, options: argparse.Namespace) -> None:
         without = "--no-evaluation leaves" if options.no_evaluation else "--sweep, which measures perplexity, leaves"
         raise UserError(f"{without} --tasks and --limit out; give one of the two")
     if options.layers is not None:
-        defaults = {dest: parser(method).get_default(dest) for dest in method.chooses}
-        if idle := [f"--{dest.replace('_', '-')}" for dest in defaults if getattr(options, dest) != defaults[dest]]:
+        default = parser(method).get_default
+        if idle := [
+            f"--{name.replace('_', '-')}" for name in method.chooses if getattr(options, name) != default(name)
+        ]:
             raise UserError(f"{' and '.join(idle)} would choose layers, which --layers names; give one of the two")
     if options.sweep and options.no_evaluation:
         raise UserError("--sweep measures perplexity, which --no-evaluation leaves out; give one of the two")
