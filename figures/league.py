@@ -1,79 +1,66 @@
-"""The league's picture, perplexity against layers removed; entries are rows of `reproductions.show.drawn`."""
+"""The league's picture, perplexity by layers removed; entries are rows of `reproductions.show.drawn`."""
 
 from __future__ import annotations
 
 import textwrap
-from itertools import cycle, pairwise
 
 import numpy as np
+from matplotlib.lines import Line2D
 
-from figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, caption, plt, round_ticks
+from figures.style import BLUE, GREY, ORANGE, PURPLE, caption, plt, round_ticks, whiskers
 
 COLUMN = "PPL AVG"
 NONE = "none"
-OURS = "(ours)"
+OURS, TRAINED = "(ours)", "(trained)"
 SLICES = "slices of layers"
 # NBL takes fewer parameters than the layers have that the others remove; the matrix is within a percent of Ghosted Layers'.
 LEFT_OUT = ("NBL", "least-squares matrix, massive tokens as they are (ours)")
-LABEL_WIDTH = 90  # characters; longer labels are wrapped
-_COLOURS = (BLUE, VERMILION, GREEN, ORANGE, PURPLE)
-# Colour, line and mark of each repair that pictures of several models show: the same in all of them.
-LOOKS = {
-    "refitted, 3 layers, ridge from held-out text (ours)": (BLUE, "-", "o"),
-    "neurons carried over, refitted, 3 layers, ridge from held-out text (ours)": (VERMILION, "-", "s"),
-    "Ghosted Layers": (GREEN, "-", "^"),
-    "ReplaceMe, least squares": (ORANGE, "-", "D"),
-    "LLM-Pruner": (PURPLE, "-", "v"),
-    "SliceGPT": (BLUE, "--", "o"),
-    "LinearPatch's A": (VERMILION, "--", "s"),
-    "Prune&Comp's factor": (GREEN, "--", "^"),
-    "neurons carried over (ours)": (ORANGE, "--", "D"),
-    "LinearPatch +FT (trained)": (PURPLE, "--", "v"),
-    NONE: (GREY, ":", "P"),
+LABEL_WIDTH = 46  # characters; longer labels are wrapped
+# Who a repair is by: colour and mark.
+KINDS = {
+    "ours": {"color": BLUE, "marker": "o"},
+    "published": {"color": ORANGE, "marker": "D"},
+    "published, trained": {"color": PURPLE, "marker": "s"},
+    "no repair": {"color": GREY, "marker": "P"},
 }
-_FURTHER = [(colour, "-.", mark) for colour, mark in zip(_COLOURS, "X*<>p", strict=True)]  # of any other repair
 
 
 def draw(entries: list[dict], profile: str) -> plt.Figure | None:
-    """Average perplexity against layers removed: a line for each repair, each time after the best of the choices measured.
+    """A line for each repair, axes for each number of layers removed: average perplexity as a multiple of the dense model's.
 
-    Bars and bands are 95 % intervals of the ratio to the dense model, drawn anew from the windows that both answered, times
-    the dense model's perplexity; lines stand side by side, so that bars do. None while nothing pruned has an average.
+    Each time after the best of the choices measured; bars are 95 % intervals, drawn anew from the windows that both models
+    answered. A dotted line stands at the lowest. None while nothing pruned, or no dense model, has an average.
     """
     measured = [entry for entry in entries if COLUMN in entry["scores"]]
     dense = next((entry for entry in measured if entry["dense"]), None)
     lines = best(measured)
-    if not lines:
+    if not lines or dense is None:
         return None
     shown = [entry for found in lines.values() for entry in found]
     counts = sorted(set(map(_removed, shown)))
-    apart = 0.25 * min((b - a for a, b in pairwise(counts)), default=1) / len(lines)
-    labels = {repair: _label(repair, found) for repair, found in lines.items()}
-    below = 1 + sum(label.count("\n") + 1 for label in labels.values())  # lines of the legend
-    figure, axes = plt.subplots(figsize=(6.9, 3.6 + 0.16 * below))
-    further = cycle(_FURTHER)
-    for number, (repair, found) in enumerate(lines.items()):
-        colour, style, mark = LOOKS.get(repair) or next(further)
-        places = [_removed(entry) + apart * (number - (len(lines) - 1) / 2) for entry in found]
-        values = [entry["scores"][COLUMN] for entry in found]
-        look = {"color": colour, "marker": mark, "ms": 4, "lw": 1.3}
-        look |= {"mfc": "white"} if style in ("--", "-.") else {}
-        axes.plot(places, values, style, label=labels[repair], **look)
-        bands = [_band(entry, dense) for entry in found]
-        if all(bands):
-            lows, highs = zip(*bands, strict=True)
-            axes.vlines(places, lows, highs, color=colour, lw=1.3)
-            axes.fill_between(places, lows, highs, color=colour, alpha=0.13, lw=0)
-    if dense is not None:
-        axes.axhline(
-            dense["scores"][COLUMN], color="black", ls=":", lw=1, label=f"dense, {dense['scores'][COLUMN]:.1f}"
-        )
-    axes.set_yscale("log")
-    round_ticks(axes)
-    layers = shown[0]["sparsity"].partition("/")[2]
-    axes.set_xticks(counts, [f"{count}/{layers}" for count in counts])
-    axes.set(xlabel="layers removed (bars: 95 %, paired with the dense model)", ylabel="average perplexity (log scale)")
-    axes.legend(loc="upper left", bbox_to_anchor=(0, -0.15), ncols=1, fontsize=7.5)
+    labels = [_label(repair, found) for repair, found in lines.items()]
+    tall = sum(0.1 + 0.14 * (label.count("\n") + 1) for label in labels)
+    figure, row = plt.subplots(1, len(counts), figsize=(9.6, 1.5 + tall), sharey=True, squeeze=False)
+    for axes, count in zip(row[0], counts, strict=True):
+        lowest = []
+        for place, (repair, found) in enumerate(lines.items()):
+            for entry in found:
+                if _removed(entry) == count:
+                    lowest.append(_mark(axes, place, entry, dense, KINDS[_kind(repair)]))
+        axes.axvline(min(lowest), color=GREY, ls=":", lw=1)
+        axes.set_title(f"{count}/{shown[0]['sparsity'].partition('/')[2]} removed", fontsize=9)
+        axes.set_xscale("log")
+        axes.margins(x=0.13)  # room for the numbers
+        round_ticks(axes, "x")
+    row[0, 0].set_ylim(len(lines) - 0.5, -0.6)
+    row[0, 0].set_yticks(range(len(lines)), labels, fontsize=7.5)
+    said = (
+        f"average perplexity, times the dense model's of {dense['scores'][COLUMN]:.1f} "
+        "(bars: 95 %, paired with it; each axis has its own logarithmic scale)"
+    )
+    here = dict.fromkeys(map(_kind, lines))
+    handles = [Line2D([], [], ls="none", ms=5, label=kind, **look) for kind, look in KINDS.items() if kind in here]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=8, title=said)
     caption(figure, shown)
     return figure
 
@@ -82,7 +69,7 @@ def best(entries: list[dict]) -> dict[str, list[dict]]:
     """Repair -> by layers removed its entry of lowest perplexity, whatever the choice of layers; the best at the end first.
 
     Every repair of a paper, and "none"; of ours those measured at every number of layers, so that variants tried at some are
-    left to the tables. No single points where there are lines.
+    left to the tables. None measured at one number alone where others are at several.
     """
     found: dict[str, dict[int, dict]] = {}
     for entry in entries:
@@ -116,14 +103,31 @@ def _label(repair: str, entries: list[dict]) -> str:
     return textwrap.fill(f"{'no repair' if repair == NONE else repair}, {after}{chosen}", LABEL_WIDTH)
 
 
+def _kind(repair: str) -> str:
+    if repair == NONE:
+        return "no repair"
+    if repair.endswith(OURS):
+        return "ours"
+    return "published, trained" if repair.endswith(TRAINED) else "published"
+
+
 def _removed(entry: dict) -> int:
     return int(entry["sparsity"].partition("/")[0])
 
 
-def _band(entry: dict, dense: dict | None) -> tuple[float, float] | None:
-    """The interval of an entry's perplexity, what it shares with the dense model's left out; None where none is known."""
-    own, whole = (None if one is None else one["replicates"](COLUMN) for one in (entry, dense))
+def _mark(axes: plt.Axes, place: int, entry: dict, dense: dict, look: dict) -> float:
+    """Draw one entry, its number beside it; returns that."""
+    value = entry["scores"][COLUMN] / dense["scores"][COLUMN]
+    band = _band(entry, dense)
+    axes.errorbar(value, place, xerr=whiskers(value, *band) if band else None, ms=4.5, lw=1.3, ls="none", **look)
+    axes.annotate(f"{value:.2f}", (value, place), (0, 4), textcoords="offset points", ha="center", fontsize=6.5)
+    return value
+
+
+def _band(entry: dict, dense: dict) -> tuple[float, float] | None:
+    """The interval of an entry's perplexity over the dense model's, what they share left out; None where none is known."""
+    own, whole = (one["replicates"](COLUMN) for one in (entry, dense))
     if own is None or whole is None or not np.ndim(own) or not np.isfinite(own).all():
         return None
-    low, high = np.percentile(own / whole, (2.5, 97.5)) * dense["scores"][COLUMN]
+    low, high = np.percentile(own / whole, (2.5, 97.5))
     return float(low), float(high)

@@ -62,20 +62,21 @@ ROUND = ((1, 1.2, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9), (1, 1.5, 2, 3, 5, 7), 
 APART = 0.06, 1.2  # the least distance between two ticks: as a share of the axis, and in heights of their letters
 
 
-def round_ticks(axes: plt.Axes) -> None:
-    """Round numbers on the logarithmic axis, spelled out: as many as have room."""
-    low, high = axes.get_ylim()
-    tall = (
-        axes.get_position().height * axes.figure.get_figheight() * 72
-    )  # in points, before the layout takes some of it
-    apart = max(APART[0], APART[1] * plt.rcParams["font.size"] / tall)
+def round_ticks(axes: plt.Axes, along: str = "y") -> None:
+    """Round numbers on the logarithmic axis ("x" or "y"), spelled out: as many as have room."""
+    axis = getattr(axes, f"{along}axis")
+    low, high = getattr(axes, f"get_{along}lim")()
+    place, (width, height) = axes.get_position(), axes.figure.get_size_inches()
+    # In points, before the layout takes some of it; letters are about as wide, three of them, as 1.5 are tall.
+    size = 72 * (place.height * height if along == "y" else place.width * width / 1.5)
+    apart = max(APART[0], APART[1] * plt.rcParams["font.size"] / size)
     for bases in ROUND:
         every = [float(f"{base}e{power}") for power in range(-6, 8) for base in bases]
         shown = [value for value in every if low <= value <= high]
         if all(math.log(b / a) >= apart * math.log(high / low) for a, b in pairwise(shown)):
             break
-    axes.set_yticks(shown, [_spelled(value) for value in shown])
-    axes.yaxis.set_minor_locator(plt.NullLocator())
+    axis.set_ticks(shown, [_spelled(value) for value in shown])
+    axis.set_minor_locator(plt.NullLocator())
 
 
 def _spelled(value: float) -> str:

@@ -5,7 +5,6 @@ import dataclasses
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from matplotlib.colors import to_rgba
 
 from common.results import Record, Store
 from figures import league, style
@@ -54,39 +53,51 @@ def drawn(store, tmp_path, monkeypatch):
     monkeypatch.setattr(style.plt, "close", figures.append)
     (svg, png, pdf) = show.drawn(TABLE, store, settings.STANDIN)
     assert svg.name == "league.svg" and all(path.stat().st_size > 4000 for path in (svg, png, pdf))
-    return figures[0].axes[0]
+    return figures[0].axes
+
+
+def marks(axes):
+    """Place -> what an axis shows there."""
+    return {line.get_ydata()[0]: line.get_xdata()[0] for line in marked(axes)}
+
+
+def marked(axes):
+    """The lines but for the one at the lowest, which has no mark."""
+    return [line for line in axes.lines if line.get_marker() not in ("None", "|", "")]
 
 
 def test_every_repair_has_one_line_after_the_selection_that_is_best_for_it_there(drawn):
-    labels = {line.get_label() for line in drawn.lines}
-    assert {label for label in labels if not label.startswith("dense")} == {
+    labels = [label.get_text().replace("\n", " ") for label in drawn[0].get_yticklabels()]
+    assert set(labels) == {
         "no repair, after [L]",
         "Ghosted Layers, after UIDL at 2, 3, 4; [L] at 5",
         "ReplaceMe, least squares, after [L]",
         "refitted, 3 layers (ours), after [L]",
     }
-    best_last = [line.get_ydata()[-1] for line in drawn.lines if len(line.get_xdata()) == 4]
-    assert best_last == sorted(best_last) and drawn.get_yscale() == "log"
-    assert [label.get_text() for label in drawn.get_xticklabels()] == ["2/16", "3/16", "4/16", "5/16"]
+    assert [axes.get_title() for axes in drawn] == [f"{count}/16 removed" for count in (2, 3, 4, 5)]
+    last = marks(drawn[-1])
+    assert [last[place] for place in sorted(last)] == sorted(last.values()) and len(last) == 4
+    assert all(axes.get_xscale() == "log" for axes in drawn)
 
 
 def test_bands_leave_out_what_all_rows_share(drawn, store):
     """Windows differ by e^0.7, rows by e^0.15 on the same windows: the band is about the second, by the delta method."""
-    line = next(line for line in drawn.lines if line.get_label().startswith("no repair"))
-    bars = [found for found in drawn.collections if hasattr(found, "get_segments")]
-    (grey,) = [found for found in bars if np.allclose(found.get_color()[0], to_rgba(style.GREY))]
-    at_two = grey.get_segments()[0][:, 1]
+    place = next(at for at, label in enumerate(drawn[0].get_yticklabels()) if label.get_text().startswith("no repair"))
+    (bar,) = [
+        bar.get_segments()[0][:, 0] for bar in drawn[0].collections if bar.get_segments()[0][0, 1] == place
+    ]  # with 2 layers removed
     dense, own = (
         np.stack([store.items(row.recipe, name)["nll"] for name in TEXTS])
         for row in TABLE.rows(settings.STANDIN)
         if row.dense or (row.sparsity, row.method) == ("2/16", "[L], none")
     )
+    ratio = np.exp(own.mean(1)).mean() / np.exp(dense.mean(1)).mean()
+    assert marks(drawn[0])[place] == pytest.approx(ratio)
     shares = [np.exp(x.mean(1)) / np.exp(x.mean(1)).sum() for x in (own, dense)]
     change = shares[0][:, None] * own - shares[1][:, None] * dense
     error = np.sqrt((change.var(1, ddof=1) / 40).sum())
-    value = line.get_ydata()[0]
-    assert (max(at_two) - min(at_two)) / value == pytest.approx(2 * 1.96 * error, rel=0.15)
-    assert min(at_two) < value < max(at_two)
+    assert (max(bar) - min(bar)) / ratio == pytest.approx(2 * 1.96 * error, rel=0.15)
+    assert min(bar) < ratio < max(bar)
 
 
 def test_every_papers_repair_has_a_line_and_ours_where_measured_throughout_and_nothing_measured_is_no_picture():
@@ -103,24 +114,23 @@ def test_every_papers_repair_has_a_line_and_ours_where_measured_throughout_and_n
     papers = [entry(f"[L], paper {i}", 10.0 + i) | {"sparsity": f"{n}/16"} for i in range(20) for n in (2, 4)]
     kept = league.best([*lines, *ours, *third, *half, *papers])
     assert kept.keys() == {"none", "ours (ours)", *(f"paper {i}" for i in range(20))}
-    assert league.draw([{"model": "m"} | one | {"replicates": lambda _: None} for one in papers], "standin") is not None
+    rows = [{"model": "m"} | one | {"replicates": lambda _: None} for one in (entry("Dense", 5.0), *papers)]
+    assert len(league.draw(rows, "standin").axes) == 2
 
 
-def test_a_repair_looks_the_same_in_the_pictures_of_all_models_and_like_no_other():
-    def looks(repairs):
-        values = [(f"[L], {repair}", n, 10.0 + at) for at, repair in enumerate(repairs) for n in (2, 4)]
-        rows = [
-            {"model": "m", "method": method, "sparsity": f"{n}/16", "dense": False, "scores": {league.COLUMN: value}}
-            for method, n, value in values
-        ]
-        axes = league.draw([row | {"replicates": lambda _: None} for row in rows], "standin").axes[0]
-        return {
-            line.get_label(): (line.get_color(), line.get_marker(), line.get_linestyle())
-            for line in axes.lines
-            if not line.get_label().startswith("_")
+def test_colours_tell_whose_a_repair_is_and_without_a_dense_model_there_is_no_picture():
+    def row(method, value, count=2):
+        return {"model": "m", "method": method, "sparsity": f"{count}/16", "dense": method == "Dense"} | {
+            "scores": {league.COLUMN: value},
+            "replicates": lambda _: None,
         }
 
-    known = list(league.LOOKS)
-    one, other = looks([*known, "a new one", "another"]), looks(known[::-2])
-    assert len(set(one.values())) == len(one) == len(known) + 2
-    assert len(other) == (len(known) + 1) // 2 and all(one[label] == look for label, look in other.items())
+    names = ["[L], none", "[L], a paper's", "[L], a patch (trained)", "[L], a refit (ours)"]
+    rows = [row(name, 10.0 + at) for at, name in enumerate(names)]
+    (axes,) = league.draw([row("Dense", 5.0, 0), *rows], "standin").axes
+    looks = {line.get_ydata()[0]: line.get_color() for line in marked(axes)}
+    assert [looks[place] for place in range(4)] == [
+        league.KINDS[kind]["color"] for kind in ("no repair", "published", "published, trained", "ours")
+    ]
+    assert marks(axes) == {place: pytest.approx((10 + place) / 5) for place in range(4)}
+    assert league.draw(rows, "standin") is None
