@@ -96,13 +96,20 @@ class Store:
         return next((record for record in found if record is not None), None)
 
     def pruned(self, recipe: Recipe) -> Record | None:
-        """A record of this recipe, whatever was measured, that names the layers that were removed; None: there is none."""
+        """A record of this recipe, whatever was measured, that names the layers that were removed; None: there is none.
+
+        One that was measured, if there is one: a part of another (``part_of``) may tell less of how the model was made.
+        """
+        found = None
         for folder, origin in self._folders():
             for path in sorted(self.path(recipe, "any", folder).parent.glob("*.json")):
                 record = self._read(str(path), origin)
-                if record is not None and record.status == "ok" and "removed" in record.details:
+                if record is None or record.status != "ok" or "removed" not in record.details:
+                    continue
+                if "part_of" not in record.provenance:
                     return record
-        return None
+                found = found or record
+        return found
 
     def put(self, record: Record, recipe: Recipe, items: Mapping | None = None) -> Path:
         """Write a record; the file is whole or not there at all.

@@ -6,7 +6,7 @@ import errno
 import fnmatch
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from common import results
@@ -278,9 +278,24 @@ def _prepared(
     options = {"device": device, "progress": True, "force": force, "recorded": known and known.details}
     started = time.perf_counter()
     prepared, problem = _attempt(lambda: measure.prepare(entry.recipe, **options))
+    if prepared is not None and known is not None and (said := _other_layers(prepared.details, known)):
+        prepared, problem = None, Problem(said, "failed")
     seconds = time.perf_counter() - started
     bar.aside += seconds
     return prepared, problem, {"preparing_seconds": seconds}
+
+
+def _other_layers(details: Mapping, known: Record) -> str | None:
+    """Why a model is not the one of its recipe's record: what went from it is something else; None: it is the same."""
+    for name in {"removed", "halves"} & details.keys() & known.details.keys():
+        now, then = (sorted(one[name]) for one in (details, known.details))
+        if now != then:
+            return (
+                f"the choice made here, {name} {now}, is not that of this row's records, {then} (scores nearly equal fall "
+                "either way on another machine): the row would be of two models; FORCE=1 (--force) measures it anew, "
+                "LAYERLAB_RESULTS=FOLDER keeps the records apart"
+            )
+    return None
 
 
 @dataclass(frozen=True)

@@ -85,12 +85,16 @@ class PruneAndComp(Pruning):
 
         chosen: see `prune_and_compensate`, whose report is returned (without layer executions where all is known).
         """
-        # a window of fewer layers is no part of a longer one, and what the code fuses in place cannot be repeated
+        recorded = context.recorded
+        # what the code fuses in place cannot be repeated
+        if {"removed", "factors"} <= recorded.keys() and self.metric != "cl" and context.fidelity != "code":
+            chosen(recorded["removed"])
+            return repeat(context.model, recorded["removed"], recorded["factors"])
+        if "removed" in recorded and self.metric != "cl":  # near ties fall otherwise on other machines
+            return self.search(context, chosen=chosen, layers=recorded["removed"])
+        # a window of fewer layers is no part of a longer one
         if self.metric == "cl" or context.fidelity == "code":
             return self.search(context, chosen=chosen)
-        if {"removed", "factors"} <= context.recorded.keys():
-            chosen(context.recorded["removed"])
-            return repeat(context.model, context.recorded["removed"], context.recorded["factors"])
         layers = context.decoder.num_layers
         report = context.searched(
             "prunecomp",
@@ -110,7 +114,7 @@ class PruneAndComp(Pruning):
         own = None if self.calibration is None else context.tokens(self.calibration)
         windows = context.windows() if context.calibrated else None
         kept = context.keep and context.fidelity == "paper" and self.protected is None
-        if self.metric in COSTLY and kept:
+        if self.metric in COSTLY and kept and "layers" not in options:
             options["known"] = ranking(context, self.metric, self.calibration or context.calibration)
         return prune_and_compensate(context.model, windows, self.count, metric_windows=own, **self._choice(), **options)
 

@@ -66,6 +66,14 @@ def test_the_layers_that_went_are_known_from_any_record_of_the_recipe(store):
     assert store.pruned(dataclasses.replace(RECIPE, limit=3)) is None
 
 
+def test_of_a_recipe_a_record_that_was_measured_is_asked_before_a_part_of_one(store):
+    """A part, "a" by its name the first and the user's own, leaves out factors that the published whole has."""
+    store.put(record(benchmark="a", details={"removed": [4]}, provenance={"part_of": "c"}), RECIPE)
+    assert store.pruned(RECIPE).benchmark == "a"
+    Store(store.published, None).put(record(benchmark="c", details={"removed": [4], "factors": [1.5]}), RECIPE)
+    assert store.pruned(RECIPE).details["factors"] == [1.5]
+
+
 def test_a_record_is_read_again_only_where_its_file_is_another(store, monkeypatch):
     texts, read = [], Record.from_json
     monkeypatch.setattr(Record, "from_json", lambda text, origin: texts.append(text) or read(text, origin))

@@ -11,6 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from common import checkpoint, decoder, importance, models
 from common.architectures import SUPPORTED
 from common.calibration import collect
+from common.context import around, carry_out
 from common.decoder import Decoder
 from common.errors import UserError
 from common.halves import ATTENTION, MLP, drop_halves, linear_attention
@@ -19,6 +20,7 @@ from common.surgery import remove_layers, untie_embeddings
 from papers import prunecomp
 from papers.prunecomp import Stream, fuse_factor, prune_and_compensate
 from papers.prunecomp.search import Search
+from papers.prunecomp.steps import PruneAndComp
 
 
 @pytest.fixture
@@ -529,3 +531,17 @@ def test_the_last_layer_goes_without_a_factor_when_the_metric_says_so(tiny_llama
     report = prune_and_compensate(tiny_llama, crops, 2)
     assert (report["removed"][0], report["factors"][0]) == (5, None)
     assert "layer 5 was the last one" in caplog.text
+
+
+def test_a_row_that_has_records_loses_their_layers_whatever_would_be_chosen_here(tiny_llama, make_tiny, crops):
+    """With factors they are repeated; a record without them gets those that a search of these layers finds."""
+    found = prune_and_compensate(make_tiny(), crops, 3, metric="bi", layers=[1, 4, 2])
+    for recorded in ({"removed": [1, 4, 2]}, {"removed": [1, 4, 2], "factors": found["factors"]}):
+        context = around(make_tiny(), windows=crops, selection=PruneAndComp("bi", 3))
+        context.recorded = recorded
+        carry_out(context)
+        assert context.details["removed"] == [1, 4, 2]
+        assert context.details["factors"] == pytest.approx(found["factors"], rel=1e-6)
+    chosen = around(tiny_llama, windows=crops, selection=PruneAndComp("bi", 3))
+    carry_out(chosen)
+    assert chosen.details["removed"] != [1, 4, 2]

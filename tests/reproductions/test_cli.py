@@ -225,6 +225,28 @@ def test_the_layers_of_a_row_that_has_records_are_handed_on_unless_it_is_measure
     assert told == [None, None, found, found, None, None]
 
 
+def test_a_row_is_of_one_model_another_choice_is_refused_unless_it_is_measured_anew(table, store):
+    class Chosen(FakeMeasure):
+        removed = [7, 3]
+
+        def prepare(self, recipe, **options):
+            prepared = super().prepare(recipe, **options)
+            prepared.details = {"removed": self.removed}
+            return prepared
+
+    def run(removed, broken=(), **options):
+        measure = Chosen(broken)
+        measure.removed = removed
+        return runner.run([table], store, "standin", measure, pattern="sleb", models=["standin"], **options)
+
+    failed = run([7, 3], ["docstring_word@1"])
+    assert failed > 0 and run([7, 5]) == failed
+    reasons = [json.loads(path.read_text()).get("reason") for path in store.user.rglob("docstring_word@1.json")]
+    assert reasons and all("removed [5, 7], is not that of this row's records, [3, 7]" in reason for reason in reasons)
+    assert run([3, 7]) == 0  # in another order
+    assert run([7, 5], force=True) == 0
+
+
 def test_a_failed_cell_is_recorded_and_tried_again(table, store):
     failing = FakeMeasure(["docstring_word@1"])
     assert runner.run([table], store, "standin", failing, pattern="Dense") == 1

@@ -69,6 +69,16 @@ def test_every_published_record_lies_where_its_recipe_says():
         assert all(getattr(recipe, part) == record["recipe"][part] for part in PARTS), record["path"]
 
 
+def test_all_published_records_of_a_recipe_are_of_one_model():
+    """A search may choose otherwise on another machine; a row whose cells are of two models is no row."""
+    chosen = {}
+    for record in published():
+        for name in {"removed", "halves"} & record["details"].keys():
+            chosen.setdefault((record["path"].parent, name), set()).add(str(sorted(record["details"][name])))
+    assert len(chosen) > 100
+    assert {str(place): found for place, found in chosen.items() if len(found) > 1} == {}
+
+
 def test_every_published_record_is_of_some_row():
     """What a row no longer stands for is found by nobody: it goes when the row changes."""
     with GOLDEN.open(newline="") as file:
