@@ -171,7 +171,8 @@ OURS = (
         ("the cut alone answers",),
     ),
     Finding(
-        "Where the layer goes that writes the massive activation, its neurons, carried over, lower every repair's perplexity",
+        "After [L]'s 8 and 9 layers, among them the one that writes the massive activation, its neurons, carried over, lower "
+        "the perplexity of the cut and of five repairs",
         "league-graft",
         ("carried over, they lower the perplexity",),
     ),

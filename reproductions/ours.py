@@ -1,4 +1,4 @@
-"""What is found here and nowhere else, in sentences: every number is a record's, or follows from the audit."""
+"""What was found here, in sentences: every number is a record's, or follows from the audit."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ def _answers(store: Store) -> str:
     if not told:
         return ""
     return (
-        "**Perplexity comes back, what tells right from wrong hardly does** (`league-answers`, "
+        "**On SmolLM2, after [L]'s 7 and 9 layers, perplexity comes back, what tells right from wrong hardly does** "
+        "(`league-answers`, "
         f"[more](docs/league.md#why-answers-do-not-follow-perplexity)): {'; '.join(told)}.{_from_both(store)}"
     )
 
@@ -114,8 +115,9 @@ def _massive(store: Store) -> Told | None:
     each = " ".join(f"On {model}, layer {layer}: {'; '.join(found)}." for (model, layer), found in told.items())
     return Told(
         "**A choice by cosine may take the layer that writes the first token's massive activation (one state many times "
-        "larger than all others); a few of its neurons, copied into the layer before the cut, bring it back, the better the "
-        "nearer that one is** (`figure-windows-league`, [more](docs/league.md#neurons-carried-over)). Perplexity of eight "
+        "larger than all others); a few of its neurons, copied into the layer before the cut, bring nearly all of it back "
+        "where that is the layer next to it, less from further back** (`figure-windows-league`, "
+        "[more](docs/league.md#neurons-carried-over)). Perplexity of eight "
         "windows of text: [L]'s layers gone → those neurons copied → the token's own state put back. "
         f"{each}",
         _refitted_with_them(store),

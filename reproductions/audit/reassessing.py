@@ -246,7 +246,7 @@ def _less_data() -> Iterator[Finding]:
             SLIP,
             "A fifth of the data costs little.",
             [fifth["Avg."]],
-            headline=f"A fifth of the fine-tuning data costs {true:.1f} points, not {printed:.1f}: Table C's last average is "
+            headline=f"Training on a fifth of the data costs {true:.1f} points, not {printed:.1f}: Table C's last average is "
             "wrong.",
         )
 

@@ -39,12 +39,17 @@ def best(found: Iterable[dict]) -> dict[str, dict[str, dict]]:
         if not repair or selection == rows.ONE_BY_ONE.partition(", ")[0]:
             selection, repair = "", entry["method"]
         known = by_count.setdefault(entry["sparsity"], {})
-        if repair not in known or entry["scores"][PERPLEXITY] < known[repair]["scores"][PERPLEXITY]:
+        if repair not in known or _before(entry) < _before(known[repair]):
             known[repair] = entry | {"selection": selection}
     order = sorted(by_count, key=lambda sparsity: int(sparsity.partition("/")[0]))
     return {
         count: dict(sorted(by_count[count].items(), key=lambda pair: pair[1]["scores"][PERPLEXITY])) for count in order
     }
+
+
+def _before(entry: dict) -> tuple[float, int]:
+    """Lower perplexity first; of choices that are the same layers the row of which more was measured."""
+    return entry["scores"][PERPLEXITY], -len(entry["scores"])
 
 
 def compared(entry: dict, rival: dict) -> tuple[float, tuple[float, float] | None, bool]:

@@ -181,6 +181,12 @@ def test_standings_hold_each_repair_after_its_best_choice_against_the_best_rival
     short = standings.table(found + more, "AB", short=True)
     assert [count for count in range(9) if f"| {count}/9 |" in short] == [0, 2, 3, 4]
     assert lines[0][3:5] == [f"{np.exp(text.mean()):.1f}" for text in base]
+    same = _entry(
+        "2/9", rows.name("set of least left (ours)", rows.GHOSTED), base + 0.1
+    )  # the same layers by another name, asked questions
+    same["scores"]["AVG"] = 47.25
+    (line,) = (line for line in standings.table([*found, same], "AB").splitlines() if rows.GHOSTED in line)
+    assert "least left" in line and "47.2" in line
 
 
 def test_a_rival_is_worse_than_no_repair_where_the_same_layers_went():
