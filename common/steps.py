@@ -134,9 +134,9 @@ class WindowLoss(Selection):
 class TrainedRepair(Repair):
     """A repair that learns from the layers that go: it trains on the dense model and then does the surgery.
 
-    samples: training windows, the first so many crops of the recipe's calibration entry (the paper: 5,000, the first 128 of
-    which also calibrate); a recipe's limit cuts them too, so that a quick look is quick. length: tokens of each, where not
-    the calibration's. target: ``logits`` (KL) or ``output`` (mean squared error). top_k: logits per token that the target
+    samples: training windows, the first so many crops of the recipe's calibration entry (the paper: 5,000; in its code the
+    first 128 also calibrate); a recipe's limit cuts them too, so that a quick look is quick. length: tokens of each, where
+    not the calibration's. target: ``logits`` (KL) or ``output`` (mean squared error). top_k: logits per token that the target
     ``logits`` compares. The others are fields of `common.fitting.Fitting`; None leaves its default.
     """
 

@@ -102,7 +102,8 @@ class Subject:
 
 
 STANDIN = Subject("standin", "standin", "stand-in", 16)
-PAPER = Subject("paper", dtype="float16")  # the type of the papers' codes
+# The type of LinearPatch's and Prune&Comp's codes; LaCo's and Reassessing's load float32, twice the memory.
+PAPER = Subject("paper", dtype="float16")
 PROFILES = {"standin": STANDIN, "paper": PAPER}  # whom a profile's name alone stands for
 
 

@@ -7,7 +7,7 @@ from reproductions.settings import Subject
 # Why a model of theirs has no row of ours.
 REFUSED = "refused: needs remote code, has no safetensors"
 
-# Section 4.1: 128 sequences of 2048 tokens of WikiText-2; crops as in the official code. The stand-in's context is 256.
+# Section 4.2: 128 sequences of 2048 tokens of WikiText-2; crops as in the official code. The stand-in's context is 256.
 CALIBRATION = {
     "paper": {"corpus": "wikitext2-train", "sampler": "linearpatch-train", "length": 2048, "count": 128, "seed": 2},
     "standin": {

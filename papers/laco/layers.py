@@ -35,7 +35,7 @@ def matrices(layer: nn.Module) -> dict[str, Tensor]:
 
 
 def adjacent_distances(model: nn.Module) -> dict[str, dict[str, list[float]]]:
-    """Fig. 4: |W_l - W_{l+1}|_2 (all entries, the Frobenius norm) for l = 0..N-2, per matrix.
+    """Fig. 4: |W_l - W_{l+1}|_2 (all entries, the Frobenius norm) for l = 0..N-2, per matrix: o_proj and gate_proj, too.
 
     Each matrix has `distance`, and `uncorrelated`: sqrt(|W_l|^2 + |W_{l+1}|^2), what independent matrices would give.
     """

@@ -5,6 +5,7 @@ clipped at norm 1, LLaMA-Factory with DeepSpeed ZeRO-2 on four GPUs. Not stated,
 
     "8 per GPU, total 32, accumulation 4"   contradictory: 8 x 4 GPUs is 32 without accumulation, 128 with it; 32 a step
     warm-up                                 none is named: none
+    Adam                                    AdamW, LLaMA-Factory's default: the decay is apart from the gradient
     precision                               bfloat16 products over float32 weights
     the text                                "the English dataset", about 1.0 B tokens (Baichuan 2: 1.25 B, half Chinese):
                                             unnamed; a recipe says which corpus it takes

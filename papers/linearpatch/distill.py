@@ -3,8 +3,8 @@
     min over A of E_X KL(z(o_t^K), z(o_s^K))
 
 o_t^K are the K largest logits of the dense model per token, o_s^K the pruned and patched model's at the same indices, z the
-softmax. Only the patch is trained; nothing keeps A symmetric. Settings follow the official scripts where the paper says
-nothing (AdamW, rate 1e-4, cosine to a twentieth of it, weight decay 1e-4, batch 1, one epoch, no clipping).
+softmax. Only the patch is trained; nothing keeps A symmetric. The paper (4.2): AdamW, rate 1e-4, one epoch; the official
+scripts beside it: cosine to a twentieth of the rate, weight decay 1e-4, batch 1, no clipping.
 
 Deviations from the official code: K = 100 as in Table 7 (the code keeps 50); training the diagonal alone trains d alone
 (the code's diagonal mode trains a dense matrix that starts diagonal, here `matrix-from-diagonal`); `settings_of("code")`
@@ -170,7 +170,7 @@ def _prepare(decoder: Decoder, run: tuple[int, int], patch: LinearPatch, part: s
 
 
 def _fold(patch: LinearPatch) -> None:
-    """Scales that were trained in the rotated basis become the one dense A of section 3.3."""
+    """Scales that were trained in the rotated basis become the one dense A of section 3.4."""
     if patch.options["kind"] == "rotated":
         patch.weight = nn.Parameter(LinearPatch(patch.weight).weight, requires_grad=False)
         patch.options["kind"] = "hadamard"

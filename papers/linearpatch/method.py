@@ -1,4 +1,4 @@
-"""LinearPatch from calibration tokens to a patched model (sections 3.1 to 3.3)."""
+"""LinearPatch from calibration tokens to a patched model (sections 3.1 to 3.4, Eq. 8)."""
 
 from __future__ import annotations
 

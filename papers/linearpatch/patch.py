@@ -94,7 +94,7 @@ class LinearPatch(nn.Module):
 
     Args:
         values: what the kind says.
-        kind: ``hadamard``: scales d [channels], kept as the dense symmetric A = H diag(d) H^T (section 3.3: one matrix
+        kind: ``hadamard``: scales d [channels], kept as the dense symmetric A = H diag(d) H^T (section 3.4: one matrix
             product at inference). ``rotated``: the same map, kept as d and applied by two fast transforms, so that d
             alone can be trained. ``diagonal``: d [channels], diag(d). ``scalar``: one factor, []. ``matrix``: any A [C, C].
         channels: the width of the stream; needed for a ``scalar``.

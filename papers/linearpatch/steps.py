@@ -51,7 +51,7 @@ def _statistics(context: Context, kind: str, estimator: str, **counting) -> Stat
 @register("linearpatch")
 @dataclass(frozen=True)
 class Patch(Repair):
-    """A matrix at every cut that gives each channel its magnitude back (Eqs. 5 to 8); kinds and estimators: `patch_cuts`.
+    """A matrix at every cut that gives each channel its magnitude back (Eqs. 4, 6 to 8); kinds and estimators: `patch_cuts`.
 
     weights, first: how tokens count in least squares, and whether a sample's first does (`common.moments`).
     """

@@ -161,6 +161,7 @@ TABLES = [
         BASIC,
         columns.single("GSM8K Acc %", "gsm8k", "strict"),
         (Claim("the paper's recipe is above every other method", claims.leads("8", ["Ours"], "GSM8K Acc %")),),
-        note="The other rows are Kwek and Yin's. On the stand-in: ROUGE-L of the summaries it writes.",
+        note="5-shot, strict match: lm-eval's defaults, the paper says neither. The other rows are Kwek and Yin's. On the "
+        "stand-in: ROUGE-L of the summaries it writes.",
     ),
 ]

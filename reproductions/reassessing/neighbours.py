@@ -1,7 +1,7 @@
 """Ours beside rows that the paper took from others: what this repository's implementation of the method gives there.
 
-Untrained but for LLM-Streamline's layer, as the sources of these rows have them. Settings that a row does not say are those
-of this paper's other rows, or of the tables that share the method (`reproductions.shared`).
+Untrained but for LLM-Streamline's layer; the source of the starred rows trained them all. Settings that a row does not say
+are those of this paper's other rows, or of the tables that share the method (`reproductions.shared`).
 """
 
 from __future__ import annotations
