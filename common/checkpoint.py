@@ -299,7 +299,7 @@ def _as_filed(tokenizer, path: Path):
     """The tokenizer; where it splits a text otherwise than the directory's tokenizer.json, one that reads that file alone.
 
     For some classes transformers 5 takes no more than the vocabulary from the file: of a SentencePiece model under a class of
-    byte-level ones (CodeQwen 1.5) that leaves single letters, without an error.
+    byte-level ones (CodeQwen 1.5) that leaves single letters, without an error. ``instead_of``: the class that it replaces.
     """
     if not (path / "tokenizer.json").exists():
         return tokenizer
@@ -317,6 +317,7 @@ def _as_filed(tokenizer, path: Path):
         name,
         "the file is used" if alike else "check both",
     )
+    plain.instead_of = name
     return plain if alike else tokenizer
 
 

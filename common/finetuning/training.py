@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -135,7 +136,7 @@ class _Session:
         if checkpoint is None:
             state.save(parameters, self.folder / state.START)
         else:
-            log.info("continuing from %s", checkpoint.name)
+            print(f"training goes on from {checkpoint}", file=sys.stderr)
             earlier = json.loads((checkpoint / state.PROGRESS).read_text())
             self.spent, self.epochs = earlier["seconds"], earlier["epochs"]
         if device.type == "cuda":

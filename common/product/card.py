@@ -16,6 +16,7 @@ from common.product import elsewhere
 from common.product.measure import shown
 from common.recipe import MIXED
 
+REPORT = "pruning.json"  # the facts of a result, beside its weights
 STAGES = (("before", "dense"), ("cut", "cut alone"), ("after", "repaired"))
 
 
@@ -35,9 +36,8 @@ def card(method, report: dict) -> str:
         "",
         f"- Layers removed (0-based, in order of removal): {removed}",
         f"- Parameters: {_change(report['parameters'])}",
-        f"- Size: {_change(report['bytes'], ' MB', 1e6)}, stored in {report['dtype']}",
-        f"- Calibration text: {report['text']['calibration']}, test text: {report['text']['test']}, "
-        f"windows of {report['text']['window']} tokens",
+        f"- Size: {_change(report['bytes'], ' MB', 1e6)}, stored in {report['dtype']}, computed in {report['computed_in']}",
+        f"- {_texts(report['text'])}, windows of {report['text']['window']} tokens",
         *(f"- {note}" for note in report["notes"]),
         "",
         *_numbers(report["evaluation"]),
@@ -90,6 +90,43 @@ def source_facts(name: str, source: Path) -> dict:
         if front and (line := re.search(rf"^{key}:[ \t]*([^\s\[{{|>][^\n]*)$", front[1], re.M)):
             facts[key] = line[1].strip().strip("\"'")
     return facts
+
+
+def lineage(source: Path) -> dict | None:
+    """What was done before to a model that came out of one of these tools, by its own report; None of any other."""
+    try:
+        found = json.loads((source / REPORT).read_text(encoding="utf-8"))
+        return {
+            "paper": found["paper"],
+            "model": found["model"],
+            "layers": found["layers"],
+            "removed": found["facts"].get("removed"),
+            "made_from": found.get("made_from"),
+        }
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # none there, or not ours
+        return None
+
+
+def tokenizer_note(tokenizer) -> str | None:
+    """A note where the class that AutoTokenizer takes splits text otherwise than here (`common.checkpoint`)."""
+    if (name := getattr(tokenizer, "instead_of", None)) is None:
+        return None
+    return (
+        f"AutoTokenizer gives a {name}, which splits text otherwise than tokenizer.json, by which all numbers here are: "
+        "load it with PreTrainedTokenizerFast.from_pretrained"
+    )
+
+
+def already_pruned(source: Path) -> str | None:
+    """A note where the model at hand is no dense one."""
+    found = lineage(source)
+    if found is None:
+        return None
+    gone = ", ".join(map(str, found["removed"] or ())) or "layers"
+    return (
+        f"the model it was made from had already lost {gone} of {found['layers']['before']} layers of {found['model']} "
+        f"({found['paper']}): 'dense' here is that model"
+    )
 
 
 def _front(report: dict) -> list[str]:
@@ -159,7 +196,7 @@ def _numbers(evaluation: dict) -> list[str]:
     table = markdown(["", *(name for _, name in STAGES)], rows, "lr")
     note = (
         f"Perplexity is per token over {plural(evaluation['after']['windows'], 'disjoint window')}, each read alone; ± is "
-        "one standard error. Times are of one sequence, the fastest of three runs on the machine that made this."
+        "one standard error. Times are of one sequence, the fastest of up to {REPEATS} runs on the machine that made this."
     )
     return [table, "", f"{_against(evaluation)}{note}", ""]
 
@@ -230,6 +267,12 @@ def _elsewhere(report: dict) -> list[str]:
         "```",
         "",
     ]
+
+
+def _texts(text: dict) -> str:
+    """What it was calibrated on, and what measured on."""
+    apart = f" (of {text['held_out']} the last tenth, which is no calibration text)" if text["held_out"] else ""
+    return f"Calibration text: {text['calibration']}, test text: {text['test']}{apart}"
 
 
 def _change(pair: dict, unit: str = "", size: float = 1) -> str:

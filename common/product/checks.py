@@ -13,7 +13,7 @@ from torch import nn
 
 from common import checkpoint, corpora, exchange, hub, models, streaming, structure
 from common.architectures import absent, at_hand
-from common.errors import UserError, first_of, plural
+from common.errors import NoData, UserError, first_of, plural
 from common.finetuning.memory import check_weights
 from common.product import options as shared
 from common.product.job import Job, is_file, read, texts, work_folder
@@ -65,7 +65,10 @@ def checked(method: shared.Method, options: argparse.Namespace) -> Job:
         if shared.tasks(options):
             from common.evaluation import harness
 
-            harness.check(shared.tasks(options))
+            try:
+                harness.check(shared.tasks(options))
+            except NoData as error:
+                raise UserError(f"{error}; or leave --tasks out") from error
     return job
 
 
@@ -74,13 +77,33 @@ def located(name: str) -> Path:
     known = name in models.REGISTRY or any(name == spec.hub_id for spec in models.REGISTRY.values())
     if known or name.count("/") != 1 or name.startswith((".", "/", "~")) or Path(name).exists():
         return models.resolve(name)
-    return hub.snapshot(name, None)
+    try:
+        return hub.snapshot(name, None)
+    except UserError as error:
+        raise type(error)(f"there is no directory {name} here, and as a hub id: {error}") from error
 
 
 def stored_dtype(source: Path) -> torch.dtype | None:
     """The dtype that most of a checkpoint's bytes are stored in; None for one of which nothing here computes."""
     found = DTYPES.get(prevailing_dtype(entries(source, [checkpoint.PATCHES_TENSORS]).values()))
     return found if found is not None and found.is_floating_point else None
+
+
+def rounded(source: Path) -> str | None:
+    """A note where some tensors are stored in a wider dtype than most, in which all are saved."""
+    found, most = entries(source, [checkpoint.PATCHES_TENSORS]), stored_dtype(source)
+    kinds = {name: DTYPES.get(entry.dtype) for name, entry in found.items()}
+    wider = [
+        name
+        for name, kind in kinds.items()
+        if most is not None and kind is not None and kind.is_floating_point and kind.itemsize > most.itemsize
+    ]
+    if not wider:
+        return None
+    kind = str(most).removeprefix("torch.")
+    return (
+        f"{plural(len(wider), 'tensor')} stored in a wider dtype are saved in {kind}, as most are: {first_of(wider, 3)}"
+    )
 
 
 def check_finite(model: nn.Module) -> None:

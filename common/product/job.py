@@ -171,9 +171,14 @@ class Job:
         """Held-out windows [windows, length]: disjoint, from the start of the test text (a shared file's last tenth)."""
         return calibration.dealt([self._held_out(name) for name in texts(self.test)])[: self.options.windows]
 
+    @property
+    def shared_texts(self) -> list[str]:
+        """Those of the test texts that are calibration texts, too: of them the last tenth is kept for evaluation."""
+        return [name for name in texts(self.test) if any(_same(name, other) for other in texts(self.text))]
+
     def _held_out(self, name: str) -> Tensor:
         ids, part = self._ids(name), ""
-        if any(_same(name, other) for other in texts(self.text)):
+        if name in self.shared_texts:
             ids, part = ids[int(len(ids) * SHARE) :], " (its last tenth, kept for evaluation)"
         try:
             return cut(ids, self.length)[: self.options.windows]
@@ -221,15 +226,17 @@ class Job:
         return pieces[: bisect.bisect_right(range(len(pieces) + 1), most, key=tokens) - 1]
 
     def shifted_attention(self) -> str | None:
-        """A note where the layers left do not alternate between sliding and full attention as the first ones did."""
-        types = getattr(self.config, "layer_types", None) or []
-        kept = [kind for layer, kind in enumerate(types) if layer not in self.removed]
-        if kept == types[: len(kept)]:
+        """A note where the layers left alternate between sliding and full attention otherwise than their config's class
+        would have so many do."""
+        found = self.model.config.to_dict()
+        kept = found.pop("layer_types", None)
+        pattern = getattr(type(self.model.config).from_dict(found), "layer_types", None)
+        if pattern in (None, kept):
             return None
         return (
             "which layers attend to a window alone is in this model's config (layer_types), no longer in the pattern that "
-            "its architecture has: a program that goes by the pattern (llama.cpp with Gemma 2; not tried) reads texts longer "
-            "than the window otherwise"
+            "its architecture has: a program that goes by the pattern (llama.cpp does with some; not tried) reads texts "
+            "longer than the window otherwise"
         )
 
     def refuse_patches(self, remedy: str) -> None:
@@ -314,10 +321,10 @@ def is_file(name: str) -> bool:
 
 @lru_cache(maxsize=2)
 def read(name: str) -> str:
-    """A text file's content.
+    """A text file's content; of JSON lines the column ``text``, a paragraph each.
 
     Raises:
-        UserError: it cannot be read, is no UTF-8, or is empty.
+        UserError: it cannot be read, is no UTF-8, is empty, or is JSON lines without that column.
     """
     try:
         text = Path(name).read_text(encoding="utf-8")
@@ -328,4 +335,16 @@ def read(name: str) -> str:
         ) from error
     if not text.strip():
         raise UserError(f"the text {name} is empty")
-    return text
+    return _column(name, text) if text.lstrip().startswith("{") else text
+
+
+def _column(name: str, text: str) -> str:
+    try:
+        rows = [json.loads(line) for line in text.splitlines() if line.strip()]
+    except ValueError:
+        return text
+    if any(not isinstance(row, dict) or not isinstance(row.get("text"), str) for row in rows):
+        raise UserError(
+            f"the text {name} is JSON lines without a column 'text' of strings; name a plain text, or add it"
+        )
+    return "\n\n".join(row["text"] for row in rows)

@@ -121,7 +121,8 @@ def parser(method: Method) -> argparse.ArgumentParser:
         else "for models larger than memory: hold two layers at a time, and so many GB of hidden states (default: 1)",
     )
     machine.add_argument(
-        "--dtype", help="to compute in: float32, bfloat16 or float16 (default: float32 on a CPU, else as saved)"
+        "--dtype",
+        help="to compute in: float32, bfloat16 or float16 (default: float32 on a CPU, as saved on a GPU and with --stream)",
     )
     return top
 
@@ -213,6 +214,10 @@ def _check_out(options: argparse.Namespace) -> None:
         sweeps = ((out / SWEEP).exists(), options.sweep is not None)
         held, wanted = ("a sweep" if one else "a checkpoint" for one in sweeps)
         if not options.force:
+            from common.product import sweep  # which reads its options from here
+
+            if all(sweeps) and sweep.goes_on(options):
+                return
             raise UserError(f"--out {out} holds {held}; choose another directory, or replace it with --force")
         if held != wanted:
             raise UserError(

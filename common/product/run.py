@@ -22,7 +22,6 @@ from common.product import options as shared
 from common.product.job import Job, work_folder
 from common.progress import clock
 
-REPORT = "pruning.json"
 TERMS = ("LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*")
 MEMORY = "out of memory; use a larger --device, --dtype bfloat16 or fewer --samples"
 
@@ -100,7 +99,8 @@ def run(method: shared.Method, options: argparse.Namespace) -> dict:
     aim = f"removing {job.count} of {job.layers} layers" if job.count else f"shortening {job.layers} layers"
     measure.say(f"{method.title}: {aim}")
     facts = method.apply(job)
-    for note in (job.read_over(), job.shifted_attention()):
+    of_source = (card.already_pruned(job.source), card.tokenizer_note(job.tokenizer), checks.rounded(job.source))
+    for note in (job.read_over(), job.shifted_attention(), *of_source):
         if note:
             job.notes.append(note)
     measure.round_to(job.model, dtype)
@@ -123,7 +123,7 @@ def run(method: shared.Method, options: argparse.Namespace) -> dict:
         return report
     _save(job, report, dtype)
     print(card.summary(report))
-    print(f"saved to {options.out} (card: README.md, facts: {REPORT})")
+    print(f"saved to {options.out} (card: README.md, facts: {card.REPORT})")
     if broken:
         measure.say(f"warning: {broken}")
     return report
@@ -157,7 +157,14 @@ def _report(job: Job, facts: dict, dtype: torch.dtype | None, evaluation: dict) 
         "options": card.plain(vars(options)),
         "layers": {"before": job.layers, "after": job.decoder.num_layers},
         "dtype": str(dtype or job.model.dtype).removeprefix("torch."),
-        "text": {"calibration": card.public(job.text), "test": card.public(job.test), "window": job.length},
+        "computed_in": str(job.model.dtype).removeprefix("torch."),
+        "text": {
+            "calibration": card.public(job.text),
+            "test": card.public(job.test),
+            "held_out": ", ".join(map(card.public, job.shared_texts)),
+            "window": job.length,
+        },
+        "made_from": card.lineage(job.source),
         "facts": facts,
         "evaluation": evaluation,
         "notes": job.notes,
@@ -170,7 +177,7 @@ def _save(job: Job, report: dict, dtype: torch.dtype | None) -> None:
         if dtype is not None and parameter.is_floating_point() and not absent(parameter):
             parameter.data = parameter.data.to(dtype)
     content = json.dumps(card.finite(report), indent=1, allow_nan=False)
-    texts = _terms(job.source) | {"README.md": card.card(job.method, report), REPORT: content + "\n"}
+    texts = _terms(job.source) | {"README.md": card.card(job.method, report), card.REPORT: content + "\n"}
     checkpoint.save(job.model, job.tokenizer, job.place(replace=job.options.force), texts, job.source)
     job.clear()
 

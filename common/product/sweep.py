@@ -1,12 +1,15 @@
 """Perplexity against the number of layers removed: a table and a picture, and no weights.
 
 The model is read again for every number, the largest first, so that a method may keep what a longer search found. What is
-measured is written after every number: whatever stops the next one, it stays. A number that cannot be had says why.
+measured is written after every number: whatever stops the next one, it stays, and the same command goes on from there. A
+number that cannot be had says why.
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
+import hashlib
 import json
 import time
 from pathlib import Path
@@ -15,7 +18,7 @@ from common import exchange, results
 from common.errors import UserError, one_line, plural
 from common.layout import markdown
 from common.product import card, checks, measure
-from common.product.job import Job
+from common.product.job import Job, is_file, texts
 from common.product.options import SWEEP
 from common.progress import clock, track
 
@@ -29,12 +32,14 @@ def run(job: Job) -> dict:
     dtype = checks.stored_dtype(job.source)
     job.load()
     checks.check_finite(job.model)
-    before = measure.whole(job, "of the dense model")
-    rows: list[dict] = []
-    steps = track(sorted(counts, reverse=True), "sweep", unit="number", each=True)
+    begun = _begun(job)
+    before = begun["dense"] if begun else measure.whole(job, "of the dense model")
+    rows: list[dict] = [row for row in begun["rows"] if row["repaired"] is not None] if begun else []
+    left = sorted(set(counts).difference(row["removed"] for row in rows), reverse=True)
+    steps = track(left, "sweep", total=len(counts), initial=len(rows), unit="number", each=True)
     for count in steps:
-        if rows:
-            job.options.remove = count
+        job.options.remove = count
+        if count != left[0]:
             job.load()
         try:
             facts = job.method.apply(job)
@@ -47,6 +52,7 @@ def run(job: Job) -> dict:
             if len(rows) == len(counts) and all(row["reason"] for row in rows):
                 raise
         report = _report(job, before, sorted(rows, key=lambda row: row["removed"]), time.perf_counter() - started)
+        report |= {"missing": sorted(set(counts).difference(row["removed"] for row in rows)), "of": _digest(job)}
         if any(row["repaired"] is not None for row in rows):
             _write(job, report)
     job.clear()
@@ -60,7 +66,7 @@ def _report(job: Job, before: dict, rows: list[dict], seconds: float) -> dict:
         "paper": job.method.paper,
         "title": job.method.title,
         "model": card.public(job.options.model),
-        "options": card.plain(vars(job.options)) | {"remove": None},
+        "options": _options(job.options),
         "text": {"calibration": card.public(job.text), "test": card.public(job.test), "window": job.length},
         "dense": before,
         "rows": rows,
@@ -79,9 +85,49 @@ def _write(job: Job, report: dict) -> None:
             lines.writerows({**row, "layers": " ".join(map(str, row["layers"]))} for row in report["rows"])
         _draw(folder / "sweep.png", report)
 
-    place = job.place(replace=job.options.force or job.kept.get("swept") == job.options.out)
+    ours = job.kept.get("swept") == job.options.out or goes_on(job.options) is not None
+    place = job.place(replace=job.options.force or ours)
     job.kept["swept"] = place
     exchange.put(place.resolve(), write)
+
+
+def goes_on(options: argparse.Namespace) -> dict | None:
+    """The report in `--out` of a sweep with these options that was stopped; None where there is none."""
+    try:
+        found = json.loads((options.out / SWEEP).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    asked = json.loads(json.dumps(_options(options)))
+    return found if isinstance(found, dict) and found.get("missing") and found.get("options") == asked else None
+
+
+def _begun(job: Job) -> dict | None:
+    """What a stopped sweep measured; None where it is all to be measured.
+
+    Raises:
+        UserError: model or texts have changed since.
+    """
+    found = None if job.options.force else goes_on(job.options)
+    if found is None:
+        return None
+    if found.get("of") != _digest(job):
+        raise UserError(
+            f"the sweep in {job.options.out} was stopped, and model or texts have changed since; choose another directory, "
+            "or replace it with --force"
+        )
+    measure.say(f"going on from {job.options.out}: {', '.join(map(str, found['missing']))} left")
+    return found
+
+
+def _digest(job: Job) -> str:
+    """Names, sizes and times of the files that the numbers come from, in short."""
+    files = [*job.source.iterdir(), *(Path(name) for name in (*texts(job.text), *texts(job.test)) if is_file(name))]
+    facts = sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file())
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+
+
+def _options(options: argparse.Namespace) -> dict:
+    return card.plain(vars(options)) | {"remove": None}
 
 
 def _row(count: int, job: Job, facts: dict, after: dict) -> dict:
@@ -106,7 +152,9 @@ def _table(report: dict) -> str:
         alone, repaired = ("" if row[key] is None else measure.shown(row[key]) for key in ("cut_alone", "repaired"))
         lines.append([row["removed"], alone, repaired, ", ".join(map(str, row["layers"])) or row["reason"]])
     table = markdown(["removed", "cut alone", "repaired", "layers"], lines, "rrrl")
-    return f"**{_title(report)}**\n\n{table}\n"
+    left = ", ".join(map(str, report["missing"]))
+    stopped = f"\nNot measured yet: {left}. The same command goes on from here.\n" if left else ""
+    return f"**{_title(report)}**\n\n{table}\n{stopped}"
 
 
 def _draw(path: Path, report: dict) -> None:

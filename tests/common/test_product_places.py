@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from common import checkpoint, models
-from common.errors import UserError
+from common import checkpoint, hub, models
+from common.errors import NoData, UserError
 from common.evaluation import harness
 from common.product import main
 from common.product import sweep as sweeping
@@ -168,6 +168,36 @@ def test_a_file_whose_name_holds_a_plus_is_one_of_a_mix(tool, tmp_path, monkeypa
     for name in ("a.txt", "c++.txt"):
         shutil.copy(tmp_path / "text.txt", tmp_path / name)
     assert tool("linearpatch", "--remove", "2", "--text", "a.txt+c++.txt")[0] == 0
+
+
+def test_json_lines_are_their_column_of_text(tool, model, tmp_path):
+    texts = [f"{number} {TEXT}".strip() for number in range(120)]
+    plain, lines, other = (tmp_path / name for name in ("plain.txt", "lines.jsonl", "other.jsonl"))
+    plain.write_text("\n\n".join(texts))
+    lines.write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    other.write_text("\n".join(json.dumps({"content": text}) for text in texts))
+    for name, text in (("a", plain), ("b", lines)):
+        assert tool("refit", "--remove", "1", "--text", text, out=tmp_path / name)[0] == 0
+    assert load_file(tmp_path / "a/model.safetensors").keys() == load_file(tmp_path / "b/model.safetensors").keys()
+    found = [json.loads((tmp_path / name / "pruning.json").read_text())["evaluation"]["after"] for name in "ab"]
+    assert found[0]["window_nlls"] == found[1]["window_nlls"]
+    status, said = tool("refit", "--remove", "1", "--text", other)
+    assert status == 2 and "other.jsonl is JSON lines without a column 'text'" in said
+
+
+def test_a_directory_that_is_not_there_is_named_before_the_hub(tool, monkeypatch):
+    monkeypatch.setattr(hub, "_probe", lambda _timeout: "unreachable")
+    status, said = tool("refit", "--remove", "1", source="models/llama")
+    assert status == 2 and "there is no directory models/llama here, and as a hub id: could not fetch" in said
+
+
+def test_tasks_without_their_data_are_to_be_left_out(tool, monkeypatch):
+    def absent(_names):
+        raise NoData("could not fetch dataset baber/piqa")
+
+    monkeypatch.setattr(harness, "check", absent)
+    status, said = tool("refit", "--remove", "1", "--tasks", "piqa")
+    assert status == 2 and said.endswith("could not fetch dataset baber/piqa; or leave --tasks out")
 
 
 def test_a_home_that_there_is_not_is_one_line(tool):

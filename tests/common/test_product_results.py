@@ -1,5 +1,6 @@
 """What the tools say of a result: sizes, the cut alone, a broken model, own layers, plans, sweeps, the card's metadata."""
 
+import copy
 import csv
 import gc
 import importlib
@@ -14,7 +15,8 @@ import scipy.stats
 import torch
 import yaml
 from safetensors import safe_open
-from transformers import AutoModelForCausalLM
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, Qwen2Config
 
 from common import calibration, checkpoint, massive, models, paired
 from common.errors import UserError
@@ -152,18 +154,21 @@ def test_a_repair_that_is_worse_than_none_is_said_to_be(factor, source, tmp_path
 
 
 def test_a_cut_that_breaks_the_pattern_of_attentions_is_said_to():
-    def note(types, removed):
-        return Job.shifted_attention(SimpleNamespace(config=SimpleNamespace(layer_types=types), removed=removed))
+    """Gemma 2 alternates; Qwen2 has full attention first and windows from max_window_layers on, wherever that is now."""
 
-    alternating = ["sliding_attention", "full_attention"] * 3
-    assert (
-        note(alternating, [2, 3])
-        is note(alternating, [5])
-        is note(["full_attention"] * 6, [1])
-        is note(None, [1])
-        is None
-    )
+    def note(config, removed):
+        model = AutoModelForCausalLM.from_config(copy.deepcopy(config))
+        remove_layers(model, removed)
+        return Job.shifted_attention(SimpleNamespace(model=model))
+
+    small = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 6}
+    small |= {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}
+    alternating = Gemma2Config(**small)
+    assert note(alternating, [2, 3]) is note(alternating, [5]) is note(LlamaConfig(**small), [1]) is None
     assert "no longer in the pattern" in note(alternating, [1]) and note(alternating, [1, 2, 3])
+    windowed = Qwen2Config(**small, use_sliding_window=True, max_window_layers=3)
+    assert windowed.layer_types[2:4] == ["full_attention", "sliding_attention"]
+    assert note(windowed, [1, 3]) is note(windowed, [2]) is None
 
 
 def test_a_result_is_called_worse_beyond_the_noise_alone():
@@ -319,6 +324,39 @@ def test_a_sweep_keeps_what_it_measured_whatever_stops_it(source, tmp_path, monk
     assert [row["removed"] for row in json.loads((tmp_path / "b" / "sweep.json").read_text())["rows"]] == [3, 4]
     assert main(failing(UserError("none"), 2), [*fixed, "--out", str(tmp_path / "c"), "--sweep", "2"]) == 2
     assert not (tmp_path / "c").exists()
+
+
+def test_a_sweep_that_was_stopped_goes_on_by_the_same_command_alone(source, tmp_path, monkeypatch, capsys):
+    """To the numbers of one that was not; nothing is measured twice, and not from what changed since."""
+    apply, applied = linearpatch_tool.METHOD.apply, []
+
+    def counted(job):
+        applied.append(job.count)
+        if job.count == stop:
+            raise KeyboardInterrupt
+        return apply(job)
+
+    method, text = replace(linearpatch_tool.METHOD, apply=counted), tmp_path / "text.txt"
+    text.write_text(source[1].read_text())
+    fixed = ["--model", str(source[0]), "--text", str(text), "--samples", "4", "--length", "32", "--windows", "4"]
+
+    def run(out, *more):
+        return main(method, [*fixed, "--out", str(tmp_path / out), "--sweep", "2-4", *more])
+
+    stop = 3
+    assert run("stopped") == 130 and applied == [4, 3]
+    assert "Not measured yet: 2, 3. The same command goes on" in (tmp_path / "stopped" / "sweep.md").read_text()
+    assert run("stopped", "--seed", "7") == 2 and "holds a sweep" in capsys.readouterr().err
+    stop = None
+    assert run("stopped") == 0 and applied == [4, 3, 3, 2]
+    assert run("whole") == 0
+    rows = [json.loads((tmp_path / name / "sweep.json").read_text())["rows"] for name in ("stopped", "whole")]
+    assert rows[0] == rows[1] and [row["removed"] for row in rows[0]] == [2, 3, 4]
+    assert run("stopped") == 2  # finished
+    stop = 2
+    assert run("changed") == 130
+    text.write_text(source[1].read_text() + "more of it\n" * 50)
+    assert run("changed") == 2 and "model or texts have changed since" in capsys.readouterr().err
 
 
 def test_a_sweep_holds_one_model_at_a_time(source, tmp_path, monkeypatch):
@@ -480,6 +518,39 @@ def test_a_search_that_was_killed_goes_on_by_the_same_command(source, tmp_path, 
     facts, expected = (report_of(tmp_path / out)["facts"] for out in ("out", "whole"))
     assert expected.pop("layer_executions") and facts == expected  # the last run ran none
     assert (tmp_path / "out/model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()
+
+
+def test_a_model_that_was_pruned_before_says_so(source, tmp_path, capsys):
+    assert tool("prunecomp", source, tmp_path / "once", "--layers", "3,1") == 0
+    assert tool("refit", (tmp_path / "once", source[1]), tmp_path / "twice", "--remove", "1") == 0
+    assert report_of(tmp_path / "once")["made_from"] is None
+    before = report_of(tmp_path / "twice")["made_from"]
+    assert (before["paper"], before["removed"], before["layers"]) == ("prunecomp", [3, 1], {"before": 6, "after": 4})
+    said = "had already lost 3, 1 of 6 layers of tiny (prunecomp): 'dense' here is that model"
+    assert said in (tmp_path / "twice" / "README.md").read_text() and said in capsys.readouterr().out
+
+
+def test_the_card_says_which_part_of_a_text_was_measured_and_in_which_dtype(source, tmp_path):
+    other = tmp_path / "other.txt"
+    other.write_text(source[1].read_text())
+    assert tool("refit", source, tmp_path / "shared", "--remove", "1") == 0
+    assert tool("refit", source, tmp_path / "apart", "--remove", "1", "--test", str(other), "--dtype", "bfloat16") == 0
+    shared, apart = ((tmp_path / name / "README.md").read_text() for name in ("shared", "apart"))
+    assert "test text: text.txt (of text.txt the last tenth, which is no calibration text)" in shared
+    assert "test text: other.txt, windows" in apart
+    assert "stored in float32, computed in float32" in shared and "computed in bfloat16" in apart
+
+
+def test_tensors_that_are_stored_wider_than_most_are_named(source, tmp_path, make_tiny, write_checkpoint):
+    model = write_checkpoint(tmp_path / "model", model=make_tiny("llama").to(torch.bfloat16))
+    weights = load_file(model / "model.safetensors")
+    assert tool("refit", (model, source[1]), tmp_path / "alike", "--remove", "1") == 0
+    weights["model.norm.weight"] = weights["model.norm.weight"].float() * 1.001
+    save_file(weights, model / "model.safetensors", {"format": "pt"})
+    assert tool("refit", (model, source[1]), tmp_path / "mixed", "--remove", "1") == 0
+    notes = {name: " ".join(report_of(tmp_path / name)["notes"]) for name in ("alike", "mixed")}
+    assert "1 tensor stored in a wider dtype are saved in bfloat16, as most are: model.norm.weight" in notes["mixed"]
+    assert "wider" not in notes["alike"]
 
 
 def test_only_what_a_run_made_itself_is_removed(source, tmp_path):

@@ -9,6 +9,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from transformers import AutoTokenizer
 
 from common import checkpoint
+from common.product import card
 
 TEXT = ["def f(x):", "return x", "the the then there", "no one knows", "12 2023 def"]
 
@@ -32,6 +33,8 @@ def test_a_tokenizer_that_transformers_reads_otherwise_than_its_file_is_read_as_
     assert ours("def a def").input_ids == filed.encode("def a def").ids
     assert ours.decode(ours("def a def").input_ids) == "def a def"
     assert "does not split text as its tokenizer.json does; the file is used" in caplog.text
+    assert f"AutoTokenizer gives a {type(AutoTokenizer.from_pretrained(path)).__name__}" in card.tokenizer_note(ours)
+    assert card.tokenizer_note(AutoTokenizer.from_pretrained(path)) is None
 
 
 def test_a_tokenizer_that_is_read_as_its_file_says_stays_what_it_is(write_checkpoint, tmp_path, caplog):
