@@ -111,16 +111,18 @@ class Store:
                 found = found or record
         return found
 
-    def put(self, record: Record, recipe: Recipe, items: Mapping | None = None) -> Path:
+    def put(self, record: Record, recipe: Recipe, items: Mapping | None = None, *, attempt: bool = False) -> Path:
         """Write a record; the file is whole or not there at all.
 
         items: name -> outcomes per item, numpy arrays; written first, so that where a record is, they are, and marked as this
-        record's. Where there are none, an earlier record's go.
+        record's. Where there are none, an earlier record's go. attempt: the record says why there is nothing new, and the
+        earlier one stays: it is for `attempted` alone, until a record is written.
 
         Raises:
             UserError: the folder cannot be written; earlier records are untouched.
         """
-        path = self.path(recipe, record.benchmark)
+        aside = self.attempt_path(recipe, record.benchmark)
+        path = aside if attempt else self.path(recipe, record.benchmark)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with exchange.whole(path) as file:
@@ -129,6 +131,8 @@ class Store:
                     _write_items(_beside(path), items, _mark(record))
                 else:
                     _beside(path).unlink(missing_ok=True)
+            if not attempt:
+                aside.unlink(missing_ok=True)
         except OSError as error:
             raise UserError(
                 f"cannot write the record {path}: {error.strerror}; free space there or name another folder in "
@@ -142,6 +146,16 @@ class Store:
             return self.path(recipe, benchmark).stat().st_mtime_ns
         except OSError:
             return None
+
+    def attempted(self, recipe: Recipe, benchmark: str, since: int) -> Record | None:
+        """Why there was nothing new and the earlier record was kept, if since then, in nanoseconds since the epoch."""
+        path = self.attempt_path(recipe, benchmark)
+        state = _state(path)
+        return self._read(str(path), "yours") if state is not None and state[-1] >= since else None
+
+    def attempt_path(self, recipe: Recipe, benchmark: str) -> Path:
+        """Beside the lock: where `put` leaves an attempt."""
+        return self.lock_path(recipe, benchmark).with_suffix(".attempt")
 
     def lock_path(self, recipe: Recipe, benchmark: str) -> Path:
         """Beside the record: where a process says that it measures this (`common.locks`)."""

@@ -175,7 +175,11 @@ def _watch(work: Sequence[Work], request: Request, jobs: Sequence) -> None:
         while True:
             running = [job for job in jobs if job.state == "RUNNING"]
             before = len(left)
-            left = [cell for cell in left if (store.written(*cell) or 0) < request.since]
+            left = [
+                cell
+                for cell in left
+                if (store.written(*cell) or 0) < request.since and store.attempted(*cell, request.since) is None
+            ]
             if len(left) < before:
                 bar.update(before - len(left))
             for job in jobs:

@@ -201,7 +201,10 @@ def _run(options: argparse.Namespace) -> int:
         print("every cell has a record; nothing to measure", file=sys.stderr)
     if failed:
         cells = "1 cell" if failed == 1 else f"{failed} cells"
-        print(f"{cells} failed; the reasons are recorded and the next run tries again", file=sys.stderr)
+        again = "the reasons are recorded and the next run tries again"
+        if options.force:
+            again = "values of before are kept, and only --force tries those again; the next run tries the others"
+        print(f"{cells} failed; {again}", file=sys.stderr)
     shown = 0 if options.no_show or options.slurm else _show(options)
     return 1 if failed else shown
 

@@ -109,19 +109,20 @@ def measured(options: argparse.Namespace, store: Store, work: Sequence[Work], la
         print(f"{told}, `scancel {job}` ends them", file=sys.stderr)
         return 0
     cluster.processes(work, request, options.workers, folder)
-    return _outcome(store, work, since)
+    return _outcome(store, work, since, options.force)
 
 
-def _outcome(store: Store, work: Sequence[Work], since: int) -> int:
+def _outcome(store: Store, work: Sequence[Work], since: int, force: bool) -> int:
     """Say once why cells failed; how many did, or have no record yet."""
     failed, told = 0, set()
     for entry in work:
         for benchmark in entry.benchmarks:
             record = store.get(entry.recipe, benchmark)
-            if record is None or (store.written(entry.recipe, benchmark) or 0) < since and record.status != "ok":
-                record, reason = None, "not measured: its process ended early, see the log"
-            else:
-                reason = record.reason
+            earlier = (store.written(entry.recipe, benchmark) or 0) < since
+            if earlier and (force or record is None or record.status != "ok"):
+                record = store.attempted(entry.recipe, benchmark, since)
+            store.attempt_path(entry.recipe, benchmark).unlink(missing_ok=True)
+            reason = "not measured: its process ended early, see the log" if record is None else record.reason
             failed += record is None or record.status == "failed"
             if reason is not None and reason not in told:
                 told.add(reason)

@@ -172,13 +172,15 @@ def measured(
 ) -> int:
     """Measure these cells, each unless another process does; returns the number of failed ones.
 
-    since: when they were asked for, in nanoseconds since the epoch, if not now; what was recorded later is not measured
-    again. wait: until the cells that others are measuring are recorded; those of a process that dies are then ours.
+    since: when they were asked for, in nanoseconds since the epoch, if not now and of this process alone; what was recorded
+    or tried later is not measured again. wait: until the cells that others are measuring are recorded; those of a process
+    that dies are then ours.
     """
     shared = results.environment() | {"device": device}
     failed = 0
     turns = Turns(store, time.time_ns() if since is None else since, force)
-    work = _without(work if force else _unknown(work, store), store, lacking, shared)
+    several = since is not None
+    work = _without(work if force else _unknown(work, store), store, lacking, shared, several)
     total = sum(len(w.benchmarks) for w in work)
     told: set[str] = set()  # one reason can stop every cell of a model: say it once
     with turns, track(None, "measuring", total=total, unit="cell", each=True) as bar:
@@ -201,7 +203,7 @@ def measured(
                         continue
                     bar.note(f"{entry.title}, {benchmark}")
                     record, items = _cell(entry, benchmark, measure, prepared, problem, shared | preparing)
-                    _keep(store, record, entry.recipe, items)
+                    _keep(store, record, entry.recipe, items, several)
                     turns.release(entry.recipe, benchmark)
                     failed += record.status == "failed"
                     if record.reason is not None and record.reason not in told:
@@ -213,14 +215,19 @@ def measured(
     return failed + turns.failed
 
 
-def _keep(store: Store, record: Record, recipe: Recipe, items: dict | None = None) -> None:
-    """Write a record, unless it says that nothing was measured now where an earlier one has a value: that one stays."""
+def _keep(store: Store, record: Record, recipe: Recipe, items: dict, several: bool) -> None:
+    """Write a record, unless it says that nothing was measured now where an earlier one has a value: that one stays.
+
+    several: other processes measure for the same request, and are to know that it was tried.
+    """
     if (
         record.status != "ok"
         and (earlier := store.get(recipe, record.benchmark)) is not None
         and earlier.status == "ok"
     ):
         log.warning("%s: not measured anew (%s); the earlier record is kept", record.benchmark, record.reason)
+        if several:
+            store.put(record, recipe, attempt=True)
         return
     store.put(record, recipe, items)
 
@@ -238,7 +245,9 @@ def _unknown(work: list[Work], store: Store) -> list[Work]:
     return left
 
 
-def _without(work: list[Work], store: Store, lacking: Callable[[Recipe, str], str | None], shared: dict) -> list[Work]:
+def _without(
+    work: list[Work], store: Store, lacking: Callable[[Recipe, str], str | None], shared: dict, several: bool
+) -> list[Work]:
     """The work for which there is data; the other cells' records say why there is none."""
     left = []
     for entry in work:
@@ -247,7 +256,7 @@ def _without(work: list[Work], store: Store, lacking: Callable[[Recipe, str], st
             if reason is not None:
                 provenance = shared | {"measured_at": results.now()}
                 record, _ = _record(entry.recipe, benchmark, None, None, Problem(reason, "no data"), provenance)
-                _keep(store, record, entry.recipe)
+                _keep(store, record, entry.recipe, {}, several)
         left += entry.of(lambda benchmark, reasons=reasons: reasons[benchmark] is None)
     return left
 

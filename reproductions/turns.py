@@ -120,6 +120,6 @@ class Turns:
     def _recorded(self, recipe: Recipe, benchmark: str) -> Record | None:
         asked = (self.store.written(recipe, benchmark) or 0) >= self.since
         if self.force and not asked:
-            return None
+            return self.store.attempted(recipe, benchmark, self.since)
         record = self.store.get(recipe, benchmark)
         return record if record is not None and (asked or record.status == "ok") else None

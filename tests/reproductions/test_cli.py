@@ -377,6 +377,18 @@ def test_a_failed_cell_is_said_and_the_command_fails(measured_by, capsys):
     assert kept() == 10
 
 
+def test_a_value_that_cannot_be_measured_anew_is_said_to_be_kept(measured_by, capsys):
+    command = ["run", "table1-linearpatch", "--limit", "2", "--row", "Dense", "--no-show"]
+    measured_by(FakeMeasure())
+    assert main(command) == 0
+    measured_by(FakeMeasure(["docstring_word@1"]))
+    assert main([*command, "--force"]) == 1
+    said = capsys.readouterr().err
+    assert "1 cell failed; values of before are kept, and only --force tries those again" in said
+    measured_by(measure := FakeMeasure())
+    assert main(command) == 0 and not measure.measured  # the next run does not
+
+
 def test_a_run_ends_with_its_table(measured_by, capsys):
     measured_by(FakeMeasure(["docstring_word@1"]))
     command = ["run", "table1-linearpatch", "--limit", "2", "--row", "Dense"]

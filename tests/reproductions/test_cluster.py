@@ -120,6 +120,62 @@ def test_a_failure_is_not_tried_again_for_the_same_request(stub, monkeypatch):
     assert runner.measured([work], stub.store, stub_measure) == 0 and stub.begun()
 
 
+def broken(*_):
+    raise MemoryError
+
+
+def test_a_value_that_is_not_measured_anew_is_kept_and_counts_as_failed(stub):
+    """Several processes try it once for a request; who asked for it is told, and nothing is left beside the record."""
+    (work,) = grid(1, ["piqa", "copa"])
+    runner.measured([work], stub.store, stub_measure)
+    before = stub.store.get(work.recipe, "copa")
+    tries = []
+    stops = SimpleNamespace(**vars(stub_measure))
+    stops.benchmark = lambda prepared, name: broken(tries.append(name))
+    (work,) = work.of(lambda name: name == "copa")
+    files = sorted(path.name for path in stub.store.path(work.recipe, "copa").parent.iterdir())
+    asked = time.time_ns()
+    for _ in range(2):
+        assert runner.measured([work], stub.store, stops, force=True, since=asked) == 1
+    assert tries == ["copa"] and stub.store.get(work.recipe, "copa") == before
+    assert distributed._outcome(stub.store, [work], asked, force=True) == 1
+    assert sorted(path.name for path in stub.store.path(work.recipe, "copa").parent.iterdir()) == files
+    assert runner.measured([work], stub.store, stops, force=True) == 1  # a request of one process leaves no trace
+    assert sorted(path.name for path in stub.store.path(work.recipe, "copa").parent.iterdir()) == files
+    lacking = {"lacking": lambda recipe, benchmark: "no network"}
+    asked = time.time_ns()
+    assert runner.measured([work], stub.store, stops, force=True, since=asked, **lacking) == 0
+    assert distributed._outcome(stub.store, [work], asked, force=True) == 0  # what has no data is no failure
+    asked = time.time_ns()
+    runner.measured([work], stub.store, stops, force=True, since=asked)
+    runner.measured([work], stub.store, stub_measure, force=True)
+    assert sorted(path.name for path in stub.store.path(work.recipe, "copa").parent.iterdir()) == files
+    assert distributed._outcome(stub.store, [work], asked, force=True) == 0
+
+
+def test_what_killed_processes_were_to_measure_anew_counts_as_failed(stub, monkeypatch, caplog):
+    work = grid(2)
+    runner.measured(work, stub.store, stub_measure)
+    monkeypatch.setattr(cluster, "processes", lambda *_: None)  # as if all were killed at once
+    options = parser().parse_args(["run", "table1-laco", "--workers", "2", "--force"])
+    assert distributed.measured(options, stub.store, work, lambda *_: None) == len(cells(work))
+    assert "its process ended early" in caplog.text
+    options.force = False
+    assert distributed.measured(options, stub.store, work, lambda *_: None) == 0
+
+
+def test_the_bar_is_full_where_values_are_kept(stub, monkeypatch):
+    (work,) = grid(1)
+    runner.measured([work], stub.store, stub_measure)
+    stops = SimpleNamespace(**vars(stub_measure) | {"benchmark": broken})
+    asked = time.time_ns()
+    runner.measured([work], stub.store, stops, force=True, since=asked)
+    counted = []
+    monkeypatch.setattr("common.progress.track.update", lambda bar, count=1: counted.append(count))
+    cluster._watch([work], cluster.Request(force=True, since=asked), [])
+    assert sum(counted) == len(BENCHMARKS)
+
+
 def test_the_debug_executor_runs_a_share(stub):
     work = grid(2)
     task = cluster.Task(cluster.Request(measure="stub_measure"), tuple(shares(work, 1)))
