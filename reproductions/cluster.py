@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from common import locks
-from common.errors import UserError, one_line, quiet_logging, unknown
+from common.errors import UserError, one_line, plural, quiet_logging, unknown
 from common.progress import track
 from common.recipe import Recipe
 from common.results import Store
@@ -199,8 +199,7 @@ def _gpus(device: str | None) -> list[int]:
 
     if device == "cpu":
         return []
-    if device is not None and device.startswith("cuda:"):
-        return [int(device.removeprefix("cuda:"))]
+    found = list(range(torch.cuda.device_count()))
     if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
         names = [name.strip() for name in visible.split(",")]
         if not all(name.isdigit() for name in names):
@@ -208,8 +207,13 @@ def _gpus(device: str | None) -> list[int]:
                 f"CUDA_VISIBLE_DEVICES={visible} names GPUs by identifiers, which processes cannot be given apart; "
                 "set it to their numbers (nvidia-smi -L lists both)"
             )
-        return [int(name) for name in names]
-    return list(range(torch.cuda.device_count()))
+        found = [int(name) for name in names]
+    if device is None or not device.startswith("cuda:"):
+        return found
+    index = device.removeprefix("cuda:")  # of those that are visible, as torch counts them
+    if not index.isdigit() or int(index) >= len(found):
+        raise UserError(f"--device {device}: {plural(len(found), 'GPU')} can be used here, counted from cuda:0")
+    return [found[int(index)]]
 
 
 def _own(gpus: Sequence[int], number: int, count: int, several: bool) -> tuple[int, ...]:

@@ -295,7 +295,10 @@ def test_gpus_and_cores_are_shared_out(monkeypatch):
     assert [cluster._own([4, 5, 6], n, 2, several=True) for n in range(2)] == [(4, 6), (5,)]
     assert cluster._own([], 0, 2, several=True) == ()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,7")
-    assert cluster._gpus(None) == [2, 7] and cluster._gpus("cuda:1") == [1] and cluster._gpus("cpu") == []
+    assert cluster._gpus(None) == [2, 7] and cluster._gpus("cuda:1") == [7] and cluster._gpus("cpu") == []
+    for wrong in ("cuda:2", "cuda:-1", "cuda:x"):
+        with pytest.raises(UserError, match=f"--device {wrong}: 2 GPUs can be used here"):
+            cluster._gpus(wrong)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8932f937,GPU-46b2a5b7")
     with pytest.raises(UserError, match="GPU-8932f937,GPU-46b2a5b7 names GPUs by identifiers.*to their numbers"):
         cluster._gpus(None)
