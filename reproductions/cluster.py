@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import pickle
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -183,14 +184,21 @@ def _watch(work: Sequence[Work], request: Request, jobs: Sequence) -> None:
             if len(left) < before:
                 bar.update(before - len(left))
             for job in jobs:
-                if job not in running and job.job_id not in told and not job.paths.result_pickle.exists():
+                if job not in running and job.job_id not in told and (why := _early(job)) is not None:
                     told.add(job.job_id)
-                    print(
-                        one_line(f"warning: process {job.job_id} ended early; see {job.paths.stdout}"), file=sys.stderr
-                    )
+                    said = one_line(f"warning: process {job.job_id} ended early{why}; see {job.paths.stdout}")
+                    print(said, file=sys.stderr)
             if not running:
                 return
             time.sleep(_LOOK if left else _LOOK / 4)
+
+
+def _early(job) -> str | None:
+    """Why a process ended before its work, '' where it could not tell; None: it did not."""
+    if not job.paths.result_pickle.exists():
+        return ""
+    outcome, found = pickle.loads(job.paths.result_pickle.read_bytes())
+    return f" ({found.strip().splitlines()[-1]})" if outcome == "error" else None
 
 
 def _gpus(device: str | None) -> list[int]:

@@ -1,7 +1,7 @@
 """Stands for `reproductions.measure` in processes that tests start: a cell takes ``STUB_SECONDS`` and no model.
 
 ``STUB_LOG`` gets a line for each cell that is begun: process, recipe, benchmark. The process that is the first to begin
-``STUB_KILLS`` (RECIPE BENCHMARK) kills itself there.
+``STUB_KILLS`` (RECIPE BENCHMARK) kills itself there. With ``STUB_REFUSES`` there is no device for anybody.
 """
 
 import os
@@ -9,8 +9,12 @@ import signal
 import time
 from types import SimpleNamespace
 
+from common.errors import UserError
+
 
 def device_for(asked, dtype, work):
+    if "STUB_REFUSES" in os.environ:
+        raise UserError(os.environ["STUB_REFUSES"])
     return asked or "cpu"
 
 

@@ -201,6 +201,14 @@ def test_a_killed_processes_cells_are_taken_over_by_the_others(stub, capsys):
     assert "ended early; see" in capsys.readouterr().err
 
 
+def test_a_process_that_ends_by_an_error_says_which_and_where_its_log_is(stub, capsys):
+    stub.set("STUB_REFUSES", "no such device")
+    cluster.processes(grid(1, ["piqa"]), cluster.Request(measure="stub_measure"), 1, stub.folder / "jobs")
+    (log,) = (stub.folder / "jobs").glob("*_log.out")
+    (said,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: "))
+    assert said.endswith(f" ended early (common.errors.UserError: no such device); see {log}")
+
+
 @pytest.mark.slow
 def test_a_killed_submitter_loses_nothing_and_a_second_one_repeats_nothing(stub):
     work = grid(8)
