@@ -100,12 +100,13 @@ def processes(work: Sequence[Work], request: Request, count: int, folder: Path) 
     A process that dies holds up nothing: the others take its cells over.
     """
     submitit = _submitit()
+    count = min(count, sum(len(entry.benchmarks) for entry in work))  # more would find nothing to do
     found = tuple(shares(work, count))
     gpus = _gpus(request.device)
     if gpus and request.device not in (None, "auto"):
         request = replace(request, device="cuda")  # as the process that has this one alone calls it
     jobs = []
-    for number in range(min(count, sum(share.cells for share in found))):
+    for number in range(count):
         executor = submitit.LocalExecutor(folder)
         own = _own(gpus, number, count, several=request.device == "auto")
         executor.update_parameters(timeout_min=_LONG, stderr_to_stdout=True, gpus_per_node=len(own), visible_gpus=own)

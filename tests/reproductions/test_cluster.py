@@ -315,6 +315,33 @@ def test_gpus_and_cores_are_shared_out(monkeypatch):
     assert cluster._cores(6, 7) == (1,) and cluster._cores(0, 1) == (0, 1, 2, 3, 4)
 
 
+def test_what_there_is_is_divided_by_the_processes_that_are_started(stub, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3, 4, 5}, raising=False)
+    begun = []
+
+    class Executor:
+        def __init__(self, folder):
+            pass
+
+        def update_parameters(self, **parameters):
+            self.gpus = parameters["visible_gpus"]
+
+        def submit(self, task):
+            begun.append((task.cores, self.gpus, os.environ["OMP_NUM_THREADS"]))
+
+    monkeypatch.setattr(submitit, "LocalExecutor", Executor)
+    monkeypatch.setattr(cluster, "_watch", lambda *_: None)
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    work = grid(1, ["piqa", "copa"])
+    monkeypatch.setattr(cluster, "_gpus", lambda device: [])
+    cluster.processes(work, cluster.Request(), 6, stub.folder)
+    assert begun == [((0, 2, 4), (), "3"), ((1, 3, 5), (), "3")]
+    begun.clear()
+    monkeypatch.setattr(cluster, "_gpus", lambda device: [4, 5, 6])
+    cluster.processes(work, cluster.Request(device="auto"), 6, stub.folder)
+    assert [gpus for _, gpus, _ in begun] == [(4, 6), (5,)]
+
+
 def test_slurm_options_have_short_names():
     assert cluster.slurm_options("partition=gpu,gpus=1,array=8,minutes=90,account=a") == {
         "partition": "gpu",
