@@ -42,12 +42,24 @@ def nothing_begun() -> Iterator[None]:
             _answer(_leave, signal.default_int_handler)
 
 
-def _answer(before, after) -> bool:
-    """Exchange the answer to Ctrl-C, if it is `before`; whether it was."""
-    if signal.getsignal(signal.SIGINT) is not before:
+@contextmanager
+def ended_as_by_ctrl_c() -> Iterator[None]:
+    """Inside, SIGTERM and SIGHUP are Ctrl-C; not where the caller has them ignored (nohup), and not off the main thread."""
+    answers = (signal.SIG_DFL, signal.default_int_handler)
+    answered = [number for number in (signal.SIGTERM, signal.SIGHUP) if _answer(*answers, number)]
+    try:
+        yield
+    finally:
+        for number in answered:
+            _answer(*reversed(answers), number)
+
+
+def _answer(before, after, number: int = signal.SIGINT) -> bool:
+    """Exchange the answer to a signal, if it is `before`; whether it was."""
+    if signal.getsignal(number) is not before:
         return False
     try:
-        signal.signal(signal.SIGINT, after)
+        signal.signal(number, after)
     except ValueError:  # not the main thread, which alone is interrupted
         return False
     return True

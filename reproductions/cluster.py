@@ -12,14 +12,17 @@ from __future__ import annotations
 import importlib
 import os
 import pickle
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from common import locks
+import psutil
+
+from common import launch, locks
 from common.errors import UserError, one_line, plural, quiet_logging, unknown
 from common.progress import track
 from common.recipe import Recipe
@@ -95,7 +98,7 @@ class Task:
 
 
 def processes(work: Sequence[Work], request: Request, count: int, folder: Path) -> None:
-    """Measure with so many processes of this machine; returns when they have ended. Ctrl-C ends them.
+    """Measure with so many processes of this machine; returns when they have ended. Ctrl-C, SIGTERM and SIGHUP end them.
 
     A process that dies holds up nothing: the others take its cells over.
     """
@@ -106,19 +109,22 @@ def processes(work: Sequence[Work], request: Request, count: int, folder: Path) 
     if gpus and request.device not in (None, "auto"):
         request = replace(request, device="cuda")  # as the process that has this one alone calls it
     jobs = []
-    for number in range(count):
-        executor = submitit.LocalExecutor(folder)
-        own = _own(gpus, number, count, several=request.device == "auto")
-        executor.update_parameters(timeout_min=_LONG, stderr_to_stdout=True, gpus_per_node=len(own), visible_gpus=own)
-        cores = _cores(number, count)
-        with _threads(len(cores)):
-            jobs.append(executor.submit(Task(request, found, rest=True, cores=() if gpus else cores)))
-    try:
-        _watch(work, request, jobs)
-    except BaseException:
-        for job in jobs:
-            job.cancel()
-        raise
+    with launch.ended_as_by_ctrl_c():
+        try:
+            for number in range(count):
+                executor = submitit.LocalExecutor(folder)
+                own = _own(gpus, number, count, several=request.device == "auto")
+                executor.update_parameters(
+                    timeout_min=_LONG, stderr_to_stdout=True, gpus_per_node=len(own), visible_gpus=own
+                )
+                cores = _cores(number, count)
+                with _threads(len(cores)):
+                    jobs.append(executor.submit(Task(request, found, rest=True, cores=() if gpus else cores)))
+            _watch(work, request, jobs)
+        except BaseException:
+            for job in jobs:
+                _end(job)
+            raise
 
 
 def array(work: Sequence[Work], request: Request, options: dict, folder: Path) -> list:
@@ -192,6 +198,16 @@ def _watch(work: Sequence[Work], request: Request, jobs: Sequence) -> None:
             if not running:
                 return
             time.sleep(_LOOK if left else _LOOK / 4)
+
+
+def _end(job) -> None:
+    """End a process as Ctrl-C does; by force where that is ignored, which processes inherit (a script's background)."""
+    job.cancel()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        with suppress(psutil.NoSuchProcess):
+            first = psutil.Process(int(job.job_id))
+            for process in (first, *first.children(recursive=True)):
+                process.kill()
 
 
 def _early(job) -> str | None:

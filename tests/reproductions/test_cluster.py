@@ -4,12 +4,14 @@ import collections
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
 import time
 from types import SimpleNamespace
 
+import psutil
 import pytest
 import stub_measure
 import submitit
@@ -227,6 +229,34 @@ def test_a_killed_submitter_loses_nothing_and_a_second_one_repeats_nothing(stub)
     cluster.processes(work, cluster.Request(measure="stub_measure"), 1, stub.folder / "jobs")
     assert recorded(stub.store, work) == cells(work)
     assert stub.begun() == dict.fromkeys(cells(work), 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "ctrl_c"), [(signal.SIGTERM, signal.SIG_DFL), (signal.SIGHUP, signal.SIG_IGN)], ids=["TERM", "HUP"]
+)
+def test_a_submitter_that_is_told_to_end_leaves_no_process_behind(stub, number, ctrl_c):
+    """Where Ctrl-C is ignored, as in a script's background, too."""
+
+    def answers():
+        signal.signal(signal.SIGINT, ctrl_c)
+        signal.signal(number, signal.SIG_DFL)
+
+    work = grid(2)
+    stub.set("STUB_SECONDS", "90")
+    (stub.folder / "work").write_bytes(pickle.dumps(work))
+    command = [sys.executable, "-c", SUBMIT, str(stub.folder / "work"), str(stub.folder / "jobs")]
+    with (stub.folder / "errors").open("w") as errors:
+        first = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=errors, preexec_fn=answers)
+    deadline = time.monotonic() + 120
+    while len(stub.begun()) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    measuring = {int(line.split()[0]) for line in (stub.folder / "log").read_text().splitlines()}
+    assert len(measuring) == 2
+    first.send_signal(number)
+    assert first.wait(60) and "KeyboardInterrupt" in (stub.folder / "errors").read_text()
+    _, alive = psutil.wait_procs([psutil.Process(each) for each in measuring if psutil.pid_exists(each)], timeout=30)
+    assert not alive
 
 
 def test_shares_hold_every_cell_once_the_longest_first():
