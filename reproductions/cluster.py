@@ -34,6 +34,8 @@ MEASURE = "reproductions.measure"
 # Our short names of sbatch's options; others are taken as submitit names them (account, qos, mem, cpus_per_task, ...).
 SHORT = {"gpus": "gpus_per_node", "array": "array_parallelism", "minutes": "time"}
 DEFAULTS = {"time": 24 * 60, "array_parallelism": 64, "gpus_per_node": 0}
+# Of submitit's options those that no text can say, or that are set here.
+_OURS = ("stderr_to_stdout", "additional_parameters", "setup", "teardown", "srun_args")
 _LONG = 365 * 24 * 60  # minutes: submitit ends its local processes after some time, ours after a year
 _LOOK = 2.0  # seconds between two looks at how far the processes are
 
@@ -136,9 +138,8 @@ def array(work: Sequence[Work], request: Request, options: dict, folder: Path) -
     submitit = _submitit()
     try:
         executor = submitit.SlurmExecutor(folder, max_num_timeout=100)
-        executor.update_parameters(
-            job_name="reproductions", stderr_to_stdout=True, additional_parameters={"requeue": True}, **options
-        )
+        options = {"job_name": "reproductions"} | options
+        executor.update_parameters(stderr_to_stdout=True, additional_parameters={"requeue": True}, **options)
         with executor.batch():
             return [executor.submit(Task(request, (share,))) for share in shares(work, options["array_parallelism"])]
     except (RuntimeError, OSError) as error:  # no srun; submitit's own errors of sbatch are RuntimeErrors
@@ -156,7 +157,7 @@ def slurm_options(text: str) -> dict:
     """
     from submitit.slurm.slurm import _get_default_parameters
 
-    known = set(_get_default_parameters()) | set(SHORT)
+    known = (set(_get_default_parameters()) | set(SHORT)) - set(_OURS)
     found = dict(DEFAULTS)
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = part.partition("=")
@@ -164,6 +165,8 @@ def slurm_options(text: str) -> dict:
             raise UserError(
                 f"--slurm {part!r} is no NAME=VALUE; write for instance --slurm partition=gpu,gpus=1,array=64"
             )
+        if name in _OURS:
+            raise UserError(f"--slurm {name}: this option cannot be set here; leave it out")
         if name not in known:
             raise unknown("SLURM option", name, known)
         found[SHORT.get(name, name)] = int(value) if value.isdigit() else value

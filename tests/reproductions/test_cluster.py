@@ -26,6 +26,8 @@ from reproductions.runner import Work
 from reproductions.shares import shares
 
 BENCHMARKS = ("piqa", "copa", "boolq")
+# What submitit asks of SLURM, but takes no text for, or is told by us.
+OURS = ("stderr_to_stdout", "additional_parameters", "setup", "teardown", "srun_args")
 # What a submitter of its own does; it prints its process's number first.
 SUBMIT = """import os, pickle, sys
 from pathlib import Path
@@ -316,6 +318,7 @@ def test_listed_commands_ask_for_each_cell_once(stub):
         (["--slurm", "partition"], "'partition' is no NAME=VALUE"),
         (["--slurm", "partiton=gpu"], "unknown SLURM option 'partiton'; did you mean 'partition'?"),
         (["--slurm", "array=0"], "a whole number above 0"),
+        *((["--slurm", f"{name}=x"], f"{name}: this option cannot be set here") for name in OURS),
     ],
 )
 def test_what_cannot_be_spread_is_said(arguments, message):
@@ -380,6 +383,19 @@ def test_slurm_options_have_short_names():
         "time": 90,
         "account": "a",
     }
+
+
+@pytest.mark.parametrize(("asked", "name"), [("", "reproductions"), ("job_name=mine", "mine")])
+def test_an_array_has_the_name_that_is_asked_for(asked, name, stub, monkeypatch):
+    """By the script that sbatch is given, which says that it has submitted job 7."""
+    (stub.folder / "bin").mkdir()
+    for program, does in (("srun", "exit 0"), ("sbatch", f"cp $1 {stub.folder}/script; echo Submitted batch job 7")):
+        (stub.folder / "bin" / program).write_text(f"#!/bin/sh\n{does}\n")
+        (stub.folder / "bin" / program).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{stub.folder}/bin", prepend=os.pathsep)
+    jobs = cluster.array(grid(1), cluster.Request(), cluster.slurm_options(asked), stub.folder / "jobs")
+    assert jobs[0].job_id.startswith("7")
+    assert f"#SBATCH --job-name={name}" in (stub.folder / "script").read_text().splitlines()
 
 
 def test_where_there_is_no_slurm_that_is_said(stub, monkeypatch):
