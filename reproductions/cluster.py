@@ -36,6 +36,9 @@ SHORT = {"gpus": "gpus_per_node", "array": "array_parallelism", "minutes": "time
 DEFAULTS = {"time": 24 * 60, "array_parallelism": 64, "gpus_per_node": 0}
 # Of submitit's options those that no text can say, or that are set here.
 _OURS = ("stderr_to_stdout", "additional_parameters", "setup", "teardown", "srun_args")
+# Those that are numbers; what else looks like one, an account 00123, is a name.
+_NUMBERS = {"time", "nodes", "array_parallelism", "signal_delay_s", "use_srun", "cpus_per_task", "cpus_per_gpu"}
+_NUMBERS |= {"ntasks_per_node", "num_gpus", "gpus_per_node", "gpus_per_task"}
 _LONG = 365 * 24 * 60  # minutes: submitit ends its local processes after some time, ours after a year
 _LOOK = 2.0  # seconds between two looks at how far the processes are
 
@@ -150,7 +153,7 @@ def array(work: Sequence[Work], request: Request, options: dict, folder: Path) -
 
 
 def slurm_options(text: str) -> dict:
-    """submitit's options from ``partition=gpu,gpus=1,array=64``.
+    """submitit's options from ``partition=gpu,gpus=1,array=64``; a part without ``=`` goes on with the one before it.
 
     Raises:
         UserError: something that is no NAME=VALUE, or no option.
@@ -158,10 +161,13 @@ def slurm_options(text: str) -> dict:
     from submitit.slurm.slurm import _get_default_parameters
 
     known = (set(_get_default_parameters()) | set(SHORT)) - set(_OURS)
-    found = dict(DEFAULTS)
+    found, name = dict(DEFAULTS), ""
     for part in filter(None, (part.strip() for part in text.split(","))):
-        name, equals, value = part.partition("=")
-        if not equals or not value:
+        if "=" not in part and isinstance(found.get(name), str) and part not in known:
+            found[name] += f",{part}"
+            continue
+        name, _, value = part.partition("=")
+        if not value:
             raise UserError(
                 f"--slurm {part!r} is no NAME=VALUE; write for instance --slurm partition=gpu,gpus=1,array=64"
             )
@@ -169,7 +175,8 @@ def slurm_options(text: str) -> dict:
             raise UserError(f"--slurm {name}: this option cannot be set here; leave it out")
         if name not in known:
             raise unknown("SLURM option", name, known)
-        found[SHORT.get(name, name)] = int(value) if value.isdigit() else value
+        name = SHORT.get(name, name)
+        found[name] = int(value) if name in _NUMBERS and value.isdigit() else value
     for name in ("time", "array_parallelism"):
         if not isinstance(found[name], int) or found[name] < 1:
             raise UserError(f"--slurm {name}={found[name]}: a whole number above 0 is needed (time is in minutes)")

@@ -315,7 +315,8 @@ def test_listed_commands_ask_for_each_cell_once(stub):
     [
         (["--workers", "0"], "at least one process is needed"),
         (["--workers", "2", "--slurm", "gpus=1"], "choose one of them"),
-        (["--slurm", "partition"], "'partition' is no NAME=VALUE"),
+        *((["--slurm", f"{text}partition"], "'partition' is no NAME=VALUE") for text in ("", "array=2,", "mem=1G,")),
+        (["--slurm", "array=2,3"], "'3' is no NAME=VALUE"),
         (["--slurm", "partiton=gpu"], "unknown SLURM option 'partiton'; did you mean 'partition'?"),
         (["--slurm", "array=0"], "a whole number above 0"),
         *((["--slurm", f"{name}=x"], f"{name}: this option cannot be set here") for name in OURS),
@@ -383,6 +384,12 @@ def test_slurm_options_have_short_names():
         "time": 90,
         "account": "a",
     }
+
+
+def test_slurm_options_are_numbers_where_slurm_has_numbers_and_may_be_lists():
+    found = cluster.slurm_options("account=00123,nodelist=n1, n2,n[4,6],cpus_per_task=08,qos=7,mem=64,exclude=n3")
+    assert found["account"] == "00123" and found["nodelist"] == "n1,n2,n[4,6]" and found["cpus_per_task"] == 8
+    assert (found["qos"], found["mem"], found["exclude"]) == ("7", "64", "n3")
 
 
 @pytest.mark.parametrize(("asked", "name"), [("", "reproductions"), ("job_name=mine", "mine")])
