@@ -90,11 +90,11 @@ class Subject:
             found = tuple(dict.fromkeys(round(n * self.layers / of) for n, of in shares))
         for count in found:
             if not 0 < count < self.layers - 1:
-                few = (
-                    "; a table's share of so few rounds to none: use a deeper model"
-                    if count < 1
-                    else ", for two have to stay"
-                )
+                few = ", for two have to stay"
+                if count < 1:
+                    few = "; a table's share of so few rounds to none: use a deeper model"
+                if count < 1 and self.remove:
+                    few = "; at least one has to go"
                 raise UserError(
                     f"{self.label} has {plural(self.layers, 'layer')}: {count} of them cannot be removed{few}"
                 )
