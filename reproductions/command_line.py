@@ -179,7 +179,6 @@ def _list(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     from common.results import Store
-    from reproductions import runner
 
     _check(options)
     distributed.check(options)
@@ -187,12 +186,9 @@ def _run(options: argparse.Namespace) -> int:
     store = Store()
     if all(subject.standin for subject, _ in jobs):
         os.environ["HF_HUB_OFFLINE"] = "1"  # nothing of the stand-in comes from the hub: ask no network
-    work = [
-        entry
-        for subject, chosen in jobs
-        for entry in runner.missing(tables, store, subject, force=options.force, **chosen)
-    ]
-    work = distributed.chosen(work, options.recipe)
+    work = _work(tables, store, jobs, options.force)
+    if options.recipe:
+        work = distributed.chosen(work, options.recipe, _work(tables, store, jobs, force=True))
     if options.list_work:
         print(distributed.list_work(options, work), end="")
         return 0
@@ -219,14 +215,23 @@ def _wanted(options: argparse.Namespace) -> tuple[list, list]:
     return tables, [(subject, {"models": models, **narrowed}) for subject, models in subjects]
 
 
+def _work(tables: list, store, jobs: list, force: bool) -> list:
+    """What is missing of what a command names (see `_wanted`); force: all of it."""
+    from reproductions import runner
+
+    return [
+        entry for subject, chosen in jobs for entry in runner.missing(tables, store, subject, force=force, **chosen)
+    ]
+
+
 def _status(options: argparse.Namespace) -> int:
     from common.results import Store
-    from reproductions import runner, status
+    from reproductions import status
 
     _check(options)
     tables, jobs = _wanted(options)
     store = Store()
-    work = [entry for subject, chosen in jobs for entry in runner.missing(tables, store, subject, force=True, **chosen)]
+    work = _work(tables, store, jobs, force=True)
     print(status.render(*status.count(work, store)), end="")
     return 0
 
@@ -243,9 +248,7 @@ def _measured(options: argparse.Namespace, tables: list, store, jobs: list, work
     # a batch job's node has its own devices
     device = options.device if options.slurm else measure.device_for(options.device, options.dtype, work)
     lacking = fetch.lacking(work)
-    every = [
-        entry for subject, chosen in jobs for entry in runner.missing(tables, store, subject, force=True, **chosen)
-    ]
+    every = _work(tables, store, jobs, force=True)
     untouched = sum(len(e.benchmarks) for e in work) == sum(len(e.benchmarks) for e in every)
     if lacking.everything and untouched:  # where there are records, the rest is as good as it gets
         why = fetch.summary(lacking, tables)

@@ -51,25 +51,28 @@ def check(options: argparse.Namespace) -> None:
         cluster.slurm_options(options.slurm)
 
 
-def chosen(work: list[Work], recipes: Sequence[str]) -> list[Work]:
-    """The work that ``--recipe`` names; all of it where nothing is named. What is measured by now is no error.
+def chosen(work: Sequence[Work], recipes: Sequence[str], every: Sequence[Work]) -> list[Work]:
+    """The work that ``--recipe`` names. every: with what is measured by now, which is no error.
 
     Raises:
-        UserError: a name that is no recipe's hash.
+        UserError: a name that is no recipe's hash, or none of its benchmarks'.
     """
-    if not recipes:
-        return work
+    known: dict[str, set[str]] = {}
+    for entry in every:
+        known.setdefault(entry.recipe.hash, set()).update(entry.benchmarks)
     wanted: dict[str, set[str]] = {}
     for text in recipes:
         key, _, benchmarks = text.partition(":")
-        if len(key) != 16 or set(key) - set("0123456789abcdef"):
-            raise unknown("recipe", key, {entry.recipe.hash for entry in work}, "`run --list-work` prints them")
-        wanted.setdefault(key, set()).update(filter(None, benchmarks.split(",")))
+        if key not in known:
+            raise unknown("recipe", key, known, "`run --list-work` prints them")
+        names = set(filter(None, benchmarks.split(",")))
+        for name in sorted(names - known[key]):
+            raise unknown(f"benchmark of the recipe {key}", name, known[key])
+        wanted.setdefault(key, set()).update(names or known[key])
     found = []
     for entry in work:
-        if entry.recipe.hash in wanted:
-            names = wanted[entry.recipe.hash]
-            found += entry.of(lambda name, names=names: not names or name in names)
+        names = wanted.get(entry.recipe.hash, set())
+        found += entry.of(lambda name, names=names: name in names)
     return found
 
 

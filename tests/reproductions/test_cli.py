@@ -389,6 +389,18 @@ def test_a_value_that_cannot_be_measured_anew_is_said_to_be_kept(measured_by, ca
     assert main(command) == 0 and not measure.measured  # the next run does not
 
 
+def test_a_recipe_that_no_table_has_is_refused_and_one_that_is_measured_is_not(measured_by, capsys):
+    measured_by(measure := FakeMeasure())
+    command = ["run", "table1-linearpatch", "--limit", "2", "--row", "Dense", "--no-show"]
+    assert main(command) == 0
+    ((key, benchmark), *_) = measure.measured
+    assert main([*command, "--recipe", f"{key}:{benchmark}"]) == 0
+    assert "nothing to measure" in capsys.readouterr().err
+    for asked in ("0123456789abcdef", f"{key}:nonsense"):
+        assert main([*command, "--recipe", asked]) == 2
+        assert capsys.readouterr().err.startswith("error: unknown ")
+
+
 def test_a_run_ends_with_its_table(measured_by, capsys):
     measured_by(FakeMeasure(["docstring_word@1"]))
     command = ["run", "table1-linearpatch", "--limit", "2", "--row", "Dense"]

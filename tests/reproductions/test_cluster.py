@@ -306,7 +306,7 @@ def test_listed_commands_ask_for_each_cell_once(stub):
         options = parser().parse_args(words[3:])
         assert (options.model, options.limit, options.workers, options.no_show) == (["a b"], 7, None, True)
         assert options.whole and not options.full
-        asked += cells(distributed.chosen(work, options.recipe))
+        asked += cells(distributed.chosen(work, options.recipe, work))
     assert sorted(asked) == cells(work)
 
 
@@ -327,9 +327,20 @@ def test_what_cannot_be_spread_is_said(arguments, message):
         distributed.check(parser().parse_args(["run", "table1-laco", *arguments]))
 
 
-def test_a_recipe_that_is_none_is_said():
-    with pytest.raises(UserError, match="unknown recipe 'nonsense'"):
-        distributed.chosen(grid(), ["nonsense"])
+def test_a_recipe_or_a_benchmark_that_no_table_has_is_said():
+    every = grid()
+    key = every[0].recipe.hash
+    for asked, said in (
+        ("nonsense", "recipe 'nonsense'"),
+        ("0123456789abcdef", "recipe '0123456789abcdef'"),
+        (f"{key}:piqa,copy", f"benchmark of the recipe {key} 'copy'; did you mean 'copa'"),
+    ):
+        with pytest.raises(UserError, match=f"unknown {said}"):
+            distributed.chosen(every, [asked], every)
+    left = [Work(every[0].recipe, "row 0", ["copa", "boolq"]), *every[2:]]
+    assert distributed.chosen(left, [f"{key}:piqa", every[1].recipe.hash], every) == []  # measured by now
+    assert cells(distributed.chosen(left, [f"{key}:piqa,copa"], every)) == [(key, "copa")]
+    assert distributed.chosen(left, [f"{key}:copa", key], every) == left[:1]
 
 
 def test_gpus_and_cores_are_shared_out(monkeypatch):
