@@ -38,7 +38,8 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--force",
         action="store_true",
-        help="measure again what has a record, with its searches and trainings; the record is replaced",
+        help="measure again what has a record, with its searches and trainings; the record is replaced. Cut off, it begins "
+        "anew with --force; without, records it had not come to stay beside the new ones",
     )
 
     run.add_argument("--no-show", action="store_true", help="do not print the tables afterwards")

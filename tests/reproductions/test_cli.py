@@ -335,13 +335,16 @@ def measured_by(monkeypatch, tmp_path, table):
     return use
 
 
-def test_ctrl_c_keeps_what_is_finished(measured_by, capsys):
-    class Stops(FakeMeasure):
-        def benchmark(self, prepared, name):
-            if len(self.measured) == 3:
-                raise KeyboardInterrupt
-            return super().benchmark(prepared, name)
+class Stops(FakeMeasure):
+    """Interrupted at its fourth cell."""
 
+    def benchmark(self, prepared, name):
+        if len(self.measured) == 3:
+            raise KeyboardInterrupt
+        return super().benchmark(prepared, name)
+
+
+def test_ctrl_c_keeps_what_is_finished(measured_by, capsys):
     kept = measured_by(Stops())
     assert main(["run", "table1-linearpatch", "--limit", "2"]) == 130
     said = capsys.readouterr()
@@ -399,6 +402,25 @@ def test_a_recipe_that_no_table_has_is_refused_and_one_that_is_measured_is_not(m
     for asked in ("0123456789abcdef", f"{key}:nonsense"):
         assert main([*command, "--recipe", asked]) == 2
         assert capsys.readouterr().err.startswith("error: unknown ")
+
+
+def test_measuring_anew_is_cut_off_as_the_help_says(measured_by, capsys):
+    """With --force it begins anew, without the old records stay."""
+    command = ["run", "table1-linearpatch", "--limit", "2", "--row", "Dense", "--no-show"]
+    measured_by(FakeMeasure())
+    assert main(command) == 0
+    measured_by(Stops())
+    assert main([*command, "--force"]) == 130
+    counts = []
+    for more in ([], ["--force"]):
+        measured_by(measure := FakeMeasure())
+        assert main([*command, *more]) == 0
+        counts.append(len(measure.measured))
+    assert counts == [0, 10]
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    assert "Cut off, it begins anew with --force" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_run_ends_with_its_table(measured_by, capsys):
