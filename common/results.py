@@ -86,14 +86,18 @@ class Store:
         return Path(folder or self.user, _place(recipe, benchmark))
 
     def get(self, recipe: Recipe, benchmark: str) -> Record | None:
-        """The user's record of a measurement, else the published one, else None.
+        """The record of a measurement: the user's if it has a value, else the published one if that has, else the user's.
 
-        A damaged or older-format file of the user's is set aside under another name with a warning and then missing; a
-        published one is only warned of.
+        None: there is none. A damaged or older-format file of the user's is set aside under another name with a warning and
+        then missing; a published one is only warned of.
         """
-        place = _place(recipe, benchmark)
-        found = (self._read(f"{folder}/{place}", origin) for folder, origin in self._folders())
-        return next((record for record in found if record is not None), None)
+        place, found = _place(recipe, benchmark), None
+        for folder, origin in self._folders():
+            record = self._read(f"{folder}/{place}", origin)
+            if record is not None and record.status == "ok":
+                return record
+            found = found or record
+        return found
 
     def pruned(self, recipe: Recipe) -> Record | None:
         """A record of this recipe, whatever was measured, that names the layers that were removed; None: there is none.

@@ -94,6 +94,17 @@ def test_own_records_are_preferred_to_published_ones(store):
     assert (store.get(RECIPE, "b").values, store.get(RECIPE, "b").origin) == ({"acc": 0.9}, "yours")
 
 
+@pytest.mark.parametrize("status", ["failed", "no data"])
+def test_an_own_record_without_a_value_hides_no_published_one(store, status):
+    published = Store(store.published, None)
+    store.put(record(status=status, values={}, reason="why"), RECIPE)
+    for outcome, expected in (("failed", (status, "yours")), ("ok", ("ok", "published"))):
+        published.put(record(status=outcome, values={"acc": 0.1} if outcome == "ok" else {}), RECIPE, ARRAYS)
+        found = store.get(RECIPE, "b")
+        assert (found.status, found.origin) == expected
+    assert np.array_equal(store.items(RECIPE, "b")["acc"], ARRAYS["acc"])
+
+
 def test_numbers_that_are_not_finite_are_kept_in_valid_json(store):
     values = {"perplexity": math.inf, "nll": math.nan, "least": -math.inf, "acc": 0.5}
     path = store.put(record(values=values, details={"losses": [3.5, [math.inf]], "why": None}), RECIPE)
