@@ -24,9 +24,12 @@ class Loaded(Store):
         self._found: dict[tuple[str, str, str, str], Record] = {}
         folders = [(published, "published")] + ([(user, "yours")] if user else [])
         for folder, origin in folders:  # the user's own last: they are preferred
-            for path in sorted(folder.glob("*/*/*/*.json")):
-                if record := self._read(path, origin):
-                    self._found[*path.relative_to(folder).parts[:3], path.stem] = record
+            for path in sorted(folder.glob("*/*/*/**/*.json")):  # a model's name may have slashes
+                profile, *model, digest, _ = path.relative_to(folder).parts
+                key = (profile, "/".join(model), digest, path.stem)
+                record = self._read(path, origin)
+                if record is not None and (record.status == "ok" or key not in self._found):
+                    self._found[key] = record
 
     def get(self, recipe: Recipe, benchmark: str) -> Record | None:
         return self._found.get((recipe.profile, recipe.model, recipe.hash, benchmark))

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 
-from common.results import PUBLISHED
+from common.results import PUBLISHED, Recipe, Record, Store
 from reproductions import registry, settings, values
 from reproductions.evidence import Evidence, Loaded
 
@@ -56,6 +56,19 @@ def test_a_users_record_is_preferred_and_told_apart(tmp_path):
     assert record.origin == "yours" and record.provenance["commit"].startswith("0000")
     alone = Evidence(Loaded(None)).records[published.parent.name]["removed"]
     assert alone.origin == "published" and len(found.records) == len(Evidence(Loaded(None)).records)
+
+
+def test_every_record_on_disk_is_loaded_where_it_has_a_value(tmp_path):
+    """A directory's and a hub model's have a slash in their names."""
+    store = Store(tmp_path / "mine", tmp_path / "published")
+    recipes = [Recipe(model, "paper", "w") for model in ("plain", "local/mine", "somebody/small")]
+    for recipe in recipes:
+        for place, status in ((store, "failed"), (Store(store.published, None), "ok")):
+            place.put(Record({}, recipe.hash, "b", status, {}), recipe)
+    found = Loaded(store.user, store.published)
+    assert len(list(found)) == len(recipes)
+    for recipe in recipes:
+        assert found.get(recipe, "b") == store.get(recipe, "b") and found.get(recipe, "b").origin == "published"
 
 
 def test_steps_are_told_in_one_line():
