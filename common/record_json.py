@@ -76,7 +76,7 @@ def _check(content: object) -> None:
         raise Unreadable("corrupt", f"its status is none of {', '.join(STATUSES)}")
     for part, kind in (("values", int | float), ("stderr", int | float | None)):
         for name, value in content.get(part, {}).items():
-            if not isinstance(value, kind):
+            if not isinstance(value, kind) or isinstance(value, bool):
                 raise Unreadable("corrupt", f"{part}: {name[:40]!r} is not a number")
 
 

@@ -88,8 +88,8 @@ class Store:
     def get(self, recipe: Recipe, benchmark: str) -> Record | None:
         """The record of a measurement: the user's if it has a value, else the published one if that has, else the user's.
 
-        None: there is none. A damaged or older-format file of the user's is set aside under another name with a warning and
-        then missing; a published one is only warned of.
+        None: there is none. A damaged, misplaced or older-format file of the user's is set aside under another name with a
+        warning and then missing; a published one is only warned of.
         """
         place, found = _place(recipe, benchmark), None
         for folder, origin in self._folders():
@@ -209,6 +209,7 @@ class Store:
         try:
             with open(path, encoding="utf-8") as file:
                 record = Record.from_json(file.read(), origin)
+            _check_place(record, Path(path))
             self._known[path] = state, record
             return record
         except OSError as error:
@@ -259,6 +260,12 @@ class Store:
 def _place(recipe: Recipe, benchmark: str) -> str:
     """Where a measurement's record is in a folder of records."""
     return f"{recipe.profile}/{recipe.model}/{recipe.hash}/{benchmark}.json"
+
+
+def _check_place(record: Record, path: Path) -> None:
+    """Refuse a record that lies where another one's place is. Raises Unreadable."""
+    if (record.recipe_hash, f"{record.benchmark}.json") != (path.parent.name, path.name):
+        raise Unreadable("misplaced", f"it is of {record.benchmark} and the recipe {record.recipe_hash}")
 
 
 def _state(path: str | Path) -> tuple[int, ...] | None:
