@@ -119,8 +119,8 @@ class Store:
         """Write a record; the file is whole or not there at all.
 
         items: name -> outcomes per item, numpy arrays; written first, so that where a record is, they are, and marked as this
-        record's. Where there are none, an earlier record's go. attempt: the record says why there is nothing new, and the
-        earlier one stays: it is for `attempted` alone, until a record is written.
+        record's. An earlier record's stay until this one is in place; where there are none, they go. attempt: the record says
+        why there is nothing new, and the earlier one stays: it is for `attempted` alone, until a record is written.
 
         Raises:
             UserError: the folder cannot be written; earlier records are untouched.
@@ -132,9 +132,12 @@ class Store:
             with exchange.whole(path) as file:
                 file.write_text(record.to_json(), encoding="utf-8")
                 if items:
-                    _write_items(_beside(path), items, _mark(record))
+                    _write_items(_coming(path), items, _mark(record))
                 else:
+                    _coming(path).unlink(missing_ok=True)
                     _beside(path).unlink(missing_ok=True)
+            if items:
+                os.replace(_coming(path), _beside(path))
             if not attempt:
                 aside.unlink(missing_ok=True)
         except OSError as error:
@@ -167,8 +170,7 @@ class Store:
         return path.with_name(f"{path.name.removesuffix('.json')}.lock")
 
     def items(self, recipe: Recipe, benchmark: str) -> dict:
-        """What `put` was given beside the record that `get` returns: name -> outcomes per item; {} if it was nothing, or if a
-        process was killed between writing other outcomes and their record.
+        """What `put` was given beside the record that `get` returns: name -> outcomes per item; {} if it was nothing.
 
         Multiple choice: one bool per item and metric, in the order of the data. Perplexity: ``nll``, the mean of each window.
         A damaged file is treated as a damaged record is, see `get`.
@@ -177,7 +179,8 @@ class Store:
         if record is None:
             return {}
         folder = next(folder for folder, origin in self._folders() if origin == record.origin)
-        return self._items(_beside(self.path(recipe, benchmark, folder)), record)
+        path = self.path(recipe, benchmark, folder)
+        return self._items(_coming(path), record) or self._items(_beside(path), record)
 
     def check_writable(self) -> None:
         """Fail before anything is measured when records could not be kept.
@@ -229,6 +232,8 @@ class Store:
         try:
             with numpy.load(path, allow_pickle=False) as arrays:
                 found, mark = dict(arrays), arrays.zip.comment
+        except FileNotFoundError:  # just moved beside its record
+            return {}
         except PermissionError as error:
             raise UserError(f"cannot read the items {path}: {error.strerror}; check its permissions") from error
         except Exception as error:  # whatever a damaged archive does: zipfile, zlib and numpy have no common base
@@ -264,7 +269,7 @@ def _place(recipe: Recipe, benchmark: str) -> str:
 
 def _check_place(record: Record, path: Path) -> None:
     """Refuse a record that lies where another one's place is. Raises Unreadable."""
-    if (record.recipe_hash, f"{record.benchmark}.json") != (path.parent.name, path.name):
+    if (record.recipe_hash, record.benchmark) != (path.parent.name, path.stem):
         raise Unreadable("misplaced", f"it is of {record.benchmark} and the recipe {record.recipe_hash}")
 
 
@@ -285,6 +290,11 @@ def _state(path: str | Path) -> tuple[int, ...] | None:
 def _beside(path: Path) -> Path:
     """The file of the items' outcomes that belong to a record's file."""
     return path.with_name(f"{path.name.removesuffix('.json')}.npz")
+
+
+def _coming(path: Path) -> Path:
+    """Where these are until the record is in place, and where a kill just then leaves them."""
+    return path.with_name(f"{_beside(path).name}.coming")
 
 
 def _mark(record: Record) -> bytes:
