@@ -275,7 +275,14 @@ def _cell(
         outcome, problem = _attempt(lambda: measure.benchmark(prepared, benchmark))
     provenance = provenance | {"seconds": time.perf_counter() - started}
     provenance |= results.peak_memory() | {"measured_at": results.now()}
-    return _record(entry.recipe, benchmark, prepared, outcome, problem, provenance)
+    found, said = _attempt(lambda: _legible(*_record(entry.recipe, benchmark, prepared, outcome, problem, provenance)))
+    return found or _record(entry.recipe, benchmark, None, None, said, provenance)
+
+
+def _legible(record: Record, items: dict) -> tuple[Record, dict]:
+    """The same, unless the record's file could not be written or read: a value may be of a type that JSON does not have."""
+    Record.from_json(record.to_json())
+    return record, items
 
 
 def _prepared(

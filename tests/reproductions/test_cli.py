@@ -11,6 +11,7 @@ import subprocess
 import sys
 import weakref
 
+import numpy as np
 import pytest
 import torch
 
@@ -256,6 +257,29 @@ def test_a_failed_cell_is_recorded_and_tried_again(table, store):
     again = FakeMeasure()
     assert runner.run([table], store, "standin", again, pattern="Dense") == 0
     assert again.measured == [(recipe.hash, "docstring_word@1")]
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (np.float32(0.5), "TypeError: Object of type float32 is not JSON serializable"),
+        (torch.tensor(0.5), "TypeError: Object of type Tensor is not JSON serializable"),
+        ("0.5", "Unreadable: values: 'acc' is not a number"),
+    ],
+    ids=["numpy", "tensor", "text"],
+)
+def test_a_value_that_a_record_cannot_hold_fails_its_cell_alone(value, reason, table, store):
+    class Odd(FakeMeasure):
+        def benchmark(self, prepared, name):
+            found = super().benchmark(prepared, name)
+            return ({"acc": value}, {}, {}) if name == "docstring_word@1" else found
+
+    odd = Odd()
+    assert runner.run([table], store, "standin", odd, pattern="Dense") == 1
+    recipe = table.rows("standin", None)[0].recipe
+    found = {name: store.get(recipe, name) for _, name in odd.measured}
+    assert {record.status for name, record in found.items() if name != "docstring_word@1"} == {"ok"} and len(found) > 5
+    assert (found["docstring_word@1"].status, found["docstring_word@1"].reason) == ("failed", reason)
 
 
 def test_one_reason_for_many_cells_is_said_once(table, store, caplog):
