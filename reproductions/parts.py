@@ -73,7 +73,7 @@ def training_cost(report: Mapping) -> dict:
 
 def _trained(record: Record | None) -> tuple[Record, dict] | None:
     """What training took, from any record of the recipe."""
-    if record is None or "epochs" not in record.details.get("training", ()):
+    if record is None or "epochs" not in record.details.get("training", ()) or "device" not in record.provenance:
         return None
     details = {key: record.details[key] for key in (*PRUNED, "training") if key in record.details}
     details |= {"device": record.provenance["device"]}
@@ -115,8 +115,10 @@ def _items(record: Record, outcomes: Mapping, benchmark: str) -> tuple | None:
     return values, errors, details | {"items": min(map(len, kept.values()))}, kept
 
 
-def _windows(record: Record, outcomes: Mapping, benchmark: str) -> tuple:
-    """Of the windows that are spread over the text as `Protocol.of_tokens` spreads them."""
+def _windows(record: Record, outcomes: Mapping, benchmark: str) -> tuple | None:
+    """Of the windows that are spread over the text as `Protocol.of_tokens` spreads them; None where no length is told."""
+    if "window" not in record.details:  # as an earlier version wrote it
+        return None
     means, length = outcomes["nll"], record.details["window"]
     means = means[spread_over(holding(sizes.tokens(benchmark), length), len(means))]
     found = summarise(torch.from_numpy(means)[:, None])

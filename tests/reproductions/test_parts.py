@@ -8,7 +8,7 @@ from hub_mirror import TASKS, write_rows
 from common import corpora
 from common.context import Context
 from common.evaluation.perplexity import PROTOCOLS
-from common.results import Recipe, Store
+from common.results import Recipe, Record, Store
 from reproductions import measure, parts, runner, sizes
 from reproductions.runner import Work
 
@@ -83,6 +83,22 @@ def test_a_part_is_measured_where_its_whole_is_not_known_with_its_outcomes(measu
     assert parts.part(store, limited, "piqa@first-500") is None  # of whose items a quick look leaves others
     store.path(RECIPE, "piqa").with_suffix(".npz").unlink()
     assert run(store, measuring, "piqa@first-500") == ["piqa@first-500"]
+
+
+def test_an_older_record_that_lacks_what_a_part_needs_tells_nothing_of_it(tmp_path):
+    store, provenance = Store(tmp_path, None), {"device": "cpu"}
+    report = {"trainable": 1, "seconds": 1.0, "peak_memory_bytes": 1, "epochs": []}
+    details = {"removed": [1], "window": 128, "training": report}
+
+    def known(details, provenance):
+        values = {"nll": 2.0, "perplexity": 7.4}
+        record = Record(vars(RECIPE), RECIPE.hash, TEXT, "ok", values, {}, details, provenance)
+        store.put(record, RECIPE, {"nll": np.full(600, 2.0)})
+        return [parts.part(store, RECIPE, name) is not None for name in (sizes.smaller(TEXT), "training-cost")]
+
+    assert known(details, provenance) == [True, True]
+    assert known({key: details[key] for key in ("removed", "training")}, provenance) == [False, True]
+    assert known(details, {}) == [True, False]
 
 
 def test_measuring_anew_measures_a_part_too(measuring, tmp_path):
