@@ -94,7 +94,8 @@ def missing(
     limit: int | None = None,
     force: bool = False,
 ) -> list[Work]:
-    """What has to be measured, grouped by recipe. What failed or had no data is tried again; ``force`` measures all anew.
+    """What has to be measured, grouped by recipe. What failed or had no data is tried again, and so is a part of what was
+    measured anew; ``force`` measures all anew.
 
     Cells of the paper's models that need no weights are part of either profile.
     """
@@ -104,7 +105,7 @@ def missing(
     def want(recipe: Recipe, row: Row, benchmarks: Iterable[str]) -> None:
         for benchmark in benchmarks:
             record = None if force else store.get(recipe, benchmark)
-            if record is not None and record.status == "ok":
+            if record is not None and record.status == "ok" and not _outdated(record, recipe, store):
                 continue
             entry = work.setdefault(recipe.hash, Work(recipe, f"{row.label} {row.sparsity} {row.method}"))
             if benchmark not in entry.benchmarks:
@@ -119,6 +120,14 @@ def missing(
             if row.shapes is not None and _fits(row, models, pattern):
                 want(row.shapes, row, [c.benchmark for c in table.columns_for(PAPER) if c.weight_free])
     return list(work.values())
+
+
+def _outdated(record: Record, recipe: Recipe, store: Store) -> bool:
+    """Whether the user has measured a part's whole again since the part was taken from it."""
+    whole = store.get(recipe, record.provenance.get("part_of", record.benchmark))
+    if whole is None or whole.status != "ok" or whole.origin == "published":
+        return False
+    return whole.provenance.get("measured_at") != record.provenance.get("measured_at")
 
 
 def describe(error: BaseException) -> str:

@@ -1,5 +1,7 @@
 """A part's record taken from its whole's: equal to the part measured by itself."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,8 @@ from common import corpora
 from common.context import Context
 from common.evaluation.perplexity import PROTOCOLS
 from common.results import Recipe, Record, Store
-from reproductions import measure, parts, runner, sizes
+from reproductions import measure, parts, runner, settings, sizes
+from reproductions.registry import Column, Row, Table
 from reproductions.runner import Work
 
 RECIPE = Recipe(model="small", profile="paper", dtype="float32")
@@ -99,6 +102,36 @@ def test_an_older_record_that_lacks_what_a_part_needs_tells_nothing_of_it(tmp_pa
     assert known(details, provenance) == [True, True]
     assert known({key: details[key] for key in ("removed", "training")}, provenance) == [False, True]
     assert known(details, {}) == [True, False]
+
+
+def asking(benchmark):
+    """A table of one row that asks one benchmark."""
+    row = Row("small", "small", "0/6", "Dense", RECIPE, dense=True)
+    return Table(
+        "t", "linearpatch", "none", "", lambda *_: [row], lambda _: [Column("PIQA", benchmark, "acc")], full=True
+    )
+
+
+def test_a_part_is_taken_anew_where_the_user_has_measured_its_whole_anew(measuring, tmp_path):
+    store = Store(tmp_path / "mine", tmp_path / "published")
+    small = dataclasses.replace(settings.of_model("smollm2-135m-instruct"), dtype=RECIPE.dtype)
+
+    def put(place, right, time):
+        record = Record(vars(RECIPE), RECIPE.hash, "piqa", "ok", {"acc": float(right)}, {}, {}, {"measured_at": time})
+        place.put(record, RECIPE, {"acc": np.full(13, right)})
+
+    def taken():
+        work = runner.missing([asking("piqa@first-500")], store, small)
+        assert runner.measured(work, store, measuring) == 0 and not measuring.done
+        return len(work), store.get(RECIPE, "piqa@first-500").values["acc"]
+
+    measuring.done.clear()
+    put(Store(store.published, None), True, "1")
+    assert taken() == (1, 1.0)
+    put(Store(store.published, None), False, "2")  # what is published is left as it is
+    assert taken() == (0, 1.0)
+    put(store, False, "3")
+    assert taken() == (1, 0.0) and taken() == (0, 0.0)
 
 
 def test_measuring_anew_measures_a_part_too(measuring, tmp_path):
