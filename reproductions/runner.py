@@ -13,7 +13,7 @@ from common import results
 from common.errors import NoData, UserError, unknown
 from common.progress import track
 from common.results import Recipe, Record, Store
-from reproductions import settings
+from reproductions import settings, sizes
 from reproductions.registry import Row, Table
 from reproductions.settings import PAPER, Subject
 from reproductions.turns import Turns
@@ -95,7 +95,7 @@ def missing(
     force: bool = False,
 ) -> list[Work]:
     """What has to be measured, grouped by recipe. What failed or had no data is tried again, and so is a part of what was
-    measured anew; ``force`` measures all anew.
+    measured anew; ``force`` measures all anew, as the tables read it (`sizes.read`).
 
     Cells of the paper's models that need no weights are part of either profile.
     """
@@ -112,9 +112,10 @@ def missing(
                 entry.benchmarks.append(benchmark)
 
     for table, rows in fitting(tables, subject, models, pattern, limit):
+        asked = sizes.read(table, store, subject, limit) if force else table.columns_for(subject)
         for row in rows:
             if row.recipe is not None:
-                columns = [c for c in table.columns_for(subject) if not c.shape_only or row.recipe == row.shapes]
+                columns = [c for c in asked if not c.shape_only or row.recipe == row.shapes]
                 want(row.recipe, row, [c.benchmark for c in columns if c.benchmark])
         for row in table.rows(PAPER, None) if subject.standin or subject.printed else []:
             if row.shapes is not None and _fits(row, models, pattern):

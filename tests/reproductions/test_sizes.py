@@ -155,13 +155,17 @@ def test_a_table_reads_a_task_whole_once_all_that_answered_it_did(tmp_path):
         assert entry["scores"]["PIQA"] == lines[names[1]] and benchmark in entry["records"]
         return [lines[name] for name in names], content["subjects"][0]["size"]
 
+    def forced():
+        work = missing([table], store, SMOLLM, force=True)
+        return {name for entry in work for name in entry.benchmarks if "piqa" in name}
+
     for row in rows:
         put(row, "piqa@first-500", 0.25)
     put(rows[0], "piqa", 0.75)
     put(rows[1], "piqa", 0.5)
-    assert shown() == ([25, 25, 25], "first 500 items of each task")
+    assert shown() == ([25, 25, 25], "first 500 items of each task") and forced() == {"piqa@first-500"}
     put(rows[2], "piqa", 0.125)
-    assert shown() == ([75, 50, 12.5], "")
+    assert shown() == ([75, 50, 12.5], "") and forced() == {"piqa"}  # what is measured anew is what is shown
     put(rows[1], "hellaswag@first-500", 0.5)
     assert shown()[1] == "first 500 items of HeSw"
 
