@@ -10,7 +10,7 @@ from functools import partial
 from tqdm import tqdm
 
 from common import checkpoint, corpora, instructions, models
-from common.errors import NoData, UserError
+from common.errors import NoData
 from common.evaluation import harness, mmlu
 from common.evaluation.perplexity import PROTOCOLS
 from common.recipe import Recipe
@@ -83,14 +83,16 @@ def lacking(work: Sequence[Work]) -> Lacking:
     library = logging.getLogger("datasets")
     before = library.level
     library.setLevel(logging.CRITICAL)  # the reason is in the error; the library says it in ten lines more
-    for kind, name in tqdm(jobs, desc="looking for data", disable=None, leave=False):
-        try:
-            _DATA[kind](name)
-        except NoData as error:
-            absent[kind, name] = str(error)
-        except UserError as error:  # a cell that runs into it says so
-            log.debug("%s %s: %s", kind, name, error)
-    library.setLevel(before)
+    try:
+        for kind, name in tqdm(jobs, desc="looking for data", disable=None, leave=False):
+            try:
+                _DATA[kind](name)
+            except NoData as error:
+                absent[kind, name] = str(error)
+            except Exception as error:  # whatever it is: a cell that runs into it says so
+                log.debug("%s %s: %r", kind, name, error)
+    finally:
+        library.setLevel(before)
     found = Lacking(
         benchmarks={name: absent["benchmark", name] for name in names if ("benchmark", name) in absent},
         recipes={key: absent[job] for key, jobs in texts.items() for job in jobs[::-1] if job in absent},

@@ -1,11 +1,13 @@
 """What there is no data for is known before anything is measured, said once, and recorded without loading a model."""
 
 import json
+import logging
 
 import pytest
 
 from common import pickled
 from common.errors import NoData, UserError
+from common.results import Store
 from reproductions import fetch, measure, registry, runner
 from reproductions.__main__ import main
 from reproductions.command_line import parser
@@ -106,13 +108,25 @@ def test_the_stand_in_looks_for_nothing(measured, data):
     assert measured.cells and not asked
 
 
-def test_what_is_no_lack_of_data_is_left_to_its_cell(measured, data, monkeypatch):
+@pytest.mark.parametrize("error", [UserError("the data has no column"), KeyError("text")], ids=["refused", "broken"])
+def test_what_is_no_lack_of_data_is_left_to_its_cell(error, measured, data, monkeypatch):
     def refuses(name):
-        raise UserError("the data has no column")
+        raise error
 
     monkeypatch.setitem(fetch._DATA, "benchmark", refuses)
     assert main(COMMAND) == 0
     assert "piqa" in {name for _, name in measured.cells}
+
+
+def test_an_interrupted_look_leaves_the_librarys_log_as_it_was(data, monkeypatch, tmp_path):
+    def interrupted(name):
+        raise KeyboardInterrupt
+
+    before = logging.getLogger("datasets").level
+    monkeypatch.setitem(fetch._DATA, "benchmark", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fetch.lacking(runner.missing([registry.get("table1-linearpatch")], Store(tmp_path, None), _subject()))
+    assert logging.getLogger("datasets").level == before
 
 
 def test_weights_are_converted_when_asked_for(data, monkeypatch, capsys):
