@@ -160,8 +160,10 @@ def _hub_ids() -> list[str]:
 def parameters(name: str) -> int:
     """How many parameters a model has, from its registered facts or its config."""
     spec = find(name)
+    if name in _DIRECTORIES:  # whose weights need not be read again
+        return _parameters(checkpoint.read_config(_directory(name) / "config.json"))
     if spec is None:
-        return describe(str(_directory(name) if name in _DIRECTORIES else name)).parameters
+        return describe(name).parameters
     return spec.facts.get("params") or _parameters(model_config(spec))
 
 

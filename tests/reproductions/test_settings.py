@@ -159,6 +159,13 @@ def test_a_directory_is_known_by_its_weights(tmp_path, tiny_llama, tiny_tokenize
     assert models.describe(str(one)).weights == second.weights and models.resolve("local/model") in (one, other)
 
 
+def test_parameters_are_counted_without_reading_a_directorys_weights(tmp_path, tiny_llama, tiny_tokenizer, monkeypatch):
+    checkpoint.save(tiny_llama, tiny_tokenizer, tmp_path / "model")
+    name = models.describe(str(tmp_path / "model")).name
+    monkeypatch.setattr(checkpoint, "digest", lambda path: pytest.fail("reads the weights"))
+    assert models.parameters(name) == sum(p.numel() for p in tiny_llama.parameters())
+
+
 def test_what_is_published_comes_before_the_stand_in(tmp_path):
     """A real model is shown where there are records of its rows, not where those of the dense row are all there is."""
     from common.results import Record
