@@ -103,7 +103,7 @@ class Description:
     """What is known of a model from its config alone.
 
     name: under which `load` finds it, in this process at least. title: what it is called where it is shown. weights: the
-    digest of a directory's weights, None where the hub says at loading which revision it gives. parameters: as many as the
+    digest of a directory's weights, the hub's commit, None for the mirror's, which name none. parameters: as many as the
     config's model has.
     """
 
@@ -139,8 +139,9 @@ def describe(name: str) -> Description:
             raise UserError(f"cannot load {name}: no such directory")
         if name.count("/") != 1 or name.lower() in map(str.lower, _hub_ids()):
             get(name)  # raises, naming the nearest
-        config = checkpoint.read_config(hub.config_file(name))
-        return Description(name, name, config.num_hidden_layers, None, _parameters(config))
+        file = hub.config_file(name)
+        config = checkpoint.read_config(file)
+        return Description(name, name, config.num_hidden_layers, hub.revision_of(file.parent), _parameters(config))
     if not (path / "config.json").is_file():
         raise UserError(f"cannot load {path}: it has no config.json, so it is no model checkpoint")
     config = checkpoint.read_config(path / "config.json")

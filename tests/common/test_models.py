@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 from common import hub, models
 from common.architectures import SUPPORTED
 from common.errors import UserError
+from reproductions import settings
 
 PAPER = [name for name, spec in models.REGISTRY.items() if spec.profile == "paper"]
 
@@ -145,6 +146,22 @@ def test_cached_models_need_no_network(write_checkpoint, tmp_path):
     (path / "model.safetensors").unlink()  # an interrupted download is not taken for a model
     with pytest.raises(UserError, match="could not fetch Qwen/Qwen3-8B"):
         models.load("qwen3-8b")
+
+
+def test_each_commit_of_a_hub_model_is_a_model_of_its_own(write_checkpoint, tmp_path, monkeypatch):
+    repository = tmp_path / "cache" / "models--somebody--small"
+    (repository / "refs").mkdir(parents=True)
+    recipes = []
+    for commit in ("0123abcd", "4567ef01"):
+        write_checkpoint(repository / "snapshots" / commit)
+        (repository / "refs" / "main").write_text(commit)
+        subject = settings.of_model("somebody/small")
+        recipes.append(settings.recipe(subject.model, subject))
+        assert recipes[-1].weights == commit == models.load("somebody/small")[0].source["revision"]
+    assert recipes[0].hash != recipes[1].hash
+    monkeypatch.setenv("LAYERLAB_HUB", str(tmp_path / "hub"))
+    write_checkpoint(tmp_path / "hub" / "models" / "somebody" / "small")
+    assert settings.of_model("somebody/small").weights is None  # a mirror names no commit
 
 
 def test_a_cached_model_is_there_whole_although_an_index_was_left_with_it(write_checkpoint, make_tiny, tmp_path):
