@@ -139,7 +139,13 @@ def _subjects(options: argparse.Namespace, tables: list) -> list[tuple]:
         if name in printed and not remove:
             of_paper.append(name)
         else:
-            found.append((settings.of_model(name, remove, profile), ()))
+            subject = settings.of_model(name, remove, profile)
+            if any(other.name == subject.name and other != subject for other, _ in found):
+                from common import models  # loads torch, as describing these directories has
+
+                models.resolve(subject.name)  # refuses, naming both
+            found.append((subject, ()))
+    found = list(dict.fromkeys(found))  # who is named twice is shown once
     if remove and not options.model:
         raise UserError("--remove says how many layers a model loses: say which with --model (make: MODEL=)")
     if of_paper or (profile and not options.model):

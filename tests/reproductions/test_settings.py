@@ -159,6 +159,27 @@ def test_a_directory_is_known_by_its_weights(tmp_path, tiny_llama, tiny_tokenize
     assert models.describe(str(one)).weights == second.weights and models.resolve("local/model") in (one, other)
 
 
+def test_directories_of_one_name_are_shown_one_at_a_time_and_one_named_twice_once(
+    tmp_path, tiny_llama, tiny_tokenizer, monkeypatch, capsys
+):
+    monkeypatch.setenv("LAYERLAB_RESULTS", str(tmp_path / "results"))
+    for place, factor in (("a", 1.0), ("same", 1.0), ("b", 1.5)):
+        with torch.no_grad():
+            tiny_llama.model.norm.weight.mul_(factor)
+        checkpoint.save(tiny_llama, tiny_tokenizer, tmp_path / place / "model")
+    command = ["show", "table1-linearpatch", "--remove", "2", "--format", "json"]
+
+    def show(*places):
+        return main([*command, *(word for place in places for word in ("--model", str(tmp_path / place / "model")))])
+
+    assert show("a", "b") == 2
+    error = capsys.readouterr().err
+    assert "a/model and " in error and "b/model would both be local/model in records; rename one, or measure" in error
+    models._DIRECTORIES.clear()
+    assert show("a", "a", "same") == 0
+    assert [subject["name"] for subject in json.loads(capsys.readouterr().out)["subjects"]] == ["local/model"]
+
+
 def test_parameters_are_counted_without_reading_a_directorys_weights(tmp_path, tiny_llama, tiny_tokenizer, monkeypatch):
     checkpoint.save(tiny_llama, tiny_tokenizer, tmp_path / "model")
     name = models.describe(str(tmp_path / "model")).name
