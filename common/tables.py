@@ -66,6 +66,7 @@ def _measured_cell(cell: dict, with_error: bool) -> str:
     if cell["reproduced"] is None:
         status = cell["status"].partition(":")[0]
         marks = {"not run": "·", "none": "", "not implemented": "", "no data": "no data", "no value": "none"}
+        marks |= {"the dense model only guesses": "guesses"}
         return _diverged(cell) or marks.get(status, "x")
     error = f"±{_number(cell['stderr'], 1)}" if with_error and cell["stderr"] else ""
     return _number(cell["reproduced"], cell.get("digits")) + error

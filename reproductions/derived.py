@@ -57,6 +57,9 @@ def fill(rows: Measured, columns: Sequence[Column]) -> dict[str, int]:
         for column in following:
             reference = scores if column.derived == "average" else dense.get(row.model, {})
             names, everything = names_of[column.label, row.model]
+            if not names:
+                scores[column.label] = "the dense model only guesses"
+                continue
             if len(names) < everything:
                 over[column.label] = len(names)
             needed = [side.get(name, row.status) for side in (scores, reference) for name in names]
@@ -78,7 +81,7 @@ def parts(column: Column, columns: Sequence[Column], model: str | None, rows: Me
     What fewer than two thirds of the model's rows have run is left out: a task that is being measured takes few rows their
     average. The dense row is many tables': what only it has run is, too. So is a task that the dense model does not know
     (`at_guessing`), of what is retained and of averages that say so (`Column.known`), but of the papers' own models, whose
-    tables count every task.
+    tables count every task, and of a column that is one task's; where it knows none, none is left.
     """
     everything = list(column.of) or [c.label for c in columns if c.benchmark and c.compare == "accuracy"]
     own = [(row, scores) for row, _, scores in rows if row.model == model and row.recipe is not None]
@@ -86,9 +89,9 @@ def parts(column: Column, columns: Sequence[Column], model: str | None, rows: Me
     siblings = [scores for row, scores in run if not row.dense] or [scores for _, scores in run or own]
     having = {name: sum(not _nowhere(scores.get(name)) for scores in siblings) for name in everything}
     names = [name for name in everything if having[name] and 3 * having[name] >= 2 * len(siblings)] or everything
-    if column.known or column.derived != "average":
+    if len(everything) > 1 and (column.known or column.derived != "average"):
         unknown = at_guessing(columns, model, rows)
-        names = [name for name in names if name not in unknown] or names
+        names = [name for name in names if name not in unknown]
     return names, len(everything)
 
 

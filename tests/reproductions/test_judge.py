@@ -191,6 +191,27 @@ def test_what_is_retained_leaves_out_what_the_dense_model_guesses(tmp_path):
     assert [len(judged(content, number)["comparisons"]) for number in (0, 1)] == [2, 1]
 
 
+def test_where_the_dense_model_only_guesses_nothing_is_retained(tmp_path):
+    columns = [Column(name, name, "acc", scale=100) for name in ("boolq", "piqa")]
+    columns += [Column("AVG", derived="average"), Column("KNOWN", derived="average", known=True)]
+    columns += [Column("RP", derived="retained"), Column("of PIQA", derived="retained", of=("piqa",))]
+    rows = [Row("standin", "stand-in", "", name, recipe(name), dense=name == "Dense") for name in ("Dense", "plain")]
+    declared = Table("t", "linearpatch", "none", "A table", lambda *_: rows, lambda _: columns)
+    store = Store(tmp_path, None)
+    for name, share in {"Dense": 0.5, "plain": 0.4}.items():
+        for task in ("boolq", "piqa"):
+            store.put(Record({}, recipe(name).hash, task, "ok", {"acc": share}, {"acc": 0.025}), recipe(name))
+    content = show.build(declared, store, STANDIN)
+    for row in content["rows"][:2]:
+        cells = row["cells"]
+        said = {label for label, cell in cells.items() if cell["status"] == "the dense model only guesses"}
+        assert said == {"KNOWN", "RP"} and cells["RP"]["reproduced"] is None
+    assert cells["AVG"]["reproduced"] == pytest.approx(40) and cells["of PIQA"]["reproduced"] == pytest.approx(80)
+    assert content["subjects"][0]["over"] == {}
+    text = tables.render(content)
+    assert text.count(" guesses") == 4 and "KNOWN and RP leave boolq and piqa out" in text
+
+
 def test_perplexities_are_paired_by_window(tmp_path, outcomes):
     """Windows vary twelve times as much as the rows differ: only pairing tells them apart."""
     claim = Claim("lower", checks.beats("better", "plain", column="PPL", lower=True))
