@@ -113,9 +113,10 @@ _WRITTEN = ("laco_wsc_g", "laco_xsum")  # answers are written, not picked
 
 
 def chance(benchmarks: Iterable[str]) -> dict[str, float]:
-    """Benchmark, or the first items of one -> the share that guessing gets right, where that is known."""
+    """Benchmark, its first items, or MMLU in a paper's form -> the share that guessing gets right, where that is known."""
     known = {name: 1 / choices for name, choices in _CHOICES.items()} | dict.fromkeys(_WRITTEN, 0.0)
     known |= {f"{name}@{TASKS_VERSION}": task.chance for name, task in STANDIN_QUESTIONS.items()}
+    known |= {benchmark: known["mmlu"] for benchmark, _ in _MMLU.values()}  # the stand-in's has four options, too
     return {name: known[sizes.whole(name)] for name in benchmarks if sizes.whole(name) in known}
 
 

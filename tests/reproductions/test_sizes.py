@@ -190,6 +190,8 @@ def test_what_reads_a_benchmarks_name_knows_its_size(monkeypatch):
         "piqa@first-500": 0.5,
     }
     dense = next(row for row in registry.get("table2-prunecomp").rows(SMOLLM) if row.dense).recipe
+    mmlu = ["mmlu", "mmlu@hendrycks", "mmlu@hendrycks@first-500", "mmlu@standin-options-1"]
+    assert columns.chance([*mmlu, "docstring_generation@1"]) == dict.fromkeys(mmlu, 0.25)
     assert sizes.share("perplexity@linearpatch-ptb@49152-tokens") == pytest.approx(0.49, abs=0.01)
     cost = {name: costs.benchmark(dense, name) for name in ("hellaswag", "hellaswag@first-500", "copa")}
     assert cost["hellaswag@first-500"] == pytest.approx(cost["hellaswag"] * 500 / 10042)
