@@ -167,6 +167,13 @@ def test_a_tree_stops_growing():
     assert len(grow(sequences)) == 1
 
 
+def test_the_same_input_twice_is_read_once_however_long_it_is():
+    """As of choices of one token after a context that is longer than any tree."""
+    longest = list(range(30))
+    found = {len(tree): sorted(tree.paths) for tree in grow([longest, [7, 8], longest, longest], max_tree=8)}
+    assert found == {30: [0, 2, 3], 2: [1]}
+
+
 def test_batches_are_the_cheapest_of_all_ways_to_cut():
     rng = random.Random(1)
     for _ in range(60):

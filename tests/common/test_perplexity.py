@@ -1,7 +1,9 @@
 """Perplexity against naive loops and closed forms, and the named protocols."""
 
+import itertools
 import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +13,18 @@ import papers
 from common import corpora
 from common.errors import UserError
 from common.evaluation import targets
-from common.evaluation.perplexity import PROTOCOLS, Protocol, c4_crops, cut, perplexity, summarise, token_nlls
+from common.evaluation.perplexity import (
+    PROTOCOLS,
+    Protocol,
+    c4_crops,
+    cut,
+    every_eighth,
+    every_fourth,
+    perplexity,
+    spread,
+    summarise,
+    token_nlls,
+)
 
 papers.load_steps()  # and the papers' protocols
 
@@ -138,6 +151,29 @@ def test_c4_crops_follow_the_published_loop(short, tiny_tokenizer):
     assert c4_crops(short, tiny_tokenizer, count=12).tolist() == expected
 
 
+@pytest.mark.parametrize(("step", "chosen"), [(4, every_fourth), (8, every_eighth)])
+def test_every_so_manieth_window_begins_with_the_first(short, tiny_tokenizer, step, chosen):
+    ids = tiny_tokenizer("\n\n".join(corpora.texts("short")))["input_ids"]
+    part = replace(short, windows=chosen)
+    expected = [ids[start : start + 16] for start in range(0, len(ids) - 15, 16 * step)]
+    assert len(expected) > 2 and part.windows(part, tiny_tokenizer).tolist() == expected
+
+
+@pytest.mark.parametrize("count", [1, 3, 7, 24, 40, 50])
+def test_windows_of_a_part_are_spread_over_the_whole_text(count):
+    """As evenly as whole numbers can be: from one to the next, and from the last to the end, it is as far, or one more."""
+    found = spread(count, lambda *_: torch.arange(40))(None, None).tolist()
+    gaps = [after - place for place, after in itertools.pairwise([*found, 40])]
+    assert found[0] == 0 and len(found) == min(count, 40) and min(gaps) > 0 and max(gaps) - min(gaps) <= 1
+
+
+def test_a_document_is_cropped_where_it_is_one_token_longer_than_a_crop(short, tiny_tokenizer, monkeypatch):
+    """Its only crop begins with the first token: the published loop never takes the last one."""
+    documents = ("a" * 16, "b" * 17, "c" * 16)  # a letter is a token
+    monkeypatch.setattr(corpora, "_texts", lambda _: documents)
+    assert c4_crops(short, tiny_tokenizer, count=5).tolist() == [tiny_tokenizer("b" * 16)["input_ids"]] * 5
+
+
 def test_c4_crops_refuse_a_corpus_of_short_documents(short, tiny_tokenizer):
     with pytest.raises(UserError, match="none of its 40 documents exceeds 2048 tokens"):
         c4_crops(Protocol("p", "P", "short", 2048), tiny_tokenizer)
@@ -157,8 +193,13 @@ def test_the_papers_protocols_are_the_documented_ones():
 @pytest.mark.parametrize("name", [name for name in PROTOCOLS if name.startswith("standin")])
 def test_standin_domains_are_measured_in_windows_of_256(name, make_tiny, tiny_tokenizer):
     transformers.logging.set_verbosity_error()
-    found = PROTOCOLS[name].measured(make_tiny("llama"), tiny_tokenizer, limit=2)
-    assert found["tokens"] == 512
+    model, protocol = make_tiny("llama"), PROTOCOLS[name]
+    found = protocol.measured(model, tiny_tokenizer, limit=2)
+    ids = torch.tensor(tiny_tokenizer("\n\n".join(corpora.texts(protocol.corpus))[:50_000])["input_ids"])
+    apart = 256 * {"quarter": 4, "thin": 8}.get(name.rpartition("-")[2], 1)
+    with torch.no_grad():
+        losses = [model(row[None], labels=row[None]).loss.item() for row in (ids[:256], ids[apart : apart + 256])]
+    assert found["tokens"] == 512 and found["perplexity"] == pytest.approx(math.exp(sum(losses) / 2), rel=1e-4)
 
 
 @torch.no_grad()

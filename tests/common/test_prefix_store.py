@@ -111,6 +111,21 @@ def test_perplexity_starts_where_a_model_parts(tiny, monkeypatch, store):
     assert torch.equal(shared, token_nlls(pruned, windows()))
 
 
+@torch.no_grad()
+def test_equal_weights_that_attend_to_other_tokens_share_nothing(make_tiny, store):
+    """Layers of the same weights slide in turn: without the first of them each slides where another did not."""
+    model = make_tiny("gemma2")
+    for layer in model.model.layers[1:]:
+        layer.load_state_dict(model.model.layers[0].state_dict())
+    pruned = copy.deepcopy(model)
+    remove_layers(pruned, [0])
+    for each in (model, model, pruned):
+        scores = each(windows(), use_cache=False).logits[:, :-1].log_softmax(-1)
+        expected = -scores.gather(-1, windows()[:, 1:, None]).squeeze(-1)
+        torch.testing.assert_close(token_nlls(each, windows()), expected, rtol=1e-4, atol=1e-4)
+    assert store.hits == 1  # of the model after itself
+
+
 def test_every_row_of_a_table_starts_at_its_cut(make_tiny, tiny_tokenizer, make_patch, monkeypatch):
     """Dense, pruned, the same with a patch: the second leaves the state at its cut, which no even spread would have."""
     monkeypatch.setattr("common.evaluation.state_files.SPREAD", 1)

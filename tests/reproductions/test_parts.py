@@ -56,8 +56,9 @@ def run(store, measuring, *names, recipe=RECIPE):
     return measuring.done
 
 
-@pytest.mark.parametrize("whole", ["piqa", TEXT])
-def test_a_part_of_what_is_known_is_not_measured_and_is_what_it_would_be(whole, measuring, tmp_path):
+@pytest.mark.parametrize(("whole", "places"), [("piqa", range(6)), (TEXT, (0, 3, 7))])
+def test_a_part_of_what_is_known_is_not_measured_and_is_what_it_would_be(whole, places, measuring, tmp_path):
+    """The first six items, or three of eleven windows from the first on, evenly spread."""
     name = sizes.smaller(whole)
     assert name != whole and TEXT.partition("@")[2] in PROTOCOLS
     alone, both = Store(tmp_path / "alone", None), Store(tmp_path / "both", None)
@@ -68,10 +69,11 @@ def test_a_part_of_what_is_known_is_not_measured_and_is_what_it_would_be(whole, 
     assert found.values == pytest.approx(expected.values, rel=1e-5)
     assert found.stderr == pytest.approx(expected.stderr, rel=1e-5)
     assert found.values != pytest.approx(both.get(RECIPE, whole).values)
-    kept, theirs = both.items(RECIPE, name), alone.items(RECIPE, name)
-    assert kept.keys() == theirs.keys()
-    for key in kept:
-        np.testing.assert_allclose(kept[key], theirs[key], rtol=1e-5)
+    of_whole = both.items(RECIPE, whole)
+    for kept in (both.items(RECIPE, name), alone.items(RECIPE, name)):
+        assert kept.keys() == of_whole.keys()
+        for key in kept:
+            np.testing.assert_allclose(kept[key], of_whole[key][list(places)], rtol=1e-5)
     for key in ("items", "windows", "tokens", "predictions", "protocol", "corpus", "layers", "layer_executions"):
         assert found.details.get(key) == expected.details.get(key)
     assert found.provenance["part_of"] == whole and "seconds" not in found.provenance
