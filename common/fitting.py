@@ -37,10 +37,10 @@ VALIDATE_EVERY = 250  # steps
 class Fitting:
     """How to train: AdamW, cosine per step from `learning_rate` to `final_share` of it.
 
-    warmup_share: the part of the steps over which the rate rises linearly from 0. clip: largest gradient norm, None for
-    no clipping. A step takes `batch_size * accumulate` samples. order: 'sequential', or 'shuffled' anew each epoch by
-    `seed`. loss_scaling: scale the loss against underflow of float16 gradients (steps that overflow are left out).
-    save_every: steps between checkpoints.
+    warmup_share: the part of the steps over which the rate rises by equal steps; it reaches `learning_rate` at their end.
+    clip: largest gradient norm, None for no clipping. A step takes `batch_size * accumulate` samples. order: 'sequential', or
+    'shuffled' anew each epoch by `seed`. loss_scaling: scale the loss against underflow of float16 gradients (steps that
+    overflow are left out). save_every: steps between checkpoints.
 
     The defaults are those of LinearPatch's official scripts.
     """

@@ -10,6 +10,7 @@ from common.calibration import collect
 from common.context import Context
 from common.decoder import Decoder
 from common.recipe import Recipe
+from common.statistics import Statistics
 
 ENTRY = {"corpus": "counted", "sampler": "counted", "count": 3, "length": 20, "seed": 0}
 
@@ -124,6 +125,26 @@ def test_what_belongs_to_named_pairs_is_found_again_on_disk(small, prepared, pas
     assert len(passes) == (2 if small else 3)
     prepared().statistics(2, moments=[(1, 3)])  # tokens count otherwise
     assert len(passes) == (3 if small else 4)
+
+
+@pytest.mark.parametrize("skip", [0, 2])
+def test_a_file_says_how_many_first_tokens_are_in_none_of_it(tiny_llama, crops, tmp_path, skip):
+    """Else statistics without first tokens would be taken for those of all of them."""
+    written = collect(Decoder(tiny_llama), crops, span=2, skip=skip)
+    (tmp_path / "found").write_bytes(written.to_bytes(0))
+    found = Statistics.read(tmp_path / "found")
+    assert [found.holds([], span=2, kinds=("token",), skip=asked) for asked in (0, 2)] == [skip == 0, skip == 2]
+    same(found, written, 2)
+
+
+@pytest.mark.parametrize("options", [{}, {"weights": "none"}, {"first": False}])
+def test_matrices_come_along_only_where_they_count_tokens_alike(tiny_llama, crops, options):
+    """A pair's factor stays the one that was asked for, whatever an earlier pass has of it."""
+    decoder, pair = Decoder(tiny_llama), (1, 3)
+    asked, earlier = collect(decoder, crops, moments=[pair]), collect(decoder, crops, matrices=[pair], **options)
+    wanted = asked.moments[pair].scalar()
+    found = asked.joined([earlier], 10**9).moments[pair]
+    assert found.matrices == (not options) and found.scalar() == pytest.approx(wanted, rel=1e-9)
 
 
 @pytest.mark.parametrize("damage", [b"", b"no safetensors", None])

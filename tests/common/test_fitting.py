@@ -1,5 +1,6 @@
 """The training loop against torch's own optimizer and scheduler, and against itself when it is cut off."""
 
+import itertools
 import math
 
 import pytest
@@ -57,6 +58,14 @@ def test_it_is_adamw_with_a_cosine_per_step(clip):
         torch.testing.assert_close(ours[name], theirs[name], rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(torch.tensor(report["losses"]), torch.tensor(losses), rtol=1e-5, atol=1e-6)
     assert (report["status"], report["steps"]) == ("finished", 9)
+
+
+def test_a_warm_up_rises_by_equal_steps_to_the_rate_and_falls_from_there():
+    how = Fitting(learning_rate=0.8, final_share=0.25, warmup_share=0.4)
+    rates = [how.rate(step, 10) for step in range(10)]
+    assert rates[:4] == pytest.approx([0.2, 0.4, 0.6, 0.8])
+    assert rates[4:] == pytest.approx([0.2 + 0.3 * (1 + math.cos(math.pi * k / 6)) for k in range(6)])
+    assert all(one > other for one, other in itertools.pairwise(rates[4:]))
 
 
 @pytest.mark.parametrize("step", [1, 4, 7, 8])

@@ -141,6 +141,19 @@ def test_gains_are_factors_on_the_stream(tiny, crops):
     torch.testing.assert_close(trials, torch.tensor(losses, dtype=torch.float64), rtol=1e-5, atol=1e-5)
 
 
+def test_matrices_on_the_stream_carry_gradients_back(tiny_llama, crops):
+    """As one backward pass through the model with hooks that multiply what layers receive."""
+    generator = torch.Generator().manual_seed(1)
+    gains = {2: torch.eye(64) + torch.randn(64, 64, generator=generator) / 8}
+    gains[4] = torch.rand(64, generator=generator) + 0.5
+    plain = copy.deepcopy(tiny_llama)
+    for layer, gain in gains.items():
+        matrix = gain if gain.ndim == 2 else gain.diag()
+        plain.model.layers[layer].register_forward_pre_hook(lambda _, args, m=matrix: (args[0] @ m, *args[1:]))
+    found = importance.taylor(Decoder(tiny_llama), crops, micro_batch=2, gains=gains)
+    torch.testing.assert_close(found, naive_taylor(plain, [crops], "after-sum"), rtol=2e-3, atol=0)
+
+
 def naive_loss_without(model, layer, crops) -> float:
     model = copy.deepcopy(model)  # the hooks of `scale_stream` come along
     remove_layers(model, [layer])

@@ -120,6 +120,21 @@ def test_patches_keep_their_place_in_the_stream(tiny_llama, ids, removed, make_p
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("removed", [[2], [2, 3]])
+def test_several_patches_before_a_layer_that_goes_keep_their_order(tiny_llama, ids, make_patch, removed):
+    """Gains and shifts do not commute."""
+    decoder, own = Decoder(tiny_llama), [make_patch(shift) for shift in (0.3, -0.8, 1.5, 0.2)]
+    hidden = decoder.run(decoder.embed_tokens(ids), 0, 2)
+    for patch in own:
+        hidden = hidden * patch.gain + patch.shift
+    expected = decoder.logits(decoder.run(hidden, removed[-1] + 1))
+    for patch, boundary in zip(own, (2, 2, 2, removed[-1] + 1)):
+        attach_patch(tiny_llama, boundary, patch)
+    remove_layers(tiny_llama, removed)
+    torch.testing.assert_close(tiny_llama(ids, use_cache=False).logits, expected, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
 def test_untied_head_survives_scaling_retying_and_reload(make_tiny, ids, tmp_path):
     model = make_tiny("gemma2")
     before = model(ids).logits

@@ -14,6 +14,7 @@ from common.hadamard import hadamard_matrix
 from common.hooks import patches
 from common.statistics import COSINES
 from papers import linearpatch
+from papers.linearpatch.method import select, survey
 from papers.linearpatch.patch import KINDS
 
 VECTORS = ("hadamard", "rotated", "diagonal")
@@ -88,17 +89,17 @@ def test_every_cosine_can_select(variant, cosine, tiny_llama, crops):
     assert linearpatch.prune(tiny_llama, crops, 2, variant=variant, cosine=cosine)["removed"] == expected
 
 
+@torch.no_grad()
+def streams(model, ids):
+    """X[0] .. X[N]: Hugging Face's hidden states, and the last layer's output."""
+    *states, _ = model(ids, output_hidden_states=True, use_cache=False).hidden_states
+    return [*states, Decoder(model).run(states[-1], len(states) - 1, len(states))]
+
+
 @pytest.mark.parametrize("kind", [*VECTORS, "scalar", "matrix"])
 def test_least_squares_patches_come_nearer_than_magnitudes_alone(kind, tiny_llama, crops):
     """The weighted error over calibration tokens, from stored states of the dense model."""
-    states = []
-    decoder = Decoder(tiny_llama)
-    with torch.no_grad():
-        hidden = decoder.embed_tokens(crops)
-        for layer in range(6):
-            states.append(hidden)
-            hidden = decoder.run(hidden, layer, layer + 1)
-    x, y = states[2], states[4]
+    x, y = streams(tiny_llama, crops)[2:5:2]
     weight = 1 / x.norm(dim=-1, keepdim=True)
 
     def error(estimator, kind):
@@ -109,6 +110,32 @@ def test_least_squares_patches_come_nearer_than_magnitudes_alone(kind, tiny_llam
 
     by_magnitude = error("ratio-of-means", "hadamard" if kind == "matrix" else kind)
     assert error("least-squares", kind) < by_magnitude
+
+
+@pytest.mark.parametrize("layers", [None, [2, 3]])
+def test_the_ridge_that_is_asked_for_is_that_of_the_matrix(tiny_llama, crops, layers):
+    """By the ridge regression of stored states, each token divided by its norm."""
+    states, eye = streams(tiny_llama, crops), torch.eye(64, dtype=torch.float64)
+    found = linearpatch.prune(tiny_llama, crops, 2, layers=layers, kind="matrix", estimator="least-squares", ridge=3.0)
+    start = found["removed"][0]
+    x, y = (states[place].flatten(0, 1).double() for place in (start, start + 2))
+    y, x = (side / x.norm(dim=-1, keepdim=True) for side in (y, x))
+    penalty = (3.0 * x.square().sum() / 64).sqrt() * eye
+    change = torch.linalg.lstsq(torch.cat([x, penalty]), torch.cat([y - x, 0 * eye])).solution
+    (patch,) = patches(tiny_llama)
+    torch.testing.assert_close(patch.module.weight.double(), eye + change, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("variant", ["L", "S"])
+def test_one_survey_serves_every_number_of_layers_it_names(tiny_llama, crops, variant):
+    """With the model that a run of its own makes of each."""
+    _, found = survey(tiny_llama, crops, 1, variant=variant, others=(2, 3))
+    for count in (1, 2, 3):
+        alone, model = copy.deepcopy(tiny_llama), copy.deepcopy(tiny_llama)
+        removed = select(found, count, variant)
+        linearpatch.patch_cuts(model, found, removed, ends=True)
+        assert linearpatch.prune(alone, crops, count, variant=variant)["removed"] == removed
+        assert torch.equal(logits(model, crops), logits(alone, crops))
 
 
 def test_the_matrix_of_a_computed_window_is_that_of_the_same_window_given(tiny_llama, crops):

@@ -76,6 +76,22 @@ def test_pieces_are_what_they_are_said_to_be(loud, crops):
         piece_matrix(found, *CUT, piece="massiv")
 
 
+def test_channels_are_massive_by_the_stream_before_the_cut(tiny_llama, crops):
+    """Channel 5 is loud in what the cut receives alone, channel 9 behind it."""
+
+    def moved(_, args, out):
+        out = out.clone()
+        out[..., 5], out[..., 9] = 1.0, 5000.0
+        return out
+
+    with torch.no_grad():
+        tiny_llama.model.embed_tokens.weight[:, 5] = 5000.0
+    tiny_llama.model.layers[2].register_forward_hook(moved)
+    found = statistics(tiny_llama, crops)
+    a, d, massive = (piece_matrix(found, *CUT, piece=piece) for piece in ("A", "d", "massive"))
+    assert torch.equal(massive, torch.where(torch.arange(64)[:, None] == 5, a, d))
+
+
 @pytest.mark.parametrize("piece", ["A", "massive"])
 def test_strength_goes_from_nothing_to_the_piece_and_beyond(piece, loud, crops):
     found = statistics(loud, crops)
