@@ -173,6 +173,13 @@ def test_cosines_against_plain_loops():
         assert output_similarity(ours, theirs, kind) == pytest.approx(value, abs=1e-6)
 
 
+def test_the_last_tokens_angle_is_that_of_trigonometry():
+    """Of two sentences whose last states are 60 and 90 degrees apart; no other token counts."""
+    ours = [torch.tensor([[5.0, -2.0], [1.0, 0.0]]), torch.tensor([[1.0, 1.0], [-3.0, 9.0], [0.0, 2.0]])]
+    theirs = [torch.tensor([[0.0, 7.0], [1.0, 3**0.5]]), torch.tensor([[4.0, 1.0], [3.0, 2.0], [3.0, 0.0]])]
+    assert output_similarity(ours, theirs, "last-token-angle") == pytest.approx(1 - (1 / 3 + 1 / 2) / 2)
+
+
 # Algorithm 1
 
 
@@ -396,6 +403,19 @@ def test_an_unreachable_number_of_layers_leaves_the_model_as_it_was(tiny_llama, 
         collapse_to(tiny_llama, tiny_tokenizer, SENTENCES, 5, C=4, I=2, L=2)
     assert Decoder(tiny_llama).num_layers == 6
     assert all(torch.equal(tensor, before[name]) for name, tensor in tiny_llama.state_dict().items())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("search", "wanted"), [(collapse, {"T": -1.0}), (collapse_to, {"layers": 4})])
+def test_the_layers_that_merge_are_told_while_the_model_is_whole(tiny_llama, tiny_tokenizer, ids, search, wanted):
+    before, seen = tiny_llama(ids, use_cache=False).logits, []
+
+    def chosen(removed):
+        seen.append(removed)
+        assert torch.equal(tiny_llama(ids, use_cache=False).logits, before)
+
+    found = search(tiny_llama, tiny_tokenizer, SENTENCES, C=3, I=1, merge="code", chosen=chosen, **wanted)
+    assert seen == [found.removed] and len(tiny_llama.model.layers) == 6 - len(found.removed) < 6
 
 
 # Calibration sentences

@@ -29,8 +29,11 @@ SENTENCES = ["the layers of a model", "are removed and the stream is scaled"]
 
 @torch.no_grad()
 def test_distances_of_adjacent_matrices(tiny):
-    found = adjacent_distances(tiny)
     layers = tiny.model.layers
+    for number, layer in enumerate(layers):  # of sizes of their own
+        for parameter in layer.parameters():
+            parameter.mul_(1 + number)
+    found = adjacent_distances(tiny)
     for layer in range(5):
         one, two = layers[layer].self_attn.q_proj.weight, layers[layer + 1].self_attn.q_proj.weight
         expected = math.sqrt(sum(float(((a - b) ** 2).sum()) for a, b in zip(one, two)))
@@ -46,6 +49,7 @@ def test_the_norm_of_equation_1_on_independent_and_on_equal_layers(make_tiny, fo
     model = make_tiny()
     found = merged_norms(model, followers)
     assert found["ratio"] == pytest.approx([math.sqrt(followers + (followers - 1) ** 2)] * (6 - followers), rel=0.05)
+    assert found["uncorrelated"] == pytest.approx(found["ratio"][0], rel=0.05)
     for layer in model.model.layers[1:]:
         layer.load_state_dict(model.model.layers[0].state_dict())
     assert merged_norms(model, followers)["ratio"] == pytest.approx([1.0] * (6 - followers), rel=1e-5)
