@@ -1,6 +1,7 @@
 """Prune&Comp against naive loops: a model that really loses layers and whose weights are scaled by hand, one at a time."""
 
 import copy
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -240,6 +241,20 @@ def test_algorithm_1_is_the_naive_loop(tiny_llama, crops, metric, iterative, com
     torch.testing.assert_close(logits(tiny_llama, crops), logits(naive, crops), rtol=1e-2, atol=1e-2)
 
 
+def test_a_layer_that_takes_magnitude_away_has_a_factor_below_one(tiny_llama, crops):
+    """Layer 3 takes back some of what layer 2, the same but for the sign, wrote before it."""
+    layers = tiny_llama.model.layers
+    layers[3].load_state_dict(layers[2].state_dict())
+    for writer in (layers[3].self_attn.o_proj, layers[3].mlp.down_proj):
+        writer.weight.data.neg_()
+    naive = copy.deepcopy(tiny_llama)
+    removed, factors = naive_loop(naive, crops, 1, "bi", True, True, (0, 1, 2, 4, 5))
+    report = prune_and_compensate(tiny_llama, crops, 1, layers=[3])
+    assert report["removed"] == removed == [3]
+    assert report["factors"] == pytest.approx(factors, rel=1e-5) and factors[0] < 0.98
+    torch.testing.assert_close(logits(tiny_llama, crops), logits(naive, crops), rtol=1e-2, atol=1e-2)
+
+
 def test_every_architecture_is_the_loop_with_hooks_at_the_cuts(tiny, crops):
     """The factors act as hooks on the layers behind the cuts; nothing is fused."""
     naive, names, removed = copy.deepcopy(tiny), list(range(6)), []
@@ -291,6 +306,20 @@ def test_cl_removes_the_window_of_highest_cosine_at_once_with_one_factor(tiny_ll
         torch.testing.assert_close(logits(tiny_llama, crops), logits(expected, crops), rtol=1e-3, atol=1e-3)
     else:
         assert report["factors"] == [None]
+
+
+@pytest.mark.parametrize("window_factor", ["direct", "product"])
+def test_a_window_chosen_on_tokens_of_its_own_has_the_factor_of_the_calibrations(tiny_llama, crops, window_factor):
+    own = torch.randint(3, 320, (3, 11), generator=torch.Generator().manual_seed(8))
+    states, seen = observe(tiny_llama, crops), observe(tiny_llama, own)
+    cosines = {s: torch.cosine_similarity(seen[s], seen[s + 2], dim=-1).mean().item() for s in (1, 2, 3)}
+    start = max(cosines, key=cosines.get)
+    steps = [(start, start + 2)] if window_factor == "direct" else [(start, start + 1), (start + 1, start + 2)]
+    alphas = [(states[b].abs().mean(1) / states[a].abs().mean(1)).mean().item() for a, b in steps]
+    options = {"metric": "cl", "protected": (0, 5), "metric_windows": own, "window_factor": window_factor}
+    report = prune_and_compensate(tiny_llama, crops, 2, **options)
+    assert report["removed"] == [start, start + 1]
+    assert report["factors"] == pytest.approx([math.prod(alphas)], rel=1e-5)
 
 
 def test_a_window_is_free_of_protected_layers(tiny_llama, crops):
@@ -468,8 +497,14 @@ def test_bad_input_is_named(tiny_llama, crops):
 
 def test_norms_that_see_the_scale_are_refused(tiny_llama, crops):
     tiny_llama.model.layers[2].input_layernorm = torch.nn.Identity()
-    with pytest.raises(UserError, match="input_layernorm of layer 2 .Identity. is not scale-invariant"):
-        prune_and_compensate(tiny_llama, crops, 2)
+    statistics = collect(Decoder(tiny_llama), crops, rotate=False)
+    for prune in (
+        lambda: prune_and_compensate(tiny_llama, crops, 2),
+        lambda: prunecomp.remove_and_compensate(tiny_llama, statistics, [3, 4]),
+    ):
+        with pytest.raises(UserError, match="input_layernorm of layer 2 .Identity. is not scale-invariant"):
+            prune()
+    assert len(tiny_llama.model.layers) == 6
     fuse_factor(tiny_llama, 2, 1.1)  # it is not before this cut
 
 
@@ -522,6 +557,14 @@ def test_given_layers_go_with_the_factors_of_a_search_that_chose_them(tiny_llama
     given = prune_and_compensate(again, crops, 3, metric="mag+", layers=found["removed"], chosen=seen.append)
     assert given["factors"] == pytest.approx(found["factors"], rel=1e-6) and seen == [found["removed"]]
     assert torch.equal(logits(again, crops), logits(tiny_llama, crops))
+
+
+@pytest.mark.parametrize(("order", "factors"), [([4, 5], [1.3, None]), ([3, 5, 4], [0.7, None, 1.2])])
+def test_a_factor_behind_which_all_layers_went_later_has_nothing_left_to_act_on(tiny_llama, crops, order, factors):
+    plain = copy.deepcopy(tiny_llama)
+    remove_layers(plain, order)
+    assert prunecomp.repeat(tiny_llama, order, factors)["cuts"] == []
+    assert torch.equal(logits(tiny_llama, crops), logits(plain, crops))
 
 
 def test_the_last_layer_goes_without_a_factor_when_the_metric_says_so(tiny_llama, crops, caplog):
