@@ -18,15 +18,16 @@ def ids():
     return torch.randint(5, 300, (6, 24), generator=torch.Generator().manual_seed(0))
 
 
-def naive(model, ids, a, b, inputs="stream", ridge=1e-3, weights="none"):
-    """The share, by one augmented least-squares problem over all tokens."""
+def naive(model, ids, a, b, inputs="stream", ridge=1e-3, weights="none", first=True):
+    """The share, by one augmented least-squares problem over all tokens, or all but the first."""
     seen = []
     down = model.model.layers[a - 1].mlp
     handle = getattr(down, "down_proj", down).register_forward_pre_hook(lambda module, args: seen.append(args[0]))
     with torch.no_grad():
         x = model(ids, output_hidden_states=True, use_cache=False).hidden_states
     handle.remove()
-    h, one, two = (value.flatten(0, 1).double() for value in (x[a] if inputs == "stream" else seen[0], x[a], x[b]))
+    every = (x[a] if inputs == "stream" else seen[0], x[a], x[b])
+    h, one, two = (value[:, 0 if first else 1 :].flatten(0, 1).double() for value in every)
     missing = two - one
     if weights == "inverse-norm":
         norm = two.norm(dim=-1, keepdim=True)
@@ -41,6 +42,7 @@ def naive(model, ids, a, b, inputs="stream", ridge=1e-3, weights="none"):
     ("kind", "options"),
     [
         ("llama", {}),
+        ("llama", {"first": False}),
         ("gemma2", {}),
         ("mixtral", {"weights": "inverse-norm"}),
         ("qwen3", {"inputs": "features", "ridge": 0.1}),
@@ -61,11 +63,6 @@ def test_passes_that_hold_less_find_the_same(ids, tiny_llama, monkeypatch):
     monkeypatch.setattr(leftover, "MOMENT_BYTES", 8 * 64 * 64 * 3)  # one first layer at a time
     assert leftover.leftovers(decoder, ids, [1, 2]) == whole
     assert decoder.executions - before == 3 + 4 + 5 + 5  # a pass ends where its last run does
-
-
-def test_the_first_token_is_left_out(ids, tiny_llama):
-    decoder = Decoder(tiny_llama)
-    assert leftover.leftovers(decoder, ids, [2], first=False) != leftover.leftovers(decoder, ids, [2])
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -123,6 +120,15 @@ def test_one_by_one_the_layer_goes_without_which_least_is_left_and_the_rest_is_r
     refit.refit_one_by_one(other, ids, [first[0], second], following=1)
     with torch.no_grad():
         assert torch.equal(model(ids).logits, other(ids).logits)
+
+
+@pytest.mark.parametrize("options", [{"first": False}, {"weights": "inverse-norm"}, {"ridge": 0.1}])
+def test_choices_one_by_one_count_tokens_as_they_are_told(options, ids, tiny_llama):
+    alone = {place: naive(tiny_llama, ids, place, place + 1, **options) for place in range(1, 5)}
+    choices = leftover.choices(tiny_llama, tiny_llama, range(6), ids, batch_size=4, **options)
+    assert choices == pytest.approx(alone, rel=2e-3)
+    report, best = leftover.prune(tiny_llama, ids, 1, following=0, **options), min(alone, key=alone.get)
+    assert report["removed"] == [best] and report["left"] == pytest.approx([alone[best]], rel=2e-3)
 
 
 @pytest.mark.parametrize(

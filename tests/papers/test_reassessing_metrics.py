@@ -165,6 +165,24 @@ def test_each_cycle_scores_the_model_of_that_moment(tiny_llama):
         assert torch.equal(tiny_llama.state_dict()[name], value)
 
 
+def test_cycles_that_were_cut_off_go_on_as_if_they_had_not_been(make_tiny):
+    """After any of them: the same layers, by their original names, the same reports and weights."""
+
+    def tune(model, cycle):
+        with torch.no_grad():
+            model.model.layers[cycle % 2].mlp.up_proj.weight.mul_(0.2)  # another layer is the next to go
+        return cycle, len(model.model.layers)
+
+    choose = lambda decoder, count: reassessing.select("magnitude-l1", decoder, count)  # noqa: E731
+    whole, kept = make_tiny(), []
+    note = lambda *found: kept.append((*map(list, found), copy.deepcopy(whole)))  # noqa: E731
+    expected = reassessing.prune_iteratively(whole, 1, 4, choose, tune, done=note)
+    assert len(kept) == 4 and expected[0] != sorted(expected[0])
+    for *earlier, model in kept[:-1]:
+        assert reassessing.prune_iteratively(model, 1, 4, choose, tune, earlier=earlier) == expected
+        torch.testing.assert_close(model.state_dict(), whole.state_dict(), rtol=0, atol=0)
+
+
 def test_several_layers_a_cycle_and_a_last_cycle_with_what_is_left(tiny_llama):
     asked = []
 

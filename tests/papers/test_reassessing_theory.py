@@ -69,6 +69,17 @@ def test_gradient_norms_are_those_of_a_plain_backward_pass(make_tiny, ids):
         assert found["stream"][layer] == pytest.approx(float(streams[layer].norm()), rel=1e-6)
 
 
+def test_one_over_the_root_mean_square_is_the_norm_of_the_rms_norms_jacobian(make_tiny, ids):
+    """By automatic differentiation of torch's own norm, at the input of every layer."""
+    model = make_tiny("llama").double()
+    found = gradients.stream_rms(gradients.of_model(Decoder(model), ids[:1]))
+    states = model(ids[:1], output_hidden_states=True, use_cache=False).hidden_states[:-1]
+    for sizes, state in zip(found, states, strict=True):
+        for token in (0, 11, 23):
+            jacobian = torch.func.jacrev(lambda x: F.rms_norm(x, (64,), eps=0.0))(state[0, token].detach())
+            assert 1 / sizes[token].item() == pytest.approx(theory.spectral_norm(jacobian), rel=1e-6)
+
+
 def test_layer_norms_reach_the_jacobians_largest_singular_value():
     for pre in (True, False):
         stack = gradients.toy(pre, layers=3, width=8, tokens=4)

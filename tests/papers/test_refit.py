@@ -26,36 +26,49 @@ def streams(model, ids):
     return found
 
 
+def by_least_squares(dense, ids, ridge):
+    """The change of layer 1's down_proj that makes up for layers 2 and 3, and what was missing and is left without them."""
+    seen = []
+    down = dense.model.layers[1].mlp.down_proj
+    handle = down.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    x = [state.double() for state in streams(dense, ids)]
+    handle.remove()
+    features, missing = seen[0].flatten(0, 1).double(), (x[4] - x[2]).flatten(0, 1)  # [tokens, features or channels]
+    r = ridge * features.square().sum() / features.shape[1]  # the trace of the Gram matrix over its size
+    stacked = torch.cat([features, r.sqrt() * torch.eye(features.shape[1], dtype=torch.float64)])
+    change = torch.linalg.lstsq(stacked, torch.cat([missing, missing.new_zeros(features.shape[1], 64)])).solution
+    errors = [(part.square().sum() / x[4].square().sum()).item() for part in (missing, missing - features @ change)]
+    return change.T, *errors
+
+
 @pytest.mark.parametrize("kind", PLAIN)
 def test_the_matrix_before_the_cut_is_the_ridge_regression_of_all_tokens_at_once(kind, ids, make_tiny):
     model = make_tiny(kind)
     dense, ridge = copy.deepcopy(model), 1e-2
     [report] = refit.refit(model, ids, [2, 3], following=0, ridge=ridge, batch_size=4)
-    seen = []
-    down = dense.model.layers[1].mlp.down_proj
-    handle = down.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
-    x = streams(dense, ids)
-    handle.remove()
-    features = seen[0].flatten(0, 1).double()  # [tokens, features]
-    missing = (x[4] - x[2]).flatten(0, 1).double()
-    r = ridge * features.square().sum() / features.shape[1]  # the trace of the Gram matrix over its size
-    stacked = torch.cat([features, r.sqrt() * torch.eye(features.shape[1], dtype=torch.float64)])
-    wanted = torch.linalg.lstsq(
-        stacked, torch.cat([missing, torch.zeros(features.shape[1], missing.shape[1]).double()])
-    )
-    change = (model.model.layers[1].mlp.down_proj.weight - down.weight).double().T
-    assert torch.allclose(change, wanted.solution, atol=1e-5 * wanted.solution.abs().max().item())
-    left = (missing - features @ wanted.solution).square().sum() / x[4].double().square().sum()
+    wanted, error, left = by_least_squares(dense, ids, ridge)
+    change = (model.model.layers[1].mlp.down_proj.weight - dense.model.layers[1].mlp.down_proj.weight).double()
+    assert torch.allclose(change, wanted, atol=1e-5 * wanted.abs().max().item())
     assert report == {
         "layer": 1,
         "matrix": "mlp.down_proj",
-        "error": pytest.approx(report["error"]),
-        "left": pytest.approx(left.item(), rel=1e-3),
+        "error": pytest.approx(error, rel=1e-4),
+        "left": pytest.approx(left, rel=1e-3),
     }
-    assert report["error"] == pytest.approx((missing.square().sum() / x[4].double().square().sum()).item(), rel=1e-4)
     # nothing else changes, and the layers are gone
     assert len(model.model.layers) == dense.config.num_hidden_layers - 2
     assert torch.equal(model.model.layers[1].self_attn.o_proj.weight, dense.model.layers[1].self_attn.o_proj.weight)
+
+
+def test_a_half_precision_matrix_is_refitted_and_rounded_once(ids, make_tiny):
+    model, ridge = make_tiny("llama").bfloat16(), 1e-2
+    change, *_ = by_least_squares(model, ids, ridge)
+    before = model.model.layers[1].mlp.down_proj.weight.clone()
+    refit.refit(model, ids, [2, 3], following=0, ridge=ridge)
+    found = model.model.layers[1].mlp.down_proj.weight
+    once, twice = (before.double() + change).bfloat16(), before + change.bfloat16()
+    assert (once != twice).double().mean() > 0.01  # rounding the change first would show
+    assert (found != once).double().mean() < 1e-3
 
 
 @pytest.mark.parametrize("kind", PLAIN)
