@@ -1,5 +1,6 @@
 """Averages, retained performance and MMLU against the papers' own printed arithmetic, and errors against simulation."""
 
+import itertools
 import math
 import random
 import statistics
@@ -112,19 +113,25 @@ def test_mmlu_error_is_that_of_one_large_sample():
     assert weighted_stderr(categories, MMLU_QUESTIONS) == pytest.approx(accuracy_stderr(0.4, 14042), rel=0.01)
 
 
+def test_an_averages_error_is_the_spread_of_simulated_measurements():
+    rng, true, errors = random.Random(1), row(40.0, 60.0, 70.0), row(0.8, 1.5, 2.0)
+    found = [average({name: rng.gauss(true[name], errors[name]) for name in true}) for _ in range(2000)]
+    assert average_stderr(errors) == pytest.approx(statistics.stdev(found), rel=0.1)
+
+
 @pytest.mark.parametrize("kind", ["mean-of-ratios", "ratio-of-means"])
-def test_errors_are_the_spread_of_simulated_measurements(kind):
-    rng = random.Random(1)
-    errors = row(0.8, 1.5, 2.0)
-    true, dense = row(40.0, 60.0, 70.0), row(50.0, 75.0, 72.0)
-
-    def draw(values):
-        return {name: rng.gauss(value, errors[name]) for name, value in values.items()}
-
-    found = [(draw(true), draw(dense)) for _ in range(2000)]
-    retained = statistics.stdev(retained_performance(a, b, kind) for a, b in found)
-    assert retained_performance_stderr(true, dense, errors, errors, kind) == pytest.approx(retained, rel=0.1)
-    assert average_stderr(errors) == pytest.approx(statistics.stdev(average(a) for a, _ in found), rel=0.1)
+def test_errors_of_what_is_retained_are_those_of_finite_differences_in_every_score(kind):
+    """Far below the dense model, where its errors weigh by what is retained."""
+    scores = [row(10.0, 60.0, 20.0), row(50.0, 75.0, 80.0)]
+    errors = [row(0.5, 1.5, 1.0), row(3.0, 2.0, 4.0)]
+    terms, step = [], 1e-5
+    for side, task in itertools.product((0, 1), scores[0]):
+        moved = [[dict(one) for one in scores] for _ in range(2)]
+        for sign, both in zip((1, -1), moved):
+            both[side][task] += sign * step
+        up, down = (retained_performance(*both, kind) for both in moved)
+        terms.append(errors[side][task] * (up - down) / (2 * step))
+    assert retained_performance_stderr(*scores, *errors, kind) == pytest.approx(math.hypot(*terms), rel=1e-6)
 
 
 def test_an_unknown_error_stays_unknown():

@@ -71,6 +71,21 @@ def judged(found: dict, number: int = 0) -> dict:
     return found["claims"][number]["judged"]["standin"]
 
 
+def answers(**right) -> tuple[dict, dict]:
+    """Outcomes of rows that are right on the same items of both tasks, and read all texts alike."""
+    return {name: dict.fromkeys(("T1", "T2"), found) for name, found in right.items()}, dict.fromkeys(
+        right, np.linspace(2, 4, 50)
+    )
+
+
+SETTING = ("m", "1")
+
+
+def listed(check, **numbers) -> list[checks.Comparison]:
+    """The comparisons of a check on numbers in one column, x, of one setting."""
+    return check(lambda model, sparsity, method, column: numbers.get(method), [SETTING])
+
+
 def test_a_difference_on_one_task_has_mcnemars_p_and_a_paired_interval(tmp_path, outcomes):
     claim = Claim("better on T1", checks.beats("better", "plain", column="T1"))
     found = judged(show.build(table(claim), stored(tmp_path, outcomes), STANDIN))
@@ -81,6 +96,18 @@ def test_a_difference_on_one_task_has_mcnemars_p_and_a_paired_interval(tmp_path,
     assert one["p"] == pytest.approx(stats.binomtest(int((better & ~plain).sum()), int((better != plain).sum())).pvalue)
     half = 100 * 1.96 * apart.std(ddof=1) / math.sqrt(ITEMS)
     assert one["interval"] == pytest.approx([found["difference"] - half, found["difference"] + half], abs=0.12 * half)
+
+
+@pytest.mark.parametrize(("apart", "verdicts"), [(5, ["within noise"] * 2), (6, ["holds", "fails"])])
+def test_few_items_that_differ_are_judged_by_mcnemar_though_the_interval_leaves_zero_out(tmp_path, apart, verdicts):
+    """Five of 400 items, all for the one: a fair coin falls so in 2 of 32 cases; six: in 2 of 64."""
+    items, one = np.arange(ITEMS), np.arange(ITEMS) < 200
+    outcomes = answers(Dense=items < 300, a=one, b=one | (items >= ITEMS - apart))
+    claims = [Claim(ours, checks.beats(ours, theirs, column="T1")) for ours, theirs in ("ba", "ab")]
+    content = show.build(table(*claims, rows=("a", "b")), stored(tmp_path, outcomes), STANDIN)
+    assert judged(content)["interval"][0] > 0
+    assert judged(content)["comparisons"][0]["p"] == pytest.approx(2 / 2**apart)
+    assert [judged(content, number)["verdict"] for number in (0, 1)] == verdicts
 
 
 def test_rows_that_have_answered_all_are_compared_by_all_where_the_table_shows_a_part(tmp_path, outcomes):
@@ -144,6 +171,25 @@ def test_averages_are_stratified_by_task_and_retained_ones_know_the_dense_model(
     low, high = np.percentile(naive, (2.5, 97.5))
     width = high - low
     assert found["interval"] == pytest.approx([low, high], abs=0.1 * width) and found["paired"]
+
+
+def test_what_is_retained_is_paired_only_where_the_dense_models_outcomes_are_kept_too(tmp_path, outcomes):
+    claims = [Claim(column, checks.beats("better", "plain", column=column)) for column in ("T1", "RP")]
+    store = stored(tmp_path, outcomes)
+    for kept in (True, False):
+        content = show.build(table(*claims), store, STANDIN)
+        assert [judged(content, number)["paired"] for number in (0, 1)] == [True, kept]
+        store.path(recipe("Dense"), "T1").with_suffix(".npz").unlink(missing_ok=True)
+
+
+def test_what_the_dense_model_retains_of_itself_has_no_error(tmp_path):
+    """It is 100 % whatever it scores; what a pruned row retains has the errors of both, on each of two tasks."""
+    items = np.arange(ITEMS)
+    store = stored(tmp_path, answers(Dense=items < 300, a=items < 200))
+    dense, pruned = (row["cells"]["RP"] for row in show.build(table(rows=("a",)), store, STANDIN)["rows"][:2])
+    assert dense["reproduced"] == pytest.approx(100) and dense["stderr"] is None
+    relative = [(1 - p) / p / (ITEMS - 1) for p in (0.5, 0.75)]
+    assert pruned["stderr"] == pytest.approx(100 * 0.5 / 0.75 * math.sqrt(sum(relative) / 2))
 
 
 def test_against_several_rows_every_one_has_to_be_beaten(tmp_path, outcomes):
@@ -273,6 +319,16 @@ def test_a_claim_of_more_than_zero_is_not_counted_among_what_chance_alone_would_
     assert chance["by_chance"] == pytest.approx(0.05)
 
 
+def test_one_against_several_may_fail_by_chance_by_each_of_them(tmp_path):
+    """Three rivals at 2.5 % each, in one comparison."""
+    rng, hard = np.random.default_rng(3), np.random.default_rng(7).random(ITEMS)
+    rivals = {f"r{number}": (hard < 0.5) ^ (rng.random(ITEMS) < 0.1) for number in range(3)}
+    store = stored(tmp_path, answers(Dense=hard < 0.9, ours=hard < 0.6, **rivals))
+    shown = table(Claim("all", checks.beats("ours", *rivals, column="T1")), rows=("ours", *rivals))
+    chance = show.build(shown, store, STANDIN)["chance"]["standin"]
+    assert chance == {"comparisons": 1, "by_chance": pytest.approx(3 * 0.025), "others": 0}
+
+
 def test_the_same_outcomes_under_another_name_are_no_further_comparison(tmp_path, outcomes):
     """Two choices of layers may be one: what is compared with both counts once, and the one with the other not at all."""
     for kind in outcomes:
@@ -362,9 +418,6 @@ def test_what_is_missing_or_exact_has_no_interval(tmp_path, outcomes):
     assert [judged(content, n)["verdict"] for n in (0, 1)] == ["not testable"] * 2
     assert [judged(content, n)["reason"] for n in (0, 1)] == ["not measured", "about the paper's own numbers"]
     assert content["chance"]["standin"]["comparisons"] == 0 and "interval" not in tables.render(content)
-    exact = checks.Comparison("layers", 3.0, "", (), low=2)
-    assert exact.holds and not checks.Comparison("layers", 2.0, "", (), low=2).holds
-    assert checks.Comparison("layers", 2.0, "", (), low=2, closed=True).holds
 
 
 @pytest.mark.parametrize(
@@ -376,7 +429,49 @@ def test_a_range_is_held_against_the_whole_interval(interval, verdict):
     assert inside.verdict(*interval) is verdict
     assert outside.verdict(*interval) is (None if verdict is None else not verdict)
     assert inside.holds and not outside.holds
-    assert checks.Comparison("", 3.0, "points", (), -3, 3, inside=False).holds
+
+
+@pytest.mark.parametrize("closed", [False, True])
+@pytest.mark.parametrize("inside", [False, True])
+def test_the_ends_of_a_range_belong_to_it_where_it_is_closed(closed, inside):
+    one = checks.Comparison("x", 0.0, "", (), low=0, high=2, closed=closed, inside=inside)
+    assert one.holds is replace(one, difference=2.0).holds is (closed == inside)
+    assert one.verdict(0, 2) is (inside if closed else None)
+    assert one.verdict(0.5, 1.5) is inside and one.verdict(2.5, 3) is (not inside) and one.verdict(1, 3) is None
+
+
+def test_ahead_by_asks_for_a_share_less_where_less_is_better():
+    """9.5 against 10 is 5 % less: enough for 4, too little for 6."""
+    for least, holds in ((0, True), (4, True), (6, False)):
+        (found,) = listed(checks.ahead_by(SETTING, "ours", "theirs", "x", least, lower=True), ours=9.5, theirs=10.0)
+        assert found.holds is holds and found.difference == pytest.approx(-5)
+    (found,) = listed(checks.ahead_by(SETTING, "ours", "theirs", "x", 0, lower=True), ours=10.0, theirs=9.5)
+    assert not found.holds
+
+
+def test_how_steady_numbers_are_is_told_in_shares_of_the_first():
+    """125 is 25 % off 100, and 75 too; of the other number it would be 20 and 33 %."""
+    numbers = {"a": 100.0, "b": 125.0, "c": 75.0}
+    for within, holds in ((0.26, True), (0.24, False)):
+        found = listed(checks.steady("abc", ["x"], within), **numbers)
+        assert [one.difference for one in found] == pytest.approx([25, -25])
+        assert [one.holds for one in found] == [holds, holds]
+    assert listed(checks.steady("ad", ["x"], 0.5), **numbers) == []
+
+
+@pytest.mark.parametrize(("lower", "ours", "nearest"), [(False, "b", 7 - 5), (True, "a", 100 * (3 / 4 - 1))])
+def test_the_best_of_several_is_held_against_every_other(lower, ours, nearest):
+    """Ours are 3 and 7, theirs 5 and 4; a third has no number."""
+    (found,) = listed(checks.best_of("abc", "st", "x", lower=lower), a=3.0, b=7.0, s=5.0, t=4.0)
+    assert [[key[2] for key in one.cells] for one in found.each] == [[ours, "s"], [ours, "t"]]
+    assert found.holds and found.difference == pytest.approx(nearest)
+
+
+def test_a_ratio_is_the_first_methods_number_over_the_seconds():
+    for least, holds in ((8, True), (8.1, False)):
+        (found,) = listed(checks.ratio_of("m", "big", "small", "x", least), big=40.0, small=5.0)
+        assert found.difference == 8 and found.holds is holds
+    assert listed(checks.ratio_of("m", "big", "absent", "x", 1), big=40.0) == []
 
 
 def test_every_format_has_verdict_difference_and_interval(tmp_path, outcomes):

@@ -9,8 +9,9 @@ from hub_mirror import TASKS, write_mmlus, write_rows
 
 from common.context import Context
 from common.evaluation import harness
-from common.results import Recipe
+from common.results import Recipe, Record, Store
 from reproductions import columns, costs, fetch, measure, registry, settings, show, sizes
+from reproductions.registry import Column, Row
 from reproductions.runner import Work, missing
 
 SMOLLM = settings.of_model("smollm2-135m-instruct")
@@ -53,6 +54,12 @@ def test_of_a_group_as_many_of_each_subject(mirror, tmp_path, prepared, monkeypa
         assert sizes.smaller(base) == name
         details = measure.benchmark(prepared, name)[2]
         assert [subject["n"] for subject in details["subjects"].values()] == [3, 3]
+
+
+@pytest.mark.parametrize(("name", "subjects"), [("mmlu@hendrycks", 57), ("laco_mmlu", 57), ("laco_cmmlu", 67)])
+def test_all_subjects_together_ask_500_items_and_with_one_less_of_each_they_would_not(name, subjects):
+    each = sizes.of_each(sizes.smaller(name))
+    assert each * subjects >= 500 > (each - 1) * subjects
 
 
 def test_full_test_sets_are_the_papers_models_and_table_1s():
@@ -168,6 +175,20 @@ def test_a_table_reads_a_task_whole_once_all_that_answered_it_did(tmp_path):
     assert shown() == ([75, 50, 12.5], "") and forced() == {"piqa"}  # what is measured anew is what is shown
     put(rows[1], "hellaswag@first-500", 0.5)
     assert shown()[1] == "first 500 items of HeSw"
+
+
+def test_rows_that_answered_more_are_compared_by_all_that_they_answered_alike(tmp_path):
+    """Wholes answered by the dense row and others: A by a, b, c; B by b, c, d; C by d, whom none is like."""
+    store, answered = Store(tmp_path, None), {"A": "abc", "B": "bcd", "C": "d"}
+    recipes = {name: Recipe("m", "paper", selection={"method": name, "count": 1}) for name in "Dabcd"}
+    rows = [Row("m", "m", "4/16", name, recipe, dense=name == "D") for name, recipe in recipes.items()]
+    for label, names in answered.items():
+        for name in f"D{names}":
+            store.put(Record({}, recipes[name].hash, label, "ok", {"acc": 0.5}, {}), recipes[name])
+    found = sizes.more([Column(label, label + sizes.MARK, "acc") for label in answered], rows, store)
+    said = {"".join(row.method for row in own): {n: column.benchmark for n, column in by.items()} for by, own in found}
+    assert said == {"Dabc": {"A": "A"}, "Dbcd": {"B": "B"}, "Dbc": {"A": "A", "B": "B"}}
+    assert len(found[-1][1]) == 3  # what fewer rows have answered comes last
 
 
 def test_a_training_costs_what_its_recipe_reads():
