@@ -74,7 +74,7 @@ class Fitting:
         """The learning rate of step `step` of `steps` (0-based)."""
         warm = self.warmup_share * steps
         if step < warm:
-            return self.learning_rate * (step + 1) / warm
+            return self.learning_rate * min(1.0, (step + 1) / warm)
         cosine = (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm))) / 2
         return self.learning_rate * (self.final_share + (1 - self.final_share) * cosine)
 

@@ -68,6 +68,14 @@ def test_a_warm_up_rises_by_equal_steps_to_the_rate_and_falls_from_there():
     assert all(one > other for one, other in itertools.pairwise(rates[4:]))
 
 
+@pytest.mark.parametrize("share", [0.03, 0.25])
+def test_a_warm_up_that_ends_within_a_step_goes_no_further_than_the_rate(share):
+    """Of ten steps 0.3 and 2.5: the first and the third have all of it."""
+    how = Fitting(learning_rate=0.8, warmup_share=share)
+    rates = [how.rate(step, 10) for step in range(10)]
+    assert max(rates) == rates[int(10 * share)] == 0.8
+
+
 @pytest.mark.parametrize("step", [1, 4, 7, 8])
 def test_a_training_cut_off_anywhere_ends_with_the_same_bits(tmp_path, step):
     how = Fitting(learning_rate=0.05, epochs=2, batch_size=3, order="shuffled", seed=3, save_every=3)
