@@ -57,14 +57,14 @@ def fill(rows: Measured, columns: Sequence[Column]) -> dict[str, int]:
         for column in following:
             reference = scores if column.derived == "average" else dense.get(row.model, {})
             names, everything = names_of[column.label, row.model]
-            if not names:
-                scores[column.label] = "the dense model only guesses"
-                continue
-            if len(names) < everything:
+            if 0 < len(names) < everything:
                 over[column.label] = len(names)
-            needed = [side.get(name, row.status) for side in (scores, reference) for name in names]
+            asked = names or _run(column, columns, row.model, rows)[0]
+            needed = [side.get(name, row.status) for side in (scores, reference) for name in asked]
             if reasons := [found for found in needed if isinstance(found, str)]:
                 scores[column.label] = reasons[0]
+            elif not names:
+                scores[column.label] = "the dense model only guesses"
             elif column.derived != "average" and not all(reference[name].value for name in names):
                 scores[column.label] = "the dense model scores 0"  # after a quick look, for instance
             else:
@@ -83,15 +83,21 @@ def parts(column: Column, columns: Sequence[Column], model: str | None, rows: Me
     (`at_guessing`), of what is retained and of averages that say so (`Column.known`), but of the papers' own models, whose
     tables count every task, and of a column that is one task's; where it knows none, none is left.
     """
+    names, everything = _run(column, columns, model, rows)
+    if everything > 1 and (column.known or column.derived != "average"):
+        unknown = at_guessing(columns, model, rows)
+        names = [name for name in names if name not in unknown]
+    return names, everything
+
+
+def _run(column: Column, columns: Sequence[Column], model: str | None, rows: Measured) -> tuple[list[str], int]:
+    """`parts`, whatever the dense model knows."""
     everything = list(column.of) or [c.label for c in columns if c.benchmark and c.compare == "accuracy"]
     own = [(row, scores) for row, _, scores in rows if row.model == model and row.recipe is not None]
     run = [(row, scores) for row, scores in own if any(isinstance(scores.get(n), Score) for n in everything)]
     siblings = [scores for row, scores in run if not row.dense] or [scores for _, scores in run or own]
     having = {name: sum(not _nowhere(scores.get(name)) for scores in siblings) for name in everything}
     names = [name for name in everything if having[name] and 3 * having[name] >= 2 * len(siblings)] or everything
-    if len(everything) > 1 and (column.known or column.derived != "average"):
-        unknown = at_guessing(columns, model, rows)
-        names = [name for name in names if name not in unknown]
     return names, len(everything)
 
 

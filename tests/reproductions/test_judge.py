@@ -241,7 +241,8 @@ def test_where_the_dense_model_only_guesses_nothing_is_retained(tmp_path):
     columns = [Column(name, name, "acc", scale=100) for name in ("boolq", "piqa")]
     columns += [Column("AVG", derived="average"), Column("KNOWN", derived="average", known=True)]
     columns += [Column("RP", derived="retained"), Column("of PIQA", derived="retained", of=("piqa",))]
-    rows = [Row("standin", "stand-in", "", name, recipe(name), dense=name == "Dense") for name in ("Dense", "plain")]
+    names = ("Dense", "plain", "not run yet")
+    rows = [Row("standin", "stand-in", "", name, recipe(name), dense=name == "Dense") for name in names]
     declared = Table("t", "linearpatch", "none", "A table", lambda *_: rows, lambda _: columns)
     store = Store(tmp_path, None)
     for name, share in {"Dense": 0.5, "plain": 0.4}.items():
@@ -253,7 +254,7 @@ def test_where_the_dense_model_only_guesses_nothing_is_retained(tmp_path):
         said = {label for label, cell in cells.items() if cell["status"] == "the dense model only guesses"}
         assert said == {"KNOWN", "RP"} and cells["RP"]["reproduced"] is None
     assert cells["AVG"]["reproduced"] == pytest.approx(40) and cells["of PIQA"]["reproduced"] == pytest.approx(80)
-    assert content["subjects"][0]["over"] == {}
+    assert content["rows"][2]["cells"]["RP"]["status"] == "not run" and content["subjects"][0]["over"] == {}
     text = tables.render(content)
     assert text.count(" guesses") == 4 and "KNOWN and RP leave boolq and piqa out" in text
 
