@@ -14,7 +14,6 @@ from torch import nn
 from common import checkpoint, corpora, exchange, hub, models, streaming, structure
 from common.architectures import absent, at_hand
 from common.errors import NoData, UserError, first_of, plural
-from common.finetuning.memory import check_weights
 from common.product import options as shared
 from common.product.job import Job, is_file, read, texts, work_folder
 from common.safetensors_files import DTYPES, entries, prevailing_dtype
@@ -196,6 +195,8 @@ def _check_memory(job: Job, size: int) -> None:
         return
     stored = stored_dtype(job.source) or torch.float32
     if job.options.device != "cpu":
+        from common.finetuning.memory import check_weights  # loads peft: three seconds that a CPU need not wait
+
         held = getattr(torch, job.options.dtype) if job.options.dtype else stored
         check_weights(str(job.options.model), size / stored.itemsize, held.itemsize, job.options.device)
         return
