@@ -92,8 +92,8 @@ def parser(method: Method) -> argparse.ArgumentParser:
     for flag in method.flags:
         flag.add(own)
     text = top.add_argument_group("text")
-    kinds = "a file (plain, or JSON lines with a column text), a corpus, or A+B in equal parts"
-    reads = f"calibration text: {kinds} (default: {method.text})"
+    named = "a file (plain, or JSON lines with a column text), a corpus, or A+B in equal parts"
+    reads = f"calibration text: {named} (default: {method.text})"
     text.add_argument("--text", type=_home, metavar="TEXT", help=reads)
     samples = f"calibration windows (default: {method.samples})"
     text.add_argument("--samples", type=int, default=method.samples, metavar="N", help=samples)
