@@ -28,11 +28,12 @@ _COLUMNS = {
 }
 
 
-def average(entry: dict) -> float | None:
-    """Mean perplexity of an entry's texts; None while one of them is missing or diverged."""
+def average(entry: dict, entries: list[dict]) -> float | None:
+    """Mean perplexity of an entry's texts; None while one of them diverged, or is missing that another entry has."""
     texts = [record["values"] for name, record in entry["records"].items() if name.startswith("perplexity")]
+    most = max(sum(name.startswith("perplexity") for name in one["records"]) for one in entries)
     found = [values.get("perplexity", math.nan) for values in texts]
-    mean = sum(found) / len(found) if found else math.nan
+    mean = sum(found) / len(found) if found and len(found) == most else math.nan
     return mean if math.isfinite(mean) else None
 
 
@@ -62,7 +63,7 @@ def figure1(entries: list[dict], profile: str) -> plt.Figure:
     for index, (method, (label, colour)) in enumerate(_BARS.items()):
         for place, sparsity in enumerate(settings):
             found = [e for e in entries if (e["method"], e["sparsity"]) == (method, sparsity)]
-            value = average(found[0]) if found else None
+            value = average(found[0], entries) if found else None
             x = place + (index - 1.5) * 0.2
             if value is None:
                 _absent(axes, x, found, colour)
@@ -71,7 +72,7 @@ def figure1(entries: list[dict], profile: str) -> plt.Figure:
                 axes.bar(x, value, 0.18, yerr=error, ecolor="black", color=colour, label=label)
                 label = None
                 axes.text(x, value + (error or 0), f"{value:.1f}", ha="center", va="bottom", fontsize=7)
-    dense = [value for e in entries if e["method"] == "Dense" and (value := average(e)) is not None]
+    dense = [value for e in entries if e["method"] == "Dense" and (value := average(e, entries)) is not None]
     if dense:
         axes.axhline(dense[0], color=VERMILION, ls=":", lw=1.2, label=f"dense, {dense[0]:.1f}")
     axes.set_xticks(range(len(settings)), [f"{sparsity} layers pruned" for sparsity in settings])
@@ -141,8 +142,8 @@ def grid(entries: list[dict], profile: str) -> plt.Figure | None:
         metric, _, rest = entry["method"].partition(", ")
         schedule, _, repair = rest.partition(", ")
         if repair:
-            cells[f"{metric}, {schedule}", repair.partition(" (")[0]] = average(entry)
-    dense = next((average(entry) for entry in entries if entry["method"] == "Dense"), None)
+            cells[f"{metric}, {schedule}", repair.partition(" (")[0]] = average(entry, entries)
+    dense = next((average(entry, entries) for entry in entries if entry["method"] == "Dense"), None)
     names = list(dict.fromkeys(name for name, _ in cells))
     if not names:
         return None

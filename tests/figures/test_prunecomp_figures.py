@@ -85,10 +85,11 @@ def test_figure_2_has_the_gains():
 
 def test_the_grid_writes_each_average_in_its_cell():
     entries = [
-        entry("Dense", "0/16", 4.0),
+        entry("Dense", "0/16", 3.0, 5.0),
         entry("PPL, one-shot, none", "5/16", 30.0, 50.0),
-        entry("PPL, iterative, factor (Prune&Comp)", "5/16", 20.0),
-        entry("PPL, iterative, matrix, least squares", "5/16", 10.0),
+        entry("PPL, one-shot, matrix, least squares", "5/16", 6.0),  # one of two texts: no average yet
+        entry("PPL, iterative, factor (Prune&Comp)", "5/16", 20.0, 20.0),
+        entry("PPL, iterative, matrix, least squares", "5/16", 8.0, 12.0),
     ]
     axes, scale = prunecomp.grid(entries, "standin").axes
     assert scale.get_title() == "dense\n4.0" and scale.lines[-1].get_ydata()[0] == 4.0
