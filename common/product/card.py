@@ -13,7 +13,7 @@ from common import models
 from common.errors import plural
 from common.layout import markdown
 from common.product import elsewhere
-from common.product.measure import shown
+from common.product.measure import REPEATS, shown
 from common.recipe import MIXED
 
 REPORT = "pruning.json"  # the facts of a result, beside its weights
@@ -117,9 +117,8 @@ def tokenizer_note(tokenizer) -> str | None:
     )
 
 
-def already_pruned(source: Path) -> str | None:
-    """A note where the model at hand is no dense one."""
-    found = lineage(source)
+def already_pruned(found: dict | None) -> str | None:
+    """A note where the model at hand is no dense one, by its `lineage`."""
     if found is None:
         return None
     gone = ", ".join(map(str, found["removed"] or ())) or "layers"
@@ -196,7 +195,7 @@ def _numbers(evaluation: dict) -> list[str]:
     table = markdown(["", *(name for _, name in STAGES)], rows, "lr")
     note = (
         f"Perplexity is per token over {plural(evaluation['after']['windows'], 'disjoint window')}, each read alone; ± is "
-        "one standard error. Times are of one sequence, the fastest of up to {REPEATS} runs on the machine that made this."
+        f"one standard error. Times are of one sequence, the fastest of up to {REPEATS} runs on the machine that made this."
     )
     return [table, "", f"{_against(evaluation)}{note}", ""]
 

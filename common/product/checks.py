@@ -88,15 +88,11 @@ def stored_dtype(source: Path) -> torch.dtype | None:
     return found if found is not None and found.is_floating_point else None
 
 
-def rounded(source: Path) -> str | None:
-    """A note where some tensors are stored in a wider dtype than most, in which all are saved."""
-    found, most = entries(source, [checkpoint.PATCHES_TENSORS]), stored_dtype(source)
+def rounded(source: Path, most: torch.dtype | None) -> str | None:
+    """A note where tensors are stored in a wider dtype than most (`stored_dtype`), in which all are saved."""
+    found = entries(source, [checkpoint.PATCHES_TENSORS]) if most is not None else {}
     kinds = {name: DTYPES.get(entry.dtype) for name, entry in found.items()}
-    wider = [
-        name
-        for name, kind in kinds.items()
-        if most is not None and kind is not None and kind.is_floating_point and kind.itemsize > most.itemsize
-    ]
+    wider = [name for name, kind in kinds.items() if kind and kind.is_floating_point and kind.itemsize > most.itemsize]
     if not wider:
         return None
     kind = str(most).removeprefix("torch.")

@@ -99,7 +99,8 @@ def run(method: shared.Method, options: argparse.Namespace) -> dict:
     aim = f"removing {job.count} of {job.layers} layers" if job.count else f"shortening {job.layers} layers"
     measure.say(f"{method.title}: {aim}")
     facts = method.apply(job)
-    of_source = (card.already_pruned(job.source), card.tokenizer_note(job.tokenizer), checks.rounded(job.source))
+    made_from = card.lineage(job.source)
+    of_source = (card.already_pruned(made_from), card.tokenizer_note(job.tokenizer), checks.rounded(job.source, dtype))
     for note in (job.read_over(), job.shifted_attention(), *of_source):
         if note:
             job.notes.append(note)
@@ -113,7 +114,7 @@ def run(method: shared.Method, options: argparse.Namespace) -> dict:
         job.notes.append(note)
     evaluation = {"before": before, "cut": job.cut, "after": after, "against_cut": against}
     report = _report(job, facts, dtype, evaluation)
-    report |= {"broken": broken, "seconds": round(time.perf_counter() - started, 1)}
+    report |= {"made_from": made_from, "broken": broken, "seconds": round(time.perf_counter() - started, 1)}
     for key, value in measure.sizes(job, dtype).items():
         report[key] = {"before": sizes[key], "after": value}
     if report["bytes"]["after"] >= sizes["bytes"]:
@@ -164,7 +165,6 @@ def _report(job: Job, facts: dict, dtype: torch.dtype | None, evaluation: dict) 
             "held_out": ", ".join(map(card.public, job.shared_texts)),
             "window": job.length,
         },
-        "made_from": card.lineage(job.source),
         "facts": facts,
         "evaluation": evaluation,
         "notes": job.notes,

@@ -85,8 +85,7 @@ def _write(job: Job, report: dict) -> None:
             lines.writerows({**row, "layers": " ".join(map(str, row["layers"]))} for row in report["rows"])
         _draw(folder / "sweep.png", report)
 
-    ours = job.kept.get("swept") == job.options.out or goes_on(job.options) is not None
-    place = job.place(replace=job.options.force or ours)
+    place = job.place(replace=job.options.force or job.kept.get("swept") == job.options.out)
     job.kept["swept"] = place
     exchange.put(place.resolve(), write)
 
@@ -115,6 +114,7 @@ def _begun(job: Job) -> dict | None:
             f"the sweep in {job.options.out} was stopped, and model or texts have changed since; choose another directory, "
             "or replace it with --force"
         )
+    job.kept["swept"] = job.options.out
     measure.say(f"going on from {job.options.out}: {', '.join(map(str, found['missing']))} left")
     return found
 

@@ -86,12 +86,11 @@ class PruneAndComp(Pruning):
         chosen: see `prune_and_compensate`, whose report is returned (without layer executions where all is known).
         """
         recorded = context.recorded
-        # what the code fuses in place cannot be repeated
-        if {"removed", "factors"} <= recorded.keys() and self.metric != "cl" and context.fidelity != "code":
+        if "removed" in recorded and self.metric != "cl":  # near ties fall otherwise on other machines
+            if "factors" not in recorded or context.fidelity == "code":  # what it fuses in place cannot be repeated
+                return self.search(context, chosen=chosen, layers=recorded["removed"])
             chosen(recorded["removed"])
             return repeat(context.model, recorded["removed"], recorded["factors"])
-        if "removed" in recorded and self.metric != "cl":  # near ties fall otherwise on other machines
-            return self.search(context, chosen=chosen, layers=recorded["removed"])
         # a window of fewer layers is no part of a longer one
         if self.metric == "cl" or context.fidelity == "code":
             return self.search(context, chosen=chosen)
