@@ -190,7 +190,7 @@ def page(entries: Sequence[Entry], folder: Path) -> str:
     for entry in entries:
         result = results[entry.name]
         command = shlex.join(["python", *entry.command(Path("benchmarks"))])
-        lines.append(f"| {entry.name} | `{command}` | {result['seconds'] if result else ''} |")
+        lines.append(f"| {entry.name} | `{command}` | {(result or {}).get('seconds') or ''} |")
     return "\n".join(lines) + "\n"
 
 

@@ -7,9 +7,9 @@ import textwrap
 import numpy as np
 from matplotlib.lines import Line2D
 
+from figures.choices import COLUMN, before
 from figures.style import BLUE, GREY, ORANGE, PURPLE, caption, plt, round_ticks, whiskers
 
-COLUMN = "PPL AVG"
 NONE = "none"
 OURS, TRAINED = "(ours)", "(trained)"
 SLICES = "slices of layers"
@@ -75,7 +75,7 @@ def best(entries: list[dict]) -> dict[str, list[dict]]:
     for entry in entries:
         if not entry["dense"] and _parts(entry)[1] not in LEFT_OUT:
             by_count, count = found.setdefault(_parts(entry)[1], {}), _removed(entry)
-            if count not in by_count or entry["scores"][COLUMN] < by_count[count]["scores"][COLUMN]:
+            if count not in by_count or before(entry, by_count[count]):
                 by_count[count] = entry
     lines = {repair: [by_count[count] for count in sorted(by_count)] for repair, by_count in found.items()}
     if any(len(points) > 1 for points in lines.values()):

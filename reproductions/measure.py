@@ -111,6 +111,7 @@ def prepare(
     if torch.cuda.is_available():
         if device.startswith("cuda:"):  # Trainer's device is the current one, whatever the model is on
             torch.cuda.set_device(device)
+        torch.cuda.init()  # before it nothing is known of any GPU's memory
         torch.cuda.empty_cache()
         for gpu in range(torch.cuda.device_count()):
             torch.cuda.reset_peak_memory_stats(gpu)

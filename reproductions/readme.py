@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from common import tables
 from common.layout import markdown
 from common.results import ROOT, Store
-from reproductions import causes, declare, findings, guessing, registry, reported, settings, show
+from reproductions import causes, declare, findings, guessing, machines, registry, reported, settings, show
 from reproductions.evidence import Loaded
 from reproductions.league import standings
 from reproductions.settings import PAPER, STANDIN, Subject
@@ -20,6 +20,7 @@ DOCUMENTS = (
     "docs/tables.md",
     "docs/league.md",
     "docs/guessing.md",
+    "docs/comparing.md",
     *(f"papers/{paper}/README.md" for paper in registry.PAPERS),
 )
 FILES = tuple(ROOT / name for name in DOCUMENTS)
@@ -158,6 +159,8 @@ def parts(names: Iterable[str]) -> dict[str, str]:
         found["guessing"] = guessing.part(store)
     if "causes" in names:
         found["causes"] = causes.text(store)
+    if "machines" in names:
+        found["machines"] = machines.text(store)
     if "endings" in names:
         found["endings"] = causes.endings(store)
     if names & {"papers", "tables"}:

@@ -57,3 +57,26 @@ def test_partial_arms_train_what_the_table_counts(last):
     trained = sum(p.numel() for p in attach(model, settings).parameters.values())
     layer = sum(p.numel() for p in model.model.layers[0].parameters())
     assert trained == 32 * 64 + 32 + last * layer
+
+
+def test_peaks_of_memory_begin_when_the_layers_are_gone(monkeypatch):
+    """The whole model of Table D's shape holds 7.5 GB more than what is measured."""
+    order = []
+    remove, forget = gpu_shapes.remove_layers, gpu_shapes._forget
+    monkeypatch.setattr(gpu_shapes, "remove_layers", lambda *a: (remove(*a), order.append("removed")))
+    monkeypatch.setattr(gpu_shapes, "_forget", lambda device: (forget(device), order.append("forgotten")))
+    gpu_shapes.latency("cpu", tiny=True)
+    assert order == ["removed", "forgotten"]
+
+
+def test_what_it_hands_over_is_against_the_print_or_says_what_it_is_against():
+    cells = [
+        gpu_shapes.row("linearpatch", "6", ("LLaMA-2-7B", "", "LinearPatch"), "Time cost (s)", 0.001152),
+        gpu_shapes.row("linearpatch", "6", ("", "", "FFN / patch"), gpu_shapes.RATIO, 8.5, "8.06 by multiply-adds"),
+        gpu_shapes.row("reassessing", "D", ("", "", ""), "seconds per 64 tokens (ours)", 0.02),
+    ]
+    found = list(gpu_shapes.ratios(cells))
+    assert [(one.ratio, one.baseline) for one in found] == [
+        (pytest.approx(0.001152 / 0.000576), "as printed, on another GPU"),
+        (8.5, "the patch: 8.06 by multiply-adds"),
+    ]

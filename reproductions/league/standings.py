@@ -11,11 +11,13 @@ import numpy as np
 from common.layout import markdown
 from common.paired import interval
 from common.results import Store
+from figures.choices import COLUMN as PERPLEXITY
+from figures.choices import before
 from reproductions import registry, show
 from reproductions.league import rows
 from reproductions.settings import Subject
 
-PERPLEXITY, ACCURACY = "PPL AVG", "AVG"
+ACCURACY = "AVG"
 HEADER = ("Removed", "Repair", "after", "of the best rival's perplexity", "accuracy", "time of dense", "checkpoint")
 # What README shows: so many numbers of layers, the best of ours, and:
 FEW = 3
@@ -39,17 +41,12 @@ def best(found: Iterable[dict]) -> dict[str, dict[str, dict]]:
         if not repair or selection == rows.ONE_BY_ONE.partition(", ")[0]:
             selection, repair = "", entry["method"]
         known = by_count.setdefault(entry["sparsity"], {})
-        if repair not in known or _before(entry) < _before(known[repair]):
+        if repair not in known or before(entry, known[repair]):
             known[repair] = entry | {"selection": selection}
     order = sorted(by_count, key=lambda sparsity: int(sparsity.partition("/")[0]))
     return {
         count: dict(sorted(by_count[count].items(), key=lambda pair: pair[1]["scores"][PERPLEXITY])) for count in order
     }
-
-
-def _before(entry: dict) -> tuple[float, int]:
-    """Lower perplexity first; of choices that are the same layers the row of which more was measured."""
-    return entry["scores"][PERPLEXITY], -len(entry["scores"])
 
 
 def compared(entry: dict, rival: dict) -> tuple[float, tuple[float, float] | None, bool]:

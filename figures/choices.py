@@ -1,0 +1,25 @@
+"""Which of a repair's rows, one after each choice of layers, stands for it: for the league's table and its picture.
+
+An entry is what `reproductions.show.entries` gives of a row.
+"""
+
+from __future__ import annotations
+
+COLUMN = "PPL AVG"
+
+
+def before(entry: dict, known: dict) -> bool:
+    """Whether a row is to stand for a repair in place of another: its average perplexity is lower.
+
+    Of choices that come to the same layers, whose perplexities differ by rounding where two machines measured them: more was
+    measured of it.
+    """
+    if (gone := _gone(entry)) is not None and gone == _gone(known):
+        return len(entry["scores"]) > len(known["scores"])
+    return entry["scores"][COLUMN] < known["scores"][COLUMN]
+
+
+def _gone(entry: dict) -> tuple[list[int], list] | None:
+    """The layers that went, and the halves of layers; None: no record tells."""
+    found = (record["details"] for record in entry["records"].values())
+    return next(((sorted(one["removed"]), sorted(one.get("halves", ()))) for one in found if "removed" in one), None)

@@ -1,0 +1,72 @@
+"""What another machine's rounding changes: one model's answers and perplexities, from records of a CPU and of a GPU.
+
+A part of a test set that one machine measured by itself is held against the same items of the whole that the other measured.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+
+from common.layout import markdown
+from common.recipe import Recipe
+from common.results import Record
+from common.steps import TrainedRepair
+from reproductions import parts, sizes
+from reproductions.evidence import Loaded
+
+
+def text(store: Loaded) -> str:
+    """A line a task: models, answers, how many differ in %, and by how much the accuracy changes, in points: on average and
+    from least to most; and a sentence on perplexities."""
+    tasks: dict[str, list[tuple[int, int, float]]] = defaultdict(list)
+    perplexities = []
+    for name, record, outcomes, other, theirs in _pairs(store):
+        if name.startswith("perplexity"):
+            perplexities.append(100 * abs(other.values["perplexity"] / record.values["perplexity"] - 1))
+        for metric in sorted({"acc", "acc_norm", "score"} & outcomes.keys() & theirs.keys()):
+            mine, its = outcomes[metric], theirs[metric]
+            shift = 100 * float(np.mean(its) - np.mean(mine))
+            tasks[f"{name} ({metric})"].append((int(np.sum(mine != its)), len(mine), shift))
+    if not tasks and not perplexities:
+        return "Not measured yet."
+    lines = []
+    for name, found in sorted(tasks.items()):
+        differing, answers, shifts = (list(column) for column in zip(*found, strict=True))
+        share, ends = 100 * sum(differing) / sum(answers), (statistics.mean(shifts), min(shifts), max(shifts))
+        mean, least, most = (f"{end:+.1f}".replace("-", "−") for end in ends)
+        lines.append([name, len(found), sum(answers), f"{share:.1f}", f"{mean} [{least}, {most}]"])
+    told = markdown(["Task", "models", "answers", "differ, %", "accuracy, points: mean [least, most]"], lines, "lrrrr")
+    if perplexities:
+        told += (
+            f"\n\n{len(perplexities)} perplexities differ by {statistics.median(perplexities):.2f} % (median) and at most "
+            f"{max(perplexities):.2f} %."
+        )
+    return told
+
+
+def _pairs(store: Loaded) -> Iterator[tuple[str, Record, dict, Record, dict]]:
+    """(task or text, a part measured by itself, its outcomes, the part of the other device's whole, its outcomes)."""
+    for record in store:
+        name = sizes.whole(record.benchmark)
+        if name == record.benchmark or record.status != "ok" or "part_of" in record.provenance:
+            continue
+        recipe = Recipe(**record.recipe)
+        whole = store.get(recipe, name)
+        if whole is None or whole.status != "ok" or _device(whole) == _device(record) or _trained(recipe):
+            continue
+        if (found := parts.part(store, recipe, record.benchmark)) is not None:
+            yield name, record, store.items(recipe, record.benchmark), *found
+
+
+def _trained(recipe: Recipe) -> bool:
+    """Whether its weights are a training's, which two machines end with different ones of."""
+    tuned = "tune" in (recipe.selection or {})
+    return bool(recipe.training) or tuned or isinstance(recipe.step("repair"), TrainedRepair)
+
+
+def _device(record: Record) -> str | None:
+    return record.provenance.get("device")

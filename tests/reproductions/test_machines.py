@@ -1,0 +1,54 @@
+"""Answers of one model on two machines, counted by hand."""
+
+import numpy as np
+import pytest
+
+from common.results import Recipe, Record, Store
+from reproductions import machines, sizes
+from reproductions.evidence import Loaded
+
+PLAIN = {"model": "small", "profile": "paper", "dtype": "bfloat16"}
+
+
+@pytest.fixture
+def told(tmp_path):
+    """Puts records of one recipe, by benchmark: (device, right or wrong by item), and gives what is told of all."""
+    store = Store(tmp_path, None)
+
+    def put(recipe, records):
+        for benchmark, (device, right, *more) in records.items():
+            content = {"values": {"acc": float(np.mean(right))}, "provenance": {"device": device} | dict(*more)}
+            record = Record(vars(recipe), recipe.hash, benchmark, "ok", **content)
+            store.put(record, recipe, {"acc": np.asarray(right)})
+        return machines.text(Loaded(None, tmp_path))
+
+    return put
+
+
+def test_the_first_items_of_the_whole_are_held_against_the_part(told):
+    right = np.arange(1838) % 3 == 0
+    other = right.copy()
+    other[[0, 3, 499]] ^= True  # 0 and 3 were right, 499 was wrong
+    other[500:] ^= True  # of which the part knows nothing
+    text = told(Recipe(**PLAIN), {"piqa" + sizes.MARK: ("cpu", right[:500]), "piqa": ("cuda", other)})
+    assert "| piqa (acc) | 1 | 500 | 0.6 | −0.2 [−0.2, −0.2] |" in text and "perplexities" not in text
+    text = told(
+        Recipe(**PLAIN, selection={"method": "window", "count": 2}),
+        {"piqa" + sizes.MARK: ("cpu", right[:500]), "piqa": ("cuda", right)},
+    )
+    assert "| piqa (acc) | 2 | 1000 | 0.3 | −0.1 [−0.2, +0.0] |" in text
+
+
+@pytest.mark.parametrize(
+    ("more", "part", "whole"),
+    [
+        ({}, ("cuda",), "cuda"),  # one machine
+        ({}, ("cpu", {"part_of": "piqa"}), "cuda"),  # was not asked by itself
+        ({"training": {"method": "finetune"}}, ("cpu",), "cuda"),  # another training's weights
+    ],
+)
+def test_what_tells_nothing_of_another_machine_is_left_out(more, part, whole, told):
+    right = np.arange(1838) % 3 == 0
+    device, *provenance = part
+    records = {"piqa" + sizes.MARK: (device, ~right[:500], *provenance), "piqa": (whole, right)}
+    assert told(Recipe(**PLAIN | more), records) == "Not measured yet."
