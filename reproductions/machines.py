@@ -14,8 +14,7 @@ import numpy as np
 from common.layout import markdown
 from common.recipe import Recipe
 from common.results import Record
-from common.steps import TrainedRepair
-from reproductions import parts, sizes
+from reproductions import parts, sizes, steps
 from reproductions.evidence import Loaded
 
 
@@ -56,16 +55,10 @@ def _pairs(store: Loaded) -> Iterator[tuple[str, Record, dict, Record, dict]]:
             continue
         recipe = Recipe(**record.recipe)
         whole = store.get(recipe, name)
-        if whole is None or whole.status != "ok" or _device(whole) == _device(record) or _trained(recipe):
+        if whole is None or whole.status != "ok" or _device(whole) == _device(record) or steps.trains(recipe):
             continue
         if (found := parts.part(store, recipe, record.benchmark)) is not None:
             yield name, record, store.items(recipe, record.benchmark), *found
-
-
-def _trained(recipe: Recipe) -> bool:
-    """Whether its weights are a training's, which two machines end with different ones of."""
-    tuned = "tune" in (recipe.selection or {})
-    return bool(recipe.training) or tuned or isinstance(recipe.step("repair"), TrainedRepair)
 
 
 def _device(record: Record) -> str | None:

@@ -24,8 +24,7 @@ from common.errors import UserError
 from common.recipe import PARTS, Recipe
 from common.remembered import remembering
 from common.standin import corpus as standin_corpus
-from common.steps import TrainedRepair
-from reproductions import benchmarks, costs, memory, shape_measures, shapes, steps  # noqa: F401 - steps: those that recipes name
+from reproductions import benchmarks, costs, memory, shape_measures, shapes, steps
 from reproductions.runner import Work
 
 # Pruned models of one table are held together up to this many bytes: a thousand stand-ins, ten models of 135 M, no larger.
@@ -46,9 +45,8 @@ def held_together(recipe: Recipe) -> int:
     """
     if recipe.weights == shapes.WEIGHTS:
         return 1
-    iterative = (recipe.selection or {}).get("method") == "iterative"
     try:
-        if recipe.training or iterative or isinstance(recipe.step("repair"), TrainedRepair):
+        if steps.trains(recipe):
             return 1
         parameters = models.parameters(recipe.model)
     except UserError:  # preparing it says so, in its cells

@@ -11,13 +11,24 @@ import papers
 from common import calibration
 from common import steps as _shared  # noqa: F401 - registers them
 from common.context import Context
-from common.recipe import Options, Pruning, register
+from common.recipe import Options, Pruning, Recipe, register
+from common.steps import TrainedRepair
 from common.surgery import remove_layers
 from papers import linearpatch, prunecomp
 from papers.prunecomp.steps import COSTLY, ranking, stream
 from reproductions import shapes as _shapes  # noqa: F401 - registers those over a shape alone
 
 papers.load_steps()
+
+
+def trains(recipe: Recipe) -> bool:
+    """Whether a recipe's weights are a training's, or of one after each of several removals.
+
+    Raises:
+        UserError: a repair that nobody registered.
+    """
+    iterative = (recipe.selection or {}).get("method") == "iterative"
+    return bool(recipe.training) or iterative or isinstance(recipe.step("repair"), TrainedRepair)
 
 
 class _OneLayer:

@@ -75,11 +75,7 @@ def differences(name, subject):
     for (place, one), (behind, other) in permutations(enumerate(found), 2):
         # the league's rows are choice by repair: not those that differ in both, of which there are a hundred thousand
         alone = any(choices[entry["sparsity"], _choice(entry)] == 1 for entry in (one, other))
-        alike = any(
-            a == b
-            for a, b in zip(*(entry["method"].partition(", ") for entry in (one, other)), strict=True)
-            if a != ", "
-        )
+        alike = _choice(one) == _choice(other) or _repair(one) == _repair(other)
         if one["sparsity"] != other["sparsity"] or (league and not alone and not alike):
             continue
         for column in one["scores"].keys() & other["scores"].keys():
@@ -92,6 +88,10 @@ def differences(name, subject):
 
 def _choice(entry):
     return entry["method"].partition(", ")[0]
+
+
+def _repair(entry):
+    return entry["method"].partition(", ")[2]
 
 
 def printed_forms(value):
