@@ -120,7 +120,9 @@ def patch(device: str, tiny: bool) -> list[dict]:
     by_products = 3 * config.intermediate_size / width
     return [
         *cells,
-        row("linearpatch", "6", ("", "", "FFN / patch"), RATIO, ratio, f"the patch: {by_products:.2f} by multiply-adds"),
+        row(
+            "linearpatch", "6", ("", "", "FFN / patch"), RATIO, ratio, f"the patch: {by_products:.2f} by multiply-adds"
+        ),
     ]
 
 

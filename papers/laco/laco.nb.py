@@ -302,7 +302,7 @@ Image(RENDERED / "figure5-laco-smollm2-135m-instruct.png", width=480)
 # common. Of four layers so merged the output has a mean cosine of .14 to the last one's on the stand-in and of about 0 on
 # SmolLM2, which then answers by chance; one merge of three layers the stand-in survives (57.0 of 62.4 on average). The
 # merge of the authors' code, which is a deletion, keeps about what leaving the layers out keeps. Eq. 1 is behind structured
-# pruning on both, by 4.2 points [1.1, 7.4] on SmolLM2 and 22.6 [20.7, 24.5] on the stand-in; training after it brings back
+# pruning on both, by 4.0 points [2.3, 5.7] on SmolLM2 and 22.6 [20.7, 24.5] on the stand-in; training after it brings back
 # 15.1 points [13.3, 16.9] on the stand-in, and on SmolLM2 nothing that can be told from noise, 2.1 [−2.0, 6.1].
 #
 # Every claim of the paper's tables and figures, on its own printed numbers, on SmolLM2-135M-Instruct and on the stand-in,
