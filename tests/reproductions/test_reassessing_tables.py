@@ -99,6 +99,15 @@ def test_variants_are_read_as_they_are_printed():
     assert "corpus" in plain["data"] and "source" in same["data"]
 
 
+@pytest.mark.parametrize(
+    ("size", "name"),
+    [("paper", "llama-3.1-8b-instruct"), *(("small", f"smollm2-{size}") for size in ("135m-instruct", "360m", "1.7b"))],
+)
+def test_groups_of_4_bits_divide_the_matrices_that_are_quantized(size, name):
+    facts = model_registry.find(name).facts
+    assert [facts[width] % recipes.GPTQ[size]["group_size"] for width in ("hidden", "intermediate")] == [0, 0]
+
+
 def test_a_training_in_two_orders_is_judged_by_both():
     """The interval spans both: of one order alone it has the items' width, which here is nothing."""
     claim = next(claim for claim in BY_NUMBER["M"].claims if "lm_head alone" in claim.text)
