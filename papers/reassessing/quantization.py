@@ -74,7 +74,11 @@ def quantize(
         except (ValueError, RuntimeError, NotImplementedError, ImportError, KeyError) as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise UserError(f"GPTQ failed: {reason}") from error
-    return made.eval()
+    made.eval()
+    # its matrices are laid out for their kernel at the first pass, which threads that run passes side by side break
+    with torch.inference_mode():
+        made(torch.zeros(1, 1, dtype=torch.long, device=made.device), use_cache=False)
+    return made
 
 
 def held_mib(model: nn.Module) -> float:

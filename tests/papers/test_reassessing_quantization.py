@@ -1,6 +1,8 @@
 """GPTQ: refusals, and where the optional packages are installed, a quantized model that is close, smaller and reloads."""
 
 import importlib.util
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import pytest
 import torch
@@ -54,3 +56,21 @@ def test_quantized_model_is_close_smaller_and_reloads(tiny_llama, tiny_tokenizer
     assert quantization.held_mib(quantized) < quantization.held_mib(tiny_llama)
     quantized.save_pretrained(tmp_path)
     torch.testing.assert_close(AutoModelForCausalLM.from_pretrained(tmp_path, device_map="cpu")(ids).logits, after)
+
+
+@pytest.mark.skipif(not installed, reason="optional: make setup-quantization")
+def test_threads_may_run_a_quantized_model_side_by_side_from_the_first_pass_on(tiny_llama, tiny_tokenizer):
+    """As multiple-choice tasks are scored on a CPU: in bfloat16 one thread found what another was laying out."""
+    texts = [f"the layers {number} of a model are removed and the stream is scaled " * 8 for number in range(8)]
+    quantized = quantization.quantize(tiny_llama.bfloat16(), tiny_tokenizer, texts, group_size=32, tokens=64)
+    ids = torch.tensor([tiny_tokenizer(texts[0])["input_ids"][:64]])
+    start = Barrier(6)
+
+    @torch.inference_mode()
+    def read(_):
+        start.wait()
+        return quantized(ids).logits
+
+    with ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(read, range(6)))
+    assert all(torch.equal(logits, found[0]) for logits in found)
