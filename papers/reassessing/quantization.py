@@ -70,14 +70,13 @@ def quantize(
         try:
             made = transformers.AutoModelForCausalLM.from_pretrained(
                 folder, quantization_config=config, device_map=str(model.device), dtype=model.dtype
-            )
+            ).eval()
+            # the matrices are laid out for their kernel in the first pass, which breaks where several threads make it at once
+            with torch.inference_mode():
+                made(torch.zeros(1, 1, dtype=torch.long, device=made.device), use_cache=False)
         except (ValueError, RuntimeError, NotImplementedError, ImportError, KeyError) as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise UserError(f"GPTQ failed: {reason}") from error
-    made.eval()
-    # its matrices are laid out for their kernel at the first pass, which threads that run passes side by side break
-    with torch.inference_mode():
-        made(torch.zeros(1, 1, dtype=torch.long, device=made.device), use_cache=False)
     return made
 
 
