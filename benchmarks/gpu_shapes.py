@@ -87,8 +87,16 @@ def _printed(paper: str, table: str, *key: str) -> float | None:
     return number.value if number else None
 
 
-def row(paper: str, table: str, key: tuple[str, str, str], column: str, measured: float | None, note: str = "") -> dict:
-    """One cell: what the table prints and what was measured."""
+def row(
+    paper: str,
+    table: str,
+    key: tuple[str, str, str],
+    column: str,
+    measured: float | None,
+    note: str = "",
+    dtype: str = "float16",
+) -> dict:
+    """One cell: what the table prints, what was measured, and what was computed in."""
     model, sparsity, method = key
     return {
         "paper": paper,
@@ -98,6 +106,7 @@ def row(paper: str, table: str, key: tuple[str, str, str], column: str, measured
         "printed": _printed(paper, table, model, sparsity, method, column),
         "measured": measured,
         "note": note,
+        "dtype": dtype,
     }
 
 
@@ -159,9 +168,9 @@ def finetuning(device: str, tiny: bool) -> list[dict]:
             found = {"reason": str(error).splitlines()[0]}
         del model
         table = "E" if name.rpartition(" ")[2].isdigit() and int(name.rpartition(" ")[2]) > 3 else "3"
-        note = found.get("reason", found.get("note", ""))
+        about = {"note": found.get("reason", found.get("note", "")), "dtype": found.get("dtype", "")}
         for column in ("GPU memory GB", "training time s"):
-            cells.append(row("reassessing", table, (LABEL, SPARSITY, name), column, found.get(column), note))
+            cells.append(row("reassessing", table, (LABEL, SPARSITY, name), column, found.get(column), **about))
     return cells + list(against_lora(cells))
 
 
@@ -172,8 +181,8 @@ def against_lora(cells: list[dict]) -> Iterator[dict]:
     for name, cell in times.items() if lora else ():
         printed = cell["printed"] / lora["printed"]
         share = cell["measured"] / lora["measured"]
-        key = ("", "", f"time of {name} / LoRA")
-        yield row("reassessing", cell["table"], key, RATIO, share, f"LoRA, in this run: {printed:.2f} as printed")
+        key, note = ("", "", f"time of {name} / LoRA"), f"LoRA, in this run: {printed:.2f} as printed"
+        yield row("reassessing", cell["table"], key, RATIO, share, note, cell["dtype"])
 
 
 def train(model: torch.nn.Module, settings: Settings, device: str, tokens: int, micro_batches: int) -> dict:
@@ -207,6 +216,7 @@ def train(model: torch.nn.Module, settings: Settings, device: str, tokens: int, 
     return {
         "GPU memory GB": _peak(device, GIB),
         "training time s": STEPS * (ACCUMULATE * one + update),
+        "dtype": str(dtype).removeprefix("torch."),
         "note": f"{len(trained)} tensors, {sum(p.numel() for p in trained) / 1e6:.2f} M, micro-batch {one:.3f} s",
     }
 
@@ -222,9 +232,9 @@ def latency(device: str, tiny: bool) -> list[dict]:
     once = seconds(lambda: model(ids, use_cache=False), 2 if tiny else 50, device)
     key = (LABEL, SPARSITY, "Llama-3.1-6.3B-It-Alpaca +lm_head & last 3")
     return [
-        row("reassessing", "D", key, "memory MiB", _peak(device, MIB), "float32, one pass over 64 tokens"),
-        row("reassessing", "D", key, "latency s", None, "windows are not named; see the next line"),
-        row("reassessing", "D", key, "seconds per 64 tokens (ours)", once),
+        row("reassessing", "D", key, "memory MiB", _peak(device, MIB), "float32, one pass over 64 tokens", "float32"),
+        row("reassessing", "D", key, "latency s", None, "windows are not named; see the next line", "float32"),
+        row("reassessing", "D", key, "seconds per 64 tokens (ours)", once, dtype="float32"),
     ]
 
 
@@ -250,9 +260,9 @@ def ratios(cells: list[dict]) -> Iterator[Ratio]:
         what = f"{c['paper']}, Table {c['table']}, {c['method']}: {c['column']}"
         if c["measured"] and c["printed"]:
             share = c["measured"] / c["printed"]
-            yield Ratio(what, f"{c['measured']:.4g}", share, "as printed, on another GPU", dtype="float16")
+            yield Ratio(what, f"{c['measured']:.4g}", share, "as printed, on another GPU", dtype=c["dtype"])
         elif c["measured"] and c["column"] == RATIO:
-            yield Ratio(what, f"{c['measured']:.4g}", c["measured"], c["note"], dtype="float16")
+            yield Ratio(what, f"{c['measured']:.4g}", c["measured"], c["note"], dtype=c["dtype"])
 
 
 def main(arguments: list[str] | None = None) -> int:
