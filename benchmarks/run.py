@@ -60,6 +60,7 @@ ENTRIES = (
     Entry("hadamard"),
     Entry("half_products"),
     Entry("patch_cost"),
+    Entry("threads"),
     Entry("cluster"),
     Entry("larger_than_memory", ("--fresh",)),
     Entry(

@@ -11,10 +11,11 @@ import pkgutil
 import sys
 from importlib.util import find_spec
 
-from common import launch
+from common import launch, threads
 
 if sys.argv[:1] == ["-m"]:  # `python -m papers.<paper>`: this and the paper's package are imported before its __main__
     launch.guard()
+    threads.settle()
 
 
 def load_steps() -> None:

@@ -2,10 +2,11 @@
 
 import sys
 
-from common import launch
+from common import launch, threads
 
 if __name__ == "__main__":
     launch.guard()
+    threads.settle()
 
 from reproductions.command_line import main  # noqa: E402 - Ctrl-C is answered before anything slow is imported
 

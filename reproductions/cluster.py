@@ -22,7 +22,7 @@ from pathlib import Path
 
 import psutil
 
-from common import launch, locks
+from common import launch, locks, threads
 from common.errors import UserError, one_line, plural, quiet_logging, unknown
 from common.progress import track
 from common.recipe import Recipe
@@ -271,12 +271,13 @@ def _cores(number: int, count: int) -> tuple[int, ...]:
 def _threads(count: int) -> Iterator[None]:
     """Processes started inside compute with so many threads."""
     before = os.environ.get("OMP_NUM_THREADS")
-    os.environ["OMP_NUM_THREADS"] = before or str(max(1, count))
+    os.environ["OMP_NUM_THREADS"] = threads.of_the_user() or str(max(1, count))
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["OMP_NUM_THREADS"]
+        os.environ.pop("OMP_NUM_THREADS")
+        if before is not None:
+            os.environ["OMP_NUM_THREADS"] = before
 
 
 def _submitit():
