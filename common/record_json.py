@@ -46,11 +46,24 @@ def read(text: str) -> dict:
             too deeply.
     """
     try:
-        content = _read_back(json.loads(text, parse_float=_number, parse_int=_number, parse_constant=_number))
+        content = json.loads(text, parse_float=_number, parse_int=_number, parse_constant=_number)
     except RecursionError as error:
         raise Unreadable("corrupt", f"it is nested deeper than {DEPTH} levels") from error
     except json.JSONDecodeError as error:
         raise Unreadable("corrupt", "it is not valid JSON") from error
+    return checked(content)
+
+
+def checked(content: object) -> dict:
+    """Return the fields of a record from parsed JSON, with numbers in place of the words of `NOT_FINITE`.
+
+    Raises:
+        Unreadable: See `read`.
+    """
+    try:
+        content = _read_back(content)
+    except RecursionError as error:
+        raise Unreadable("corrupt", f"it is nested deeper than {DEPTH} levels") from error
     _check(content)
     return content
 

@@ -1,8 +1,9 @@
 """The record of one measurement: what was measured, its values, and where they come from.
 
-One JSON file per (recipe, benchmark), written atomically and never edited:
-``<folder>/<profile>/<model>/<recipe hash>/<benchmark>.json``. A user's own records are preferred to published ones. What is
-read is checked first; a file that is no record is set aside, and the measurement counts as missing.
+Measuring writes one JSON file per (recipe, benchmark), atomically, and never edits it:
+``<folder>/<profile>/<model>/<recipe hash>/<benchmark>.json``. Published records lie in few files (`common.published`), which
+``make publish`` extends. A user's own records are preferred to published ones. What is read is checked first; a file that is
+no record is set aside, and the measurement counts as missing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
@@ -23,6 +24,7 @@ from pathlib import Path
 
 from common import exchange, record_json
 from common.errors import UserError
+from common.published import Published, fold
 from common.recipe import Recipe
 from common.record_json import SCHEMA, Unreadable
 
@@ -72,12 +74,20 @@ def user_folder() -> Path:
     return Path(os.environ.get("LAYERLAB_RESULTS") or ROOT / "results")
 
 
+NOWHERE = Path(os.devnull)  # a user's folder that holds no record and takes none
+
+
 class Store:
-    """Records on disk: the user's own, and the published ones behind them."""
+    """Records on disk: the user's own, and the published ones behind them.
+
+    Args:
+        user: The folder of the user's records; None: `user_folder()`.
+        published: The folder of published results; None: none.
+    """
 
     def __init__(self, user: Path | None = None, published: Path | None = PUBLISHED) -> None:
         self.user = user or user_folder()
-        self.published = published
+        self.published = published and Published(published)
         self._told: set[str] = set()
         self._known: dict[str, tuple[tuple[int, ...], Record]] = {}  # records as read, each with its file's state
 
@@ -91,13 +101,11 @@ class Store:
         None: there is none. A damaged, misplaced or older-format file of the user's is set aside under another name with a
         warning and then missing; a published one is only warned of.
         """
-        place, found = _place(recipe, benchmark), None
-        for folder, origin in self._folders():
-            record = self._read(f"{folder}/{place}", origin)
-            if record is not None and record.status == "ok":
-                return record
-            found = found or record
-        return found
+        own = self._read(str(self.path(recipe, benchmark)))
+        if own is not None and own.status == "ok":
+            return own
+        theirs = self._of_published(lambda shelf: shelf.get(recipe.model, recipe.hash, benchmark))
+        return theirs if theirs is not None and (theirs.status == "ok" or own is None) else own
 
     def pruned(self, recipe: Recipe) -> Record | None:
         """A record of this recipe, whatever was measured, that names the layers that were removed; None: there is none.
@@ -105,15 +113,19 @@ class Store:
         One that was measured, if there is one: a part of another (``part_of``) may tell less of how the model was made.
         """
         found = None
-        for folder, origin in self._folders():
-            for path in sorted(self.path(recipe, "any", folder).parent.glob("*.json")):
-                record = self._read(str(path), origin)
-                if record is None or record.status != "ok" or "removed" not in record.details:
-                    continue
-                if "part_of" not in record.provenance:
-                    return record
-                found = found or record
+        for record in self._of_recipe(recipe):
+            if record is None or record.status != "ok" or "removed" not in record.details:
+                continue
+            if "part_of" not in record.provenance:
+                return record
+            found = found or record
         return found
+
+    def _of_recipe(self, recipe: Recipe) -> Iterator[Record | None]:
+        for path in sorted(self.path(recipe, "any").parent.glob("*.json")):
+            yield self._read(str(path))
+        for benchmark in self.published.benchmarks(recipe.model) if self.published else ():
+            yield self._of_published(lambda shelf, name=benchmark: shelf.get(recipe.model, recipe.hash, name))
 
     def put(self, record: Record, recipe: Recipe, items: Mapping | None = None, *, attempt: bool = False) -> Path:
         """Write a record; the file is whole or not there at all.
@@ -132,7 +144,7 @@ class Store:
             with exchange.whole(path) as file:
                 file.write_text(record.to_json(), encoding="utf-8")
                 if items:
-                    _write_items(_coming(path), items, _mark(record))
+                    _write_items(_coming(path), items, mark(record))
                 else:
                     _coming(path).unlink(missing_ok=True)
                     _beside(path).unlink(missing_ok=True)
@@ -158,7 +170,7 @@ class Store:
         """Why there was nothing new and the earlier record was kept, if since then, in nanoseconds since the epoch."""
         path = self.attempt_path(recipe, benchmark)
         state = _state(path)
-        return self._read(str(path), "yours") if state is not None and state[-1] >= since else None
+        return self._read(str(path)) if state is not None and state[-1] >= since else None
 
     def attempt_path(self, recipe: Recipe, benchmark: str) -> Path:
         """Beside the lock: where `put` leaves an attempt."""
@@ -178,8 +190,14 @@ class Store:
         record = self.get(recipe, benchmark)
         if record is None:
             return {}
-        folder = next(folder for folder, origin in self._folders() if origin == record.origin)
-        path = self.path(recipe, benchmark, folder)
+        if record.origin == "published":
+            where = recipe.model, recipe.hash, benchmark, mark(record)
+            try:
+                return self.published.items(*where)
+            except Unreadable as problem:
+                self._warn(f"{problem}; the items are ignored")
+                return {}
+        path = self.path(recipe, benchmark)
         return self._items(_coming(path), record) or self._items(_beside(path), record)
 
     def check_writable(self) -> None:
@@ -197,12 +215,22 @@ class Store:
                 f"cannot write records to {self.user}: {error.strerror}; name another folder in LAYERLAB_RESULTS"
             ) from error
 
-    def _folders(self) -> list[tuple[Path, str]]:
-        """Where records are, and whose they are; the preferred ones first."""
-        places = ((self.user, "yours"), (self.published, "published"))
-        return [(folder, origin) for folder, origin in places if folder is not None]
+    def _of_published(self, read: Callable[[Published], dict | None]) -> Record | None:
+        """Return a published record; None where there is none, or (with a warning) none that can be read."""
+        try:
+            fields = read(self.published) if self.published else None
+        except Unreadable as problem:
+            self._warn(f"a published record is unreadable ({problem}); it is ignored. Restore it with git")
+            return None
+        return None if fields is None else Record(**fields, origin="published")
 
-    def _read(self, path: str, origin: str) -> Record | None:
+    def _warn(self, message: str) -> None:
+        """Log a warning, once."""
+        if message not in self._told:
+            log.warning("%s", message)
+        self._told.add(message)
+
+    def _read(self, path: str) -> Record | None:
         state = _state(path)
         if state is None:
             return None
@@ -211,7 +239,7 @@ class Store:
             return record
         try:
             with open(path, encoding="utf-8") as file:
-                record = Record.from_json(file.read(), origin)
+                record = Record.from_json(file.read())
             _check_place(record, Path(path))
             self._known[path] = state, record
             return record
@@ -221,7 +249,7 @@ class Store:
             problem = Unreadable("corrupt", "it is not text")
         except Unreadable as error:
             problem = error
-        self._set_aside(Path(path), origin, problem)
+        self._set_aside(Path(path), problem)
         return None
 
     def _items(self, path: Path, record: Record) -> dict:
@@ -231,35 +259,38 @@ class Store:
             return {}
         try:
             with numpy.load(path, allow_pickle=False) as arrays:
-                found, mark = dict(arrays), arrays.zip.comment
+                found, comment = dict(arrays), arrays.zip.comment.decode()
         except FileNotFoundError:  # just moved beside its record
             return {}
         except PermissionError as error:
             raise UserError(f"cannot read the items {path}: {error.strerror}; check its permissions") from error
         except Exception as error:  # whatever a damaged archive does: zipfile, zlib and numpy have no common base
             log.debug("%s: %r", path, error)
-            self._set_aside(path, record.origin, Unreadable("items", "it is no whole archive of arrays"))
+            self._set_aside(path, Unreadable("items", "it is no whole archive of arrays"))
             return {}
-        return found if mark in (b"", _mark(record)) else {}  # those without a mark were written by earlier versions
+        return found if comment in ("", mark(record)) else {}  # those without a mark were written by earlier versions
 
-    def _set_aside(self, path: Path, origin: str, problem: Unreadable) -> None:
+    def _set_aside(self, path: Path, problem: Unreadable) -> None:
         """Move a damaged file of the user's out of the way; say so, once."""
-        outcome = "it is ignored"
-        if origin != "published":
-            aside, number = path.with_suffix(f".{problem.kind}.set-aside"), 1
-            while aside.exists():
-                number += 1
-                aside = path.with_suffix(f".{problem.kind}-{number}.set-aside")
-            try:
-                path.rename(aside)
-                outcome = f"set aside as {aside.name}"
-            except OSError as error:
-                outcome = f"it could not be moved ({error.strerror}) and is ignored"
-        whose = "published record" if origin == "published" else "record"
-        message = f"{whose} {path} is unreadable ({problem.reason}); {outcome}"
-        if message not in self._told:
-            log.warning("%s", message)
-        self._told.add(message)
+        aside, number = path.with_suffix(f".{problem.kind}.set-aside"), 1
+        while aside.exists():
+            number += 1
+            aside = path.with_suffix(f".{problem.kind}-{number}.set-aside")
+        try:
+            path.rename(aside)
+            outcome = f"set aside as {aside.name}"
+        except OSError as error:
+            outcome = f"it could not be moved ({error.strerror}) and is ignored"
+        self._warn(f"record {path} is unreadable ({problem.reason}); {outcome}")
+
+
+def publish(folder: Path, found: Iterable[tuple[Record, Mapping]]) -> None:
+    """Add records with their outcomes per item to a folder of published results; see `common.published.fold`.
+
+    Raises:
+        OSError: A file cannot be written; what was published before stays readable.
+    """
+    fold(folder, ((record.content(), mark(record), items) for record, items in found))
 
 
 def _place(recipe: Recipe, benchmark: str) -> str:
@@ -297,21 +328,21 @@ def _coming(path: Path) -> Path:
     return path.with_name(f"{_beside(path).name}.coming")
 
 
-def _mark(record: Record) -> bytes:
-    """By what outcomes know their record: by its values and their time, which stay where a recipe is spelled anew."""
+def mark(record: Record) -> str:
+    """Return by what outcomes know their record: its values and their time, which stay where a recipe is spelled anew."""
     told = {"values": record.values, "measured_at": record.provenance.get("measured_at")}
-    return hashlib.sha256(record_json.write(told).encode()).hexdigest()[:16].encode()
+    return hashlib.sha256(record_json.write(told).encode()).hexdigest()[:16]
 
 
-def _write_items(path: Path, items: Mapping, mark: bytes) -> None:
-    """Write outcomes per item, whole or not at all; the mark is the archive's comment, which no reader of arrays sees."""
+def _write_items(path: Path, items: Mapping, comment: str) -> None:
+    """Write outcomes per item, whole or not at all, with a record's mark as the archive's comment."""
     import numpy
 
     with exchange.whole(path) as file:
         with file.open("wb") as out:  # of a path numpy would change the name
             numpy.savez_compressed(out, **items)
         with zipfile.ZipFile(file, "a") as archive:
-            archive.comment = mark
+            archive.comment = comment.encode()
 
 
 def _git(*arguments: str) -> str | None:

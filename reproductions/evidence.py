@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from common.results import PUBLISHED, Recipe, Record, Store, user_folder
+from common.results import NOWHERE, PUBLISHED, Recipe, Record, Store, user_folder
 from reproductions import registry, settings, show, sizes
 from reproductions.registry import Row, Table
 from reproductions.settings import PAPER, STANDIN, Subject
@@ -16,20 +16,19 @@ from reproductions.settings import PAPER, STANDIN, Subject
 class Loaded(Store):
     """A store that has read every record once; later changes on disk are not seen.
 
-    user: None: the published records alone.
+    Args:
+        user: The folder of the user's records; None: the published records alone.
+        published: The folder of published results.
     """
 
     def __init__(self, user: Path | None = None, published: Path = PUBLISHED) -> None:
-        super().__init__(user or published, published)
+        super().__init__(user or NOWHERE, published)
         self._found: dict[tuple[str, str, str, str], Record] = {}
-        folders = [(published, "published")] + ([(user, "yours")] if user else [])
-        for folder, origin in folders:  # the user's own last: they are preferred
-            for path in sorted(folder.glob("*/*/*/**/*.json")):  # a model's name may have slashes
-                profile, *model, digest, _ = path.relative_to(folder).parts
-                key = (profile, "/".join(model), digest, path.stem)
-                record = self._read(path, origin)
-                if record is not None and (record.status == "ok" or key not in self._found):
-                    self._found[key] = record
+        own = sorted(user.glob("*/*/*/**/*.json")) if user else []  # a model's name may have slashes
+        for record in (*(Record(**fields, origin="published") for fields in self.published), *map(self._read, own)):
+            key = record and (record.recipe["profile"], record.recipe["model"], record.recipe_hash, record.benchmark)
+            if record is not None and (record.status == "ok" or key not in self._found):
+                self._found[key] = record
 
     def get(self, recipe: Recipe, benchmark: str) -> Record | None:
         return self._found.get((recipe.profile, recipe.model, recipe.hash, benchmark))

@@ -6,13 +6,13 @@ Every number follows from the claims of the tables, from records, or from the au
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from common import tables
 from common.layout import markdown
+from common.published import Published
 from common.results import PUBLISHED, Store
 from reproductions import declare, judge, ours, registry, settings, show
 from reproductions.laco import claims as laco
@@ -366,10 +366,10 @@ def chance(name: str, built: Mapping[str, dict], found: Sequence[Finding]) -> st
 
 def measured_in() -> str:
     """In what the published subjects are computed, and how long the real models' records took."""
-    told = []
+    told, published = [], Published(PUBLISHED)
     for subject in (*map(settings.of_model, settings.PUBLISHED_MODELS), settings.STANDIN):
-        paths = (PUBLISHED / subject.profile / subject.model).glob("*/*.json") if not subject.standin else ()
-        hours = sum(json.loads(path.read_text())["provenance"].get("seconds", 0) for path in paths) / 3600
+        records = () if subject.standin else (one for one in published if one["recipe"]["model"] == subject.model)
+        hours = sum(one["provenance"].get("seconds", 0) for one in records) / 3600
         name = HEADS[subject.name]
         took = (
             f" (its records took {hours:.0f} hours, beside searches and training, on one or two cores)" if hours else ""

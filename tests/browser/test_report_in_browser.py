@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.results import PUBLISHED
+from common.results import NOWHERE, Recipe, Store
 from reproductions import registry
 from reproductions.evidence import Evidence, Loaded
 from reproductions.report import pages
@@ -22,7 +22,9 @@ HOW = "`make setup-browser` installs Playwright; a Chromium comes with the syste
 playwright = pytest.importorskip("playwright.sync_api", reason=f"no Playwright: {HOW}")
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 WIDTHS = (360, 900, 1600)
-OUTCOMES = Counter(path.parent.name for path in PUBLISHED.glob("standin/standin/*/*.npz"))
+STORE = Store(NOWHERE)
+TOY = [one for one in STORE.published if one["recipe"]["model"] == "standin"]
+OUTCOMES = Counter(one["recipe_hash"] for one in TOY if one["stderr"])
 KEPT = sorted(OUTCOMES, key=lambda name: (-OUTCOMES[name], name))  # those with most to compare first
 KINDS = {
     "front": "index.html",
@@ -201,7 +203,14 @@ def test_all_records_search_sort_and_page(opened):
 def test_comparing_gives_the_paired_interval(opened):
     page = opened(KINDS["compare"])
     page.locator("#compare tbody tr").first.wait_for()
-    first, second = ({p.name: np.load(p) for p in PUBLISHED.glob(f"*/*/{name}/*.npz")} for name in KEPT[:2])
+    first, second = (
+        {
+            one["benchmark"]: STORE.items(Recipe(**one["recipe"]), one["benchmark"])
+            for one in TOY
+            if one["recipe_hash"] == name and one["stderr"]
+        }
+        for name in KEPT[:2]
+    )
     rows = {tuple(r.split("\t")[:2]): r.split("\t") for r in page.locator("#compare tbody tr").all_inner_texts()}
     checked = 0
     for name in first.keys() & second.keys():
@@ -210,10 +219,10 @@ def test_comparing_gives_the_paired_interval(opened):
             error = 1.959964 * gap.std(ddof=1) / np.sqrt(len(gap))
             middle, ends = gap.mean(), (gap.mean() - error, gap.mean() + error)
             if key == "nll":
-                cells = rows[name.removesuffix(".npz"), "perplexity"]
+                cells = rows[name, "perplexity"]
                 expected = np.exp([middle, *ends])
             else:
-                benchmark = name.removesuffix(".npz")
+                benchmark = name
                 cells = rows[benchmark, key]
                 expected = (100 if is_share(benchmark, key) else 1) * np.array([middle, *ends])
                 assert cells[6].startswith("paired")

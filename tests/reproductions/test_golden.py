@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import csv
-import json
 from pathlib import Path
 
 import pytest
 
 from common.errors import UserError
+from common.published import Published
 from common.recipe import PARTS, Calibration, Recipe
 from common.results import PUBLISHED
 from common.steps import Window
@@ -43,8 +43,8 @@ def lines(subject: str) -> list[tuple[str, ...]]:
 
 
 def published() -> list[dict]:
-    """Every published record, its file beside it."""
-    return [json.loads(path.read_text()) | {"path": path} for path in sorted(PUBLISHED.rglob("*.json"))]
+    """Every published record."""
+    return list(Published(PUBLISHED))
 
 
 @pytest.mark.parametrize("loaded", [True, False])
@@ -65,8 +65,8 @@ def test_every_published_record_lies_where_its_recipe_says():
     assert len(records) > 1000
     for record in records:
         recipe = Recipe(**record["recipe"])
-        assert recipe.hash == record["recipe_hash"] == record["path"].parent.name, record["path"]
-        assert all(getattr(recipe, part) == record["recipe"][part] for part in PARTS), record["path"]
+        assert recipe.hash == record["recipe_hash"], record
+        assert all(getattr(recipe, part) == record["recipe"][part] for part in PARTS), record
 
 
 def test_all_published_records_of_a_recipe_are_of_one_model():
@@ -74,7 +74,7 @@ def test_all_published_records_of_a_recipe_are_of_one_model():
     chosen = {}
     for record in published():
         for name in {"removed", "halves"} & record["details"].keys():
-            chosen.setdefault((record["path"].parent, name), set()).add(str(sorted(record["details"][name])))
+            chosen.setdefault((record["recipe_hash"], name), set()).add(str(sorted(record["details"][name])))
     assert len(chosen) > 100
     assert {str(place): found for place, found in chosen.items() if len(found) > 1} == {}
 
@@ -83,7 +83,7 @@ def test_every_published_record_is_of_some_row():
     """What a row no longer stands for is found by nobody: it goes when the row changes."""
     with GOLDEN.open(newline="") as file:
         pinned = {row[name] for row in csv.DictReader(file) for name in ("recipe", "shape")}
-    assert {folder.name for folder in PUBLISHED.glob("*/*/*/")} <= pinned
+    assert {record["recipe_hash"] for record in published()} <= pinned
 
 
 def test_a_default_that_is_said_is_the_default_that_is_not():

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.results import PUBLISHED, Store
+from common.results import NOWHERE, Store
 from reproductions import guessing, reported, settings
 from reproductions.columns import QUESTIONS, chance
 
@@ -80,7 +80,7 @@ def test_pairs_are_of_one_model_and_size_and_change_their_order_where_the_two_me
 
 
 def test_a_measured_row_is_its_published_records_and_its_interval_holds_it():
-    store = Store(PUBLISHED, None)
+    store = Store(NOWHERE)
     subject = settings.of_model(settings.PUBLISHED_MODELS[0])
     rows = guessing.measured(OF_LACO, store, subject)
     assert rows and len({row.guessing for row in rows}) == 1
@@ -93,7 +93,7 @@ def test_the_picture_has_every_printed_row_where_its_numbers_are(monkeypatch):
 
     drawn = []
     monkeypatch.setattr(style, "save", lambda figure, name: drawn.append((figure, name)) or [])
-    guessing.drawn(Store(PUBLISHED, None))
+    guessing.drawn(Store(NOWHERE))
     [(figure, name)] = drawn
     lines = {line.get_label(): line for line in figure.axes[0].lines}
     for paper, label in (("linearpatch", "LinearPatch, printed"), ("laco", "LaCo, printed")):

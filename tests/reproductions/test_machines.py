@@ -20,7 +20,7 @@ def told(tmp_path):
             content = {"values": {"acc": float(np.mean(right))}, "provenance": {"device": device} | dict(*more)}
             record = Record(vars(recipe), recipe.hash, benchmark, "ok", **content)
             store.put(record, recipe, {"acc": np.asarray(right)})
-        return machines.text(Loaded(None, tmp_path))
+        return machines.text(Loaded(tmp_path, tmp_path / "none"))
 
     return put
 

@@ -10,7 +10,7 @@ from hub_mirror import TASKS, write_rows
 from common import corpora
 from common.context import Context
 from common.evaluation.perplexity import PROTOCOLS
-from common.results import Recipe, Record, Store
+from common.results import Recipe, Record, Store, publish
 from reproductions import measure, parts, runner, settings, sizes
 from reproductions.registry import Column, Row, Table
 from reproductions.runner import Work
@@ -118,9 +118,9 @@ def test_a_part_is_taken_anew_where_the_user_has_measured_its_whole_anew(measuri
     store = Store(tmp_path / "mine", tmp_path / "published")
     small = dataclasses.replace(settings.of_model("smollm2-135m-instruct"), dtype=RECIPE.dtype)
 
-    def put(place, right, time):
+    def made(right, time):
         record = Record(vars(RECIPE), RECIPE.hash, "piqa", "ok", {"acc": float(right)}, {}, {}, {"measured_at": time})
-        place.put(record, RECIPE, {"acc": np.full(13, right)})
+        return record, {"acc": np.full(13, right)}
 
     def taken():
         work = runner.missing([asking("piqa@first-500")], store, small)
@@ -128,11 +128,12 @@ def test_a_part_is_taken_anew_where_the_user_has_measured_its_whole_anew(measuri
         return len(work), store.get(RECIPE, "piqa@first-500").values["acc"]
 
     measuring.done.clear()
-    put(Store(store.published, None), True, "1")
+    publish(tmp_path / "published", [made(True, "1")])
     assert taken() == (1, 1.0)
-    put(Store(store.published, None), False, "2")  # what is published is left as it is
+    publish(tmp_path / "published", [made(False, "2")])  # what is published is left as it is
     assert taken() == (0, 1.0)
-    put(store, False, "3")
+    record, items = made(False, "3")
+    store.put(record, RECIPE, items)
     assert taken() == (1, 0.0) and taken() == (0, 0.0)
 
 

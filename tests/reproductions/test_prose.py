@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from common.paired import interval
-from common.results import PUBLISHED, ROOT, Store
+from common.results import NOWHERE, ROOT, Store
 from reproductions import registry, reported, settings, show
 
-STORE = Store(PUBLISHED, None)
+STORE = Store(NOWHERE)
 SMOLLM2 = settings.of_model("smollm2-135m-instruct")
 # A section is about whom its heading names.
 SUBJECTS = {"SmolLM2": SMOLLM2, "stand-in": settings.STANDIN, "grid": settings.STANDIN, "league": SMOLLM2}

@@ -5,13 +5,14 @@ import re
 import pytest
 
 from common import tables
-from common.results import PUBLISHED, ROOT, Recipe, Record, Store
+from common.results import NOWHERE, ROOT, Recipe, Store
 from reproductions import audit, findings, ours, readme, registry, reported, show
+from reproductions.evidence import Loaded
 
 
 def test_counts_are_those_of_the_shown_table():
     table = registry.get("table1-linearpatch")
-    store = Store(PUBLISHED, None)
+    store = Store(NOWHERE)
     found = readme.counts(table, store)
     assert found["reported"] == len(reported.numbers("linearpatch", "1"))
     standin = [r for r in show.build(table, store, "standin")["rows"] if r["profile"] == "standin"]
@@ -26,7 +27,7 @@ def test_counts_are_those_of_the_shown_table():
 
 
 def test_every_target_has_its_line_and_the_summaries_add_up():
-    counted = readme.by_paper(Store(PUBLISHED, None))
+    counted = readme.by_paper(Store(NOWHERE))
     text = readme.overview(counted)
     short = re.findall(r"^\| \[.*?\) \| .*? \| (\d+) \| (\d+) \|", readme.summary(counted), re.M)
     assert [int(numbers) for _, numbers in short] == [int(n) for n in re.findall(r"targets, (\d+) reported", text)]
@@ -140,7 +141,7 @@ def test_a_norms_bars_end_no_cell(monkeypatch):
 
 def test_the_screen_is_of_the_published_records():
     """A line of it against the table that `show` prints, and the audit's numbers against the audit."""
-    store = Store(PUBLISHED, None)
+    store = Store(NOWHERE)
     table = registry.get("table4-laco")
     content = show.build(table, store, show.published(table, store))
     line = findings.row(findings.Finding("s", "table4-laco", ("average falls",)), {"table4-laco": content})
@@ -156,11 +157,8 @@ def test_the_screen_is_of_the_published_records():
 
 def test_what_a_merge_is_worth_is_said_of_the_models_that_have_both_figures(tmp_path):
     """Each number of the sentence is a record's, of the stand-in's one record or another's."""
-    kept = {}
-    for file in (PUBLISHED / "standin").rglob("laco-*.json"):
-        record = Record.from_json(file.read_text())
-        if record.benchmark in ("laco-distances", "laco-outputs", "laco-uncorrelated"):
-            kept[record.benchmark] = record
+    names = ("laco-distances", "laco-outputs", "laco-uncorrelated")
+    kept = {one.benchmark: one for one in Loaded() if one.recipe["model"] == "standin" and one.benchmark in names}
     assert len(kept) == 3
     store = Store(tmp_path, None)
     for record in kept.values():

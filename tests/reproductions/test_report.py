@@ -17,14 +17,15 @@ from bs4 import BeautifulSoup
 
 from common import tables
 from common.errors import UserError
+from common.published import Published
 from common.recipe import SHAPE_ONLY
-from common.results import PUBLISHED, ROOT, Recipe, Record, Store
+from common.results import NOWHERE, PUBLISHED, ROOT, Recipe, Record, Store
 from reproductions import audit, findings, registry
 from reproductions.evidence import Evidence, Loaded
 from reproductions.report import cells, data, pages, pictures, prose
 from reproductions.report.__main__ import main
 
-RECORDS = {path.parent.name + "/" + path.stem: path for path in PUBLISHED.glob("*/*/*/*.json")}
+RECORDS = {f"{one['recipe_hash']}/{one['benchmark']}": one for one in Published(PUBLISHED)}
 
 
 @pytest.fixture(scope="module")
@@ -113,13 +114,13 @@ def test_every_number_that_leads_to_a_recipe_is_in_its_record(site):
     for page in (site / "targets").glob("*.html"):
         for link in parsed(page).select("td a.quiet"):
             digest, benchmark = re.fullmatch(r"\.\./recipes/(\w+)\.html#(.+)", link["href"]).groups()
-            record = json.loads(RECORDS[f"{digest}/{benchmark}"].read_text())
+            record = RECORDS[f"{digest}/{benchmark}"]
             text = link.get_text().replace(",", "")
             digits = len(text.partition(".")[2]) if "e" not in text else None
             spelled = set()
             for value in record["values"].values():
                 for scale in (1, 100, 1e-6, 1e-9, 1e3, 1e15, 1 / 2**30, 1 / 2**20):
-                    if not isinstance(value, str):
+                    if math.isfinite(value):
                         number = float(value) * scale
                         spelled.add(f"{number:.2e}" if digits is None else f"{number:.{digits}f}")
             assert text in spelled, (page.name, link["href"], text)
@@ -171,8 +172,7 @@ def test_values_as_csv_and_parquet_are_those_of_the_files(site):
     with (site / "results.csv").open(newline="", encoding="utf-8") as lines:
         found = list(csv.DictReader(lines))
     from_files = Counter()
-    for name, path in RECORDS.items():
-        record = json.loads(path.read_text())
+    for name, record in RECORDS.items():
         for key, value in record["values"].items() or [("", None)]:
             number = None if value is None else float(value)
             from_files[name, key, "" if number is None else repr(number)] += 1
@@ -195,19 +195,21 @@ def handed_over(path: Path):
 
 
 def test_outcomes_per_item_survive_packing(site):
-    kept = list(PUBLISHED.glob("*/*/*/*.npz"))
-    assert kept
-    for path in kept:
-        name, content = handed_over(site / "data" / "recipes" / f"{path.parent.name}.js")
-        assert name == path.parent.name
-        for key, values in np.load(path).items():
-            packed = content["items"][path.stem][key]
+    store, compared = Store(NOWHERE), 0
+    for one in RECORDS.values():
+        recipe = Recipe(**one["recipe"])
+        for key, values in store.items(recipe, one["benchmark"]).items():
+            name, content = handed_over(site / "data" / "recipes" / f"{recipe.hash}.js")
+            assert name == recipe.hash
+            packed = content["items"][one["benchmark"]][key]
+            compared += 1
             raw = base64.b64decode(packed.get("f32") or packed["bits"])
             if values.dtype == bool:
                 bits = "".join(f"{byte:08b}" for byte in raw)[: packed["n"]]
                 assert [bit == "1" for bit in bits] == values.tolist()
             else:
                 assert np.frombuffer(raw, "<f4").tolist() == values.astype("<f4").tolist()
+    assert compared > 1000
 
 
 def test_outcomes_of_another_measurement_than_the_records_are_not_handed_over(tmp_path):
@@ -231,10 +233,10 @@ def test_all_values_page_reads_back(site):
     _, content = handed_over(site / "data" / "values.js")
     words, rows = content["strings"], content["rows"]
     at = content["columns"].index("value")
-    assert len(rows) == sum(max(1, len(json.loads(p.read_text())["values"])) for p in RECORDS.values())
+    assert len(rows) == sum(max(1, len(one["values"])) for one in RECORDS.values())
     for row in rows[:: len(rows) // 50]:
         name = f"{words['recipe'][row[0]]}/{words['benchmark'][row[4]]}"
-        value = json.loads(RECORDS[name].read_text())["values"][words["key"][row[5]]]
+        value = RECORDS[name]["values"][words["key"][row[5]]]
         assert row[at] == pytest.approx(value, rel=1e-5)
 
 
@@ -339,8 +341,9 @@ def test_the_first_page_opens_with_the_readmes_words_and_its_headline(site):
 
 def test_what_follows_from_shapes_alone_is_not_called_measured_on_the_papers_models(site):
     """No published record has weights of a model of the papers'."""
-    real = {path.parent.parent.name for path in RECORDS.values()} - {"standin", "smollm2-135m-instruct"}
-    weights = {json.loads(p.read_text())["recipe"]["weights"] for p in RECORDS.values() if p.parent.parent.name in real}
+    recipes = [one["recipe"] for one in RECORDS.values()]
+    real = {recipe["model"] for recipe in recipes} - {"standin", "smollm2-135m-instruct"}
+    weights = {recipe["weights"] for recipe in recipes if recipe["model"] in real}
     assert real and weights == {SHAPE_ONLY}
     for page in (site / "targets").glob("*.html"):
         last = parsed(page).select("section[data-tab]")[-1]
