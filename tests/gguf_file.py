@@ -1,4 +1,4 @@
-"""A tiny Llama as a GGUF file, by the gguf package's own writer."""
+"""A tiny Llama or Qwen2 as a GGUF file, by the gguf package's own writer."""
 
 import json
 
@@ -37,7 +37,8 @@ def interleaved(weight, heads):
 def write_gguf(path, model, tokenizer, kind=gguf.GGMLQuantizationType.Q4_1):
     """`model` in `kind`, norms and biases in float32, with its tokenizer, as llama.cpp's converter lays it out."""
     config = model.config
-    writer = gguf.GGUFWriter(path, "llama")
+    qwen = config.model_type == "qwen2"
+    writer = gguf.GGUFWriter(path, config.model_type)
     writer.add_name("Tiny")
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(512)
@@ -46,13 +47,14 @@ def write_gguf(path, model, tokenizer, kind=gguf.GGMLQuantizationType.Q4_1):
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_rope_dimension_count(config.head_dim)
+    if not qwen:
+        writer.add_rope_dimension_count(config.head_dim)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
     tokens = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().get)
     merges = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
+    writer.add_tokenizer_pre("qwen2" if qwen else "smollm")
     writer.add_token_list(tokens)
     kinds = [
         gguf.TokenType.CONTROL if token in tokenizer.all_special_tokens else gguf.TokenType.NORMAL for token in tokens
@@ -66,7 +68,7 @@ def write_gguf(path, model, tokenizer, kind=gguf.GGMLQuantizationType.Q4_1):
     writer.add_add_bos_token(False)
     writer.add_add_space_prefix(False)
     writer.add_chat_template(TEMPLATE)
-    heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
+    heads = {} if qwen else {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
     for name, weight in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue

@@ -77,8 +77,8 @@ def source_facts(name: str, source: Path) -> dict:
     facts = {}
     spec = models.REGISTRY.get(name)
     hub_id = spec.hub_id if spec else name if name.count("/") == 1 and not Path(name).exists() else ""
-    if spec and spec.wheel:
-        hub_id, facts["license"] = spec.wheel.hub_id, spec.wheel.license
+    if spec and spec.wheels:
+        hub_id, facts["license"] = spec.wheels.hub_id, spec.wheels.license
     if re.fullmatch(r"[\w.-]+/[\w.-]+", hub_id):
         facts["base_model"] = hub_id
     try:

@@ -78,7 +78,7 @@ def test_ratios_printed_in_the_papers(name, removed, ratio):
 def test_registry_is_consistent():
     for name, spec in models.REGISTRY.items():
         assert (spec.name, spec.profile in ("standin", "paper")) == (name, True)
-        assert (spec.wheel is None) == bool(spec.hub_id or spec.profile == "standin")
+        assert (spec.wheels is None) == bool(spec.hub_id or spec.profile == "standin")
         assert spec.shape_only or spec.facts["model_type"] in {*SUPPORTED, "baichuan"}
         assert spec.gated == spec.hub_id.startswith(("meta-llama/", "google/"))
     config = models.model_config("llama-3.1-8b")

