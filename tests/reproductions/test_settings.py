@@ -46,18 +46,17 @@ def test_outcomes_per_item_lie_beside_their_record(tmp_path):
     assert store.items(recipe, "boolq") == {}
 
 
+@pytest.mark.parametrize("name", ["smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct"])
 @pytest.mark.parametrize("target", sorted(registry.targets()))
-def test_every_target_has_rows_for_any_model(target):
+def test_every_target_has_rows_for_any_model(target, name):
     """The paper's rows and data at the paper's shares, with nothing of the stand-in's: 7/32 and 9/32 of 30 are 7 and 8."""
-    subject = settings.of_model("smollm2-135m-instruct")
+    subject = settings.of_model(name)
     table = registry.get(target)
     rows = table.rows(subject)
     if target == "table7-linearpatch" or not rows:  # follows from the shape alone
         return
     for row in rows:
-        assert row.model == "smollm2-135m-instruct" and row.label.startswith(
-            "SmolLM2-135M-Instruct, dequantised from Q4_1"
-        )
+        assert row.model == name and row.label.startswith(subject.label)
         if row.recipe is not None:
             text = row.recipe.canonical_json()
             assert row.recipe.dtype == "bfloat16" and row.recipe.profile == "paper"
@@ -73,6 +72,9 @@ def test_every_target_has_rows_for_any_model(target):
 def test_shares_are_rounded_and_what_is_said_wins():
     subject = settings.of_model("smollm2-135m-instruct")
     assert subject.counts((9, 32), (7, 32), standin=(5, 4)) == (8, 7)
+    for name, counts in (("qwen2.5-coder-0.5b-instruct", (5, 7)), ("qwen2.5-coder-1.5b-instruct", (6, 8))):
+        qwen = settings.of_model(name)
+        assert qwen.counts((7, 32), (9, 32), standin=1) == counts and qwen.text == "wikitext2-tokenised-validation"
     assert subject.counts((7, 32), (7, 32), standin=1) == (7,)  # several that round to one are one
     assert settings.STANDIN.counts((9, 32), (7, 32), standin=(5, 4)) == (5, 4)
     asked = settings.of_model("smollm2-135m-instruct", remove=(3, 9))
