@@ -19,7 +19,7 @@ MEASURED = $(SHOWN) $(call option,--device,$(DEVICE)) $(if $(call on,$(FORCE)),-
 .DEFAULT_GOAL := help
 PAPERS := linearpatch prunecomp laco reassessing
 OWN := help setup setup-quantization setup-browser test test-slow test-all test-slurm test-report lint benchmarks gpu readme \
-	index report serve audit clean $(PAPERS)
+	publish report serve audit clean $(PAPERS)
 FOLDERS := common docs figures papers reproductions tests
 .PHONY: $(OWN) $(FOLDERS)
 
@@ -88,8 +88,8 @@ gpu: $(STAMP)  ## times and memories that depend on shapes and on a CUDA GPU (un
 readme: $(STAMP)  ## write what README and docs say of the published records
 	$(RUN) -m reproductions.readme
 
-index: $(STAMP)  ## write reproductions/results/INDEX.csv from the published records
-	$(RUN) -m reproductions.values
+publish: $(STAMP)  ## add what was measured here to the published results, reproductions/results
+	@$(RUN) -m reproductions.publish
 
 report: $(STAMP)  ## write the results as a static site, report/index.html
 	@$(RUN) -m reproductions.report

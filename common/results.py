@@ -230,6 +230,10 @@ class Store:
             log.warning("%s", message)
         self._told.add(message)
 
+    def read_file(self, path: Path) -> Record | None:
+        """Return the record in one file of the user's; None, with a warning, where it is no record."""
+        return self._read(str(path))
+
     def _read(self, path: str) -> Record | None:
         state = _state(path)
         if state is None:

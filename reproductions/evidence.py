@@ -25,7 +25,7 @@ class Loaded(Store):
         super().__init__(user or NOWHERE, published)
         self._found: dict[tuple[str, str, str, str], Record] = {}
         own = sorted(user.glob("*/*/*/**/*.json")) if user else []  # a model's name may have slashes
-        for record in (*(Record(**fields, origin="published") for fields in self.published), *map(self._read, own)):
+        for record in (*(Record(**fields, origin="published") for fields in self.published), *map(self.read_file, own)):
             key = record and (record.recipe["profile"], record.recipe["model"], record.recipe_hash, record.benchmark)
             if record is not None and (record.status == "ok" or key not in self._found):
                 self._found[key] = record

@@ -1,20 +1,15 @@
-"""The records as flat lists: one row a value, and the index of the published records.
-
-``python -m reproductions.values`` (``make index``) writes ``reproductions/results/INDEX.csv``.
-"""
+"""The records as a flat list: one row a value."""
 
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from common.recipe import PARTS, SHAPE_ONLY
-from common.results import PUBLISHED, Record
-from reproductions.evidence import Evidence, gathered
+from common.results import Record
+from reproductions.evidence import Evidence
 
-INDEX = PUBLISHED / "INDEX.csv"
 # The data dictionary: column -> what it holds.
 FIELDS = {
     "recipe": "the recipe's hash: sixteen hexadecimal digits of the SHA-256 of its canonical JSON",
@@ -46,7 +41,6 @@ FIELDS = {
     "origin": "published, or yours",
     "targets": "tables and figures that show the recipe, separated by spaces",
 }
-INDEXED = ("recipe", "profile", "model", "method", "n/N", "benchmark", "value")
 
 
 def rows(evidence: Evidence) -> Iterator[dict]:
@@ -133,27 +127,3 @@ def write_parquet(found: list[dict], path: Path) -> None:
         ]
     )
     parquet.write_table(arrow.Table.from_pylist(found, schema), path)
-
-
-def index(evidence: Evidence) -> str:
-    """The index as CSV: one line a record, its values as ``key value`` separated by semicolons.
-
-    A record's file is ``<profile>/<model>/<recipe>/<benchmark>.json`` beside the index.
-    """
-    out = io.StringIO()
-    lines = csv.writer(out, lineterminator="\n")
-    lines.writerow(INDEXED)
-    for record in evidence.store:
-        facts = _of_record(evidence, record)
-        values = "; ".join(f"{key} {value:.6g}" for key, value in record.values.items())
-        lines.writerow([*(facts[name] for name in INDEXED[:-1]), values or record.status])
-    return out.getvalue()
-
-
-def main() -> None:
-    """Rewrite the index of the published records in place."""
-    INDEX.write_text(index(gathered(own=False)), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

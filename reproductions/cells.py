@@ -1,0 +1,99 @@
+"""Write every published cell as one tidy table, ``reproductions/results/cells.parquet``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from common.results import PUBLISHED, Store
+from reproductions import registry, show, sizes
+from reproductions.registry import Column, Row, Table
+from reproductions.settings import PAPER, Subject
+
+FILE = PUBLISHED / "cells.parquet"
+# Column -> (type, what it holds).
+FIELDS = {
+    "paper": ("string", "paper that the table is of; league: of this project"),
+    "target": ("string", "table or figure, as `make` takes it"),
+    "subject": ("string", "paper: the paper's own models; else the model of the table (MODEL=)"),
+    "model": ("string", "model of the row, as the registry names it"),
+    "row": ("string", "method, as the table names it"),
+    "layers_removed": ("string", "layers removed of all layers, n/N, or the share that the paper prints"),
+    "column": ("string", "column, as the table names it"),
+    "value": ("double", "measured value as the table shows it: accuracies in percent, perplexities per token"),
+    "stderr": ("double", "standard error of the value in its unit; items are treated as independent"),
+    "items": ("int64", "questions or sequences that the value is over; empty for derived columns"),
+    "reported": ("double", "number that the paper prints in this cell"),
+    "status": ("string", "measured; match or differs beside a printed number; else why there is no value"),
+    "recipe": ("string", "hash of the recipe behind the row: `hash` in recipes.jsonl, `recipe` in records/"),
+    "benchmark": ("string", "benchmark behind the value: the file's name in records/; empty for derived columns"),
+}
+
+
+def rows(store: Store) -> Iterator[dict]:
+    """Yield each cell that has a measured or a reported number, in the tables' order; its keys are `FIELDS`.
+
+    Args:
+        store: The records that the tables show.
+    """
+    for table in registry.targets().values():
+        subjects = [*show.published(table, store), PAPER]
+        declared = {subject.name: _declared(table, subject, store) for subject in subjects}
+        for line in show.build(table, store, subjects, claims=False)["rows"]:
+            by_labels, columns = declared[line["subject"]]
+            row = by_labels.get((line["model"], line["sparsity"], line["method"]))
+            for label, cell in line["cells"].items():
+                if cell["reproduced"] is not None or cell["reported"] is not None:
+                    yield _cell(table, line, row, columns.get(label), label, cell, store)
+
+
+def _declared(table: Table, subject: Subject, store: Store) -> tuple[dict[tuple, Row], dict[str, Column]]:
+    rows = {(row.label, row.sparsity, row.method): row for row in table.rows(subject)}
+    return rows, {column.label: column for column in sizes.read(table, store, subject)}
+
+
+def _cell(
+    table: Table, line: dict, row: Row | None, column: Column | None, label: str, cell: dict, store: Store
+) -> dict:
+    found = None
+    recipes = [recipe for recipe in ((row.recipe, row.shapes) if row else ()) if recipe is not None]
+    if cell["reproduced"] is not None and column is not None and column.benchmark:
+        records = (store.get(recipe, column.benchmark) for recipe in recipes)
+        found = next((record for record in records if record is not None and record.status == "ok"), None)
+    items = found and found.details.get("items", found.details.get("windows"))
+    return {
+        "paper": table.paper,
+        "target": table.target,
+        "subject": line["subject"],
+        "model": row.model if row else line["model"],
+        "row": line["method"],
+        "layers_removed": line["sparsity"],
+        "column": label,
+        "value": None if cell["reproduced"] is None else float(cell["reproduced"]),
+        "stderr": None if cell["stderr"] is None else float(cell["stderr"]),
+        "items": items if isinstance(items, int) else None,
+        "reported": None if cell["reported"] is None else float(cell["reported"]),
+        "status": cell["status"],
+        "recipe": found.recipe_hash if found else recipes[0].hash if recipes else None,
+        "benchmark": found and found.benchmark,
+    }
+
+
+def write(found: list[dict], path: Path = FILE) -> None:
+    """Write cells as Parquet, with what each column holds in its metadata.
+
+    Args:
+        found: The cells, as `rows` yields them.
+        path: The file.
+    """
+    import pyarrow as arrow
+    from pyarrow import parquet
+
+    from common import exchange
+
+    fields = [
+        arrow.field(name, arrow.type_for_alias(kind), metadata={"about": about})
+        for name, (kind, about) in FIELDS.items()
+    ]
+    with exchange.whole(path) as file:
+        parquet.write_table(arrow.Table.from_pylist(found, arrow.schema(fields)), file, compression="zstd")

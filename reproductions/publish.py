@@ -1,0 +1,158 @@
+"""Add results that were measured here to the published ones: ``python -m reproductions.publish`` (``make publish``).
+
+A result is published if it has a value, was measured by committed code, and stands behind a row of some table of a published
+model. All else stays where it is, and the command says why. A killed run leaves the published results readable; the next run
+goes on.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import Parser, UserError, one_line, plural, quiet_logging
+from common.recipe import Recipe
+from common.results import NOWHERE, PUBLISHED, Record, Store, mark, publish, user_folder
+from reproductions import cells, registry, settings
+
+UNCHANGED = "already published"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What becomes of one result.
+
+    Attributes:
+        record: The result.
+        verdict: ``added``, ``replaced``, or why it is left out.
+        refused: Whether it is left out though it has a value that a table shows.
+    """
+
+    record: Record
+    verdict: str
+    refused: bool = False
+
+    @property
+    def goes(self) -> bool:
+        """Whether the result is published."""
+        return self.verdict in ("added", "replaced")
+
+
+def shown_recipes() -> set[str]:
+    """Return the hashes of the recipes behind the rows of all tables, for each model whose results are published."""
+    subjects = [*settings.PROFILES.values(), *map(settings.of_model, settings.PUBLISHED_MODELS)]
+    return {
+        recipe.hash
+        for table in registry.targets().values()
+        for subject in subjects
+        for row in table.rows(subject)
+        for recipe in (row.recipe, row.shapes)
+        if recipe is not None
+    }
+
+
+def measured(folder: Path) -> Iterator[tuple[Record, Recipe]]:
+    """Yield the results in a user's folder, by model, recipe and benchmark."""
+    store = Store(folder, None)
+    for path in sorted(folder.glob("*/*/*/**/*.json")):  # a model's name may have slashes
+        if (record := store.read_file(path)) is not None:
+            yield record, Recipe(**record.recipe)
+
+
+def judge(record: Record, recipe: Recipe, earlier: Record | None, shown: set[str]) -> Outcome:
+    """Say what becomes of a result.
+
+    Args:
+        record: The result.
+        recipe: Its recipe.
+        earlier: The published result of the same recipe and benchmark, if there is one.
+        shown: What `shown_recipes` returns.
+    """
+    code = record.provenance
+    if record.status != "ok":
+        return Outcome(record, "without a value")
+    if recipe.limit is not None:
+        return Outcome(record, "a quick look (LIMIT=)")
+    if recipe.hash not in shown:
+        return Outcome(record, "of a row or a model that no table publishes")
+    if earlier is not None and mark(earlier) == mark(record):
+        return Outcome(record, UNCHANGED)
+    if code.get("commit") is None or code.get("dirty") is not False:
+        why = "local changes" if code.get("dirty") else "no known commit"
+        return Outcome(record, f"measured by code with {why}", refused=True)
+    return Outcome(record, "added" if earlier is None else "replaced")
+
+
+def run(folder: Path, published: Path = PUBLISHED, dry_run: bool = False) -> list[Outcome]:
+    """Publish what is new in a user's folder; returns what became of each result there.
+
+    Args:
+        folder: The user's results.
+        published: The folder of published results.
+        dry_run: Write nothing.
+
+    Raises:
+        UserError: The published results cannot be written.
+    """
+    before, own, shown = Store(NOWHERE, published), Store(folder, None), shown_recipes()
+    outcomes = [
+        judge(record, recipe, before.get(recipe, record.benchmark), shown) for record, recipe in measured(folder)
+    ]
+    going = [one.record for one in outcomes if one.goes]
+    if going and not dry_run:
+        try:
+            publish(published, ((one, own.items(Recipe(**one.recipe), one.benchmark)) for one in going))
+        except OSError as error:
+            raise UserError(
+                f"cannot write to {published}: {error.strerror}. What was published before is still readable. "
+                "Free space or permit writing, then run the same command again"
+            ) from error
+    return outcomes
+
+
+def summary(outcomes: list[Outcome], dry_run: bool = False) -> str:
+    """Return what happened, as lines: counts by model, then what was left out and why."""
+    lines = []
+    for verb in ("added", "replaced"):
+        by_model = Counter(one.record.recipe["model"] for one in outcomes if one.verdict == verb)
+        lines += [
+            f"{'would be ' if dry_run else ''}{verb}: {plural(n, 'result')} of {model}" for model, n in by_model.items()
+        ]
+    for verdict, number in Counter(one.verdict for one in outcomes if not one.goes).items():
+        lines.append(f"left out: {plural(number, 'result')}, {verdict}")
+    refused = [one for one in outcomes if one.refused]
+    if refused:
+        names = ", ".join(f"{one.record.recipe_hash}/{one.record.benchmark}" for one in refused[:3])
+        more = f" and {len(refused) - 3} more" if len(refused) > 3 else ""
+        lines.append(f"refused: {names}{more}. Commit the code, then measure them again with FORCE=1")
+    return "\n".join(lines or ["there are no results of yours to publish"])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; returns the exit status: 1 where a result was refused, 2 where nothing could be written."""
+    parser = Parser(prog="python -m reproductions.publish", description="Publish the results that were measured here.")
+    parser.add_argument(
+        "--from", dest="folder", type=Path, metavar="DIR", help="results to publish (default: results/)"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="say what would be published and write nothing")
+    options = parser.parse_args(arguments)
+    quiet_logging(False)
+    try:
+        folder = options.folder or user_folder()
+        if options.folder and not folder.is_dir():
+            raise UserError(f"{folder} is no directory. --from takes a folder of results, as LAYERLAB_RESULTS does")
+        outcomes = run(folder, dry_run=options.dry_run)
+        print(summary(outcomes, options.dry_run))
+        if not options.dry_run:
+            cells.write(list(cells.rows(Store(NOWHERE))))
+    except UserError as error:
+        print(one_line(f"error: {error}"), file=sys.stderr)
+        return 2
+    return 1 if any(one.refused for one in outcomes) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

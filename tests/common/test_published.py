@@ -1,0 +1,159 @@
+"""The published results: what is folded in comes back, however the process ends."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from killed import killed_at
+
+from common import published, results
+from common.published import Published
+from common.recipe import Recipe
+from common.results import NOWHERE, PUBLISHED, Record, Store, publish
+
+RECIPE = Recipe("somebody/small", "paper", selection={"method": "bi", "count": 4, "cosine": "token"})
+OTHER = dataclasses.replace(RECIPE, limit=3)
+LM_EVAL = {
+    "configs": {"piqa": {"process_docs": "<function f at 0x7f01>", "metadata": {"config_source": "/x/lm_eval/p.yaml"}}},
+    "results": {"piqa": {"acc,none": 0.5}},
+}
+WHERE = {"packages": {"torch": "2"}, "python": "3.11", "cpus": 2}
+
+
+def record(recipe=RECIPE, **fields) -> Record:
+    base = {
+        "recipe": dataclasses.asdict(recipe),
+        "recipe_hash": recipe.hash,
+        "benchmark": "piqa@first-500",
+        "status": "ok",
+    }
+    return Record(**{**base, "values": {"acc": 0.5}, **fields})
+
+
+def test_what_is_folded_in_comes_back(tmp_path):
+    """Long values, task configurations and environments are stored apart and come back; so do numbers JSON lacks."""
+    details = {"training": {"losses": [0.1] * 40}, "removed": [3, 4], "lm_eval": LM_EVAL}
+    first = record(
+        values={"acc": 0.5, "nll": math.inf}, stderr={"acc": 0.1}, details=details, provenance=WHERE | {"commit": "c"}
+    )
+    second = record(OTHER, status="failed", values={}, reason="why", details={"training": details["training"]})
+    publish(tmp_path, [(first, {"acc": np.arange(8) % 2 == 0}), (second, {})])
+    store = Store(NOWHERE, tmp_path)
+    found = store.get(RECIPE, first.benchmark)
+    plain = json.loads(json.dumps(LM_EVAL).replace(" at 0x7f01", "").replace("/x/", ""))
+    assert found == dataclasses.replace(first, details=details | {"lm_eval": plain}) and found.origin == "published"
+    assert store.get(OTHER, second.benchmark) == second and store.get(OTHER, "other") is None
+    assert np.array_equal(store.items(RECIPE, first.benchmark)["acc"], np.arange(8) % 2 == 0)
+    assert store.items(OTHER, second.benchmark) == {} and len(list(store.published)) == 2
+    shared = (tmp_path / "somebody--small" / "shared.jsonl").read_text()
+    assert shared.count("losses") == 1
+
+
+def test_folding_the_same_again_changes_no_byte(tmp_path):
+    entry = record(provenance=WHERE), {"acc": np.ones(4, bool)}
+    publish(tmp_path, [entry])
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    publish(tmp_path, [entry])
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_the_outcomes_of_a_replaced_record_go(tmp_path):
+    for values, items in (
+        ({"acc": 1.0}, {"acc": np.ones(4, bool)}),
+        ({"acc": 0.0}, {"acc": np.zeros(4, bool)}),
+        ({}, {}),
+    ):
+        publish(tmp_path, [(record(values=values), items)])
+        assert Store(NOWHERE, tmp_path).items(RECIPE, record().benchmark).keys() == items.keys()
+    assert not list(tmp_path.rglob("*.npz"))
+
+
+@pytest.mark.parametrize("values", [{"acc": 0.0}, {"acc": 1.0}, {}], ids=["other", "the same, later", "none"])
+def test_a_kill_at_any_moment_leaves_each_record_with_its_own_outcomes(tmp_path, values):
+    by_time = {
+        "1": (record(values={"acc": 1.0}, provenance=WHERE | {"measured_at": "1"}), {"acc": np.ones(8, bool)}),
+        "2": (record(values=values, provenance={"measured_at": "2"}), {"acc": np.zeros(8, bool)} if values else {}),
+    }
+    bystander = record(OTHER, details={"patches": ["long enough"] * 9}), {"acc": np.ones(3, bool)}
+    seen, dead = set(), True
+    for moment in range(1, 200):
+        folder = tmp_path / str(moment)
+        publish(folder, [by_time["1"], bystander])
+        dead = killed_at(moment, lambda folder=folder: publish(folder, [by_time["2"]]))
+        store = Store(NOWHERE, folder)
+        assert store.get(OTHER, bystander[0].benchmark) == bystander[0]
+        assert np.array_equal(store.items(OTHER, bystander[0].benchmark)["acc"], bystander[1]["acc"])
+        found, items = store.get(RECIPE, record().benchmark), store.items(RECIPE, record().benchmark)
+        time = found.provenance["measured_at"]
+        assert found == by_time[time][0] and items.keys() == by_time[time][1].keys()
+        assert all(np.array_equal(items[name], array) for name, array in by_time[time][1].items())
+        seen.add(time)
+        if not dead:
+            break
+    assert not dead and seen == {"1", "2"}
+
+
+@pytest.mark.parametrize(
+    "name", ["records/piqa@first-500.jsonl", "recipes.jsonl", "shared.jsonl", "items/piqa@first-500.npz"]
+)
+def test_a_damaged_file_is_left_and_named_once(tmp_path, caplog, name):
+    publish(tmp_path, [(record(details={"training": ["long enough"] * 9}), {"acc": np.ones(4, bool)})])
+    path = tmp_path / "somebody--small" / name
+    path.write_text("<<<<<<< HEAD\n")
+    store = Store(NOWHERE, tmp_path)
+    ask = store.items if name.endswith("npz") else store.get
+    assert not any(ask(RECIPE, record().benchmark) for _ in range(3))
+    assert path.read_text() == "<<<<<<< HEAD\n" and len(caplog.records) == 1
+    assert str(path) in caplog.text or path.name in caplog.text
+
+
+def test_a_full_disk_leaves_what_was_published(tmp_path, monkeypatch):
+    publish(tmp_path, [(record(values={"acc": 0.25}), {})])
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(results.os, "fsync", full)
+    with pytest.raises(OSError):
+        publish(tmp_path, [(record(values={"acc": 0.75}), {})])
+    assert Store(NOWHERE, tmp_path).get(RECIPE, record().benchmark).values == {"acc": 0.25}
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def test_the_published_lines_are_sorted_unique_and_as_they_would_be_written():
+    """A merge by union may leave a line twice or out of order: `make publish` writes the file anew."""
+    files = sorted(PUBLISHED.rglob("*.jsonl"))
+    assert len(files) > 100
+    for path in files:
+        rows = [json.loads(line) for line in lines(path)]
+        key = {"recipes.jsonl": "hash"}.get(path.name, "recipe" if path.parent.name == "records" else "id")
+        assert [row[key] for row in rows] == sorted({row[key] for row in rows}), path
+        assert [published.compact(row) for row in rows] == lines(path), path
+
+
+def test_every_published_record_can_be_read_and_names_its_file():
+    found = list(Published(PUBLISHED))
+    assert len(found) == sum(len(lines(path)) for path in PUBLISHED.glob("*/records/*.jsonl"))
+    on_disk = {path.relative_to(PUBLISHED) for path in PUBLISHED.glob("*/*/*.jsonl")}
+    named = {Path(one["recipe"]["model"].replace("/", "--"), "records", f"{one['benchmark']}.jsonl") for one in found}
+    assert named == on_disk
+
+
+def test_a_published_outcome_belongs_to_a_published_record():
+    store, marks = Store(NOWHERE), {}
+    for one in store.published:
+        where = (one["recipe"]["model"], one["benchmark"])
+        known = Record(**one, origin="published")
+        marks.setdefault(where, set()).add(f"{one['recipe_hash']}/{results.mark(known)}")
+    for (model, benchmark), expected in marks.items():
+        path = store.published.items_file(model, benchmark)
+        if path.exists():
+            with np.load(path) as archive:
+                assert {name.rpartition("/")[0] for name in archive.files} <= expected, path

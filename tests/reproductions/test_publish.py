@@ -1,0 +1,111 @@
+"""Publishing: what goes, what stays and why; the table of all cells."""
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+from pyarrow import parquet
+
+from common.results import NOWHERE, PUBLISHED, ROOT, Record, Store
+from reproductions import cells, publish, registry, settings
+
+ROW = registry.get("table1-linearpatch").rows(settings.STANDIN)[3]
+CLEAN = {"commit": "c" * 40, "dirty": False, "measured_at": "2"}
+
+
+def measured(store, recipe=ROW.recipe, benchmark="b", value=0.5, **fields):
+    record = Record(dict(vars(recipe)), recipe.hash, benchmark, "ok", {"acc": value}, {"acc": 0.1}, {}, CLEAN)
+    record = dataclasses.replace(record, **fields)
+    store.put(record, recipe, {"acc": np.arange(4) < 4 * value})
+    return record
+
+
+@pytest.fixture
+def mine(tmp_path):
+    return Store(tmp_path / "mine", None)
+
+
+def told(mine, folder, **options):
+    return sorted(f"{one.record.benchmark} {one.verdict}" for one in publish.run(mine.user, folder, **options))
+
+
+def test_a_result_is_added_then_known_then_replaced(mine, tmp_path):
+    folder = tmp_path / "published"
+    first = measured(mine)
+    assert told(mine, folder, dry_run=True) == ["b added"] and not folder.exists()
+    assert told(mine, folder) == ["b added"] and told(mine, folder) == [f"b {publish.UNCHANGED}"]
+    assert Store(NOWHERE, folder).get(ROW.recipe, "b") == first
+    second = measured(mine, value=0.25, provenance=CLEAN | {"measured_at": "3"})
+    assert told(mine, folder) == ["b replaced"]
+    found = Store(NOWHERE, folder)
+    assert found.get(ROW.recipe, "b") == second
+    assert np.array_equal(found.items(ROW.recipe, "b")["acc"], [True, False, False, False])
+
+
+@pytest.mark.parametrize(
+    ("fields", "why", "refused"),
+    [
+        ({"provenance": CLEAN | {"dirty": True}}, "local changes", True),
+        ({"provenance": CLEAN | {"dirty": None, "commit": None}}, "no known commit", True),
+        ({"status": "failed", "values": {}, "reason": "r"}, "without a value", False),
+        ({"recipe": dataclasses.replace(ROW.recipe, limit=4)}, "quick look", False),
+        ({"recipe": dataclasses.replace(ROW.recipe, model="local/mine")}, "no table publishes", False),
+    ],
+)
+def test_what_is_left_out_is_said_with_its_reason(mine, tmp_path, capsys, fields, why, refused, monkeypatch):
+    recipe = fields.pop("recipe", ROW.recipe)
+    measured(mine, recipe, **fields)
+    outcomes = publish.run(mine.user, tmp_path / "published")
+    assert why in publish.summary(outcomes) and not (tmp_path / "published").exists()
+    assert [one.refused for one in outcomes] == [refused]
+    monkeypatch.setattr(cells, "write", lambda found: pytest.fail("a dry run writes nothing"))
+    assert publish.main(["--from", str(mine.user), "--dry-run"]) == int(refused)
+    assert why in capsys.readouterr().out
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path, capsys):
+    assert publish.main(["--from", str(tmp_path / "none")]) == 2
+    assert "is no directory" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def table():
+    return parquet.read_table(cells.FILE)
+
+
+def test_the_table_of_cells_is_what_the_published_results_give(table):
+    assert table.to_pylist() == list(cells.rows(Store(NOWHERE))), "make publish writes it anew"
+
+
+def test_a_cell_names_the_record_that_has_its_value(table):
+    """Against the records, by hand: a measured value is the record's, accuracies times 100."""
+    store, checked = Store(NOWHERE), 0
+    for row in table.to_pylist()[::7]:
+        if row["benchmark"] is None or row["value"] is None:
+            continue
+        record = Record(**store.published.get(row["model"], row["recipe"], row["benchmark"]))
+        scales = (1, 100, 1e-6, 1e-9, 1e3, 1e15, 1 / 2**30, 1 / 2**20)
+        values = [value * scale for value in record.values.values() for scale in scales]
+        assert any(row["value"] == pytest.approx(value, rel=1e-9, nan_ok=True) for value in values), row
+        checked += 1
+    assert checked > 1000
+
+
+def test_every_column_is_described_in_the_file_and_on_the_page(table):
+    page = (PUBLISHED / "README.md").read_text()
+    for field in table.schema:
+        assert f"| `{field.name}` | {field.metadata[b'about'].decode()} |" in page
+
+
+def test_the_example_of_the_page_answers_its_question(table, capsys):
+    pytest.importorskip("pandas")
+    code = re.search(r"```python\n(.*?)```", (PUBLISHED / "README.md").read_text(), re.S)[1]
+    exec(code.replace('"reproductions/results', f'"{ROOT}/reproductions/results'))
+    lines = capsys.readouterr().out.splitlines()[1:]
+    best = min(
+        (row["value"], row["row"])
+        for row in table.to_pylist()
+        if (row["target"], row["subject"], row["column"]) == ("table11-linearpatch", "smollm2-135m-instruct", "PPL AVG")
+    )
+    assert best[1] in lines[0] and len(lines) > 5
