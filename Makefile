@@ -20,7 +20,7 @@ MEASURED = $(SHOWN) $(call option,--device,$(DEVICE)) $(if $(call on,$(FORCE)),-
 PAPERS := linearpatch prunecomp laco reassessing
 OWN := help setup setup-quantization setup-browser test test-slow test-all test-slurm test-report lint benchmarks gpu readme \
 	publish report serve audit clean $(PAPERS)
-FOLDERS := common docs figures papers reproductions tests
+FOLDERS := common docs extensions figures papers reproductions tests
 .PHONY: $(OWN) $(FOLDERS)
 
 help:  ## this list
@@ -86,16 +86,16 @@ gpu: $(STAMP)  ## times and memories that depend on shapes and on a CUDA GPU (un
 	$(RUN) benchmarks/gpu_shapes.py
 
 readme: $(STAMP)  ## write what README and docs say of the published records
-	$(RUN) -m reproductions.readme
+	$(RUN) -m reproductions.documents.readme
 
 publish: $(STAMP)  ## add what was measured here to the published results, reproductions/results
 	@$(RUN) -m reproductions.publish
 
 report: $(STAMP)  ## write the results as a static site, report/index.html
-	@$(RUN) -m reproductions.report
+	@$(RUN) -m reproductions.site
 
 serve: $(STAMP)  ## the same, shown on http://127.0.0.1:8000 (PORT= says another)
-	@$(RUN) -m reproductions.report --serve $(call option,--port,$(PORT))
+	@$(RUN) -m reproductions.site --serve $(call option,--port,$(PORT))
 
 audit: $(STAMP)  ## check the papers' own arithmetic; also writes papers/AUDIT.md
 	@$(RUN) -m reproductions audit

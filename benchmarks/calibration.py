@@ -16,11 +16,11 @@ import time
 
 import torch
 
-from common import models
 from common.calibration import collect
-from common.decoder import Decoder
 from common.hadamard import hadamard_matrix
-from common.ratios import Ratio, hand_over
+from common.models import loading
+from common.models.decoder import Decoder
+from common.utils.ratios import Ratio, hand_over
 
 COUNT = 4
 
@@ -98,7 +98,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     chosen = parser.parse_args()
     torch.set_flush_denormal(True)
-    model, _ = models.load("standin")
+    model, _ = loading.load("standin")
     decoder = Decoder(model)
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(1, model.config.vocab_size, (chosen.samples, chosen.tokens), generator=generator)

@@ -19,10 +19,11 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from common.ratios import Ratio, hand_over
-from common.results import Store
-from reproductions import costs, registry, runner, settings
-from reproductions.shares import Share, shares
+from common.records.results import Store
+from common.utils.ratios import Ratio, hand_over
+from reproductions.engine import costs, runner
+from reproductions.engine.work_shares import Share, shares
+from reproductions.spec import registry, subjects
 
 PROCESSES = (1, 8, 64)
 RATE = 2 * 1e12 / 4e14 / 1e12  # seconds of a parameter's token: two operations at 4e14 a second
@@ -92,7 +93,7 @@ def main() -> None:
     """Simulate the whole grid, and what is left without recipes longer than a 64th of it, which bound it by themselves."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     with tempfile.TemporaryDirectory() as empty:
-        work = runner.missing(list(registry.targets().values()), Store(Path(empty)), settings.PAPER)
+        work = runner.missing(list(registry.targets().values()), Store(Path(empty)), subjects.PAPER)
     simulate(work, "paper profile")
     part = makespan(shares(work, 1), 1) / max(PROCESSES)
     simulate(

@@ -21,13 +21,13 @@ import time
 
 import torch
 
-from common import models
-from common.decoder import Decoder
-from common.distillation import Distillation, frozen
 from common.hooks import attach_patch
-from common.ratios import Ratio, hand_over
-from common.surgery import remove_layers
-from common.teacher_store import TeacherStore
+from common.models import loading
+from common.models.decoder import Decoder
+from common.models.surgery import remove_layers
+from common.training.distillation import Distillation, frozen
+from common.training.teacher_store import TeacherStore
+from common.utils.ratios import Ratio, hand_over
 from papers.linearpatch import LinearPatch
 
 K, RATE = 100, 1e-3
@@ -76,7 +76,7 @@ def work(way: str, chosen: argparse.Namespace) -> dict:
     torch.set_flush_denormal(True)
     torch.set_num_threads(chosen.threads)
     base = peak_mib()
-    model, _ = models.load(chosen.model)
+    model, _ = loading.load(chosen.model)
     generator = torch.Generator().manual_seed(0)
     windows = torch.randint(1, model.config.vocab_size, (chosen.steps + 2, chosen.tokens), generator=generator)
     run, store, extra = tuple(chosen.window), None, {}

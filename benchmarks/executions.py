@@ -3,7 +3,7 @@
     python benchmarks/executions.py
 
 A row's model is evaluated on the test sets of its columns, every batch through each of its layers: that is row by row, and
-the papers' way. With `common.evaluation.prefix_store` a batch starts at the deepest state that a row before it has left. Here
+the papers' way. With `common.forward.prefix_cache` a batch starts at the deepest state that a row before it has left. Here
 the store itself is asked, with digests made of what records say was removed, patched, fused, refitted or trained, and a
 number in place of a state; the numbers are calls for each batch of a test set, summed over the table's different models.
 Published records of the stand-in only: which layers go on other models takes their weights.
@@ -22,12 +22,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from common.evaluation.state_files import StateFiles
-from common.ratios import Ratio, hand_over
-from common.recipe import Recipe
-from common.results import Store
-from common.standin.tasks import COLUMNS as TASKS
-from reproductions import registry, settings
+from common.forward.hidden_state_files import StateFiles
+from common.pruning.recipe import Recipe
+from common.records.results import Store
+from common.toy.tasks import COLUMNS as TASKS
+from common.utils.ratios import Ratio, hand_over
+from reproductions.spec import registry, subjects
 
 
 def parting(recipe: Recipe, details: Mapping, kept: list[int]) -> tuple[int, int]:
@@ -76,14 +76,14 @@ def with_states(models: list[tuple[dict[int, str], int]]) -> int:
 
 def models_of(table: registry.Table, store: Store) -> list[tuple[dict[int, str], int]]:
     """A table's different models in the order in which they are evaluated, as far as records tell what they are."""
-    columns = [column.benchmark for column in table.columns_for(settings.STANDIN) if column.benchmark]
+    columns = [column.benchmark for column in table.columns_for(subjects.STANDIN) if column.benchmark]
     read = [name for name in columns if name.partition("@")[0] in {"perplexity", *TASKS}]
     found = {}
-    for row in table.rows(settings.STANDIN) if read else []:
+    for row in table.rows(subjects.STANDIN) if read else []:
         record = row.recipe and store.get(row.recipe, read[0])
         if record is None or record.status != "ok" or row.recipe.hash in found:
             continue
-        layers = settings.STANDIN.layers
+        layers = subjects.STANDIN.layers
         kept = [layer for layer in range(layers) if layer not in record.details.get("removed", ())]
         changed, ends = parting(row.recipe, record.details, kept)
         cuts = record.details.get("cuts", ())
@@ -119,7 +119,7 @@ def main() -> None:
         print(f"{table.target:28} {len(models):6} {alone:11} {shared:12} {shared / alone:6.2f}")
         what = f"evaluating {table.target}'s {len(models)} models on the stand-in: layer executions a batch"
         hand_over(Ratio(what, str(shared), shared / alone, "row by row", dtype=""))
-        recipes = {row.recipe.hash: row.recipe for row in table.rows(settings.STANDIN) if row.recipe}
+        recipes = {row.recipe.hash: row.recipe for row in table.rows(subjects.STANDIN) if row.recipe}
         ours, theirs = passes(recipes.values())
         if theirs > 1:
             print(f"{'':28} {'':6} {theirs:11} {ours:12} {ours / theirs:6.2f} calibration passes")

@@ -18,11 +18,12 @@ import statistics
 import torch
 import transformers
 
-from common import instructions, models
-from common.decoder import Decoder
-from common.finetuning import Settings, finetune
-from common.ratios import Ratio, hand_over
-from common.surgery import remove_layers
+from common.models import loading
+from common.models.decoder import Decoder
+from common.models.surgery import remove_layers
+from common.training import instructions
+from common.training.finetuning import Settings, finetune
+from common.utils.ratios import Ratio, hand_over
 
 WAYS = ("off", "memory", "disk")
 
@@ -45,7 +46,7 @@ def main() -> None:
     torch.set_flush_denormal(True)
     transformers.utils.logging.disable_progress_bar()
     logging.disable(logging.WARNING)
-    model, tokenizer = models.load("standin")
+    model, tokenizer = loading.load("standin")
     remove_layers(model, range(11, 16))
     layers = Decoder(model).num_layers
     rows, _ = instructions.load(tokenizer, "standin", count=chosen.rows, held_out=1)

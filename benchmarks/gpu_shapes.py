@@ -24,14 +24,14 @@ from collections.abc import Callable, Iterator
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from common import models
 from common.baselines.streamline import FeedForward
-from common.errors import UserError
-from common.finetuning.methods import attach
-from common.finetuning.settings import Settings
-from common.ratios import Ratio, hand_over
-from common.surgery import remove_layers
-from reproductions import reported
+from common.models import loading
+from common.models.surgery import remove_layers
+from common.training.finetuning.methods import attach
+from common.training.finetuning.settings import Settings
+from common.utils.errors import UserError
+from common.utils.ratios import Ratio, hand_over
+from reproductions.spec import reported
 
 MODEL = "llama-3.1-8b-instruct"
 LABEL, SPARSITY = "LLaMA-3.1-8B-It", "8/32"
@@ -113,7 +113,7 @@ def row(
 @torch.no_grad()
 def patch(device: str, tiny: bool) -> list[dict]:
     """LinearPatch, Table 6."""
-    config = tiny_config() if tiny else models.model_config("llama-2-7b")
+    config = tiny_config() if tiny else loading.model_config("llama-2-7b")
     batch, length, calls = (2, 8, 3) if tiny else (16, 2048, 1000)
     dtype = torch.float16 if device == "cuda" else torch.float32
     width = config.hidden_size
@@ -138,7 +138,7 @@ def patch(device: str, tiny: bool) -> list[dict]:
 def pruned(device: str, tiny: bool) -> torch.nn.Module:
     """Llama-3.1-8B without its last 8 layers, random float32 weights; peaks of memory begin after it."""
     with torch.device(device):
-        config = tiny_config() if tiny else models.model_config(MODEL)
+        config = tiny_config() if tiny else loading.model_config(MODEL)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     count = 1 if tiny else 8
     remove_layers(model, range(config.num_hidden_layers - count, config.num_hidden_layers))

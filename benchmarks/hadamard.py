@@ -12,7 +12,7 @@ import json
 import torch
 
 from common.hadamard import hadamard_matrix, hadamard_transform
-from common.ratios import Ratio, hand_over, in_turns
+from common.utils.ratios import Ratio, hand_over, in_turns
 
 WIDTHS = (256, 4096, 5120)
 

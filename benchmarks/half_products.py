@@ -12,11 +12,11 @@ import time
 import torch
 from transformers import AutoModelForCausalLM
 
-from common import half_products
-from common.decoder import Decoder
-from common.evaluation.workers import side_by_side
-from common.models import model_config
-from common.ratios import Ratio, hand_over
+from common.forward.parallel_batches import side_by_side
+from common.models import half_precision
+from common.models.decoder import Decoder
+from common.models.loading import model_config
+from common.utils.ratios import Ratio, hand_over
 
 LAYERS, TOKENS = 6, 512
 BASELINE = "torch's own products"
@@ -60,7 +60,7 @@ def main() -> None:
     config.num_hidden_layers = LAYERS
     for dtype in (torch.bfloat16, torch.float16):
         name = str(dtype).removeprefix("torch.")
-        if half_products.has_instructions(dtype):
+        if half_precision.has_instructions(dtype):
             print(f"{name}: this CPU has instructions for it; nothing is widened")
             continue
         decoder = Decoder(AutoModelForCausalLM.from_config(config, dtype=dtype))
@@ -70,7 +70,7 @@ def main() -> None:
             "a layer's training step": training_seconds,
         }
         own = {what: measured(decoder) for what, measured in parts.items()}
-        half_products.speed_up(dtype, "cpu")
+        half_precision.speed_up(dtype, "cpu")
         for what, measured in parts.items():
             widened = measured(decoder)
             print(f"{name}, {what}: {own[what]:.2f} s by {BASELINE}, {widened:.2f} s through float32")

@@ -20,10 +20,10 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from common import models
-from common.decoder import Decoder
-from common.ratios import Ratio, hand_over, in_turns
-from common.standin import WEIGHTS
+from common.models import loading
+from common.models.decoder import Decoder
+from common.toy import WEIGHTS
+from common.utils.ratios import Ratio, hand_over, in_turns
 from papers.laco import collapse, merge_layers, output_similarity
 from papers.laco.collapse import pointer
 from papers.laco.outputs import tokenise
@@ -115,7 +115,7 @@ def main() -> None:
         config = LlamaConfig(**sizes, num_hidden_layers=chosen.layers, vocab_size=len(tokenizer))
         model = LlamaForCausalLM(config).eval().to(chosen.device)
     else:
-        model, tokenizer = models.load("standin", device=chosen.device)
+        model, tokenizer = loading.load("standin", device=chosen.device)
     parameters = sum(p.numel() * p.element_size() for p in model.parameters()) / 2**20
     layer = sum(p.numel() * p.element_size() for p in Decoder(model).layers[0].parameters()) / 2**20
     print(f"{model.config.num_hidden_layers} layers, {parameters:.0f} MiB of weights, {layer:.1f} MiB in a layer")

@@ -9,7 +9,7 @@ private memory the kernel limits (RLIMIT_DATA: what exceeds it cannot be allocat
 so random weights will do; perplexities are of no use and not shown. A run that is cut off goes on where it was: files of
 weights and finished methods are kept in the folder (--fresh: methods are run again).
 
-expected   what the tool says before it begins (`common.product.forecast`)
+expected   what the tool says before it begins (`common.cli.forecast`)
 measured   seconds of the process, and the most memory that it held at once (its resident set)
 weights    what they alone would take in memory
 
@@ -37,10 +37,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from common import cache, models
-from common.ratios import Ratio, hand_over
-from common.safetensors_files import INDEX
-from common.standin import WEIGHTS as STANDIN
+from common.models import loading
+from common.models.files.safetensors_reader import INDEX
+from common.toy import WEIGHTS as STANDIN
+from common.utils import cache
+from common.utils.ratios import Ratio, hand_over
 
 ROOT = Path(__file__).parents[1]
 METHODS = {"linearpatch": [], "prunecomp": ["--metric", "bi"], "refit": ["--held-out", "0"]}
@@ -49,7 +50,7 @@ SPREAD, QUIET = 0.02, 0.002  # of weights, and of the output matrices in the mid
 
 def write_random(shape: str, folder: Path, dtype: torch.dtype) -> int:
     """A checkpoint of random weights, a file a layer; the bytes of its weights."""
-    config = models.model_config(shape)
+    config = loading.model_config(shape)
     with init_empty_weights(include_buffers=False):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     config.dtype, config.architectures = dtype, [type(model).__name__]
@@ -105,7 +106,17 @@ def text(folder: Path) -> Path:
 
 def prune(method: str, model: Path, out: Path, limit: int, options: list[str]) -> dict:
     """Run a tool with so many bytes of private memory; what it expected, and what it took."""
-    command = [sys.executable, "-m", f"papers.{method}", "--model", str(model), "--out", str(out), "--force", *options]
+    command = [
+        sys.executable,
+        "-m",
+        f"{'extensions' if method == 'refit' else 'papers'}.{method}",
+        "--model",
+        str(model),
+        "--out",
+        str(out),
+        "--force",
+        *options,
+    ]
     started = time.perf_counter()
     process = subprocess.Popen(
         command,

@@ -2,7 +2,7 @@
 
 Same items, same model, same run, the two taking turns; times are medians. Prints items per second, their ratio, tokens
 through the model and the largest difference of a log-likelihood; then the same items on a model cut in the middle, after
-the whole model was scored, with its states (`common.evaluation.prefix_store`) and without. `--json` prints the rows for
+the whole model was scored, with its states (`common.forward.prefix_cache`) and without. `--json` prints the rows for
 machines. The model is the stand-in when its weights are there (or `--model`), else a random Llama of 16 layers x 192; the
 items have four choices and a context of about 59 tokens.
 """
@@ -21,13 +21,13 @@ import torch
 from lm_eval.models.huggingface import HFLM
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from common import models
-from common.errors import UserError
-from common.evaluation import prefix_store
 from common.evaluation.multiple_choice import SharedContextLM
-from common.evaluation.state_files import LIMIT, StateFiles
-from common.ratios import Ratio, hand_over, in_turns
-from common.surgery import remove_layers
+from common.forward import prefix_cache
+from common.forward.hidden_state_files import LIMIT, StateFiles
+from common.models import loading
+from common.models.surgery import remove_layers
+from common.utils.errors import UserError
+from common.utils.ratios import Ratio, hand_over, in_turns
 
 CONTEXT, SPREAD, CHOICE, CHOICES = 59, 25, (4, 20), 4
 
@@ -35,7 +35,7 @@ CONTEXT, SPREAD, CHOICE, CHOICES = 59, 25, (4, 20), 4
 def build_model(name: str | None):
     """The named model, else the stand-in, else a random one of a similar shape; and what it is called."""
     try:
-        return models.load(name or models.STANDIN)[0], name or models.STANDIN
+        return loading.load(name or loading.STANDIN)[0], name or loading.STANDIN
     except UserError:
         if name:
             raise
@@ -114,7 +114,7 @@ def share_states(model, items, batch_size: int, repeats: int) -> dict:
     answers, times = {}, {"alone": [], "shared": []}
     for _ in range(repeats):
         for label, limit in (("alone", 0), ("shared", LIMIT)):
-            prefix_store.STORE = StateFiles(limit)
+            prefix_cache.STORE = StateFiles(limit)
             for scored in (model, cut):
                 lm = SharedContextLM(scored, tokenizer_stub(), batch_size=batch_size)
                 start = time.perf_counter()
@@ -126,7 +126,7 @@ def share_states(model, items, batch_size: int, repeats: int) -> dict:
         "alone_s": round(alone, 3),
         "shared_s": round(shared, 3),
         "speedup": round(alone / shared, 2),
-        "state_bytes": prefix_store.STORE.bytes,
+        "state_bytes": prefix_cache.STORE.bytes,
         "equal": answers["alone"] == answers["shared"],
     }
 
@@ -155,7 +155,7 @@ def main() -> None:
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     model, name = build_model(arguments.model)
     items = build_items(model.config.vocab_size, arguments.items)
-    prefix_store.STORE = StateFiles(0)  # else a repeat would begin where the one before ended
+    prefix_cache.STORE = StateFiles(0)  # else a repeat would begin where the one before ended
     found = compare(model, items, arguments.batch_size, arguments.hflm_batch_size, arguments.repeats)
     found["states"] = share_states(model, items, arguments.batch_size, arguments.repeats)
     rate = f"{found['shared']['items_per_s']:.1f} items/s"

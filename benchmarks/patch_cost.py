@@ -18,9 +18,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from common.baselines.streamline import FeedForward
-from common.decoder import Decoder
 from common.hadamard import hadamard_transform
-from common.ratios import Ratio, hand_over
+from common.models.decoder import Decoder
+from common.utils.ratios import Ratio, hand_over
 from papers.linearpatch import LinearPatch
 
 # channels -> (intermediate, heads)

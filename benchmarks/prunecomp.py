@@ -15,14 +15,14 @@ import copy
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from common import models
-from common.architectures import SUPPORTED
-from common.decoder import Decoder
+from common.forward.losses import next_token_loss
 from common.hooks import scale_stream
-from common.importance import magnitude, protect, taylor
-from common.losses import next_token_loss
-from common.ratios import Ratio, hand_over, in_turns
-from common.surgery import remove_layers
+from common.models import loading
+from common.models.architectures import SUPPORTED
+from common.models.decoder import Decoder
+from common.models.surgery import remove_layers
+from common.pruning.importance import magnitude, protect, taylor
+from common.utils.ratios import Ratio, hand_over, in_turns
 from papers.prunecomp import METRICS, fuse_factor, prune_and_compensate
 
 PROTECTED = {"taylor+": protect(16), "mag+": protect(16)}
@@ -111,7 +111,7 @@ def counts(model: torch.nn.Module, samples: int, tokens: int, remove: int, repea
 
 def epsilons() -> list[tuple[str, float]]:
     """Every supported model type with each epsilon of the registered models; none is a Mistral: that of its first release."""
-    found = {(spec.facts["model_type"], spec.facts["eps"]) for spec in models.REGISTRY.values() if "eps" in spec.facts}
+    found = {(spec.facts["model_type"], spec.facts["eps"]) for spec in loading.REGISTRY.values() if "eps" in spec.facts}
     return sorted(pair for pair in found | {("mistral", 1e-5)} if pair[0] in SUPPORTED)
 
 
@@ -166,7 +166,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     chosen = parser.parse_args()
     torch.set_flush_denormal(True)
-    standin, _ = models.load("standin", dtype="float32")
+    standin, _ = loading.load("standin", dtype="float32")
     counts(standin, chosen.samples, chosen.tokens, chosen.remove, chosen.repeats)
     deviations(standin)
 

@@ -26,10 +26,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from common.baselines.ghosted import ghost
 from common.baselines.replaceme import replace_me
-from common.decoder import Decoder
-from common.ratios import Ratio, hand_over
+from common.models.decoder import Decoder
+from common.utils.ratios import Ratio, hand_over
+from extensions.refit import refit
 from papers import linearpatch
-from papers.refit import refit
 
 VOCABULARY = 512  # the head is no part of any pass
 GOALS = {"LinearPatch": 1.15}  # calibration near the bare pass

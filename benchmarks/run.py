@@ -1,8 +1,9 @@
 """Every benchmark in one run, and its ratios as benchmarks/README.md: `make benchmarks`, `make benchmarks ONLY=scoring`.
 
 Each script runs in a process of its own, one after the other, and prints what it prints; its ratios come back as lines of
-JSON (`common.ratios`) and are kept in benchmarks/results, a file a script, from which the page is written. A script that
-fails has a row that says why, and the others go on. ONLY=a,b runs those alone; all other rows stay, with their own date.
+JSON (`common.utils.ratios`) and are kept in benchmarks/results, a file a script, from which the page is written. A
+script that fails has a row that says why, and the others go on. ONLY=a,b runs those alone; all other rows stay, with
+their own date.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from pathlib import Path
 
 import torch
 
-from common.errors import UserError, unknown
-from common.ratios import VARIABLE, Ratio
+from common.utils.errors import UserError, unknown
+from common.utils.ratios import VARIABLE, Ratio
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent

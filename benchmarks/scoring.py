@@ -7,7 +7,7 @@ bare      body and head, no softmax, over as many tokens: random ids in sequence
           or mask, in the same sizes of batch and on the same cores; body: the same without the head
 HFLM      lm-eval's own way through the same requests, the better of its batches of 4 and 16 on the first 64 of them
 around    what lm-eval does before and after: read, build requests, tokenise, count
-states    layer calls that a pruned and a patched model are spared after the whole one, by `common.evaluation.prefix_store`
+states    layer calls that a pruned and a patched model are spared after the whole one, by `common.forward.prefix_cache`
 
 All are measured in one run, taking turns; medians of `--repeats`. Beside other processes use `--threads 1`, which counts
 processor time: HFLM's threads would wait for one another after each operation, most of the time. The first items of a
@@ -27,17 +27,19 @@ import time
 import torch
 from lm_eval.models.huggingface import HFLM
 
-from common import hub, model_registry, models, packaged
-from common.decoder import Decoder
-from common.evaluation import harness, multiple_choice, prefix_store, trees
+from common.evaluation import harness, multiple_choice, prefix_trees
 from common.evaluation.multiple_choice import SharedContextLM
-from common.evaluation.state_files import StateFiles
-from common.evaluation.targets import HEAD_ROWS
-from common.evaluation.workers import side_by_side
+from common.forward import prefix_cache
+from common.forward.hidden_state_files import StateFiles
+from common.forward.parallel_batches import side_by_side
+from common.forward.token_log_probs import HEAD_ROWS
 from common.hooks import attach_patch
-from common.ratios import Ratio, hand_over
-from common.standin.tasks import COLUMNS as STANDIN_TASKS
-from common.surgery import remove_layers
+from common.models import loading, registry
+from common.models.decoder import Decoder
+from common.models.files import gguf_wheels, hub
+from common.models.surgery import remove_layers
+from common.toy.tasks import COLUMNS as STANDIN_TASKS
+from common.utils.ratios import Ratio, hand_over
 
 REAL = "smollm2-135m-instruct"
 TASKS = ("arc_easy", "piqa", "hellaswag")
@@ -54,11 +56,11 @@ class Recorder(SharedContextLM):
 
 def subject(name: str | None, tasks: str | None):
     """Model, tokenizer, name and tasks: what was asked for, else the real LLM if it is here, else the stand-in."""
-    here = packaged.folder(model_registry.get(REAL)).is_dir() and hub.mirror("datasets", "allenai/ai2_arc")
-    name = name or (REAL if here else models.STANDIN)
-    dtype = "float32" if name == models.STANDIN else "bfloat16"
-    chosen = tasks.split(",") if tasks else list(STANDIN_TASKS)[:3] if name == models.STANDIN else TASKS
-    return *models.load(name, dtype=dtype), f"{name} in {dtype}", chosen
+    here = gguf_wheels.folder(registry.get(REAL)).is_dir() and hub.mirror("datasets", "allenai/ai2_arc")
+    name = name or (REAL if here else loading.STANDIN)
+    dtype = "float32" if name == loading.STANDIN else "bfloat16"
+    chosen = tasks.split(",") if tasks else list(STANDIN_TASKS)[:3] if name == loading.STANDIN else TASKS
+    return *loading.load(name, dtype=dtype), f"{name} in {dtype}", chosen
 
 
 def timed(work) -> float:
@@ -130,7 +132,7 @@ def measure(model, tokenizer, task: str, items: int, repeats: int) -> tuple[dict
     requests = recorder.requests
     first = requests[:64]
     lm = SharedContextLM(model, tokenizer)
-    grown = trees.grow([lm._input(request) for request in requests])
+    grown = prefix_trees.grow([lm._input(request) for request in requests])
     tokens = sum(map(len, grown))
     length = round(tokens / len(grown))
     theirs = min((hflm(model, tokenizer, size) for size in (4, 16)), key=lambda lm: timed(lambda: answered(lm, first)))
@@ -177,12 +179,12 @@ def states(model, tokenizer, requests) -> dict:
     attach_patch(patched, first, Halve())
     found, answers = [], []
     for store in (StateFiles(0), StateFiles()):
-        prefix_store.STORE = store
+        prefix_cache.STORE = store
         for name, one in (("whole", model), ("pruned", pruned), ("patched", patched)):
             lm = SharedContextLM(one, tokenizer)
             seconds = timed(lambda lm=lm: answers.append(lm._loglikelihood_tokens(requests, disable_tqdm=True)))
             found.append({"model": name, "seconds": seconds, "run": lm.layers_run, "saved": lm.layers_saved})
-    prefix_store.STORE = StateFiles(0)
+    prefix_cache.STORE = StateFiles(0)
     return {
         "removed": [first, first + layers // 4],
         "alone": found[:3],
@@ -242,7 +244,7 @@ def main() -> None:
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     torch.set_num_threads(arguments.threads)
     torch.set_flush_denormal(True)
-    prefix_store.STORE = StateFiles(0)  # else a repeat would begin where the one before ended
+    prefix_cache.STORE = StateFiles(0)  # else a repeat would begin where the one before ended
     model, tokenizer, name, tasks = subject(arguments.model, arguments.tasks)
     decoder = Decoder(model)
     found = {"model": name, "threads": torch.get_num_threads(), "gflops": peak(decoder), "tasks": []}

@@ -11,11 +11,11 @@ import argparse
 
 import torch
 
-from common import models
-from common.decoder import Decoder
-from common.losses import next_token_loss
-from common.ratios import Ratio, hand_over, in_turns
-from common.selection import sleb
+from common.forward.losses import next_token_loss
+from common.models import loading
+from common.models.decoder import Decoder
+from common.pruning.selection import sleb
+from common.utils.ratios import Ratio, hand_over, in_turns
 
 
 @torch.no_grad()
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     chosen = parser.parse_args()
     torch.set_flush_denormal(True)
-    model, _ = models.load("standin")
+    model, _ = loading.load("standin")
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(1, model.config.vocab_size, (chosen.samples, chosen.tokens), generator=generator)
 

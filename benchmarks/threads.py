@@ -1,4 +1,5 @@
-"""Threads by free cores and passive waiting (`common.threads`) against OpenMP's defaults, idle and beside other processes.
+"""Threads by free cores and passive waiting (`common.utils.threads`) against OpenMP's defaults, idle and beside other
+processes.
 
     python benchmarks/threads.py
 
@@ -17,7 +18,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from common.ratios import Ratio, hand_over
+from common.utils.ratios import Ratio, hand_over
 
 WORK = """
 import sys, time

@@ -24,7 +24,7 @@ from functools import lru_cache, reduce
 import torch
 from torch import Tensor
 
-from common.errors import UserValueError
+from common.utils.errors import UserValueError
 
 
 def hadamard_matrix(n: int) -> Tensor:

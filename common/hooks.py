@@ -7,10 +7,11 @@ patches act first.
 
 Lasting: a *patch* is any module `[batch, tokens, channels] -> same` that a method inserts at a boundary. It is held by a
 forward pre-hook on the module that receives the boundary, and not registered as a submodule. So the model's own
-`state_dict`, parameter count and `save_pretrained` stay exactly those of the plain architecture (`common.checkpoint` writes
-patches beside it), the patch keeps its own dtype when the model is cast, cached generation works because the layer is still
-the same layer, `copy.deepcopy` copies it, and it travels with its layer when others are removed. The price:
-`model.parameters()` does not list it (use `patch_parameters`), and it follows the model to another device on its next call.
+`state_dict`, parameter count and `save_pretrained` stay exactly those of the plain architecture
+(`common.models.checkpoint` writes patches beside it), the patch keeps its own dtype when the model is cast, cached
+generation works because the layer is still the same layer, `copy.deepcopy` copies it, and it travels with its layer
+when others are removed. The price: `model.parameters()` does not list it (use `patch_parameters`), and it follows the
+model to another device on its next call.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from common.architectures import boundary_module, check_one_basis, layer_list
-from common.errors import UserError
+from common.models.architectures import boundary_module, check_one_basis, layer_list
+from common.utils.errors import UserError
 
 PatchLoader = Callable[[dict[str, Tensor], dict], nn.Module]
 PATCH_LOADERS: dict[str, PatchLoader] = {}

@@ -1,6 +1,6 @@
 """Which of a repair's rows, one after each choice of layers, stands for it: for the league's table and its picture.
 
-An entry is what `reproductions.show.entries` gives of a row.
+An entry is what `reproductions.render.show.entries` gives of a row.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def draw(entries: Iterable[dict], profile: str, group: Callable[[dict], str] = l
     A panel for each ``group`` of entries, too, its title. Below it, where there are any, the validation losses, those of one
     step side by side; without them marks tell lines apart that lie on one another.
 
-    entries: as `reproductions.show.drawn` makes them. A record of a trained model has the details ``training``:
+    entries: as `reproductions.render.show.drawn` makes them. A record of a trained model has the details ``training``:
     ``losses``, and if they are means of several steps ``steps_per_point``; perhaps ``validation``, pairs of a step and a
     loss; ``loss`` names their kind; ``status`` tells whether it diverged, which a cross marks. against: the method from which
     the losses of the others are subtracted in a panel that has it, step by step: read from the same batches, they rise and

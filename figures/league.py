@@ -1,4 +1,4 @@
-"""The league's picture, perplexity by layers removed; entries are rows of `reproductions.show.drawn`."""
+"""The league's picture, perplexity by layers removed; entries are rows of `reproductions.render.show.drawn`."""
 
 from __future__ import annotations
 

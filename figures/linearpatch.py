@@ -1,4 +1,4 @@
-"""LinearPatch's figures, from records: entries are rows of `reproductions.show.drawn`."""
+"""LinearPatch's figures, from records: entries are rows of `reproductions.render.show.drawn`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prune&Comp's figures, from records: entries are rows of `reproductions.show.drawn`."""
+"""Prune&Comp's figures, from records: entries are rows of `reproductions.render.show.drawn`."""
 
 from __future__ import annotations
 

@@ -11,10 +11,10 @@ import pkgutil
 import sys
 from importlib.util import find_spec
 
-from common import launch, threads
+from common.utils import startup, threads
 
 if sys.argv[:1] == ["-m"]:  # `python -m papers.<paper>`: this and the paper's package are imported before its __main__
-    launch.guard()
+    startup.guard()
     threads.settle()
 
 

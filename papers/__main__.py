@@ -6,9 +6,9 @@ import dataclasses
 import os
 import sys
 
-import common.steps  # noqa: F401 - registers its steps
+import common.pruning.steps  # noqa: F401 - registers its steps
 import papers
-from common.recipe import PARTS, known
+from common.pruning.recipe import PARTS, known
 
 
 def main() -> int:

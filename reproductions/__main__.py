@@ -2,13 +2,13 @@
 
 import sys
 
-from common import launch, threads
+from common.utils import startup, threads
 
 if __name__ == "__main__":
-    launch.guard()
+    startup.guard()
     threads.settle()
 
 from reproductions.command_line import main  # noqa: E402 - Ctrl-C is answered before anything slow is imported
 
 if __name__ == "__main__":
-    sys.exit(launch.run(main))
+    sys.exit(startup.run(main))

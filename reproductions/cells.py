@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from common.results import PUBLISHED, Store
-from reproductions import registry, show, sizes
-from reproductions.registry import Column, Row, Table
-from reproductions.settings import PAPER, Subject
+from common.records.results import PUBLISHED, Store
+from reproductions.render import show
+from reproductions.spec import registry, subsets
+from reproductions.spec.registry import Column, Row, Table
+from reproductions.spec.subjects import PAPER, Subject
 
 FILE = PUBLISHED / "cells.parquet"
 # Column -> (type, what it holds).
@@ -49,7 +50,7 @@ def rows(store: Store) -> Iterator[dict]:
 
 def _declared(table: Table, subject: Subject, store: Store) -> tuple[dict[tuple, Row], dict[str, Column]]:
     rows = {(row.label, row.sparsity, row.method): row for row in table.rows(subject)}
-    return rows, {column.label: column for column in sizes.read(table, store, subject)}
+    return rows, {column.label: column for column in subsets.read(table, store, subject)}
 
 
 def _cell(
@@ -89,11 +90,11 @@ def write(found: list[dict], path: Path = FILE) -> None:
     import pyarrow as arrow
     from pyarrow import parquet
 
-    from common import exchange
+    from common.utils import atomic_files
 
     fields = [
         arrow.field(name, arrow.type_for_alias(kind), metadata={"about": about})
         for name, (kind, about) in FIELDS.items()
     ]
-    with exchange.whole(path) as file:
+    with atomic_files.whole(path) as file:
         parquet.write_table(arrow.Table.from_pylist(found, arrow.schema(fields)), file, compression="zstd")

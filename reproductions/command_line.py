@@ -12,10 +12,10 @@ import logging
 import os
 import sys
 
-from common import launch
-from common.errors import Parser, UserError, one_line, quiet_logging, unknown
-from common.tables import check_format
-from reproductions import distributed
+from common.utils import startup
+from common.utils.errors import Parser, UserError, one_line, quiet_logging, unknown
+from reproductions.engine import distributed
+from reproductions.render.tables import check_format
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -125,8 +125,8 @@ def _subjects(options: argparse.Namespace, tables: list) -> list[tuple]:
     """(subject, models of the paper's own to narrow it to) for each that a command names; [] when it names none."""
     from dataclasses import replace
 
-    from common import model_registry
-    from reproductions import settings
+    from common.models import registry as model_registry
+    from reproductions.spec import subjects as settings
 
     remove = _counts(options.remove)
     profile = options.profile
@@ -141,9 +141,9 @@ def _subjects(options: argparse.Namespace, tables: list) -> list[tuple]:
         else:
             subject = settings.of_model(name, remove, profile)
             if any(other.name == subject.name and other != subject for other, _ in found):
-                from common import models  # loads torch, as describing these directories has
+                from common.models import loading  # loads torch, as describing these directories has
 
-                models.resolve(subject.name)  # refuses, naming both
+                loading.resolve(subject.name)  # refuses, naming both
             found.append((subject, ()))
     found = list(dict.fromkeys(found))  # who is named twice is shown once
     if remove and not options.model:
@@ -173,7 +173,7 @@ def _counts(text: str | None) -> tuple[int, ...]:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from reproductions.registry import targets
+    from reproductions.spec.registry import targets
 
     found = {name: table.title for name, table in targets().items()}
     if options.json:
@@ -185,7 +185,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from common.results import Store
+    from common.records.results import Store
 
     _check(options)
     distributed.check(options)
@@ -214,7 +214,8 @@ def _run(options: argparse.Namespace) -> int:
 
 def _wanted(options: argparse.Namespace) -> tuple[list, list]:
     """The tables that a command names, and whom it asks them of: (subject, options of `runner.missing`) each."""
-    from reproductions import registry, settings
+    from reproductions.spec import registry
+    from reproductions.spec import subjects as settings
 
     tables = [registry.get(target) for target in options.targets]
     narrowed = {"pattern": options.row, "limit": options.limit}
@@ -224,7 +225,7 @@ def _wanted(options: argparse.Namespace) -> tuple[list, list]:
 
 def _work(tables: list, store, jobs: list, force: bool) -> list:
     """What is missing of what a command names (see `_wanted`); force: all of it."""
-    from reproductions import runner
+    from reproductions.engine import runner
 
     return [
         entry for subject, chosen in jobs for entry in runner.missing(tables, store, subject, force=force, **chosen)
@@ -232,8 +233,8 @@ def _work(tables: list, store, jobs: list, force: bool) -> list:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from common.results import Store
-    from reproductions import status
+    from common.records.results import Store
+    from reproductions.engine import status
 
     _check(options)
     tables, jobs = _wanted(options)
@@ -249,11 +250,11 @@ def _measured(options: argparse.Namespace, tables: list, store, jobs: list, work
     Raises:
         UserError: a device that cannot be used, or no data for anything that was asked for.
     """
-    with launch.nothing_begun():  # torch and transformers: only when there is something to measure
-        from reproductions import fetch, measure, runner
+    with startup.nothing_begun():  # torch and transformers: only when there is something to measure
+        from reproductions.engine import execute, fetch, runner
 
     # a batch job's node has its own devices
-    device = options.device if options.slurm else measure.device_for(options.device, options.dtype, work)
+    device = options.device if options.slurm else execute.device_for(options.device, options.dtype, work)
     lacking = fetch.lacking(work)
     every = _work(tables, store, jobs, force=True)
     untouched = sum(len(e.benchmarks) for e in work) == sum(len(e.benchmarks) for e in every)
@@ -266,13 +267,16 @@ def _measured(options: argparse.Namespace, tables: list, store, jobs: list, work
     if options.workers or options.slurm is not None:
         return distributed.measured(options, store, work, lacking.why)
     store.check_writable()
-    return runner.measured(work, store, measure, device=device, force=options.force, lacking=lacking.why)
+    return runner.measured(work, store, execute, device=device, force=options.force, lacking=lacking.why)
 
 
 def _show(options: argparse.Namespace) -> int:
-    from common import layout, tables
-    from common.results import Store
-    from reproductions import registry, runner, settings, show
+    from common.records.results import Store
+    from common.utils import text_tables
+    from reproductions.engine import runner
+    from reproductions.render import show, tables
+    from reproductions.spec import registry
+    from reproductions.spec import subjects as settings
 
     _check(options)
     wanted = [registry.get(target, options.also.split()) for target in options.targets]
@@ -287,7 +291,7 @@ def _show(options: argparse.Namespace) -> int:
         subjects = [subject for subject, _ in named] or show.published(table, store, options.limit)
         built.append(show.build(table, store, subjects, models=models, **chosen))
         pictures += [(table, subject) for subject in subjects if table.draw]
-    width = layout.terminal_width() if options.format == "terminal" else None
+    width = text_tables.terminal_width() if options.format == "terminal" else None
     found = built if len(wanted) > 1 else built[0]
     print(tables.render(found, options.format, width, every_row=options.every_row), end="")
     if options.format == "terminal":  # another form is asked for by a program
@@ -297,7 +301,7 @@ def _show(options: argparse.Namespace) -> int:
 
 def _draw(options: argparse.Namespace, store, pictures: list, models: list[str]) -> None:
     """Draw each (table, subject); where pictures cannot be written that is said once, and the tables are there anyway."""
-    from reproductions import show
+    from reproductions.render import show
 
     for table, subject in pictures:
         narrowed = {"models": models if subject.printed else (), "pattern": options.row, "limit": options.limit}
@@ -310,7 +314,9 @@ def _draw(options: argparse.Namespace, store, pictures: list, models: list[str])
 
 
 def _fetch(options: argparse.Namespace) -> int:
-    from reproductions import fetch, registry, settings
+    from reproductions.engine import fetch
+    from reproductions.spec import registry
+    from reproductions.spec import subjects as settings
 
     _check(options)
     table = registry.get(options.target)

@@ -13,10 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.errors import Parser, UserError, one_line, plural, quiet_logging
-from common.recipe import Recipe
-from common.results import NOWHERE, PUBLISHED, Record, Store, mark, publish, user_folder
-from reproductions import cells, registry, settings
+from common.pruning.recipe import Recipe
+from common.records.results import NOWHERE, PUBLISHED, Record, Store, mark, publish, user_folder
+from common.utils.errors import Parser, UserError, one_line, plural, quiet_logging
+from reproductions import cells
+from reproductions.spec import registry
+from reproductions.spec import subjects as settings
 
 UNCHANGED = "already published"
 

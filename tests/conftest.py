@@ -20,9 +20,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from common import corpora, samplers
-from common.finetuning import memory
-from common.standin import corpus as standin_corpus
+from common.calibration import corpora
+from common.pruning import calibration_text
+from common.toy import corpus as standin_corpus
+from common.training.finetuning import memory
 
 HIDDEN, LAYERS, VOCAB = 64, 6, 320
 _SIZES = {
@@ -92,11 +93,11 @@ def _tiny_tokenizer() -> PreTrainedTokenizerFast:
 def _own_work_folder(tmp_path, monkeypatch):
     """No test finds another's searches, checkpoints, directories of models and texts."""
     monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path / "long-work"))
-    monkeypatch.setattr("common.models._DIRECTORIES", {})
+    monkeypatch.setattr("common.models.loading._DIRECTORIES", {})
     yield
     if "LAYERLAB_HUB" in os.environ:  # nor another's texts: two mirrors may name theirs alike
         corpora._texts.cache_clear()
-        samplers._ids.cache_clear()
+        calibration_text._ids.cache_clear()
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@
 import datasets
 import pytest
 
-from common import hub
+from common.models.files import hub
 
 QUESTIONS = 4
 STORY = "The trophy does not fit in the suitcase because it is too big."

@@ -1,4 +1,4 @@
-"""Stands for `reproductions.measure` in processes that tests start: a cell takes ``STUB_SECONDS`` and no model.
+"""Stands for `reproductions.engine.execute` in processes that tests start: a cell takes ``STUB_SECONDS`` and no model.
 
 ``STUB_LOG`` gets a line for each cell that is begun: process, recipe, benchmark. The process that is the first to begin
 ``STUB_KILLS`` (RECIPE BENCHMARK) kills itself there. With ``STUB_REFUSES`` there is no device for anybody.
@@ -9,7 +9,7 @@ import signal
 import time
 from types import SimpleNamespace
 
-from common.errors import UserError
+from common.utils.errors import UserError
 
 
 def device_for(asked, dtype, work):

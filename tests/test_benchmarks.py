@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from common.calibration import collect
-from common.decoder import Decoder
-from common.errors import UserError
-from common.evaluation import prefix_store
-from common.evaluation.state_files import StateFiles
-from common.ratios import Ratio
-from common.recipe import Recipe
-from common.results import ROOT
-from common.surgery import remove_layers
-from papers import refit
+from common.forward import prefix_cache
+from common.forward.hidden_state_files import StateFiles
+from common.models.decoder import Decoder
+from common.models.surgery import remove_layers
+from common.pruning.recipe import Recipe
+from common.records.results import ROOT
+from common.utils.errors import UserError
+from common.utils.ratios import Ratio
+from extensions import refit
 from papers.linearpatch.patch import patch_cuts
 from papers.prunecomp import prune_and_compensate
 
@@ -32,7 +32,7 @@ def script(name):
 runner, executions = script("run"), script("executions")
 
 GOOD = """
-from common.ratios import Ratio, hand_over
+from common.utils.ratios import Ratio, hand_over
 hand_over(Ratio("passes", "{value} s", {value} / 2, "a bare pass", most=1.5))
 hand_over(Ratio("calls", "7", 0.25, "a naive loop", dtype=""))
 """
@@ -148,13 +148,13 @@ ROWS = [
 def test_counted_executions_are_those_of_the_store(rows, make_tiny, monkeypatch, tmp_path):
     """Every row's model is made and run through the real store; the count sees what its record would say."""
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path))
-    monkeypatch.setattr(prefix_store, "STORE", StateFiles())
+    monkeypatch.setattr(prefix_cache, "STORE", StateFiles())
     ids = torch.randint(3, 300, (4, 24), generator=torch.Generator().manual_seed(1))
     dense, models, calls = make_tiny("llama"), [], 0
     for number, (make, removed) in enumerate(rows):
         model = copy.deepcopy(dense)
         details = make(model, ids, removed) if removed else {"removed": []}
-        body = prefix_store.Body(Decoder(model))
+        body = prefix_cache.Body(Decoder(model))
         with torch.inference_mode():
             body(ids)
         calls += body.layers_run

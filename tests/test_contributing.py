@@ -8,13 +8,14 @@ import pytest
 import torch
 
 import papers
-from common import checkpoint, models
-from common.context import around, carry_out
-from common.recipe import _STEPS, Recipe, known
-from common.results import Store
+from common.models import checkpoint, loading
+from common.pruning.pipeline import around, carry_out
+from common.pruning.recipe import _STEPS, Recipe, known
+from common.records.results import Store
 from papers.__main__ import main
-from reproductions import measure, runner, show
-from reproductions.registry import Column, Row, Table
+from reproductions.engine import execute, runner
+from reproductions.render import show
+from reproductions.spec.registry import Column, Row, Table
 
 PAGE = Path(__file__).resolve().parents[1] / "CONTRIBUTING.md"
 
@@ -24,7 +25,7 @@ def spaced(tmp_path, monkeypatch):
     """The example's file among the papers; returns its class."""
     (tmp_path / "added").mkdir()
     (tmp_path / "added" / "spaced.py").write_text(_blocks()[0])
-    monkeypatch.setattr("common.recipe._STEPS", dict(_STEPS))
+    monkeypatch.setattr("common.pruning.recipe._STEPS", dict(_STEPS))
     monkeypatch.setattr(papers, "__path__", [*papers.__path__, str(tmp_path / "added")])
     papers.load_steps()
     yield known("selection")["spaced"]
@@ -43,13 +44,13 @@ def test_the_pages_own_test_passes(spaced, make_tiny):
 
 def test_recipe_record_table_and_checkpoint_know_it(spaced, tmp_path, monkeypatch, tiny_llama, tiny_tokenizer, capsys):
     tiny_llama.source = {"name": "small", "revision": None}
-    monkeypatch.setattr(models, "load", lambda *a, **k: (tiny_llama, tiny_tokenizer))
+    monkeypatch.setattr(loading, "load", lambda *a, **k: (tiny_llama, tiny_tokenizer))
     recipe = Recipe("small", "paper", "none", selection={"method": "spaced", "count": 2})
     row, column = Row("small", "small", "2/6", "spaced", recipe), Column("n", "removed", "count")
     table = Table("table9-test", "linearpatch", "9", "", lambda subject, limit: [row], lambda profile: [column])
     store = Store(tmp_path / "records", None)
-    monkeypatch.setattr("reproductions.registry._in_type", lambda row, dtype: row)
-    assert runner.run([table], store, "paper", measure) == 0
+    monkeypatch.setattr("reproductions.spec.registry._in_type", lambda row, dtype: row)
+    assert runner.run([table], store, "paper", execute) == 0
     record = store.get(recipe, "removed")
     assert record.details["removed"] == [1, 3]
     assert record.recipe["selection"] == {"method": "spaced", "count": 2, "first": 1}

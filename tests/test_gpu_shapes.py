@@ -6,9 +6,9 @@ import json
 import pytest
 import torch
 
-from common.finetuning.methods import attach
-from common.results import ROOT
-from reproductions import reported
+from common.records.results import ROOT
+from common.training.finetuning.methods import attach
+from reproductions.spec import reported
 
 spec = importlib.util.spec_from_file_location("gpu_shapes", ROOT / "benchmarks" / "gpu_shapes.py")
 gpu_shapes = importlib.util.module_from_spec(spec)

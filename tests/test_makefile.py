@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from common.results import ROOT
+from common.records.results import ROOT
 from reproductions.command_line import parser
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")

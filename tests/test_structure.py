@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from reproductions import registry
+from reproductions.spec import registry
 
 ROOT = Path(__file__).resolve().parents[1]
 # A package may import those before it (figures reads files only).
 ALLOWED = {
     "common": {"common"},
     "papers": {"common", "papers"},
-    "reproductions": {"common", "papers", "reproductions", "figures"},
+    "extensions": {"common", "papers", "extensions", "reproductions", "figures"},
+    "reproductions": {"common", "papers", "extensions", "reproductions", "figures"},
     "figures": {"figures"},
 }
 

@@ -20,12 +20,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from common import selection
-from common.baselines.half_layers import Half, check_count, halves_of, states
-from common.decoder import Decoder
-from common.errors import UserValueError, unknown
-from common.halves import ATTENTION, HALVES
-from common.progress import track
+from common.baselines.sublayer_removal import Half, check_count, halves_of, states
+from common.models.decoder import Decoder
+from common.models.sublayers import ATTENTION, HALVES
+from common.pruning import selection
+from common.utils.errors import UserValueError, unknown
+from common.utils.progress import track
 
 BINS = 20
 LAYER = "layer"

@@ -23,10 +23,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from common.baselines.half_layers import Half, check_count, greedy, halves_of
-from common.decoder import Decoder
-from common.errors import UserValueError, unknown
-from common.losses import ROWS
+from common.baselines.sublayer_removal import Half, check_count, greedy, halves_of
+from common.forward.losses import ROWS
+from common.models.decoder import Decoder
+from common.utils.errors import UserValueError, unknown
 
 
 def divergences(one: Tensor, other: Tensor) -> Tensor:

@@ -22,15 +22,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from common.context import Context
-from common.crossings import Run, crossings
-from common.decoder import Decoder
-from common.errors import UserValueError, unknown
+from common.calibration.block_boundaries import Run, crossings
+from common.calibration.least_squares import Regression, check_weights
 from common.hooks import register_patch
-from common.moments import Regression, check_weights
-from common.recipe import Repair, register
-from common.selection import check_layers, runs
-from common.surgery import replace_runs
+from common.models.decoder import Decoder
+from common.models.surgery import replace_runs
+from common.pruning.pipeline import Context
+from common.pruning.recipe import Repair, register
+from common.pruning.selection import check_layers, runs
+from common.utils.errors import UserValueError, unknown
 
 KIND = "ghosted-layers"
 EPS = 1e-6
@@ -86,9 +86,10 @@ def ghost(
 ) -> list[dict]:
     """Remove layers of ``model`` and put a `Ghost` in the place of every maximal run of them, in place.
 
-    ids, padding, first: see `common.crossings`. operators: ``cut``, one regression per run, or ``layer``, one per removed
-    layer, those of a run multiplied into one matrix; None: as the paper, ``cut`` where there is one run, else ``layer``.
-    weights: of tokens (`common.moments.WEIGHTS`), here by the norm after the layers; the paper's is ``none``.
+    ids, padding, first: see `common.calibration.block_boundaries`. operators: ``cut``, one regression per run, or
+    ``layer``, one per removed layer, those of a run multiplied into one matrix; None: as the paper, ``cut`` where there
+    is one run, else ``layer``. weights: of tokens (`common.calibration.least_squares.WEIGHTS`), here by the norm after
+    the layers; the paper's is ``none``.
 
     Returns an entry per run: {"run", "position" in the pruned model, "operators": how many were composed, "error": of
     doing nothing and "left": of each operator's own regression, as shares of the squared stream after the layers}.

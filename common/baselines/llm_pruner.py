@@ -9,11 +9,11 @@ As the official code rounds: of C channels C - int(C (1 - ratio)) go, and of the
 that goes is below `ratio` where heads are few. With ``first=0, last=0`` all layers have one width, and the model is a plain
 one, where its architecture's config may say so (ours).
 
-Deviations: one head is always left; gradients exist for one layer at a time (`common.importance.taylor`), in float32; a
-mixture of experts, which the official code does not know, loses the same number of channels in every expert, and keeps a
-multiple of eight. Of k key heads each counts with the query heads that read it; the official code folds importances so that
-query heads h, h + k, h + 2k, ... count towards key head h, which is not how models group them: where key heads are fewer
-(LLaMA-3, Mistral) it may choose others.
+Deviations: one head is always left; gradients exist for one layer at a time (`common.pruning.importance.taylor`), in
+float32; a mixture of experts, which the official code does not know, loses the same number of channels in every expert,
+and keeps a multiple of eight. Of k key heads each counts with the query heads that read it; the official code folds
+importances so that query heads h, h + k, h + 2k, ... count towards key head h, which is not how models group them:
+where key heads are fewer (LLaMA-3, Mistral) it may choose others.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from common import streaming
-from common.decoder import Decoder
-from common.errors import UserValueError
-from common.halves import present
-from common.importance import taylor
-from common.widths import channels, key_heads, narrow_to, settle, slice_channels, slice_heads, widths
+from common.models import offload
+from common.models.decoder import Decoder
+from common.models.layer_widths import channels, key_heads, narrow_to, settle, slice_channels, slice_heads, widths
+from common.models.sublayers import present
+from common.pruning.importance import taylor
+from common.utils.errors import UserValueError
 
 FIRST, LAST = 4, 2
 EXPERT_STEP = 8  # torch's grouped products take experts whose rows are multiples of 16 bytes
@@ -52,7 +52,7 @@ def prune(
     Raises:
         UserError: a share outside 0..1, or no layer between the first and the last that are spared.
     """
-    streaming.refuse(model, "LLM-Pruner")
+    offload.refuse(model, "LLM-Pruner")
     decoder = Decoder(model)
     layers = decoder.num_layers
     for share in (ratio, ratio if of_channels is None else of_channels):

@@ -27,14 +27,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from common.context import Context
-from common.crossings import Crossing, Run, crossings
-from common.decoder import Decoder
-from common.errors import UserError, UserValueError, unknown
-from common.moments import Regression
-from common.recipe import Repair, register
-from common.selection import check_layers, runs
-from common.surgery import add_biases, check_unpatched, remove_layers
+from common.calibration.block_boundaries import Crossing, Run, crossings
+from common.calibration.least_squares import Regression
+from common.models.decoder import Decoder
+from common.models.surgery import add_biases, check_unpatched, remove_layers
+from common.pruning.pipeline import Context
+from common.pruning.recipe import Repair, register
+from common.pruning.selection import check_layers, runs
+from common.utils.errors import UserError, UserValueError, unknown
 
 OBJECTIVES = ("least-squares", "cosine", "cosine-stream", "bias")
 EPOCHS, RATE, STEP_TOKENS = 10, 1e-4, 1024
@@ -99,10 +99,10 @@ def replace_me(
 ) -> list[dict]:
     """Remove layers of ``model`` and fuse a matrix into the MLP before every maximal run of them, in place.
 
-    ids, padding, first: see `common.crossings`. objective: see above. alpha: absolute; the paper's is 0, which takes as many
-    tokens as channels at least. bias: least squares with an intercept. epochs, learning_rate, seed: of Adam. Least squares
-    keeps sums alone; Adam needs all tokens' states, three vectors a token in the model's type, which are held in host
-    memory.
+    ids, padding, first: see `common.calibration.block_boundaries`. objective: see above. alpha: absolute; the paper's
+    is 0, which takes as many tokens as channels at least. bias: least squares with an intercept. epochs, learning_rate,
+    seed: of Adam. Least squares keeps sums alone; Adam needs all tokens' states, three vectors a token in the model's
+    type, which are held in host memory.
 
     Returns an entry per cut: {"run", "layer" whose MLP was changed, "error" before, "left" after, as shares of |X[b]|^2}.
 

@@ -14,8 +14,8 @@ random rotation within the kept directions, no damping (it moves no direction), 
 own, not 1e-5; the mean of the embedding is taken out only with ``centre``: the paper needs that for LayerNorm, the official
 code does it to RMSNorm models too, which changes them.
 
-A sliced model is no plain checkpoint: `common.checkpoint` saves and loads it. Norms after attention and MLP (Gemma 2) do not
-commute with rotations, and experts (Mixtral) are not covered: both are refused by name.
+A sliced model is no plain checkpoint: `common.models.checkpoint` saves and loads it. Norms after attention and MLP
+(Gemma 2) do not commute with rotations, and experts (Mixtral) are not covered: both are refused by name.
 """
 
 from __future__ import annotations
@@ -25,15 +25,23 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from common import streaming
-from common.architectures import SHORTCUT, SUPPORTED, Architecture, Half, architecture_of, branch, check_one_basis
-from common.decoder import Decoder
-from common.errors import UserError, UserValueError
-from common.halves import present
 from common.hooks import refuse_patches
-from common.progress import track
-from common.structure import register_structure
-from common.surgery import untie_embeddings
+from common.models import offload
+from common.models.architectures import (
+    SHORTCUT,
+    SUPPORTED,
+    Architecture,
+    Half,
+    architecture_of,
+    branch,
+    check_one_basis,
+)
+from common.models.decoder import Decoder
+from common.models.layer_structure import register_structure
+from common.models.sublayers import present
+from common.models.surgery import untie_embeddings
+from common.utils.errors import UserError, UserValueError
+from common.utils.progress import track
 
 STEP = 8  # widths are multiples of it
 
@@ -140,7 +148,7 @@ def principal(states: list[Tensor], left: int, device: torch.device) -> Tensor:
 
 
 def _check(model: nn.Module, left: int) -> Architecture:
-    streaming.refuse(model, "SliceGPT")
+    offload.refuse(model, "SliceGPT")
     spec = architecture_of(model)
     check_one_basis(model)
     if not _sliceable(spec):

@@ -1,9 +1,10 @@
 """LLM-Streamline: a window of layers replaced by a small network that is trained to do their work.
 
-Three variants. None: the window goes, nothing comes (`common.surgery.remove_layers`). FFN: a feed-forward network of the
-model's own size, gated and without biases, random at first, without norm and without residual connection, stands in for the
-window (the LinearPatch paper's reading, whose parameter counts fit no other; LLM-Streamline's own example is a ReLU network
-of width 4C with biases). Layer: one decoder layer, which starts as the window's first, stands in for the window.
+Three variants. None: the window goes, nothing comes (`common.models.surgery.remove_layers`). FFN: a feed-forward
+network of the model's own size, gated and without biases, random at first, without norm and without residual
+connection, stands in for the window (the LinearPatch paper's reading, whose parameter counts fit no other;
+LLM-Streamline's own example is a ReLU network of width 4C with biases). Layer: one decoder layer, which starts as the
+window's first, stands in for the window.
 
 The default training is that of LinearPatch, with which its paper compares: the same data and rates, the last weights kept.
 `OFFICIAL` is that of LLM-Streamline's code, which keeps the weights that do best on held-out text (`validation`), looked at
@@ -22,14 +23,14 @@ import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
-from common.decoder import Decoder
-from common.distillation import TARGETS, Distillation, Run, train
-from common.errors import UserValueError, unknown
-from common.fitting import VALIDATE_EVERY, Fitting
+from common.calibration.massive_activations import massive
 from common.hooks import register_patch
-from common.massive import massive
-from common.selection import runs
-from common.surgery import remove_layers, replace_runs
+from common.models.decoder import Decoder
+from common.models.surgery import remove_layers, replace_runs
+from common.pruning.selection import runs
+from common.training.distillation import TARGETS, Distillation, Run, train
+from common.training.fitting import VALIDATE_EVERY, Fitting
+from common.utils.errors import UserValueError, unknown
 
 KIND = "streamline-ffn"
 # The code's scheduler plans half as many steps as there are micro-steps, a hundredth of them to warm up, and is asked once
@@ -55,8 +56,8 @@ class Settings:
 
     target: 'output', mean squared error to the window's output; 'logits', KL to the dense model's `top_k` most likely
     tokens, with which LinearPatch's paper reports NaN. seed: of the feed-forward network's first weights. spare_massive: it
-    leaves massive tokens (`common.massive`) as they are (ours). validate_every: steps between two looks at held-out windows,
-    where there are any.
+    leaves massive tokens (`common.calibration.massive_activations`) as they are (ours). validate_every: steps between
+    two looks at held-out windows, where there are any.
     """
 
     target: str = "output"
@@ -146,9 +147,9 @@ def replace_with_ffn(
     """Train a `FeedForward` for every maximal run of `removed`, then put it in the run's place, in place.
 
     windows: token ids [samples, tokens]. validation: others; the weights that do best on them are kept, not the last.
-    folder: for checkpoints, as in `common.fitting.fit`. Returns its report, with the runs and positions. A training that
-    diverges is a result: the report says so, and the network is the last whose loss was finite (or the best on `validation`).
-    The network lies outside the model's state dict; `common.checkpoint` saves and loads it.
+    folder: for checkpoints, as in `common.training.fitting.fit`. Returns its report, with the runs and positions. A
+    training that diverges is a result: the report says so, and the network is the last whose loss was finite (or the
+    best on `validation`). The network lies outside the model's state dict; `common.models.checkpoint` saves and loads it.
     """
     made = _networks(model, removed, settings.seed, settings.spare_massive)
     report = _train(model, made, windows, validation, settings, folder, progress)

@@ -1,10 +1,25 @@
 """Measuring models: perplexity protocols, and multiple-choice suites through lm-eval.
 
-`common.evaluation.perplexity` is the function; the module of the same name is reached as
-`from common.evaluation.perplexity import ...`. `multiple_choice` and `harness` import lm-eval, so they are not
-imported here. Tables, which load no torch, read `common.scores`.
+What is named here is imported when it is asked for: tables, which load no torch, read `common.evaluation.scores`.
 """
 
-from common.evaluation.perplexity import PROTOCOLS, Protocol, perplexity, summarise, token_nlls
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_WHERE = {
+    "PROTOCOLS": "common.evaluation.windowed_perplexity",
+    "Protocol": "common.evaluation.windowed_perplexity",
+    "perplexity": "common.evaluation.windowed_perplexity",
+    "summarise": "common.evaluation.windowed_perplexity",
+    "token_nlls": "common.evaluation.windowed_perplexity",
+}
 
 __all__ = ["PROTOCOLS", "Protocol", "perplexity", "summarise", "token_nlls"]
+
+
+def __getattr__(name: str) -> Any:  # on demand, so that what needs no torch does not load it
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_WHERE[name]), name)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from common.errors import UserError, unknown
+from common.utils.errors import UserError, unknown
 
 VERSION = 1
 BATCH = 16
@@ -75,7 +75,7 @@ class PromptSet:
 
 def _standin_prompts() -> list[str]:
     """The header and first twelve words of one held-out function docstring of each domain."""
-    from common.standin import corpus
+    from common.toy import corpus
 
     prompts = []
     for domain in corpus.DOMAINS:
@@ -130,7 +130,7 @@ def docstring_generation(model, tokenizer, *, limit: int | None = None) -> tuple
     """
     from rouge_score.rouge_scorer import RougeScorer
 
-    from common.standin import exam, tasks
+    from common.toy import exam, tasks
 
     if limit is not None and limit < 1:
         raise UserError(f"a limit of {limit} items measures nothing; use 1 or more")

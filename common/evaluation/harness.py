@@ -1,8 +1,8 @@
 """Multiple-choice tasks through lm-eval: its tasks, prompts and metrics, on a model object, offline where possible.
 
-Stand-in tasks come from `common.standin.tasks`, others of ours (`OWN`) from the folder `tasks` beside this module. All other
+Stand-in tasks come from `common.toy.tasks`, others of ours (`OWN`) from the folder `tasks` beside this module. All other
 names are lm-eval's own, read from its YAML files untouched but for `dataset_path`, which points into the local mirror where
-that has the dataset (`common.hub`: LAYERLAB_HUB).
+that has the dataset (`common.models.files.hub`: LAYERLAB_HUB).
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from pathlib import Path
 
 import numpy as np
 
-from common import corpora, hub
-from common.errors import NoData, UserError, unknown
+from common.calibration import corpora
 from common.evaluation import human_eval
 from common.evaluation.multiple_choice import SharedContextLM
-from common.scores import weighted_mean, weighted_stderr
+from common.evaluation.scores import weighted_mean, weighted_stderr
+from common.models.files import hub
+from common.utils.errors import NoData, UserError, unknown
 
 log = logging.getLogger(__name__)
 
@@ -207,7 +208,7 @@ def members(group: str) -> list[str]:
 def _standin_configs(tasks: Sequence[str | Mapping]) -> dict[str, dict]:
     if not any(isinstance(task, str) and _folder(task) is None for task in tasks):
         return {}
-    from common.standin import tasks as standin
+    from common.toy import tasks as standin
 
     return {name: standin.task_config(name) for name in tasks if isinstance(name, str) and name in standin.TASKS}
 
@@ -252,7 +253,7 @@ def _library_manager(tasks: Sequence[str]):
         return manager
     for task in others:
         if task not in _index():
-            from common.standin import tasks as standin
+            from common.toy import tasks as standin
 
             raise unknown("task", task, [*_index(), *OWN, *standin.TASKS])
     return _manager(include_path=sorted(map(str, folders | {_index()[task] for task in others})))

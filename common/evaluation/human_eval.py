@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from common.errors import UserError
+from common.utils.errors import UserError
 
 VARIABLE = "LAYERLAB_RUN_CODE"
 SECONDS = 10

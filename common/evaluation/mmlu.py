@@ -21,10 +21,10 @@ from functools import partial
 
 import numpy as np
 
-from common import corpora
-from common.errors import UserError, unknown
+from common.calibration import corpora
 from common.evaluation.multiple_choice import SharedContextLM
-from common.scores import MMLU, accuracy_stderr, weighted_mean, weighted_stderr
+from common.evaluation.scores import MMLU, accuracy_stderr, weighted_mean, weighted_stderr
+from common.utils.errors import UserError, unknown
 
 LETTERS = "ABCD"
 HUB_ID = "cais/mmlu"
@@ -182,7 +182,7 @@ def _hub_rows(subject: str, split: str) -> Rows:
 
 
 def _standin_rows(subject: str, split: str) -> Rows:
-    from common.standin import exam  # reads the corpus
+    from common.toy import exam  # reads the corpus
 
     return exam.examples(subject) if split == "dev" else exam.questions(subject)
 
@@ -198,7 +198,7 @@ def _hendrycks() -> Examination:
 
 
 def _standin(answer: str) -> Examination:
-    from common.standin import exam
+    from common.toy import exam
 
     return Examination(
         f"standin-{answer}-{exam.VERSION}", exam.CATEGORIES, _standin_rows, answer, exam.SHOTS, context=256

@@ -22,13 +22,13 @@ from lm_eval.models import huggingface
 from lm_eval.models.huggingface import HFLM
 from torch import Tensor
 
-from common.decoder import SLIDING, Decoder
-from common.errors import UserError
-from common.evaluation import prefix_store
-from common.evaluation.targets import target_scores
-from common.evaluation.trees import MIN_SHARED, Tree, cheapest_cuts, grow
-from common.evaluation.workers import side_by_side
-from common.progress import track
+from common.evaluation.prefix_trees import MIN_SHARED, Tree, cheapest_cuts, grow
+from common.forward import prefix_cache
+from common.forward.parallel_batches import side_by_side
+from common.forward.token_log_probs import target_scores
+from common.models.decoder import SLIDING, Decoder
+from common.utils.errors import UserError
+from common.utils.progress import track
 
 log = logging.getLogger(__name__)
 
@@ -65,10 +65,10 @@ class SharedContextLM(HFLM):
     batch_size: the most trees (usually: items) in one forward pass; `MAX_TOKENS` bounds it as well. min_shared: see
     `MIN_SHARED`. `forward_tokens` and `padded_tokens` count what went through the model: distinct prefixes, and all
     positions with the padding; `head_rows` the positions whose logits were made; `layers_run` the layer calls and
-    `layers_saved` those that states of an earlier evaluation made unnecessary (`common.evaluation.prefix_store`: on the
+    `layers_saved` those that states of an earlier evaluation made unnecessary (`common.forward.prefix_cache`: on the
     CPU).
     Attention implementations that take no mask of one's own (flash attention) fall back to `HFLM`'s way. Raises
-    UserError for an architecture `common.architectures` does not know.
+    UserError for an architecture `common.models.architectures` does not know.
     """
 
     def __init__(self, model, tokenizer, *, batch_size: int = 16, min_shared: float = MIN_SHARED, **options):
@@ -150,7 +150,7 @@ class SharedContextLM(HFLM):
             log.warning("attention %r takes no custom mask: contexts are not shared", implementation)
             return super()._loglikelihood_tokens(requests, disable_tqdm or _silent(), override_bs)
         trees = grow([self._input(request) for request in requests], min_shared=self.min_shared)
-        self._body = prefix_store.Body(self.decoder, shared=not self.mixed_precision_dtype)
+        self._body = prefix_cache.Body(self.decoder, shared=not self.mixed_precision_dtype)
         answers: list[tuple[float, bool] | None] = [None] * len(requests)
         batches = self._batches(trees)
         self._body.ahead(batches, self._fed)
@@ -225,8 +225,8 @@ class SharedContextLM(HFLM):
     def _fed(self, batch: list[Tree]) -> tuple:
         """What the body is called with for trees, padded on the right.
 
-        With copies of a tree's last node: what compares a sequence's tokens (`common.massive`) is not to see others than its
-        own. Alone, padding would be many first tokens.
+        With copies of a tree's last node: what compares a sequence's tokens (`common.calibration.massive_activations`)
+        is not to see others than its own. Alone, padding would be many first tokens.
         """
         length = len(batch[0])
         ids = torch.zeros(len(batch), length, dtype=torch.long)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from common import launch
-from common.errors import UserError
-from common.flags import Flag
-from common.product import Job, Method, main
-from common.recipe import Calibration
-from common.selection import runs
+from common.cli import Job, Method, main
+from common.pruning.recipe import Calibration
+from common.pruning.selection import runs
+from common.utils import startup
+from common.utils.errors import UserError
+from common.utils.option_fields import Flag
 from papers.laco import merge_layers
 from papers.laco.collapse import Settings, reachable
 from papers.laco.sentences import draw
@@ -108,4 +108,4 @@ METHOD = Method(
 )
 
 if __name__ == "__main__":
-    sys.exit(launch.run(main, METHOD))
+    sys.exit(startup.run(main, METHOD))

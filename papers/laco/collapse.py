@@ -18,15 +18,15 @@ from dataclasses import asdict, dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from common.decoder import Decoder
-from common.errors import UserValueError, unknown
 from common.hooks import refuse_patches
-from common.progress import track
-from common.surgery import remove_layers
+from common.models.decoder import Decoder
+from common.models.surgery import remove_layers
+from common.utils.errors import UserValueError, unknown
+from common.utils.progress import track
 from papers.laco.merge import RULES, Merge, check_alike
 from papers.laco.outputs import DEFAULT_COSINE, boundaries, output_similarity, tokenise
 
-LEAST_LAYERS = 2  # what `common.surgery` leaves at least
+LEAST_LAYERS = 2  # what `common.models.surgery` leaves at least
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ def collapse(
             merged are then kept as long.
         settings: those of `Settings` by name, `C` at least: `collapse(model, tokenizer, sentences, C=4, T=0.65)`.
 
-    Deviation: a merge that would leave a single layer is not tried (`common.surgery` keeps two).
+    Deviation: a merge that would leave a single layer is not tried (`common.models.surgery` keeps two).
 
     Raises:
         UserError: impossible settings, a sentence without tokens, layers of different shapes, unknown names.

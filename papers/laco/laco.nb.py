@@ -28,10 +28,11 @@ import torch
 import transformers
 from IPython.display import Image, Markdown
 
-from common import corpora, models, tables
+from common.calibration import corpora
 from common.evaluation.generation import PROMPT_SETS
-from common.evaluation.perplexity import perplexity
-from common.results import Store
+from common.evaluation.windowed_perplexity import perplexity
+from common.models import loading
+from common.records.results import Store
 from figures.style import RENDERED
 from papers.laco import collapse, collapse_to, merge_layers, output_similarity
 from papers.laco.layers import (
@@ -44,12 +45,14 @@ from papers.laco.layers import (
 )
 from papers.laco.outputs import tokenise
 from papers.laco.sentences import calibration_sentences
-from reproductions import findings, registry, settings, show
+from reproductions.documents import findings
+from reproductions.render import show, tables
+from reproductions.spec import registry, subjects
 
 torch.set_num_threads(1)
 torch.set_flush_denormal(True)
 transformers.utils.logging.disable_progress_bar()
-model, tokenizer = models.load("standin")
+model, tokenizer = loading.load("standin")
 store = Store()
 
 # %% [markdown]
@@ -269,7 +272,7 @@ print(tokenizer.decode(collapsed.generate(**prompt, max_new_tokens=24, do_sample
 # evidence: the published records, in the next section and the last, judge the claims.
 
 # %% tags=["downloads"]
-llm, words = models.load("smollm2-135m-instruct", dtype="bfloat16")
+llm, words = loading.load("smollm2-135m-instruct", dtype="bfloat16")
 for name, net, reader, layer in (("stand-in", model, tokenizer, 8), ("SmolLM2", llm, words, 15)):
     read = corpora.joined_ids(reader, "standard-library")[: 6 * 256]
     ids = tokenise(reader, sentences)
@@ -289,7 +292,7 @@ for name, net, reader, layer in (("stand-in", model, tokenizer, 8), ("SmolLM2", 
 # of the dense model's: limits such as "70 % of the dense average" or "not below 30 %" are met by guessing here.
 
 # %%
-real = settings.of_model("smollm2-135m-instruct")
+real = subjects.of_model("smollm2-135m-instruct")
 Markdown(tables.render(show.build(registry.get("table2-laco"), store, real), "md"))
 
 # %%

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from common.architectures import layer_list
-from common.decoder import Decoder
-from common.errors import UserValueError
+from common.models.architectures import layer_list
+from common.models.decoder import Decoder
+from common.utils.errors import UserValueError
 from papers.laco.merge import Merge, merged
 from papers.laco.outputs import boundaries, output_similarity, tokenise
 

@@ -27,10 +27,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from common.architectures import layer_list
-from common.errors import UserValueError, unknown
 from common.hooks import refuse_patches
-from common.surgery import remove_layers
+from common.models.architectures import layer_list
+from common.models.surgery import remove_layers
+from common.utils.errors import UserValueError, unknown
 
 
 def _equation_1(thetas: Sequence[Tensor]) -> Tensor:

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from common.calibration import COSINES
-from common.decoder import Decoder
-from common.errors import UserValueError, unknown
+from common.models.decoder import Decoder
+from common.utils.errors import UserValueError, unknown
 
 DEFAULT_COSINE = "flat-sentence"
 

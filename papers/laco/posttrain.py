@@ -3,8 +3,8 @@ r"""Post-train a collapsed checkpoint on one or several GPUs: the plain Trainer 
     accelerate launch --config_file papers/laco/configs/zero2.yaml -m papers.laco.posttrain \
         --checkpoint collapsed/ --corpus c4-train --tokens 1000000000 --out trained/
 
-The recipes of this repository train in one process with `common.finetuning`; this is the same training spread over several.
-It continues from the newest checkpoint in --out. DeepSpeed is not in the lock file: `pip install deepspeed`.
+The recipes of this repository train in one process with `common.training.finetuning`; this is the same training spread
+over several. It continues from the newest checkpoint in --out. DeepSpeed is not in the lock file: `pip install deepspeed`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from torch import Tensor
 from transformers import Trainer
 from transformers.trainer_utils import get_last_checkpoint
 
-from common import checkpoint, corpora, models
-from common.errors import UserError
-from common.finetuning.memory import LARGE, sized
-from common.finetuning.trainer import arguments
+from common.calibration import corpora
+from common.models import checkpoint, loading
+from common.training.finetuning.memory import LARGE, sized
+from common.training.finetuning.trainer import arguments
+from common.utils.errors import UserError
 from papers.laco import training
 
 
@@ -73,12 +74,12 @@ def train(options: argparse.Namespace) -> None:
     corpora.get(options.corpus)  # before the model is read
     changed = {name: getattr(options, name) for name in ("batch", "micro_batch", "learning_rate", "save_every")}
     settings = training.settings(**{name: value for name, value in changed.items() if value is not None})
-    large = sized(settings, models.parameters(options.checkpoint))
+    large = sized(settings, loading.parameters(options.checkpoint))
     settings = large if options.micro_batch is None else replace(large, micro_batch=settings.micro_batch)
     processes = int(os.environ.get("WORLD_SIZE", 1))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     args = arguments(settings, options.out, device, processes=processes, progress=sys.stderr.isatty())
-    model, tokenizer = models.load(options.checkpoint, dtype="float32")
+    model, tokenizer = loading.load(options.checkpoint, dtype="float32")
     if settings.checkpointing:
         model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
     blocks = training.text_blocks(

@@ -11,8 +11,8 @@ import random
 import re
 from collections.abc import Iterator, Sequence
 
-from common import corpora
-from common.errors import UserError
+from common.calibration import corpora
+from common.utils.errors import UserError
 
 QUOTED = ("Mouron () is a commune in the Arde", "Torreorgaz is a municipality in the")  # the LLaMA-2-13B notebook's
 _END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])|(?<=[。！？])")

@@ -7,13 +7,13 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from common import corpora
-from common.context import Context
-from common.errors import UserError
-from common.finetuning import finetune
-from common.flags import option
-from common.recipe import Options, Pruning, Training, register
-from common.surgery import remove_layers
+from common.calibration import corpora
+from common.models.surgery import remove_layers
+from common.pruning.pipeline import Context
+from common.pruning.recipe import Options, Pruning, Training, register
+from common.training.finetuning import finetune
+from common.utils.errors import UserError
+from common.utils.option_fields import option
 from papers.laco import collapse as algorithm
 from papers.laco import training
 from papers.laco.collapse import collapse, collapse_to

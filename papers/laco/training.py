@@ -1,4 +1,4 @@
-"""Post-training a collapsed model on plain text (LaCo, section 4.1 and appendix B), by `common.finetuning`.
+"""Post-training a collapsed model on plain text (LaCo, section 4.1 and appendix B), by `common.training.finetuning`.
 
 Appendix B: sequences of 4096 tokens, Adam at 2e-4 with betas .9 and .95, cosine schedule, weight decay .1, gradients
 clipped at norm 1, LLaMA-Factory with DeepSpeed ZeRO-2 on four GPUs. Not stated, and how it is read here:
@@ -22,8 +22,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from common.errors import UserError
-from common.finetuning import Settings
+from common.training.finetuning import Settings
+from common.utils.errors import UserError
 
 log = logging.getLogger(__name__)
 

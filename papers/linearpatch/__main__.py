@@ -6,14 +6,14 @@ import argparse
 import sys
 from dataclasses import dataclass
 
-from common import launch
-from common.context import Context, around
-from common.errors import UserError
-from common.flags import Flag, option
-from common.product import Job, Method, main
-from common.selection import runs, window_starts
-from common.statistics import Statistics
-from common.steps import Window
+from common.calibration.statistics import Statistics
+from common.cli import Job, Method, main
+from common.pruning.pipeline import Context, around
+from common.pruning.selection import runs, window_starts
+from common.pruning.steps import Window
+from common.utils import startup
+from common.utils.errors import UserError
+from common.utils.option_fields import Flag, option
 from papers import linearpatch
 from papers.linearpatch.method import VARIANTS, default_cosine
 from papers.linearpatch.patch import KINDS, check_cuts
@@ -163,4 +163,4 @@ METHOD = Method(
 )
 
 if __name__ == "__main__":
-    sys.exit(launch.run(main, METHOD))
+    sys.exit(startup.run(main, METHOD))

@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from common.calibration import Statistics
-from common.decoder import Decoder
-from common.distillation import TARGETS, Distillation, train
-from common.errors import UserValueError, unknown
-from common.fitting import Fitting
-from common.surgery import replace_runs
-from common.teacher_store import TeacherStore
+from common.models.decoder import Decoder
+from common.models.surgery import replace_runs
+from common.training.distillation import TARGETS, Distillation, train
+from common.training.fitting import Fitting
+from common.training.teacher_store import TeacherStore
+from common.utils.errors import UserValueError, unknown
 from papers.linearpatch.method import check_model
 from papers.linearpatch.patch import LinearPatch, check_cuts, check_fit, cut_patches
 
@@ -98,8 +98,8 @@ def distill(
         start: what the patches' first values follow from, JSON-able; with `acts_on`, part of what makes a training the same.
 
     Returns:
-        The report of `common.fitting.fit`, with target, loss, trainable part, its number of parameters, and the store's
-        bytes per token. status 'diverged' is a result: the patches are then the last whose loss was finite.
+        The report of `common.training.fitting.fit`, with target, loss, trainable part, its number of parameters, and
+        the store's bytes per token. status 'diverged' is a result: the patches are then the last whose loss was finite.
 
     Raises:
         UserError: a model of mixed dtypes, patches that do not fit it or the trainable part, or what store, checkpoint and

@@ -28,26 +28,29 @@ import torch
 import transformers
 from IPython.display import Image, Markdown
 
-from common import calibration, corpora, models, tables
-from common.calibration import collect
-from common.decoder import Decoder
-from common.evaluation.perplexity import PROTOCOLS, perplexity
-from common.fitting import Fitting
+from common import calibration
+from common.calibration import collect, corpora
+from common.evaluation.windowed_perplexity import PROTOCOLS, perplexity
 from common.hadamard import hadamard_matrix, hadamard_transform
 from common.hooks import patches, scale_stream
-from common.results import Store
-from common.selection import runs
-from common.surgery import remove_layers
+from common.models import loading
+from common.models.decoder import Decoder
+from common.models.surgery import remove_layers
+from common.pruning.selection import runs
+from common.records.results import Store
+from common.training.fitting import Fitting
 from figures.style import BLUE, ORANGE, RENDERED, above, plt
 from papers import linearpatch
 from papers.linearpatch.distill import Settings, distill_cuts
-from reproductions import findings, registry, settings, show
+from reproductions.documents import findings
+from reproductions.render import show, tables
+from reproductions.spec import registry, subjects
 
 # %matplotlib inline
 torch.set_num_threads(1)
 torch.set_flush_denormal(True)
 transformers.utils.logging.disable_progress_bar()
-dense, tokenizer = models.load("standin")
+dense, tokenizer = loading.load("standin")
 decoder = Decoder(dense)
 store = Store()
 
@@ -188,7 +191,7 @@ print(
 
 # %% [markdown]
 # `prune` does all of it: selection, scales, surgery, patch. The pruned model is a plain Hugging Face model with a
-# hook, saved and reloaded by `common.checkpoint`, and generates as usual.
+# hook, saved and reloaded by `common.models.checkpoint`, and generates as usual.
 
 # %%
 pruned = copy.deepcopy(dense)
@@ -237,8 +240,8 @@ Markdown(tables.render(show.build(registry.get("table4-linearpatch"), store, "st
 # ## The ingredients (section 4.4, Table 5)
 #
 # The rows marked (ours): one factor, the mean of d, in place of one per channel; the same patches by least squares, and any
-# matrix, which the section after next explains; and `papers.refit`, which refits the output matrices before the cut and of
-# the layers after it in closed form and puts nothing in between.
+# matrix, which the section after next explains; and `extensions.refit`, which refits the output matrices before the cut
+# and of the layers after it in closed form and puts nothing in between.
 
 # %%
 Markdown(tables.render(show.build(registry.get("table5-linearpatch"), store, "standin"), "md"))
@@ -316,7 +319,7 @@ Image(RENDERED / "figure4-linearpatch.png", width=480)
 # records, in the next section and the last, judge the claims.
 
 # %% tags=["downloads"]
-llm, words = models.load("smollm2-135m-instruct", dtype="bfloat16")
+llm, words = loading.load("smollm2-135m-instruct", dtype="bfloat16")
 crops = calibration.sample_crops(corpora.joined_ids(words, "standin-calibration"), length=256, count=8, seed=2)
 seen = collect(Decoder(llm), crops, span=7)
 gone = linearpatch.select(seen, 7, "L")
@@ -348,7 +351,7 @@ for name, net, reader, found, removed in (
 # stay as they are it lowers perplexity further.
 
 # %%
-real = settings.of_model("smollm2-135m-instruct")
+real = subjects.of_model("smollm2-135m-instruct")
 Markdown(tables.render(show.build(registry.get("table1-linearpatch"), store, real), "md"))
 
 # %%

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.evaluation.perplexity import Protocol, c4_crops, register
+from common.evaluation.windowed_perplexity import Protocol, c4_crops, register
 
 _SOURCE = "LinearPatch, section 4.1 and official code; the dense rows of Prune&Comp are the same"
 

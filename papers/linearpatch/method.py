@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from common.calibration import collect, default_pairs
-from common.decoder import Decoder
-from common.errors import UserValueError, unknown
-from common.importance import block_influence
-from common.moments import RIDGE
-from common.selection import best_window, check_count, one_shot, runs
-from common.statistics import COSINES, Statistics
+from common.calibration.least_squares import RIDGE
+from common.calibration.statistics import COSINES, Statistics
+from common.models.decoder import Decoder
+from common.pruning.importance import block_influence
+from common.pruning.selection import best_window, check_count, one_shot, runs
+from common.utils.errors import UserValueError, unknown
 from papers.linearpatch.patch import check_cuts, named_statistics, patch_cuts
 
 VARIANTS = ("L", "S")
@@ -31,7 +31,7 @@ def select(
 
     fidelity: ``paper`` takes the cosine per token and the argmax over all starts; ``code`` is the official code's cosine
     along tokens per channel, over starts 1..N-n-1. For ``S`` both are the same. cosine: another kind than that
-    (`common.statistics`), which must have been collected.
+    (`common.calibration.statistics`), which must have been collected.
     """
     _check_names(variant, fidelity, cosine)
     cosine = cosine or default_cosine(variant, fidelity)

@@ -11,15 +11,15 @@ from collections.abc import Collection
 import torch
 from torch import Tensor, nn
 
-from common.decoder import Decoder
-from common.errors import UserError, UserValueError, unknown
+from common.calibration.least_squares import RIDGE
+from common.calibration.massive_activations import massive
+from common.calibration.statistics import ESTIMATORS, Statistics
 from common.hadamard import hadamard_matrix, hadamard_transform
 from common.hooks import Patch, attach_patch, register_patch
-from common.massive import massive
-from common.moments import RIDGE
-from common.selection import runs
-from common.statistics import ESTIMATORS, Statistics
-from common.surgery import replace_runs
+from common.models.decoder import Decoder
+from common.models.surgery import replace_runs
+from common.pruning.selection import runs
+from common.utils.errors import UserError, UserValueError, unknown
 
 KINDS = ("hadamard", "diagonal", "scalar", "rotated", "matrix")
 TOKENS = ("all", "ordinary", "massive")  # which a patch changes
@@ -42,7 +42,7 @@ def channel_scales(
     estimator: ``ratio-of-means`` (default) is what the official code computes: per sample, the mean over tokens of
     |X^(l+n)| over that of |X^(l)|, then the mean over samples. ``elementwise`` is Eq. 4 as printed, the mean of
     element-wise ratios, which near-zero denominators dominate. ``pooled-l1`` is the ratio of L1 norms of the whole set.
-    ``least-squares`` (ours) is the factor that brings X^(l) nearest to X^(l+n) (`common.moments`).
+    ``least-squares`` (ours) is the factor that brings X^(l) nearest to X^(l+n) (`common.calibration.least_squares`).
 
     A channel that is zero before the cut has 1 by every estimator (zero in one sample: that sample's ratio is 1). The
     official code divides by zero.
@@ -98,7 +98,8 @@ class LinearPatch(nn.Module):
             product at inference). ``rotated``: the same map, kept as d and applied by two fast transforms, so that d
             alone can be trained. ``diagonal``: d [channels], diag(d). ``scalar``: one factor, []. ``matrix``: any A [C, C].
         channels: the width of the stream; needed for a ``scalar``.
-        acts_on: ``all`` tokens; ``ordinary`` (ours): massive ones (`common.massive`) stay as they are; ``massive`` (ours):
+        acts_on: ``all`` tokens; ``ordinary`` (ours): massive ones (`common.calibration.massive_activations`) stay as
+        they are; ``massive`` (ours):
             they alone are multiplied. But for ``all`` states are [batch, tokens, channels], of sequences that begin with
             their first tokens (generation with a cache hands the later ones over alone, which are ordinary).
 

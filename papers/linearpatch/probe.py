@@ -15,9 +15,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from common.errors import unknown
+from common.calibration.statistics import Statistics
 from common.hadamard import hadamard_matrix
-from common.statistics import Statistics
+from common.utils.errors import unknown
 from papers.linearpatch.patch import patch_values
 
 PIECES = ("A", "d", "factor", "massive", "others")

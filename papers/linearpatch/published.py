@@ -6,7 +6,7 @@ import csv
 from functools import cache
 from pathlib import Path
 
-from common.errors import UserError, unknown
+from common.utils.errors import UserError, unknown
 
 TABLE = Path(__file__).parent / "reported" / "table9.csv"
 # What the paper calls a model -> the registry's name.

@@ -9,18 +9,18 @@ from typing import Any
 
 from torch import Tensor
 
-from common import selection
-from common.context import Context, work_folder
-from common.errors import UserError, unknown
-from common.fitting import Fitting
-from common.flags import option
-from common.moments import RIDGE
-from common.recipe import Calibration, Pruning, Repair, register
-from common.samplers import crops, sampler
-from common.selection import runs
-from common.statistics import ESTIMATORS, Statistics
-from common.steps import TrainedRepair, note_training
-from common.surgery import replace_runs
+from common.calibration.least_squares import RIDGE
+from common.calibration.statistics import ESTIMATORS, Statistics
+from common.models.surgery import replace_runs
+from common.pruning import selection
+from common.pruning.calibration_text import crops, sampler
+from common.pruning.pipeline import Context, work_folder
+from common.pruning.recipe import Calibration, Pruning, Repair, register
+from common.pruning.selection import runs
+from common.pruning.steps import TrainedRepair, note_training
+from common.training.fitting import Fitting
+from common.utils.errors import UserError, unknown
+from common.utils.option_fields import option
 from papers.linearpatch import distill
 from papers.linearpatch.patch import KINDS, TOKENS, LinearPatch, named_statistics, patch_cuts
 from papers.linearpatch.probe import PIECES, massive_channels, piece_matrix
@@ -53,7 +53,7 @@ def _statistics(context: Context, kind: str, estimator: str, **counting) -> Stat
 class Patch(Repair):
     """A matrix at every cut that gives each channel its magnitude back (Eqs. 4, 6 to 8); kinds and estimators: `patch_cuts`.
 
-    weights, first: how tokens count in least squares, and whether a sample's first does (`common.moments`).
+    weights, first: how tokens count in least squares, and whether a sample's first does (`common.calibration.least_squares`).
     """
 
     kind: str = option(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack
 
-from common import checkpoint, launch
-from common.context import around
-from common.errors import UserError
-from common.flags import Flag
+from common.cli import Job, Method, main, measure
 from common.hooks import scale_stream
-from common.product import Job, Method, main, measure
+from common.models import checkpoint
+from common.pruning.pipeline import around
+from common.utils import startup
+from common.utils.errors import UserError
+from common.utils.option_fields import Flag
 from papers.prunecomp.method import repeat
 from papers.prunecomp.search import Search
 from papers.prunecomp.steps import COSTLY, PruneAndComp
@@ -103,4 +104,4 @@ METHOD = Method(
 )
 
 if __name__ == "__main__":
-    sys.exit(launch.run(main, METHOD))
+    sys.exit(startup.run(main, METHOD))

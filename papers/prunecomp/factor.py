@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
-from common.architectures import at_hand
 from common.calibration import Statistics
-from common.decoder import Decoder
-from common.errors import UserError, UserValueError, unknown
+from common.models.architectures import at_hand
+from common.models.decoder import Decoder
+from common.utils.errors import UserError, UserValueError, unknown
 
 WINDOW_FACTORS = ("direct", "product")
 
@@ -112,7 +112,7 @@ def check_scale_invariance(decoder: Decoder, stop: int | None = None) -> None:
     for index in range(decoder.num_layers if stop is None else stop):
         layer = at_hand(decoder.layers[index])
         gone = [half for half in decoder.spec.halves.values() if hasattr(getattr(layer, half.module), "state")]
-        idle = {name for half in gone for name in (half.norm, half.post)}  # identities now (`common.halves`)
+        idle = {name for half in gone for name in (half.norm, half.post)}  # identities now (`common.models.sublayers`)
         for name, norm in layer.named_children():
             if "norm" not in name or (name in idle and isinstance(norm, nn.Identity)):
                 continue

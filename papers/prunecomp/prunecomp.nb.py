@@ -31,25 +31,27 @@ import torch
 import transformers
 from IPython.display import Image, Markdown
 
-from common import models, tables
 from common.calibration import sample_crops
-from common.corpora import joined_ids
-from common.decoder import Decoder
-from common.evaluation.perplexity import PROTOCOLS
+from common.calibration.corpora import joined_ids
+from common.evaluation.windowed_perplexity import PROTOCOLS
 from common.hooks import scale_stream
-from common.recipe import Calibration
-from common.results import Store
-from common.surgery import remove_layers
+from common.models import loading
+from common.models.decoder import Decoder
+from common.models.surgery import remove_layers
+from common.pruning.recipe import Calibration
+from common.records.results import Store
 from figures import prunecomp as drawings
 from figures.style import RENDERED, above, plt
 from papers.prunecomp import METRICS, Stream, fuse_factor, next_layer, prune_and_compensate
-from reproductions import findings, registry, settings, show
+from reproductions.documents import findings
 from reproductions.prunecomp.recipes import CROPS
+from reproductions.render import show, tables
+from reproductions.spec import registry, subjects
 
 # %matplotlib inline
 torch.set_num_threads(1)
 transformers.utils.logging.disable_progress_bar()
-model, tokenizer = models.load("standin")
+model, tokenizer = loading.load("standin")
 crops = Calibration.from_json(CROPS["standin"] | {"count": 8})
 windows = sample_crops(joined_ids(tokenizer, crops.corpus), **crops.drawing())
 held_out = PROTOCOLS["standin-standard-library-thin"]
@@ -194,7 +196,7 @@ above(drawings.grid(entries, "standin"), "stand-in, 5/16 layers removed")
 # held-out windows of docstrings are no evidence: the published records, in the next section and the last, judge the claims.
 
 # %% tags=["downloads"]
-llm, words = models.load("smollm2-135m-instruct", dtype="bfloat16")
+llm, words = loading.load("smollm2-135m-instruct", dtype="bfloat16")
 its_windows = sample_crops(joined_ids(words, crops.corpus), **crops.drawing())
 
 # %% tags=["downloads"]
@@ -218,7 +220,7 @@ for name, net, reader, read, count in (
 # with 5 (Figure 1).
 
 # %%
-real = settings.of_model("smollm2-135m-instruct")
+real = subjects.of_model("smollm2-135m-instruct")
 Markdown(tables.render(show.build(registry.get("table4-prunecomp"), store, real), "md"))
 
 # %%

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from common import streaming
-from common.decoder import Decoder
-from common.errors import UserError, UserValueError, unknown
 from common.hooks import refuse_patches
-from common.importance import losses_without_each, magnitude, protect, taylor
-from common.selection import check_count, check_layers, window_starts
+from common.models import offload
+from common.models.decoder import Decoder
+from common.pruning.importance import losses_without_each, magnitude, protect, taylor
+from common.pruning.selection import check_count, check_layers, window_starts
+from common.utils.errors import UserError, UserValueError, unknown
 from papers.prunecomp.factor import check_loaded, check_scale_invariance
 from papers.prunecomp.stream import Stream
 
@@ -121,12 +121,13 @@ def choose(
 ) -> list[int]:
     """``count`` layers (None: all that may go) by the metric's scores in the model as it is, lowest first; none is removed.
 
-    For all metrics but CL, whose window `common.selection.best_window` gives. Raises UserError as `prune_and_compensate`.
+    For all metrics but CL, whose window `common.pruning.selection.best_window` gives. Raises UserError as
+    `prune_and_compensate`.
     """
     keep = None if protected is None else frozenset(protected)
     search = Search(metric, protected=keep, windows=stream.ids, batch_size=stream.batch_size, progress=progress)
     if metric == "cl":
-        raise UserError("CosSim(CL) removes one window at once; find it with common.selection.best_window")
+        raise UserError("CosSim(CL) removes one window at once; find it with common.pruning.selection.best_window")
     check(search, stream.decoder, 1 if count is None else count)
     layers, whole = stream.layers, stream.decoder.num_layers
     return search.lowest(stream, len(search.eligible(layers, whole)) if count is None else count)
@@ -141,7 +142,7 @@ def check(search: Search, decoder: Decoder, count: int, given: Sequence[int] | N
         raise UserError("compensation needs calibration tokens [samples, tokens]; pass windows, or compensate=False")
     refuse_patches(decoder.model, "Prune&Comp")
     if search.metric == "taylor+":
-        streaming.refuse(decoder.model, "the metric 'taylor+'")
+        offload.refuse(decoder.model, "the metric 'taylor+'")
     if not decoder.streamed and (search.compensate or search.metric.endswith("+")):
         check_loaded(decoder.model.parameters())
     if search.compensate:

@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from common import calibration, corpora, selection
-from common.context import Context
-from common.flags import option
-from common.recipe import Calibration, Pruning, Repair, Selection, register
-from common.samplers import crops, sampler
+from common import calibration
+from common.calibration import corpora
+from common.pruning import selection
+from common.pruning.calibration_text import crops, sampler
+from common.pruning.pipeline import Context
+from common.pruning.recipe import Calibration, Pruning, Repair, Selection, register
+from common.utils.option_fields import option
 from papers.prunecomp.method import prune_and_compensate, remove_and_compensate, repeat
 from papers.prunecomp.search import METRICS, choose
 from papers.prunecomp.stream import Stream

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from common.decoder import Decoder, gained
-from common.errors import UserValueError
-from common.importance import fill_states, spacing
-from common.progress import track
-from common.statistics import magnitude_ratios
+from common.calibration.statistics import magnitude_ratios
+from common.models.decoder import Decoder, gained
+from common.pruning.importance import fill_states, spacing
+from common.utils.errors import UserValueError
+from common.utils.progress import track
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Stream:
     layers: the remaining layers, by original index, in order. factors: at each cut, what multiplies the stream on its way
     into a layer (by its original index; N is the final norm); alpha, or for other repairs a factor per channel [C] or a
     matrix [C, C]. Held, in host memory and the model's dtype: one state [samples, tokens, channels] per remaining layer; if
-    they do not fit into `common.importance.STATE_BYTES`, every k-th, and a removal runs up to k - 1 layers again.
+    they do not fit into `common.pruning.importance.STATE_BYTES`, every k-th, and a removal runs up to k - 1 layers again.
     """
 
     def __init__(self, decoder: Decoder, ids: Tensor, *, batch_size: int = 8, progress: bool = False) -> None:

@@ -12,17 +12,18 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from common import instructions, launch
-from common.context import around
-from common.errors import UserError
-from common.finetuning import CUT, Settings, check_layers, finetune, four_bit
-from common.finetuning.learner import checked
-from common.flags import Flag
-from common.product import Job, Method, main
-from common.product.checks import stored_dtype
-from common.product.job import is_file
-from common.product.options import OWN_TEXT
-from common.surgery import remove_layers
+from common.cli import Job, Method, main
+from common.cli.checks import stored_dtype
+from common.cli.job import is_file
+from common.cli.options import OWN_TEXT
+from common.models.surgery import remove_layers
+from common.pruning.pipeline import around
+from common.training import instructions
+from common.training.finetuning import CUT, Settings, check_layers, finetune, four_bit
+from common.training.finetuning.learner import checked
+from common.utils import startup
+from common.utils.errors import UserError
+from common.utils.option_fields import Flag
 from papers.reassessing.metrics import LENGTH, NEED_TOKENS, SAMPLES, sample_line_crops
 from papers.reassessing.recipe import reverse_order
 from papers.reassessing.steps import Data, Metric
@@ -216,4 +217,4 @@ METHOD = Method(
 )
 
 if __name__ == "__main__":
-    sys.exit(launch.run(main, METHOD))
+    sys.exit(startup.run(main, METHOD))

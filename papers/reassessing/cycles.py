@@ -18,9 +18,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from common.decoder import Decoder
-from common.finetuning.state import TRAINED
-from common.surgery import remove_layers, untie_embeddings
+from common.models.decoder import Decoder
+from common.models.surgery import remove_layers, untie_embeddings
+from common.training.finetuning.state import TRAINED
 
 
 class Cycles:

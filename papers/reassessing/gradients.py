@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from common.decoder import Decoder
-from common.losses import next_token_loss
+from common.forward.losses import next_token_loss
+from common.models.decoder import Decoder
 
 # The loss is multiplied by this before, its gradients' norms are divided by it after: float16 has no number for many
 # gradients of a mean over hundreds of tokens. A power of two, which changes no digit in any other type.

@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 from torch import nn
 
-from common.decoder import Decoder
-from common.errors import UserValueError
-from common.selection import check_count
-from common.surgery import remove_layers
+from common.models.decoder import Decoder
+from common.models.surgery import remove_layers
+from common.pruning.selection import check_count
+from common.utils.errors import UserValueError
 
 
 def schedule(text: str) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from common.evaluation.generation import PROMPT_SETS, PromptSet
-from common.evaluation.perplexity import Protocol, register
+from common.evaluation.windowed_perplexity import Protocol, register
 
 _SOURCE = "Reassessing, Tables G and J, as its official code measures: windows of 128 tokens, so values are far higher"
 

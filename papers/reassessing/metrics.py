@@ -27,10 +27,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from common import importance, selection
 from common.calibration import collect
-from common.decoder import Decoder
-from common.errors import UserError, UserValueError, unknown
+from common.models.decoder import Decoder
+from common.pruning import importance, selection
+from common.utils.errors import UserError, UserValueError, unknown
 
 METRICS = ("random", "reverse-order", "magnitude-l1", "magnitude-l2", "taylor", "ppl", "bi")
 FIDELITIES = ("paper", "code")

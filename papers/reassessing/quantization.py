@@ -19,8 +19,8 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from common import checkpoint
-from common.errors import UserError, UserValueError
+from common.models import checkpoint
+from common.utils.errors import UserError, UserValueError
 
 BITS = (2, 3, 4, 8)
 PACKAGES = ("gptqmodel", "optimum")

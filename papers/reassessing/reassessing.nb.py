@@ -28,22 +28,26 @@ import torch
 import transformers
 from IPython.display import Image, Markdown, display
 
-from common import corpora, instructions, models, tables
-from common.decoder import Decoder
-from common.evaluation.perplexity import cut, perplexity
-from common.results import Store
-from common.surgery import remove_layers
+from common.calibration import corpora
+from common.evaluation.windowed_perplexity import cut, perplexity
+from common.models import loading
+from common.models.decoder import Decoder
+from common.models.surgery import remove_layers
+from common.records.results import Store
+from common.training import instructions
 from figures import reassessing as drawings
 from figures.style import BLUE, ORANGE, RENDERED, above, plt
 from papers import reassessing
 from papers.reassessing import gradients, theory
-from reproductions import findings, registry, settings, show
+from reproductions.documents import findings
+from reproductions.render import show, tables
+from reproductions.spec import registry, subjects
 
 # %matplotlib inline
 transformers.utils.logging.disable_progress_bar()
 torch.set_num_threads(1)
 torch.set_flush_denormal(True)
-dense, tokenizer = models.load("standin")
+dense, tokenizer = loading.load("standin")
 held_out = corpora.joined_ids(tokenizer, "learning")[: 24 * 256]
 f"{Decoder(dense).num_layers} layers, perplexity {perplexity(dense, held_out, 256):.1f} on a short held-out text"
 
@@ -197,7 +201,7 @@ _ = drawings.seeds([{"model": row.label, "sparsity": row.sparsity, "records": re
 # the paper trains what is left: the published records, in the next section and the last, judge the claims.
 
 # %% tags=["downloads"]
-llm, words = models.load("smollm2-135m-instruct", dtype="bfloat16")
+llm, words = loading.load("smollm2-135m-instruct", dtype="bfloat16")
 its_lines = reassessing.sample_line_crops(words, corpora.texts("standin-calibration"))
 its_text = corpora.joined_ids(words, "learning")[: 6 * 256]
 
@@ -221,7 +225,7 @@ for name, net, count, ids, text in (("stand-in", dense, 4, lines, held_out), ("S
 # of), and head and three layers next to the cut end below both: it matters where the layers are that train.
 
 # %%
-real = settings.of_model("smollm2-135m-instruct")
+real = subjects.of_model("smollm2-135m-instruct")
 Markdown(tables.render(show.build(registry.get("table2-reassessing"), store, real), "md"))
 
 # %%

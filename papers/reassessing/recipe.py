@@ -7,10 +7,10 @@ from pathlib import Path
 
 from torch import nn
 
-from common import importance
-from common.decoder import Decoder
-from common.finetuning import Settings, finetune
-from common.selection import one_shot
+from common.models.decoder import Decoder
+from common.pruning import importance
+from common.pruning.selection import one_shot
+from common.training.finetuning import Settings, finetune
 
 
 def reverse_order(layers: int | nn.Module, count: int) -> list[int]:
@@ -36,8 +36,9 @@ def partial_finetune(
 ) -> tuple[nn.Module, dict]:
     """Fine-tune ``lm_head``, the final norm and the last ``last`` layers of ``model``, in place; the rest keeps every bit.
 
-    train, valid: rows of input_ids and labels (`common.instructions`). settings: of `common.finetuning.Settings`; the
-    defaults are the paper's. Returns the model and its report (`common.finetuning.finetune`).
+    train, valid: rows of input_ids and labels (`common.training.instructions`). settings: of
+    `common.training.finetuning.Settings`; the defaults are the paper's. Returns the model and its report
+    (`common.training.finetuning.finetune`).
     Raises UserError for more layers than remain, and for bad rows.
     """
     chosen = Settings.of({**settings, "method": "partial", "last": last})

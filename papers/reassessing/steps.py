@@ -14,13 +14,14 @@ from pathlib import Path
 
 from torch import Tensor
 
-from common import corpora, instructions
-from common.context import Context
-from common.decoder import Decoder
-from common.finetuning import Settings, finetune
-from common.flags import option
-from common.recipe import Calibration, Options, Pruning, Selection, Training, register
-from common.samplers import sampler
+from common.calibration import corpora
+from common.models.decoder import Decoder
+from common.pruning.calibration_text import sampler
+from common.pruning.pipeline import Context
+from common.pruning.recipe import Calibration, Options, Pruning, Selection, Training, register
+from common.training import instructions
+from common.training.finetuning import Settings, finetune
+from common.utils.option_fields import option
 from papers.reassessing import quantization
 from papers.reassessing.cycles import Cycles
 from papers.reassessing.iterative import prune_iteratively, schedule
@@ -63,7 +64,9 @@ class Metric(Selection):
 
 @dataclass(frozen=True)
 class Data(Options):
-    """What is trained on: instructions of a source, as `common.instructions.load` takes them, or blocks of a corpus."""
+    """What is trained on: instructions of a source, as `common.training.instructions.load` takes them, or blocks of a
+    corpus.
+    """
 
     source: str | None = option(
         None, "alpaca-cleaned, standin, or a JSON-lines file with columns instruction, input, output"
@@ -94,7 +97,7 @@ class Data(Options):
 
 @dataclass(frozen=True)
 class Tuning(Options):
-    """A fine-tuning: what differs from the defaults of `common.finetuning.Settings`, and the data."""
+    """A fine-tuning: what differs from the defaults of `common.training.finetuning.Settings`, and the data."""
 
     settings: Mapping
     data: Data

@@ -20,7 +20,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from common.errors import unknown
+from common.utils.errors import unknown
 
 NORMS = ("rms", "rms-inside", "layer")
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from common.scores import MMLU_QUESTIONS
-from reproductions.reported import Number, row_names
+from common.evaluation.scores import MMLU_QUESTIONS
+from reproductions.spec.reported import Number, row_names
 
 SLIP = "paper's slip"
 EXTRACTION = "text extraction"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from common import model_registry
-from reproductions import declare, reported
+from common.models import registry
 from reproductions.audit.engine import (
     SLIP,
     UNRESOLVED,
@@ -21,6 +20,7 @@ from reproductions.audit.engine import (
     shown,
 )
 from reproductions.audit.tables import compare_share, removed_share
+from reproductions.spec import printed_rows, reported
 
 CATEGORIES = {
     "Reas.": ("CMNLI", "HeSw", "PIQA"),
@@ -79,7 +79,7 @@ def _eighty() -> Iterator[Finding]:
     averages = group(reported.numbers("laco", "2"))
     for key, row in group(reported.numbers("laco", "1")).items():
         if key[2] == "LaCo":
-            facts = model_registry.get(declare.MODELS[key[0]]).facts
+            facts = registry.get(printed_rows.MODELS[key[0]]).facts
             shares[key[0]] = 100 * (facts["layers"] - row["layers"].value) * facts["layer_params"] / facts["params"]
             kept[key[0]] = averages[key[0], "", "LaCo", ""]["Per."]
     both = [model for model in shares if 25 <= shares[model] <= 30 and kept[model].value > 80]
@@ -206,6 +206,6 @@ def _shares() -> Iterator[Finding]:
         for (model, sparsity, method, _), row in group(reported.numbers("laco", table)).items():
             if not method.startswith("LaCo") and table != "6" or sparsity in ("", "0%") or "layers" not in row:
                 continue
-            name = declare.MODELS[model]
-            removed = model_registry.get(name).facts["layers"] - int(row["layers"].value)
+            name = printed_rows.MODELS[model]
+            removed = registry.get(name).facts["layers"] - int(row["layers"].value)
             yield from compare_share(row["ratio %"], row["layers"], *removed_share(name, removed, method))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from reproductions import reported
 from reproductions.audit.engine import (
     DEFINITION,
     LM_EVAL,
@@ -19,7 +18,8 @@ from reproductions.audit.engine import (
     claim,
 )
 from reproductions.audit.scores import mean, weighted
-from reproductions.reported import Number
+from reproductions.spec import reported
+from reproductions.spec.reported import Number
 
 # Rows of one configuration under several names: (table, method, variant) -> (method, variant).
 ALIASES = {

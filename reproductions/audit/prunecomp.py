@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from common import model_registry
-from reproductions import declare, reported
+from common.models import registry
 from reproductions.audit import linearpatch, repeats, tables
 from reproductions.audit.engine import (
     LM_EVAL,
@@ -26,7 +25,8 @@ from reproductions.audit.engine import (
     place,
 )
 from reproductions.audit.scores import mean, weighted
-from reproductions.reported import Number
+from reproductions.spec import printed_rows, reported
+from reproductions.spec.reported import Number
 
 # What a V100 was sold with, in GB.
 GPU_MEMORY = {"V100": (16, 32)}
@@ -152,7 +152,7 @@ def _setup() -> Iterator[Finding]:
     """What the text says about models, captions and hardware."""
     text = {n.column: n for n in reported.numbers("prunecomp", "text")}
     layers = text["layers of the model"]
-    real = model_registry.get(declare.MODELS[layers.model]).facts["layers"]
+    real = registry.get(printed_rows.MODELS[layers.model]).facts["layers"]
     if layers.value != real:
         printed, counted = f"5 of {layers.text}", f"5 of {real}"
         words = f"{layers.model} has {real} layers, and Table 2 prints {layers.sparsity}"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from common import model_registry
-from reproductions import declare, reported
+from common.models import registry
 from reproductions.audit import repeats
 from reproductions.audit.engine import (
     DEFINITION,
@@ -24,7 +23,8 @@ from reproductions.audit.engine import (
 )
 from reproductions.audit.scores import mean
 from reproductions.audit.tables import compare_share
-from reproductions.reported import Number, row_name
+from reproductions.spec import printed_rows, reported
+from reproductions.spec.reported import Number, row_name
 
 QUESTIONS = {"PIQA": 1838, "HellaSwag": 10042, "OpenbookQA": 500, "ARC-e": 2376, "ARC-c": 1172, "WinoGrande": 1267}
 QUESTIONS |= {"MMLU": 14042, "CMMLU": 11582, "HumanEval(Pass@1)": 164}
@@ -285,7 +285,7 @@ def _is_in(number: Number, table: str) -> bool:
 def _caption() -> Iterator[Finding]:
     """Table N: the caption's example ends at another number of layers than the table's rows."""
     caption = next(n for n in reported.numbers("reassessing", "text") if "table N's caption" in n.column)
-    counts = {declare.removed_layers(n) for n in reported.numbers("reassessing", "N")}
+    counts = {printed_rows.removed_layers(n) for n in reported.numbers("reassessing", "N")}
     variants = sorted(
         {n.variant.partition(" ")[0] for n in reported.numbers("reassessing", "N") if n.variant[0].isdigit()}
     )
@@ -305,7 +305,7 @@ def _layers_for_parameters() -> Iterator[Finding]:
     rows = [number for number in reported.numbers("reassessing", "6") if number.column == "PR %"]
     layers, parameters = {}, {}
     for number in rows:
-        facts = model_registry.get(declare.MODELS[number.model]).facts
+        facts = registry.get(printed_rows.MODELS[number.model]).facts
         for count in range(1, facts["layers"]):
             share = 100 * count * facts["layer_params"] / facts["params"]
             if agrees(number, 100 * count / facts["layers"], 0):
@@ -341,8 +341,8 @@ def _memory() -> Iterator[Finding]:
     """Reassessing, Table 7: the memory of a quantized model against the least that 4 bits can take."""
     rows = [n for n in reported.numbers("reassessing", "7") if n.column == "memory MB"]
     for number in rows:
-        facts = model_registry.get(declare.MODELS[number.model]).facts
-        left = facts["layers"] - declare.removed_layers(number)
+        facts = registry.get(printed_rows.MODELS[number.model]).facts
+        left = facts["layers"] - printed_rows.removed_layers(number)
         if "GPTQ" not in number.variant:
             continue
         least = left * (facts["layer_params"] - 2 * facts["hidden"]) / 2 / MIB
@@ -369,10 +369,10 @@ def _memory() -> Iterator[Finding]:
 def _sizes() -> Iterator[Finding]:
     """Reassessing, Table P: parameters that belong to a model of another name."""
     for number in reported.numbers("reassessing", "P"):
-        if number.column != "# Parameters B" or number.method != "Dense" or number.model not in declare.MODELS:
+        if number.column != "# Parameters B" or number.method != "Dense" or number.model not in printed_rows.MODELS:
             continue
-        name = declare.MODELS[number.model]
-        count = model_registry.get(name).facts["params"]
+        name = printed_rows.MODELS[number.model]
+        count = registry.get(name).facts["params"]
         generation = [re.findall(r"[\d.]*\d", label) for label in (number.model, name)]
         if agrees(number, count / 1e9, 0) and generation[0] != generation[1]:
             yield Finding(

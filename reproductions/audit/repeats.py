@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import combinations
 
-from reproductions import reported
 from reproductions.audit.engine import (
     PAPER_NAMES,
     SLIP,
@@ -22,7 +21,8 @@ from reproductions.audit.engine import (
     place,
     scale,
 )
-from reproductions.reported import Number, row_name
+from reproductions.spec import reported
+from reproductions.spec.reported import Number, row_name
 
 SETTINGS = ("Ratio", "ratio %", "PR %", "layers", "GPU memory GB", "training time s", "# Parameters B", "TTokens T")
 # One task under the papers' names.

@@ -7,12 +7,12 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 
-from common.layout import markdown
-from common.results import ROOT
-from reproductions import reported
+from common.records.results import ROOT
+from common.utils.text_tables import markdown
 from reproductions.audit import FIELDS, NAMES, key, names
 from reproductions.audit import findings as all_findings
 from reproductions.audit.engine import KINDS, PAPER_NAMES, VERDICTS, Finding
+from reproductions.spec import reported
 
 # Long lists of single cells are folded.
 FOLDED, FEW = ("no k of n", "standard error"), 5

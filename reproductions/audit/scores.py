@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from reproductions import reported
 from reproductions.audit import repeats
 from reproductions.audit.engine import (
     EXTRACTION,
@@ -30,7 +29,8 @@ from reproductions.audit.engine import (
     scale,
     shown,
 )
-from reproductions.reported import Number
+from reproductions.spec import reported
+from reproductions.spec.reported import Number
 
 POOLED = ("MMLU", "CMMLU")  # their errors are put together from the subjects', which no table prints
 

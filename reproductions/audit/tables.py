@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from common import model_registry
-from common.scores import MMLU_QUESTIONS
-from reproductions import declare, reported
+from common.evaluation.scores import MMLU_QUESTIONS
+from common.models import registry
 from reproductions.audit.engine import (
     DEFINITION,
     SLIP,
@@ -20,7 +19,8 @@ from reproductions.audit.engine import (
     place,
     shown,
 )
-from reproductions.reported import Number, row_name
+from reproductions.spec import printed_rows, reported
+from reproductions.spec.reported import Number, row_name
 
 SHARES = ("Ratio", "ratio %", "PR %", "layers")
 PERPLEXITY = {"WIKI-2", "C4", "PTB", "PPL AVG"}
@@ -168,7 +168,7 @@ def _one(layers: list[Number]) -> Iterator[Finding]:
     if not layers:
         return
     first = layers[0]
-    wanted = declare.removed_layers(first)
+    wanted = printed_rows.removed_layers(first)
     listed = [int(n.value) for n in layers]
     words = f"{', '.join(n.text for n in layers)}: {len(listed)} layers, {len(set(listed))} different"
     twice = sorted({n for n in listed if listed.count(n) > 1})
@@ -191,7 +191,7 @@ def _same_set(paper: str, table: str, rows: dict, scores: tuple[str, ...]) -> It
     """Rows that remove the same layers of the same model and score differently."""
     seen: dict[tuple, tuple] = {}
     for key, layers in rows.items():
-        wanted = declare.removed_layers(layers[0]) if layers else None
+        wanted = printed_rows.removed_layers(layers[0]) if layers else None
         if not wanted or len({n.value for n in layers}) != wanted:
             continue
         first = seen.setdefault((key[0], frozenset(n.value for n in layers)), key)
@@ -224,7 +224,7 @@ def _same_set(paper: str, table: str, rows: dict, scores: tuple[str, ...]) -> It
 
 def removed_share(name: str, removed: int, method: str) -> tuple[float, str]:
     """Per cent of a model's parameters in ``removed`` layers less what the method adds, and the quotient in words."""
-    facts = model_registry.get(name).facts
+    facts = registry.get(name).facts
     added = 0
     if method == "LinearPatch":
         added = facts["hidden"] ** 2
@@ -257,7 +257,7 @@ def ratios(paper: Paper) -> Iterator[Finding]:
     """Columns Ratio that the removed layers do not give."""
     for table in reported.tables(paper.name):
         for number in reported.numbers(paper.name, table):
-            removed = declare.removed_layers(number)
+            removed = printed_rows.removed_layers(number)
             if number.column == "Ratio" and removed and number.method != "LLM-Pruner":
-                value = removed_share(declare.MODELS[number.model], removed, number.method)
+                value = removed_share(printed_rows.MODELS[number.model], removed, number.method)
                 yield from compare_share(number, number, *value)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from reproductions.checks import OF_DENSE, Check, Comparison, Pairs, against, in_most, where
-from reproductions.columns import LACO_CATEGORIES
 from reproductions.laco.recipes import AGAIN, AT_ONCE, CODE, DENSE, LACO, LEFT_OUT, PRUNER, SLICEGPT, TRAINED
-from reproductions.registry import Claim, Lookup
+from reproductions.spec.columns import LACO_CATEGORIES
+from reproductions.spec.comparisons import OF_DENSE, Check, Comparison, Pairs, against, in_most, where
+from reproductions.spec.registry import Claim, Lookup
 
 BASELINES = (PRUNER, SLICEGPT)
 PAPERS = ", the paper's C and T (ours)"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from reproductions import columns, reported
-from reproductions.registry import Column
+from reproductions.spec import columns, reported
+from reproductions.spec.registry import Column
 
 SHARE = Column("ratio %", "parameters", "ratio", scale=100, compare="exact", weight_free=True)
 LAYERS = Column("layers", "layers", "layers", compare="exact")

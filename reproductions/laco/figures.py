@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from reproductions import checks, declare
 from reproductions.laco import recipes
 from reproductions.laco.recipes import CODE, DENSE, LACO, MAIN, TRAINED, collapsed, one_model, trained, unmerged
-from reproductions.registry import Claim, Column, Row, Table
-from reproductions.settings import Subject, recipe
-from reproductions.shared import sentences
+from reproductions.spec import comparisons, printed_rows
+from reproductions.spec.registry import Claim, Column, Row, Table
+from reproductions.spec.shared_recipes import sentences
+from reproductions.spec.subjects import Subject, recipe
 
 LABELS = {"llama-2-7b": "LLaMA-2-7B", "llama-2-13b": "LLaMA-2-13B"}
 SENTENCES = 20  # section 4.2
@@ -58,7 +58,7 @@ def _figure(name: str, title: str, rows, columns: list[Column], claims=(), note:
         target=f"{name}-laco",
         paper="laco",
         number=name,
-        title=f"{declare.title_of('laco')}, {title}",
+        title=f"{printed_rows.title_of('laco')}, {title}",
         declared=rows,
         columns=lambda profile: columns,
         claims=claims,
@@ -95,7 +95,7 @@ FIGURES = [
         (
             Claim(
                 "adjacent layers' matrices are similar (here: closer than 90 % of what uncorrelated ones would be)",
-                checks.between("distance, % of unrelated weights'", -math.inf, 90, DENSE, strict=True),
+                comparisons.between("distance, % of unrelated weights'", -math.inf, 90, DENSE, strict=True),
             ),
         ),
         "Uncorrelated matrices are sqrt(|A|^2 + |B|^2) apart: 100 % says that two layers have nothing in common.",
@@ -118,11 +118,11 @@ FIGURES = [
         (
             Claim(
                 "(b) the lowest cosine between the merged layer's output and the last one's is above .996",
-                checks.between("least merged, Eq. 1 (b)", 0.996, math.inf, DENSE, strict=True),
+                comparisons.between("least merged, Eq. 1 (b)", 0.996, math.inf, DENSE, strict=True),
             ),
             Claim(
                 "ours: so it is for the code's merge",
-                checks.between("least merged, code (b)", 0.996, math.inf, DENSE, strict=True),
+                comparisons.between("least merged, code (b)", 0.996, math.inf, DENSE, strict=True),
             ),
         ),
         "Cosines per token, mean over the tokens of twenty sentences. Windows of four within the same part of the model as "

@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable
 
-from common.results import Recipe
-from reproductions import declare, reported, shapes
-from reproductions.registry import Row
-from reproductions.settings import PAPER, Subject, recipe
-from reproductions.shared import (
+from common.records.results import Recipe
+from reproductions.spec import printed_rows, reported, shape_recipes
+from reproductions.spec.registry import Row
+from reproductions.spec.shared_recipes import (
     REFUSED,
     collapse,
     llm_pruner,
@@ -19,6 +18,7 @@ from reproductions.shared import (
     slicegpt,
     without_training,
 )
+from reproductions.spec.subjects import PAPER, Subject, recipe
 
 DENSE, LACO, TRAINED, AGAIN = "Dense*", "LaCo", "LaCo +post train", "LaCo +post train +re prune"
 CODE = ", code's merge (ours)"  # what every row of LaCo gets a neighbour with
@@ -173,7 +173,7 @@ def printed(table: str, shape: Callable | None = None) -> Callable[[int | None],
 
     def rows(limit: int | None) -> list[Row]:
         found = []
-        for row in declare.rows("laco", table, shape=shape, statuses=STATUSES):
+        for row in printed_rows.rows("laco", table, shape=shape, statuses=STATUSES):
             row = dataclasses.replace(row, dense=row.method == DENSE)
             if row.method in STATUSES:
                 found.append(row)
@@ -253,4 +253,4 @@ def shape(model: str, number: reported.Number) -> Recipe | None:
     if number.method in (PRUNER, SLICEGPT) or layers is None:
         return None
     removed = LAYERS[model] - int(layers.value)
-    return shapes.recipe(model, removed)
+    return shape_recipes.recipe(model, removed)

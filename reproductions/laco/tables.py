@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from functools import partial
 
-from reproductions import declare
 from reproductions.laco import columns, recipes
 from reproductions.laco.claims import CLAIMS, PAPERS
 from reproductions.laco.recipes import CODE, DENSE, LACO, collapsed, one_model
-from reproductions.registry import Row, Table
-from reproductions.settings import Subject, recipe
-from reproductions.shared import collapse, sentences
+from reproductions.spec import printed_rows
+from reproductions.spec.registry import Row, Table
+from reproductions.spec.shared_recipes import collapse, sentences
+from reproductions.spec.subjects import Subject, recipe
 
 SHARES = "ratio % is recomputed from the printed number of layers left; the second column repeats it as printed."
 MERGES = (
@@ -44,7 +44,7 @@ def _table(number: str, title: str, made_columns, rows_of_one, shape=None, note:
         target=f"table{number}-laco",
         paper="laco",
         number=number,
-        title=f"{declare.title_of('laco')}, Table {number}: {title}",
+        title=f"{printed_rows.title_of('laco')}, Table {number}: {title}",
         declared=rows,
         columns=made_columns,
         claims=CLAIMS.get(number, ()),
@@ -138,7 +138,7 @@ TABLES = [
         target="table8-laco",
         paper="laco",
         number="8",
-        title=f"{declare.title_of('laco')}, Table 8: what the models write",
+        title=f"{printed_rows.title_of('laco')}, Table 8: what the models write",
         declared=_generation_rows,
         columns=columns.generations,
         note=WRITTEN,

@@ -1,7 +1,7 @@
 """LinearPatch's tables and figures, declared: settings and rows, columns, the claims the paper draws."""
 
-from reproductions.linearpatch.causes import CAUSES
 from reproductions.linearpatch.figures import FIGURES
+from reproductions.linearpatch.patch_ablation import CAUSES
 from reproductions.linearpatch.recipes import PAPER_MODELS, TOP_K
 from reproductions.linearpatch.tables import TABLES as _TABLES
 

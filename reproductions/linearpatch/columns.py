@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from reproductions.columns import RATIO, tasks
-from reproductions.registry import Column
+from reproductions.spec.columns import RATIO, tasks
+from reproductions.spec.registry import Column
 
-# Column of the paper -> protocol of `common.evaluation.perplexity`.
+# Column of the paper -> protocol of `common.evaluation.windowed_perplexity`.
 PROTOCOLS = {
     "paper": {"WIKI-2": "linearpatch-wikitext2", "C4": "linearpatch-c4", "PTB": "linearpatch-ptb"},
     "standin": {

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from reproductions import checks
-from reproductions.columns import RATIO
 from reproductions.linearpatch import rows
 from reproductions.linearpatch.recipes import settings as models_of
-from reproductions.registry import Claim, Column, Row, Table
-from reproductions.settings import Subject, recipe
-from reproductions.shared import CALIBRATION
+from reproductions.spec import comparisons
+from reproductions.spec.columns import RATIO
+from reproductions.spec.registry import Claim, Column, Row, Table
+from reproductions.spec.shared_recipes import CALIBRATION
+from reproductions.spec.subjects import Subject, recipe
 
 _WINDOW = [Column("start", "magnitudes", "start", compare="exact"), Column("end", "magnitudes", "end", compare="exact")]
 
@@ -58,7 +58,7 @@ def _number(label: str, benchmark: str, key: str, scale: float = 1.0) -> Column:
 
 _LARGER = Claim(
     "the channels the next layer expects are larger than those it receives (mean ratio above 1)",
-    checks.between("mean ratio", 1.0, math.inf),
+    comparisons.between("mean ratio", 1.0, math.inf),
 )
 
 FIGURES = [
@@ -85,10 +85,10 @@ FIGURES = [
             ),
         ],
         claims=(
-            Claim("scaling by d lowers perplexity", checks.column_below("PPL, +d", "PPL, cut")),
+            Claim("scaling by d lowers perplexity", comparisons.column_below("PPL, +d", "PPL, cut")),
             Claim(
                 "the scales d are best as they are (best alpha between 0.95 and 1.05)",
-                checks.between("best alpha, +d", 0.95, 1.05),
+                comparisons.between("best alpha, +d", 0.95, 1.05),
             ),
         ),
     ),
@@ -104,7 +104,7 @@ FIGURES = [
         claims=(
             Claim(
                 "massive tokens: the largest is at least ten times the median one",
-                checks.between("largest / median token", 10.0, math.inf),
+                comparisons.between("largest / median token", 10.0, math.inf),
             ),
         ),
         note="A token's magnitude is its largest |X| over channels. The paper's massive tokens are above 1000.",
@@ -121,7 +121,9 @@ FIGURES = [
         ],
         claims=(
             Claim(
-                "the rotation lowers sigma_d", checks.column_below("sigma_d, rotated", "sigma_d"), only_reported=True
+                "the rotation lowers sigma_d",
+                comparisons.column_below("sigma_d, rotated", "sigma_d"),
+                only_reported=True,
             ),
         ),
         note="On other models than the paper's the claim is not judged: the mean of 1 / |X| and of its square are infinite "
@@ -152,18 +154,18 @@ FIGURES = [
         claims=(
             Claim(
                 "ours: on average over the cuts least squares is nearer to the best factor than the ratio of magnitudes",
-                checks.column_below("least squares is off by", "ratio is off by"),
+                comparisons.column_below("least squares is off by", "ratio is off by"),
             ),
             Claim(
                 "ours: nearer than either is the factor that makes the last states most like the dense model's",
-                checks.every(
-                    checks.column_below("alike at the end is off by", "least squares is off by"),
-                    checks.column_below("alike at the end is off by", "ratio is off by"),
+                comparisons.every(
+                    comparisons.column_below("alike at the end is off by", "least squares is off by"),
+                    comparisons.column_below("alike at the end is off by", "ratio is off by"),
                 ),
             ),
             Claim(
                 "ours: the least-squares matrix is the best repair at every cut",
-                checks.between("matrix is best, %", 99.9, 100.1),
+                comparisons.between("matrix is best, %", 99.9, 100.1),
             ),
         ),
         note="Off by: mean |log(predicted factor / best factor)| over the cuts. Alike at the end: the factor by which, on "

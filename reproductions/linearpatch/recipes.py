@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from common.results import Recipe
-from reproductions import shapes
-from reproductions.registry import Row
-from reproductions.settings import Subject, recipe
-from reproductions.shared import REFUSED, TOO_FEW, llm_pruner, pruner_can, without_training
+from common.records.results import Recipe
+from reproductions.spec import shape_recipes
+from reproductions.spec.registry import Row
+from reproductions.spec.shared_recipes import REFUSED, TOO_FEW, llm_pruner, pruner_can, without_training
+from reproductions.spec.subjects import Subject, recipe
 
 # As printed in the paper: label, layers, numbers of layers removed.
 PAPER_MODELS = {
@@ -82,10 +82,10 @@ def _fields(model: str, method: str, count: int, layers: int, subject: Subject) 
 def shape_of(model: str, method: str, count: int) -> Recipe | None:
     """The recipe over the model's shape that a row's Ratio follows from."""
     if method == "LLM-Pruner":
-        return shapes.pruner(model, PRUNER_RATIOS[model, count]) if (model, count) in PRUNER_RATIOS else None
+        return shape_recipes.pruner(model, PRUNER_RATIOS[model, count]) if (model, count) in PRUNER_RATIOS else None
     repair = None
     if method.startswith("LinearPatch"):
         repair = {"method": "linearpatch"}
     elif method.startswith("LLM-Streamline(FFN)"):
         repair = {"method": "streamline-ffn"}
-    return shapes.recipe(model, count, repair)
+    return shape_recipes.recipe(model, count, repair)

@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from reproductions import shapes
 from reproductions.linearpatch import columns, trained
 from reproductions.linearpatch.recipes import PAPER_MODELS, TOP_K, shape_of
 from reproductions.linearpatch.recipes import settings as models_of
 from reproductions.linearpatch.trained import DIAGONAL, FFN_KL, FFN_MSE, FFN_SPARED, FULL, MSE, SPARED  # noqa: F401 - names of rows, for the claims
-from reproductions.registry import Row
-from reproductions.settings import STANDIN, Subject, recipe
-from reproductions.shared import CALIBRATION, PATCH, PLAIN, REFUSED, least_squares, lowest_bi, window, without_training
+from reproductions.spec import shape_recipes
+from reproductions.spec.registry import Row
+from reproductions.spec.shared_recipes import (
+    CALIBRATION,
+    PATCH,
+    PLAIN,
+    REFUSED,
+    least_squares,
+    lowest_bi,
+    window,
+    without_training,
+)
+from reproductions.spec.subjects import STANDIN, Subject, recipe
 
 # Table 5: the paper's ladder, and ours beside it.
 LADDER = ("Vanilla", "+d", "+A", "+FT")
@@ -137,10 +146,10 @@ def inserted(subject: Subject, limit: int | None = None) -> list[Row]:
             "LLM-Streamline(FFN)": ffn,
             "LinearPatch": without_training("LinearPatch[L]", count, subject.profile),
         }.items():
-            shape = shapes.recipe(model, 0, INSERTED_SHAPES[method]) if subject.printed else None
+            shape = shape_recipes.recipe(model, 0, INSERTED_SHAPES[method]) if subject.printed else None
             found.append(Row(model, label, "", method, recipe(model, subject, limit, **fields), shapes=shape))
         if subject.printed:
-            quotient = shapes.recipe(model, 0, {"method": "streamline-ffn", "over": "linearpatch"})
+            quotient = shape_recipes.recipe(model, 0, {"method": "streamline-ffn", "over": "linearpatch"})
             found.append(Row(model, label, "", "FFN / LinearPatch on this CPU (ours)", quotient, shapes=quotient))
     return found
 
@@ -151,7 +160,7 @@ def stored(subject: Subject, limit: int | None = None) -> list[Row]:
     for model, label, _, _ in chosen(subject, {"llama-2-7b": 7, "standin": 4}):
         for method, inserted_shape in INSERTED_SHAPES.items():
             name = method.removesuffix("(FFN)")
-            shape = shapes.recipe(model, 0, inserted_shape)
+            shape = shape_recipes.recipe(model, 0, inserted_shape)
             found.append(Row(model, label, "", name, shape, shapes=shape))
     return found
 

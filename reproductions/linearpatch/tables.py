@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from reproductions import checks
-from reproductions.columns import ratio_and_mmlu
 from reproductions.linearpatch import columns, rows
 from reproductions.linearpatch.recipes import training_free
-from reproductions.registry import Claim, Column, Row, Table
-from reproductions.settings import Subject
-from reproductions.shared import DISTILLING
+from reproductions.spec import comparisons
+from reproductions.spec.columns import ratio_and_mmlu
+from reproductions.spec.registry import Claim, Column, Row, Table
+from reproductions.spec.shared_recipes import DISTILLING
+from reproductions.spec.subjects import Subject
 
 _RATIO_NOTE = "Ratio counts removed parameters less those of what is put in their place."
 _PERPLEXITY_NOTE = (
@@ -56,7 +56,8 @@ def _repairs(column: str, lower: bool, verb: str) -> tuple[Claim, ...]:
     """Both variants against the same layers left unpatched."""
     return tuple(
         Claim(
-            f"{ours} {verb} {theirs}, the same layers unpatched", checks.beats(ours, theirs, column=column, lower=lower)
+            f"{ours} {verb} {theirs}, the same layers unpatched",
+            comparisons.beats(ours, theirs, column=column, lower=lower),
         )
         for ours, theirs in _PATCHED_PAIRS
     )
@@ -64,27 +65,29 @@ def _repairs(column: str, lower: bool, verb: str) -> tuple[Claim, ...]:
 
 def _retains(*variants: str) -> tuple[Claim, ...]:
     return tuple(
-        Claim(f"LinearPatch[{v}] retains more than SLEB and LLM-Pruner", checks.beats(f"LinearPatch[{v}]", *_OTHERS))
+        Claim(
+            f"LinearPatch[{v}] retains more than SLEB and LLM-Pruner", comparisons.beats(f"LinearPatch[{v}]", *_OTHERS)
+        )
         for v in variants
     )
 
 
 def _among_cosines(column: str) -> Claim:
     """Appendix E.1: best of the methods with a cosine metric (the better of its two variants)."""
-    check = checks.best_of(_VARIANTS, ("ShortGPT", "LLM-Streamline(None)"), column, lower=True)
+    check = comparisons.best_of(_VARIANTS, ("ShortGPT", "LLM-Streamline(None)"), column, lower=True)
     return Claim("a LinearPatch has the lowest perplexity among the methods with a cosine metric", check)
 
 
 _MMLU = "Weighted AVG"
 _ABOVE_SLEB = Claim(
     "a LinearPatch scores above SLEB in every setting",
-    checks.best_of(_VARIANTS, ("SLEB",), _MMLU),
+    comparisons.best_of(_VARIANTS, ("SLEB",), _MMLU),
 )
 _SLEB_TEXT = Claim(
     "SLEB, which selects by perplexity, has the lowest perplexity of all in most settings",
-    checks.beats("SLEB", "LLM-Pruner", "ShortGPT", "LLM-Streamline(None)", "LinearPatch[S]", "LinearPatch[L]",
+    comparisons.beats("SLEB", "LLM-Pruner", "ShortGPT", "LLM-Streamline(None)", "LinearPatch[S]", "LinearPatch[L]",
                  column="PPL AVG", lower=True),
-    enough=checks.in_most,
+    enough=comparisons.in_most,
 )  # fmt: skip
 
 
@@ -103,12 +106,13 @@ TABLES = [
             *_retains("L", "S"),
             Claim(
                 "a LinearPatch retains more than every earlier method (the better of its two variants)",
-                checks.best_of(_VARIANTS, (*_OTHERS, "ShortGPT", "LLM-Streamline(None)"), "RP"),
+                comparisons.best_of(_VARIANTS, (*_OTHERS, "ShortGPT", "LLM-Streamline(None)"), "RP"),
             ),
             Claim(
                 "LLaMA-3-8B, 5/32: ahead of the best earlier method by 4 %, rounded (abstract; RP is 94.15 against 90.84)",
-                checks.ahead_by(
-                    *(("LLaMA-3-8B", "5/32"), "LinearPatch[L]", "LLM-Streamline(None)", "RP", 3.5), unit=checks.PERCENT
+                comparisons.ahead_by(
+                    *(("LLaMA-3-8B", "5/32"), "LinearPatch[L]", "LLM-Streamline(None)", "RP", 3.5),
+                    unit=comparisons.PERCENT,
                 ),
                 only_reported=True,
             ),
@@ -123,20 +127,20 @@ TABLES = [
         (
             Claim(
                 "LinearPatch[L] +FT retains more than LLM-Streamline(FFN) +FT",
-                checks.beats("LinearPatch[L +FT]", "LLM-Streamline(FFN) +FT"),
+                comparisons.beats("LinearPatch[L +FT]", "LLM-Streamline(FFN) +FT"),
             ),
-            Claim("distillation adds to LinearPatch[L]", checks.beats("LinearPatch[L +FT]", "LinearPatch[L]")),
+            Claim("distillation adds to LinearPatch[L]", comparisons.beats("LinearPatch[L +FT]", "LinearPatch[L]")),
             Claim(
                 "ours: LLM-Streamline(FFN) +FT retains more where it leaves massive tokens as they are",
-                checks.beats(rows.FFN_SPARED, "LLM-Streamline(FFN) +FT"),
+                comparisons.beats(rows.FFN_SPARED, "LLM-Streamline(FFN) +FT"),
             ),
             Claim(
                 "ours: LinearPatch[L +FT] retains more than it does then",
-                checks.beats("LinearPatch[L +FT]", rows.FFN_SPARED),
+                comparisons.beats("LinearPatch[L +FT]", rows.FFN_SPARED),
             ),
             Claim(
                 "ours: LinearPatch[L +FT] retains more where it, too, leaves massive tokens as they are",
-                checks.beats(rows.SPARED, "LinearPatch[L +FT]"),
+                comparisons.beats(rows.SPARED, "LinearPatch[L +FT]"),
             ),
         ),
         f"{_RATIO_NOTE} {_TRAINED_NOTE}",
@@ -149,31 +153,31 @@ TABLES = [
         (
             Claim(
                 "LinearPatch[L] without training outperforms or matches (within 1 %) LLM-Streamline(FFN) +FT",
-                checks.beats("LinearPatch[L]", "LLM-Streamline(FFN) +FT", column="AVG", lower=True, within=0.01),
+                comparisons.beats("LinearPatch[L]", "LLM-Streamline(FFN) +FT", column="AVG", lower=True, within=0.01),
             ),
             Claim(
                 "LinearPatch[L] +FT has a lower perplexity than LLM-Streamline(FFN) +FT",
-                checks.beats("LinearPatch[L +FT]", "LLM-Streamline(FFN) +FT", column="AVG", lower=True),
+                comparisons.beats("LinearPatch[L +FT]", "LLM-Streamline(FFN) +FT", column="AVG", lower=True),
             ),
             Claim(
                 "distillation lowers LinearPatch[L]'s perplexity",
-                checks.beats("LinearPatch[L +FT]", "LinearPatch[L]", column="AVG", lower=True),
+                comparisons.beats("LinearPatch[L +FT]", "LinearPatch[L]", column="AVG", lower=True),
             ),
             Claim(
                 "ours: the rival itself, LLM-Streamline(FFN) +FT, is below the same cut alone",
-                checks.beats("LLM-Streamline(FFN) +FT", rows.CUT, column="AVG", lower=True),
+                comparisons.beats("LLM-Streamline(FFN) +FT", rows.CUT, column="AVG", lower=True),
             ),
             Claim(
                 "ours: it is where it leaves massive tokens as they are",
-                checks.beats(rows.FFN_SPARED, rows.CUT, column="AVG", lower=True),
+                comparisons.beats(rows.FFN_SPARED, rows.CUT, column="AVG", lower=True),
             ),
             Claim(
                 "ours: LinearPatch[L] +FT has a lower perplexity than it has then",
-                checks.beats("LinearPatch[L +FT]", rows.FFN_SPARED, column="AVG", lower=True),
+                comparisons.beats("LinearPatch[L +FT]", rows.FFN_SPARED, column="AVG", lower=True),
             ),
             Claim(
                 "ours: LinearPatch[L +FT] has a lower perplexity where it, too, leaves massive tokens as they are",
-                checks.beats(rows.SPARED, "LinearPatch[L +FT]", column="AVG", lower=True),
+                comparisons.beats(rows.SPARED, "LinearPatch[L +FT]", column="AVG", lower=True),
             ),
         ),
         f"{_PERPLEXITY_NOTE} {_TRAINED_NOTE}",
@@ -186,15 +190,15 @@ TABLES = [
         (
             Claim(
                 "the whole patch trained on logits has the lowest perplexity",
-                checks.beats(rows.FULL, rows.MSE, rows.DIAGONAL, rows.FFN_MSE, column="PPL AVG", lower=True),
+                comparisons.beats(rows.FULL, rows.MSE, rows.DIAGONAL, rows.FFN_MSE, column="PPL AVG", lower=True),
             ),
             Claim(
                 "the whole patch trained on logits retains most",
-                checks.beats(rows.FULL, rows.MSE, rows.DIAGONAL, rows.FFN_MSE, column="QA RP"),
+                comparisons.beats(rows.FULL, rows.MSE, rows.DIAGONAL, rows.FFN_MSE, column="QA RP"),
             ),
             Claim(
                 "training an FFN on logits by KL diverges",
-                checks.without_number(rows.FFN_KL, "PPL AVG", rows.FULL, run="Ratio"),
+                comparisons.without_number(rows.FFN_KL, "PPL AVG", rows.FULL, run="Ratio"),
             ),
         ),
         f"{_RATIO_NOTE} {_FEW_NOTE} {_TRAINED_NOTE}",
@@ -205,23 +209,23 @@ TABLES = [
         rows.ingredients,
         columns.everything,
         (
-            Claim("every ingredient lowers perplexity", checks.ladder(rows.LADDER, "PPL AVG", lower=True)),
-            Claim("every ingredient retains more", checks.ladder(rows.LADDER, "RP")),
+            Claim("every ingredient lowers perplexity", comparisons.ladder(rows.LADDER, "PPL AVG", lower=True)),
+            Claim("every ingredient retains more", comparisons.ladder(rows.LADDER, "RP")),
             Claim(
                 "ours: the least-squares matrix has the lowest perplexity of what needs no training",
-                checks.beats(rows.MATRIX, *rows.TRAINING_FREE, column="PPL AVG", lower=True),
+                comparisons.beats(rows.MATRIX, *rows.TRAINING_FREE, column="PPL AVG", lower=True),
             ),
             Claim(
                 "ours: the least-squares matrix retains most of what needs no training",
-                checks.beats(rows.MATRIX, *rows.TRAINING_FREE),
+                comparisons.beats(rows.MATRIX, *rows.TRAINING_FREE),
             ),
             Claim(
                 "ours: refitting what the layers around the cut write has the lowest perplexity of what needs no training",
-                checks.beats(rows.REFIT, rows.MATRIX, *rows.TRAINING_FREE, column="PPL AVG", lower=True),
+                comparisons.beats(rows.REFIT, rows.MATRIX, *rows.TRAINING_FREE, column="PPL AVG", lower=True),
             ),
             Claim(
                 "ours: refitting what the layers around the cut write retains most of what needs no training",
-                checks.beats(rows.REFIT, rows.MATRIX, *rows.TRAINING_FREE),
+                comparisons.beats(rows.REFIT, rows.MATRIX, *rows.TRAINING_FREE),
             ),
         ),
         "Rows marked (ours) are not in the paper: token-weighted least squares in place of ratios of magnitudes, from the "
@@ -236,11 +240,11 @@ TABLES = [
         (
             Claim(
                 "the patch is 8 times smaller than the FFN",
-                checks.ratio_of("LLaMA-2-7B", "LLM-Streamline(FFN)", "LinearPatch", "Parameters (M)", 8),
+                comparisons.ratio_of("LLaMA-2-7B", "LLM-Streamline(FFN)", "LinearPatch", "Parameters (M)", 8),
             ),
             Claim(
                 "the patch is 190 times faster than the FFN",
-                checks.ratio_of("LLaMA-2-7B", "LLM-Streamline(FFN)", "LinearPatch", "Time cost (s)", 190),
+                comparisons.ratio_of("LLaMA-2-7B", "LLM-Streamline(FFN)", "LinearPatch", "Time cost (s)", 190),
                 only_reported=True,  # of other shapes, on other machines, nobody has said it
             ),
         ),
@@ -256,7 +260,7 @@ TABLES = [
         claims=(
             Claim(
                 "the stored target is 40 times smaller than LLM-Streamline's (hidden size 4096)",
-                checks.ratio_of("LLaMA-2-7B", "LLM-Streamline", "LinearPatch", "stored target per token", 40),
+                comparisons.ratio_of("LLaMA-2-7B", "LLM-Streamline", "LinearPatch", "stored target per token", 40),
                 only_reported=True,
             ),
         ),
@@ -271,8 +275,8 @@ TABLES = [
         claims=(
             Claim(
                 "[S] and [L] remove the same layers in most settings (section 4.3)",
-                checks.alike("LinearPatch[S]", "LinearPatch[L]", ("start", "end", "cuts (ours)")),
-                enough=checks.in_most,
+                comparisons.alike("LinearPatch[S]", "LinearPatch[L]", ("start", "end", "cuts (ours)")),
+                enough=comparisons.in_most,
             ),
         ),
         note="Windows are half-open: [start, end). For layers that are not one window, start and end are their outermost. "
@@ -286,11 +290,11 @@ TABLES = [
         (
             Claim(
                 "from 128 samples on, more change perplexity by less than 0.5 % (limit ours)",
-                checks.steady([f"LinearPatch[{n} samples]" for n in (128, 256, 512)], rows.TEXTS, 0.005),
+                comparisons.steady([f"LinearPatch[{n} samples]" for n in (128, 256, 512)], rows.TEXTS, 0.005),
             ),
             Claim(
                 "ours: 64 samples are within 0.5 % of 128",
-                checks.steady([f"LinearPatch[{n} samples]" for n in (128, 64)], rows.TEXTS, 0.005),
+                comparisons.steady([f"LinearPatch[{n} samples]" for n in (128, 64)], rows.TEXTS, 0.005),
             ),
         ),
         "Selection and scales both come from the samples of the row; the paper varies those of the scales alone, so a row's "

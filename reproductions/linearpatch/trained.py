@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from reproductions.linearpatch.recipes import TOP_K
-from reproductions.settings import Subject
-from reproductions.shared import CALIBRATION, DISTILLING, streamline_layer, window
+from reproductions.spec.shared_recipes import CALIBRATION, DISTILLING, streamline_layer, window
+from reproductions.spec.subjects import Subject
 
 # Table 4's rows as the reported numbers name them: model logits by KL, the replaced layers' output by MSE.
 FFN_MSE, FFN_KL = (f"LLM-Streamline(FFN) +FT, {target}" for target in ("layer output, MSE", "logits, KL"))

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from reproductions.checks import PERCENT, Check, Comparison, Pairs, against, ahead_by, alike_within, beats, where
 from reproductions.prunecomp.columns import PERPLEXITY_LABELS
 from reproductions.prunecomp.recipes import ABLATION, METRICS
-from reproductions.registry import Claim, Lookup
+from reproductions.spec.comparisons import (
+    PERCENT,
+    Check,
+    Comparison,
+    Pairs,
+    against,
+    ahead_by,
+    alike_within,
+    beats,
+    where,
+)
+from reproductions.spec.registry import Claim, Lookup
 
 
 def consistent(column: str, lower: bool = False) -> tuple[Claim, ...]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from reproductions import reported
-from reproductions.columns import RATIO, tasks
-from reproductions.registry import Column
+from reproductions.spec import reported
+from reproductions.spec.columns import RATIO, tasks
+from reproductions.spec.registry import Column
 
 PROTOCOLS = {
     "paper": ("linearpatch-wikitext2", "linearpatch-c4", "linearpatch-ptb"),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from reproductions import checks, settings
 from reproductions.prunecomp.columns import perplexity_columns
 from reproductions.prunecomp.recipes import ABLATION, CROPS, SHARES, recipe
-from reproductions.registry import Claim, Column, Lookup, Row, Table
-from reproductions.settings import Subject
+from reproductions.spec import comparisons, subjects
+from reproductions.spec.registry import Claim, Column, Lookup, Row, Table
+from reproductions.spec.subjects import Subject
 
 # Figure 1 is of LLaMA-3-8B, 5 and 7 of 32 layers pruned; Figure 2 of both LLaMA models.
 _FIGURE1 = ("llama-3-8b", "LLaMA-3-8B", 32, (5, 7))
@@ -20,7 +20,7 @@ def _figure1_rows(subject: Subject, limit: int | None) -> list[Row]:
     if not subject.printed:
         model, label, layers = subject.model, subject.label, subject.layers
         counts = sorted(subject.counts(*SHARES, standin=(4, 5)))
-    found = [Row(model, label, f"0/{layers}", "Dense", settings.recipe(model, subject, limit), dense=True)]
+    found = [Row(model, label, f"0/{layers}", "Dense", subjects.recipe(model, subject, limit), dense=True)]
     for count in counts:
         for method in ABLATION:
             found.append(Row(model, label, f"{count}/{layers}", method, recipe(model, subject, limit, method, count)))
@@ -31,12 +31,12 @@ def _figure2_rows(subject: Subject, limit: int | None) -> list[Row]:
     drawn = _FIGURE2 if subject.printed else [(subject.model, subject.label, subject.layers)]
     wanted = {"calibration": CROPS[subject.size]}
     return [
-        Row(model, label, f"0/{layers}", "Dense", settings.recipe(model, subject, limit, **wanted))
+        Row(model, label, f"0/{layers}", "Dense", subjects.recipe(model, subject, limit, **wanted))
         for model, label, layers in drawn
     ]
 
 
-def _more_layers_for_less(cell: Lookup, settings: checks.Pairs) -> list[checks.Comparison]:
+def _more_layers_for_less(cell: Lookup, settings: comparisons.Pairs) -> list[comparisons.Comparison]:
     """With both parts, the larger removal is below the smaller one without either."""
     if len(settings) < 2:
         return []
@@ -44,7 +44,7 @@ def _more_layers_for_less(cell: Lookup, settings: checks.Pairs) -> list[checks.C
     plain, both = (*fewer, ABLATION[0], "AVG"), (*more, ABLATION[-1], "AVG")
     if cell(*plain) is None or cell(*both) is None:
         return []
-    return [checks.against(more, (both, cell(*both)), [(plain, cell(*plain))], lower=True)]
+    return [comparisons.against(more, (both, cell(*both)), [(plain, cell(*plain))], lower=True)]
 
 
 FIGURES = [
@@ -72,7 +72,9 @@ FIGURES = [
             Column("least gain, %", "magnitude-gains", "least", compare="exact"),
         ],
         claims=(
-            Claim("every layer gains magnitude", checks.between("least gain, %", 0, math.inf, "Dense", strict=True)),
+            Claim(
+                "every layer gains magnitude", comparisons.between("least gain, %", 0, math.inf, "Dense", strict=True)
+            ),
         ),
         note="Eq. 3: the mean over channels and sequences of the ratio of L1 norms, less one.",
         draw="figures.prunecomp:figure2",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 
-from common.results import Recipe
-from reproductions import settings
+from common.records.results import Recipe
 from reproductions.prunecomp.claims import each_better
 from reproductions.prunecomp.columns import perplexity_columns
 from reproductions.prunecomp.recipes import CROPS, METRICS, recipe
-from reproductions.registry import Claim, Column, Row, Table
-from reproductions.settings import Subject
-from reproductions.shared import PATCH, PLAIN, least_squares
+from reproductions.spec import subjects
+from reproductions.spec.registry import Claim, Column, Row, Table
+from reproductions.spec.shared_recipes import PATCH, PLAIN, least_squares
+from reproductions.spec.subjects import Subject
 
 # Repairs that are not fused: patches by LinearPatch's estimators and by least squares.
 PATCHES = {
@@ -64,7 +64,7 @@ def grid_recipe(
     if schedule == "iterative":
         chosen["patch"] = {key: value for key, value in patch.items() if key != "method"}
         fields.pop("repair")
-    return settings.recipe(model, subject, limit, **fields)
+    return subjects.recipe(model, subject, limit, **fields)
 
 
 def rows(subject: Subject, limit: int | None) -> list[Row]:
@@ -73,7 +73,7 @@ def rows(subject: Subject, limit: int | None) -> list[Row]:
     if not subject.printed:
         model, label, layers = subject.model, subject.label, subject.layers
         counts = subject.counts((7, 32), standin=5)
-    found = [Row(model, label, f"0/{layers}", "Dense", settings.recipe(model, subject, limit), dense=True)]
+    found = [Row(model, label, f"0/{layers}", "Dense", subjects.recipe(model, subject, limit), dense=True)]
     for count, repair, schedule, metric in itertools.product(counts, REPAIRS, SCHEDULES, METRICS):
         if (schedule, metric) != ("iterative", "CosSim(CL)"):
             made = grid_recipe(model, count, subject, limit, metric, schedule, repair)

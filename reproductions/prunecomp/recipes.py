@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from common.results import Recipe
-from reproductions import declare, reported, settings, shapes
-from reproductions.registry import Row
-from reproductions.settings import PAPER, Subject
+from common.records.results import Recipe
+from reproductions.spec import printed_rows, reported, shape_recipes, subjects
+from reproductions.spec.registry import Row
+from reproductions.spec.subjects import PAPER, Subject
 
 # What the paper calls a metric -> its name in recipes.
 METRICS = {"CosSim(BI)": "bi", "CosSim(CL)": "cl", "PPL": "ppl", "Taylor+": "taylor+", "Mag+": "mag+"}
@@ -78,7 +78,7 @@ def recipe(
 ) -> Recipe:
     """The recipe of a row: ``CosSim(BI) +Prune&Comp`` or another metric and variant; ``Dense`` for count 0."""
     if not count:
-        return settings.recipe(model, subject, limit)
+        return subjects.recipe(model, subject, limit)
     metric, _, variant = method.partition(" ")
     calibration = dict(CROPS[subject.size])
     if fidelity == "code" and metric == "CosSim(BI)":
@@ -86,13 +86,13 @@ def recipe(
     if samples:
         calibration["count"] = samples
     chosen = selection(subject.size, metric, count, variant, fidelity)
-    return settings.recipe(model, subject, limit, selection=chosen, calibration=calibration, fidelity=fidelity)
+    return subjects.recipe(model, subject, limit, selection=chosen, calibration=calibration, fidelity=fidelity)
 
 
 def shape(model: str, number: reported.Number) -> Recipe | None:
     """Compensation is fused into the weights: it adds no parameters."""
-    count = declare.removed_layers(number)
-    return shapes.recipe(model, count) if count else None
+    count = printed_rows.removed_layers(number)
+    return shape_recipes.recipe(model, count) if count else None
 
 
 def _rows_of(
@@ -111,7 +111,7 @@ def _rows_of(
 def _printed_rows(number: str, limit: int | None, shape=None, fidelity: str = "paper") -> list[Row]:
     """Every printed row with its recipe."""
     rows = []
-    for row in declare.rows("prunecomp", number, shape=shape):
+    for row in printed_rows.rows("prunecomp", number, shape=shape):
         count = int(row.sparsity.partition("/")[0])
         made = recipe(row.model, PAPER, limit, row.method, count, fidelity)
         rows.append(replace(row, recipe=made))
@@ -173,7 +173,7 @@ def size_rows(subject: Subject, limit: int | None) -> list[Row]:
         for samples in SAMPLES[subject.size]:
             made = recipe(row.model, subject, limit, row.method, count, samples=samples)
             found.append(replace(row, method=f"{row.method} {samples} samples", recipe=made))
-    for row in declare.rows("prunecomp", "A6") if subject.printed else []:
+    for row in printed_rows.rows("prunecomp", "A6") if subject.printed else []:
         method, _, samples = row.method.removesuffix(" samples").rpartition(" ")
         made = recipe(row.model, subject, limit, method, int(row.sparsity.partition("/")[0]), samples=int(samples))
         found.append(replace(row, recipe=made))

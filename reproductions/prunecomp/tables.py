@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from reproductions.columns import mmlu
 from reproductions.prunecomp.claims import abstracts, consistent, each_part_helps, sizes_agree
 from reproductions.prunecomp.columns import order_columns, perplexity_columns, qa_columns
 from reproductions.prunecomp.recipes import ABLATION, APPENDIX_SHARES, PAIRS, SHARES, order_rows, rows, shape, size_rows
-from reproductions.registry import Claim, Table
+from reproductions.spec.columns import mmlu
+from reproductions.spec.registry import Claim, Table
 
 
 def _table(number: str, title: str, made: Callable, columns: Callable, claims=(), note: str = "") -> Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from reproductions.checks import every
 from reproductions.reassessing import claims, columns, rows
 from reproductions.reassessing.columns import STANDIN_TEXT, accuracies, with_more
 from reproductions.reassessing.recipes import AGAIN
@@ -23,9 +22,10 @@ from reproductions.reassessing.rows import (
     SEVEN,
 )
 from reproductions.reassessing.table import CYCLES, SAME, SIZES, table
-from reproductions.registry import Claim, Column, Row, Table
-from reproductions.reported import row_name
-from reproductions.settings import Subject
+from reproductions.spec.comparisons import every
+from reproductions.spec.registry import Claim, Column, Row, Table
+from reproductions.spec.reported import row_name
+from reproductions.spec.subjects import Subject
 
 _SAMPLES = [(metric, 4, f"{n} sample{'s' * (n > 1)}") for metric in ("BI", "Taylor") for n in (1, 5, 10, 30, 50)]
 

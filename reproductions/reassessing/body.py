@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from reproductions.checks import every
 from reproductions.reassessing import claims, columns, rows
 from reproductions.reassessing.columns import with_more
 from reproductions.reassessing.recipes import FASTER
@@ -22,8 +21,9 @@ from reproductions.reassessing.rows import (
     SLICEGPT,
 )
 from reproductions.reassessing.table import SAME, SIZES, table
-from reproductions.registry import Claim
-from reproductions.reported import row_name
+from reproductions.spec.comparisons import every
+from reproductions.spec.registry import Claim
+from reproductions.spec.reported import row_name
 
 _ARMS = (LORA, LORA + FASTER, QLORA, HEAD, LAST1, LAST2, LAST3, LAST3 + FASTER)
 _ALPACA = ("Llama-3.1-6.3B-It-Alpaca", "Llama-3-6.3B-It-Alpaca")

@@ -6,9 +6,13 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from common import paired
-from reproductions import reported
-from reproductions.checks import (
+from common.evaluation import significance
+from reproductions.reassessing import neighbours
+from reproductions.reassessing.columns import AVERAGE, HELD_OUT, STANDIN_TEXT
+from reproductions.reassessing.recipes import AGAIN, FASTER
+from reproductions.reassessing.rows import AT_CUT, HEAD, LAST1, LAST2, LAST3, LORA, NONE, QLORA, REVERSE, SEVEN
+from reproductions.spec import reported
+from reproductions.spec.comparisons import (
     PERCENT,
     POINTS,
     Check,
@@ -21,12 +25,8 @@ from reproductions.checks import (
     every,
     where,
 )
-from reproductions.reassessing import neighbours
-from reproductions.reassessing.columns import AVERAGE, HELD_OUT, STANDIN_TEXT
-from reproductions.reassessing.recipes import AGAIN, FASTER
-from reproductions.reassessing.rows import AT_CUT, HEAD, LAST1, LAST2, LAST3, LORA, NONE, QLORA, REVERSE, SEVEN
-from reproductions.registry import Claim, Lookup
-from reproductions.reported import row_name
+from reproductions.spec.registry import Claim, Lookup
+from reproductions.spec.reported import row_name
 
 
 def points(accuracy: Number) -> Number:
@@ -185,7 +185,7 @@ def over_orders(check: Check) -> Check:
     def of_means(cell: Lookup, settings: Pairs) -> list[Comparison]:
         def mean(model: str, sparsity: str, method: str, column: str) -> Number | None:
             one, other = (cell(model, sparsity, name, column) for name in (method, method + AGAIN))
-            return one if one is None or other is None else paired.of_two(f"{method}, orders", one, other)
+            return one if one is None or other is None else significance.of_two(f"{method}, orders", one, other)
 
         return check(mean, settings)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from common.standin.tasks import VERSION as STANDIN_VERSION
-from reproductions import reported
-from reproductions.registry import Column
+from common.toy.tasks import VERSION as STANDIN_VERSION
+from reproductions.spec import reported
+from reproductions.spec.registry import Column
 
 # Section 3.2: eight tasks, zero-shot, plain accuracy (the record holds the normalised one too): the printed PIQA of
 # Llama-3-8B, .7965, is not length-normalised, nor is HellaSwag, .6014. MMLU and CMMLU are lm-eval's groups, their subjects

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from reproductions.checks import between, every
 from reproductions.reassessing import appendix, body, columns
 from reproductions.reassessing.recipes import AGAIN, fields
 from reproductions.reassessing.rows import one_model, paper_row
-from reproductions.registry import Claim, Column, Row, Table
-from reproductions.settings import Subject, recipe
+from reproductions.spec.comparisons import between, every
+from reproductions.spec.registry import Claim, Column, Row, Table
+from reproductions.spec.subjects import Subject, recipe
 
 # The paper names no numbers, only that after about 16 layers the model is damaged: the first twenty are ours.
 _RATES = {"paper": tuple(range(1, 21)), "standin": (2, 4, 8)}

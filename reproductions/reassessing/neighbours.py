@@ -1,7 +1,7 @@
 """Ours beside rows that the paper took from others: what this repository's implementation of the method gives there.
 
 Untrained but for LLM-Streamline's layer; the source of the starred rows trained them all. Settings that a row does not say
-are those of this paper's other rows, or of the tables that share the method (`reproductions.shared`).
+are those of this paper's other rows, or of the tables that share the method (`reproductions.spec.shared_recipes`).
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from common import model_registry
-from reproductions import declare, reported
+from common.models import registry
 from reproductions.reassessing.recipes import fields
-from reproductions.registry import Row
-from reproductions.settings import PAPER, recipe
-from reproductions.shared import (
+from reproductions.spec import printed_rows, reported
+from reproductions.spec.registry import Row
+from reproductions.spec.shared_recipes import (
     CALIBRATION,
     collapse,
     llm_pruner,
@@ -24,6 +23,7 @@ from reproductions.shared import (
     streamline_layer,
     window,
 )
+from reproductions.spec.subjects import PAPER, recipe
 
 OURS = " (ours)"  # behind a method's name
 # Methods that take parts out of layers: as many parameters go as in the printed row. LLM-Pruner's flags are fitted to 20 %.
@@ -37,7 +37,7 @@ COUNTS_OF_20 = {"llama-3-70b": 16, "llama-3-8b": 7, "llama-3.1-8b-instruct": 7, 
 
 def count(model: str, number: reported.Number) -> int | None:
     """How many layers a printed row removes; None where that cannot be told."""
-    exact = declare.removed_layers(number)
+    exact = printed_rows.removed_layers(number)
     if exact is not None:
         return exact
     return COUNTS_OF_20.get(model) if number.sparsity == "20%" else COUNTS.get(number.sparsity)
@@ -45,7 +45,7 @@ def count(model: str, number: reported.Number) -> int | None:
 
 def count_of_parameters(model: str, number: reported.Number) -> int:
     """How many layers hold the share of the parameters that a row prints."""
-    facts = model_registry.get(model).facts
+    facts = registry.get(model).facts
     return round(float(number.sparsity.rstrip("%")) / 100 * facts["params"] / facts["layer_params"])
 
 
@@ -58,7 +58,7 @@ def _uidl(model: str, removed: int) -> dict:
 
 
 def _laco(model: str, removed: int) -> dict:
-    layers = model_registry.get(model).facts["layers"]
+    layers = registry.get(model).facts["layers"]
     chosen = collapse("paper", merged_at_once(removed), layers, layers=layers - removed)
     return {"selection": chosen, "calibration": sentences("paper")}
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-from common.errors import UserValueError
-from reproductions.shared import SLEB_LINES
+from common.utils.errors import UserValueError
+from reproductions.spec.shared_recipes import SLEB_LINES
 
 # Appendix D and official code: ten lines cropped to 128 tokens, Python's `random` with this seed.
 SAMPLES, LENGTH, SEED = 10, 128, 42
@@ -19,8 +19,8 @@ CORPORA = {
 }
 CORPORA["small"] = CORPORA["paper"]
 WINDOWS = {"paper": None, "small": 64, "standin": 32}  # how many of them
-# Section 3.3 and official code: the defaults of `common.finetuning.Settings`. Of a small size 240 steps in place of 1,555, on
-# the stand-in 24, at ten times the rate: in so few steps 1e-5 moves nothing, whatever it trains.
+# Section 3.3 and official code: the defaults of `common.training.finetuning.Settings`. Of a small size 240 steps in
+# place of 1,555, on the stand-in 24, at ten times the rate: in so few steps 1e-5 moves nothing, whatever it trains.
 SETTINGS = {
     "paper": {"learning_rate": 1e-5},
     "standin": {

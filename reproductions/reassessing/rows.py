@@ -6,15 +6,15 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterable
 
-from common import model_registry
-from common.results import Recipe
-from reproductions import declare, reported, shapes
+from common.models import registry
+from common.records.results import Recipe
 from reproductions.reassessing.neighbours import PRUNER, SLICEGPT, count, count_of_parameters, neighbours
 from reproductions.reassessing.recipes import fields
-from reproductions.registry import Row
-from reproductions.settings import PAPER as PAPERS_MODELS
-from reproductions.settings import STANDIN, Subject, recipe
-from reproductions.shared import REFUSED, TOO_FEW, llm_pruner, pruner_can, slicegpt
+from reproductions.spec import printed_rows, reported, shape_recipes
+from reproductions.spec.registry import Row
+from reproductions.spec.shared_recipes import REFUSED, TOO_FEW, llm_pruner, pruner_can, slicegpt
+from reproductions.spec.subjects import PAPER as PAPERS_MODELS
+from reproductions.spec.subjects import STANDIN, Subject, recipe
 
 PAPER = "reassessing"
 REPORTED = "as reported only"
@@ -53,7 +53,7 @@ def printed(table: str, shape: Callable | None = None) -> Callable[[int | None],
             for _, name in reported.row_names(number)
         }
         found = []
-        for row in declare.rows(PAPER, table, shape=shape):
+        for row in printed_rows.rows(PAPER, table, shape=shape):
             number = by_key[row.label, row.sparsity, row.method]
             found.append(_with_recipe(row, number, table, limit))
             if found[-1].status == REPORTED:
@@ -64,7 +64,7 @@ def printed(table: str, shape: Callable | None = None) -> Callable[[int | None],
 
 
 def _with_recipe(row: Row, number: reported.Number, table: str, limit: int | None) -> Row:
-    spec = model_registry.REGISTRY.get(row.model)
+    spec = registry.REGISTRY.get(row.model)
     if spec is None:
         return dataclasses.replace(row, status=REPORTED)
     if spec.trust_remote_code or spec.shape_only:  # its shape still counts parameters
@@ -155,20 +155,20 @@ def by_subject(on_paper: Callable, on_one: Callable) -> Callable[[Subject, int |
 
 
 def _removed(number: reported.Number) -> int:
-    if declare.removed_layers(number) is not None:
-        return declare.removed_layers(number)
+    if printed_rows.removed_layers(number) is not None:
+        return printed_rows.removed_layers(number)
     return 8 if number.sparsity == "25%" else 0
 
 
 def pruned_shape(model: str, number: reported.Number) -> Recipe:
     """The pruned model's shape alone."""
-    return shapes.recipe(model, _removed(number))
+    return shape_recipes.recipe(model, _removed(number))
 
 
 def quantized_shape(model: str, number: reported.Number) -> Recipe:
     """Table 7: the pruned model at 16 bits, and with its layers' matrices at 4."""
     training = {"method": "gptq", "bits": 4} if "GPTQ" in number.variant else None
-    return shapes.recipe(model, _removed(number), None, training)
+    return shape_recipes.recipe(model, _removed(number), None, training)
 
 
 def trained_shape(model: str, number: reported.Number) -> Recipe:
@@ -177,13 +177,13 @@ def trained_shape(model: str, number: reported.Number) -> Recipe:
         training = {"method": "lora", "rank": 8}
     else:
         training = {"method": "partial", "last": int(number.variant.partition("last ")[2] or 0)}
-    return shapes.recipe(model, _removed(number), None, training)
+    return shape_recipes.recipe(model, _removed(number), None, training)
 
 
 def rate_shape(model: str, number: reported.Number) -> Recipe | None:
     """Table 6: whole layers only; theirs is a share of the parameters, the paper's own a share of the layers."""
-    facts = model_registry.get(model).facts
+    facts = registry.get(model).facts
     if number.method in ("ShortGPT", "LaCo"):
-        return shapes.recipe(model, count_of_parameters(model, number))
+        return shape_recipes.recipe(model, count_of_parameters(model, number))
     share = float(number.sparsity.rstrip("%")) / 100
-    return shapes.recipe(model, round(share * facts["layers"])) if number.method.startswith("Our") else None
+    return shape_recipes.recipe(model, round(share * facts["layers"])) if number.method.startswith("Our") else None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from reproductions.reassessing import recipes, rows
 from reproductions.reassessing.columns import accuracies
-from reproductions.registry import Claim, Column, Row, Table
+from reproductions.spec.registry import Claim, Column, Row, Table
 
 SAME = "On the stand-in, of which there is one, the rows are those of Table {}."
 

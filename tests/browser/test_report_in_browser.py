@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.results import NOWHERE, Recipe, Store
-from reproductions import registry
-from reproductions.evidence import Evidence, Loaded
-from reproductions.report import pages
-from reproductions.report.recipes import is_share
+from common.records.results import NOWHERE, Recipe, Store
+from reproductions.render.evidence import Evidence, Loaded
+from reproductions.site import pages
+from reproductions.site.recipes import is_share
+from reproductions.spec import registry
 
 HOW = "`make setup-browser` installs Playwright; a Chromium comes with the system or with `playwright install chromium`"
 playwright = pytest.importorskip("playwright.sync_api", reason=f"no Playwright: {HOW}")

@@ -1,16 +1,16 @@
 """Whatever is wrong with a command line, its texts or its model is one line, said before any weights are read."""
 
-import importlib
 import json
 import shutil
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from tools import method_of
 
-from common import checkpoint, models
-from common.finetuning import memory
-from common.product import main
+from common.cli import main
+from common.models import checkpoint, loading
+from common.training.finetuning import memory
 from papers.linearpatch import __main__ as linearpatch_tool
 
 TOOLS = ("linearpatch", "prunecomp", "laco", "reassessing", "refit")
@@ -319,7 +319,7 @@ def no_weights(monkeypatch):
     def refuse(*unused, **options):
         raise AssertionError("the weights were read")
 
-    monkeypatch.setattr(models, "load", refuse)
+    monkeypatch.setattr(loading, "load", refuse)
 
 
 def tree(folder):
@@ -341,7 +341,7 @@ def test_one_line_says_what_is_wrong(tool, more, said, removes, files, tmp_path,
     command += [] if "--out" in more else ["--out", str(tmp_path / "out")]
     before = tree(files)
     try:
-        status = main(importlib.import_module(f"papers.{tool}.__main__").METHOD, [*command, *given])
+        status = main(method_of(tool), [*command, *given])
     except SystemExit as stop:
         status = stop.code
     printed = capsys.readouterr()
@@ -356,9 +356,9 @@ def test_there_are_enough_of_them():
 
 
 def test_a_model_larger_than_the_card_is_refused_before_its_weights_are_read(files, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(models, "placement", lambda device, dtype: None)
+    monkeypatch.setattr(loading, "placement", lambda device, dtype: None)
     monkeypatch.setattr(memory, "capacity", {"cuda": 1e5}.get)
-    monkeypatch.setattr(models, "load", lambda *_, **__: pytest.fail("the weights are read"))
+    monkeypatch.setattr(loading, "load", lambda *_, **__: pytest.fail("the weights are read"))
     given = [
         "--model",
         str(files / "good"),

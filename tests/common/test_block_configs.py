@@ -8,12 +8,13 @@ import torch
 from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from common import block_configs, checkpoint, structure
-from common.baselines import half_layers, llm_pruner, slicegpt
-from common.decoder import Decoder
-from common.errors import UserError
-from common.halves import ATTENTION, MLP, drop_halves, linear_attention
-from common.widths import slice_channels
+from common.baselines import llm_pruner, slicegpt, sublayer_removal
+from common.models import checkpoint, layer_structure
+from common.models.decoder import Decoder
+from common.models.files import block_configs
+from common.models.layer_widths import slice_channels
+from common.models.sublayers import ATTENTION, MLP, drop_halves, linear_attention
+from common.utils.errors import UserError
 
 IDS = torch.randint(3, 100, (3, 20), generator=torch.Generator().manual_seed(3))
 
@@ -64,14 +65,14 @@ def test_a_plain_model_and_what_it_cannot_say_have_no_such_file(model, make_tiny
     drop_halves(tiny, [(1, MLP)])
     checkpoint.save(tiny, None, tmp_path / "tiny")
     assert not list(tmp_path.glob(f"*/{block_configs.FILE}"))
-    assert (tmp_path / "tiny" / structure.FILE).exists()
+    assert (tmp_path / "tiny" / layer_structure.FILE).exists()
 
 
 def test_what_it_cannot_say_is_refused(model, make_tiny):
     narrow, sliced, linear = (copy.deepcopy(model) for _ in range(3))
     llm_pruner.prune(narrow, IDS, 0.6)
     slicegpt.slice_stream(sliced, IDS, 40)
-    maps = half_layers.linear_maps(Decoder(linear), IDS)
+    maps = sublayer_removal.linear_maps(Decoder(linear), IDS)
     linear_attention(linear, 2, *maps[2][1:])
     for refused, why in (
         (narrow, "layer 4 has heads of its own"),

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from common import cache
-from common.errors import UserError
+from common.utils import cache
+from common.utils.errors import UserError
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from common.calibration import Statistics, collect, default_pairs, sample_crops, sample_documents, sample_lines
-from common.decoder import Decoder
-from common.errors import UserError
+from common.calibration.statistics import ESTIMATORS
 from common.hadamard import hadamard_matrix
-from common.statistics import ESTIMATORS
+from common.models.decoder import Decoder
+from common.utils.errors import UserError
 
 
 def stored_states(model, ids) -> list[torch.Tensor]:

@@ -10,10 +10,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from common import checkpoint, hooks
-from common.errors import UserError
+from common import hooks
 from common.hooks import attach_patch, detach_patches, patches
-from common.surgery import remove_layers
+from common.models import checkpoint
+from common.models.surgery import remove_layers
+from common.utils.errors import UserError
 
 
 @pytest.fixture(autouse=True)

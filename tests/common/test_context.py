@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from common import calibration, context
+from common import calibration
 from common.calibration import collect
-from common.context import Context
-from common.decoder import Decoder
-from common.recipe import Recipe
-from common.statistics import Statistics
+from common.calibration.statistics import Statistics
+from common.models.decoder import Decoder
+from common.pruning import pipeline
+from common.pruning.pipeline import Context
+from common.pruning.recipe import Recipe
 
 ENTRY = {"corpus": "counted", "sampler": "counted", "count": 3, "length": 20, "seed": 0}
 
@@ -23,9 +24,9 @@ def crops():
 @pytest.fixture
 def prepared(make_tiny, crops, monkeypatch):
     """`prepared(force=False)`: a context of the same recipe and model each time, as the rows of a table have them."""
-    monkeypatch.setitem(context.SAMPLERS, "counted", lambda *_: crops)
-    monkeypatch.setattr(context, "_STATISTICS", [])
-    monkeypatch.setattr(context, "_MADE", set())
+    monkeypatch.setitem(pipeline.SAMPLERS, "counted", lambda *_: crops)
+    monkeypatch.setattr(pipeline, "_STATISTICS", [])
+    monkeypatch.setattr(pipeline, "_MADE", set())
     model = make_tiny("llama")
     recipe = Recipe(model="tiny", profile="paper", calibration=ENTRY)
     return lambda **options: Context(model, None, recipe, 0, **options)
@@ -65,16 +66,16 @@ def test_one_pass_serves_every_count_up_to_a_third_of_the_layers(prepared, passe
 
 def test_a_pass_is_found_again_on_disk(prepared, passes):
     first = prepared().statistics(2, ("channel",))
-    context._STATISTICS.clear()
+    pipeline._STATISTICS.clear()
     second = prepared().statistics(1, ("token",))
     assert len(passes) == 1 and second is not first
     same(first, second, 2)
     assert first.cosine("channel", 1, 3) == second.cosine("channel", 1, 3)
     assert (second.samples, second.tokens, second.kinds) == (3, 60, ("channel",))
-    context._STATISTICS.clear()
-    context._MADE.clear()  # another process, with --force
+    pipeline._STATISTICS.clear()
+    pipeline._MADE.clear()  # another process, with --force
     prepared(force=True).statistics(2)
-    context._STATISTICS.clear()
+    pipeline._STATISTICS.clear()
     prepared(force=True).statistics(2)
     assert len(passes) == 2
 
@@ -88,7 +89,7 @@ def test_what_was_not_collected_is_collected(prepared, passes, crops, monkeypatc
     assert prepared().statistics(2, elementwise=[(2, 4)], moments=[(1, 3)]) is named and len(passes) == 3
     both = prepared().statistics(2, matrices=[(0, 2)])
     assert prepared().statistics(2, matrices=[(1, 3), (0, 2)], elementwise=[(2, 4)]) is both and len(passes) == 4
-    monkeypatch.setattr(context, "_MATRICES", 2 * 8 * prepared().model.config.hidden_size ** 2)
+    monkeypatch.setattr(pipeline, "_MATRICES", 2 * 8 * prepared().model.config.hidden_size ** 2)
     factors = prepared().statistics(2, moments=[(0, 1)])  # one pair's matrices are small enough to come along
     assert prepared().statistics(2, matrices=[(0, 1)]) is factors and len(passes) == 5
     assert [factors.moments[pair].matrices for pair in ((1, 3), (0, 2))] == [True, False]  # and of others as many
@@ -103,11 +104,11 @@ def test_what_was_not_collected_is_collected(prepared, passes, crops, monkeypatc
 @pytest.mark.parametrize("small", [True, False])
 def test_what_belongs_to_named_pairs_is_found_again_on_disk(small, prepared, passes, crops, monkeypatch):
     width = prepared().model.config.hidden_size
-    monkeypatch.setattr(context, "_MATRICES", 2 * 8 * width**2 * 2 - (not small))
+    monkeypatch.setattr(pipeline, "_MATRICES", 2 * 8 * width**2 * 2 - (not small))
     prepared().statistics(2, matrices=[(1, 3)], elementwise=[(2, 4)], first=False)
-    context._STATISTICS.clear()
+    pipeline._STATISTICS.clear()
     prepared().statistics(2, matrices=[(0, 2)], weights="none")  # as a process that ends after it
-    context._STATISTICS.clear()
+    pipeline._STATISTICS.clear()
     found = prepared().statistics(2, moments=[(1, 3)], elementwise=[(2, 4)], first=False)
     assert len(passes) == 2 and prepared().statistics(2, moments=[(0, 2)], weights="none") is found
     assert found.moments[1, 3].matrices and found.moments[0, 2].matrices == small
@@ -150,12 +151,12 @@ def test_matrices_come_along_only_where_they_count_tokens_alike(tiny_llama, crop
 @pytest.mark.parametrize("damage", [b"", b"no safetensors", None])
 def test_a_damaged_file_costs_a_pass(damage, prepared, passes, caplog):
     prepared().statistics(1)
-    (path,) = context.work_folder().rglob("statistics-*.safetensors")
+    (path,) = pipeline.work_folder().rglob("statistics-*.safetensors")
     path.write_bytes(path.read_bytes()[:-8] if damage is None else damage)
-    context._STATISTICS.clear()
+    pipeline._STATISTICS.clear()
     prepared().statistics(1)
     assert len(passes) == 2 and "is unreadable" in caplog.text
-    context._STATISTICS.clear()
+    pipeline._STATISTICS.clear()
     prepared().statistics(1)
     assert len(passes) == 2
 
@@ -163,9 +164,9 @@ def test_a_damaged_file_costs_a_pass(damage, prepared, passes, caplog):
 def test_models_at_hand_share_nothing(make_tiny, crops, passes):
     for name in ("llama", "qwen2"):
         model = make_tiny(name)
-        around = context.around(model, windows=crops)
+        around = pipeline.around(model, windows=crops)
         same(around.statistics(2), collect(Decoder(model), crops, span=2), 2)
-    assert len(passes) == 2 and not list(context.work_folder().rglob("*.safetensors"))
+    assert len(passes) == 2 and not list(pipeline.work_folder().rglob("*.safetensors"))
 
 
 def test_a_mix_of_texts_is_read_in_turn_and_each_text_named(tiny_llama, monkeypatch):
@@ -176,7 +177,7 @@ def test_a_mix_of_texts_is_read_in_turn_and_each_text_named(tiny_llama, monkeypa
         first = {"one": 100, "two": 200}[entry.corpus]
         return torch.arange(first, first + entry.count)[:, None].expand(-1, 20)
 
-    monkeypatch.setitem(context.SAMPLERS, "rising", rising)
+    monkeypatch.setitem(pipeline.SAMPLERS, "rising", rising)
     recipe = Recipe(model="tiny", profile="paper", calibration=ENTRY | {"corpus": "one+two", "sampler": "rising"})
     found = Context(tiny_llama, None, recipe, 0).windows()
     assert found[:, 0].tolist() == [100, 200, 101] and found.shape == (3, 20)

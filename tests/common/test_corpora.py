@@ -8,8 +8,9 @@ import datasets
 import pytest
 import torch
 
-from common import corpora, hub
-from common.errors import UserError
+from common.calibration import corpora
+from common.models.files import hub
+from common.utils.errors import UserError
 
 
 @pytest.fixture(autouse=True)

@@ -4,12 +4,12 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-import common.decoder
-from common.architectures import SUPPORTED
-from common.decoder import Decoder
-from common.errors import UserError
+import common.models.decoder
 from common.hooks import scale_stream
-from common.surgery import remove_layers, untie_embeddings
+from common.models.architectures import SUPPORTED
+from common.models.decoder import Decoder
+from common.models.surgery import remove_layers, untie_embeddings
+from common.utils.errors import UserError
 
 
 def hf_logits(model, ids, attention_mask=None):
@@ -78,8 +78,8 @@ def test_executions_count_layer_calls(tiny_llama, ids):
 
 def test_masks_and_rotary_embedding_are_built_once_per_shape_and_padding(make_tiny, ids, monkeypatch):
     built = []
-    for kind, make in dict(common.decoder._MASKS).items():
-        monkeypatch.setitem(common.decoder._MASKS, kind, lambda k=kind, m=make, **kw: built.append(k) or m(**kw))
+    for kind, make in dict(common.models.decoder._MASKS).items():
+        monkeypatch.setitem(common.models.decoder._MASKS, kind, lambda k=kind, m=make, **kw: built.append(k) or m(**kw))
     model = make_tiny("gemma2")
     rotations = []
     model.model.rotary_emb.register_forward_pre_hook(lambda *_: rotations.append(1))

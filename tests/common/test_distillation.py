@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from common.decoder import Decoder
-from common.distillation import Distillation, frozen, top_k_divergence
-from common.errors import UserError
 from common.hooks import attach_patch
-from common.surgery import remove_layers
-from common.teacher_store import TeacherStore
+from common.models.decoder import Decoder
+from common.models.surgery import remove_layers
+from common.training.distillation import Distillation, frozen, top_k_divergence
+from common.training.teacher_store import TeacherStore
+from common.utils.errors import UserError
 
 WINDOWS = torch.randint(3, 320, (5, 12), generator=torch.Generator().manual_seed(5))
 K = 7

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from common import steps as _steps  # noqa: F401 - registers them
 from common.baselines import entrodrop
-from common.context import around, carry_out
-from common.decoder import Decoder
-from common.errors import UserError
-from common.halves import ATTENTION, HALVES, MLP, drop_halves, present
+from common.models.decoder import Decoder
+from common.models.sublayers import ATTENTION, HALVES, MLP, drop_halves, present
+from common.pruning import steps as _steps  # noqa: F401 - registers them
+from common.pruning.pipeline import around, carry_out
+from common.utils.errors import UserError
 
 IDS = torch.randint(3, 320, (3, 20), generator=torch.Generator().manual_seed(3))
 ORDER = [(layer, half) for layer in range(3) for half in HALVES]

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from common.errors import unknown
-from common.model_registry import REGISTRY
-from reproductions import registry
+from common.models.registry import REGISTRY
+from common.utils.errors import unknown
+from reproductions.spec import registry
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz-0123456789 '\n"
 

@@ -10,15 +10,16 @@ import pytest
 import torch
 from killed import killed_at
 
-from common import checkpoint, exchange
-from common.errors import UserError
+from common.models import checkpoint
+from common.utils import atomic_files
+from common.utils.errors import UserError
 
 
 @pytest.fixture(params=["at once", "two renames"])
 def way(request, monkeypatch):
     """With the system's exchange of two directories, and without."""
     if request.param == "two renames":
-        monkeypatch.setattr(exchange, "exchange", lambda one, other: False)
+        monkeypatch.setattr(atomic_files, "exchange", lambda one, other: False)
     elif not exchange_works():
         pytest.skip("the system cannot exchange two directories")
 
@@ -28,7 +29,7 @@ def exchange_works():
         one, two = Path(folder) / "one", Path(folder) / "two"
         one.mkdir()
         two.mkdir()
-        return exchange.exchange(one, two)
+        return atomic_files.exchange(one, two)
 
 
 @pytest.mark.parametrize("earlier", [True, False])
@@ -56,7 +57,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(way, earlier, make_tiny,
             text = (path / "README.md").read_text()
             assert text == ("new" if which is new else "old")
             outcomes.append(text)
-        exchange.recover(path)
+        atomic_files.recover(path)
         assert [entry.name for entry in tmp_path.iterdir()] in (["model"], [])  # nothing stays behind
         if path.exists():
             assert checkpoint.not_replaceable(path) is None
@@ -69,20 +70,20 @@ def test_what_was_replaced_does_not_come_back_where_its_successor_was_moved(way,
     path, taken, left = tmp_path / "model", tmp_path / "taken", 0
 
     def put(text):
-        exchange.put(path, lambda folder: (folder / "a").write_text(text))
+        atomic_files.put(path, lambda folder: (folder / "a").write_text(text))
 
     put("old")
     for moment in range(1, 200):
         dead = killed_at(moment, lambda: put("new"))
         if not path.exists():
-            exchange.recover(path)  # of two renames the second was to come
+            atomic_files.recover(path)  # of two renames the second was to come
         if (path / "a").read_text() == "new":
             left += len(list(tmp_path.iterdir())) - 1
             path.rename(taken)
             with pytest.raises(UserError, match="no such directory"):
                 checkpoint.load(path)
             taken.rename(path)
-        exchange.recover(path)
+        atomic_files.recover(path)
         assert list(tmp_path.iterdir()) == [path]
         if not dead:
             break
@@ -105,7 +106,7 @@ def test_only_what_is_ours_and_whose_process_is_dead_is_swept(tmp_path):
         if file:
             (folder / file).write_text("x")
         if marker is not None:
-            (folder / exchange.MARKER).write_text(json.dumps(marker))
+            (folder / atomic_files.MARKER).write_text(json.dumps(marker))
         return folder
 
     child = os.fork()
@@ -114,16 +115,16 @@ def test_only_what_is_ours_and_whose_process_is_dead_is_swept(tmp_path):
     os.waitpid(child, 0)  # a number that no process has now
     ours = {"format": 1, "host": None}
     dead = [left(f".model.new-{child}-00000000", ours), left(f".model.new-{child}-00000001", file=None)]
-    dead += [left(f".model.old-{child}-00000002", file=f"{exchange.MARKER}.tmp")]
+    dead += [left(f".model.old-{child}-00000002", file=f"{atomic_files.MARKER}.tmp")]
     kept = [left(f".model.new-{os.getppid()}-00000003", ours)]  # its process lives
     kept += [left(f".model.new-{child}-00000004")]  # no marker: not ours
     kept += [left(f".model.new-{child}-00000005", {"format": 1, "host": "elsewhere"})]  # may be at work there
     kept += [left(f".another.new-{child}-00000006", ours), left(".model.new-copy", ours), left("model-backup", ours)]
-    exchange.recover(path)
+    atomic_files.recover(path)
     assert not any(folder.exists() for folder in dead)
     assert all((folder / "weights").exists() for folder in kept)
     os.utime(kept[2], (0, 0))
-    exchange.recover(path)
+    atomic_files.recover(path)
     assert not kept[2].exists()
 
 
@@ -131,8 +132,8 @@ def test_only_what_is_ours_and_whose_process_is_dead_is_swept(tmp_path):
 def test_another_host_leaves_alone_what_is_about_to_go_in_place(way, earlier, tmp_path, monkeypatch):
     path = tmp_path / "model"
     if earlier:
-        exchange.put(path, lambda folder: (folder / "a").write_text("old"))
-    own, settle, rename, looked = socket.gethostname(), exchange._settle, Path.rename, []
+        atomic_files.put(path, lambda folder: (folder / "a").write_text("old"))
+    own, settle, rename, looked = socket.gethostname(), atomic_files._settle, Path.rename, []
 
     def look_from_elsewhere():
         with monkeypatch.context() as there:
@@ -140,7 +141,7 @@ def test_another_host_leaves_alone_what_is_about_to_go_in_place(way, earlier, tm
             there.setattr(os, "getpid", lambda: 1 << 30)
             there.setattr(os, "kill", no_such_process)
             there.setattr(Path, "rename", rename)
-            exchange.recover(path)
+            atomic_files.recover(path)
             looked.append(path.exists())
 
     def no_such_process(*_):
@@ -151,23 +152,23 @@ def test_another_host_leaves_alone_what_is_about_to_go_in_place(way, earlier, tm
         look_from_elsewhere()
         return moved
 
-    monkeypatch.setattr(exchange, "_settle", lambda folder: (settle(folder), look_from_elsewhere()))
+    monkeypatch.setattr(atomic_files, "_settle", lambda folder: (settle(folder), look_from_elsewhere()))
     monkeypatch.setattr(Path, "rename", renamed)
-    exchange.put(path, lambda folder: (folder / "a").write_text("new"))
-    assert looked and (path / "a").read_text() == "new" and exchange.files(path) == {"a"}
+    atomic_files.put(path, lambda folder: (folder / "a").write_text("new"))
+    assert looked and (path / "a").read_text() == "new" and atomic_files.files(path) == {"a"}
     assert list(tmp_path.iterdir()) == [path]
-    assert own not in (path / exchange.MARKER).read_text()
+    assert own not in (path / atomic_files.MARKER).read_text()
 
 
 def test_a_failed_write_leaves_what_was_there(tmp_path):
     path = tmp_path / "model"
-    exchange.put(path, lambda folder: (folder / "a").write_text("old"))
+    atomic_files.put(path, lambda folder: (folder / "a").write_text("old"))
 
     def fail(folder):
         (folder / "a").write_text("new")
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError):
-        exchange.put(path, fail)
-    assert (path / "a").read_text() == "old" and exchange.files(path) == {"a"}
+        atomic_files.put(path, fail)
+    assert (path / "a").read_text() == "old" and atomic_files.files(path) == {"a"}
     assert [entry.name for entry in tmp_path.iterdir()] == ["model"]

@@ -5,13 +5,13 @@ import torch
 from scipy.spatial.distance import jensenshannon
 from silenced import silenced
 
-from common import steps as _steps  # noqa: F401 - registers them
-from common.baselines import finercut, half_layers
-from common.context import SAMPLERS, Context
-from common.decoder import Decoder
-from common.errors import UserError
-from common.halves import ATTENTION, MLP, drop_halves, present
-from common.recipe import Recipe
+from common.baselines import finercut, sublayer_removal
+from common.models.decoder import Decoder
+from common.models.sublayers import ATTENTION, MLP, drop_halves, present
+from common.pruning import steps as _steps  # noqa: F401 - registers them
+from common.pruning.pipeline import SAMPLERS, Context
+from common.pruning.recipe import Recipe
+from common.utils.errors import UserError
 
 IDS = torch.randint(3, 320, (3, 14), generator=torch.Generator().manual_seed(3))
 
@@ -124,14 +124,14 @@ def test_what_is_refused(tiny_llama, count, options, message):
 @pytest.mark.parametrize("method", ["finercut", "blockpruner"])
 def test_a_search_for_more_goes_on_from_that_for_fewer(make_tiny, method, tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path))
-    monkeypatch.setattr("common.context._MADE", set())
-    searches, greedy = [], half_layers.greedy
+    monkeypatch.setattr("common.pruning.pipeline._MADE", set())
+    searches, greedy = [], sublayer_removal.greedy
 
     def counted(decoder, ids, count, *given, begun, **options):
         searches.append((len(ids), len(begun), count))
         return greedy(decoder, ids, count, *given, begun=begun, **options)
 
-    monkeypatch.setattr(half_layers, "greedy", counted)
+    monkeypatch.setattr(sublayer_removal, "greedy", counted)
     monkeypatch.setattr(finercut, "greedy", counted)
     monkeypatch.setitem(SAMPLERS, "counted", lambda context, entry: IDS[: entry.count])
     text = {"corpus": "counted", "sampler": "counted", "count": 3}

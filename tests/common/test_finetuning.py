@@ -15,11 +15,21 @@ import torch
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
-from common import model_registry
-from common.errors import UserError
-from common.finetuning import Settings, check_layers, finetune, memory, methods, prefix, state, trainer, training
-from common.finetuning.learner import Learner, Rows, collate
-from common.surgery import remove_layers
+from common.models import registry
+from common.models.surgery import remove_layers
+from common.training.finetuning import (
+    Settings,
+    check_layers,
+    finetune,
+    memory,
+    methods,
+    prefix,
+    state,
+    trainer,
+    training,
+)
+from common.training.finetuning.learner import Learner, Rows, collate
+from common.utils.errors import UserError
 
 QUICK = {"batch": 4, "micro_batch": 2, "learning_rate": 1e-3, "warmup_steps": 2, "evaluate_every": 2, "save_every": 2}
 
@@ -507,7 +517,7 @@ def test_the_memory_that_is_foretold_is_what_weights_gradients_and_adam_hold(mak
 
 def test_lacos_training_is_refused_with_its_parts(monkeypatch):
     """89 GB for 4.9 B parameters on an 80 GB card, whose memory is 85: with Adam in 8 bits it fits."""
-    facts = model_registry.get("llama-2-7b").facts
+    facts = registry.get("llama-2-7b").facts
     settings = Settings(method="full", autocast="bfloat16")
     need = memory.need(facts, 9, settings, 2)
     assert need.bytes == 18 * (6_738_415_616 - 9 * 202_383_360)

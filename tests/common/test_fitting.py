@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from common.errors import UserError
-from common.fitting import CHECKPOINT, Fitting, fit
+from common.training.fitting import CHECKPOINT, Fitting, fit
+from common.utils.errors import UserError
 
 DATA = torch.randn(12, 5, generator=torch.Generator().manual_seed(0))
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from common.errors import Parser
-from common.flags import Flag, option
+from common.utils.errors import Parser
+from common.utils.option_fields import Flag, option
 
 
 @dataclass(frozen=True)

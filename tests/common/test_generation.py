@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import papers
-from common.errors import UserError
 from common.evaluation import generation
-from common.surgery import remove_layers
+from common.models.surgery import remove_layers
+from common.utils.errors import UserError
 
 papers.load_steps()  # and the papers' prompts
 
@@ -76,7 +76,7 @@ def test_prompt_sets_keep_their_texts(tiny_llama, tiny_tokenizer, monkeypatch, n
 @pytest.mark.slow  # reads the stand-in's corpus
 def test_the_standins_generation_benchmark(tiny_llama, tiny_tokenizer, monkeypatch):
     """A model that says what is right gets everything, one that says something else nothing."""
-    from common.standin import exam, tasks
+    from common.toy import exam, tasks
 
     right = {}
     for name, (delimiter, _) in generation._LINES.items():

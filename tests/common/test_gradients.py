@@ -7,11 +7,12 @@ import pytest
 import torch
 from heads import watch_head
 
-from common import importance, losses
-from common.decoder import Decoder
-from common.errors import UserError
+from common.forward import losses
 from common.hooks import scale_stream
-from common.surgery import remove_layers
+from common.models.decoder import Decoder
+from common.models.surgery import remove_layers
+from common.pruning import importance
+from common.utils.errors import UserError
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import pytest
 import scipy.linalg
 import torch
 
-from common.errors import UserError
 from common.hadamard import hadamard_matrix, hadamard_transform
+from common.utils.errors import UserError
 
 CORES = [1, 12, 20, 28, 36, 40, 44, 52, 60]
 ORDERS = sorted({core * 2**k for core in CORES for k in range(6)})

@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from common import checkpoint, half_products
-from common.decoder import Decoder
+from common.models import checkpoint, half_precision
+from common.models.decoder import Decoder
 
 HALVES = (torch.bfloat16, torch.float16)
 # rows, inner, columns: by which factor is the larger, rows that stay with torch, one block and several
 SHAPES = [
     (8, 16, 12),
     (64, 16, 12),
-    (half_products.MIN_ROWS - 1, 16, 12),
+    (half_precision.MIN_ROWS - 1, 16, 12),
     (5, 64, 40),
     (70, 9, 50),
     (6, 0, 3),
@@ -28,16 +28,16 @@ SHAPES = [
 @pytest.fixture
 def no_instructions(monkeypatch):
     """A CPU that multiplies no half-precision numbers; products are torch's own again afterwards."""
-    monkeypatch.setattr(half_products, "has_instructions", lambda dtype: dtype not in HALVES)
-    monkeypatch.setattr(half_products, "_widened", set())
+    monkeypatch.setattr(half_precision, "has_instructions", lambda dtype: dtype not in HALVES)
+    monkeypatch.setattr(half_precision, "_widened", set())
 
 
-@pytest.fixture(params=[half_products.BLOCK, 100], ids=["whole", "blocks"])
+@pytest.fixture(params=[half_precision.BLOCK, 100], ids=["whole", "blocks"])
 def widened(no_instructions, monkeypatch, request):
     """Half-precision products are widened, so many entries at a time; the types that torch's own kernels were given."""
-    monkeypatch.setattr(half_products, "BLOCK", request.param)
+    monkeypatch.setattr(half_precision, "BLOCK", request.param)
     for dtype in HALVES:
-        half_products.speed_up(dtype, "cpu")
+        half_precision.speed_up(dtype, "cpu")
     given = []
 
     def watched(own):
@@ -48,7 +48,7 @@ def widened(no_instructions, monkeypatch, request):
 
         return product
 
-    monkeypatch.setattr(half_products, "_own", {name: watched(own) for name, own in half_products._own.items()})
+    monkeypatch.setattr(half_precision, "_own", {name: watched(own) for name, own in half_precision._own.items()})
     return given
 
 
@@ -75,7 +75,7 @@ def test_products_are_the_exact_ones_rounded_once(widened, dtype, shape):
     assert_rounded_once(torch.addmm(added, a, b.T, beta=0.5, alpha=2), 0.5 * added.double() + 2 * exact)
     stack = torch.stack([a, -a])
     assert_rounded_once(stack @ torch.stack([b.T, b.T]), torch.stack([exact, -exact]))
-    wide = rows >= half_products.MIN_ROWS
+    wide = rows >= half_precision.MIN_ROWS
     assert all(types == {torch.float32 if wide else dtype} for types in widened) and (widened or not rows * columns)
 
 
@@ -127,8 +127,8 @@ def test_threads_widen_too(widened):
 
 def test_other_threads_run_while_one_multiplies(no_instructions, monkeypatch):
     """Threads are never switched by the clock here, so another one runs inside a product only if that leaves the lock."""
-    half_products.speed_up(torch.bfloat16, "cpu")
-    own, inside, seen = half_products._own["mm"], [], []
+    half_precision.speed_up(torch.bfloat16, "cpu")
+    own, inside, seen = half_precision._own["mm"], [], []
 
     def watched(*operands, **options):
         inside.append(True)
@@ -137,7 +137,7 @@ def test_other_threads_run_while_one_multiplies(no_instructions, monkeypatch):
         finally:
             inside.pop()
 
-    monkeypatch.setitem(half_products._own, "mm", watched)
+    monkeypatch.setitem(half_precision._own, "mm", watched)
     a = drawn(500, 500, dtype=torch.bfloat16)
     usual = sys.getswitchinterval()
     sys.setswitchinterval(1e6)
@@ -158,9 +158,9 @@ def test_a_loaded_model_is_sped_up_and_says_the_same(no_instructions, make_tiny,
     ids = torch.arange(24).view(1, 24) + 3
     with torch.inference_mode():
         model, _ = checkpoint.load(tmp_path)
-        assert half_products._widened == {dtype}
+        assert half_precision._widened == {dtype}
         found = model(ids).logits
-        half_products._widened.clear()
+        half_precision._widened.clear()
         own, exact = model(ids).logits, model.float()(ids).logits
     scale = exact.abs().max()
     assert (found - exact).abs().max() / scale < 2 * (own - exact).abs().max() / scale + 1e-3
@@ -169,7 +169,8 @@ def test_a_loaded_model_is_sped_up_and_says_the_same(no_instructions, make_tiny,
 def test_torchs_kernels_are_replaced_without_a_warning():
     """In a process of its own: it warns once."""
     code = (
-        "from common import half_products; half_products._install(); import torch; torch.ones(4, 4) @ torch.ones(4, 4)"
+        "from common.models import half_precision; half_precision._install(); "
+        "import torch; torch.ones(4, 4) @ torch.ones(4, 4)"
     )
     found = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
     assert (found.returncode, found.stderr) == (0, "")
@@ -177,23 +178,23 @@ def test_torchs_kernels_are_replaced_without_a_warning():
 
 def test_a_torch_without_onednn_keeps_its_own_products(monkeypatch):
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-    monkeypatch.setattr(half_products, "_SUPPORTED", dict.fromkeys(HALVES, "not_there"))
-    assert all(map(half_products.has_instructions, HALVES))
+    monkeypatch.setattr(half_precision, "_SUPPORTED", dict.fromkeys(HALVES, "not_there"))
+    assert all(map(half_precision.has_instructions, HALVES))
 
 
 def test_nothing_is_widened_without_need(monkeypatch, make_tiny, tmp_path):
-    monkeypatch.setattr(half_products, "_widened", set())
-    monkeypatch.setattr(half_products, "has_instructions", lambda dtype: dtype != torch.float16)
+    monkeypatch.setattr(half_precision, "_widened", set())
+    monkeypatch.setattr(half_precision, "has_instructions", lambda dtype: dtype != torch.float16)
     for dtype in (torch.bfloat16, torch.float32):
         make_tiny("llama").to(dtype).save_pretrained(tmp_path)
         checkpoint.load(tmp_path)
-    half_products.speed_up(torch.float16, "meta")
-    assert half_products._widened == set()
+    half_precision.speed_up(torch.float16, "meta")
+    assert half_precision._widened == set()
 
 
 def test_a_streamed_model_is_sped_up(no_instructions, make_tiny, tmp_path):
     make_tiny("llama").to(torch.bfloat16).save_pretrained(tmp_path)
     model, _ = checkpoint.load(tmp_path, stream=2**20)
-    assert half_products._widened == {torch.bfloat16}
+    assert half_precision._widened == {torch.bfloat16}
     hidden = Decoder(model).embed_tokens(torch.arange(12).view(1, 12) + 3)
     assert hidden.dtype == torch.bfloat16

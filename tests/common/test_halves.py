@@ -6,15 +6,16 @@ import pytest
 import torch
 from silenced import silenced
 
-from common import checkpoint, importance, selection, structure
-from common import steps as _steps  # noqa: F401 - registers them
-from common.baselines import entrodrop, finercut, half_layers, llm_pruner, slicegpt
-from common.context import around, carry_out
-from common.decoder import Decoder
-from common.errors import UserError
-from common.halves import ATTENTION, HALVES, MLP, drop_halves, present
+from common.baselines import entrodrop, finercut, llm_pruner, slicegpt, sublayer_removal
 from common.hooks import attach_patch
-from common.surgery import remove_layers
+from common.models import checkpoint, layer_structure
+from common.models.decoder import Decoder
+from common.models.sublayers import ATTENTION, HALVES, MLP, drop_halves, present
+from common.models.surgery import remove_layers
+from common.pruning import importance, selection
+from common.pruning import steps as _steps  # noqa: F401 - registers them
+from common.pruning.pipeline import around, carry_out
+from common.utils.errors import UserError
 
 IDS = torch.randint(3, 320, (3, 20), generator=torch.Generator().manual_seed(3))
 LONG = torch.randint(3, 320, (4, 40), generator=torch.Generator().manual_seed(5))  # more tokens than channels
@@ -47,7 +48,7 @@ def test_dropped_halves_are_silent_halves_and_survive_saving(tiny, tmp_path, gre
     assert torch.equal(decoder.logits(decoder.run(decoder.embed_tokens(IDS))), logits(tiny))
     assert [len(decoder.residual_writers(layer)) for layer in (2, 3)] == [1, 0]
 
-    assert "missing" in structure.why_not_plain(tiny)
+    assert "missing" in layer_structure.why_not_plain(tiny)
     checkpoint.save(tiny, None, tmp_path / "model")
     loaded, _ = checkpoint.load(tmp_path / "model")
     assert torch.equal(logits(loaded), logits(tiny))
@@ -107,19 +108,19 @@ def naive_similarities(model):
 
 def test_llm_drop_takes_the_halves_most_like_doing_nothing(tiny):
     expected = naive_similarities(copy.deepcopy(tiny))
-    found = half_layers.similarities(Decoder(tiny), IDS, batch_size=2)
+    found = sublayer_removal.similarities(Decoder(tiny), IDS, batch_size=2)
     assert found.keys() == expected.keys()
     assert all(found[half] == pytest.approx(expected[half], abs=1e-5) for half in found)
     for kind in ("both", *HALVES):
         able = [half for half in expected if kind in ("both", half[1])]
-        assert half_layers.most_similar(found, 3, kind) == sorted(able, key=lambda half: -expected[half])[:3]
+        assert sublayer_removal.most_similar(found, 3, kind) == sorted(able, key=lambda half: -expected[half])[:3]
     with pytest.raises(UserError, match="cannot remove 6 of 6 halves of layers; choose 1..5"):
-        half_layers.most_similar(found, 6, MLP)
+        sublayer_removal.most_similar(found, 6, MLP)
 
 
 def test_block_pruner_is_the_greedy_search_with_whole_passes(make_tiny):
     model = make_tiny("gemma2")
-    found = half_layers.block_pruner(Decoder(model), IDS, 3, batch_size=2)
+    found = sublayer_removal.block_pruner(Decoder(model), IDS, 3, batch_size=2)
     removed = []
     for _ in range(3):
         losses = {}
@@ -152,7 +153,7 @@ def mapping(seen, weight, bias):
 
 
 def test_nbl_fits_least_squares_with_an_intercept_and_bounds_by_canonical_correlations(tiny, tmp_path, greedy):
-    maps = half_layers.linear_maps(Decoder(tiny), LONG, batch_size=2)
+    maps = sublayer_removal.linear_maps(Decoder(tiny), LONG, batch_size=2)
     for number in (0, 4):
         x, y, stream = attention_rows(tiny, number)
         solved = torch.linalg.lstsq(torch.cat([x, torch.ones(len(x), 1)], 1), y).solution
@@ -163,10 +164,10 @@ def test_nbl_fits_least_squares_with_an_intercept_and_bounds_by_canonical_correl
         correlations = torch.linalg.svdvals(bases[0].T @ bases[1])
         assert bound == pytest.approx(float((1 - correlations**2).sum()), rel=1e-3, abs=1e-4)
 
-    layers = half_layers.nearest_linear(maps, 2)
+    layers = sublayer_removal.nearest_linear(maps, 2)
     assert layers == sorted(range(6), key=lambda layer: maps[layer][0])[:2]
     replaced = copy.deepcopy(tiny)
-    half_layers.replace_by_maps(replaced, maps, layers)
+    sublayer_removal.replace_by_maps(replaced, maps, layers)
     for number in layers:  # the same by a hook on the dense model
         layer, (_, weight, bias) = tiny.model.layers[number], maps[number]
         seen = {}
@@ -206,9 +207,9 @@ def test_searches_by_parts_refuse_a_model_with_patches(tiny_llama, make_patch):
     attach_patch(tiny_llama, 2, make_patch(0.4))
     decoder = Decoder(tiny_llama)
     for search in (
-        lambda: half_layers.similarities(decoder, IDS),
-        lambda: half_layers.block_pruner(decoder, IDS, 2),
-        lambda: half_layers.linear_maps(decoder, IDS),
+        lambda: sublayer_removal.similarities(decoder, IDS),
+        lambda: sublayer_removal.block_pruner(decoder, IDS, 2),
+        lambda: sublayer_removal.linear_maps(decoder, IDS),
         lambda: finercut.finer_cut(decoder, IDS, 2),
         lambda: entrodrop.entropies(decoder, IDS),
         lambda: selection.sleb(decoder, IDS, 2),

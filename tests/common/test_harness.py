@@ -9,12 +9,12 @@ import torch
 from hub_mirror import QUESTIONS, TASKS, write_rows
 from lm_eval.models.huggingface import HFLM
 
-from common import hub
-from common.errors import NoData, UserError
 from common.evaluation import harness
 from common.evaluation.multiple_choice import SharedContextLM
-from common.standin.tasks import COLUMNS as STANDIN_TASKS
-from reproductions.columns import tasks as columns_of
+from common.models.files import hub
+from common.toy.tasks import COLUMNS as STANDIN_TASKS
+from common.utils.errors import NoData, UserError
+from reproductions.spec.columns import tasks as columns_of
 
 
 def test_the_papers_suite_runs_from_a_mirror_as_with_hflm(mirror, tiny_llama, tiny_tokenizer):

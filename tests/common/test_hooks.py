@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from common.decoder import Decoder
-from common.errors import UserError
 from common.hooks import attach_patch, capture, detach_patches, patch_parameters, patches, scale_stream
+from common.models.decoder import Decoder
+from common.utils.errors import UserError
 
 
 @torch.no_grad()

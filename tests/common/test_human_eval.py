@@ -3,9 +3,9 @@
 import pytest
 from hub_mirror import write_rows
 
-from common.errors import UserError
 from common.evaluation import harness, human_eval
 from common.evaluation.multiple_choice import SharedContextLM
+from common.utils.errors import UserError
 
 ITEM = {
     "task_id": "HumanEval/0",

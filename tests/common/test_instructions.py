@@ -5,9 +5,9 @@ import random
 import datasets
 import pytest
 
-from common import instructions
-from common.errors import UserError
-from common.instructions import IGNORE, Example
+from common.training import instructions
+from common.training.instructions import IGNORE, Example
+from common.utils.errors import UserError
 
 WITH_INPUT = """Below is an instruction that describes a task, paired with an input that provides further context. \
 Write a response that appropriately completes the request.
@@ -127,7 +127,7 @@ def test_alpaca_is_split_before_empty_responses_are_left_out(monkeypatch):
 
 
 def test_the_standins_instructions_come_from_its_training_documents(tiny_tokenizer, monkeypatch):
-    from common.standin import corpus
+    from common.toy import corpus
 
     def document(name, split, kind="function"):
         text = f"Return the {name}.\n\nMore about it."

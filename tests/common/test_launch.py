@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from common.results import ROOT
+from common.records.results import ROOT
 
 CUSTOMIZE = """
 import os, signal, sys
@@ -34,9 +34,12 @@ def start(tmp_path, module, *arguments, **options):
 @pytest.mark.parametrize(
     ("module", "arguments"),
     [
-        *((name, ["reproductions", "list"]) for name in ("common.errors", "difflib", "reproductions.registry")),
+        *(
+            (name, ["reproductions", "list"])
+            for name in ("common.utils.errors", "difflib", "reproductions.spec.registry")
+        ),
         ("torch", ["reproductions", "run", "table1-linearpatch", "--limit", "3"]),
-        *((name, [f"papers.{tool}", "--help"]) for tool in TOOLS for name in ("torch", "common.product")),
+        *((name, [f"papers.{tool}", "--help"]) for tool in TOOLS for name in ("torch", "common.cli")),
         ("papers.laco.merge", ["papers.laco", "--help"]),
     ],
 )

@@ -5,9 +5,10 @@ import re
 
 import pytest
 
-from common import layout, tables
-from common.results import NOWHERE, Store
-from reproductions import registry, show
+from common.records.results import NOWHERE, Store
+from common.utils import text_tables
+from reproductions.render import show, tables
+from reproductions.spec import registry
 
 WORDS = ["CosSim(BI),", "iterative,", "matrix,", "LLM-Streamline(None)", "LinearPatch[S]", "one-shot", "(not", "run)"]
 
@@ -35,7 +36,7 @@ def test_every_cell_is_in_its_row_and_column(seed):
     cells = [[rng.choice(kinds).format(i, j) for j in range(wide)] for i in range(rows)]
     lines = [["Some model", f"{i}/32", label, *own] for i, (label, own) in enumerate(zip(labels, cells, strict=True))]
     width = rng.choice([40, 60, 80, 120])
-    text = layout.aligned(["Model", "n/N", "Method", *names], lines, 3, width)
+    text = text_tables.aligned(["Model", "n/N", "Method", *names], lines, 3, width)
     assert max(map(len, text.splitlines())) <= width
     blocks = columns(text)
     upright = blocks[0][0][0] == "Model" and len(blocks[0]) > 2 and blocks[0][1][0] == "n/N"
@@ -59,14 +60,14 @@ def test_every_cell_is_in_its_row_and_column(seed):
 def test_few_rows_of_many_columns_are_turned_round_and_many_of_few_are_not():
     few = [["4/16", f"method {i}", *map(str, range(10000, 10014))] for i in range(5)]
     header = ["n/N", "Method", *(f"benchmark {j}" for j in range(14))]
-    turned = layout.aligned(header, few, 2, 80)
+    turned = text_tables.aligned(header, few, 2, 80)
     assert "\n\n" not in turned and turned.splitlines()[0].split() == ["n/N", *["4/16"] * 5]
-    many = layout.aligned(header, few * 10, 2, 80)
+    many = text_tables.aligned(header, few * 10, 2, 80)
     assert [block.split()[:2] for block in many.split("\n\n")] == [["n/N", "Method"]] * many.count("Method")
 
 
 def test_what_fits_is_left_as_it_is():
-    assert layout.aligned(["a", "number"], [["x", "1"], ["long", "22"]], 1, 12) == (
+    assert text_tables.aligned(["a", "number"], [["x", "1"], ["long", "22"]], 1, 12) == (
         "a     number\n----  ------\nx          1\nlong      22"
     )
 
@@ -79,12 +80,12 @@ def test_the_width_is_the_terminals(monkeypatch, columns, terminal, expected):
     monkeypatch.delenv("COLUMNS", raising=False)
     if columns is not None:
         monkeypatch.setenv("COLUMNS", columns)
-    monkeypatch.setattr(layout.sys.stdout, "isatty", lambda: terminal, raising=False)
-    assert layout.terminal_width() == expected
+    monkeypatch.setattr(text_tables.sys.stdout, "isatty", lambda: terminal, raising=False)
+    assert text_tables.terminal_width() == expected
 
 
 def test_markdown_aligns_columns_and_lets_no_bar_end_a_cell():
-    lines = layout.markdown(["n", "method", "x", "y"], [[3, "a|b", 1.5, ""], [10, "c", "", 2]], "rlr").splitlines()
+    lines = text_tables.markdown(["n", "method", "x", "y"], [[3, "a|b", 1.5, ""], [10, "c", "", 2]], "rlr").splitlines()
     assert lines == [
         "| n | method | x | y |",
         "| ---: | --- | ---: | ---: |",

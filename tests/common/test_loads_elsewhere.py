@@ -8,10 +8,10 @@ import yaml
 from gguf_file import gguf_name, write_gguf
 from transformers import AutoModelForCausalLM, GgufConfig
 
-from common import checkpoint
 from common.baselines.replaceme import replace_me
-from common.product.elsewhere import mergekit, prune_layers
-from papers import refit
+from common.cli.elsewhere import mergekit, prune_layers
+from common.models import checkpoint
+from extensions import refit
 
 REPAIRS = {
     "replaceme": lambda model, ids: replace_me(model, ids, [2, 3]),

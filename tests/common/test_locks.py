@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from common import locks
-from common.results import ROOT
+from common.records.results import ROOT
+from common.utils import locks
 
 HOLD = """import sys, time
 from pathlib import Path

@@ -7,11 +7,11 @@ import torch
 
 from common.baselines.lorp import locality, lorp, token_similarity
 from common.calibration import collect
-from common.context import around
-from common.decoder import Decoder
-from common.errors import UserError
-from common.recipe import read
-from common.selection import best_window
+from common.models.decoder import Decoder
+from common.pruning.pipeline import around
+from common.pruning.recipe import read
+from common.pruning.selection import best_window
+from common.utils.errors import UserError
 
 
 def inputs(model, ids):

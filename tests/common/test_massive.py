@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from common import massive
-from common.decoder import Decoder
-from common.product import main, measure
-from papers.refit.__main__ import METHOD
+from common.calibration import massive_activations
+from common.cli import main, measure
+from common.models.decoder import Decoder
+from extensions.refit.__main__ import METHOD
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def planted(model, layer, size):
 
 @torch.no_grad()
 def test_norms_are_those_of_hugging_faces_hidden_states(tiny_llama, ids):
-    with massive.watched(tiny_llama) as norms:
+    with massive_activations.watched(tiny_llama) as norms:
         states = tiny_llama(ids, output_hidden_states=True, use_cache=False).hidden_states
     for layer, (first, median) in enumerate(zip(norms.first, norms.median, strict=True)):
         sizes = states[layer].norm(dim=-1)
@@ -44,7 +44,7 @@ def test_norms_are_those_of_hugging_faces_hidden_states(tiny_llama, ids):
 def test_the_writer_is_the_layer_that_makes_the_first_token_massive(tiny_llama, ids, size, writer):
     decoder = Decoder(tiny_llama)
     planted(tiny_llama, 2, size)
-    with massive.watched(tiny_llama) as norms:
+    with massive_activations.watched(tiny_llama) as norms:
         for batch in ids.split(1):
             decoder.run(decoder.embed_tokens(batch))
     assert norms.writer == writer
@@ -53,7 +53,7 @@ def test_the_writer_is_the_layer_that_makes_the_first_token_massive(tiny_llama, 
 @torch.no_grad()
 def test_a_tool_says_that_the_writer_goes(tiny_llama, ids):
     planted(tiny_llama, 2, 1e4)
-    with massive.watched(tiny_llama) as norms:
+    with massive_activations.watched(tiny_llama) as norms:
         tiny_llama(ids, use_cache=False)
 
     def told(kept: dict, removed: list[int], paper: str = "linearpatch") -> str:
@@ -63,13 +63,13 @@ def test_a_tool_says_that_the_writer_goes(tiny_llama, ids):
     assert told({"norms": norms}, [3]) == told({}, [2]) == ""
     said = told({"norms": norms}, [1, 2])
     assert said.startswith("layer 2, which goes, writes the first token's massive activation")
-    assert "papers.refit" in said and "papers.refit" not in told({"norms": norms}, [2], "refit")
+    assert "extensions.refit" in said and "extensions.refit" not in told({"norms": norms}, [2], "refit")
     assert all(f"{norm:,.0f}" in said for norm in (norms.first[2], norms.first[3], norms.median[3]))
 
 
 def test_the_card_has_it(write_checkpoint, tmp_path, monkeypatch):
     """Of a model in which every norm counts as massive, the layer that raises the first token's most is named if it goes."""
-    monkeypatch.setattr(massive, "TIMES", 0.0)
+    monkeypatch.setattr(massive_activations, "TIMES", 0.0)
     source, text = write_checkpoint(tmp_path / "tiny", "llama"), tmp_path / "text.txt"
     text.write_text("The layers of a model are removed, one after the other, and the stream is measured. " * 200)
     cards = []

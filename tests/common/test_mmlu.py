@@ -6,10 +6,9 @@ import pytest
 import torch
 from hub_mirror import write_subjects
 
-from common import scores
-from common.errors import UserError
-from common.evaluation import mmlu
-from common.standin import exam
+from common.evaluation import mmlu, scores
+from common.toy import exam
+from common.utils.errors import UserError
 
 ROWS = [
     {"question": f"What is removed {i}?", "subject": "s", "choices": ["a layer", "the model", "one", "it"], "answer": a}

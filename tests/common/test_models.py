@@ -10,12 +10,13 @@ from huggingface_hub import constants
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 from transformers import AutoModelForCausalLM
 
-from common import hub, models
-from common.architectures import SUPPORTED
-from common.errors import UserError
-from reproductions import settings
+from common.models import loading
+from common.models.architectures import SUPPORTED
+from common.models.files import hub
+from common.utils.errors import UserError
+from reproductions.spec import subjects
 
-PAPER = [name for name, spec in models.REGISTRY.items() if spec.profile == "paper"]
+PAPER = [name for name, spec in loading.REGISTRY.items() if spec.profile == "paper"]
 
 
 @pytest.fixture(autouse=True)
@@ -32,9 +33,9 @@ def no_network(monkeypatch, tmp_path):
 @pytest.mark.parametrize("name", PAPER)
 def test_parameter_counts(name):
     """Every count of the papers, rebuilt from the facts without weights (Baichuan as the Llama of its shape)."""
-    spec = models.get(name)
+    spec = loading.get(name)
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(models.model_config(spec))
+        model = AutoModelForCausalLM.from_config(loading.model_config(spec))
     assert sum(parameter.numel() for parameter in model.parameters()) == spec.facts["params"]
     layers = model.model.layers
     assert len(layers) == spec.facts["layers"]
@@ -44,22 +45,22 @@ def test_parameter_counts(name):
 @pytest.mark.parametrize("name", ["baichuan2-7b", "baichuan2-13b"])
 def test_baichuan_count_by_formula(name):
     """W_pack [3C, C] and o_proj, three MLP matrices, two norms per layer; embedding, head and final norm besides."""
-    facts = models.get(name).facts
+    facts = loading.get(name).facts
     c, f = facts["hidden"], facts["intermediate"]
     per_layer = 4 * c * c + 3 * c * f + 2 * c
     assert per_layer == facts["layer_params"]
     assert facts["layers"] * per_layer + 2 * facts["vocab"] * c + c == facts["params"]
 
 
-@pytest.mark.parametrize("name", [name for name in PAPER if models.get(name).shape_only])
+@pytest.mark.parametrize("name", [name for name in PAPER if loading.get(name).shape_only])
 def test_a_model_that_is_only_a_shape_is_not_loaded(name):
     with pytest.raises(UserError, match=f"cannot load {name}: it is registered for its shape alone"):
-        models.load(name)
+        loading.load(name)
 
 
 def test_chatglm2_count_by_formula():
     """Wide QKV with bias, output, MLP with both halves in one matrix, two norms; separate embedding and output layer."""
-    facts = models.get("chatglm2-6b").facts
+    facts = loading.get("chatglm2-6b").facts
     c, f = facts["hidden"], facts["intermediate"]
     qkv = c + 2 * facts["kv_heads"] * facts["head_dim"]
     assert facts["layer_params"] == (c + 1) * qkv + c * c + 3 * c * f + 2 * c
@@ -71,19 +72,19 @@ def test_chatglm2_count_by_formula():
     [("llama-2-7b", 7, 21.02), ("llama-2-7b", 9, 27.03), ("qwen3-8b", 5, 11.78), ("qwen3-8b", 7, 16.49)],
 )
 def test_ratios_printed_in_the_papers(name, removed, ratio):
-    facts = models.get(name).facts
+    facts = loading.get(name).facts
     assert round(100 * removed * facts["layer_params"] / facts["params"], 2) == ratio
 
 
 def test_registry_is_consistent():
-    for name, spec in models.REGISTRY.items():
+    for name, spec in loading.REGISTRY.items():
         assert (spec.name, spec.profile in ("standin", "paper")) == (name, True)
         assert (spec.wheels is None) == bool(spec.hub_id or spec.profile == "standin")
         assert spec.shape_only or spec.facts["model_type"] in {*SUPPORTED, "baichuan"}
         assert spec.gated == spec.hub_id.startswith(("meta-llama/", "google/"))
-    config = models.model_config("llama-3.1-8b")
+    config = loading.model_config("llama-3.1-8b")
     assert config.rope_parameters["rope_type"] == "llama3"
-    assert models.get("Qwen/Qwen3-8B").name == "qwen3-8b"
+    assert loading.get("Qwen/Qwen3-8B").name == "qwen3-8b"
 
 
 @pytest.mark.parametrize(
@@ -91,18 +92,18 @@ def test_registry_is_consistent():
 )
 def test_unknown_names_are_answered_with_near_ones(wrong, right):
     with pytest.raises(UserError, match="unknown model") as caught:
-        models.load(wrong)
+        loading.load(wrong)
     assert f"did you mean {right!r}" in str(caught.value)
 
 
 def test_nothing_near_names_three():
     with pytest.raises(UserError, match=r"the nearest of \d+: '[^']+' or '[^']+' or '[^']+'$"):
-        models.get("zzzzzz")
+        loading.get("zzzzzz")
 
 
 def test_directory(write_checkpoint, tmp_path, ids):
     path = write_checkpoint(tmp_path / "tiny", "gemma2")
-    model, tokenizer = models.load(path)
+    model, tokenizer = loading.load(path)
     assert model(ids).logits.shape == (2, 24, 320)
     assert tokenizer.decode(tokenizer("a stream")["input_ids"]) == "a stream"
     assert model.source == {"name": str(path), "path": str(path), "revision": None}
@@ -110,30 +111,30 @@ def test_directory(write_checkpoint, tmp_path, ids):
 
 def test_dtype_on_a_cpu_is_float32_unless_asked(write_checkpoint, make_tiny, tmp_path):
     path = write_checkpoint(tmp_path / "tiny", model=make_tiny().to(torch.bfloat16))
-    assert models.load(path)[0].dtype == torch.float32
-    assert models.load(path, dtype="bfloat16")[0].dtype == torch.bfloat16
+    assert loading.load(path)[0].dtype == torch.float32
+    assert loading.load(path, dtype="bfloat16")[0].dtype == torch.bfloat16
     with pytest.raises(UserError, match="unknown dtype 'floot16'; did you mean 'float16'"):
-        models.load(path, dtype="floot16")
+        loading.load(path, dtype="floot16")
 
 
 def test_bad_directories_and_devices(write_checkpoint, make_tiny, tmp_path):
     with pytest.raises(UserError, match="no such directory"):
-        models.load(tmp_path / "nowhere")
+        loading.load(tmp_path / "nowhere")
     make_tiny().save_pretrained(tmp_path / "bare")
     with pytest.raises(UserError, match="has no tokenizer"):
-        models.load(tmp_path / "bare")
+        loading.load(tmp_path / "bare")
     with pytest.raises(UserError, match="device 'qpu' cannot be used here"):
-        models.load(write_checkpoint(tmp_path / "tiny"), device="qpu")
+        loading.load(write_checkpoint(tmp_path / "tiny"), device="qpu")
 
 
 def test_mirror_comes_first(write_checkpoint, tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_HUB", str(tmp_path / "hub"))
     path = write_checkpoint(tmp_path / "hub" / "models" / "meta-llama" / "Llama-2-7b-hf")
-    model, _ = models.load("llama-2-7b")
+    model, _ = loading.load("llama-2-7b")
     assert model.source == {"name": "llama-2-7b", "path": str(path), "revision": None}
-    assert models.load("meta-llama/Llama-2-7b-hf")[0].config.num_hidden_layers == 6
+    assert loading.load("meta-llama/Llama-2-7b-hf")[0].config.num_hidden_layers == 6
     with pytest.raises(UserError, match="could not fetch meta-llama/Llama-2-13b-hf"):
-        models.load("llama-2-13b")
+        loading.load("llama-2-13b")
 
 
 def test_cached_models_need_no_network(write_checkpoint, tmp_path):
@@ -141,11 +142,11 @@ def test_cached_models_need_no_network(write_checkpoint, tmp_path):
     path = write_checkpoint(repository / "snapshots" / "0123abcd", "qwen3")
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text("0123abcd")
-    model, _ = models.load("qwen3-8b")
+    model, _ = loading.load("qwen3-8b")
     assert model.source["revision"] == "0123abcd"
     (path / "model.safetensors").unlink()  # an interrupted download is not taken for a model
     with pytest.raises(UserError, match="could not fetch Qwen/Qwen3-8B"):
-        models.load("qwen3-8b")
+        loading.load("qwen3-8b")
 
 
 def test_each_commit_of_a_hub_model_is_a_model_of_its_own(write_checkpoint, tmp_path, monkeypatch):
@@ -155,13 +156,13 @@ def test_each_commit_of_a_hub_model_is_a_model_of_its_own(write_checkpoint, tmp_
     for commit in ("0123abcd", "4567ef01"):
         write_checkpoint(repository / "snapshots" / commit)
         (repository / "refs" / "main").write_text(commit)
-        subject = settings.of_model("somebody/small")
-        recipes.append(settings.recipe(subject.model, subject))
-        assert recipes[-1].weights == commit == models.load("somebody/small")[0].source["revision"]
+        subject = subjects.of_model("somebody/small")
+        recipes.append(subjects.recipe(subject.model, subject))
+        assert recipes[-1].weights == commit == loading.load("somebody/small")[0].source["revision"]
     assert recipes[0].hash != recipes[1].hash
     monkeypatch.setenv("LAYERLAB_HUB", str(tmp_path / "hub"))
     write_checkpoint(tmp_path / "hub" / "models" / "somebody" / "small")
-    assert settings.of_model("somebody/small").weights is None  # a mirror names no commit
+    assert subjects.of_model("somebody/small").weights is None  # a mirror names no commit
 
 
 def test_a_cached_model_is_there_whole_although_an_index_was_left_with_it(write_checkpoint, make_tiny, tmp_path):
@@ -172,13 +173,13 @@ def test_a_cached_model_is_there_whole_although_an_index_was_left_with_it(write_
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text("0123abcd")
     assert (path / "model.safetensors.index.json").exists() and len(list(path.glob("*.safetensors"))) == 1
-    assert models.load("qwen3-8b")[0].source["revision"] == "0123abcd"
+    assert loading.load("qwen3-8b")[0].source["revision"] == "0123abcd"
 
 
 def refused_within(seconds, name="llama-2-7b"):
     start = time.monotonic()
     with pytest.raises(UserError) as caught:
-        models.load(name)
+        loading.load(name)
     assert time.monotonic() - start < seconds
     message = str(caught.value)
     assert "\n" not in message
@@ -238,10 +239,10 @@ def test_gated_private_and_broken(monkeypatch):
 
 
 def test_standin_is_embedded():
-    if not (models.STANDIN_WEIGHTS / "config.json").exists():
+    if not (loading.STANDIN_WEIGHTS / "config.json").exists():
         with pytest.raises(UserError, match=r"common\.standin\.train"):
-            models.load("standin")
+            loading.load("standin")
         pytest.skip("the stand-in is not trained in this checkout")
-    model, tokenizer = models.load("standin")
-    assert model.config.num_hidden_layers == models.model_config("standin").num_hidden_layers >= 16
+    model, tokenizer = loading.load("standin")
+    assert model.config.num_hidden_layers == loading.model_config("standin").num_hidden_layers >= 16
     assert len(tokenizer) <= model.config.vocab_size

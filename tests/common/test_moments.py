@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from common import cholesky, moments
-from common.calibration import collect
-from common.decoder import Decoder
-from common.errors import UserError
+from common.calibration import cholesky, collect, least_squares
+from common.calibration.least_squares import Moments, Regression, silent
 from common.hadamard import hadamard_matrix, hadamard_transform
-from common.moments import Moments, Regression, silent
+from common.models.decoder import Decoder
+from common.utils.errors import UserError
 
 
 @pytest.fixture
@@ -174,7 +173,7 @@ def test_what_is_not_positive_definite_is_told(monkeypatch):
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("weights", ["none", "inverse-norm"])
 def test_a_regression_in_the_memory_of_its_sums_is_the_same(intercept, weights, monkeypatch):
-    monkeypatch.setattr(moments, "WIDE_BYTES", 8 * 12 * 5)  # five rows at a time
+    monkeypatch.setattr(least_squares, "WIDE_BYTES", 8 * 12 * 5)  # five rows at a time
     monkeypatch.setattr(cholesky, "BLOCK", 4)
     generator = torch.Generator().manual_seed(3)
     inputs, missing, target = (torch.randn(2, 24, n, generator=generator) for n in (12, 6, 6))

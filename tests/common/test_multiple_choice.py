@@ -9,13 +9,13 @@ import torch
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
-from common import progress
-from common.errors import UserError
 from common.evaluation import multiple_choice
 from common.evaluation.multiple_choice import SharedContextLM
-from common.evaluation.trees import cheapest_cuts, grow
+from common.evaluation.prefix_trees import cheapest_cuts, grow
 from common.hooks import attach_patch
-from common.surgery import remove_layers
+from common.models.surgery import remove_layers
+from common.utils import progress
+from common.utils.errors import UserError
 from papers.linearpatch import LinearPatch
 from tests.massive_model import FIRST, WRITER, planted
 

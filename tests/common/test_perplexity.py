@@ -10,10 +10,8 @@ import torch
 import transformers
 
 import papers
-from common import corpora
-from common.errors import UserError
-from common.evaluation import targets
-from common.evaluation.perplexity import (
+from common.calibration import corpora
+from common.evaluation.windowed_perplexity import (
     PROTOCOLS,
     Protocol,
     c4_crops,
@@ -25,6 +23,8 @@ from common.evaluation.perplexity import (
     summarise,
     token_nlls,
 )
+from common.forward import token_log_probs
+from common.utils.errors import UserError
 
 papers.load_steps()  # and the papers' protocols
 
@@ -68,8 +68,8 @@ def test_a_uniform_model_has_the_size_of_its_vocabulary_as_perplexity(tiny_llama
 
 def test_batching_and_chunking_change_nothing(tiny_llama, tokens, monkeypatch):
     together = token_nlls(tiny_llama, cut(tokens, 9))
-    monkeypatch.setattr(targets, "HEAD_ROWS", 7)
-    monkeypatch.setattr(targets, "ROWS", {"cpu": 3})
+    monkeypatch.setattr(token_log_probs, "HEAD_ROWS", 7)
+    monkeypatch.setattr(token_log_probs, "ROWS", {"cpu": 3})
     alone = token_nlls(tiny_llama, cut(tokens, 9), max_tokens=1)
     assert together.shape == (5, 8)
     torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)

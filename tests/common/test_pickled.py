@@ -14,8 +14,9 @@ import torch
 from huggingface_hub import Discussion, constants
 from safetensors.torch import load_file
 
-from common import hub, models, pickled
-from common.errors import UserError
+from common.models import loading
+from common.models.files import hub, pickled_weights
+from common.utils.errors import UserError
 
 NAME, HUB_ID = "vicuna-7b-v1.5", "lmsys/vicuna-7b-v1.5"
 TITLE = "Adding `safetensors` variant of this model"
@@ -110,7 +111,7 @@ def cut_off(monkeypatch):
 
 def refused():
     with pytest.raises(UserError) as caught:
-        models.load(NAME)
+        loading.load(NAME)
     message = str(caught.value)
     assert "\n" not in message
     return message
@@ -128,11 +129,11 @@ def test_in_the_mirror(write_pickled, tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_HUB", str(tmp_path / "mirror"))
     before = sorted(path.iterdir())
     assert "pickled ones are never read unasked; `python -m reproductions fetch TARGET --convert-weights`" in refused()
-    converted = models.resolve(NAME, convert_weights=True)
+    converted = loading.resolve(NAME, convert_weights=True)
     assert not list(converted.glob("*.bin*"))
     assert sorted(path.iterdir()) == before
     monkeypatch.setattr(torch, "load", lambda *_a, **_k: pytest.fail("unpickled again"))
-    loaded, tokenizer = models.load(NAME, dtype="bfloat16")
+    loaded, tokenizer = loading.load(NAME, dtype="bfloat16")
     assert_same(loaded, model)
     assert tokenizer.decode(tokenizer("a stream")["input_ids"]) == "a stream"
     assert loaded.source == {"name": NAME, "path": str(converted), "revision": None}
@@ -148,12 +149,12 @@ def test_the_bots_conversion_on_the_hub_is_taken(write_pickled, write_checkpoint
     revisions = {"main": (MAIN, main), "refs/pr/3": ("c" * 40, foreign), "refs/pr/7": (PROPOSED, proposed)}
     proposals = [(2, "Update README.md", "SFconvertbot"), (3, TITLE, "spoofed"), (7, TITLE, "SFconvertbot")]
     served = serve(Hub(revisions, proposals))
-    loaded, _ = models.load(NAME, dtype="bfloat16")
+    loaded, _ = loading.load(NAME, dtype="bfloat16")
     assert_same(loaded, model)
     assert loaded.source["revision"] == PROPOSED
     assert served.downloads == ["refs/pr/7"]
     cut_off()
-    assert models.load(NAME)[0].source["revision"] == PROPOSED
+    assert loading.load(NAME)[0].source["revision"] == PROPOSED
 
 
 def test_without_a_conversion_on_the_hub(write_pickled, tmp_path, serve, cut_off):
@@ -162,9 +163,9 @@ def test_without_a_conversion_on_the_hub(write_pickled, tmp_path, serve, cut_off
     served = serve(Hub({"main": (MAIN, main)}))
     assert "--convert-weights" in refused()
     assert served.downloads == []  # gigabytes that would not be read
-    models.resolve(NAME, convert_weights=True)
+    loading.resolve(NAME, convert_weights=True)
     cut_off()
-    loaded, _ = models.load(NAME, dtype="bfloat16")
+    loaded, _ = loading.load(NAME, dtype="bfloat16")
     assert_same(loaded, model)
     assert loaded.source["revision"] == MAIN
 
@@ -174,7 +175,7 @@ def test_pickled_weights_in_the_cache_are_not_read_without_network_either(write_
     serve(Hub({"main": (MAIN, tmp_path / "main")})).snapshot_download(HUB_ID)
     cut_off()
     assert "--convert-weights" in refused()
-    assert_same(models.load(models.resolve(NAME, convert_weights=True), dtype="bfloat16")[0], model)
+    assert_same(loading.load(loading.resolve(NAME, convert_weights=True), dtype="bfloat16")[0], model)
 
 
 class Runs:
@@ -198,10 +199,10 @@ def test_what_is_no_weights_is_not_run(content, write_checkpoint, tmp_path, monk
         torch.save({"a": Runs(tmp_path / "ran") if content == "code" else 1.0}, path / "pytorch_model.bin")
     monkeypatch.setenv("LAYERLAB_HUB", str(tmp_path / "mirror"))
     with pytest.raises(UserError, match="cannot convert .*pytorch_model.bin: it ") as caught:
-        models.resolve(NAME, convert_weights=True)
+        loading.resolve(NAME, convert_weights=True)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "ran").exists()
-    assert not pickled.folder(path, HUB_ID).exists()
+    assert not pickled_weights.folder(path, HUB_ID).exists()
 
 
 def test_tied_and_transposed_weights(tmp_path):
@@ -210,7 +211,7 @@ def test_tied_and_transposed_weights(tmp_path):
     tensors = {"embedding": shared, "head": shared, "part": shared[:2], "turned": shared.T}
     torch.save(tensors, tmp_path / "pytorch_model.bin")
     (tmp_path / "config.json").write_text("{}")
-    path = pickled.convert(tmp_path, "org/tied")
+    path = pickled_weights.convert(tmp_path, "org/tied")
     found = load_file(path / "model.safetensors")
     assert found.keys() == tensors.keys()
     assert all(torch.equal(found[name], tensors[name]) for name in tensors)

@@ -11,7 +11,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from common import checkpoint, portable, surgery
+from common.models import checkpoint, surgery
+from common.models.files import older_transformers
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -82,12 +83,12 @@ def test_without_a_source_the_old_names_stand_beside_the_new(tiny, tiny_tokenize
 def test_an_architecture_of_somebody_elses_code_is_left_as_it_is(tmp_path):
     for config in ({"model_type": "somebodys-own", "dtype": "float32"}, {"dtype": "float32"}):
         (tmp_path / "config.json").write_text(json.dumps(config))
-        portable.rewrite(tmp_path, source=tmp_path)
+        older_transformers.rewrite(tmp_path, source=tmp_path)
         assert read(tmp_path / "config.json") == config
 
 
 def test_a_word_that_would_change_the_model_is_not_written(of_old, tmp_path, monkeypatch):
     model, tokenizer = checkpoint.load(of_old)
-    monkeypatch.setattr(portable, "older_names", lambda config: config | {"rms_norm_eps": 0.5})
+    monkeypatch.setattr(older_transformers, "older_names", lambda config: config | {"rms_norm_eps": 0.5})
     made = checkpoint.save(model, tokenizer, tmp_path / "made", source=of_old)
     assert AutoConfig.from_pretrained(made).rms_norm_eps == model.config.rms_norm_eps != 0.5

@@ -6,21 +6,21 @@ import pytest
 import torch
 from lm_eval.api.instance import Instance
 
-from common.decoder import Decoder
-from common.evaluation import prefix_store
 from common.evaluation.multiple_choice import SharedContextLM
-from common.evaluation.perplexity import token_nlls
-from common.evaluation.prefix_store import weights_chain
-from common.evaluation.state_files import STALE, StateFiles
+from common.evaluation.windowed_perplexity import token_nlls
+from common.forward import prefix_cache
+from common.forward.hidden_state_files import STALE, StateFiles
+from common.forward.prefix_cache import weights_chain
 from common.hooks import attach_patch
-from common.surgery import remove_layers
+from common.models.decoder import Decoder
+from common.models.surgery import remove_layers
 
 
 @pytest.fixture(autouse=True)
 def store(monkeypatch, tmp_path):
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path))
-    monkeypatch.setattr(prefix_store, "STORE", StateFiles())
-    return prefix_store.STORE
+    monkeypatch.setattr(prefix_cache, "STORE", StateFiles())
+    return prefix_cache.STORE
 
 
 def requests():
@@ -36,7 +36,7 @@ def scored(model, tokenizer):
 
 def alone(model, tokenizer, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(prefix_store, "STORE", StateFiles(limit=0))
+        patch.setattr(prefix_cache, "STORE", StateFiles(limit=0))
         answers, saved = scored(model, tokenizer)
     assert saved == 0
     return answers
@@ -107,7 +107,7 @@ def test_perplexity_starts_where_a_model_parts(tiny, monkeypatch, store):
     assert store.hits == 0
     shared = token_nlls(pruned, windows())
     assert store.hits == 1
-    monkeypatch.setattr(prefix_store, "STORE", StateFiles(limit=0))
+    monkeypatch.setattr(prefix_cache, "STORE", StateFiles(limit=0))
     assert torch.equal(shared, token_nlls(pruned, windows()))
 
 
@@ -128,7 +128,7 @@ def test_equal_weights_that_attend_to_other_tokens_share_nothing(make_tiny, stor
 
 def test_every_row_of_a_table_starts_at_its_cut(make_tiny, tiny_tokenizer, make_patch, monkeypatch):
     """Dense, pruned, the same with a patch: the second leaves the state at its cut, which no even spread would have."""
-    monkeypatch.setattr("common.evaluation.state_files.SPREAD", 1)
+    monkeypatch.setattr("common.forward.hidden_state_files.SPREAD", 1)
     dense, pruned, patched = (make_tiny("llama") for _ in range(3))
     for model in (pruned, patched):
         remove_layers(model, [4])

@@ -1,6 +1,5 @@
 """The papers' tools, on a tiny checkpoint: what is saved reloads plainly and is what was measured; bad input is one line."""
 
-import importlib
 import json
 import math
 import shutil
@@ -10,15 +9,18 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tools import method_of, module_of
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from common import calibration, checkpoint, corpora
-from common.decoder import Decoder
-from common.errors import NoData
-from common.halves import drop_halves
-from common.product import main, measure, sweep
-from common.product.job import Job
-from common.product.options import parser
+from common import calibration
+from common.calibration import corpora
+from common.cli import main, measure, sweep
+from common.cli.job import Job
+from common.cli.options import parser
+from common.models import checkpoint
+from common.models.decoder import Decoder
+from common.models.sublayers import drop_halves
+from common.utils.errors import NoData
 from papers.reassessing import sample_line_crops, select
 
 TEXT = "The layers of a model are removed. The stream is scaled by a factor that was measured on some text before.\n\n"
@@ -43,10 +45,6 @@ def short(monkeypatch):
     for name, value in (("REPEATS", 1), ("GENERATED", 2), ("SHOWN", 4)):
         monkeypatch.setattr(measure, name, value)
     monkeypatch.setattr(measure.gc, "collect", lambda: 0)  # half a second in a process of this size
-
-
-def method_of(paper):
-    return importlib.import_module(f"papers.{paper}.__main__").METHOD
 
 
 def own(paper, source):
@@ -83,7 +81,7 @@ def test_tool_writes_a_checkpoint_that_is_what_was_measured(paper, source, tmp_p
     card = (out / "README.md").read_text()
     assert f"{report['evaluation']['after']['perplexity']:.2f}" in card
     assert ("checkpoint.load" in card) == (paper == "linearpatch") == (out / "patches.safetensors").exists()
-    assert str(tmp_path) not in card and f"python -m papers.{paper}" in card
+    assert str(tmp_path) not in card and f"python -m {module_of(paper)}" in card
     assert str(out) in capsys.readouterr().out
 
 
@@ -448,7 +446,7 @@ def test_help_names_every_option(paper, capsys):
     with pytest.raises(SystemExit):
         main(method_of(paper), ["--help"])
     shown = capsys.readouterr().out
-    assert "--remove" in shown and "--fidelity" in shown and f"python -m papers.{paper}" in shown
+    assert "--remove" in shown and "--fidelity" in shown and f"python -m {module_of(paper)}" in shown
 
 
 def test_laco_combines_as_many_layers_as_the_paper():

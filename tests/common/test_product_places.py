@@ -1,6 +1,5 @@
 """Where the tools read a model and put a result: which directory is meant, what is found out before the work."""
 
-import importlib
 import json
 import os
 import shutil
@@ -8,12 +7,14 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tools import method_of
 
-from common import checkpoint, hub, models
-from common.errors import NoData, UserError
+from common.cli import main
+from common.cli import sweep as sweeping
 from common.evaluation import harness
-from common.product import main
-from common.product import sweep as sweeping
+from common.models import checkpoint, loading
+from common.models.files import hub
+from common.utils.errors import NoData, UserError
 
 TEXT = "The layers of a model are removed. The stream is scaled by a factor that was measured on some text before.\n\n"
 
@@ -31,9 +32,7 @@ def tool(model, tmp_path, capsys):
 
     def run(paper, *options, out=tmp_path / "out", source=model):
         fixed = ["--model", str(source), "--out", str(out), "--text", str(text), "--windows", "2", "--samples", "2"]
-        status = main(
-            importlib.import_module(f"papers.{paper}.__main__").METHOD, [*fixed, "--length", "32", *map(str, options)]
-        )
+        status = main(method_of(paper), [*fixed, "--length", "32", *map(str, options)])
         return status, (capsys.readouterr().err.strip().splitlines() or [""])[-1]
 
     return run
@@ -45,9 +44,9 @@ def test_a_directory_of_a_registered_name_is_the_directory(model, tool, tmp_path
     assert tool("linearpatch", "--layers", "3", source="./standin")[0] == 0
     saved, theirs = (load_file(folder / "model.safetensors") for folder in (tmp_path / "out", model))
     assert torch.equal(saved["model.layers.0.mlp.up_proj.weight"], theirs["model.layers.0.mlp.up_proj.weight"])
-    assert models.load(tmp_path / "standin")[0].config.hidden_size == 64
+    assert loading.load(tmp_path / "standin")[0].config.hidden_size == 64
     with pytest.raises(UserError, match="no such directory"):
-        models.load(tmp_path / "nothing")
+        loading.load(tmp_path / "nothing")
 
 
 def test_weights_that_are_replaced_under_a_streamed_model_are_not_mixed_in(

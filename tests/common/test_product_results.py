@@ -3,7 +3,6 @@
 import copy
 import csv
 import gc
-import importlib
 import json
 import math
 import weakref
@@ -16,14 +15,19 @@ import torch
 import yaml
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from tools import method_of
 from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, Qwen2Config
 
-from common import calibration, checkpoint, massive, models, paired
-from common.errors import UserError
+from common import calibration
+from common.calibration import massive_activations
+from common.cli import Job, main, measure
+from common.cli.card import source_facts
+from common.evaluation import significance
 from common.hooks import detach_patches
-from common.product import Job, main, measure
-from common.product.card import source_facts
-from common.surgery import remove_layers
+from common.models import checkpoint
+from common.models import loading as models
+from common.models.surgery import remove_layers
+from common.utils.errors import UserError
 from papers import linearpatch, prunecomp
 from papers.laco import merge_layers
 from papers.linearpatch import __main__ as linearpatch_tool
@@ -54,7 +58,7 @@ def tool(paper, source, out, *more):
     model, text = source
     fixed = ["--model", str(model), "--out", str(out), "--text", str(text)]
     fixed += ["--samples", "4", "--length", "32", "--windows", "4", *OWN.get(paper, [])]
-    return main(importlib.import_module(f"papers.{paper}.__main__").METHOD, [*fixed, *more])
+    return main(method_of(paper), [*fixed, *more])
 
 
 def report_of(out):
@@ -177,14 +181,14 @@ def test_a_result_is_called_worse_beyond_the_noise_alone():
         against = measure.against_the_cut(cut, {"window_nlls": [a + b for a, b in zip(cut["window_nlls"], shift)]})
         assert (measure.worse_than_the_cut(against) is not None) == said
     low, high = scipy.stats.ttest_1samp([0.9, -0.3, 0.2, -0.4], 0).confidence_interval(0.95)
-    assert paired.student([0.9, -0.3, 0.2, -0.4]) == pytest.approx((low, high))
+    assert significance.student([0.9, -0.3, 0.2, -0.4]) == pytest.approx((low, high))
     for single in ({"window_nlls": [1.0]}, {"window_nlls": [math.inf, 2.0]}):
         assert measure.against_the_cut({"window_nlls": [1.0, 2.0][: len(single["window_nlls"])]}, single) == {}
     assert measure.against_the_cut({}, {}) == {} and measure.worse_than_the_cut({}) is None
 
 
 def test_a_patch_on_massive_tokens_names_the_option_that_spares_them(source, tmp_path, monkeypatch, capsys):
-    norms = massive.Norms(6)
+    norms = massive_activations.Norms(6)
     for layer in range(6):
         hidden = torch.ones(2, 8, 4)
         hidden[:, 0] *= 50 if layer >= 3 else 1

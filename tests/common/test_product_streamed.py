@@ -1,13 +1,14 @@
 """The tools with --stream: the checkpoint and the numbers that they give without it, and what they refuse."""
 
-import importlib
 import json
 
 import pytest
 import torch
+from tools import method_of
 
-from common import checkpoint, hooks
-from common.product import main
+from common import hooks
+from common.cli import main
+from common.models import checkpoint
 
 TEXT = "The layers of a model are removed. The stream is scaled by a factor that was measured on some text before.\n\n"
 
@@ -22,7 +23,7 @@ def tool(write_checkpoint, tmp_path, capsys):
         out = tmp_path / f"out-{len(list(tmp_path.iterdir()))}"
         fixed = ["--model", str(model), "--out", str(out), "--text", str(text), "--windows", "5"]
         fixed += ["--samples", "4", "--length", "32", "--dtype", "float32"]
-        status = main(importlib.import_module(f"papers.{paper}.__main__").METHOD, [*fixed, *options])
+        status = main(method_of(paper), [*fixed, *options])
         said = capsys.readouterr()
         if not out.exists():
             return status, None, None, said.out + said.err

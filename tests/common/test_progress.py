@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from common import progress
-from common.progress import clock, track
+from common.utils import progress
+from common.utils.progress import clock, track
 
 
 class Clock:

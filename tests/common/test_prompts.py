@@ -11,10 +11,10 @@ import pytest
 from hub_mirror import write_rows, write_subjects
 from lm_eval.api.model import TemplateLM
 
-from common import hub
 from common.evaluation import harness, mmlu
-from reproductions.columns import QUESTIONS
+from common.models.files import hub
 from reproductions.reassessing.columns import TASKS
+from reproductions.spec.columns import QUESTIONS
 
 ARC = {
     "id": "MCAS_1",

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from killed import killed_at
 
-from common import published, results
-from common.published import Published
-from common.recipe import Recipe
-from common.results import NOWHERE, PUBLISHED, Record, Store, publish
+from common.pruning.recipe import Recipe
+from common.records import published, results
+from common.records.published import Published
+from common.records.results import NOWHERE, PUBLISHED, Record, Store, publish
 
 RECIPE = Recipe("somebody/small", "paper", selection={"method": "bi", "count": 4, "cosine": "token"})
 OTHER = dataclasses.replace(RECIPE, limit=3)

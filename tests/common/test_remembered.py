@@ -3,16 +3,16 @@
 import pytest
 import torch
 
-from common import remembered
-from common.crossings import crossings
-from common.decoder import Decoder
-from common.remembered import Stream, remembering
-from papers.refit import refit
+from common.calibration.block_boundaries import crossings
+from common.forward import hidden_state_cache
+from common.forward.hidden_state_cache import Stream, remembering
+from common.models.decoder import Decoder
+from extensions.refit import refit
 
 
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch):
-    monkeypatch.setattr(remembered, "_STATES", type(remembered._STATES)())
+    monkeypatch.setattr(hidden_state_cache, "_STATES", type(hidden_state_cache._STATES)())
 
 
 def ids_of(seed=0, samples=4):
@@ -52,12 +52,12 @@ def test_a_changed_layer_or_text_is_another_stream(make_tiny):
 def test_nothing_is_kept_outside_and_no_more_than_the_limit_inside(make_tiny, monkeypatch):
     model, ids = make_tiny("llama"), ids_of()
     ends(model, ids)
-    assert not remembered._STATES
+    assert not hidden_state_cache._STATES
     size = 2 * 12 * model.config.hidden_size * 4
-    monkeypatch.setattr(remembered, "LIMIT", 3 * size)
+    monkeypatch.setattr(hidden_state_cache, "LIMIT", 3 * size)
     with remembering():
         ends(model, ids)
-    assert len(remembered._STATES) == 3
+    assert len(hidden_state_cache._STATES) == 3
 
 
 def test_padding_is_not_remembered(make_tiny):
@@ -67,7 +67,7 @@ def test_padding_is_not_remembered(make_tiny):
     with remembering():
         decoder = Decoder(model)
         Stream(decoder).following(ids, decoder.embed_tokens(ids), 0, padding)
-    assert not remembered._STATES and decoder.executions == 1
+    assert not hidden_state_cache._STATES and decoder.executions == 1
 
 
 @pytest.mark.parametrize("removed", [[2, 3], [1, 3]])

@@ -8,16 +8,16 @@ import torch
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM
 
-from common import checkpoint
 from common.baselines.ghosted import EPS, GhostedLayers, ghost
 from common.baselines.replaceme import ReplaceMe, replace_me
 from common.calibration import collect
-from common.context import around, carry_out
-from common.decoder import Decoder
-from common.errors import UserError
+from common.calibration.least_squares import Regression, counted
 from common.hooks import patches
-from common.moments import Regression, counted
-from common.steps import Given
+from common.models import checkpoint
+from common.models.decoder import Decoder
+from common.pruning.pipeline import around, carry_out
+from common.pruning.steps import Given
+from common.utils.errors import UserError
 from papers.linearpatch import steps as _patches  # noqa: F401 - registers its step
 
 PLAIN = ("llama", "mistral", "qwen2", "qwen3", "mixtral")

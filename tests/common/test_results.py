@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from killed import killed_at
 
-from common import results
-from common.errors import UserError
-from common.results import Recipe, Record, Store, publish
+from common.records import results
+from common.records.results import Recipe, Record, Store, publish
+from common.utils.errors import UserError
 
 RECIPE = Recipe("standin", "standin", selection={"method": "bi", "count": 4, "cosine": "token"})
 
@@ -306,7 +306,7 @@ def test_a_killed_writer_leaves_no_half_record(tmp_path):
 import os, signal
 from pathlib import Path
 from common import results
-from common.results import Recipe, Record, Store
+from common.records.results import Recipe, Record, Store
 recipe = Recipe("standin", "standin")
 results.os.fsync = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 Store(Path({str(tmp_path)!r}), None).put(Record({{}}, recipe.hash, "b", "ok"), recipe)

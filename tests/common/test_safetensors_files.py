@@ -5,9 +5,9 @@ import torch
 from safetensors.torch import save_model
 from transformers import AutoModelForCausalLM
 
-from common import pickled
-from common.errors import UserError
-from common.safetensors_files import INDEX, entries, shards
+from common.models.files import pickled_weights
+from common.models.files.safetensors_reader import INDEX, entries, shards
+from common.utils.errors import UserError
 
 
 def test_every_file_is_named_once_in_order(tmp_path):
@@ -19,9 +19,9 @@ def test_every_file_is_named_once_in_order(tmp_path):
     "text",
     ['{"weight_map": {"a": 5}}', '{"weight_map": {}}', '{"weight_map": ["a"]}', '{"weight_map": null}', "[]", "3", "{"],
 )
-@pytest.mark.parametrize("read", [entries, lambda folder: pickled._shards(folder)])
+@pytest.mark.parametrize("read", [entries, lambda folder: pickled_weights._shards(folder)])
 def test_an_index_that_names_no_files_is_named(tmp_path, text, read):
-    for name in (INDEX, pickled.INDEX):
+    for name in (INDEX, pickled_weights.INDEX):
         (tmp_path / name).write_text(text)
     with pytest.raises(UserError, match=r"cannot read .*index\.json: .*; save or download it again"):
         read(tmp_path)

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from common.errors import UserValueError
-from common.evaluation import scaled, targets
-from common.evaluation.perplexity import cut, token_nlls
+from common.evaluation import logit_scale
+from common.evaluation.windowed_perplexity import cut, token_nlls
+from common.forward import token_log_probs
+from common.utils.errors import UserValueError
 
 
 @pytest.fixture
@@ -15,10 +16,10 @@ def windows():
 
 @torch.no_grad()
 def test_losses_are_those_of_full_logits_times_the_factor(tiny, windows, monkeypatch):
-    monkeypatch.setattr(targets, "HEAD_ROWS", 4)
-    monkeypatch.setattr(scaled, "HEAD_ROWS", 4)
-    monkeypatch.setattr(scaled, "ROWS", {"cpu": 3})
-    found = scaled.window_nlls(tiny, windows, (0.7, 1.0, 1.3))
+    monkeypatch.setattr(token_log_probs, "HEAD_ROWS", 4)
+    monkeypatch.setattr(logit_scale, "HEAD_ROWS", 4)
+    monkeypatch.setattr(logit_scale, "ROWS", {"cpu": 3})
+    found = logit_scale.window_nlls(tiny, windows, (0.7, 1.0, 1.3))
     assert found.shape == (5, 3)
     for place, factor in enumerate((0.7, 1.0, 1.3)):
         for window, loss in zip(windows, found[:, place], strict=True):
@@ -36,16 +37,16 @@ def test_a_head_that_is_twice_too_large_wants_half_the_logits(tiny_llama):
     for _ in range(40):
         chances = tiny_llama(ids).logits[:, -1].softmax(-1)
         ids = torch.cat([ids, torch.multinomial(chances, 1, generator=generator)], 1)
-    own = scaled.fitted(scaled.window_nlls(tiny_llama, ids))[1]
+    own = logit_scale.fitted(logit_scale.window_nlls(tiny_llama, ids))[1]
     assert own == pytest.approx(1.0, abs=0.11)
     tiny_llama.lm_head.weight.mul_(2)
-    assert scaled.fitted(scaled.window_nlls(tiny_llama, ids))[1] == pytest.approx(own / 2, abs=0.06)
+    assert logit_scale.fitted(logit_scale.window_nlls(tiny_llama, ids))[1] == pytest.approx(own / 2, abs=0.06)
 
 
 def test_no_window_is_judged_by_a_factor_fitted_to_it():
     losses = torch.tensor([[1.0, 9.0], [5.0, 3.0], [2.0, 9.0], [7.0, 4.0]], dtype=torch.float64)
-    found, best = scaled.fitted(losses, (0.5, 1.0))
+    found, best = logit_scale.fitted(losses, (0.5, 1.0))
     assert found.tolist() == [9.0, 5.0, 9.0, 7.0]  # even windows prefer the first factor, odd ones the second
     assert best == 0.5  # 15 against 25 in all
     with pytest.raises(UserValueError, match="two or more"):
-        scaled.fitted(losses[:1])
+        logit_scale.fitted(losses[:1])

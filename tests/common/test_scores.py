@@ -7,8 +7,7 @@ import statistics
 
 import pytest
 
-from common.errors import UserError
-from common.scores import (
+from common.evaluation.scores import (
     MMLU,
     MMLU_QUESTIONS,
     accuracy_stderr,
@@ -19,7 +18,8 @@ from common.scores import (
     weighted_mean,
     weighted_stderr,
 )
-from reproductions import columns
+from common.utils.errors import UserError
+from reproductions.spec import columns
 
 
 def row(*values: float | None) -> dict[str, float | None]:

@@ -9,13 +9,14 @@ import torch
 from heads import watch_head
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from common import importance, losses, selection
 from common.calibration import collect
-from common.context import around
-from common.decoder import Decoder
-from common.errors import UserError
-from common.steps import WindowLoss
-from common.surgery import remove_layers
+from common.forward import losses
+from common.models.decoder import Decoder
+from common.models.surgery import remove_layers
+from common.pruning import importance, selection
+from common.pruning.pipeline import around
+from common.pruning.steps import WindowLoss
+from common.utils.errors import UserError
 
 
 @pytest.fixture

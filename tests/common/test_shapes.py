@@ -5,10 +5,10 @@ import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from common import shapes
-from common.errors import UserError
-from reproductions import shape_measures
-from reproductions import shapes as recipes
+from common.models import sizes
+from common.utils.errors import UserError
+from reproductions.measurements import shape_only
+from reproductions.spec import shape_recipes as recipes
 
 
 @pytest.fixture
@@ -41,21 +41,21 @@ def test_multiply_adds_are_what_hooks_count_in_a_forward_pass(tiny):
             module.register_forward_hook(norm)
     with torch.no_grad():
         tiny(torch.zeros(1, 7, dtype=torch.long))
-    assert shapes.multiply_adds(tiny, 7) == sum(counted)
+    assert sizes.multiply_adds(tiny, 7) == sum(counted)
 
 
 def test_memory_is_the_bytes_of_the_tensors(tiny):
     half = tiny.half()
     held = sum(p.element_size() * p.numel() for p in half.parameters())
-    assert shapes.memory_mib(half, 16) == pytest.approx(held / 2**20)
+    assert sizes.memory_mib(half, 16) == pytest.approx(held / 2**20)
     inside = sum(m.weight.numel() for m in half.model.layers.modules() if isinstance(m, nn.Linear))
-    quantized = shapes.memory_mib(half, 4, quantized=(nn.Linear,))
+    quantized = sizes.memory_mib(half, 4, quantized=(nn.Linear,))
     assert quantized == pytest.approx((held - 1.5 * inside) / 2**20)
 
 
 def test_a_model_with_experts_is_refused():
     with pytest.raises(UserError, match="multiply-adds are not counted for mixtral"):
-        shapes.multiply_adds(shapes.skeleton("mixtral-8x7b", 30), 64)
+        sizes.multiply_adds(sizes.skeleton("mixtral-8x7b", 30), 64)
 
 
 @pytest.mark.parametrize(
@@ -70,44 +70,40 @@ def test_a_model_with_experts_is_refused():
     ],
 )
 def test_printed_numbers_of_the_pruned_llama(removed, training, benchmark, key, printed):
-    prepared = shape_measures.prepare(recipes.recipe("llama-3.1-8b-instruct", removed, None, training))
-    values, _, _ = shape_measures.benchmark(prepared, benchmark)
+    prepared = shape_only.prepare(recipes.recipe("llama-3.1-8b-instruct", removed, None, training))
+    values, _, _ = shape_only.benchmark(prepared, benchmark)
     assert values[key] == pytest.approx(printed, rel=4e-4)
 
 
 def test_memory_of_table_7_to_the_printed_digit_and_the_least_of_four_bits():
     """Reassessing: 11988.40 MB at 16 bits with the rotary tables; at 4 bits more than three times the printed 1326.93."""
-    pruned = shape_measures.prepare(recipes.recipe("llama-3.1-8b-instruct", 8))
-    assert f"{shape_measures.benchmark(pruned, 'memory')[0]['allocated_mib']:.2f}" == "11988.40"
-    quantized = shape_measures.prepare(recipes.recipe("llama-3.1-8b-instruct", 8, None, {"method": "gptq", "bits": 4}))
+    pruned = shape_only.prepare(recipes.recipe("llama-3.1-8b-instruct", 8))
+    assert f"{shape_only.benchmark(pruned, 'memory')[0]['allocated_mib']:.2f}" == "11988.40"
+    quantized = shape_only.prepare(recipes.recipe("llama-3.1-8b-instruct", 8, None, {"method": "gptq", "bits": 4}))
     matrices = 24 * (218_112_000 - 2 * 4096)
     rest = 2 * 128256 * 4096 + 49 * 4096
     assert (
-        shape_measures.benchmark(quantized, "memory")[0]["weights_mib"]
-        == (matrices / 2 + 2 * rest) / 2**20
-        > 3 * 1326.93
+        shape_only.benchmark(quantized, "memory")[0]["weights_mib"] == (matrices / 2 + 2 * rest) / 2**20 > 3 * 1326.93
     )
 
 
 def test_blocks_of_an_allocator():
-    assert [shapes.blocks(size) for size in (0, 1, 511, 512, 513)] == [0, 512, 512, 512, 1024]
+    assert [sizes.blocks(size) for size in (0, 1, 511, 512, 513)] == [0, 512, 512, 512, 1024]
 
 
 @pytest.mark.parametrize(("name", "billions"), [("gemma-7b", 8.54), ("chatglm2-6b", 6.24)])
 def test_models_that_are_only_a_shape_have_the_printed_size(name, billions):
     """Reassessing, Table P."""
-    assert round(shapes.parameters(shapes.skeleton(name)) / 1e9, 2) == billions
+    assert round(sizes.parameters(sizes.skeleton(name)) / 1e9, 2) == billions
 
 
 def test_the_quotient_of_two_inserted_networks():
     """LinearPatch, Table 6: 3 F / C parameters and multiply-adds; the time is the machine's."""
     quotient = recipes.recipe("llama-2-7b", 0, {"method": "streamline-ffn", "over": "linearpatch"})
-    prepared = shape_measures.prepare(quotient)
-    assert shape_measures.benchmark(prepared, "parameters")[0]["patch_millions"] == pytest.approx(3 * 11008 / 4096)
+    prepared = shape_only.prepare(quotient)
+    assert shape_only.benchmark(prepared, "parameters")[0]["patch_millions"] == pytest.approx(3 * 11008 / 4096)
     prepared.model.config.hidden_size, prepared.model.config.intermediate_size = 64, 128
-    values = shape_measures.benchmark(prepared, "inserted")[0]
+    values = shape_only.benchmark(prepared, "inserted")[0]
     assert values["seconds"] > 0 and values["tokens"] == 256
     with pytest.raises(UserError, match="unknown repair"):
-        shape_measures.benchmark(
-            shape_measures.prepare(recipes.recipe("tinyllama-1.1b", 0, {"method": "pach"})), "inserted"
-        )
+        shape_only.benchmark(shape_only.prepare(recipes.recipe("tinyllama-1.1b", 0, {"method": "pach"})), "inserted")

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from common.decoder import Decoder
-from common.errors import UserError
-from common.similarity import layer_similarity
+from common.calibration.similarity import layer_similarity
+from common.models.decoder import Decoder
+from common.utils.errors import UserError
 
 
 def naive_cka(x, y):

@@ -6,14 +6,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from common import checkpoint, structure
-from common import steps as _steps  # noqa: F401 - registers them
 from common.baselines import slicegpt
-from common.baselines.steps import SliceGpt
-from common.context import around, carry_out
-from common.errors import UserError
+from common.baselines.sublayer_steps import SliceGpt
 from common.hooks import attach_patch
-from common.surgery import remove_layers, without_layers
+from common.models import checkpoint, layer_structure
+from common.models.surgery import remove_layers, without_layers
+from common.pruning import steps as _steps  # noqa: F401 - registers them
+from common.pruning.pipeline import around, carry_out
+from common.utils.errors import UserError
 
 IDS = torch.randint(3, 320, (6, 20), generator=torch.Generator().manual_seed(3))
 SLICEABLE = ("llama", "mistral", "qwen2", "qwen3", "qwen3-sliding")
@@ -84,7 +84,7 @@ def test_sliced_is_the_dense_model_with_its_stream_projected(sliceable, tmp_path
     torch.testing.assert_close(logits(sliceable), expected, rtol=2e-3, atol=2e-3)
     assert torch.equal(greedy(sliceable, IDS, use_cache=True), greedy(sliceable, IDS, use_cache=False))
 
-    assert "shortcut" in structure.why_not_plain(sliceable)
+    assert "shortcut" in layer_structure.why_not_plain(sliceable)
     directory = checkpoint.save(sliceable, None, tmp_path / "model")
     loaded, _ = checkpoint.load(directory)
     assert torch.equal(logits(loaded), logits(sliceable))

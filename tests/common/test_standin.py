@@ -7,9 +7,9 @@ import re
 import pytest
 import torch
 
-from common.errors import UserError
-from common.standin import corpus, tasks, train
-from common.standin.corpus import Document
+from common.toy import corpus, tasks, train
+from common.toy.corpus import Document
+from common.utils.errors import UserError
 
 
 def document(text: str, split: str | None = None, **fields) -> Document:

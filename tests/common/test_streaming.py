@@ -9,17 +9,17 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from common import checkpoint, streaming
-from common.architectures import SUPPORTED, at_hand
 from common.calibration import collect, default_pairs
-from common.decoder import Decoder
-from common.errors import UserError
 from common.evaluation.multiple_choice import SharedContextLM
-from common.evaluation.perplexity import token_nlls
+from common.evaluation.windowed_perplexity import token_nlls
 from common.hooks import attach_patch, register_patch
-from common.results import ROOT
-from common.safetensors_files import entries
-from common.surgery import remove_layers
+from common.models import checkpoint, offload
+from common.models.architectures import SUPPORTED, at_hand
+from common.models.decoder import Decoder
+from common.models.files.safetensors_reader import entries
+from common.models.surgery import remove_layers
+from common.records.results import ROOT
+from common.utils.errors import UserError
 
 
 @pytest.fixture(params=sorted(SUPPORTED))
@@ -198,7 +198,7 @@ def test_a_head_of_its_own_is_tied_only_where_transformers_ties_it(
     write_checkpoint, make_tiny, ids, tmp_path, monkeypatch, change, dtype, apart
 ):
     """The config says that head and embedding are one; the files hold both."""
-    monkeypatch.setattr(streaming, "_ROWS", 7)
+    monkeypatch.setattr(offload, "_ROWS", 7)
     model = make_tiny("gemma2")
     with torch.no_grad():
         model.model.embed_tokens.weight[-1] = 1.0
@@ -241,7 +241,7 @@ def test_a_damaged_file_and_a_missing_tensor_are_named(write_checkpoint, tmp_pat
 
 CHANGES = """import sys, time
 from common import checkpoint
-from common.decoder import Decoder
+from common.models.decoder import Decoder
 model, _ = checkpoint.load(sys.argv[1], stream=0)
 for layer in (1, 2):
     for writer in Decoder(model).residual_writers(layer):

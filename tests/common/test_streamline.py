@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from common import checkpoint
 from common.baselines.streamline import (
     KIND,
     OFFICIAL,
@@ -19,11 +18,12 @@ from common.baselines.streamline import (
     replace_with_ffn,
     replace_with_layer,
 )
-from common.distillation import Distillation
-from common.errors import UserError
-from common.fitting import Fitting
 from common.hooks import patch_parameters, patches
-from common.surgery import remove_layers
+from common.models import checkpoint
+from common.models.surgery import remove_layers
+from common.training.distillation import Distillation
+from common.training.fitting import Fitting
+from common.utils.errors import UserError
 from tests.massive_model import FIRST, planted
 
 WINDOWS = torch.randint(3, 320, (10, 16), generator=torch.Generator().manual_seed(5))
@@ -192,7 +192,7 @@ def test_the_result_reloads_and_generates_with_and_without_cache(tiny, tiny_toke
 def test_a_program_that_never_heard_of_it_can_load_it(tiny_llama, tmp_path):
     replace_with_ffn(tiny_llama, [2, 3], WINDOWS, Settings(fitting=Fitting(learning_rate=1e-3)))
     checkpoint.save(tiny_llama, None, tmp_path / "m")
-    program = "import sys; from common import checkpoint; checkpoint.load(sys.argv[1])"
+    program = "import sys; from common.models import checkpoint; checkpoint.load(sys.argv[1])"
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "m")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from common.decoder import Decoder
-from common.errors import UserError
 from common.hooks import attach_patch, patches
-from common.surgery import remove_layers, replace_runs, untie_embeddings, without_layers
+from common.models.decoder import Decoder
+from common.models.surgery import remove_layers, replace_runs, untie_embeddings, without_layers
+from common.utils.errors import UserError
 
 REMOVALS = {"middle": [2, 3], "first": [0], "first two": [0, 1], "odd": [1, 3, 5], "last": [5], "most": [0, 2, 3, 5]}
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from common import tables
-from common.errors import UserError
+from common.utils.errors import UserError
+from reproductions.render import tables
 
 
 def cell(reported=None, reproduced=None, stderr=None, status="measured"):

@@ -5,11 +5,10 @@ import random
 import pytest
 import torch
 
-from common import losses
-from common.decoder import Decoder
-from common.evaluation import targets
 from common.evaluation.multiple_choice import SharedContextLM
-from common.evaluation.targets import target_scores
+from common.forward import losses, token_log_probs
+from common.forward.token_log_probs import target_scores
+from common.models.decoder import Decoder
 
 
 @pytest.fixture
@@ -20,8 +19,8 @@ def ids():
 @pytest.mark.parametrize(("head_rows", "step"), [(256, 16), (5, 2), (13, 13)])
 @torch.inference_mode()
 def test_scores_are_those_of_the_full_logits(tiny, ids, monkeypatch, head_rows, step):
-    monkeypatch.setattr(targets, "HEAD_ROWS", head_rows)
-    monkeypatch.setattr(targets, "ROWS", {"cpu": step})
+    monkeypatch.setattr(token_log_probs, "HEAD_ROWS", head_rows)
+    monkeypatch.setattr(token_log_probs, "ROWS", {"cpu": step})
     full = tiny(ids).logits.flatten(0, 1)
     likely = full.double().log_softmax(-1)
     hidden = tiny.model(ids).last_hidden_state.flatten(0, 1)
@@ -43,7 +42,7 @@ def test_losses_of_a_batch_are_those_of_the_full_logits(tiny, ids, monkeypatch, 
     """Whether gradients are recorded (all logits of a part in float32) or not (a few positions at a time)."""
     monkeypatch.setattr(losses, "ROWS", rows)
     monkeypatch.setattr(losses, "HEAD_ROWS", head_rows)
-    monkeypatch.setattr(targets, "ROWS", {"cpu": step})
+    monkeypatch.setattr(token_log_probs, "ROWS", {"cpu": step})
     decoder = Decoder(tiny)
     with torch.set_grad_enabled(recorded):
         hidden = decoder.run(decoder.embed_tokens(ids), 0)

@@ -5,9 +5,9 @@ import pytest
 import torch
 from hub_mirror import LACO_TASKS, RACE, write_rows
 
-from common.errors import UserError
 from common.evaluation import harness
 from common.evaluation.tasks.laco import laco
+from common.utils.errors import UserError
 
 PPL = [name for name in LACO_TASKS if name not in ("laco_wsc_g", "laco_chid", "laco_xsum")]
 

@@ -5,9 +5,9 @@ import json
 import pytest
 import torch
 
-from common.decoder import Decoder
-from common.errors import UserError
-from common.teacher_store import TeacherStore, model_digest, tokenizer_digest, top_k
+from common.models.decoder import Decoder
+from common.training.teacher_store import TeacherStore, model_digest, tokenizer_digest, top_k
+from common.utils.errors import UserError
 
 
 @pytest.fixture

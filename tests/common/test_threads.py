@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from common import threads
-from common.results import ROOT
+from common.records.results import ROOT
+from common.utils import threads
 
 
 @pytest.fixture
@@ -58,7 +58,8 @@ NAMES = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "KMP_BLOCKTIME")
 @pytest.mark.parametrize("asked", ["3", None])
 def test_a_tool_sets_them_before_torch_is_there_and_the_users_number_wins(asked, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import psutil; psutil.cpu_percent = lambda *_, percpu: [100.0] * 999")
-    program = f"import os, sys; sys.argv[0] = '-m'; import papers; print(*map(os.environ.get, {NAMES}), 'torch' in sys.modules)"
+    program = "import os, sys; sys.argv[0] = '-m'; import papers; "
+    program += f"print(*map(os.environ.get, {NAMES}), 'torch' in sys.modules)"
     (tmp_path / "started.py").write_text(program)
     environment = {name: value for name, value in os.environ.items() if name not in NAMES}
     environment |= {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"} | ({"OMP_NUM_THREADS": asked} if asked else {})

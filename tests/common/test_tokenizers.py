@@ -8,8 +8,8 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 from transformers import AutoTokenizer
 
-from common import checkpoint
-from common.product import card
+from common.cli import card
+from common.models import checkpoint
 
 TEXT = ["def f(x):", "return x", "the the then there", "no one knows", "12 2023 def"]
 

@@ -6,11 +6,11 @@ import time
 import pytest
 import torch
 
-from common.evaluation import prefix_store
-from common.evaluation.perplexity import token_nlls
-from common.evaluation.state_files import StateFiles
-from common.evaluation.workers import MOST, side_by_side
-from common.surgery import remove_layers
+from common.evaluation.windowed_perplexity import token_nlls
+from common.forward import prefix_cache
+from common.forward.hidden_state_files import StateFiles
+from common.forward.parallel_batches import MOST, side_by_side
+from common.models.surgery import remove_layers
 
 CPU = torch.device("cpu")
 
@@ -66,8 +66,8 @@ def test_threads_that_share_states_answer_like_one(make_tiny, threads, monkeypat
     found = {}
     for cores in (1, 4):
         threads(cores)
-        monkeypatch.setattr(prefix_store, "STORE", StateFiles())
+        monkeypatch.setattr(prefix_cache, "STORE", StateFiles())
         found[cores] = [token_nlls(model, windows, max_tokens=11) for model in (dense, pruned)]
-        assert prefix_store.STORE.hits == 24
+        assert prefix_cache.STORE.hits == 24
     for one, four in zip(found[1], found[4], strict=True):
         torch.testing.assert_close(one, four, atol=1e-5, rtol=0)

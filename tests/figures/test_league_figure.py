@@ -6,12 +6,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from common.results import Record, Store
+from common.records.results import Record, Store
 from figures import league, style
-from reproductions import registry, settings, show
+from reproductions.render import show
+from reproductions.spec import registry, subjects
 
 TABLE = dataclasses.replace(registry.get("league"), draw="figures.league:draw")
-TEXTS = [c.benchmark for c in TABLE.columns_for(settings.STANDIN) if c.compare == "perplexity" and c.benchmark]
+TEXTS = [c.benchmark for c in TABLE.columns_for(subjects.STANDIN) if c.compare == "perplexity" and c.benchmark]
 # Selections by what they add to the log of perplexity; repairs by what they leave of a layer's loss.
 ADDS = {"[S]": 0.05, "[L]": 0.0, "UIDL": 0.1, "LoRP": 0.2}
 LEAVES = {"none": 0.3, "Ghosted Layers": 0.2, "ReplaceMe, least squares": 0.22, "refitted, 3 layers (ours)": 0.1}
@@ -28,7 +29,7 @@ def store(tmp_path):
     """Perplexities on 40 windows, hard or easy for all rows alike; Ghosted Layers is best after UIDL, others after [L]."""
     found = Store(tmp_path / "results", None)
     hard = np.random.default_rng(5).normal(3, 0.7, (len(TEXTS), 40))
-    for row in TABLE.rows(settings.STANDIN):
+    for row in TABLE.rows(subjects.STANDIN):
         selection, _, repair = row.method.partition(", ")
         if not row.dense and (selection not in ADDS or repair not in LEAVES):
             continue
@@ -51,7 +52,7 @@ def drawn(store, tmp_path, monkeypatch):
     figures = []
     monkeypatch.setattr(style.save, "__defaults__", (tmp_path,))
     monkeypatch.setattr(style.plt, "close", figures.append)
-    (svg, png, pdf) = show.drawn(TABLE, store, settings.STANDIN)
+    (svg, png, pdf) = show.drawn(TABLE, store, subjects.STANDIN)
     assert svg.name == "league.svg" and all(path.stat().st_size > 4000 for path in (svg, png, pdf))
     return figures[0].axes
 
@@ -88,7 +89,7 @@ def test_bands_leave_out_what_all_rows_share(drawn, store):
     ]  # with 2 layers removed
     dense, own = (
         np.stack([store.items(row.recipe, name)["nll"] for name in TEXTS])
-        for row in TABLE.rows(settings.STANDIN)
+        for row in TABLE.rows(subjects.STANDIN)
         if row.dense or (row.sparsity, row.method) == ("2/16", "[L], none")
     )
     ratio = np.exp(own.mean(1)).mean() / np.exp(dense.mean(1)).mean()

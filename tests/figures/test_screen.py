@@ -6,9 +6,9 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.patches import FancyBboxPatch
 
-from common.results import ROOT
+from common.records.results import ROOT
 from figures import screen, style
-from reproductions import findings
+from reproductions.documents import findings
 
 
 @pytest.fixture

@@ -6,16 +6,16 @@ import json
 import pytest
 import torch
 
-from common import checkpoint
-from common.context import around
-from common.decoder import Decoder
-from common.errors import UserError
-from common.product import main
-from common.surgery import remove_layers
-from papers import refit
+from common.cli import main
+from common.models import checkpoint
+from common.models.decoder import Decoder
+from common.models.surgery import remove_layers
+from common.pruning.pipeline import around
+from common.utils.errors import UserError
+from extensions import refit
+from extensions.refit import __main__ as tool
+from extensions.refit.graft import Observed, find
 from papers.linearpatch import steps  # noqa: F401 - registers its repair
-from papers.refit import __main__ as tool
-from papers.refit.graft import Observed, find
 from tests.massive_model import FIRST, HOST, PLANTED, WRITER, planted
 
 

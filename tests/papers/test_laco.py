@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from common import checkpoint
-from common.decoder import Decoder
-from common.errors import UserError
+from common.models import checkpoint
+from common.models.decoder import Decoder
+from common.utils.errors import UserError
 from papers.laco import collapse, collapse_to, merge_layers, output_similarity
 from papers.laco.collapse import pointer, reachable
 from papers.laco.merge import Merge, is_stream_norm, merged
 from papers.laco.sentences import calibration_sentences, draw, plain_sentences
-from reproductions import reported
+from reproductions.spec import reported
 
 SENTENCES = ["the layers of a model", "are removed and the stream is scaled", "a model"]
 
@@ -438,7 +438,7 @@ def test_sentences_are_plain_whole_and_drawn_by_seed():
 
 
 def test_sentences_of_two_corpora_are_equally_many(monkeypatch):
-    from common import corpora
+    from common.calibration import corpora
 
     texts = {
         "english": ["This is one plain sentence, and it has words enough."] * 9,

@@ -9,9 +9,9 @@ import pytest
 import torch
 from accelerate.commands.config.config_args import load_config_from_file
 
-from common import checkpoint
-from common.errors import UserError
-from common.finetuning import trainer
+from common.models import checkpoint
+from common.training.finetuning import trainer
+from common.utils.errors import UserError
 from papers.laco import merge_layers, posttrain, training
 from papers.laco.layers import (
     adjacent_cosines,
@@ -22,7 +22,7 @@ from papers.laco.layers import (
     shuffled,
     uncorrelated_outputs,
 )
-from reproductions import settings
+from reproductions.spec import subjects
 
 SENTENCES = ["the layers of a model", "are removed and the stream is scaled"]
 
@@ -164,7 +164,7 @@ def test_four_gpus_take_the_32_sequences_of_appendix_b():
 
 
 def test_posttraining_learns_and_continues(write_checkpoint, tmp_path, monkeypatch):
-    from common import corpora
+    from common.calibration import corpora
 
     text = ["the layers of a model are removed and the stream is scaled"] * 60
     monkeypatch.setattr(corpora, "texts", lambda name: text)
@@ -175,7 +175,7 @@ def test_posttraining_learns_and_continues(write_checkpoint, tmp_path, monkeypat
     ids = torch.tensor([training.text_blocks(checkpoint.load(source)[1], text, length=16)[0]["input_ids"].tolist()])
     losses = [checkpoint.load(path)[0](ids, labels=ids).loss.item() for path in (source, tmp_path / "out" / "model")]
     assert losses[1] < losses[0] - 0.5
-    subject = settings.of_model(str(tmp_path / "out" / "model"))  # a table takes it as any model
+    subject = subjects.of_model(str(tmp_path / "out" / "model"))  # a table takes it as any model
     assert subject.layers == 6 and subject.weights
     first = (tmp_path / "out" / "model" / "model.safetensors").read_bytes()
     for folder in ("checkpoint-6", "model"):  # as if it had been killed after the third of six steps
@@ -194,7 +194,7 @@ def test_posttraining_learns_and_continues(write_checkpoint, tmp_path, monkeypat
     ],
 )
 def test_posttraining_refuses_in_one_line(write_checkpoint, tmp_path, monkeypatch, capsys, changed, message):
-    from common import corpora
+    from common.calibration import corpora
 
     monkeypatch.setattr(corpora, "texts", lambda name: ["the layers of a model"])
     source = str(write_checkpoint(tmp_path / "dense"))

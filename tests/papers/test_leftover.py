@@ -5,11 +5,11 @@ import itertools
 import pytest
 import torch
 
-from common.context import around, carry_out
-from common.decoder import Decoder
-from common.errors import UserError
-from common.selection import runs as runs_of
-from papers import leftover, refit
+from common.models.decoder import Decoder
+from common.pruning.pipeline import around, carry_out
+from common.pruning.selection import runs as runs_of
+from common.utils.errors import UserError
+from extensions import least_residual, refit
 from tests.massive_model import FIRST, WRITER, planted
 
 
@@ -50,7 +50,7 @@ def naive(model, ids, a, b, inputs="stream", ridge=1e-3, weights="none", first=T
 )
 def test_every_run_is_scored_by_what_its_repair_leaves(kind, options, ids, make_tiny):
     model = make_tiny(kind)
-    found = leftover.leftovers(Decoder(model), ids, [1, 2, 3], batch_size=4, **options)
+    found = least_residual.leftovers(Decoder(model), ids, [1, 2, 3], batch_size=4, **options)
     assert sorted(found) == [(a, a + n) for a in range(1, 5) for n in (1, 2, 3) if a + n < 6]
     for run, share in found.items():
         assert share == pytest.approx(naive(model, ids, *run, **options), rel=2e-3, abs=1e-7)
@@ -58,10 +58,10 @@ def test_every_run_is_scored_by_what_its_repair_leaves(kind, options, ids, make_
 
 def test_passes_that_hold_less_find_the_same(ids, tiny_llama, monkeypatch):
     decoder = Decoder(tiny_llama)
-    whole = leftover.leftovers(decoder, ids, [1, 2])
+    whole = least_residual.leftovers(decoder, ids, [1, 2])
     before = decoder.executions
-    monkeypatch.setattr(leftover, "MOMENT_BYTES", 8 * 64 * 64 * 3)  # one first layer at a time
-    assert leftover.leftovers(decoder, ids, [1, 2]) == whole
+    monkeypatch.setattr(least_residual, "MOMENT_BYTES", 8 * 64 * 64 * 3)  # one first layer at a time
+    assert least_residual.leftovers(decoder, ids, [1, 2]) == whole
     assert decoder.executions - before == 3 + 4 + 5 + 5  # a pass ends where its last run does
 
 
@@ -74,18 +74,18 @@ def test_the_set_is_the_best_of_all_sets(seed):
         (sum(shares[run] for run in runs_of(layers)), runs_of(layers))
         for layers in itertools.combinations(range(1, 8), 4)
     )
-    chosen = leftover.least_set(shares, 4)
+    chosen = least_residual.least_set(shares, 4)
     assert chosen == best[1]
 
 
 def test_steps_choose_by_the_scores(ids, make_tiny):
-    scores = leftover.leftovers(Decoder(make_tiny("llama")), ids, [1, 2, 3])
-    for shape in leftover.SHAPES:
+    scores = least_residual.leftovers(Decoder(make_tiny("llama")), ids, [1, 2, 3])
+    for shape in least_residual.SHAPES:
         model = make_tiny("llama")
         context = around(model, windows=ids, selection={"method": "least-left", "count": 3, "shape": shape})
         carry_out(context)
         windows = {run: share for run, share in scores.items() if run[1] - run[0] == 3}
-        wanted = [min(windows, key=windows.get)] if shape == "window" else leftover.least_set(scores, 3)
+        wanted = [min(windows, key=windows.get)] if shape == "window" else least_residual.least_set(scores, 3)
         assert runs_of(context.details["removed"]) == wanted
         assert len(model.model.layers) == 3
 
@@ -94,7 +94,7 @@ def test_one_by_one_the_layer_goes_without_which_least_is_left_and_the_rest_is_r
     model, dense = make_tiny("llama"), make_tiny("llama")
     context = around(model, windows=ids, selection={"method": "least-left-refit", "count": 2, "following": 1})
     carry_out(context)
-    scores = leftover.leftovers(Decoder(dense), ids, [1])
+    scores = least_residual.leftovers(Decoder(dense), ids, [1])
     first = min(scores, key=scores.get)
     by_hand, alive = make_tiny("llama"), list(range(6))
     refit.refit(by_hand, ids, [first[0]], following=1)
@@ -125,9 +125,9 @@ def test_one_by_one_the_layer_goes_without_which_least_is_left_and_the_rest_is_r
 @pytest.mark.parametrize("options", [{"first": False}, {"weights": "inverse-norm"}, {"ridge": 0.1}])
 def test_choices_one_by_one_count_tokens_as_they_are_told(options, ids, tiny_llama):
     alone = {place: naive(tiny_llama, ids, place, place + 1, **options) for place in range(1, 5)}
-    choices = leftover.choices(tiny_llama, tiny_llama, range(6), ids, batch_size=4, **options)
+    choices = least_residual.choices(tiny_llama, tiny_llama, range(6), ids, batch_size=4, **options)
     assert choices == pytest.approx(alone, rel=2e-3)
-    report, best = leftover.prune(tiny_llama, ids, 1, following=0, **options), min(alone, key=alone.get)
+    report, best = least_residual.prune(tiny_llama, ids, 1, following=0, **options), min(alone, key=alone.get)
     assert report["removed"] == [best] and report["left"] == pytest.approx([alone[best]], rel=2e-3)
 
 
@@ -144,9 +144,9 @@ def test_choices_one_by_one_count_tokens_as_they_are_told(options, ids, tiny_lla
 )
 def test_refusals(kind, options, message, ids, make_tiny):
     with pytest.raises(UserError, match=message):
-        leftover.leftovers(Decoder(make_tiny(kind)), ids, options.pop("lengths", [2]), **options)
+        least_residual.leftovers(Decoder(make_tiny(kind)), ids, options.pop("lengths", [2]), **options)
     with pytest.raises(UserError, match="no set of 4 layers"):
-        leftover.least_set({(1, 2): 0.1, (2, 4): 0.2}, 4)
+        least_residual.least_set({(1, 2): 0.1, (2, 4): 0.2}, 4)
 
 
 @torch.no_grad()
@@ -154,7 +154,7 @@ def test_with_the_neurons_carried_over_first_tokens_are_made_good(ids, make_tiny
     """Runs that begin with their layer: the map is fitted on the other tokens, and what it leaves is a share of all."""
     model, ids = planted(make_tiny("llama")), ids.clone()
     ids[:, 0] = FIRST
-    found = leftover.carried(Decoder(model), ids, [1, 2, 7], WRITER, batch_size=4)
+    found = least_residual.carried(Decoder(model), ids, [1, 2, 7], WRITER, batch_size=4)
     x = model(ids, output_hidden_states=True, use_cache=False).hidden_states
     assert sorted(found) == [(WRITER, WRITER + 1), (WRITER, WRITER + 2)]
     for (a, b), share in found.items():
@@ -164,7 +164,7 @@ def test_with_the_neurons_carried_over_first_tokens_are_made_good(ids, make_tiny
         change = torch.linalg.lstsq(rows, torch.cat([missing, missing.new_zeros(h.shape[1], h.shape[1])])).solution
         left = (missing - h @ change).square().sum() / x[b].double().square().sum()
         assert share == pytest.approx(left.item(), rel=2e-3)
-    assert [leftover.carried(Decoder(model), ids, [1, 2], none) for none in (None, 0)] == [{}, {}]
+    assert [least_residual.carried(Decoder(model), ids, [1, 2], none) for none in (None, 0)] == [{}, {}]
 
 
 def test_a_step_chooses_with_the_neurons_carried_over(ids, make_tiny):
@@ -174,11 +174,11 @@ def test_a_step_chooses_with_the_neurons_carried_over(ids, make_tiny):
     for option in ({}, {"carried": True}):
         model = planted(make_tiny("llama"))
         decoder = Decoder(model)
-        scores = leftover.leftovers(decoder, ids, [1, 2])
-        scores |= leftover.carried(decoder, ids, [1, 2], WRITER) if option else {}
+        scores = least_residual.leftovers(decoder, ids, [1, 2])
+        scores |= least_residual.carried(decoder, ids, [1, 2], WRITER) if option else {}
         context = around(model, windows=ids, selection={"method": "least-left", "count": 2, "shape": "set"} | option)
         carry_out(context)
-        assert runs_of(context.details["removed"]) == leftover.least_set(scores, 2)
+        assert runs_of(context.details["removed"]) == least_residual.least_set(scores, 2)
         lefts.append(context.details["left"])
     assert lefts[0] != lefts[1]
     context = around(make_tiny("llama"), windows=ids, selection=context.recipe.selection | {"first": False})

@@ -5,13 +5,13 @@ import copy
 import pytest
 import torch
 
-from common import checkpoint
 from common.calibration import collect
-from common.decoder import Decoder
-from common.errors import UserError
 from common.hadamard import hadamard_matrix
 from common.hooks import patches, scale_stream
-from common.surgery import remove_layers
+from common.models import checkpoint
+from common.models.decoder import Decoder
+from common.models.surgery import remove_layers
+from common.utils.errors import UserError
 from papers import linearpatch
 
 

@@ -8,14 +8,14 @@ import sys
 import pytest
 import torch
 
-from common import checkpoint
 from common.calibration import collect
-from common.decoder import Decoder
-from common.distillation import Distillation
-from common.errors import UserError
-from common.fitting import Fitting
 from common.hadamard import hadamard_matrix
 from common.hooks import patches
+from common.models import checkpoint
+from common.models.decoder import Decoder
+from common.training.distillation import Distillation
+from common.training.fitting import Fitting
+from common.utils.errors import UserError
 from papers import linearpatch
 from papers.linearpatch import distill as distillation
 from papers.linearpatch.distill import Settings, distill, distill_cuts

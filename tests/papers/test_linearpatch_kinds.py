@@ -6,13 +6,13 @@ import pytest
 import torch
 from accelerate import dispatch_model
 
-from common import checkpoint
 from common.calibration import collect
-from common.decoder import Decoder
-from common.errors import UserError
+from common.calibration.statistics import COSINES
 from common.hadamard import hadamard_matrix
 from common.hooks import patches
-from common.statistics import COSINES
+from common.models import checkpoint
+from common.models.decoder import Decoder
+from common.utils.errors import UserError
 from papers import linearpatch
 from papers.linearpatch.method import select, survey
 from papers.linearpatch.patch import KINDS

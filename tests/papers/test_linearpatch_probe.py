@@ -5,15 +5,15 @@ import copy
 import pytest
 import torch
 
-from common import checkpoint
 from common.calibration import collect
-from common.context import Context, around, carry_out
-from common.decoder import Decoder
-from common.errors import UserError
 from common.hadamard import hadamard_matrix
 from common.hooks import patches
-from common.recipe import Calibration, Recipe
-from common.steps import Given
+from common.models import checkpoint
+from common.models.decoder import Decoder
+from common.pruning.pipeline import Context, around, carry_out
+from common.pruning.recipe import Calibration, Recipe
+from common.pruning.steps import Given
+from common.utils.errors import UserError
 from papers.linearpatch.patch import TOKENS, LinearPatch, insert_patch, patch_values
 from papers.linearpatch.probe import PIECES, massive_channels, piece_matrix
 from papers.linearpatch.steps import Patch, Probe
@@ -125,10 +125,10 @@ def test_skipped_tokens_count_in_nothing(estimator, loud, crops):
 
 
 def test_a_streamed_pass_skips_the_same_tokens(write_checkpoint, loud, crops, tmp_path):
-    from common import models
+    from common.models import loading
 
     folder = write_checkpoint(tmp_path / "model", model=loud)
-    streamed, _ = models.load(str(folder), stream=10_000)
+    streamed, _ = loading.load(str(folder), stream=10_000)
     whole, parts = (statistics(model, crops, skip=2) for model in (loud, streamed))
     for rotated in (False, True):
         assert torch.equal(whole.ratio(*CUT, rotated=rotated), parts.ratio(*CUT, rotated=rotated))
@@ -188,7 +188,7 @@ def test_the_step_makes_the_same_patch_for_ordinary_tokens(loud, crops):
 
 
 def test_scales_may_come_from_another_text_than_the_choice(loud, tiny_tokenizer, monkeypatch):
-    from common import corpora
+    from common.calibration import corpora
 
     texts = {"one": ["the layers of a model are removed "] * 30, "two": ["0 1 2 3 4 5 6 7 8 9 + - = ( ) "] * 30}
     monkeypatch.setattr(corpora, "joined_ids", lambda tokenizer, name: corpora.encode(tokenizer, "".join(texts[name])))

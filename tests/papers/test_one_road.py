@@ -1,21 +1,24 @@
 """One road: command line, a notebook's call and a table's recipe give the same model for the same settings, to the bit."""
 
-import importlib
 import json
 import random
 from types import SimpleNamespace
 
 import pytest
 import torch
+from tools import method_of
 
-import reproductions.steps  # noqa: F401 - registers every step
-from common import calibration, checkpoint, corpora, hooks, instructions, models
-from common.context import Context, around, carry_out
-from common.decoder import Decoder
-from common.product import main
-from common.recipe import Calibration, Recipe
-from common.steps import BlockInfluence, Window
-from common.surgery import remove_layers
+import reproductions.spec.steps  # noqa: F401 - registers every step
+from common import calibration, hooks
+from common.calibration import corpora
+from common.cli import main
+from common.models import checkpoint, loading
+from common.models.decoder import Decoder
+from common.models.surgery import remove_layers
+from common.pruning.pipeline import Context, around, carry_out
+from common.pruning.recipe import Calibration, Recipe
+from common.pruning.steps import BlockInfluence, Window
+from common.training import instructions
 from papers import laco, linearpatch, prunecomp, reassessing
 from papers.laco.sentences import draw
 from papers.laco.steps import LayerCollapse
@@ -54,7 +57,7 @@ def tool(source, tmp_path):
         out = tmp_path / "pruned"
         fixed = ["--model", str(source.model), "--out", str(out), "--text", str(source.path), "--no-evaluation"]
         fixed += ["--samples", str(SAMPLES), "--length", str(LENGTH), "--force"]
-        assert main(importlib.import_module(f"papers.{paper}.__main__").METHOD, [*fixed, *options]) == 0
+        assert main(method_of(paper), [*fixed, *options]) == 0
         return tensors(checkpoint.load(out)[0]), json.loads((out / "pruning.json").read_text())
 
     return run
@@ -65,7 +68,7 @@ def table(source):
     """Carry a recipe out as tables do; the model's tensors."""
 
     def run(**steps):
-        model, tokenizer = models.load(str(source.model))
+        model, tokenizer = loading.load(str(source.model))
         context = Context(model, tokenizer, Recipe("tiny", "standin", "own", **steps), 1)
         carry_out(context)
         return tensors(context.model)
@@ -97,7 +100,7 @@ def crops(source, tokenizer, entry):
     [("linearpatch-train", 2, 0.0, 0.9), ("linearpatch-validation", 2, 0.9, 1.0), ("prunecomp-train", 0, 0.0, 0.9)],
 )
 def test_samplers_draw_as_the_official_codes(source, sampler, seed, begin, end):
-    model, tokenizer = models.load(str(source.model))
+    model, tokenizer = loading.load(str(source.model))
     ids = corpora.encode(tokenizer, source.text)
     generator, edges = random.Random(seed), (int(len(ids) * begin), int(len(ids) * end) - LENGTH - 1)
     starts = [generator.randint(*edges) for _ in range(SAMPLES)]
@@ -117,7 +120,7 @@ def test_samplers_draw_as_the_official_codes(source, sampler, seed, begin, end):
 def test_linearpatch(source, tool, table, options, selection, patch):
     by_tool, report = tool("linearpatch", "--remove", "2", *options)
     by_table = table(selection=selection, repair=patch, calibration=LINEARPATCH)
-    model, tokenizer = models.load(str(source.model))
+    model, tokenizer = loading.load(str(source.model))
     variant = "S" if isinstance(selection, BlockInfluence) else "L"
     choice = {"variant": variant, "cosine": selection.cosine, "kind": patch.kind, "estimator": patch.estimator}
     linearpatch.prune(model, crops(source, tokenizer, LINEARPATCH), 2, **choice)
@@ -141,7 +144,7 @@ def test_linearpatch_distilled(tool, table):
 )
 def test_prunecomp(source, tool, table, options, step):
     by_tool, _ = tool("prunecomp", "--remove", "2", *options)
-    model, tokenizer = models.load(str(source.model))
+    model, tokenizer = loading.load(str(source.model))
     choice = {"metric": step.metric, "iterative": step.iterative, "compensate": step.compensate}
     prunecomp.prune_and_compensate(model, crops(source, tokenizer, PRUNECOMP), 2, **choice)
     same(by_tool, table(selection=step, calibration=PRUNECOMP), tensors(model))
@@ -152,7 +155,7 @@ def test_laco(source, tool, table, merge):
     by_tool, report = tool("laco", "--remove", "2", "--merge", merge)
     C = 3  # the paper's for two layers
     by_table = table(selection=LayerCollapse(C, merge=merge, layers=4), calibration=SENTENCES)
-    model, tokenizer = models.load(str(source.model))
+    model, tokenizer = loading.load(str(source.model))
     laco.collapse_to(model, tokenizer, draw(source.pieces, 10, 0), 4, C=C, I=2, merge=merge)
     same(by_tool, by_table, tensors(model))
 
@@ -161,7 +164,7 @@ def test_laco(source, tool, table, merge):
 def test_layers_that_laco_would_merge_away_can_be_left_out(source, tool, table, merge):
     """The search is the merge's own, and what stays is the model as it came."""
     by_table = table(selection=LayerCollapse(3, merge=merge, layers=4, left_out=True), calibration=SENTENCES)
-    (searched, tokenizer), (model, _) = models.load(str(source.model)), models.load(str(source.model))
+    (searched, tokenizer), (model, _) = loading.load(str(source.model)), loading.load(str(source.model))
     found = laco.collapse_to(searched, tokenizer, draw(source.pieces, 10, 0), 4, C=3, I=2, merge=merge)
     remove_layers(model, found.removed)
     same(by_table, tensors(model))
@@ -171,7 +174,7 @@ def test_layers_that_laco_would_merge_away_can_be_left_out(source, tool, table, 
 @pytest.mark.parametrize("metric, entry", [("random", None), ("taylor", LINES), ("bi", LINES)])
 def test_reassessing(source, tool, table, metric, entry):
     by_tool, _ = tool("reassessing", "--remove", "2", "--metric", metric, "--finetune", "none")
-    model, tokenizer = models.load(str(source.model))
+    model, tokenizer = loading.load(str(source.model))
     ids = entry and reassessing.sample_line_crops(tokenizer, source.pieces, count=SAMPLES, length=LENGTH)
     remove_layers(model, reassessing.select(metric, Decoder(model), 2, ids))
     same(by_tool, table(selection=Metric(metric, 2), calibration=entry), tensors(model))
@@ -184,7 +187,7 @@ def test_reassessing_fine_tuned(source, tool, table, monkeypatch):
     by_tool, report = tool("reassessing", "--remove", "2", "--data", "own", "--rows", "8", *how)
     settings = report["facts"]["training"]["settings"]
     training = FineTuning(settings, Data(source="own", count=8))
-    model, tokenizer = models.load(str(source.model))
+    model, tokenizer = loading.load(str(source.model))
     train, valid = instructions.load(tokenizer, "own", count=8)
     remove_layers(model, reassessing.reverse_order(model, 2))
     changed = {name: value for name, value in settings.items() if name not in ("method", "last")}

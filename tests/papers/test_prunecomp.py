@@ -9,15 +9,16 @@ import torch
 from conftest import ARCHITECTURES
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from common import checkpoint, decoder, importance, models
-from common.architectures import SUPPORTED
 from common.calibration import collect
-from common.context import around, carry_out
-from common.decoder import Decoder
-from common.errors import UserError
-from common.halves import ATTENTION, MLP, drop_halves, linear_attention
 from common.hooks import scale_stream
-from common.surgery import remove_layers, untie_embeddings
+from common.models import checkpoint, decoder, loading
+from common.models.architectures import SUPPORTED
+from common.models.decoder import Decoder
+from common.models.sublayers import ATTENTION, MLP, drop_halves, linear_attention
+from common.models.surgery import remove_layers, untie_embeddings
+from common.pruning import importance
+from common.pruning.pipeline import around, carry_out
+from common.utils.errors import UserError
 from papers import prunecomp
 from papers.prunecomp import Stream, fuse_factor, prune_and_compensate
 from papers.prunecomp.search import Search
@@ -534,7 +535,7 @@ def test_an_unknown_architecture_is_refused_by_name(crops):
 def test_every_architecture_of_the_registry_is_tested_here_or_refused():
     tested = {settings["model_type"] for settings in ARCHITECTURES.values()}
     assert tested == set(SUPPORTED)
-    for spec in models.REGISTRY.values():
+    for spec in loading.REGISTRY.values():
         kind = spec.facts["model_type"]
         if kind not in tested:
             with pytest.raises(UserError, match=f"architecture '{kind}' is not supported"):

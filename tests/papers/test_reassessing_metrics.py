@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from common.decoder import Decoder
-from common.errors import UserError
-from common.surgery import remove_layers
+from common.models.decoder import Decoder
+from common.models.surgery import remove_layers
+from common.utils.errors import UserError
 from papers import reassessing
 
 CROPS = torch.randint(3, 320, (3, 12), generator=torch.Generator().manual_seed(3))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from common.errors import UserError
+from common.utils.errors import UserError
 from papers.reassessing import quantization
 
 installed = all(importlib.util.find_spec(name) for name in quantization.PACKAGES)

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from common.decoder import Decoder
-from common.errors import UserError
+from common.models.decoder import Decoder
+from common.utils.errors import UserError
 from papers.reassessing import gradients, theory
 
 

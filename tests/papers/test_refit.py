@@ -5,10 +5,10 @@ import copy
 import pytest
 import torch
 
-from common import checkpoint
-from common.decoder import Decoder
-from common.errors import UserError
-from papers import refit
+from common.models import checkpoint
+from common.models.decoder import Decoder
+from common.utils.errors import UserError
+from extensions import refit
 
 PLAIN = ("llama", "mistral", "qwen2", "qwen3")
 
@@ -146,9 +146,9 @@ def test_what_cannot_be_refitted_is_refused_before_anything_changes(kind, option
 
 
 def test_a_recipe_refits_as_the_function_does(make_tiny, ids, tiny_tokenizer, monkeypatch):
-    from common.context import Context, carry_out
-    from common.recipe import Recipe
-    from common.steps import Given
+    from common.pruning.pipeline import Context, carry_out
+    from common.pruning.recipe import Recipe
+    from common.pruning.steps import Given
 
     one, other = make_tiny("llama"), make_tiny("llama")
     recipe = Recipe("tiny", "paper", "w", Given((2, 3)), refit.Refit(following=1), calibration={"corpus": "c"})

@@ -10,15 +10,17 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from common import checkpoint, held, models, steps  # noqa: F401 - steps: those that recipes name
-from common.context import around, carry_out
-from common.decoder import Decoder
-from common.errors import UserError
-from common.product import Job, main
-from papers import refit
-from papers.leftover import leftovers
-from papers.refit import __main__ as tool
-from papers.refit.cost import Cost
+from common.cli import Job, main
+from common.forward import spill_buffer  # noqa: F401 - steps: those that recipes name
+from common.models import checkpoint, loading  # noqa: F401 - steps: those that recipes name
+from common.models.decoder import Decoder
+from common.pruning import steps  # noqa: F401 - steps: those that recipes name
+from common.pruning.pipeline import around, carry_out
+from common.utils.errors import UserError
+from extensions import refit
+from extensions.least_residual import leftovers
+from extensions.refit import __main__ as tool
+from extensions.refit.cost import Cost
 
 
 @pytest.fixture(scope="module")
@@ -175,14 +177,14 @@ def test_a_cut_at_the_start_is_refitted_behind_it(pair, ids):
 def test_states_that_do_not_fit_into_memory_go_through_files(pair, ids, monkeypatch, tmp_path):
     model, other = pair
     wanted = refit.refit(model, ids, [2, 3], gate_up=True)
-    monkeypatch.setattr(held, "HELD_BYTES", 4 * ids.numel() * 64)  # one stream of the two, and no targets
+    monkeypatch.setattr(spill_buffer, "HELD_BYTES", 4 * ids.numel() * 64)  # one stream of the two, and no targets
     assert refit.refit(other, ids, [2, 3], gate_up=True) == wanted
     for one, two in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(one, two)
 
 
 def test_what_is_held_is_counted_and_files_vanish(tmp_path):
-    pool = held.Held(tmp_path / "states", limit=900)
+    pool = spill_buffer.Held(tmp_path / "states", limit=900)
     x = torch.arange(100.0).view(4, 25)
     one, two = pool.keep(x.clone()), pool.keep((2 * x).bfloat16())
     three = pool.keep(3 * x)
@@ -353,7 +355,7 @@ def test_what_contradicts_itself_is_refused_before_the_weights_are_read(
     more, words, write_checkpoint, tmp_path, capsys, monkeypatch
 ):
     write_checkpoint(tmp_path / "tiny", "llama")
-    monkeypatch.setattr(models, "load", lambda *_, **__: pytest.fail("the weights are read"))
+    monkeypatch.setattr(loading, "load", lambda *_, **__: pytest.fail("the weights are read"))
     assert run_tool(tmp_path, *more) == 2
     assert words in capsys.readouterr().err
 

@@ -3,14 +3,15 @@
 import pytest
 import torch
 
-from common import checkpoint, halves, importance
-from common.architectures import SUPPORTED
 from common.baselines import llm_pruner, slicegpt
 from common.calibration import collect
-from common.decoder import Decoder
-from common.errors import UserError
-from common.selection import best_window
-from papers import refit
+from common.models import checkpoint, sublayers
+from common.models.architectures import SUPPORTED
+from common.models.decoder import Decoder
+from common.pruning import importance
+from common.pruning.selection import best_window
+from common.utils.errors import UserError
+from extensions import refit
 from papers.linearpatch.patch import patch_cuts
 from papers.prunecomp import prune_and_compensate
 
@@ -74,7 +75,7 @@ def test_what_needs_the_whole_model_is_refused(write_checkpoint, tmp_path, crops
 
 
 def drop_half(model, crops):
-    halves.drop_halves(model, [(2, "attention")])
+    sublayers.drop_halves(model, [(2, "attention")])
 
 
 def slice_model(model, crops):

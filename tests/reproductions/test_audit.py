@@ -6,11 +6,12 @@ import math
 
 import pytest
 
-from reproductions import audit, reported
+from reproductions import audit
 from reproductions.__main__ import main
 from reproductions.audit import repeats, report, scores, tables
 from reproductions.audit.engine import PAPER_NAMES, VERDICTS, padding
-from reproductions.registry import PAPERS
+from reproductions.spec import reported
+from reproductions.spec.registry import PAPERS
 
 TABLES = [(paper, table) for paper in PAPERS for table in reported.tables(paper)]
 

@@ -5,14 +5,17 @@ import math
 import numpy as np
 import pytest
 
-from common.evaluation.perplexity import PROTOCOLS, joined_windows
-from common.results import Record, Store
-from figures.causes import ALONE, changes
-from reproductions import benchmarks, causes, registry, settings, show
-from reproductions.linearpatch import causes as declared
+from common.evaluation.windowed_perplexity import PROTOCOLS, joined_windows
+from common.records.results import Record, Store
+from extensions.documents import ablation_tables
+from figures.patch_ablation import ALONE, changes
+from reproductions import measurements
+from reproductions.linearpatch import patch_ablation as declared
+from reproductions.render import show
+from reproductions.spec import registry, subjects
 
 TARGET = "figure6-linearpatch"
-SMOLLM = settings.of_model("smollm2-135m-instruct")
+SMOLLM = subjects.of_model("smollm2-135m-instruct")
 
 
 def test_cuts_are_table_1s_and_the_text_of_the_scales_alone_differs():
@@ -34,9 +37,9 @@ def test_cuts_are_table_1s_and_the_text_of_the_scales_alone_differs():
 
 
 def test_windows_are_spread_over_the_text(monkeypatch, tiny_tokenizer):
-    from common import corpora
+    from common.calibration import corpora
 
-    benchmarks.known()  # registers the league's texts
+    measurements.known()  # registers the league's texts
     protocol = PROTOCOLS["league-wikitext2"]
     every = "".join(f"part {i} of the text " for i in range(9000))
     monkeypatch.setattr(corpora, "joined_ids", lambda tokenizer, source: corpora.encode(tokenizer, every))
@@ -80,12 +83,12 @@ def test_changes_are_paired(store):
 
 
 def test_what_is_said_comes_from_the_records(store):
-    text = causes.text(store[0])
+    text = ablation_tables.text(store[0])
     change = f"{100 * math.expm1(-0.1):+.1f}".replace("-", "−")
     line = next(line for line in text.splitlines() if line.startswith("| A |"))
     assert line.count(f"{change} [{change}, {change}]") == 2  # at both cuts
     assert "SmolLM2-135M-Instruct, [L] 7/30" in text and "[S] 7/30" in text
-    assert causes.text(Store(store[0].user / "none", None)) == "Not measured yet."
+    assert ablation_tables.text(Store(store[0].user / "none", None)) == "Not measured yet."
 
 
 def test_the_picture_shows_each_row_that_can_be_held_against_its_cut(store, tmp_path, monkeypatch):
@@ -100,7 +103,7 @@ def test_the_picture_shows_each_row_that_can_be_held_against_its_cut(store, tmp_
 
 
 def test_the_picture_names_its_model_once(store):
-    from figures.causes import draw
+    from figures.patch_ablation import draw
 
     table = registry.get(TARGET)
     figure = draw(show.entries(table, store[0], SMOLLM, table.rows(SMOLLM)), "paper")

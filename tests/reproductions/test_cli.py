@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 import torch
 
-from common import results
-from common.errors import UserError
-from common.results import ROOT, Store
+from common.records import results
+from common.records.results import ROOT, Store
+from common.utils.errors import UserError
 from figures import style
-from reproductions import measure, registry, runner, settings, shapes
 from reproductions.__main__ import main
+from reproductions.engine import execute, runner
+from reproductions.spec import registry, shape_recipes, subjects
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,8 @@ def test_list_names_every_target(capsys):
 def test_listing_and_showing_load_no_model_library(tmp_path):
     """Every target, its picture drawn too (but not written), for every kind of subject."""
     code = (
-        "import sys; from figures import style; from reproductions import registry; from reproductions.__main__ import main;"
+        "import sys; from figures import style; from reproductions.spec import registry; "
+        "from reproductions.__main__ import main;"
         "style.save = lambda figure, name: style.plt.close(figure) or [];"
         "main(['list']); main(['show', *registry.targets()]);"
         "main(['show', *registry.targets(), '--profile', 'paper', '--model', 'smollm2-135m-instruct']);"
@@ -119,7 +121,7 @@ class FakeMeasure:
 
 @pytest.fixture
 def table(monkeypatch):
-    monkeypatch.setattr(settings, "standin_digest", lambda: "digest")
+    monkeypatch.setattr(subjects, "standin_digest", lambda: "digest")
     return registry.get("table1-linearpatch")
 
 
@@ -159,7 +161,7 @@ def test_what_was_trained_is_measured_before_the_next_model_is_prepared(store):
             self.done = []
 
         def held_together(self, recipe):
-            return measure.held_together(recipe)
+            return execute.held_together(recipe)
 
         def prepare(self, recipe, **options):
             self.done.append(("prepared", bool(recipe.training)))
@@ -195,7 +197,7 @@ def test_what_takes_long_to_prepare_is_held_together_with_few(store, model, patt
 
     class Together(FakeMeasure):
         def held_together(self, recipe):
-            return measure.held_together(recipe)
+            return execute.held_together(recipe)
 
         def prepare(self, recipe, **options):
             order.append("prepared")
@@ -205,7 +207,7 @@ def test_what_takes_long_to_prepare_is_held_together_with_few(store, model, patt
             order.append("measured")
             return super().benchmark(prepared, name)
 
-    runner.run([registry.get("league")], store, settings.subject(settings.of_model(model)), Together(), pattern=pattern)
+    runner.run([registry.get("league")], store, subjects.subject(subjects.of_model(model)), Together(), pattern=pattern)
     groups = [len(list(steps)) for step, steps in itertools.groupby(order) if step == "prepared"]
     assert max(groups) == most and sum(groups) == 4
 
@@ -348,12 +350,11 @@ def test_a_failure_is_one_line_with_its_remedy(error, reason):
 @pytest.fixture
 def measured_by(monkeypatch, tmp_path, table):
     """The command line with a fake in place of models; records in a folder of their own."""
-    from reproductions import measure
 
     def use(fake):
         monkeypatch.setenv("LAYERLAB_RESULTS", str(tmp_path / "mine"))
         for name in ("prepare", "benchmark"):
-            monkeypatch.setattr(measure, name, getattr(fake, name))
+            monkeypatch.setattr(execute, name, getattr(fake, name))
         return lambda: len(list((tmp_path / "mine").rglob("*.json")))
 
     return use
@@ -494,8 +495,8 @@ def test_what_only_a_shape_has_is_never_asked_of_weights(store):
     """Table 3's trainable parameters, Table 7's memory, Table D's multiply-adds."""
     for number, benchmark in (("3", "trainable"), ("7", "memory"), ("D", "macs")):
         work = runner.missing([registry.get(f"table{number}-reassessing")], store, "paper")
-        assert {entry.recipe.weights for entry in work if benchmark in entry.benchmarks} == {shapes.WEIGHTS}
-        assert any(entry.recipe.weights != shapes.WEIGHTS for entry in work)
+        assert {entry.recipe.weights for entry in work if benchmark in entry.benchmarks} == {shape_recipes.WEIGHTS}
+        assert any(entry.recipe.weights != shape_recipes.WEIGHTS for entry in work)
 
 
 def test_a_quick_look_never_passes_for_the_whole_measurement(table, store):

@@ -16,14 +16,14 @@ import pytest
 import stub_measure
 import submitit
 
-from common import locks
-from common.errors import UserError
-from common.recipe import Recipe
-from common.results import ROOT, Store
-from reproductions import cluster, costs, distributed, runner, status
+from common.pruning.recipe import Recipe
+from common.records.results import ROOT, Store
+from common.utils import locks
+from common.utils.errors import UserError
 from reproductions.command_line import parser
-from reproductions.runner import Work
-from reproductions.shares import shares
+from reproductions.engine import cluster, costs, distributed, runner, status
+from reproductions.engine.runner import Work
+from reproductions.engine.work_shares import shares
 
 BENCHMARKS = ("piqa", "copa", "boolq")
 # What submitit asks of SLURM, but takes no text for, or is told by us.
@@ -78,7 +78,7 @@ def recorded(store, work):
 def test_two_at_once_measure_each_cell_once(stub, monkeypatch):
     work = grid()
     stub.set("STUB_SECONDS", "0.01")
-    monkeypatch.setattr("reproductions.turns._PAUSES", (0.01,))
+    monkeypatch.setattr("reproductions.engine.cell_locks._PAUSES", (0.01,))
     both = [threading.Thread(target=runner.measured, args=(work, stub.store, stub_measure)) for _ in range(2)]
     for thread in both:
         thread.start()
@@ -175,7 +175,7 @@ def test_the_bar_is_full_where_values_are_kept(stub, monkeypatch):
     asked = time.time_ns()
     runner.measured([work], stub.store, stops, force=True, since=asked)
     counted = []
-    monkeypatch.setattr("common.progress.track.update", lambda bar, count=1: counted.append(count))
+    monkeypatch.setattr("common.utils.progress.track.update", lambda bar, count=1: counted.append(count))
     cluster._watch([work], cluster.Request(force=True, since=asked), [])
     assert sum(counted) == len(BENCHMARKS)
 
@@ -210,7 +210,7 @@ def test_a_process_that_ends_by_an_error_says_which_and_where_its_log_is(stub, c
     cluster.processes(grid(1, ["piqa"]), cluster.Request(measure="stub_measure"), 1, stub.folder / "jobs")
     (log,) = (stub.folder / "jobs").glob("*_log.out")
     (said,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: "))
-    assert said.endswith(f" ended early (common.errors.UserError: no such device); see {log}")
+    assert said.endswith(f" ended early (common.utils.errors.UserError: no such device); see {log}")
 
 
 @pytest.mark.slow

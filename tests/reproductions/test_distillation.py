@@ -5,14 +5,14 @@ import json
 import pytest
 import torch
 
-import reproductions.steps  # noqa: F401 - those that recipes name
-from common import steps
-from common.context import Context
-from common.decoder import Decoder
-from common.errors import UserError
+import reproductions.spec.steps  # noqa: F401 - those that recipes name
 from common.hooks import patch_parameters, patches
-from common.recipe import Recipe
-from common.steps import Given, note_training
+from common.models.decoder import Decoder
+from common.pruning import steps
+from common.pruning.pipeline import Context
+from common.pruning.recipe import Recipe
+from common.pruning.steps import Given, note_training
+from common.utils.errors import UserError
 
 IDS = torch.randint(3, 320, (12, 16), generator=torch.Generator().manual_seed(5))
 TRAINED = {"samples": 10, "learning_rate": 0.01, "batch_size": 2}

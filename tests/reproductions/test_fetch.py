@@ -5,12 +5,13 @@ import logging
 
 import pytest
 
-from common import pickled
-from common.errors import NoData, UserError
-from common.results import Store
-from reproductions import fetch, measure, registry, runner
+from common.models.files import pickled_weights
+from common.records.results import Store
+from common.utils.errors import NoData, UserError
 from reproductions.__main__ import main
 from reproductions.command_line import parser
+from reproductions.engine import execute, fetch, runner
+from reproductions.spec import registry
 
 MODEL = "smollm2-360m"  # none of whose records is published
 COMMAND = ["run", "table1-linearpatch", "--model", MODEL]
@@ -39,7 +40,7 @@ def measured(monkeypatch, tmp_path):
     monkeypatch.setenv("LAYERLAB_RESULTS", str(tmp_path / "mine"))
     fake = Measured()
     for name in ("prepare", "benchmark"):
-        monkeypatch.setattr(measure, name, getattr(fake, name))
+        monkeypatch.setattr(execute, name, getattr(fake, name))
     return fake
 
 
@@ -133,7 +134,7 @@ def test_weights_are_converted_when_asked_for(data, monkeypatch, capsys):
     asked = []
     monkeypatch.setattr(fetch.models, "resolve", lambda name, **options: asked.append((name, options)))
     monkeypatch.setattr(fetch.checkpoint, "load_tokenizer", lambda path: None)
-    for more in ([], [pickled.FLAG]):
+    for more in ([], [pickled_weights.FLAG]):
         assert parser().parse_args(["fetch", "grid", *more]).convert_weights == bool(more)
         assert main(["fetch", "table1-linearpatch", "--model", "llama-2-7b", *more]) == 0
     assert asked == [("llama-2-7b", {"convert_weights": False}), ("llama-2-7b", {"convert_weights": True})]
@@ -141,6 +142,6 @@ def test_weights_are_converted_when_asked_for(data, monkeypatch, capsys):
 
 
 def _subject():
-    from reproductions import settings
+    from reproductions.spec import subjects
 
-    return settings.of_model(MODEL)
+    return subjects.of_model(MODEL)

@@ -10,20 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import UserError
-from common.published import Published
-from common.recipe import PARTS, Calibration, Recipe
-from common.results import PUBLISHED
-from common.steps import Window
-from reproductions import measure, registry, settings
+from common.pruning.recipe import PARTS, Calibration, Recipe
+from common.pruning.steps import Window
+from common.records.published import Published
+from common.records.results import PUBLISHED
+from common.utils.errors import UserError
+from reproductions.engine import execute
+from reproductions.spec import registry, subjects
 
 GOLDEN = Path(__file__).with_name("golden.csv")
 FIELDS = ("target", "subject", "model", "sparsity", "method", "recipe", "shape")
 SUBJECTS = ("standin", "paper", "smollm2-135m-instruct")
 
 
-def subject_of(name: str) -> settings.Subject:
-    return settings.PROFILES[name] if name in settings.PROFILES else settings.of_model(name)
+def subject_of(name: str) -> subjects.Subject:
+    return subjects.PROFILES[name] if name in subjects.PROFILES else subjects.of_model(name)
 
 
 def declared(subject: str):
@@ -52,7 +53,7 @@ def published() -> list[dict]:
 def test_every_row_has_the_recipe_that_it_had(subject, loaded, monkeypatch):
     """With the steps, which spell what is left out, and without, as `list` and `show` build the rows."""
     if not loaded:
-        monkeypatch.setattr("common.recipe._STEPS", {})
+        monkeypatch.setattr("common.pruning.recipe._STEPS", {})
     with GOLDEN.open(newline="") as file:
         pinned = sorted(
             tuple(row[name] for name in FIELDS) for row in csv.DictReader(file) if row["subject"] == subject
@@ -104,12 +105,12 @@ def test_a_default_that_is_said_is_the_default_that_is_not():
 
 def test_a_recipe_of_before_its_steps_is_refused_where_they_spell_it_otherwise(monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("common.recipe._STEPS", {})
+        patch.setattr("common.pruning.recipe._STEPS", {})
         early = Recipe("small", "paper", selection={"method": "window", "count": 2})
     with pytest.raises(
         UserError, match='selection leaves out defaults; write {"method": "window", "count": 2, "cosine"'
     ):
-        measure.prepare(early)
+        execute.prepare(early)
 
 
 def read_and_written(recipe: Recipe) -> None:

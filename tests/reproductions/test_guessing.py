@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.results import NOWHERE, Store
-from reproductions import guessing, reported, settings
-from reproductions.columns import QUESTIONS, chance
+from common.records.results import NOWHERE, Store
+from reproductions.render import chance_levels
+from reproductions.spec import reported, subjects
+from reproductions.spec.columns import QUESTIONS, chance
 
-OF_LACO = next(source for source in guessing.SOURCES if source.paper == "laco")
+OF_LACO = next(source for source in chance_levels.SOURCES if source.paper == "laco")
 # Of four endings a quarter, of two a half.
 NINE = {"ARC-c": 25, "ARC-e": 25, "BoolQ": 50, "HeSw": 25, "PIQA": 50, "WG": 50, "WSC": 50, "Race-h": 25, "CoPa": 50}
 LACO = {"HeSw": 25, "PIQA": 50, "CHID": 10, "WSC_G": 0, "CSQA": 20, "BoolQ": 50, "MMLU": 25, "CMMLU": 25, "RaceH": 25}
@@ -30,7 +31,8 @@ def test_linearpatchs_row_is_the_sum_of_what_its_scores_are_above_guessing():
     rows = read("linearpatch", "1")
     own, dense = rows["LLaMA-3-8B", "5/32", "LinearPatch", "L"], rows["LLaMA-3-8B", "0/32", "Dense", ""]
     wanted = 100 * (sum(own[t] for t in NINE) - sum(NINE.values())) / (sum(dense[t] for t in NINE) - sum(NINE.values()))
-    [found] = [row for row in guessing.printed(guessing.SOURCES[0]) if row.model == "LLaMA-3-8B" and "[L]" in row.method
+    rows = chance_levels.printed(chance_levels.SOURCES[0])
+    [found] = [row for row in rows if row.model == "LLaMA-3-8B" and "[L]" in row.method
                and row.sparsity == "5/32"]  # fmt: skip
     assert found.above == pytest.approx(wanted) and found.retained == own["RP"]
     assert found.guessing == pytest.approx(np.mean([100 * NINE[t] / dense[t] for t in NINE]))
@@ -43,25 +45,25 @@ def test_of_laco_tasks_that_the_dense_model_guesses_are_left_out_and_its_own_den
         for name in ("SliceGPT", "Dense*")
     )
     wanted = 100 * sum(own[t] - LACO[t] for t in LACO) / sum(dense[t] - LACO[t] for t in LACO)
-    [found] = [row for row in guessing.printed(OF_LACO) if (row.model, row.method) == ("Baichuan2-7B", "SliceGPT")]
+    [found] = [row for row in chance_levels.printed(OF_LACO) if (row.model, row.method) == ("Baichuan2-7B", "SliceGPT")]
     assert found.above == pytest.approx(wanted) and wanted < 0 < 40 < found.retained
 
 
 def test_a_guesser_keeps_nothing_the_dense_model_all_and_half_way_is_half():
     guess, dense = {"a": 25.0, "b": 50.0}, {"a": 65.0, "b": 60.0}
-    assert guessing.above(guess, dense, guess) == 0 and guessing.above(dense, dense, guess) == 100
-    assert guessing.above({"a": 45.0, "b": 55.0}, dense, guess) == 50
+    assert chance_levels.above(guess, dense, guess) == 0 and chance_levels.above(dense, dense, guess) == 100
+    assert chance_levels.above({"a": 45.0, "b": 55.0}, dense, guess) == 50
     draws = {"a": np.array([25.0, 45.0]), "b": np.array([50.0, 55.0])}
-    assert guessing.above(draws, dense, guess).tolist() == [0, 50]
+    assert chance_levels.above(draws, dense, guess).tolist() == [0, 50]
 
 
 def test_a_task_counts_where_the_dense_model_is_two_standard_errors_above_guessing():
     guess, dense = {"a": 25.0, "b": 50.0, "c": 50.0}, {"a": 35.0, "b": 54.0, "c": 48.0}
-    assert guessing.known(dense, guess, {"a": 4.9, "b": 2.1, "c": 0.0}.__getitem__) == {"a": 25.0}
+    assert chance_levels.known(dense, guess, {"a": 4.9, "b": 2.1, "c": 0.0}.__getitem__) == {"a": 25.0}
 
 
 def test_every_task_of_the_tables_has_a_guess_and_written_answers_have_none():
-    for source in guessing.SOURCES:
+    for source in chance_levels.SOURCES:
         assert chance(source.tasks.values()).keys() == set(source.tasks.values())
     assert {
         t: 100 * c for t, c in zip(QUESTIONS, chance(n for n, _ in QUESTIONS.values()).values(), strict=True)
@@ -71,18 +73,21 @@ def test_every_task_of_the_tables_has_a_guess_and_written_answers_have_none():
 
 def test_pairs_are_of_one_model_and_size_and_change_their_order_where_the_two_measures_disagree():
     def row(model, sparsity, retained, above):
-        return guessing.Kept(model, sparsity, "", retained, 50, above)
+        return chance_levels.Kept(model, sparsity, "", retained, 50, above)
 
     found = [row("m", "7/32", 80, 60), row("m", "7/32", 81, 59), row("m", "7/32", 70, 40), row("m", "9/32", 60, 99)]
-    assert guessing.turned(found) == (1, 3)
-    assert guessing.turned([row("m", "27%", 80, 60), row("m", "24%", 81, 59)]) == (1, 1)  # LaCo's rows: one share each
-    assert guessing.turned([row("m", "7/32", 80, 60), row("m", "7/32", 80, 59)]) == (0, 0)  # no order to be turned
+    assert chance_levels.turned(found) == (1, 3)
+    assert chance_levels.turned([row("m", "27%", 80, 60), row("m", "24%", 81, 59)]) == (
+        1,
+        1,
+    )  # LaCo's rows: one share each
+    assert chance_levels.turned([row("m", "7/32", 80, 60), row("m", "7/32", 80, 59)]) == (0, 0)  # no order to be turned
 
 
 def test_a_measured_row_is_its_published_records_and_its_interval_holds_it():
     store = Store(NOWHERE)
-    subject = settings.of_model(settings.PUBLISHED_MODELS[0])
-    rows = guessing.measured(OF_LACO, store, subject)
+    subject = subjects.of_model(subjects.PUBLISHED_MODELS[0])
+    rows = chance_levels.measured(OF_LACO, store, subject)
     assert rows and len({row.guessing for row in rows}) == 1
     for row in rows:
         assert row.interval[0] < row.above < row.interval[1] and row.retained > row.above
@@ -93,23 +98,23 @@ def test_the_picture_has_every_printed_row_where_its_numbers_are(monkeypatch):
 
     drawn = []
     monkeypatch.setattr(style, "save", lambda figure, name: drawn.append((figure, name)) or [])
-    guessing.drawn(Store(NOWHERE))
+    chance_levels.drawn(Store(NOWHERE))
     [(figure, name)] = drawn
     lines = {line.get_label(): line for line in figure.axes[0].lines}
     for paper, label in (("linearpatch", "LinearPatch, printed"), ("laco", "LaCo, printed")):
-        rows = guessing.of_paper(paper)
+        rows = chance_levels.of_paper(paper)
         points = list(zip(*lines[label].get_data(), strict=True))
         assert points == [(row.retained, row.above) for row in rows] and name == "guessing"
     style.plt.close(figure)
 
 
 def test_where_a_paper_prints_scores_alone_their_mean_share_is_what_is_retained():
-    source = next(source for source in guessing.SOURCES if source.paper == "reassessing")
+    source = next(source for source in chance_levels.SOURCES if source.paper == "reassessing")
     rows = read("reassessing", "4")
     guess = {"PIQA": 0.5, "WinoGrande": 0.5} | dict.fromkeys(
         ("HellaSwag", "OpenbookQA", "ARC-e", "ARC-c", "MMLU", "CMMLU"), 0.25
     )
-    found = guessing.printed(source)
+    found = chance_levels.printed(source)
     assert found
     for row in found:
         own = next(v for k, v in rows.items() if k[0] == row.model and reported.row_name(*k[2:]) == row.method)
@@ -121,7 +126,7 @@ def test_where_a_paper_prints_scores_alone_their_mean_share_is_what_is_retained(
 
 def test_a_guesser_retains_by_each_papers_own_measure():
     dense = read("prunecomp", "2")["LLaMA-3-8B", "0/32", "Dense", ""]
-    source = next(source for source in guessing.SOURCES if source.paper == "prunecomp")
-    row = next(row for row in guessing.printed(source) if row.model == "LLaMA-3-8B")
+    source = next(source for source in chance_levels.SOURCES if source.paper == "prunecomp")
+    row = next(row for row in chance_levels.printed(source) if row.model == "LLaMA-3-8B")
     assert row.guessing == pytest.approx(100 * sum(NINE.values()) / sum(dense[t] for t in NINE))  # a share of the means
     assert row.guessing != pytest.approx(np.mean([100 * NINE[t] / dense[t] for t in NINE]), abs=0.05)

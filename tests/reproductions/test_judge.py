@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from common import tables
-from common.results import Recipe, Record, Store
-from reproductions import checks, judge, show
-from reproductions.registry import Claim, Column, Row, Table
-from reproductions.settings import STANDIN
+from common.records.results import Recipe, Record, Store
+from reproductions.claims import verdicts as judge
+from reproductions.render import show, tables
+from reproductions.spec import comparisons
+from reproductions.spec.registry import Claim, Column, Row, Table
+from reproductions.spec.subjects import STANDIN
 
 ITEMS = 400
 TASKS = [Column(name, name, "acc", scale=100) for name in ("T1", "T2")]
@@ -81,13 +82,13 @@ def answers(**right) -> tuple[dict, dict]:
 SETTING = ("m", "1")
 
 
-def listed(check, **numbers) -> list[checks.Comparison]:
+def listed(check, **numbers) -> list[comparisons.Comparison]:
     """The comparisons of a check on numbers in one column, x, of one setting."""
     return check(lambda model, sparsity, method, column: numbers.get(method), [SETTING])
 
 
 def test_a_difference_on_one_task_has_mcnemars_p_and_a_paired_interval(tmp_path, outcomes):
-    claim = Claim("better on T1", checks.beats("better", "plain", column="T1"))
+    claim = Claim("better on T1", comparisons.beats("better", "plain", column="T1"))
     found = judged(show.build(table(claim), stored(tmp_path, outcomes), STANDIN))
     (one,) = found["comparisons"]
     better, plain = (outcomes[0][name]["T1"] for name in ("better", "plain"))
@@ -103,7 +104,7 @@ def test_few_items_that_differ_are_judged_by_mcnemar_though_the_interval_leaves_
     """Five of 400 items, all for the one: a fair coin falls so in 2 of 32 cases; six: in 2 of 64."""
     items, one = np.arange(ITEMS), np.arange(ITEMS) < 200
     outcomes = answers(Dense=items < 300, a=one, b=one | (items >= ITEMS - apart))
-    claims = [Claim(ours, checks.beats(ours, theirs, column="T1")) for ours, theirs in ("ba", "ab")]
+    claims = [Claim(ours, comparisons.beats(ours, theirs, column="T1")) for ours, theirs in ("ba", "ab")]
     content = show.build(table(*claims, rows=("a", "b")), stored(tmp_path, outcomes), STANDIN)
     assert judged(content)["interval"][0] > 0
     assert judged(content)["comparisons"][0]["p"] == pytest.approx(2 / 2**apart)
@@ -126,9 +127,9 @@ def test_rows_that_have_answered_all_are_compared_by_all_where_the_table_shows_a
                 store.put(record, own, {"acc": kept})
     columns = [part, Column("RP", derived="retained", of=("PIQA",))]
     claims = [
-        Claim("ahead", checks.beats("better", "plain", column="PIQA")),
-        Claim("retains more", checks.beats("better", "plain")),
-        Claim("ahead of both", checks.beats("better", "plain", "near", column="PIQA")),
+        Claim("ahead", comparisons.beats("better", "plain", column="PIQA")),
+        Claim("retains more", comparisons.beats("better", "plain")),
+        Claim("ahead of both", comparisons.beats("better", "plain", "near", column="PIQA")),
     ]
     shown = replace(table(*claims), columns=lambda _: columns)
     content = show.build(shown, store, STANDIN)
@@ -146,7 +147,7 @@ def test_rows_that_have_answered_all_are_compared_by_all_where_the_table_shows_a
 
 
 def test_without_outcomes_the_interval_is_that_of_independent_rows_and_marked(tmp_path, outcomes):
-    claim = Claim("better on T1", checks.beats("better", "plain", column="T1"))
+    claim = Claim("better on T1", comparisons.beats("better", "plain", column="T1"))
     content = show.build(table(claim), stored(tmp_path, outcomes, keep=False), STANDIN)
     found = judged(content)
     errors = [content["rows"][number]["cells"]["T1"]["stderr"] for number in (1, 2)]
@@ -160,7 +161,7 @@ def test_without_outcomes_the_interval_is_that_of_independent_rows_and_marked(tm
 
 def test_averages_are_stratified_by_task_and_retained_ones_know_the_dense_model(tmp_path, outcomes):
     """A loop over replicates that draws each task's items by themselves, and forms the retained performance anew."""
-    claim = Claim("retains more", checks.beats("better", "plain", column="RP"))
+    claim = Claim("retains more", comparisons.beats("better", "plain", column="RP"))
     found = judged(show.build(table(claim), stored(tmp_path, outcomes), STANDIN))
     right, rng, naive = outcomes[0], np.random.default_rng(3), []
     for _ in range(1500):
@@ -174,7 +175,7 @@ def test_averages_are_stratified_by_task_and_retained_ones_know_the_dense_model(
 
 
 def test_what_is_retained_is_paired_only_where_the_dense_models_outcomes_are_kept_too(tmp_path, outcomes):
-    claims = [Claim(column, checks.beats("better", "plain", column=column)) for column in ("T1", "RP")]
+    claims = [Claim(column, comparisons.beats("better", "plain", column=column)) for column in ("T1", "RP")]
     store = stored(tmp_path, outcomes)
     for kept in (True, False):
         content = show.build(table(*claims), store, STANDIN)
@@ -200,8 +201,8 @@ def test_against_several_rows_every_one_has_to_be_beaten(tmp_path, outcomes):
         right[name] = {task: values ^ (rng.random(ITEMS) < 0.1) for task, values in right["plain"].items()}
         windows[name] = windows["plain"]
     store, rows = stored(tmp_path, outcomes), ("better", *rivals)
-    one_by_one = [Claim(name, checks.beats("better", name, column="T1")) for name in rivals]
-    all_at_once = Claim("all", checks.beats("better", *rivals, column="T1"))
+    one_by_one = [Claim(name, comparisons.beats("better", name, column="T1")) for name in rivals]
+    all_at_once = Claim("all", comparisons.beats("better", *rivals, column="T1"))
     *each, together = show.build(table(*one_by_one, all_at_once, rows=rows), store, STANDIN)["claims"]
     each, together = [claim["judged"]["standin"] for claim in each], together["judged"]["standin"]
     worst = min(each, key=lambda one: one["slack"])
@@ -209,7 +210,7 @@ def test_against_several_rows_every_one_has_to_be_beaten(tmp_path, outcomes):
     assert [together[key] for key in ("difference", "interval", "what")] == [
         worst[key] for key in ("difference", "interval", "what")
     ]
-    beaten = Claim("not all", checks.beats("plain", "near", "better", column="T1"))
+    beaten = Claim("not all", comparisons.beats("plain", "near", "better", column="T1"))
     found = judged(show.build(table(beaten), store, STANDIN))
     assert found["verdict"] == "fails" and "against better" in found["what"]
 
@@ -220,7 +221,7 @@ def test_what_is_retained_leaves_out_what_the_dense_model_guesses(tmp_path):
     columns += [Column("AVG", derived="average"), Column("KNOWN", derived="average", known=True)]
     columns.append(Column("RP", derived="retained"))
     rows = [Row("standin", "stand-in", "", name, recipe(name), dense=name == "Dense") for name in ("Dense", "plain")]
-    inside = checks.every(*(checks.between(name, 0, 100, "plain") for name in ("boolq", "piqa")))
+    inside = comparisons.every(*(comparisons.between(name, 0, 100, "plain") for name in ("boolq", "piqa")))
     claims = (Claim("on each", inside), Claim("on each known", inside, known=True))
     declared = Table("t", "linearpatch", "none", "A table", lambda *_: rows, lambda _: columns, claims)
     store = Store(tmp_path, None)
@@ -261,7 +262,7 @@ def test_where_the_dense_model_only_guesses_nothing_is_retained(tmp_path):
 
 def test_perplexities_are_paired_by_window(tmp_path, outcomes):
     """Windows vary twelve times as much as the rows differ: only pairing tells them apart."""
-    claim = Claim("lower", checks.beats("better", "plain", column="PPL", lower=True))
+    claim = Claim("lower", comparisons.beats("better", "plain", column="PPL", lower=True))
     found = judged(show.build(table(claim), stored(tmp_path, outcomes), STANDIN))
     gap = outcomes[1]["better"] - outcomes[1]["plain"]
     assert found["verdict"] == "holds" and found["unit"] == "%"
@@ -283,18 +284,18 @@ def test_two_scores_of_one_benchmark_need_not_count_the_same_items(tmp_path):
         right = {"all": hard < share, "some": (hard < share)[: ITEMS // 2]}
         values = {key: float(found.mean()) for key, found in right.items()}
         store.put(Record({}, row.recipe.hash, "both", "ok", values, dict.fromkeys(values, 0.03)), row.recipe, right)
-    claim = Claim("better", checks.beats("better", "plain", column="AVG"))
+    claim = Claim("better", comparisons.beats("better", "plain", column="AVG"))
     both = Table("t", "linearpatch", "none", "A table", lambda *_: declared, lambda _: columns, (claim,))
     (comparison,) = judged(show.build(both, store, STANDIN))["comparisons"]
     assert comparison["paired"] and comparison["verdict"] == "holds"
 
 
 def test_comparisons_are_counted_and_a_claim_says_how_many_it_needs(tmp_path, outcomes):
-    pairs = checks.every(
-        checks.beats("better", "plain", column="T1"),
-        checks.beats("near", "plain", column="T1"),
-        checks.beats("plain", "better", column="T1"),
-        checks.beats("better", "near", column="T1"),
+    pairs = comparisons.every(
+        comparisons.beats("better", "plain", column="T1"),
+        comparisons.beats("near", "plain", column="T1"),
+        comparisons.beats("plain", "better", column="T1"),
+        comparisons.beats("better", "near", column="T1"),
     )
     claims = [Claim("all", pairs), Claim("most", pairs, enough=lambda holding, of: holding >= 2), Claim("none", pairs)]
     claims[2] = Claim("three", pairs, enough=lambda holding, of: holding >= 3)
@@ -314,7 +315,7 @@ def test_comparisons_are_counted_and_a_claim_says_how_many_it_needs(tmp_path, ou
 
 def test_a_claim_of_more_than_zero_is_not_counted_among_what_chance_alone_would_fail(tmp_path, outcomes):
     setting = ("stand-in", "4/16")
-    claims = [Claim("better", checks.ahead_by(setting, "better", "plain", "T1", least)) for least in (0, 5, -5)]
+    claims = [Claim("better", comparisons.ahead_by(setting, "better", "plain", "T1", least)) for least in (0, 5, -5)]
     chance = show.build(table(*claims), stored(tmp_path, outcomes), STANDIN)["chance"]["standin"]
     assert (chance["comparisons"], chance["others"]) == (2, 1)
     assert chance["by_chance"] == pytest.approx(0.05)
@@ -325,7 +326,7 @@ def test_one_against_several_may_fail_by_chance_by_each_of_them(tmp_path):
     rng, hard = np.random.default_rng(3), np.random.default_rng(7).random(ITEMS)
     rivals = {f"r{number}": (hard < 0.5) ^ (rng.random(ITEMS) < 0.1) for number in range(3)}
     store = stored(tmp_path, answers(Dense=hard < 0.9, ours=hard < 0.6, **rivals))
-    shown = table(Claim("all", checks.beats("ours", *rivals, column="T1")), rows=("ours", *rivals))
+    shown = table(Claim("all", comparisons.beats("ours", *rivals, column="T1")), rows=("ours", *rivals))
     chance = show.build(shown, store, STANDIN)["chance"]["standin"]
     assert chance == {"comparisons": 1, "by_chance": pytest.approx(3 * 0.025), "others": 0}
 
@@ -335,9 +336,11 @@ def test_the_same_outcomes_under_another_name_are_no_further_comparison(tmp_path
     for kind in outcomes:
         kind["twin"] = kind["better"]
     claims = [
-        Claim("on T1", checks.every(*(checks.beats(name, "plain", column="T1") for name in ("better", "twin")))),
-        Claim("not above", checks.beats("twin", "better", column="PPL", lower=True, within=0.01)),
-        Claim("both", checks.beats("better", "plain", "near", "twin", column="T1")),
+        Claim(
+            "on T1", comparisons.every(*(comparisons.beats(name, "plain", column="T1") for name in ("better", "twin")))
+        ),
+        Claim("not above", comparisons.beats("twin", "better", column="PPL", lower=True, within=0.01)),
+        Claim("both", comparisons.beats("better", "plain", "near", "twin", column="T1")),
     ]
     rows = ("plain", "better", "near", "twin")
     content = show.build(table(*claims, rows=rows), stored(tmp_path, outcomes), STANDIN)
@@ -353,9 +356,11 @@ def test_the_same_outcomes_may_fail_a_claim_of_more(tmp_path, outcomes):
         kind["twin"] = kind["better"]
     outcomes[0]["none"], outcomes[1]["none"] = dict.fromkeys(("T1", "T2"), np.zeros(ITEMS, bool)), outcomes[1]["plain"]
     claims = [
-        Claim("4 points", checks.ahead_by(("stand-in", "4/16"), "twin", "better", "T1", 4)),
-        Claim("a third", checks.between("T1", 30, math.inf, "none")),
-        Claim("of each", checks.every(*(checks.between("T1", least, math.inf, "plain") for least in (30, 40)))),
+        Claim("4 points", comparisons.ahead_by(("stand-in", "4/16"), "twin", "better", "T1", 4)),
+        Claim("a third", comparisons.between("T1", 30, math.inf, "none")),
+        Claim(
+            "of each", comparisons.every(*(comparisons.between("T1", least, math.inf, "plain") for least in (30, 40)))
+        ),
     ]
     rows = ("plain", "better", "near", "twin", "none")
     content = show.build(table(*claims, rows=rows), stored(tmp_path, outcomes), STANDIN)
@@ -368,7 +373,7 @@ def test_no_benefit_is_that_of_a_margin(tmp_path, outcomes):
     """Behind by no more than so many points: where plain numbers are, and by all of the interval."""
     behind = 100 * float(np.mean(outcomes[0]["better"]["T1"]) - np.mean(outcomes[0]["plain"]["T1"]))
     margins = (0, behind - 0.01, behind + 0.01, 40)
-    claims = [Claim("x", checks.beats("plain", "better", column="T1", within=margin)) for margin in margins]
+    claims = [Claim("x", comparisons.beats("plain", "better", column="T1", within=margin)) for margin in margins]
     content = show.build(table(*claims), stored(tmp_path, outcomes), STANDIN)
     assert [claim["by_subject"]["standin"] for claim in content["claims"]] == [False, False, True, True]
     assert [judged(content, number)["verdict"] for number in range(4)] == [
@@ -381,10 +386,10 @@ def test_no_benefit_is_that_of_a_margin(tmp_path, outcomes):
 
 def test_claims_that_share_records_say_so_but_for_the_dense_models(tmp_path, outcomes):
     claims = [
-        Claim("a", checks.beats("better", "plain", column="RP")),
-        Claim("b", checks.beats("near", "plain", column="T1")),
-        Claim("c", checks.between("T2", 0, 100, "near")),
-        Claim("d", checks.between("RP", 0, 100, "near")),
+        Claim("a", comparisons.beats("better", "plain", column="RP")),
+        Claim("b", comparisons.beats("near", "plain", column="T1")),
+        Claim("c", comparisons.between("T2", 0, 100, "near")),
+        Claim("d", comparisons.between("RP", 0, 100, "near")),
     ]
     content = show.build(table(*claims), stored(tmp_path, outcomes), STANDIN)
     shared = [judged(content, number)["shares_records_with"] for number in range(4)]
@@ -396,7 +401,7 @@ def test_outcomes_that_are_not_the_records_are_not_taken(tmp_path, outcomes):
     store = stored(tmp_path, outcomes)
     own = recipe("better")
     np.savez_compressed(store.path(own, "T1").with_name("T1.npz"), acc=np.ones(ITEMS, bool))
-    claim = Claim("better on T1", checks.beats("better", "plain", column="T1"))
+    claim = Claim("better on T1", comparisons.beats("better", "plain", column="T1"))
     assert judged(show.build(table(claim), store, STANDIN))["paired"] is False
 
 
@@ -405,15 +410,15 @@ def test_rows_that_answered_other_numbers_of_items_are_not_paired(tmp_path, outc
     own, right = recipe("better"), outcomes[0]["better"]["T1"][: ITEMS // 2]
     record = Record({}, own.hash, "T1", "ok", {"acc": float(right.mean())}, {"acc": 0.03})
     store.put(record, own, {"acc": right})
-    claim = Claim("better on T1", checks.beats("better", "plain", column="T1"))
+    claim = Claim("better on T1", comparisons.beats("better", "plain", column="T1"))
     found = judged(show.build(table(claim), store, STANDIN))
     assert found["paired"] is False and "p" not in found["comparisons"][0]
 
 
 def test_what_is_missing_or_exact_has_no_interval(tmp_path, outcomes):
     claims = [
-        Claim("not there", checks.beats("absent", "plain", column="T1")),
-        Claim("of the paper's numbers", checks.beats("better", "plain", column="T1"), only_reported=True),
+        Claim("not there", comparisons.beats("absent", "plain", column="T1")),
+        Claim("of the paper's numbers", comparisons.beats("better", "plain", column="T1"), only_reported=True),
     ]
     content = show.build(table(*claims), stored(tmp_path, outcomes), STANDIN)
     assert [judged(content, n)["verdict"] for n in (0, 1)] == ["not testable"] * 2
@@ -425,8 +430,8 @@ def test_what_is_missing_or_exact_has_no_interval(tmp_path, outcomes):
     "interval, verdict", [((-2, 2), True), ((-4, 2), None), ((3.5, 9), False), ((-9, -3.5), False), ((-9, 9), None)]
 )
 def test_a_range_is_held_against_the_whole_interval(interval, verdict):
-    inside = checks.alike_within("", 0.0, "points", (), 3)
-    outside = checks.Comparison("", 0.0, "points", (), -3, 3, inside=False)
+    inside = comparisons.alike_within("", 0.0, "points", (), 3)
+    outside = comparisons.Comparison("", 0.0, "points", (), -3, 3, inside=False)
     assert inside.verdict(*interval) is verdict
     assert outside.verdict(*interval) is (None if verdict is None else not verdict)
     assert inside.holds and not outside.holds
@@ -435,7 +440,7 @@ def test_a_range_is_held_against_the_whole_interval(interval, verdict):
 @pytest.mark.parametrize("closed", [False, True])
 @pytest.mark.parametrize("inside", [False, True])
 def test_the_ends_of_a_range_belong_to_it_where_it_is_closed(closed, inside):
-    one = checks.Comparison("x", 0.0, "", (), low=0, high=2, closed=closed, inside=inside)
+    one = comparisons.Comparison("x", 0.0, "", (), low=0, high=2, closed=closed, inside=inside)
     assert one.holds is replace(one, difference=2.0).holds is (closed == inside)
     assert one.verdict(0, 2) is (inside if closed else None)
     assert one.verdict(0.5, 1.5) is inside and one.verdict(2.5, 3) is (not inside) and one.verdict(1, 3) is None
@@ -444,9 +449,11 @@ def test_the_ends_of_a_range_belong_to_it_where_it_is_closed(closed, inside):
 def test_ahead_by_asks_for_a_share_less_where_less_is_better():
     """9.5 against 10 is 5 % less: enough for 4, too little for 6."""
     for least, holds in ((0, True), (4, True), (6, False)):
-        (found,) = listed(checks.ahead_by(SETTING, "ours", "theirs", "x", least, lower=True), ours=9.5, theirs=10.0)
+        (found,) = listed(
+            comparisons.ahead_by(SETTING, "ours", "theirs", "x", least, lower=True), ours=9.5, theirs=10.0
+        )
         assert found.holds is holds and found.difference == pytest.approx(-5)
-    (found,) = listed(checks.ahead_by(SETTING, "ours", "theirs", "x", 0, lower=True), ours=10.0, theirs=9.5)
+    (found,) = listed(comparisons.ahead_by(SETTING, "ours", "theirs", "x", 0, lower=True), ours=10.0, theirs=9.5)
     assert not found.holds
 
 
@@ -454,29 +461,29 @@ def test_how_steady_numbers_are_is_told_in_shares_of_the_first():
     """125 is 25 % off 100, and 75 too; of the other number it would be 20 and 33 %."""
     numbers = {"a": 100.0, "b": 125.0, "c": 75.0}
     for within, holds in ((0.26, True), (0.24, False)):
-        found = listed(checks.steady("abc", ["x"], within), **numbers)
+        found = listed(comparisons.steady("abc", ["x"], within), **numbers)
         assert [one.difference for one in found] == pytest.approx([25, -25])
         assert [one.holds for one in found] == [holds, holds]
-    assert listed(checks.steady("ad", ["x"], 0.5), **numbers) == []
+    assert listed(comparisons.steady("ad", ["x"], 0.5), **numbers) == []
 
 
 @pytest.mark.parametrize(("lower", "ours", "nearest"), [(False, "b", 7 - 5), (True, "a", 100 * (3 / 4 - 1))])
 def test_the_best_of_several_is_held_against_every_other(lower, ours, nearest):
     """Ours are 3 and 7, theirs 5 and 4; a third has no number."""
-    (found,) = listed(checks.best_of("abc", "st", "x", lower=lower), a=3.0, b=7.0, s=5.0, t=4.0)
+    (found,) = listed(comparisons.best_of("abc", "st", "x", lower=lower), a=3.0, b=7.0, s=5.0, t=4.0)
     assert [[key[2] for key in one.cells] for one in found.each] == [[ours, "s"], [ours, "t"]]
     assert found.holds and found.difference == pytest.approx(nearest)
 
 
 def test_a_ratio_is_the_first_methods_number_over_the_seconds():
     for least, holds in ((8, True), (8.1, False)):
-        (found,) = listed(checks.ratio_of("m", "big", "small", "x", least), big=40.0, small=5.0)
+        (found,) = listed(comparisons.ratio_of("m", "big", "small", "x", least), big=40.0, small=5.0)
         assert found.difference == 8 and found.holds is holds
-    assert listed(checks.ratio_of("m", "big", "absent", "x", 1), big=40.0) == []
+    assert listed(comparisons.ratio_of("m", "big", "absent", "x", 1), big=40.0) == []
 
 
 def test_every_format_has_verdict_difference_and_interval(tmp_path, outcomes):
-    claim = Claim("better on T1", checks.beats("better", "plain", column="T1"))
+    claim = Claim("better on T1", comparisons.beats("better", "plain", column="T1"))
     content = show.build(table(claim), stored(tmp_path, outcomes), STANDIN)
     found = judged(content)
     low, high = (f"{end:+.1f}".replace("-", "−") for end in found["interval"])
@@ -494,12 +501,14 @@ def test_rows_that_gave_the_same_on_every_item_were_not_compared(tmp_path, outco
     right, windows = outcomes
     right["near"], windows["near"] = right["plain"], windows["plain"]
     claims = [
-        Claim("ahead", checks.beats("near", "plain", column="AVG")),
-        Claim("lower", checks.beats("near", "plain", column="PPL", lower=True)),
-        Claim("both", checks.every(*(checks.beats(name, "plain", column="T1") for name in ("near", "better")))),
-        Claim("alike", checks.steady(["plain", "near"], ["T1"], 0.01)),
-        Claim("ahead of both", checks.beats("better", "near", "plain", column="T1")),
-        Claim("ahead of one", checks.beats("near", "plain", "better", column="T1")),
+        Claim("ahead", comparisons.beats("near", "plain", column="AVG")),
+        Claim("lower", comparisons.beats("near", "plain", column="PPL", lower=True)),
+        Claim(
+            "both", comparisons.every(*(comparisons.beats(name, "plain", column="T1") for name in ("near", "better")))
+        ),
+        Claim("alike", comparisons.steady(["plain", "near"], ["T1"], 0.01)),
+        Claim("ahead of both", comparisons.beats("better", "near", "plain", column="T1")),
+        Claim("ahead of one", comparisons.beats("near", "plain", "better", column="T1")),
     ]
     found = show.build(table(*claims), stored(tmp_path, outcomes), STANDIN)
     for number in (0, 1):

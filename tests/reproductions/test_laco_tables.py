@@ -7,15 +7,18 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from common import corpora, models
-from common.context import Context
-from common.results import Recipe, Record, Store
+from common.calibration import corpora
+from common.models import loading
+from common.pruning.pipeline import Context
+from common.records.results import Recipe, Record, Store
 from figures import laco as drawing
 from papers import laco
 from papers.laco.sentences import draw
-from reproductions import benchmarks, registry, reported, settings, show, steps  # noqa: F401 - steps: those recipes name
+from reproductions import measurements  # noqa: F401 - steps: those recipes name
 from reproductions.__main__ import main
 from reproductions.laco.claims import BASELINES, above
+from reproductions.render import show  # noqa: F401 - steps: those recipes name
+from reproductions.spec import registry, reported, steps, subjects  # noqa: F401 - steps: those recipes name
 
 FIGURES = ("laco-distances", "laco-outputs", "laco-uncorrelated")
 TABLES = ("1", "2", "3", "4", "5", "6", "7", "9", "10")
@@ -31,7 +34,7 @@ def test_every_printed_row_and_column_is_declared_under_its_printed_name(number)
 
 
 @pytest.mark.parametrize("number", [*TABLES, "8"])
-@pytest.mark.parametrize("profile", settings.PROFILES)
+@pytest.mark.parametrize("profile", subjects.PROFILES)
 def test_what_is_ours_says_so_and_every_other_row_says_why_it_is_not_there(number, profile):
     printed = {key[:3] for key in reported.cells("laco", number)} if number != "8" else set()
     known = {name for other in TABLES for *_, name, _ in reported.cells("laco", other)}
@@ -126,10 +129,10 @@ def test_the_paper_profile_collapses_offline_on_a_mirror(rehearsal, capsys):
     capsys.readouterr()
     assert main(["show", *command, "--format", "json"]) == 0
     rows = {row["method"]: row["cells"] for row in json.loads(capsys.readouterr().out)["rows"]}
-    model, tokenizer = models.load("llama-2-7b")
+    model, tokenizer = loading.load("llama-2-7b")
     sentences = draw([SENTENCE.format(i) for i in range(30)], 10, 0)
     for method, merge in (("LaCo", "paper"), ("LaCo, code's merge (ours)", "code")):
-        model, tokenizer = models.load("llama-2-7b")
+        model, tokenizer = loading.load("llama-2-7b")
         found = laco.collapse(model, tokenizer, sentences, C=4, T=0.65, merge=merge)
         cells = rows[method]
         assert (cells["layers"]["reproduced"], cells["attempts (ours)"]["reproduced"]) == (
@@ -164,7 +167,7 @@ def test_post_training_is_shared_and_pruning_again_counts_original_layers(
     (trained, before), (pruned, _) = made
     assert trained.model.config.num_hidden_layers == 5 and pruned.model.config.num_hidden_layers == 3
     assert any(not torch.equal(a, b) for a, b in zip(before, trained.model.parameters()))
-    values, _, _ = benchmarks.measure(trained, "laco-training")
+    values, _, _ = measurements.measure(trained, "laco-training")
     assert values["steps"] == 10 and values["last"] < values["first"]
     # One training for both: the folder of the second holds nothing of its own.
     assert len(list(tmp_path.glob("tiny/*/report.json"))) == 1
@@ -175,7 +178,7 @@ def test_post_training_is_shared_and_pruning_again_counts_original_layers(
     left = [layer for layer in range(6) if layer not in trained.details["removed"]]
     assert pruned.details["removed"] == trained.details["removed"] + [left[position] for position in removed]
     assert all(torch.equal(a, b) for a, b in zip(trained.model.parameters(), pruned.model.parameters()))
-    values, _, _ = benchmarks.measure(pruned, "laco-search")
+    values, _, _ = measurements.measure(pruned, "laco-search")
     assert (values["H"], values["layers"], values["merges"]) == (5, 3, 2)
 
 
@@ -184,9 +187,9 @@ def test_figures_show_what_the_benchmarks_record(make_tiny, tiny_tokenizer, monk
     selection = {"method": "laco", "C": 2, "L": 1, "H": 6, "I": 1, "merge": "code", "T": 0.5}
     recipe = Recipe("tiny", "standin", "w", selection, calibration={"corpus": "a", "sentences": 4, "seed": 0})
     prepared = Context(make_tiny(), tiny_tokenizer, recipe, 1)
-    found = {name: benchmarks.measure(prepared, name) for name in FIGURES}
+    found = {name: measurements.measure(prepared, name) for name in FIGURES}
     recipe.step("selection").apply(prepared)
-    found["laco-search"] = benchmarks.measure(prepared, "laco-search")
+    found["laco-search"] = measurements.measure(prepared, "laco-search")
     records = {
         name: json.loads(json.dumps({"values": values, "details": prepared.details | details}))
         for name, (values, _, details) in found.items()

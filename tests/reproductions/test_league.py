@@ -7,23 +7,26 @@ import numpy as np
 import pytest
 import torch
 
-from common.context import Context, around, carry_out
-from common.halves import present
-from common.recipe import Recipe
-from common.samplers import SAMPLERS
-from common.surgery import remove_layers
-from reproductions import benchmarks, checks, costs, registry, settings, steps  # noqa: F401 - steps: those that recipes name
-from reproductions.benchmarks import repair as cost
-from reproductions.league import rows, standings
+from common.models.sublayers import present
+from common.models.surgery import remove_layers
+from common.pruning.calibration_text import SAMPLERS
+from common.pruning.pipeline import Context, around, carry_out
+from common.pruning.recipe import Recipe
+from extensions.documents import standings
+from extensions.league import rows
+from reproductions import measurements  # noqa: F401 - steps: those that recipes name
+from reproductions.engine import costs  # noqa: F401 - steps: those that recipes name
+from reproductions.measurements import repair as cost
+from reproductions.spec import comparisons, registry, steps, subjects  # noqa: F401 - steps: those that recipes name
 
 TABLE = registry.get("league")
 
 
 def test_every_repair_stands_after_every_selection_at_every_number_on_one_budget():
-    for subject, counts in (("standin", (2, 3, 4, 5)), (settings.of_model("smollm2-135m-instruct"), (3, 5, 7, 9))):
+    for subject, counts in (("standin", (2, 3, 4, 5)), (subjects.of_model("smollm2-135m-instruct"), (3, 5, 7, 9))):
         found = TABLE.rows(subject)
         names = {(row.sparsity, row.method) for row in found}
-        layers = settings.subject(subject).layers
+        layers = subjects.subject(subject).layers
         for count, selection, repair in itertools.product(counts, rows.selections(1), rows.REPAIRS):
             if selection == rows.LEAST_LOSS and repair not in rows.AFTER_LEAST_LOSS:
                 continue
@@ -71,11 +74,11 @@ def test_a_row_says_what_it_cost_and_what_loads_it(method, loader, repaired, mak
     parts_of_all = method.endswith((rows.SLICEGPT, rows.NBL))
     assert len(context.model.model.layers) == (6 if parts_of_all else 4) or method.endswith(rows.HALVES)
     assert parts_of_all or len(present(context.model)) == 8
-    asked = {column.label: column for column in TABLE.columns_for(settings.STANDIN)}
+    asked = {column.label: column for column in TABLE.columns_for(subjects.STANDIN)}
     values = {}
     for label in ("calibration tokens", "seconds", "loaded by"):
         column = asked[label]
-        found, errors, details = benchmarks.measure(context, column.benchmark)
+        found, errors, details = measurements.measure(context, column.benchmark)
         values[label] = details[column.key] if column.text else found[column.key]
         assert not errors
     assert values["loaded by"] == loader
@@ -92,7 +95,7 @@ def test_latency_is_a_share_of_the_model_as_it_came(make_tiny, monkeypatch):
     for name, model in (("pruned", pruned), ("dense", dense)):
         for layer in model.model.layers:
             layer.register_forward_hook(lambda *_, name=name: ran.append(name))
-    values, _, details = benchmarks.measure(around(pruned), "latency")
+    values, _, details = measurements.measure(around(pruned), "latency")
     share = np.median(details["seconds"]) / np.median(details["dense_seconds"])
     assert values == {"of_dense": pytest.approx(share)} and len(details["seconds"]) == cost.PASSES
     windows, depths = cost.WINDOWS[0], {"pruned": len(pruned.model.layers), "dense": len(dense.model.layers)}
@@ -113,7 +116,7 @@ def test_halves_are_as_many_as_the_layers_have_and_searches_read_the_first_windo
 
 
 def test_the_draws_differ_in_what_the_repair_reads_alone():
-    for subject, counts in (("standin", 2), (settings.of_model("smollm2-135m-instruct"), 2)):
+    for subject, counts in (("standin", 2), (subjects.of_model("smollm2-135m-instruct"), 2)):
         found = [row.recipe for row in registry.get("league-seeds").rows(subject) if not row.dense]
         assert len(found) == len({one.hash for one in found}) == counts * len(rows.LEADERS) * 2 * len(rows.SEEDS)
         chosen = {str(one.selection) for one in found}
@@ -251,7 +254,7 @@ def test_draws_are_compared_seed_for_seed():
 
 def test_one_of_several_is_chosen_by_another_column_than_the_one_it_is_judged_by():
     numbers = {("[S]", "PPL"): 10, ("[S]", "RP"): 50, ("[L]", "PPL"): 9, ("[L]", "RP"): 40, ("rival", "RP"): 45}
-    check = checks.chosen(["[S]", "[L]"], ["rival", "absent"], "RP", by="PPL")
+    check = comparisons.chosen(["[S]", "[L]"], ["rival", "absent"], "RP", by="PPL")
 
     def compared():
         return check(lambda model, sparsity, method, column: numbers.get((method, column)), [("m", "7/30")])

@@ -5,18 +5,22 @@ import math
 import numpy as np
 import pytest
 
-from common import corpora
-from common.context import Context
-from common.errors import UserError
-from common.evaluation import harness, scaled
-from common.evaluation.perplexity import PROTOCOLS
-from common.results import Recipe, Record, Store
+from common.calibration import corpora
+from common.evaluation import harness, logit_scale
+from common.evaluation.windowed_perplexity import PROTOCOLS
+from common.pruning.pipeline import Context
+from common.records.results import Recipe, Record, Store
+from common.utils.errors import UserError
+from extensions.league import answers, rows
 from figures import answers as picture
-from reproductions import benchmarks, measure, parts, registry, settings, show, sizes
-from reproductions.league import answers, rows
+from reproductions import measurements
+from reproductions.engine import execute
+from reproductions.measurements import partial_records
+from reproductions.render import show
+from reproductions.spec import registry, subjects, subsets
 
 TARGET = "league-answers"
-SMOLLM = settings.of_model("smollm2-135m-instruct")
+SMOLLM = subjects.of_model("smollm2-135m-instruct")
 
 
 def test_rows_are_the_leagues_own():
@@ -25,48 +29,48 @@ def test_rows_are_the_leagues_own():
     found = [row for row in every if not row.method.endswith(answers.FROM_TASK)]
     assert {row.recipe.hash: (row.sparsity, row.method) for row in found}.items() <= league.items()
     assert len(found) == 1 + 2 * 2 * 5 and {row.sparsity for row in found} == {"0/30", "7/30", "9/30"}
-    assert registry.get(TARGET).rows(settings.PAPER) == []
+    assert registry.get(TARGET).rows(subjects.PAPER) == []
     again = [row.recipe for row in every if row not in found]
     assert len(again) == 4 and {made.calibration["corpus"] for made in again} == {"hellaswag-after-500"}
     for made in again:  # the same layers go, whatever the repair reads
         assert made.selection["calibration"]["corpus"] == SMOLLM.text
-    assert not any(row.method.endswith(answers.FROM_TASK) for row in registry.get(TARGET).rows(settings.STANDIN))
+    assert not any(row.method.endswith(answers.FROM_TASK) for row in registry.get(TARGET).rows(subjects.STANDIN))
 
 
 def test_a_part_of_the_endings_is_a_measurement_of_its_own():
     columns = [column.benchmark for column in registry.get(TARGET).columns_for(SMOLLM)]
     assert "endings@hellaswag@first-500" in columns and "scaled@league-wikitext2" in columns
     name = "endings@hellaswag@first-500"
-    assert sizes.of_each(name) == 500 and sizes.share(name) == pytest.approx(500 / 10042)
+    assert subsets.of_each(name) == 500 and subsets.share(name) == pytest.approx(500 / 10042)
     whole = Record({}, "x", "endings@hellaswag", "ok", {"right": 1.0}, {})
-    assert parts._items(whole, {"right": np.ones(900, np.float32)}, name) is None
+    assert partial_records._items(whole, {"right": np.ones(900, np.float32)}, name) is None
 
 
 @pytest.mark.parametrize("limit", [None, 2])
 def test_endings_are_the_harness_losses(limit, tiny_llama, tiny_tokenizer, mirror):
     context = Context(tiny_llama, tiny_tokenizer, Recipe(model="small", profile="paper", limit=limit), 1)
-    values, errors, details, outcomes = measure.benchmark(context, "endings@piqa")
+    values, errors, details, outcomes = execute.benchmark(context, "endings@piqa")
     losses = harness.evaluate(tiny_llama, tiny_tokenizer, ["piqa"], limit=limit)["endings"]["piqa"]
     assert details["items"] == len(losses["right"]) == (limit or details["items"])
     assert np.allclose(outcomes["gap"], losses["wrong"] - losses["right"], rtol=1e-4)
     assert values["gap"] == pytest.approx(values["wrong"] - values["right"], abs=1e-6)
     assert errors["right"] == pytest.approx(np.std(losses["right"], ddof=1) / math.sqrt(len(losses["right"])), rel=1e-3)
     with pytest.raises(UserError, match="one context several endings"):
-        measure.benchmark(context, "endings@winogrande")
+        execute.benchmark(context, "endings@winogrande")
 
 
 def test_scaled_perplexity_is_of_the_factor_that_the_other_half_likes(tiny_llama, tiny_tokenizer, monkeypatch):
-    benchmarks.known()
+    measurements.known()
     monkeypatch.setattr(corpora, "_standin_texts", lambda corpus: ("one window of text after another " * 4000,))
     protocol = PROTOCOLS["standin-learning-thin"]
     context = Context(tiny_llama, tiny_tokenizer, Recipe(model="small", profile="paper", limit=6), 1)
-    values, errors, details, outcomes = measure.benchmark(context, f"scaled@{protocol.name}")
-    losses = scaled.window_nlls(tiny_llama, protocol.windows(protocol, tiny_tokenizer)[:6])
-    nll, factor = scaled.fitted(losses)
+    values, errors, details, outcomes = execute.benchmark(context, f"scaled@{protocol.name}")
+    losses = logit_scale.window_nlls(tiny_llama, protocol.windows(protocol, tiny_tokenizer)[:6])
+    nll, factor = logit_scale.fitted(losses)
     assert np.allclose(outcomes["nll"], nll) and values["factor"] == factor and details["windows"] == 6
     assert values["perplexity"] == pytest.approx(math.exp(float(nll.mean())))
     with pytest.raises(UserError, match="perplexity protocol"):
-        measure.benchmark(context, "scaled@no-such")
+        execute.benchmark(context, "scaled@no-such")
 
 
 @pytest.fixture

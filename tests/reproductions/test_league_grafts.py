@@ -1,9 +1,9 @@
 """The neurons carried over: rows differ in that alone, and the league has those that are chosen with them."""
 
-from reproductions import registry, settings
-from reproductions.league import grafts, rows
+from extensions.league import grafts, rows
+from reproductions.spec import registry, subjects
 
-SMOLLM = settings.of_model("smollm2-135m-instruct")
+SMOLLM = subjects.of_model("smollm2-135m-instruct")
 TABLE = registry.get("league-graft")
 
 
@@ -25,11 +25,11 @@ def test_rows_differ_in_what_is_carried_over():
         assert chosen.selection == left.selection | {"carried": True}
         assert chosen.repair == left.repair | {"graft": True} and chosen.calibration == left.calibration
     assert {method for sparsity, method in found if sparsity == "7/30"}.isdisjoint({grafts.NONE, grafts.GRAFT})
-    assert TABLE.rows(settings.PAPER) == []
+    assert TABLE.rows(subjects.PAPER) == []
 
 
 def test_the_league_has_the_rows_of_its_own_numbers_of_layers():
-    for subject in (SMOLLM, settings.STANDIN):
+    for subject in (SMOLLM, subjects.STANDIN):
         league = {(row.sparsity, row.method): row.recipe.hash for row in registry.get("league").rows(subject)}
         for row in TABLE.rows(subject):
             if row.method.startswith(rows.WITH_THEM) and not row.sparsity.startswith("8/30"):

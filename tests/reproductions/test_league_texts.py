@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from extensions.league import rows, texts
 from figures import texts as picture
-from reproductions import registry, settings
-from reproductions.league import rows, texts
+from reproductions.spec import registry, subjects
 
-SMOLLM = settings.of_model("smollm2-135m-instruct")
+SMOLLM = subjects.of_model("smollm2-135m-instruct")
 
 
 def test_rows_differ_in_what_the_repair_reads():
@@ -37,7 +37,7 @@ def test_rows_differ_in_what_the_repair_reads():
     assert tools.recipe.repair == left.recipe.repair | {"graft": True}
     assert tools.recipe.calibration == left.recipe.calibration and carried.recipe.calibration == none.recipe.calibration
     assert len(largest) == len({row.recipe.hash for row in largest.values()}) == 8
-    assert registry.get("league-texts").rows(settings.PAPER) == []
+    assert registry.get("league-texts").rows(subjects.PAPER) == []
 
 
 def test_no_task_of_the_average_is_read_and_each_is_asked_whole():
@@ -45,7 +45,7 @@ def test_no_task_of_the_average_is_read_and_each_is_asked_whole():
     assert columns[texts.AVERAGE].of == texts.UNREAD and "HeSw" not in columns
     assert not any("@" in columns[task].benchmark for task in texts.UNREAD)
     standin = registry.get("league-texts")
-    assert {row.method for row in standin.rows(settings.STANDIN)} == {"Dense", texts.NONE, texts.PLAIN}
+    assert {row.method for row in standin.rows(subjects.STANDIN)} == {"Dense", texts.NONE, texts.PLAIN}
     assert rows.name("[L]", rows.NONE) == texts.NONE
 
 

@@ -7,14 +7,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from common.context import around
-from common.decoder import Decoder
-from common.evaluation.perplexity import PROTOCOLS
-from common.surgery import remove_layers
+from common.evaluation.windowed_perplexity import PROTOCOLS
+from common.models.decoder import Decoder
+from common.models.surgery import remove_layers
+from common.pruning.pipeline import around
+from extensions.league import rows
+from extensions.refit.graft import find
 from figures import windows as picture
-from papers.refit.graft import find
-from reproductions import benchmarks, registry, settings, steps  # noqa: F401 - steps: those that recipes name
-from reproductions.league import rows
+from reproductions import measurements  # noqa: F401 - steps: those that recipes name
+from reproductions.spec import registry, steps, subjects  # noqa: F401 - steps: those that recipes name
 from tests.massive_model import FIRST, WRITER, planted
 
 TABLE = registry.get("figure-windows-league")
@@ -39,7 +40,7 @@ def measured(make_tiny, ids, monkeypatch):
     monkeypatch.setitem(PROTOCOLS, "tiny", SimpleNamespace(windows=lambda protocol, tokenizer: ids))
     selection = {"method": "observed-window", "count": 2, "cosine": "token"}
     context = around(model, windows=ids, selection=selection)
-    return model, ids[::2], benchmarks.measure(context, "windows@tiny")
+    return model, ids[::2], measurements.measure(context, "windows@tiny")
 
 
 def test_costs_are_those_of_models_that_lost_the_window(measured):
@@ -82,7 +83,7 @@ def test_neurons_are_carried_over_where_their_layer_goes_and_the_model_stays_as_
     monkeypatch.setitem(PROTOCOLS, "tiny", SimpleNamespace(windows=lambda protocol, tokenizer: ids))
     before = copy.deepcopy(model)
     context = around(model, windows=ids, selection={"method": "observed-window", "count": 2, "cosine": "token"})
-    values, _, details, _ = benchmarks.measure(context, "windows@tiny")
+    values, _, details, _ = measurements.measure(context, "windows@tiny")
     assert all(torch.equal(mine, other) for mine, other in zip(model.parameters(), before.parameters(), strict=True))
     looked, carried = ids[::2], {row["start"]: row["carried"] for row in details["rows"] if "carried" in row}
     assert set(carried) <= {WRITER - 1, WRITER} and WRITER in carried
@@ -101,7 +102,7 @@ def test_neurons_are_carried_over_where_their_layer_goes_and_the_model_stays_as_
 
 
 def test_rows_are_the_leagues_numbers_of_layers_and_linearpatchs():
-    found = {row.sparsity: row for row in TABLE.rows(settings.of_model("smollm2-135m-instruct"))}
+    found = {row.sparsity: row for row in TABLE.rows(subjects.of_model("smollm2-135m-instruct"))}
     assert list(found) == ["3/30", "5/30", "7/30", "8/30", "9/30"]
     assert all(row.recipe.calibration["length"] == 512 for row in found.values())
     assert [row.sparsity for row in TABLE.rows("standin")] == [f"{count}/16" for count in rows.STANDIN_COUNTS]

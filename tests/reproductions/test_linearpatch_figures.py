@@ -8,18 +8,19 @@ import pytest
 import torch
 
 from common.calibration import collect
-from common.context import Context
-from common.decoder import Decoder
-from common.errors import UserError
-from common.evaluation.perplexity import summarise, token_nlls
+from common.evaluation.windowed_perplexity import summarise, token_nlls
 from common.hooks import scale_stream
-from common.results import Recipe
-from common.surgery import remove_layers
+from common.models.decoder import Decoder
+from common.models.surgery import remove_layers
+from common.pruning.pipeline import Context
+from common.records.results import Recipe
+from common.utils.errors import UserError
 from figures import linearpatch as drawing
 from papers import linearpatch
 from papers.linearpatch.steps import ObservedWindow
-from reproductions import benchmarks, registry
-from reproductions.benchmarks import magnitudes
+from reproductions import measurements
+from reproductions.measurements import magnitudes
+from reproductions.spec import registry
 
 
 @pytest.fixture
@@ -133,7 +134,7 @@ def test_what_is_alike_at_the_end_is_by_the_states_of_models_really_cut(observed
 def test_every_figure_is_drawn_from_such_records(observed):
     records = {}
     for name in ("magnitudes", "alpha", "cut-factors"):
-        values, _, details, *_ = benchmarks.measure(observed, name)
+        values, _, details, *_ = measurements.measure(observed, name)
         records[name] = {"values": values, "details": observed.details | details}
     entry = {"model": "small", "sparsity": "2/6", "method": "observed", "dense": False, "records": records}
     for table in registry.targets().values():
@@ -148,7 +149,7 @@ def test_every_figure_is_drawn_from_such_records(observed):
 
 def test_timing_needs_something_inserted(observed, crops):
     with pytest.raises(UserError, match="nothing was inserted"):
-        benchmarks.measure(observed, "inserted")
+        measurements.measure(observed, "inserted")
     linearpatch.prune(observed.model, crops, 2, layers=[2, 3])
-    values, _, details = benchmarks.measure(observed, "inserted")
+    values, _, details = measurements.measure(observed, "inserted")
     assert values["seconds"] > 0 and values["calls"] >= 5 and details["shape"] == [16, 40, 64]

@@ -10,18 +10,20 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from common import models
 from common.calibration import collect, sample_crops
-from common.corpora import joined_ids
-from common.decoder import Decoder
-from common.evaluation.perplexity import PROTOCOLS
-from common.selection import best_window
+from common.calibration.corpora import joined_ids
+from common.evaluation.windowed_perplexity import PROTOCOLS
+from common.models import loading
+from common.models.decoder import Decoder
+from common.pruning.selection import best_window
 from figures import style
-from reproductions import checks, linearpatch, measure, registry, reported, settings, shapes, shared
+from reproductions import linearpatch
 from reproductions.__main__ import main
-from reproductions.benchmarks import magnitudes
+from reproductions.engine import execute
 from reproductions.linearpatch import recipes, trained
-from reproductions.registry import Claim
+from reproductions.measurements import magnitudes
+from reproductions.spec import comparisons, registry, reported, shape_recipes, shared_recipes, subjects
+from reproductions.spec.registry import Claim
 
 REPORTED = Path(__file__).resolve().parents[2] / "papers" / "linearpatch" / "reported" / "table1.csv"
 TASKS = ("ARC-c", "ARC-e", "BoolQ", "HeSw", "PIQA", "WG", "WSC", "Race-h", "CoPa")
@@ -75,7 +77,7 @@ def test_printed_ratios_follow_from_the_registrys_shapes(rows):
     for (label, sparsity, method, _), row in rows.items():
         if method == "Dense":
             continue
-        facts, count = models.get(names[label]).facts, int(sparsity.split("/")[0])
+        facts, count = loading.get(names[label]).facts, int(sparsity.split("/")[0])
         if method == "LLM-Pruner":  # by the flag of the row's recipe
             flag = recipes.PRUNER_RATIOS[names[label], count]
             assert float(row["Ratio"]["value"]) == pytest.approx(pruned_share(facts, flag), abs=0.0051), (
@@ -115,7 +117,7 @@ def test_most_settings_are_more_than_half_of_them():
         ("m", "2", "a", "x"): 1.0,
         ("m", "2", "b", "x"): 2.0,
     }
-    check = Claim("", checks.alike("a", "b", ["x", "y"]), enough=checks.in_most).check
+    check = Claim("", comparisons.alike("a", "b", ["x", "y"]), enough=comparisons.in_most).check
     lookup = lambda *key: numbers.get(key)  # noqa: E731
     assert check(lookup, [("m", "1")]) is True
     assert check(lookup, [("m", "1"), ("m", "2")]) is False  # half of them
@@ -138,9 +140,12 @@ def rehearsal(mirror, tmp_path, monkeypatch, tiny_tokenizer):
     wikitext.mkdir(parents=True)
     datasets.Dataset.from_dict({"text": texts}).to_parquet(wikitext / "train-00000-of-00001.parquet")
     monkeypatch.setenv("LAYERLAB_RESULTS", str(tmp_path / "results"))
-    for entry, count in ((shared.CALIBRATION, 4), (shared.SLEB_LINES, 12)):  # the same path, fewer tokens
+    for entry, count in (
+        (shared_recipes.CALIBRATION, 4),
+        (shared_recipes.SLEB_LINES, 12),
+    ):  # the same path, fewer tokens
         monkeypatch.setitem(entry, "paper", {**entry["paper"], "length": 48, "count": count})
-    monkeypatch.setitem(shared.PRUNER_LINES, "paper", {**shared.PRUNER_LINES["paper"], "length": 8})
+    monkeypatch.setitem(shared_recipes.PRUNER_LINES, "paper", {**shared_recipes.PRUNER_LINES["paper"], "length": 8})
     monkeypatch.setattr(recipes, "PRUNER_TEXT", "wikitext2-train")  # whose lines are short
     return folder
 
@@ -159,14 +164,14 @@ def test_the_paper_profile_runs_offline_on_a_mirror(rehearsal, capsys):
         assert row["cells"]["ARC-c"]["stderr"] is not None
 
     # The removed window is the one an independent pass finds, and asking again measures nothing.
-    model, tokenizer = models.load("llama-2-7b")
+    model, tokenizer = loading.load("llama-2-7b")
     ids = joined_ids(tokenizer, "wikitext2-train")
     crops = sample_crops(ids, length=48, count=4, seed=2)
     window = best_window(collect(Decoder(model), crops, span=9), 9, exclude_ends=False)
     records = [
         json.loads(p.read_text()) for p in rehearsal.parents[3].glob("results/paper/llama-2-7b/*/parameters.json")
     ]
-    records = [r for r in records if r["recipe"]["weights"] != shapes.WEIGHTS]
+    records = [r for r in records if r["recipe"]["weights"] != shape_recipes.WEIGHTS]
     patched = [r for r in records if (r["recipe"]["selection"] or {}).get("count") == 9 and r["recipe"]["repair"]]
     removed = {r["recipe"]["selection"]["method"]: r["details"]["removed"] for r in patched}
     assert removed["window"] == list(range(*window))
@@ -178,9 +183,9 @@ def test_the_paper_profile_runs_offline_on_a_mirror(rehearsal, capsys):
 def test_every_training_of_the_paper_profile_runs_on_a_mirror(rehearsal, tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path / "work"))
     for method in trained.METHODS:
-        wanted = settings.recipe("llama-2-7b", settings.PAPER, 2, **trained.fields(method, 9, settings.PAPER))
+        wanted = subjects.recipe("llama-2-7b", subjects.PAPER, 2, **trained.fields(method, 9, subjects.PAPER))
         assert wanted.repair["samples"] == 5000 and wanted.repair["learning_rate"] == 1e-4
-        prepared = measure.prepare(wanted)
+        prepared = execute.prepare(wanted)
         assert prepared.model.config.num_hidden_layers == 32 - 9, method
         assert prepared.details["training"]["status"] == "finished"
         assert prepared.details["training"]["steps"] == 2  # the limit's
@@ -216,7 +221,7 @@ def test_settings_and_figures_of_the_paper_profile_run_on_a_mirror(rehearsal, ca
 def test_a_missing_dataset_leaves_its_cells_empty_and_averages_say_what_they_are_over(rehearsal, capsys, monkeypatch):
     import shutil
 
-    from common import hub
+    from common.models.files import hub
 
     monkeypatch.setattr(hub, "unreachable_because", lambda *_: "no network")
     shutil.rmtree(rehearsal.parents[2] / "datasets" / "baber")
@@ -251,7 +256,7 @@ def test_every_printed_row_and_column_is_declared_under_its_printed_name(number)
     assert set(reported.columns("linearpatch", number)) <= set(shown)
 
 
-@pytest.mark.parametrize("profile", settings.PROFILES)
+@pytest.mark.parametrize("profile", subjects.PROFILES)
 def test_what_is_ours_says_so_and_baichuan_says_why_it_has_no_recipe(profile):
     for number in (*range(1, 8), *range(9, 16)):
         for row in registry.get(f"table{number}-linearpatch").rows(profile, None):

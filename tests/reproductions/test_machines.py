@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from common.results import Recipe, Record, Store
-from reproductions import machines, sizes
-from reproductions.evidence import Loaded
+from common.records.results import Recipe, Record, Store
+from reproductions.documents import machine_comparison
+from reproductions.render.evidence import Loaded
+from reproductions.spec import subsets
 
 PLAIN = {"model": "small", "profile": "paper", "dtype": "bfloat16"}
 
@@ -20,7 +21,7 @@ def told(tmp_path):
             content = {"values": {"acc": float(np.mean(right))}, "provenance": {"device": device} | dict(*more)}
             record = Record(vars(recipe), recipe.hash, benchmark, "ok", **content)
             store.put(record, recipe, {"acc": np.asarray(right)})
-        return machines.text(Loaded(tmp_path, tmp_path / "none"))
+        return machine_comparison.text(Loaded(tmp_path, tmp_path / "none"))
 
     return put
 
@@ -30,11 +31,11 @@ def test_the_first_items_of_the_whole_are_held_against_the_part(told):
     other = right.copy()
     other[[0, 3, 499]] ^= True  # 0 and 3 were right, 499 was wrong
     other[500:] ^= True  # of which the part knows nothing
-    text = told(Recipe(**PLAIN), {"piqa" + sizes.MARK: ("cpu", right[:500]), "piqa": ("cuda", other)})
+    text = told(Recipe(**PLAIN), {"piqa" + subsets.MARK: ("cpu", right[:500]), "piqa": ("cuda", other)})
     assert "| piqa (acc) | 1 | 500 | 0.6 | −0.2 [−0.2, −0.2] |" in text and "perplexities" not in text
     text = told(
         Recipe(**PLAIN, selection={"method": "window", "count": 2}),
-        {"piqa" + sizes.MARK: ("cpu", right[:500]), "piqa": ("cuda", right)},
+        {"piqa" + subsets.MARK: ("cpu", right[:500]), "piqa": ("cuda", right)},
     )
     assert "| piqa (acc) | 2 | 1000 | 0.3 | −0.1 [−0.2, +0.0] |" in text
 
@@ -50,5 +51,5 @@ def test_the_first_items_of_the_whole_are_held_against_the_part(told):
 def test_what_tells_nothing_of_another_machine_is_left_out(more, part, whole, told):
     right = np.arange(1838) % 3 == 0
     device, *provenance = part
-    records = {"piqa" + sizes.MARK: (device, ~right[:500], *provenance), "piqa": (whole, right)}
+    records = {"piqa" + subsets.MARK: (device, ~right[:500], *provenance), "piqa": (whole, right)}
     assert told(Recipe(**PLAIN | more), records) == "Not measured yet."

@@ -8,21 +8,26 @@ from functools import partialmethod
 import pytest
 import torch
 
-from common import context, corpora, models, steps
-from common.context import Context
-from common.errors import UserError
-from common.recipe import _STEPS, Recipe, Repair, Selection, Training, known, register
-from common.results import Store
-from common.steps import Given
-from common.surgery import remove_layers
-from reproductions import benchmarks, measure, registry, settings, show
-from reproductions.registry import Column, Row, Table
+from common.calibration import corpora
+from common.models import loading
+from common.models.surgery import remove_layers
+from common.pruning import pipeline, steps
+from common.pruning.pipeline import Context
+from common.pruning.recipe import _STEPS, Recipe, Repair, Selection, Training, known, register
+from common.pruning.steps import Given
+from common.records.results import Store
+from common.utils.errors import UserError
+from reproductions import measurements
+from reproductions.engine import execute
+from reproductions.render import show
+from reproductions.spec import registry, subjects
+from reproductions.spec.registry import Column, Row, Table
 
 
 @pytest.fixture
 def small(monkeypatch, tiny_llama, tiny_tokenizer):
     tiny_llama.source = {"name": "small", "revision": None}
-    monkeypatch.setattr(models, "load", lambda *a, **k: (tiny_llama, tiny_tokenizer))
+    monkeypatch.setattr(loading, "load", lambda *a, **k: (tiny_llama, tiny_tokenizer))
     return tiny_llama
 
 
@@ -36,16 +41,16 @@ def recipe(**fields) -> Recipe:
 @pytest.fixture
 def registered(monkeypatch):
     """Steps registered in a test are gone after it."""
-    monkeypatch.setattr("common.recipe._STEPS", dict(_STEPS))
+    monkeypatch.setattr("common.pruning.recipe._STEPS", dict(_STEPS))
 
 
 def test_a_name_is_registered_once(registered):
     assert {"sleb", "bi", "window", "given", "laco"} <= known("selection").keys()
-    with pytest.raises(ValueError, match="selection 'sleb' is taken by common.steps.Sleb"):
+    with pytest.raises(ValueError, match="selection 'sleb' is taken by common.pruning.steps.Sleb"):
         register("sleb")(type("Other", (Selection,), {}))
-    assert all(callable(entry.measure) for entry in benchmarks.known().values())
-    with pytest.raises(ValueError, match="benchmark 'removed' is taken by reproductions.benchmarks.general"):
-        benchmarks.benchmark("removed")(print)
+    assert all(callable(entry.measure) for entry in measurements.known().values())
+    with pytest.raises(ValueError, match="benchmark 'removed' is taken by reproductions.measurements.general"):
+        measurements.benchmark("removed")(print)
 
 
 def test_steps_come_in_order_and_their_findings_reach_the_record(small, registered):
@@ -66,10 +71,10 @@ def test_steps_come_in_order_and_their_findings_reach_the_record(small, register
             context.details["steps"] = 3
 
     layers = len(small.model.layers)
-    prepared = measure.prepare(recipe(selection=Given((2, 1)), repair=Mend(), training=Study()))
+    prepared = execute.prepare(recipe(selection=Given((2, 1)), repair=Mend(), training=Study()))
     assert seen == [("repair", [2, 1], layers), ("train", layers - 2)]
     assert prepared.details["removed"] == [2, 1] and prepared.details["steps"] == 3
-    assert measure.benchmark(prepared, "removed") == ({"count": 2}, {}, {})
+    assert execute.benchmark(prepared, "removed") == ({"count": 2}, {}, {})
 
 
 def test_options_are_typed_and_what_is_left_out_or_unknown_is_named():
@@ -94,7 +99,7 @@ def test_sleb_runs_as_many_samples_at_once_as_the_device_likes(small, monkeypatc
     sizes = set()
     small.model.layers[0].register_forward_pre_hook(lambda _, inputs: sizes.add(len(inputs[0])))
     lines = {"corpus": "any", "length": 16, "count": 40, "seed": 0}
-    measure.prepare(recipe(selection={"method": "sleb", "count": 1, "calibration": lines}))
+    execute.prepare(recipe(selection={"method": "sleb", "count": 1, "calibration": lines}))
     assert max(sizes) == 3
 
 
@@ -104,9 +109,9 @@ def test_layers_that_the_recipes_records_name_are_not_searched_for_again(small, 
 
     def prepared(method, **options):
         lines = {"corpus": "any", "length": 16, "count": 4, "seed": 0}
-        monkeypatch.setattr(models, "load", lambda *a, **k: (copy.deepcopy(small), None))
+        monkeypatch.setattr(loading, "load", lambda *a, **k: (copy.deepcopy(small), None))
         made = recipe(selection={"method": method, "count": 2} | ({"calibration": lines} if method == "sleb" else {}))
-        return measure.prepare(made, **options)
+        return execute.prepare(made, **options)
 
     found = prepared("sleb", recorded={"removed": [3, 1]})  # there is no text to search by
     assert found.details == {"removed": [3, 1], "layers": len(small.model.layers), "layer_executions": 0}
@@ -120,16 +125,16 @@ def test_layers_that_the_recipes_records_name_are_not_searched_for_again(small, 
 @pytest.mark.parametrize("options", [{"iterative": True}, {"iterative": False}, {"compensate": False}])
 def test_a_row_of_prune_and_comp_that_has_records_is_the_same_model_again_without_a_pass(options, small, monkeypatch):
     monkeypatch.setattr(corpora, "digest", lambda _: "none")
-    monkeypatch.setattr(models, "load", lambda *a, **k: (copy.deepcopy(small), None))
+    monkeypatch.setattr(loading, "load", lambda *a, **k: (copy.deepcopy(small), None))
     tokens = torch.randint(3, small.config.vocab_size, (4, 16), generator=torch.Generator().manual_seed(0))
     monkeypatch.setattr(Context, "tokens", lambda context, entry: tokens)
     lines = {"corpus": "any", "sampler": "linearpatch-train", "length": 16, "count": 4, "seed": 0}
     made = recipe(selection={"method": "prunecomp", "metric": "bi", "count": 2} | options, calibration=lines)
-    first = measure.prepare(made)
+    first = execute.prepare(made)
     details = json.loads(json.dumps(first.details))
     for name in ("searched", "tokens"):  # neither what is kept on disk nor the text is asked
         monkeypatch.delattr(Context, name)
-    again = measure.prepare(made, recorded=details)
+    again = execute.prepare(made, recorded=details)
     ours = {name: details[name] for name in ("removed", "factors", "cuts")}
     assert {name: json.loads(json.dumps(again.details[name])) for name in ours} == ours
     for one, other in zip(again.model.state_dict().values(), first.model.state_dict().values(), strict=True):
@@ -140,7 +145,7 @@ def test_a_row_of_prune_and_comp_that_has_records_is_the_same_model_again_withou
 def test_an_unknown_step_is_named(small, step):
     fields = {"selection": {"method": "given", "layers": [1]}} | {step: {"method": "lineapatch", "layers": [1]}}
     with pytest.raises(UserError, match=f"unknown {step} 'lineapatch'"):
-        measure.prepare(recipe(**fields))
+        execute.prepare(recipe(**fields))
 
 
 def test_long_work_keeps_one_folder_per_recipe(tmp_path, monkeypatch):
@@ -159,7 +164,7 @@ def test_a_search_is_kept_for_later_runs_and_measuring_anew_makes_it_again(tmp_p
         return list(range(length))
 
     def ask(length=2, facts=None, **options):
-        monkeypatch.setattr("common.context._MADE", set())  # as a later process
+        monkeypatch.setattr("common.pruning.pipeline._MADE", set())  # as a later process
         made = Context(tiny_llama, None, recipe(), 0, **options)
         return made.searched("greedy", facts or {"seed": 0}, lambda: search(length), lambda found: len(found) >= length)
 
@@ -183,7 +188,7 @@ def test_a_search_is_kept_for_later_runs_and_measuring_anew_makes_it_again(tmp_p
     ],
 )
 def test_a_greedy_search_that_is_killed_goes_on_with_its_next_step(tmp_path, monkeypatch, make_tiny, selection):
-    monkeypatch.setitem(context.SAMPLERS, "counted", lambda *_: torch.arange(3, 43).reshape(2, 20))
+    monkeypatch.setitem(pipeline.SAMPLERS, "counted", lambda *_: torch.arange(3, 43).reshape(2, 20))
     monkeypatch.setattr(steps, "lines", lambda *_: torch.arange(3, 43).reshape(2, 20))
     kept, keep = [], Context._keep
 
@@ -196,7 +201,7 @@ def test_a_greedy_search_that_is_killed_goes_on_with_its_next_step(tmp_path, mon
     def chosen(after, folder):
         kept.clear()
         monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path / folder))
-        monkeypatch.setattr(context, "_MADE", set())
+        monkeypatch.setattr(pipeline, "_MADE", set())
         monkeypatch.setattr(Context, "_keep", partialmethod(killed, after=after))
         asked = Recipe("tiny", "paper", selection=selection | {"count": 3}, calibration=TEXT)
         made = Context(make_tiny(), None, asked, 0)
@@ -211,9 +216,9 @@ def test_a_greedy_search_that_is_killed_goes_on_with_its_next_step(tmp_path, mon
 
 def test_measuring_anew_empties_a_folder_once(tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path))
-    monkeypatch.setattr("common.context._MADE", set())
+    monkeypatch.setattr("common.pruning.pipeline._MADE", set())
     (Context(None, None, recipe(), 0).folder / "earlier").touch()
-    monkeypatch.setattr("common.context._MADE", set())
+    monkeypatch.setattr("common.pruning.pipeline._MADE", set())
     again = Context(None, None, recipe(), 0, force=True)
     assert not list(again.folder.iterdir())
     (again.folder / "new").touch()
@@ -244,11 +249,11 @@ def test_text_cells_and_pictures_come_from_records(small, tmp_path, monkeypatch)
         columns=lambda profile: [Column("layers", "removed", "removed", text=True), Column("n", "removed", "count")],
         draw="figures.style:draw_for_test",
     )
-    from reproductions import runner
+    from reproductions.engine import runner
 
-    store, subject = Store(tmp_path, None), dataclasses.replace(settings.PAPER, dtype="float32")
+    store, subject = Store(tmp_path, None), dataclasses.replace(subjects.PAPER, dtype="float32")
     assert show.drawn(table, store, subject) == []
-    assert runner.run([table], store, subject, measure) == 0
+    assert runner.run([table], store, subject, execute) == 0
     row = show.build(table, store, subject)["rows"][0]
     assert row["cells"]["layers"] | {"text": "2 1", "status": "measured"} == row["cells"]["layers"]
     assert row["cells"]["n"]["reproduced"] == 2 and row["status"] == "measured"
@@ -256,7 +261,7 @@ def test_text_cells_and_pictures_come_from_records(small, tmp_path, monkeypatch)
     monkeypatch.setattr(style.save, "__defaults__", (tmp_path,))
     paths = show.drawn(table, store, subject)
     assert [path.name for path in paths] == [f"figure9-test-paper.{kind}" for kind in ("svg", "png", "pdf")]
-    assert runner.run([table], store, subject, measure, limit=2) == 0
+    assert runner.run([table], store, subject, execute, limit=2) == 0
     quick = show.drawn(table, store, subject, limit=2)
     assert [path.name for path in quick] == [f"figure9-test-paper-limit2.{kind}" for kind in ("svg", "png", "pdf")]
 
@@ -271,13 +276,13 @@ def test_text_cells_and_pictures_come_from_records(small, tmp_path, monkeypatch)
 
 
 def test_a_record_without_what_a_figure_shows_is_named(tmp_path):
-    from common.results import Record
-    from reproductions import registry
+    from common.records.results import Record
+    from reproductions.spec import registry
 
     table, store = registry.get("figure2-prunecomp"), Store(tmp_path, None)
-    row = next(row for row in table.rows(settings.STANDIN) if row.recipe)
+    row = next(row for row in table.rows(subjects.STANDIN) if row.recipe)
     store.put(Record({}, row.recipe.hash, "magnitude-gains", "ok", {"least": 1.0}, {}), row.recipe)
     with pytest.raises(
         UserError, match=r"cannot draw figure2-prunecomp: a record of .* has no details, not its 'gains'; measure"
     ):
-        show.drawn(table, store, settings.STANDIN)
+        show.drawn(table, store, subjects.STANDIN)

@@ -2,38 +2,39 @@
 
 import pytest
 
-from common import models
-from common.errors import UserError
-from common.finetuning import memory as needs
-from common.recipe import Recipe
-from reproductions import measure, memory, registry
+from common.models import loading
+from common.pruning.recipe import Recipe
+from common.training.finetuning import memory as needs
+from common.utils.errors import UserError
+from reproductions.engine import execute, memory_check
 from reproductions.laco import recipes as laco
-from reproductions.settings import PAPER
+from reproductions.spec import registry
+from reproductions.spec.subjects import PAPER
 
 
 @pytest.fixture
 def card(monkeypatch):
     """A device of 80 GB; loading a model fails the test."""
     monkeypatch.setattr(needs, "capacity", lambda device: 80e9)
-    monkeypatch.setattr(models, "load", lambda *a, **k: pytest.fail("loaded"))
+    monkeypatch.setattr(loading, "load", lambda *a, **k: pytest.fail("loaded"))
 
 
 def test_70_b_needs_several_cards_or_streaming(card):
     with pytest.raises(UserError, match="70.6 B parameters, 141 GB, and cuda has 80 GB: .*--device auto.*--stream"):
-        measure.prepare(Recipe("llama-3-70b", "paper", dtype="float16"), device="cuda")
+        execute.prepare(Recipe("llama-3-70b", "paper", dtype="float16"), device="cuda")
 
 
 def test_mixtral_needs_them_too(card):
     with pytest.raises(UserError, match="46.7 B parameters, 93 GB"):
-        memory.check(Recipe("mixtral-8x7b", "paper", dtype="bfloat16"), "cuda")
+        memory_check.check(Recipe("mixtral-8x7b", "paper", dtype="bfloat16"), "cuda")
 
 
 def test_lacos_training_is_refused_before_loading(card, monkeypatch):
     recipe = laco.trained("llama-2-7b", PAPER, None)
     with pytest.raises(UserError, match="training 4.9 B of llama-2-7b's 4.9 B parameters takes 89 GB"):
-        measure.prepare(recipe, device="cuda")
+        execute.prepare(recipe, device="cuda")
     monkeypatch.setattr(needs, "capacity", lambda device: 141e9)
-    memory.check(recipe, "cuda")
+    memory_check.check(recipe, "cuda")
 
 
 def test_every_other_paper_recipe_of_up_to_8_b_fits_80_gb(card):
@@ -43,4 +44,4 @@ def test_every_other_paper_recipe_of_up_to_8_b_fits_80_gb(card):
     checked = [recipe for recipe in recipes.values() if recipe.model not in ("llama-3-70b", "mixtral-8x7b")]
     assert len(checked) > 300
     for recipe in checked:
-        memory.check(recipe, "cuda")
+        memory_check.check(recipe, "cuda")

@@ -4,14 +4,16 @@ import pytest
 import torch
 from hub_mirror import write_mmlus, write_rows
 
-from common import hub, scores
-from common.context import Context
-from common.errors import UserError
-from common.evaluation import generation, harness, mmlu
-from common.evaluation.perplexity import PROTOCOLS
-from common.results import Recipe, Record, Store
-from reproductions import benchmarks, columns, fetch, measure, registry, reported
+from common.evaluation import generation, harness, mmlu, scores
+from common.evaluation.windowed_perplexity import PROTOCOLS
+from common.models.files import hub
+from common.pruning.pipeline import Context
+from common.records.results import Recipe, Record, Store
+from common.utils.errors import UserError
+from reproductions import measurements
+from reproductions.engine import execute, fetch
 from reproductions.reassessing.columns import TASKS
+from reproductions.spec import columns, registry, reported
 
 SUBJECTS = {"anatomy": 2, "virology": 5}
 
@@ -30,13 +32,13 @@ def subjects(mirror, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("group", ["mmlu", "cmmlu"])
 def test_groups_are_weighted_by_size_for_reassessing_and_alike_for_laco(prepared, subjects, group):
-    values, errors, details = measure.benchmark(prepared, group)
+    values, errors, details = execute.benchmark(prepared, group)
     cells = details["subjects"]
     assert [scores["n"] for scores in cells.values()] == list(SUBJECTS.values())
     expected = sum(scores["acc"] * scores["n"] for scores in cells.values()) / sum(SUBJECTS.values())
     assert values["acc"] == pytest.approx(expected) and errors["acc"] is not None
     assert ("acc_norm" in values) == (group == "cmmlu")
-    values, errors, details = measure.benchmark(prepared, f"laco_{group}")
+    values, errors, details = execute.benchmark(prepared, f"laco_{group}")
     assert values == {"score": pytest.approx(sum(s["acc"] for s in details["subjects"].values()) / 2)}
     direct = harness.evaluate(prepared.model, prepared.tokenizer, [f"{group}_anatomy"], num_fewshot=5)
     assert details["subjects"][f"{group}_anatomy"]["acc"] == direct[f"{group}_anatomy"]["acc"]
@@ -45,7 +47,7 @@ def test_groups_are_weighted_by_size_for_reassessing_and_alike_for_laco(prepared
 
 @pytest.mark.parametrize("profile", ["paper", "standin"])
 def test_every_column_of_every_table_names_a_benchmark_that_exists(profile):
-    found = benchmarks.known()
+    found = measurements.known()
     wanted = {column for table in registry.targets().values() for column in table.columns(profile) if column.benchmark}
     for column in wanted:
         base, _, argument = column.benchmark.partition("@")
@@ -101,14 +103,14 @@ def test_lacos_averages_follow_from_its_scores(model):
 
 def test_unknown_arguments_are_named(prepared):
     with pytest.raises(UserError, match="unknown MMLU protocol 'hendrik'; did you mean 'hendrycks'"):
-        measure.benchmark(prepared, "mmlu@hendrik")
+        execute.benchmark(prepared, "mmlu@hendrik")
     with pytest.raises(UserError, match="unknown prompt set"):
-        measure.benchmark(prepared, "generations@laco")
+        execute.benchmark(prepared, "generations@laco")
 
 
 def test_generations_reach_the_details(prepared):
     prepared.model.config.max_position_embeddings = 256
-    values, errors, details = measure.benchmark(prepared, "generations@reassessing-q")
+    values, errors, details = execute.benchmark(prepared, "generations@reassessing-q")
     assert {f"text-{n}" for n in (1, 2, 3)} < details.keys() and len(details["prompts"]) == 3
     assert all(isinstance(value, float) for value in values.values())
 
@@ -117,7 +119,7 @@ def test_generations_reach_the_details(prepared):
 def test_a_broken_model_has_a_perplexity_that_diverged(prepared, tmp_path):
     with torch.no_grad():
         prepared.model.lm_head.weight.mul_(1e5)
-    values, errors, details, _ = measure.benchmark(prepared, "perplexity@standin-numerical-thin")
+    values, errors, details, _ = execute.benchmark(prepared, "perplexity@standin-numerical-thin")
     assert values["nll"] > 700 and values["perplexity"] == float("inf")
     store, recipe = Store(tmp_path, None), prepared.recipe
     path = store.put(Record({}, recipe.hash, "perplexity", "ok", values, errors, details), recipe)

@@ -6,15 +6,16 @@ import json
 import pytest
 import torch
 
-from common import corpora, models
-from common.context import Context
-from common.decoder import Decoder
-from common.errors import UserError
-from common.results import Recipe
+from common.calibration import corpora
+from common.models import loading
+from common.models.decoder import Decoder
+from common.pruning.pipeline import Context
+from common.records.results import Recipe
+from common.utils.errors import UserError
 from papers import reassessing
 from papers.reassessing import steps
-from reproductions import measure
-from reproductions.benchmarks import reassessing as benchmark
+from reproductions.engine import execute
+from reproductions.measurements import reassessing as benchmark
 
 LINES = [f"the layers of a model {n} are removed and the stream is scaled" for n in range(40)]
 TEXT = corpora.Corpus("lines", domain="lines")
@@ -42,7 +43,7 @@ def small(monkeypatch, make_tiny, tiny_tokenizer, tmp_path):
         model.source = {"name": "small", "revision": None}
         return model, tiny_tokenizer
 
-    monkeypatch.setattr(models, "load", load)
+    monkeypatch.setattr(loading, "load", load)
     return make_tiny
 
 
@@ -57,12 +58,12 @@ def metric(name, count=2, **more):
 def test_a_metric_uses_the_recipes_calibration_seed_and_fidelity(small, tiny_tokenizer):
     ids = reassessing.sample_line_crops(tiny_tokenizer, LINES, count=4, length=12, seed=3)
     for fidelity in ("paper", "code"):
-        prepared = measure.prepare(recipe(selection=metric("bi"), calibration=CROPS, fidelity=fidelity))
+        prepared = execute.prepare(recipe(selection=metric("bi"), calibration=CROPS, fidelity=fidelity))
         expected = reassessing.select("bi", Decoder(small()), 2, ids, fidelity=fidelity)
         assert prepared.details["removed"] == expected
         assert prepared.provenance["corpus"] == {"lines": hashlib.sha256("\n\n".join(LINES).encode()).hexdigest()}
         assert prepared.decoder.num_layers == 4
-    prepared = measure.prepare(recipe(selection=metric("random", seed=7)))
+    prepared = execute.prepare(recipe(selection=metric("random", seed=7)))
     assert prepared.details["removed"] == reassessing.select("random", Decoder(small()), 2, seed=7)
 
 
@@ -80,7 +81,7 @@ def test_a_training_is_reported_and_found_again(small, monkeypatch):
     wanted = recipe(
         selection=metric("reverse-order"), training={"method": "finetune", "settings": QUICK, "data": BLOCKS}
     )
-    prepared = measure.prepare(wanted)
+    prepared = execute.prepare(wanted)
     report = prepared.details["training"]
     assert prepared.details["removed"] == [5, 4]
     assert report["rows"] == 6 and report["validation_rows"] == 2 and len(report["losses"]) == 4
@@ -90,8 +91,8 @@ def test_a_training_is_reported_and_found_again(small, monkeypatch):
     after = prepared.model.state_dict()
     assert torch.equal(after["model.layers.2.mlp.up_proj.weight"], before["model.layers.2.mlp.up_proj.weight"])
     assert not torch.equal(after["model.layers.3.mlp.up_proj.weight"], before["model.layers.3.mlp.up_proj.weight"])
-    monkeypatch.setattr("common.finetuning.training._Session.run", lambda self: pytest.fail("trained again"))
-    again = measure.prepare(wanted)
+    monkeypatch.setattr("common.training.finetuning.training._Session.run", lambda self: pytest.fail("trained again"))
+    again = execute.prepare(wanted)
     assert again.details["training"] == report
     assert all(torch.equal(value, after[name]) for name, value in again.model.state_dict().items())
 
@@ -99,7 +100,7 @@ def test_a_training_is_reported_and_found_again(small, monkeypatch):
 def test_the_layers_behind_the_first_cut_may_train(small):
     removed = metric("random", seed=7)
     settings = QUICK | {"first": "cut"}
-    prepared = measure.prepare(
+    prepared = execute.prepare(
         recipe(selection=removed, training={"method": "finetune", "settings": settings, "data": BLOCKS})
     )
     gone = sorted(prepared.details["removed"])
@@ -118,13 +119,13 @@ def test_the_layers_behind_the_first_cut_may_train(small):
 def test_iterative_pruning_trains_in_every_cycle(small):
     tune = {"settings": QUICK, "data": BLOCKS}
     choice = {"method": "iterative", "metric": "taylor", "schedule": "1:1:2", "tune": tune}
-    prepared = measure.prepare(recipe(selection=choice, calibration=CROPS))
+    prepared = execute.prepare(recipe(selection=choice, calibration=CROPS))
     assert len(prepared.details["removed"]) == 2 and prepared.decoder.num_layers == 4
     first, second = prepared.details["cycles"]
     assert first["status"] == second["status"] == "ok" and first["losses"] != second["losses"]
     wanted = recipe(selection=choice, calibration=CROPS, repair={"method": "linearpatch"})
     with pytest.raises(UserError, match="leave the recipe's repair out"):
-        measure.prepare(wanted)
+        execute.prepare(wanted)
 
 
 @pytest.mark.parametrize("method", ["partial", "lora"])
@@ -132,7 +133,7 @@ def test_iterative_pruning_goes_on_after_a_kill_and_leaves_one_file(small, monke
     tune = {"settings": QUICK | {"method": method, "epochs": 1}, "data": BLOCKS}
     choice = {"method": "iterative", "metric": "taylor", "schedule": "1:1:3", "tune": tune}
     wanted = recipe(selection=choice, calibration=CROPS)
-    whole = measure.prepare(wanted)
+    whole = execute.prepare(wanted)
     left = {path.name for path in (tmp_path / "work" / "small" / wanted.hash).iterdir()}
     assert left == ({"cycles.safetensors"} if method == "partial" else {"cycle-0", "cycle-1", "cycle-2"})
     monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path / "again"))
@@ -146,8 +147,8 @@ def test_iterative_pruning_goes_on_after_a_kill_and_leaves_one_file(small, monke
 
     monkeypatch.setattr(steps.Tuning, "run", killed)
     with pytest.raises(KeyboardInterrupt):
-        measure.prepare(wanted)
-    again = measure.prepare(wanted)
+        execute.prepare(wanted)
+    again = execute.prepare(wanted)
     assert cycles[3:] == (["cycle-2"] if method == "partial" else ["cycle-0", "cycle-1", "cycle-2"])
     assert again.details["removed"] == whole.details["removed"]
     assert [c["losses"] for c in again.details["cycles"]] == [c["losses"] for c in whole.details["cycles"]]
@@ -157,8 +158,8 @@ def test_iterative_pruning_goes_on_after_a_kill_and_leaves_one_file(small, monke
 
 def test_the_spread_of_chosen_layers(small, monkeypatch):
     monkeypatch.setattr(benchmark, "SAMPLE_COUNTS", (1, 30))
-    prepared = measure.prepare(recipe(calibration=CROPS))
-    values, _, details = measure.benchmark(prepared, "chosen-sets@bi")
+    prepared = execute.prepare(recipe(calibration=CROPS))
+    values, _, details = execute.benchmark(prepared, "chosen-sets@bi")
     assert details["count"] == 2 and details["seeds"] == [42, 43, 44]
     assert [len(sets) for sets in details["sets"].values()] == [3, 3]
     a, b, c = (set(chosen) for chosen in details["sets"]["30"])

@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-from common import shapes
-from common.context import Context
-from common.errors import UserError
-from common.results import Recipe
-from common.similarity import layer_similarity
-from common.surgery import remove_layers
-from reproductions import benchmarks
-from reproductions.benchmarks import statistics
-from reproductions.benchmarks.theory import NETWORKS
+from common.calibration.similarity import layer_similarity
+from common.models import sizes
+from common.models.surgery import remove_layers
+from common.pruning.pipeline import Context
+from common.records.results import Recipe
+from common.utils.errors import UserError
+from reproductions import measurements
+from reproductions.measurements import statistics
+from reproductions.measurements.theory import NETWORKS
 
 
 @pytest.fixture
@@ -24,13 +24,13 @@ def prepared(tiny_llama, tiny_tokenizer, monkeypatch):
 
 
 def measure(prepared, name, argument=""):
-    return benchmarks.measure(prepared, f"{name}@{argument}")
+    return measurements.measure(prepared, f"{name}@{argument}")
 
 
 def test_statistics_count_what_the_model_holds(prepared):
     values, _, details = measure(prepared, "statistics")
     assert values["parameters"] == sum(p.numel() for p in prepared.model.parameters())
-    assert values["multiply_adds"] == shapes.multiply_adds(prepared.model, 64)
+    assert values["multiply_adds"] == sizes.multiply_adds(prepared.model, 64)
     buffers = sum({b.data_ptr(): b.numel() for b in prepared.model.buffers()}.values())
     assert values["memory_mib"] * 2**20 / 4 == pytest.approx(values["parameters"] + buffers)
     assert min(details["seconds"]) <= values["latency_seconds"] <= max(details["seconds"])

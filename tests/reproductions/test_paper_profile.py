@@ -18,22 +18,27 @@ from hub_mirror import LACO_TASKS, QUESTIONS, TASKS, write_mmlus, write_rows
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from common import corpora, hub, models, results, tables
-from common.errors import UserError
+from common.calibration import corpora
 from common.evaluation import generation, harness, human_eval, mmlu
 from common.evaluation.multiple_choice import SharedContextLM
-from common.evaluation.perplexity import PROTOCOLS
-from common.results import Store
+from common.evaluation.windowed_perplexity import PROTOCOLS
+from common.models import loading
+from common.models.files import hub
+from common.records import results
+from common.records.results import Store
+from common.utils.errors import UserError
 from figures import style
 from papers.reassessing import gradients
-from reproductions import fetch, measure, registry, runner, settings, shapes, shared, show
-from reproductions.benchmarks import magnitudes, reassessing, statistics, theory
+from reproductions.engine import execute, fetch, runner
 from reproductions.laco import recipes as laco
+from reproductions.measurements import magnitudes, reassessing, statistics, theory
 from reproductions.prunecomp import recipes as prunecomp
 from reproductions.reassessing import recipes as reassessed
+from reproductions.render import show, tables
+from reproductions.spec import registry, shape_recipes, shared_recipes, subjects
 
 LIMIT = 2
-SUBJECT = replace(settings.PAPER, dtype="bfloat16")
+SUBJECT = replace(subjects.PAPER, dtype="bfloat16")
 PICKLED = "vicuna-7b-v1.5"
 WORDS = "the layers of a model {i} are removed and the stream of the model is scaled"
 SUBJECTS = ("anatomy", "virology")
@@ -96,21 +101,21 @@ def _write_corpora(root):
 
 def _write_model(root, name, tokenizer):
     """As many layers as the paper's model has, of its architecture; all else as small as can be."""
-    config = models.model_config(name)
+    config = loading.model_config(name)
     small = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "num_key_value_heads": 2}
     for key, value in (small | {"vocab_size": 320, "head_dim": 16, "max_position_embeddings": 4096}).items():
         if hasattr(config, key):
             setattr(config, key, value)
     config.bos_token_id, config.eos_token_id, config.pad_token_id = 1, 2, 0
     torch.manual_seed(3)
-    folder = root / "models" / models.get(name).hub_id
+    folder = root / "models" / loading.get(name).hub_id
     AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
 def _pickle_weights(root, name):
     """The model as its repository has it: with pickled weights only."""
-    folder = root / "models" / models.get(name).hub_id
+    folder = root / "models" / loading.get(name).hub_id
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
 
@@ -134,8 +139,8 @@ def mirrored(tmp_path_factory, tiny_tokenizer):
         patch.setattr(harness, "members", lambda group: [f"{group}_{subject}" for subject in SUBJECTS])
         _shorten(patch)
         with pytest.raises(UserError, match="--convert-weights"):
-            models.resolve(PICKLED)
-        models.resolve(PICKLED, convert_weights=True)  # from here on it is found without asking
+            loading.resolve(PICKLED)
+        loading.resolve(PICKLED, convert_weights=True)  # from here on it is found without asking
         yield root
 
 
@@ -145,14 +150,14 @@ def _shorten(patch):
     few = replace(mmlu.get("hendrycks"), categories=categories, regrouped={})
     patch.setattr(mmlu, "get", lambda name: few)
     for entry, length, count in (
-        (shared.CALIBRATION, 48, 2),
-        (shared.SLEB_LINES, 16, 2),
+        (shared_recipes.CALIBRATION, 48, 2),
+        (shared_recipes.SLEB_LINES, 16, 2),
         (prunecomp.CROPS, 32, 2),
         (prunecomp.CODE_LINES, 32, 8),
         (prunecomp.CODE_TAYLOR, 32, 2),
     ):
         patch.setitem(entry, "paper", {**entry["paper"], "length": length, "count": count})
-    patch.setattr(shared.sentences, "__defaults__", (2,))
+    patch.setattr(shared_recipes.sentences, "__defaults__", (2,))
     for name in ("linearpatch-wikitext2", "linearpatch-c4", "linearpatch-ptb"):
         patch.setitem(PROTOCOLS, name, replace(PROTOCOLS[name], window=64))
     patch.setitem(statistics.TEXT, "paper", (statistics.TEXT["paper"][0], 256))
@@ -197,7 +202,7 @@ def work():
         columns = [c for c in table.columns_for(SUBJECT) if c.benchmark and not c.shape_only]
         benchmarks = tuple(dict.fromkeys(c.benchmark for c in columns))
         for row in table.rows(SUBJECT, LIMIT):
-            if row.recipe is not None and row.recipe.weights != shapes.WEIGHTS:
+            if row.recipe is not None and row.recipe.weights != shape_recipes.WEIGHTS:
                 yield target, row.recipe, benchmarks
 
 
@@ -209,7 +214,7 @@ def sample(paper):
             continue  # pruning again is a long search, tested with LaCo's tables
         how = (recipe.fidelity, (recipe.selection or {}).get("method"))
         kinds = {kind for step in STEPS for kind in _kinds(getattr(recipe, step), (*how, step))}
-        kinds |= {models.get(recipe.model).facts["model_type"]} if recipe.selection else set()
+        kinds |= {loading.get(recipe.model).facts["model_type"]} if recipe.selection else set()
         wanted = [name for name in benchmarks if name not in seen] or ([benchmarks[0]] if kinds - seen else [])
         seen |= kinds | set(wanted)
         if wanted:
@@ -261,7 +266,7 @@ def test_every_kind_of_cell_is_measured_fetched_and_shown(mirrored, paper, tmp_p
     store, problems, fetched = Store(tmp_path / "records", None), [], {}
     for target, recipe, benchmarks in sample(paper):
         with reading(really=True) as read:
-            runner.run([_table(recipe, benchmarks)], store, SUBJECT, measure)
+            runner.run([_table(recipe, benchmarks)], store, SUBJECT, execute)
         for name in benchmarks:
             record = store.get(recipe, name)
             if record.status != "ok" and not record.reason.startswith("GPTQ needs "):

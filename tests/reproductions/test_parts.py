@@ -7,13 +7,15 @@ import pytest
 import torch
 from hub_mirror import TASKS, write_rows
 
-from common import corpora
-from common.context import Context
-from common.evaluation.perplexity import PROTOCOLS
-from common.results import Recipe, Record, Store, publish
-from reproductions import measure, parts, runner, settings, sizes
-from reproductions.registry import Column, Row, Table
-from reproductions.runner import Work
+from common.calibration import corpora
+from common.evaluation.windowed_perplexity import PROTOCOLS
+from common.pruning.pipeline import Context
+from common.records.results import Recipe, Record, Store, publish
+from reproductions.engine import execute, runner
+from reproductions.engine.runner import Work
+from reproductions.measurements import partial_records
+from reproductions.spec import subjects, subsets
+from reproductions.spec.registry import Column, Row, Table
 
 RECIPE = Recipe(model="small", profile="paper", dtype="float32")
 TEXT = "perplexity@reassessing-ptb"
@@ -22,9 +24,9 @@ TEXT = "perplexity@reassessing-ptb"
 @pytest.fixture
 def measuring(tiny_llama, tiny_tokenizer, mirror, tmp_path, monkeypatch):
     """Measures on the tiny model, six items standing for the 500 and three windows for the tokens; notes what it did."""
-    monkeypatch.setattr(sizes, "FIRST", 6)
-    monkeypatch.setattr(sizes, "TOKENS", 3 * 128)
-    monkeypatch.setattr(sizes, "TOKENS_MARK", "@384-tokens")
+    monkeypatch.setattr(subsets, "FIRST", 6)
+    monkeypatch.setattr(subsets, "TOKENS", 3 * 128)
+    monkeypatch.setattr(subsets, "TOKENS_MARK", "@384-tokens")
     hub_id, config, split, make = TASKS["piqa"]
     for name in {"train", split}:
         write_rows(tmp_path / "hub", hub_id, config, name, [make(i) for i in range(13)])
@@ -45,7 +47,7 @@ def measuring(tiny_llama, tiny_tokenizer, mirror, tmp_path, monkeypatch):
 
         def benchmark(self, context, name):
             self.done.append(name)
-            return measure.benchmark(context, name)
+            return execute.benchmark(context, name)
 
     return Measuring()
 
@@ -59,7 +61,7 @@ def run(store, measuring, *names, recipe=RECIPE):
 @pytest.mark.parametrize(("whole", "places"), [("piqa", range(6)), (TEXT, (0, 3, 7))])
 def test_a_part_of_what_is_known_is_not_measured_and_is_what_it_would_be(whole, places, measuring, tmp_path):
     """The first six items, or three of eleven windows from the first on, evenly spread."""
-    name = sizes.smaller(whole)
+    name = subsets.smaller(whole)
     assert name != whole and TEXT.partition("@")[2] in PROTOCOLS
     alone, both = Store(tmp_path / "alone", None), Store(tmp_path / "both", None)
     assert run(alone, measuring, name) == [name]
@@ -84,8 +86,8 @@ def test_a_part_is_measured_where_its_whole_is_not_known_with_its_outcomes(measu
     store, limited = Store(tmp_path / "records", None), Recipe(**{**vars(RECIPE), "limit": 2})
     run(store, measuring, "piqa")
     run(store, measuring, "piqa", recipe=limited)
-    assert parts.part(store, RECIPE, "piqa") is None  # no part
-    assert parts.part(store, limited, "piqa@first-500") is None  # of whose items a quick look leaves others
+    assert partial_records.part(store, RECIPE, "piqa") is None  # no part
+    assert partial_records.part(store, limited, "piqa@first-500") is None  # of whose items a quick look leaves others
     store.path(RECIPE, "piqa").with_suffix(".npz").unlink()
     assert run(store, measuring, "piqa@first-500") == ["piqa@first-500"]
 
@@ -99,7 +101,9 @@ def test_an_older_record_that_lacks_what_a_part_needs_tells_nothing_of_it(tmp_pa
         values = {"nll": 2.0, "perplexity": 7.4}
         record = Record(vars(RECIPE), RECIPE.hash, TEXT, "ok", values, {}, details, provenance)
         store.put(record, RECIPE, {"nll": np.full(600, 2.0)})
-        return [parts.part(store, RECIPE, name) is not None for name in (sizes.smaller(TEXT), "training-cost")]
+        return [
+            partial_records.part(store, RECIPE, name) is not None for name in (subsets.smaller(TEXT), "training-cost")
+        ]
 
     assert known(details, provenance) == [True, True]
     assert known({key: details[key] for key in ("removed", "training")}, provenance) == [False, True]
@@ -116,7 +120,7 @@ def asking(benchmark):
 
 def test_a_part_is_taken_anew_where_the_user_has_measured_its_whole_anew(measuring, tmp_path):
     store = Store(tmp_path / "mine", tmp_path / "published")
-    small = dataclasses.replace(settings.of_model("smollm2-135m-instruct"), dtype=RECIPE.dtype)
+    small = dataclasses.replace(subjects.of_model("smollm2-135m-instruct"), dtype=RECIPE.dtype)
 
     def made(right, time):
         record = Record(vars(RECIPE), RECIPE.hash, "piqa", "ok", {"acc": float(right)}, {}, {}, {"measured_at": time})
@@ -156,7 +160,7 @@ def test_which_layers_went_is_known_from_whatever_was_measured(tmp_path, tiny_ll
             self.prepared.append(recipe.hash)
             return Context(tiny_llama, tiny_tokenizer, recipe, 1, details={"removed": [3, 1], "layers": 6, "laco": []})
 
-        benchmark = staticmethod(measure.benchmark)
+        benchmark = staticmethod(execute.benchmark)
 
     known, alone, measuring = Store(tmp_path / "known", None), Store(tmp_path / "alone", None), Pruned()
     for store, name in ((known, "parameters"), (alone, "removed")):
@@ -220,4 +224,4 @@ def test_where_training_ended_is_taken_from_any_record(measuring, tmp_path):
 def test_a_record_without_training_tells_nothing_of_its_cost(tmp_path, measuring):
     store = Store(tmp_path, None)
     run(store, measuring, "piqa")
-    assert parts.part(store, RECIPE, "training-cost") is None
+    assert partial_records.part(store, RECIPE, "training-cost") is None

@@ -5,10 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from common import scores, tables
-from reproductions import judge, registry, reported
+from common.evaluation import scores
 from reproductions.audit.engine import LM_EVAL
-from reproductions.printed import Printed
+from reproductions.claims import verdicts
+from reproductions.claims.printed_replicates import Printed
+from reproductions.render import tables
+from reproductions.spec import registry, reported
 
 SETTING = ("LLaMA-3-8B", "5/32", "LinearPatch[L]")
 DENSE = ("LLaMA-3-8B", "0/32", "Dense")
@@ -73,26 +75,26 @@ def test_a_claim_counts_the_comparisons_that_hold_for_the_whole_interval():
     def printed(*key):
         return cells[key].value if key in cells else None
 
-    settings = judge.pruned((model, sparsity, name.startswith("Dense")) for model, sparsity, name, _ in cells)
+    settings = verdicts.pruned((model, sparsity, name.startswith("Dense")) for model, sparsity, name, _ in cells)
     drawn = Printed(table)
     compared = zip(claim.compare(printed, settings), claim.compare(drawn, settings))
-    found = judge.judged(claim, [(*pair, drawn) for pair in compared])
+    found = verdicts.judged(claim, [(*pair, drawn) for pair in compared])
     for one in found["comparisons"]:
         low, high = one["interval"]
-        assert low < one["difference"] < high and (one["verdict"] == judge.HOLDS) == (low > 0) and not one["paired"]
+        assert low < one["difference"] < high and (one["verdict"] == verdicts.HOLDS) == (low > 0) and not one["paired"]
     holding = sum(one["interval"][0] > 0 for one in found["comparisons"])
-    content = judge.claims(table, [], cells, [], {})["claims"]
+    content = verdicts.claims(table, [], cells, [], {})["claims"]
     told = next(one for one in content if one["text"] == claim.text)
     assert told["reported_beyond"] == [holding, len(found["comparisons"])]
     varies = registry.get("table11-linearpatch")
-    for one in judge.claims(varies, [], reported.cells("linearpatch", "11"), [], {})["claims"]:
+    for one in verdicts.claims(varies, [], reported.cells("linearpatch", "11"), [], {})["claims"]:
         assert one["reported_beyond"] == [0, 0] and all(said is None for *_, said in one["reported_of"])
 
 
 def test_a_row_that_a_paper_prints_for_two_methods_counts_once():
     """LLaMA-2's windows are what ShortGPT takes, too: four of LinearPatch's six settings have one row for both choices."""
     cells = reported.cells("linearpatch", "1")
-    content = judge.claims(registry.get("table1-linearpatch"), [], cells, [], {})["claims"]
+    content = verdicts.claims(registry.get("table1-linearpatch"), [], cells, [], {})["claims"]
     unpatched = [one for one in content if "the same layers unpatched" in one["text"]]
     assert [one["reported_counts"] for one in unpatched] == [[6, 6], [6, 6]]
     alike = {

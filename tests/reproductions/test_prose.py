@@ -11,14 +11,15 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from common.paired import interval
-from common.results import NOWHERE, ROOT, Store
-from reproductions import registry, reported, settings, show
+from common.evaluation.significance import interval
+from common.records.results import NOWHERE, ROOT, Store
+from reproductions.render import show
+from reproductions.spec import registry, reported, subjects
 
 STORE = Store(NOWHERE)
-SMOLLM2 = settings.of_model("smollm2-135m-instruct")
+SMOLLM2 = subjects.of_model("smollm2-135m-instruct")
 # A section is about whom its heading names.
-SUBJECTS = {"SmolLM2": SMOLLM2, "stand-in": settings.STANDIN, "grid": settings.STANDIN, "league": SMOLLM2}
+SUBJECTS = {"SmolLM2": SMOLLM2, "stand-in": subjects.STANDIN, "grid": subjects.STANDIN, "league": SMOLLM2}
 FILES = {paper: f"papers/{paper}/README.md" for paper in registry.PAPERS} | {registry.LEAGUE: "docs/league.md"}
 NUMBER = re.compile(r"(?<![\w.:@-])(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?!\w|[.,]\d)")
 # A difference with its interval: "6.7 % [5.1, 8.4]", "−1.7 [−5.2, 1.4]", "by 8.0 points [2.0, 13.9]".

@@ -9,16 +9,18 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from common import models
+from common.calibration.least_squares import Moments
 from common.hadamard import hadamard_matrix
-from common.moments import Moments
-from common.results import Record, Store
-from common.surgery import remove_layers
-from reproductions import declare, measure, registry, reported, show
+from common.models import loading
+from common.models.surgery import remove_layers
+from common.records.results import Record, Store
 from reproductions.__main__ import main
-from reproductions.benchmarks import prunecomp as benchmarks
+from reproductions.engine import execute
+from reproductions.measurements import prunecomp as benchmarks
 from reproductions.prunecomp import METRICS, TABLES, recipe, recipes
-from reproductions.settings import STANDIN
+from reproductions.render import show
+from reproductions.spec import printed_rows, registry, reported
+from reproductions.spec.subjects import STANDIN
 
 NUMBERS = [table.number for table in TABLES if table.number.lstrip("A").isdigit()]
 
@@ -27,7 +29,7 @@ NUMBERS = [table.number for table in TABLES if table.number.lstrip("A").isdigit(
 def test_every_printed_row_has_a_recipe_of_its_own_method_and_count(number):
     rows = registry.get(f"table{number}-prunecomp").rows("paper", None)
     by_name = {(row.label, row.sparsity, row.method): row for row in rows}
-    for printed in declare.rows("prunecomp", number):
+    for printed in printed_rows.rows("prunecomp", number):
         row = by_name[printed.label, printed.sparsity, printed.method]
         if printed.dense:
             assert row.recipe.selection is None
@@ -107,11 +109,11 @@ def test_rp_is_the_ratio_of_averages_of_every_printed_row():
 @pytest.mark.slow
 def test_a_recipe_is_carried_out_and_a_shorter_one_starts_from_a_longer(tmp_path):
     made = [recipe("standin", STANDIN, None, "Mag+ +Prune&Comp", count, samples=2) for count in (3, 2)]
-    three, two = (measure.prepare(one) for one in made)
+    three, two = (execute.prepare(one) for one in made)
     assert two.details["removed"] == three.details["removed"][:2]
     assert two.details["layer_executions"] == 0  # nothing is searched twice
     assert len(three.model.model.layers) == 13
-    values, _, _ = measure.benchmark(three, "removed-order")
+    values, _, _ = execute.benchmark(three, "removed-order")
     assert list(values.values()) == three.details["removed"]
 
 
@@ -138,8 +140,8 @@ def test_the_grid_has_every_metric_with_every_repair_and_shares_the_papers_rows(
 def test_an_iterated_patch_is_fitted_to_the_model_as_it_is_by_then(repair):
     """Naively: models that lose one layer after another, with the patches as hooks; a cut's patches compose."""
     made = tiny_recipe(f"CosSim(BI), iterative, {repair}")
-    prepared = measure.prepare(made)
-    model, _ = models.load("standin")
+    prepared = execute.prepare(made)
+    model, _ = loading.load("standin")
     windows = prepared.windows()
     names, removed = list(range(16)), []
     kind, estimator = made.selection["patch"]["kind"], made.selection["patch"]["estimator"]
@@ -179,8 +181,8 @@ def test_an_iterated_patch_is_fitted_to_the_model_as_it_is_by_then(repair):
 
 @pytest.mark.slow
 def test_a_metrics_choice_at_once_is_the_one_shot_rows():
-    chosen = measure.prepare(tiny_recipe("Taylor+, one-shot, d"))
-    plain = measure.prepare(tiny_recipe("Taylor+, one-shot, none"))
+    chosen = execute.prepare(tiny_recipe("Taylor+, one-shot, d"))
+    plain = execute.prepare(tiny_recipe("Taylor+, one-shot, none"))
     assert chosen.details["removed"] == plain.details["removed"]
     assert chosen.details["patches"]
 

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
-from common.results import NOWHERE, PUBLISHED, ROOT, Record, Store
-from reproductions import cells, publish, registry, settings
+from common.records.results import NOWHERE, PUBLISHED, ROOT, Record, Store
+from reproductions import cells, publish
+from reproductions.spec import registry, subjects
 
-ROW = registry.get("table1-linearpatch").rows(settings.STANDIN)[3]
+ROW = registry.get("table1-linearpatch").rows(subjects.STANDIN)[3]
 CLEAN = {"commit": "c" * 40, "dirty": False, "measured_at": "2"}
 
 

@@ -4,10 +4,13 @@ import re
 
 import pytest
 
-from common import tables
-from common.results import NOWHERE, ROOT, Recipe, Store
-from reproductions import audit, findings, ours, readme, registry, reported, show
-from reproductions.evidence import Loaded
+from common.records.results import NOWHERE, ROOT, Recipe, Store
+from extensions.documents import findings as ours
+from reproductions import audit
+from reproductions.documents import findings, readme
+from reproductions.render import show, tables
+from reproductions.render.evidence import Loaded
+from reproductions.spec import registry, reported
 
 
 def test_counts_are_those_of_the_shown_table():

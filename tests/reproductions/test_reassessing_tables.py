@@ -8,17 +8,19 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from common import model_registry, paired
-from common.finetuning import Settings
-from common.recipe import PARTS
-from common.results import Record, Store
-from reproductions import registry, reported, settings, show, steps  # noqa: F401 - steps: those that recipes name
+from common.evaluation import significance
+from common.models import registry as model_registry
+from common.pruning.recipe import PARTS
+from common.records.results import Record, Store
+from common.training.finetuning import Settings
 from reproductions.__main__ import main
 from reproductions.reassessing import TABLES, claims, recipes
 from reproductions.reassessing.recipes import AGAIN, FASTER, fields
 from reproductions.reassessing.rows import REFUSED, REPORTED, UNSUPPORTED
-from reproductions.registry import Claim
-from reproductions.settings import PROFILES
+from reproductions.render import show  # noqa: F401 - steps: those that recipes name
+from reproductions.spec import registry, reported, steps, subjects  # noqa: F401 - steps: those that recipes name
+from reproductions.spec.registry import Claim
+from reproductions.spec.subjects import PROFILES
 
 BY_NUMBER = {table.number: table for table in TABLES}
 
@@ -119,10 +121,10 @@ def test_a_training_in_two_orders_is_judged_by_both():
 
         def replicates(*key):
             value = number(*key)
-            return None if value is None else value + np.random.default_rng(1).normal(0, 0.05, paired.REPLICATES)
+            return None if value is None else value + np.random.default_rng(1).normal(0, 0.05, significance.REPLICATES)
 
         (point,), (drawn,) = (claim.compare(cell, [("M", "8/32")]) for cell in (number, replicates))
-        least, most = paired.interval(drawn.difference)
+        least, most = significance.interval(drawn.difference)
         return point.difference, point.verdict(least, most), most - least
 
     difference, verdict, width = verdicts(averages)
@@ -256,7 +258,7 @@ def test_the_papers_recipe_runs_offline_on_a_mirror(rehearsal, capsys):
 
 def test_shares_are_in_percent_on_models_at_hand_and_as_printed_on_the_papers(tmp_path):
     table, store = registry.get("table1-reassessing"), Store(tmp_path, None)
-    subject = settings.of_model("smollm2-135m-instruct")
+    subject = subjects.of_model("smollm2-135m-instruct")
     row = next(row for row in table.rows(subject) if not row.dense)
     column = next(column for column in table.columns_for(subject) if column.label == "PIQA")
     record = Record(row.recipe.__dict__, row.recipe.hash, column.benchmark, "ok", {"acc": 0.625}, {"acc": 0.0125})
@@ -264,6 +266,6 @@ def test_shares_are_in_percent_on_models_at_hand_and_as_printed_on_the_papers(tm
     lines = show.build(table, store, subject, claims=False)["rows"]
     (cell,) = (line["cells"]["PIQA"] for line in lines if line["cells"]["PIQA"]["reproduced"] is not None)
     assert (cell["reproduced"], cell["stderr"]) == (62.5, 1.25)
-    dense = show.build(table, store, settings.PAPER, claims=False)["rows"][0]["cells"]["PIQA"]
+    dense = show.build(table, store, subjects.PAPER, claims=False)["rows"][0]["cells"]["PIQA"]
     assert 0 < dense["reported"] < 1
-    assert {c.scale for c in table.columns_for(settings.PAPER) if c.key == "acc"} == {1}
+    assert {c.scale for c in table.columns_for(subjects.PAPER) if c.key == "acc"} == {1}

@@ -15,15 +15,17 @@ import numpy as np
 import pytest
 from bs4 import BeautifulSoup
 
-from common import tables
-from common.errors import UserError
-from common.published import Published
-from common.recipe import SHAPE_ONLY
-from common.results import NOWHERE, PUBLISHED, ROOT, Recipe, Record, Store
-from reproductions import audit, findings, registry
-from reproductions.evidence import Evidence, Loaded
-from reproductions.report import cells, data, pages, pictures, prose
-from reproductions.report.__main__ import main
+from common.pruning.recipe import SHAPE_ONLY
+from common.records.published import Published
+from common.records.results import NOWHERE, PUBLISHED, ROOT, Recipe, Record, Store
+from common.utils.errors import UserError
+from reproductions import audit
+from reproductions.documents import findings
+from reproductions.render import tables
+from reproductions.render.evidence import Evidence, Loaded
+from reproductions.site import cells, data, pages, pictures, prose
+from reproductions.site.__main__ import main
+from reproductions.spec import registry
 
 RECORDS = {f"{one['recipe_hash']}/{one['benchmark']}": one for one in Published(PUBLISHED)}
 
@@ -316,7 +318,7 @@ def test_a_folder_with_other_files_is_refused_and_a_report_is_replaced(evidence,
 
 def test_bad_options_are_one_line(capsys, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr("reproductions.evidence.gathered", lambda own: None)
+    monkeypatch.setattr("reproductions.render.evidence.gathered", lambda own: None)
     assert main(["--out", str(tmp_path / "file")]) == 2
     with pytest.raises(SystemExit) as stopped:
         main(["--prot", "1"])

@@ -10,11 +10,13 @@ import torch
 from hub_mirror import TASKS, write_rows
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from common import checkpoint, models
-from common.errors import UserError
-from common.results import Recipe, Store
-from reproductions import registry, settings, shared, show
+from common.models import checkpoint, loading
+from common.records.results import Recipe, Store
+from common.utils.errors import UserError
 from reproductions.__main__ import main
+from reproductions.render import show
+from reproductions.spec import registry, shared_recipes
+from reproductions.spec import subjects as settings
 
 
 def test_float32_is_how_recipes_were_spelled_before_there_was_a_type():
@@ -27,7 +29,7 @@ def test_float32_is_how_recipes_were_spelled_before_there_was_a_type():
 
 
 def test_records_of_one_type_are_not_those_of_another(tmp_path):
-    from common.results import Record
+    from common.records.results import Record
 
     store, recipe = Store(tmp_path, None), Recipe("m", "paper", "w", dtype="bfloat16")
     store.put(Record(dict(vars(recipe)), recipe.hash, "piqa", "ok", {"acc": 0.5}), recipe)
@@ -36,7 +38,7 @@ def test_records_of_one_type_are_not_those_of_another(tmp_path):
 
 
 def test_outcomes_per_item_lie_beside_their_record(tmp_path):
-    from common.results import Record
+    from common.records.results import Record
 
     store, recipe = Store(tmp_path / "yours", tmp_path / "published"), Recipe("m", "paper", "w")
     right = np.arange(1000) % 3 == 0
@@ -120,8 +122,10 @@ def mirrored(tmp_path, tiny_tokenizer, monkeypatch):
     hub_id, config, split, make = TASKS["piqa"]
     for name in ("train", split):
         write_rows(tmp_path / "hub", hub_id, config, name, [make(i) for i in range(4)])
-    monkeypatch.setattr("common.hub.unreachable_because", lambda *_: "no network")
-    monkeypatch.setitem(shared.CALIBRATION, "paper", shared.CALIBRATION["paper"] | {"length": 48, "count": 4})
+    monkeypatch.setattr("common.models.files.hub.unreachable_because", lambda *_: "no network")
+    monkeypatch.setitem(
+        shared_recipes.CALIBRATION, "paper", shared_recipes.CALIBRATION["paper"] | {"length": 48, "count": 4}
+    )
     return folder
 
 
@@ -153,13 +157,13 @@ def test_a_directory_is_known_by_its_weights(tmp_path, tiny_llama, tiny_tokenize
     with torch.no_grad():
         tiny_llama.model.norm.weight.mul_(1.5)
     checkpoint.save(tiny_llama, tiny_tokenizer, other)
-    first, second = models.describe(str(one)), models.describe(str(other))
+    first, second = loading.describe(str(one)), loading.describe(str(other))
     assert first.name == second.name == "local/model" and first.weights != second.weights
     assert first.parameters == sum(p.numel() for p in tiny_llama.parameters())
     with pytest.raises(UserError, match="a/model and .*b/model would both be local/model.*measure one at a time"):
-        models.load("local/model")  # the records of one would have the numbers of the other
+        loading.load("local/model")  # the records of one would have the numbers of the other
     checkpoint.save(tiny_llama, tiny_tokenizer, one)
-    assert models.describe(str(one)).weights == second.weights and models.resolve("local/model") in (one, other)
+    assert loading.describe(str(one)).weights == second.weights and loading.resolve("local/model") in (one, other)
 
 
 def test_directories_of_one_name_are_shown_one_at_a_time_and_one_named_twice_once(
@@ -178,21 +182,21 @@ def test_directories_of_one_name_are_shown_one_at_a_time_and_one_named_twice_onc
     assert show("a", "b") == 2
     error = capsys.readouterr().err
     assert "a/model and " in error and "b/model would both be local/model in records; rename one, or measure" in error
-    models._DIRECTORIES.clear()
+    loading._DIRECTORIES.clear()
     assert show("a", "a", "same") == 0
     assert [subject["name"] for subject in json.loads(capsys.readouterr().out)["subjects"]] == ["local/model"]
 
 
 def test_parameters_are_counted_without_reading_a_directorys_weights(tmp_path, tiny_llama, tiny_tokenizer, monkeypatch):
     checkpoint.save(tiny_llama, tiny_tokenizer, tmp_path / "model")
-    name = models.describe(str(tmp_path / "model")).name
+    name = loading.describe(str(tmp_path / "model")).name
     monkeypatch.setattr(checkpoint, "digest", lambda path: pytest.fail("reads the weights"))
-    assert models.parameters(name) == sum(p.numel() for p in tiny_llama.parameters())
+    assert loading.parameters(name) == sum(p.numel() for p in tiny_llama.parameters())
 
 
 def test_what_is_published_comes_before_the_stand_in(tmp_path):
     """A real model is shown where there are records of its rows, not where those of the dense row are all there is."""
-    from common.results import Record
+    from common.records.results import Record
 
     table, store = registry.get("table1-linearpatch"), Store(tmp_path, None)
     assert [subject.name for subject in show.published(table, store)] == ["standin"]

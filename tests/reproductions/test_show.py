@@ -5,12 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-import reproductions.steps  # noqa: F401 - recipes are spelled as these spell them, from whichever file is read first
-from common import tables
-from common.results import NOWHERE, Recipe, Record, Store
-from reproductions import readme, registry, reported, show
+import reproductions.spec.steps  # noqa: F401 - recipes are spelled as these spell them, from whichever file is read first
+from common.records.results import NOWHERE, Recipe, Record, Store
+from reproductions.documents import readme
 from reproductions.linearpatch.trained import FFN_KL
-from reproductions.registry import Column, Row, Table
+from reproductions.render import show, tables
+from reproductions.spec import registry, reported
+from reproductions.spec.registry import Column, Row, Table
 
 DENSE = Recipe(model="llama-2-7b", profile="paper", weights="w", dtype="float16")
 PRUNED = Recipe(

@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 from hub_mirror import TASKS, write_mmlus, write_rows
 
-from common.context import Context
 from common.evaluation import harness
-from common.results import Recipe, Record, Store
-from reproductions import columns, costs, fetch, measure, registry, settings, show, sizes
-from reproductions.registry import Column, Row
-from reproductions.runner import Work, missing
+from common.pruning.pipeline import Context
+from common.records.results import Recipe, Record, Store
+from reproductions.engine import costs, execute, fetch
+from reproductions.engine.runner import Work, missing
+from reproductions.render import show
+from reproductions.spec import columns, registry, subsets
+from reproductions.spec import subjects as settings
+from reproductions.spec.registry import Column, Row
 
 SMOLLM = settings.of_model("smollm2-135m-instruct")
 SUBJECTS = {"anatomy": 7, "virology": 9}
@@ -21,7 +24,7 @@ SUBJECTS = {"anatomy": 7, "virology": 9}
 @pytest.fixture
 def few(monkeypatch):
     """Six items stand for the 500, of tasks that have a dozen."""
-    monkeypatch.setattr(sizes, "FIRST", 6)
+    monkeypatch.setattr(subsets, "FIRST", 6)
 
 
 @pytest.fixture
@@ -34,8 +37,8 @@ def test_the_first_items_are_those_that_the_full_set_begins_with(task, mirror, t
     hub_id, config, split, make = TASKS[task]
     for name in {"train", split}:
         write_rows(tmp_path / "hub", hub_id, config, name, [make(i) for i in range(13)])
-    whole_values, _, whole_details, whole = measure.benchmark(prepared, task)
-    values, errors, details, outcomes = measure.benchmark(prepared, sizes.smaller(task))
+    whole_values, _, whole_details, whole = execute.benchmark(prepared, task)
+    values, errors, details, outcomes = execute.benchmark(prepared, subsets.smaller(task))
     asked = harness.load_tasks([task])[task].eval_docs
     assert (whole_details["items"], details["items"]) == (len(asked), 6)
     assert prepared.recipe.limit is None
@@ -43,22 +46,22 @@ def test_the_first_items_are_those_that_the_full_set_begins_with(task, mirror, t
         assert np.array_equal(outcomes[metric], whole[metric][:6]) and len(whole[metric]) == 13
         assert values[metric] == np.mean(whole[metric][:6])
     limited = Context(prepared.model, prepared.tokenizer, Recipe(model="small", profile="paper", limit=2), 1)
-    assert measure.benchmark(limited, sizes.smaller(task))[2]["items"] == 2
+    assert execute.benchmark(limited, subsets.smaller(task))[2]["items"] == 2
 
 
 def test_of_a_group_as_many_of_each_subject(mirror, tmp_path, prepared, monkeypatch, few):
     write_mmlus(tmp_path / "hub", SUBJECTS)
     monkeypatch.setattr(harness, "members", lambda group: [f"{group}_{subject}" for subject in SUBJECTS])
-    monkeypatch.setattr(sizes, "SUBJECTS", {"mmlu": len(SUBJECTS)})
+    monkeypatch.setattr(subsets, "SUBJECTS", {"mmlu": len(SUBJECTS)})
     for name, base in (("mmlu@first-500", "mmlu"), ("laco_mmlu@first-500", "laco_mmlu")):
-        assert sizes.smaller(base) == name
-        details = measure.benchmark(prepared, name)[2]
+        assert subsets.smaller(base) == name
+        details = execute.benchmark(prepared, name)[2]
         assert [subject["n"] for subject in details["subjects"].values()] == [3, 3]
 
 
 @pytest.mark.parametrize(("name", "subjects"), [("mmlu@hendrycks", 57), ("laco_mmlu", 57), ("laco_cmmlu", 67)])
 def test_all_subjects_together_ask_500_items_and_with_one_less_of_each_they_would_not(name, subjects):
-    each = sizes.of_each(sizes.smaller(name))
+    each = subsets.of_each(subsets.smaller(name))
     assert each * subjects >= 500 > (each - 1) * subjects
 
 
@@ -74,20 +77,20 @@ def test_full_test_sets_are_the_papers_models_and_table_1s():
     assert asked("table1-reassessing", SMOLLM)["OpenbookQA"] == "openbookqa"  # has 500
     for target in registry.targets():
         papers, standin = (asked(target, subject) for subject in (settings.PAPER, settings.STANDIN))
-        assert not any(name and name != sizes.whole(name) for name in [*papers.values(), *standin.values()])
+        assert not any(name and name != subsets.whole(name) for name in [*papers.values(), *standin.values()])
         for label, name in asked(target, SMOLLM).items():
             assert (
                 name is None
-                or name.startswith("perplexity") == name.endswith(sizes.TOKENS_MARK)
-                or name == sizes.whole(name)
+                or name.startswith("perplexity") == name.endswith(subsets.TOKENS_MARK)
+                or name == subsets.whole(name)
             )
-            assert label not in papers or name is None or sizes.whole(name) == papers[label]
+            assert label not in papers or name is None or subsets.whole(name) == papers[label]
     for target in ("table1-linearpatch", "table11-linearpatch", "table13-linearpatch", "table14-linearpatch"):
-        assert not any(name and name != sizes.whole(name) for name in asked(target, SMOLLM).values())
+        assert not any(name and name != subsets.whole(name) for name in asked(target, SMOLLM).values())
     assert asked("table1-prunecomp", SMOLLM)["PTB"] == "perplexity@linearpatch-ptb@49152-tokens"
     whole = replace(SMOLLM, full=True)
     assert asked("table1-prunecomp", whole)["PTB"] == "perplexity@linearpatch-ptb"
-    wholes = {label: name and sizes.whole(name) for label, name in table2.items()}
+    wholes = {label: name and subsets.whole(name) for label, name in table2.items()}
     assert asked("table2-prunecomp", whole) == asked("table2-prunecomp", replace(SMOLLM, whole=True)) == wholes
     same, other = (
         {row.recipe.hash for row in registry.get("table1-prunecomp").rows(subject) if row.recipe}
@@ -111,7 +114,7 @@ def test_a_choice_reads_less_of_a_model_that_is_not_the_papers():
 
 
 def test_a_full_record_is_not_that_of_the_first_items(tmp_path):
-    from common.results import Record, Store
+    from common.records.results import Record, Store
 
     store, table = Store(tmp_path, None), registry.get("table2-prunecomp")
     dense = next(row for row in table.rows(SMOLLM) if row.dense).recipe
@@ -131,7 +134,7 @@ def test_a_full_record_is_not_that_of_the_first_items(tmp_path):
         row = next(row for row in content["rows"] if row["dense"] and row["subject"] == SMOLLM.name)
         assert row["cells"]["PIQA"]["reproduced"] == pytest.approx(value)
         assert content["subjects"][0]["size"] == size
-    from common import tables
+    from reproductions.render import tables
 
     for form in ("terminal", "md"):
         assert "first 500 items of each task" in tables.render(cut, form)
@@ -144,7 +147,7 @@ def test_a_full_record_is_not_that_of_the_first_items(tmp_path):
 
 
 def test_a_table_reads_a_task_whole_once_all_that_answered_it_did(tmp_path):
-    from common.results import Record, Store
+    from common.records.results import Record, Store
 
     store, table = Store(tmp_path, None), registry.get("table2-prunecomp")
     rows = [row for row in table.rows(SMOLLM) if row.sparsity in ("0/30", "7/30")][:3]
@@ -158,7 +161,7 @@ def test_a_table_reads_a_task_whole_once_all_that_answered_it_did(tmp_path):
         lines = {(row["sparsity"], row["method"]): row["cells"]["PIQA"]["reproduced"] for row in content["rows"]}
         names = [(row.sparsity, row.method) for row in rows]
         entry = next(e for e in show.entries(table, store, SMOLLM, rows) if (e["sparsity"], e["method"]) == names[1])
-        benchmark = next(column.benchmark for column in sizes.read(table, store, SMOLLM) if column.label == "PIQA")
+        benchmark = next(column.benchmark for column in subsets.read(table, store, SMOLLM) if column.label == "PIQA")
         assert entry["scores"]["PIQA"] == lines[names[1]] and benchmark in entry["records"]
         return [lines[name] for name in names], content["subjects"][0]["size"]
 
@@ -185,7 +188,7 @@ def test_rows_that_answered_more_are_compared_by_all_that_they_answered_alike(tm
     for label, names in answered.items():
         for name in f"D{names}":
             store.put(Record({}, recipes[name].hash, label, "ok", {"acc": 0.5}, {}), recipes[name])
-    found = sizes.more([Column(label, label + sizes.MARK, "acc") for label in answered], rows, store)
+    found = subsets.more([Column(label, label + subsets.MARK, "acc") for label in answered], rows, store)
     said = {"".join(row.method for row in own): {n: column.benchmark for n, column in by.items()} for by, own in found}
     assert said == {"Dabc": {"A": "A"}, "Dbcd": {"B": "B"}, "Dbc": {"A": "A", "B": "B"}}
     assert len(found[-1][1]) == 3  # what fewer rows have answered comes last
@@ -213,7 +216,7 @@ def test_what_reads_a_benchmarks_name_knows_its_size(monkeypatch):
     dense = next(row for row in registry.get("table2-prunecomp").rows(SMOLLM) if row.dense).recipe
     mmlu = ["mmlu", "mmlu@hendrycks", "mmlu@hendrycks@first-500", "mmlu@standin-options-1"]
     assert columns.chance([*mmlu, "docstring_generation@1"]) == dict.fromkeys(mmlu, 0.25)
-    assert sizes.share("perplexity@linearpatch-ptb@49152-tokens") == pytest.approx(0.49, abs=0.01)
+    assert subsets.share("perplexity@linearpatch-ptb@49152-tokens") == pytest.approx(0.49, abs=0.01)
     cost = {name: costs.benchmark(dense, name) for name in ("hellaswag", "hellaswag@first-500", "copa")}
     assert cost["hellaswag@first-500"] == pytest.approx(cost["hellaswag"] * 500 / 10042)
     assert cost["copa"] > 0 == costs.benchmark(dense, "parameters")
@@ -237,19 +240,19 @@ def test_every_task_that_tables_ask_has_a_known_size():
         if c.benchmark
     }
     tasks = {name for name in asked if name in costs.THOUSANDS or harness._folder(name)} - {"perplexity"}
-    assert tasks - small == tasks & sizes.ITEMS.keys()
+    assert tasks - small == tasks & subsets.ITEMS.keys()
 
 
 def test_work_is_measured_under_the_name_that_was_asked(few, mirror, tmp_path, prepared, monkeypatch):
-    from common.results import Store
-    from reproductions import runner
+    from common.records.results import Store
+    from reproductions.engine import runner
 
     hub_id, config, split, make = TASKS["piqa"]
     for name in {"train", split}:
         write_rows(tmp_path / "hub", hub_id, config, name, [make(i) for i in range(8)])
-    monkeypatch.setattr(measure, "prepare", lambda recipe, **options: prepared)
+    monkeypatch.setattr(execute, "prepare", lambda recipe, **options: prepared)
     store, name = Store(tmp_path / "own", None), "piqa@first-500"
-    assert runner.measured([Work(prepared.recipe, "row", [name])], store, measure) == 0
+    assert runner.measured([Work(prepared.recipe, "row", [name])], store, execute) == 0
     record = store.get(prepared.recipe, name)
     assert (record.status, record.details["items"], record.recipe["limit"]) == ("ok", 6, None)
     assert len(store.items(prepared.recipe, name)["acc_norm"]) == 6

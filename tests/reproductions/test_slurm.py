@@ -17,11 +17,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from common import locks
-from common.recipe import Recipe
-from common.results import ROOT, Store
-from reproductions import cluster
-from reproductions.runner import Work
+from common.pruning.recipe import Recipe
+from common.records.results import ROOT, Store
+from common.utils import locks
+from reproductions.engine import cluster
+from reproductions.engine.runner import Work
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "squeue", "scontrol", "scancel")
 ABSENT = [program for program in PROGRAMS if shutil.which(program) is None]

@@ -4,9 +4,9 @@ import csv
 
 import pytest
 
-from common.errors import UserError
-from common.results import ROOT
-from reproductions import timings
+from common.records.results import ROOT
+from common.utils.errors import UserError
+from reproductions.documents import timings
 
 OLD = "target,seconds,cpus,commit,date\ntable1-laco,241,2,fa59271,2026-11-21\ngrid,526,2,08b200d,2026-11-21\n"
 

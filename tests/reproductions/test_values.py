@@ -2,10 +2,11 @@
 
 import dataclasses
 
-from common.published import Published
-from common.results import NOWHERE, PUBLISHED, Recipe, Record, Store, publish
-from reproductions import registry, settings, values
-from reproductions.evidence import Evidence, Loaded
+from common.records.published import Published
+from common.records.results import NOWHERE, PUBLISHED, Recipe, Record, Store, publish
+from reproductions.render import value_lists
+from reproductions.render.evidence import Evidence, Loaded
+from reproductions.spec import registry, subjects
 
 
 def test_every_published_mean_has_the_outcomes_that_it_is_the_mean_of():
@@ -18,9 +19,9 @@ def test_every_published_mean_has_the_outcomes_that_it_is_the_mean_of():
 
 
 def test_every_row_has_the_columns_of_the_dictionary():
-    rows = list(values.rows(Evidence(Loaded())))
-    assert {tuple(row) for row in rows} == {tuple(values.FIELDS)}
-    assert all(about for about in values.FIELDS.values())
+    rows = list(value_lists.rows(Evidence(Loaded())))
+    assert {tuple(row) for row in rows} == {tuple(value_lists.FIELDS)}
+    assert all(about for about in value_lists.FIELDS.values())
     refits = [row for row in rows if str(row["repair"]).startswith("refit")]
     assert all("following " in row["repair"] for row in refits)
     assert {row["selection"].partition(":")[0] for row in refits} >= {"bi", "window"}
@@ -52,14 +53,14 @@ def test_every_record_on_disk_is_loaded_where_it_has_a_value(tmp_path):
 
 def test_steps_are_told_in_one_line():
     nested = {"method": "finetune", "settings": {"last": 3, "keep": None}, "data": {"source": "standin"}}
-    assert values.described(nested) == "finetune: settings (last 3, keep None), data (source standin)"
-    assert values.described({"method": "sleb"}) == "sleb"
-    assert values.described({"corpus": "c4", "count": 8, "seed": None}) == "c4: count 8"
+    assert value_lists.described(nested) == "finetune: settings (last 3, keep None), data (source standin)"
+    assert value_lists.described({"method": "sleb"}) == "sleb"
+    assert value_lists.described({"corpus": "c4", "count": 8, "seed": None}) == "c4: count 8"
 
 
 def test_what_removes_parts_of_layers_or_looks_at_windows_has_its_rows_share():
     evidence, compared = Evidence(Loaded()), 0
-    for subject in (settings.STANDIN, settings.of_model("smollm2-135m-instruct")):
+    for subject in (subjects.STANDIN, subjects.of_model("smollm2-135m-instruct")):
         for target, marks in (("league", ("LLM-Pruner", "SliceGPT", "NBL")), ("figure-windows-league", ("window",))):
             for row in registry.get(target).rows(subject):
                 if row.recipe.hash in evidence.records and row.method.endswith(marks):

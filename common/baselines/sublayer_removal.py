@@ -1,0 +1,202 @@
+"""Attention and MLP removed apart: LLM-Drop, BlockPruner, and NBL's linear maps in the place of attentions.
+
+LLM-Drop (He et al. 2024; TMLR 2026): at once, those whose output is most like their input, cos(x, x + f(x)), f with its norm;
+attentions alone, MLPs alone, or both in one ranking.
+
+BlockPruner (Zhong et al. 2024): one after the other, of both kinds, the one without which perplexity is lowest.
+
+FinerCut and EntroDrop are beside, in `finercut` and `entrodrop`.
+
+NBL (Erdogan et al. 2025): the attentions that are most nearly linear become linear maps. How far one is from linear is
+bounded by the canonical correlations r of the stream x and of x + f(x): sum of (1 - r^2). The map is least squares with an
+intercept, W = C_yx C_xx^+, b = mean(y) - W mean(x), from what the attention's norm returns to what attention adds, of the
+dense model. Deviation: the official code maps the stream itself and drops the norm; on SmolLM2 the two lose alike (3.332
+here, 3.329 so of held-out text with 4 attentions gone; 3.469, 3.474 with 8; tried once, without records).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from common.forward.losses import next_token_loss
+from common.hooks import refuse_patches
+from common.models.decoder import Decoder
+from common.models.sublayers import ATTENTION, HALVES, linear_attention, present
+from common.pruning.selection import lowest
+from common.utils.errors import UserValueError, unknown
+from common.utils.progress import track
+
+Half = tuple[int, str]
+
+
+def halves_of(decoder: Decoder) -> list[Half]:
+    """Every half that is there (`present`), to be run one by one.
+
+    Raises:
+        UserError: a model with patches, which act before whole layers: halves by themselves pass them by.
+    """
+    refuse_patches(decoder.model, "running halves of layers one by one")
+    return present(decoder.model)
+
+
+@torch.no_grad()
+def states(decoder: Decoder, ids: Tensor, order: Sequence[Half]) -> Iterator[tuple[Half | None, Tensor]]:
+    """Each half of ``order`` with what it receives when they alone run, then (None, ``X[N]``); lazily."""
+    hidden = decoder.embed_tokens(ids)
+    for layer, half in order:
+        yield (layer, half), hidden
+        hidden = hidden + decoder.added(hidden, layer, half)
+    yield None, hidden
+
+
+@torch.no_grad()
+def similarities(decoder: Decoder, ids: Tensor, *, batch_size: int = 8, progress: bool = False) -> dict[Half, float]:
+    """Mean over tokens of cos(x, x + f(x)) for every half that is there (LLM-Drop)."""
+    order = halves_of(decoder)
+    totals = dict.fromkeys(order, 0.0)
+    for batch in track(ids.split(batch_size), "LLM-Drop", unit="batch", shown=progress):
+        before, entering = None, None
+        for half, hidden in states(decoder, batch, order):
+            if before is not None:
+                totals[before] += torch.cosine_similarity(entering.double(), hidden.double(), dim=-1).sum().item()
+            before, entering = half, hidden
+    return {half: total / ids.numel() for half, total in totals.items()}
+
+
+def most_similar(found: dict[Half, float], count: int, kind: str = "both") -> list[Half]:
+    """The ``count`` halves of a kind ('attention', 'mlp' or 'both') that are most like doing nothing.
+
+    Raises:
+        UserError: an unknown kind, or a count that leaves none of it.
+    """
+    if kind not in (*HALVES, "both"):
+        raise unknown("kind of halves", kind, (*HALVES, "both"))
+    able = [half for half in found if kind in (half[1], "both")]
+    check_count(count, len(able))
+    return sorted(able, key=lambda half: -found[half])[:count]
+
+
+def check_count(count: int, there: int) -> None:
+    """Refuse a number of halves that leaves none."""
+    if not 0 < count < there:
+        raise UserValueError(f"cannot remove {count} of {there} halves of layers; choose 1..{there - 1}")
+
+
+@torch.no_grad()
+def greedy(
+    decoder: Decoder,
+    ids: Tensor,
+    count: int,
+    judge: Callable[[int, Tensor], Callable[[Tensor], float]],
+    name: str,
+    *,
+    batch_size: int = 8,
+    begun: Sequence[Half] = (),
+    after: Callable[[list[Half]], object] = lambda removed: None,
+    spared: Callable[[Half, int], bool] = lambda half, gone: False,
+    progress: bool = False,
+) -> list[Half]:
+    """``count`` halves in order of removal: each time the one without which the costs of all batches are lowest together.
+
+    A trial continues from what the half that it leaves out receives, so h halves cost h (h + 1) / 2 runs of one. Ties go to
+    the half that runs first.
+
+    judge: of the number of a batch and its tokens, what tells the cost of a trial from its ``X[N]``. begun: halves that an
+    earlier search removed, in order; this one goes on from there. after: called after each step with those that are gone.
+    spared: of a half and the number of those that are gone, whether it stays for now, as long as there are others.
+    """
+    there = halves_of(decoder)
+    check_count(count, len(there))
+    removed = list(begun[:count])
+    steps = range(len(removed), count)
+    for _ in track(steps, name, total=count, initial=len(removed), unit="half", shown=progress, each=True):
+        alive = [half for half in there if half not in removed]
+        costs = {half: 0.0 for half in alive if not spared(half, len(removed))} or dict.fromkeys(alive, 0.0)
+        for number, batch in enumerate(ids.split(batch_size)):
+            cost = judge(number, batch)
+            for place, (half, hidden) in enumerate(states(decoder, batch, alive)):
+                if half in costs:
+                    for later, kind in alive[place + 1 :]:
+                        hidden = hidden + decoder.added(hidden, later, kind)
+                    costs[half] += cost(hidden)
+        removed.append(lowest(costs))
+        after(removed)
+    return removed
+
+
+def block_pruner(decoder: Decoder, ids: Tensor, count: int, **options) -> list[Half]:
+    """``count`` halves in order of removal: each time the one without which the loss on ``ids`` is lowest; see `greedy`."""
+
+    def judge(_number: int, batch: Tensor) -> Callable[[Tensor], float]:
+        return lambda hidden: next_token_loss(decoder, hidden, batch).sum().item()
+
+    return greedy(decoder, ids, count, judge, "BlockPruner", **options)
+
+
+@torch.no_grad()
+def linear_maps(
+    decoder: Decoder, ids: Tensor, *, batch_size: int = 8, progress: bool = False
+) -> dict[int, tuple[float, Tensor, Tensor]]:
+    """For every layer with an attention: NBL's bound, and the map (weight [out, in], bias [out]) that is nearest to it.
+
+    Layer by layer: the moments of one exist at a time, in float64; held meanwhile, in host memory, the stream of all samples.
+    """
+    found, order = {}, halves_of(decoder)
+    batches = [decoder.embed_tokens(batch).cpu() for batch in ids.split(batch_size)]
+    for layer in track(range(decoder.num_layers), "NBL", unit="layer", shown=progress):
+        norm = decoder.layers[layer].get_submodule(decoder.spec.attention.norm)
+        moments = None
+        for index, state in enumerate(batches):
+            hidden = state.to(decoder.device)
+            if (layer, ATTENTION) in order:
+                added = decoder.added(hidden, layer, ATTENTION)
+                rows = [value.flatten(0, 1).double() for value in (norm(hidden), added, hidden, hidden + added)]
+                one = _moments(*rows)
+                moments = one if moments is None else [a + b for a, b in zip(moments, one)]
+            batches[index] = decoder.run(hidden, layer, layer + 1).cpu()
+        if moments is not None:
+            found[layer] = _fitted(*moments)
+    return found
+
+
+def nearest_linear(maps: dict[int, tuple[float, Tensor, Tensor]], count: int) -> list[int]:
+    """The ``count`` layers whose attention has the lowest bound."""
+    check_count(count, len(maps) + 1)
+    return sorted(maps, key=lambda layer: maps[layer][0])[:count]
+
+
+def replace_by_maps(model: nn.Module, maps: dict[int, tuple[float, Tensor, Tensor]], layers: Sequence[int]) -> None:
+    """Put the maps in the place of these layers' attentions, in place."""
+    for layer in layers:
+        linear_attention(model, layer, *maps[layer][1:])
+
+
+def _moments(x: Tensor, y: Tensor, before: Tensor, after: Tensor) -> list:
+    """Sums over tokens, of (normed, added) for the map and of (before, after) for the correlations."""
+    pairs = [len(x)]
+    for a, b in ((x, y), (before, after)):
+        pairs += [a.sum(0), b.sum(0), a.T @ a, b.T @ b, a.T @ b]
+    return pairs
+
+
+def _fitted(tokens: int, *sums: Tensor) -> tuple[float, Tensor, Tensor]:
+    mean_x, mean_y, xx, _, xy = _centred(tokens, *sums[:5])
+    weight = (torch.linalg.pinv(xx, hermitian=True) @ xy).T
+    _, _, aa, bb, ab = _centred(tokens, *sums[5:])
+    correlations = torch.linalg.svdvals(_inverse_root(aa) @ ab @ _inverse_root(bb)).clamp(max=1)
+    return float((1 - correlations.square()).sum()), weight, mean_y - weight @ mean_x
+
+
+def _centred(tokens: int, a: Tensor, b: Tensor, aa: Tensor, bb: Tensor, ab: Tensor) -> tuple[Tensor, ...]:
+    a, b = a / tokens, b / tokens
+    return a, b, *(s / tokens - torch.outer(u, v) for s, u, v in ((aa, a, a), (bb, b, b), (ab, a, b)))
+
+
+def _inverse_root(matrix: Tensor) -> Tensor:
+    """The symmetric inverse square root, of what is not rounding."""
+    values, vectors = torch.linalg.eigh(matrix)
+    kept = values > values.max() * len(values) * torch.finfo(values.dtype).eps
+    return (vectors[:, kept] / values[kept].sqrt()) @ vectors[:, kept].T

@@ -1,0 +1,210 @@
+"""Methods in recipes that take parts out of layers: where no whole layer goes, ``removed`` is empty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import nn
+
+from common.baselines import entrodrop, finercut, llm_pruner, slicegpt, sublayer_removal
+from common.models.architectures import layer_list
+from common.models.sublayers import ATTENTION, drop_halves, present
+from common.models.surgery import remove_layers
+from common.pruning.pipeline import Context
+from common.pruning.recipe import Calibration, Pruning, register
+from common.utils.errors import UserError
+
+
+@register("llm-pruner")
+@dataclass(frozen=True)
+class LlmPruner(Pruning):
+    """LLM-Pruner: a share of every layer's heads and MLP channels, but for the first and the last layers.
+
+    The recipe's calibration is the one batch whose gradients tell what matters. How much, by one of these. ratio: of each
+    layer's heads and channels. layers: as many parameters as so many layers have, channels making up for whole heads. first,
+    last: layers spared, None: 4 and 2.
+    """
+
+    ratio: float | None = None
+    layers: int | None = None
+    first: int | None = None
+    last: int | None = None
+
+    def apply(self, context: Context) -> None:
+        if (self.ratio is None) == (self.layers is None):
+            raise UserError("LLM-Pruner takes one of ratio and layers; give exactly one")
+        spared = {name: value for name in ("first", "last") if (value := getattr(self, name)) is not None}
+        ratio, of_channels = self.ratio, None
+        if self.layers is not None:
+            ratio, of_channels = llm_pruner.as_layers(context.model, self.layers, **spared)
+        options = spared | {"of_channels": of_channels, "progress": context.progress}
+        report = llm_pruner.prune(context.model, context.windows(), ratio, **options)
+        context.details |= {"removed": [], "sliced": report}
+
+
+@register("slicegpt")
+@dataclass(frozen=True)
+class SliceGpt(Pruning):
+    """SliceGPT: directions of the stream go, by their variance on the recipe's calibration.
+
+    How many, by one of these. share: of the directions. ratio: of the model's parameters, shortcuts counted. layers: as many
+    parameters as so many layers have. In a recipe of the official code's fidelity the embedding's mean is subtracted first.
+    """
+
+    share: float | None = None
+    ratio: float | None = None
+    layers: int | None = None
+
+    def width(self, model: nn.Module) -> int:
+        """The channels that are left.
+
+        Raises:
+            UserError: not one of the three options, or more than they may take.
+        """
+        if sum(value is not None for value in (self.share, self.ratio, self.layers)) != 1:
+            raise UserError("SliceGPT takes one of share, ratio and layers; give exactly one")
+        ratio = self.ratio
+        if self.layers is not None:
+            layer = sum(p.numel() for p in layer_list(model)[0].parameters())
+            ratio = self.layers * layer / sum(p.numel() for p in model.parameters())
+        if not 0 <= (self.share if ratio is None else ratio) < 1:
+            raise UserError(f"SliceGPT takes a share of 0 to 1, not {self.share if ratio is None else ratio}")
+        if ratio is None:
+            return slicegpt.width(model.config.hidden_size, self.share)
+        return slicegpt.width_of_ratio(model, ratio)
+
+    def apply(self, context: Context) -> None:
+        left = self.width(context.model)
+        options = {"batch_size": context.batch_size, "progress": context.progress}
+        slicegpt.slice_stream(context.model, context.windows(), left, centre=context.fidelity == "code", **options)
+        context.details |= {"removed": [], "sliced": {"width": left}}
+
+
+class _Halves(Pruning):
+    """Attentions or MLPs go; details: `halves`, (layer, which) in order of removal."""
+
+    def choose(self, context: Context) -> list[sublayer_removal.Half]:
+        """The halves that go."""
+        raise NotImplementedError
+
+    def apply(self, context: Context) -> None:
+        halves = self.choose(context)
+        drop_halves(context.model, halves)
+        context.details |= {"removed": [], "halves": [list(half) for half in halves]}
+
+
+@register("llm-drop")
+@dataclass(frozen=True)
+class LlmDrop(_Halves):
+    """LLM-Drop: at once, the halves that change the stream least. kind: 'attention', 'mlp' or 'both' in one ranking."""
+
+    count: int
+    kind: str | None = None
+
+    def choose(self, context: Context) -> list[sublayer_removal.Half]:
+        options = {"batch_size": context.batch_size, "progress": context.progress}
+        found = sublayer_removal.similarities(context.decoder, context.windows(), **options)
+        return sublayer_removal.most_similar(found, self.count, self.kind or "both")
+
+
+class _Greedy(_Halves):
+    """Halves go one after the other; a search for more goes on where one for fewer ended.
+
+    calibration: what the search reads, where that is not the recipe's: every step of it costs as much as a pass of each half.
+    """
+
+    def search(self, context: Context, **onward) -> list[sublayer_removal.Half]:
+        """The halves that go, on the context's calibration; onward: begun and after, see `half_layers.greedy`."""
+        raise NotImplementedError
+
+    def choose(self, context: Context) -> list[sublayer_removal.Half]:
+        sublayer_removal.check_count(self.count, len(present(context.model)))
+        reading = context.calibrated_on(self.calibration)
+
+        def search(begun: list[list] | None, keep: Callable[[list], object]) -> list[sublayer_removal.Half]:
+            return self.search(reading, begun=[tuple(half) for half in begun or ()], after=keep)
+
+        facts = self.to_json() | {"count": None, "calibration": reading.recipe.calibration}
+        found = context.searched(self.method, facts, search, lambda halves: len(halves) >= self.count, onward=True)
+        return [tuple(half) for half in found[: self.count]]
+
+
+@register("blockpruner")
+@dataclass(frozen=True)
+class BlockPruner(_Greedy):
+    """BlockPruner: one after the other, the half without which perplexity on the calibration is lowest."""
+
+    count: int
+    calibration: Calibration | None = None
+
+    def search(self, context: Context, **onward) -> list[sublayer_removal.Half]:
+        options = {"batch_size": context.batch_size, "progress": context.progress} | onward
+        return sublayer_removal.block_pruner(context.decoder, context.windows(), self.count, **options)
+
+
+@register("finercut")
+@dataclass(frozen=True)
+class FinerCut(_Greedy):
+    """FinerCut: one after the other, the half without which the output on the calibration is nearest to the dense model's.
+
+    distance: 'jensen-shannon' (None), 'angular' or 'euclidean'. front: the share of layers at the front whose halves stay
+    until that share of all halves has gone, None: none.
+    """
+
+    count: int
+    distance: str | None = None
+    front: float | None = None
+    calibration: Calibration | None = None
+
+    def search(self, context: Context, **onward) -> list[sublayer_removal.Half]:
+        options = {"front": self.front, "progress": context.progress} | onward
+        options |= {"distance": self.distance} if self.distance else {}
+        return finercut.finer_cut(context.decoder, context.windows(), self.count, **options)
+
+
+@register("entrodrop")
+@dataclass(frozen=True)
+class EntroDrop(Pruning):
+    """EntroDrop: at once, what adds least entropy to the stream, from where that is lowest on.
+
+    kind: 'attention' (None), 'mlp', 'both' in one ranking, or 'layer': whole ones. bins: of a channel's histogram, None: 20.
+    start: the first layer that may go, None: where entropy is lowest. details: `entropies` of what every half receives, in
+    nats, and of what the last one leaves; `halves` in order of score.
+    """
+
+    count: int
+    kind: str | None = None
+    bins: int | None = None
+    start: int | None = None
+
+    def apply(self, context: Context) -> None:
+        bins, kind = self.bins or entrodrop.BINS, self.kind or ATTENTION
+
+        def search() -> list[float]:
+            return entrodrop.entropies(context.decoder, context.windows(), bins=bins, progress=context.progress)
+
+        found = context.searched("entropies", {"calibration": context.recipe.calibration, "bins": bins}, search, bool)
+        chosen = entrodrop.least_increase(found, present(context.model), self.count, kind, self.start)
+        if kind == entrodrop.LAYER:
+            remove_layers(context.model, chosen)
+            context.details |= {"removed": chosen, "entropies": found}
+        else:
+            drop_halves(context.model, chosen)
+            context.details |= {"removed": [], "halves": [list(half) for half in chosen], "entropies": found}
+
+
+@register("nbl")
+@dataclass(frozen=True)
+class Nbl(Pruning):
+    """NBL: the attentions that are nearest to linear become linear maps, fitted on the recipe's calibration."""
+
+    count: int
+
+    def apply(self, context: Context) -> None:
+        options = {"batch_size": context.batch_size, "progress": context.progress}
+        maps = sublayer_removal.linear_maps(context.decoder, context.windows(), **options)
+        layers = sublayer_removal.nearest_linear(maps, self.count)
+        sublayer_removal.replace_by_maps(context.model, maps, layers)
+        bounds = {str(layer): bound for layer, (bound, *_) in maps.items()}
+        context.details |= {"removed": [], "linear": layers, "bounds": bounds}

@@ -1,0 +1,36 @@
+"""Calibration: texts, tokens drawn from them, and the statistics of one pass over these."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_WHERE = {
+    "all_pairs": "common.calibration.one_pass",
+    "collect": "common.calibration.one_pass",
+    "dealt": "common.calibration.one_pass",
+    "default_pairs": "common.calibration.one_pass",
+    "sample_crops": "common.calibration.one_pass",
+    "sample_documents": "common.calibration.one_pass",
+    "sample_lines": "common.calibration.one_pass",
+    "COSINES": "common.calibration.statistics",
+    "Statistics": "common.calibration.statistics",
+}
+
+__all__ = [
+    "COSINES",
+    "Statistics",
+    "all_pairs",
+    "collect",
+    "dealt",
+    "default_pairs",
+    "sample_crops",
+    "sample_documents",
+    "sample_lines",
+]
+
+
+def __getattr__(name: str) -> Any:  # on demand, so that what needs no torch does not load it
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_WHERE[name]), name)

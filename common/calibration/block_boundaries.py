@@ -1,0 +1,95 @@
+"""What the dense model does across the layers that a selection removes, batch by batch: what repairs in closed form read.
+
+One pass, which ends where the last cut does. Hidden states are held for one batch and between the ends of a cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from common.calibration.least_squares import counted
+from common.forward.hidden_state_cache import Stream
+from common.models.decoder import Decoder
+from common.utils.errors import UserValueError
+from common.utils.progress import track
+
+Run = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """One batch at one run ``[start, stop)`` of layers.
+
+    before, after: X[start] and X[stop], [batch, tokens, channels], on the device of the former. watched: what was asked for
+    of the MLP of layer start - 1: its output [batch, tokens, channels], or the features that its down_proj reads [batch,
+    tokens, features]. keep: which tokens count, [batch, tokens]; None for all.
+    """
+
+    run: Run
+    before: Tensor
+    after: Tensor
+    watched: Tensor | None
+    keep: Tensor | None
+
+
+@torch.no_grad()
+def crossings(
+    decoder: Decoder,
+    ids: Tensor,
+    runs: Sequence[Run],
+    *,
+    padding: Tensor | None = None,
+    first: bool = True,
+    watch: str | None = None,
+    batch_size: int = 8,
+    progress: bool = False,
+) -> Iterator[Crossing]:
+    """Every batch of ``ids`` [samples, tokens] at every run, in the order in which the model comes to their ends.
+
+    padding: the attention mask of ``ids``, where samples differ in length; padding is in no `Crossing.keep`. first: whether
+    a sample's first token counts. watch: also the ``output`` or the ``features`` of the MLP before each run.
+
+    Raises:
+        UserError: no tokens, or a run before which there is no MLP to watch.
+    """
+    if ids.ndim != 2 or not ids.numel():
+        raise UserValueError(f"calibration tokens must be [samples, tokens], not {list(ids.shape)}")
+    starts, last = {start for start, _ in runs}, max(stop for _, stop in runs)
+    if watch and 0 in starts:
+        raise UserValueError("before layer 0 no MLP writes into the stream; keep layer 0, or use another repair")
+    stream = Stream(decoder)
+    batches = ids.split(batch_size)
+    paddings = [None] * len(batches) if padding is None else padding.split(batch_size)
+    for number, batch in enumerate(track(batches, "calibration", unit="batch", shown=progress)):
+        keep = counted(batch, paddings[number], first)
+        hidden, held = decoder.embed_tokens(batch), {}
+        for boundary in range(last + 1):
+            if boundary:
+                if watch and boundary in starts:
+                    hidden, mlp = _watched(decoder, hidden, boundary - 1, paddings[number], watch)
+                else:
+                    hidden, mlp = stream.following(batch, hidden, boundary - 1, paddings[number]), None
+            if boundary in starts:
+                held[boundary] = (hidden, mlp if watch else None)
+            for run in runs:
+                if run[1] == boundary:
+                    before, own = held[run[0]]
+                    yield Crossing(run, before, hidden.to(before.device), own, keep)
+
+
+def _watched(decoder: Decoder, hidden: Tensor, layer: int, padding: Tensor | None, watch: str) -> tuple[Tensor, Tensor]:
+    """X[layer + 1], and what is watched of the layer's MLP."""
+    seen: list[Tensor] = []
+    mlp = decoder.layers[layer].mlp
+    if watch == "output":
+        handle = mlp.register_forward_hook(lambda module, args, out: seen.append(out))
+    else:
+        handle = mlp.down_proj.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    try:
+        return decoder.run(hidden, layer, layer + 1, attention_mask=padding), seen[0]
+    finally:
+        handle.remove()

@@ -1,0 +1,294 @@
+"""Named text corpora: where their documents come from, how they are joined, how they become token ids.
+
+Hub corpora are looked up in the local mirror first (`common.models.files.hub`: LAYERLAB_HUB=/dir, folder
+/dir/datasets/org/name with the hub's own files, or any parquet, JSON or JSON-lines files per split), then on the hub,
+then, when it cannot be reached, in what an earlier run left in the cache. The stand-in's corpora need neither.
+
+Splits are part of a corpus's name ('wikitext2-train'): a protocol that says 'wikitext2' leaves out what matters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from common.models.files import hub
+from common.utils.errors import NoData, UserError, unknown
+
+_FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".json.gz": "json", ".jsonl.gz": "json"}
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """One split of one corpus.
+
+    column: the field that holds a document. document: what makes one of a row's fields, in its place. after: how many rows
+    are left out, the first ones. data_file: the one file to read, where naming a split would fetch far more
+    or run a script. join: what stands between documents in the joined text. domain: of the stand-in's text, else ''.
+    """
+
+    name: str
+    hub_id: str = ""
+    config: str | None = None
+    split: str = ""
+    column: str = "text"
+    document: Callable[[Mapping], str] | None = None
+    after: int = 0
+    data_file: str | None = None
+    revision: str | None = None
+    join: str = "\n\n"
+    domain: str = ""
+    note: str = field(default="", compare=False)
+
+
+_PTB_NOTE = (
+    "the repository holds a loading script, which datasets no longer runs; read from the hub's parquet conversion"
+)
+
+
+def _right_ending(row: Mapping) -> str:
+    return f"{row['ctx']} {row['endings'][int(row['label'])]}"
+
+
+def _corpora() -> Iterator[Corpus]:
+    for split in ("train", "validation", "test"):
+        yield Corpus(f"wikitext2-{split}", "Salesforce/wikitext", "wikitext-2-raw-v1", split)
+        yield Corpus(
+            f"ptb-{split}",
+            "ptb-text-only/ptb_text_only",
+            "penn_treebank",
+            split,
+            column="sentence",
+            data_file=f"penn_treebank/{split}/0000.parquet",
+            revision="refs/convert/parquet",
+            note=_PTB_NOTE,
+        )
+    for split, shards in (("train", "01024"), ("validation", "00008")):
+        file = f"en/c4-{split}.00000-of-{shards}.json.gz"
+        yield Corpus(f"c4-{split}", "allenai/c4", split=split, data_file=file, note="shard 0 alone")
+    yield Corpus(
+        "bookcorpus",
+        "bookcorpus/bookcorpus",
+        "plain_text",
+        "train",
+        data_file="plain_text/train/0000.parquet",
+        revision="refs/convert/parquet",
+        note="one sentence a line; the first file of the hub's parquet conversion alone",
+    )
+    english = "20231101.en/train-00000-of-00041.parquet"
+    yield Corpus("wikipedia-en", "wikimedia/wikipedia", "20231101.en", "train", data_file=english, note="shard 0 alone")
+    yield Corpus("wikipedia-zh", "wikimedia/wikipedia", "20231101.zh", "train")
+    for split in ("train", "valid", "test"):
+        yield Corpus(
+            f"standin-{split}", split=split, domain="all", note="held-out docstrings" if split != "train" else ""
+        )
+    yield Corpus(
+        "wikitext2-tokenised-validation",
+        "Salesforce/wikitext",
+        "wikitext-2-v1",
+        "validation",
+        note="rare words are <unk>, as the data set's first form has them; not the raw text of the other WikiText-2 corpora",
+    )
+    yield Corpus(
+        "hellaswag-train",
+        "Rowan/hellaswag",
+        split="train",
+        document=_right_ending,
+        note="contexts with their right endings; none of those asked, which are of the validation split",
+    )
+    yield Corpus(
+        "hellaswag-after-500",
+        "Rowan/hellaswag",
+        split="validation",
+        document=_right_ending,
+        after=500,
+        note="contexts with their right endings; of none of the first 500 items",
+    )
+    yield Corpus(
+        "standin-calibration", split="train", domain="calibration", note="a part of each domain's training docstrings"
+    )
+    for domain in ("standard-library", "numerical", "learning"):
+        yield Corpus(domain, split="test", domain=domain, note="held-out docstrings of one domain")
+
+
+CORPORA: dict[str, Corpus] = {corpus.name: corpus for corpus in _corpora()}
+
+
+def get(corpus: str | Corpus) -> Corpus:
+    """The corpus of this name; UserError with the nearest names when there is none."""
+    if isinstance(corpus, Corpus):
+        return corpus
+    if corpus not in CORPORA:
+        raise unknown("corpus", corpus, CORPORA)
+    return CORPORA[corpus]
+
+
+@lru_cache(maxsize=4)
+def _texts(corpus: Corpus) -> tuple[str, ...]:
+    if corpus.domain:
+        return _standin_texts(corpus)
+    rows = open_dataset(
+        corpus.hub_id, corpus.config, corpus.split, data_file=corpus.data_file, revision=corpus.revision
+    )
+    if corpus.document is not None:
+        return tuple(corpus.document(row) for row in rows.select(range(corpus.after, len(rows))))
+    if corpus.column not in rows.column_names:
+        raise UserError(f"{corpus.hub_id} has no column {corpus.column!r}; it has {', '.join(rows.column_names)}")
+    return tuple(rows[corpus.column][corpus.after :])
+
+
+def _standin_texts(corpus: Corpus) -> tuple[str, ...]:
+    from common.toy import corpus as standin  # reads every installed package when its cache is cold
+
+    if corpus.domain == "calibration":
+        found = (d for domain in standin.DOMAINS for d in standin.domain_documents(domain, corpus.split))
+        return tuple(document.passage for document in found)
+    if corpus.domain != "all":
+        return (standin.domain_text(corpus.domain, split=corpus.split),)
+    return tuple(document.passage for document in standin.split_documents(corpus.split))
+
+
+def texts(corpus: str | Corpus) -> list[str]:
+    """The documents of a corpus, in its own order; empty ones included, as they matter once joined."""
+    return list(_texts(get(corpus)))
+
+
+def joined_text(corpus: str | Corpus) -> str:
+    """All documents with the corpus's separator between them."""
+    corpus = get(corpus)
+    return corpus.join.join(_texts(corpus))
+
+
+def digest(corpus: str | Corpus) -> str:
+    """SHA-256 of the joined text: what a record names as its data."""
+    corpus = get(corpus)
+    total, between = hashlib.sha256(), b""
+    for text in _texts(corpus):  # piece by piece: some corpora fill gigabytes
+        total.update(between + text.encode())
+        between = corpus.join.encode()
+    return total.hexdigest()
+
+
+def encode(tokenizer, text: str) -> Tensor:
+    """Token ids [tokens] of a text of any length, with whatever special tokens the tokenizer puts at its ends.
+
+    The tokenizer's warning about texts longer than the model's context is left out: what is read is cut up afterwards.
+    """
+    return torch.tensor(tokenizer(text, verbose=False)["input_ids"], dtype=torch.long)
+
+
+def joined_ids(tokenizer, corpus: str | Corpus) -> Tensor:
+    """Token ids [T] of the joined text, tokenised once: special tokens stand at the very ends only."""
+    return encode(tokenizer, joined_text(corpus))
+
+
+def open_dataset(
+    hub_id: str,
+    config: str | None,
+    split: str,
+    *,
+    data_file: str | None = None,
+    revision: str | None = None,
+):
+    """A `datasets.Dataset` from the mirror, the hub or its cache; one-line UserError when it cannot be had."""
+    import datasets
+    import huggingface_hub
+
+    with silenced(), reachable_or_cached(hub_id) as blocked:
+        try:
+            folder = hub.mirror("datasets", hub_id)
+            if folder is not None:
+                path, options = _mirrored(folder, config, split, data_file)
+                return datasets.load_dataset(path, split=split, **options)
+            if data_file:
+                # one file, found again in the cache when offline; the rest, and a loading script, are left alone
+                local = huggingface_hub.hf_hub_download(hub_id, data_file, repo_type="dataset", revision=revision)
+                return datasets.load_dataset(_format(data_file), data_files={split: local}, split=split)
+            return datasets.load_dataset(hub_id, config, split=split, revision=revision)
+        except Exception as error:  # ConnectionError, httpx2.HTTPError, FileNotFoundError, ValueError: no common base
+            raise unavailable(hub_id, error, blocked) from error
+
+
+def _format(file: str) -> str:
+    """The `datasets` reader for a file, by its ending."""
+    return next(reader for ending, reader in _FORMATS.items() if file.endswith(ending))
+
+
+def _mirrored(folder: Path, config: str | None, split: str, data_file: str | None) -> tuple[str, dict]:
+    """`datasets.load_dataset` arguments for a mirror folder: the hub's own layout, or files named after splits."""
+    if data_file and (folder / data_file).exists():
+        return _format(data_file), {"data_files": {split: str(folder / data_file)}}
+    path, name = mirrored_config(folder, config)
+    return path, {"name": name} if name else {}
+
+
+def mirrored_config(folder: Path, config: str | None) -> tuple[str, str | None]:
+    """Path and config name with which `load_dataset` finds `config` in a mirror folder.
+
+    A dataset card names its configs; without one, a subfolder named after the config, else the folder itself, is read.
+    """
+    card = folder / "README.md"
+    if config and card.exists() and f"config_name: {config}\n" in card.read_text(encoding="utf-8"):
+        return str(folder), config
+    return str(folder / config if config and (folder / config).is_dir() else folder), None
+
+
+@contextmanager
+def reachable_or_cached(*hub_ids: str) -> Iterator[str | None]:
+    """Inside, the hub client does not retry for half a minute when the hub is out of reach: it uses its cache or fails.
+
+    Yields why the hub cannot be used, or None. Datasets that are all in the mirror need no hub, so nothing is probed.
+    """
+    import datasets
+    from huggingface_hub import constants
+
+    needed = [hub_id for hub_id in hub_ids if hub.mirror("datasets", hub_id) is None]
+    blocked = hub.unreachable_because() if needed else None
+    if blocked is None:
+        yield None
+        return
+    # The variable HF_HUB_OFFLINE is read when the client is imported; these are what it sets.
+    before = constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
+    try:
+        yield blocked
+    finally:
+        constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = before
+
+
+@contextmanager
+def silenced() -> Iterator[None]:
+    """No progress bars of `datasets` unless someone is watching."""
+    import datasets
+
+    shown = datasets.utils.logging.is_progress_bar_enabled() and not sys.stderr.isatty()
+    if shown:
+        datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if shown:
+            datasets.enable_progress_bars()
+
+
+def unavailable(hub_id: str, error: Exception, blocked: str | None = None) -> UserError:
+    """The one-line error for a dataset that could not be loaded; blocked: why the hub cannot be used, if it cannot.
+
+    `NoData`, unless the error itself is one for the user already.
+    """
+    if isinstance(error, UserError):
+        return error
+    first_line = next(iter(str(error).strip().splitlines()), "").rstrip(".")
+    reason = blocked or f"{type(error).__name__}: {first_line}".removesuffix(": ")
+    where, remedy = "", hub.remedy(error)
+    if blocked is None and hub.mirror("datasets", hub_id):
+        where, remedy = " from the mirror", f"complete its copy there, or unset {hub.MIRROR_VARIABLE}"
+    return NoData(f"could not fetch dataset {hub_id}{where}: {reason}; {remedy}")

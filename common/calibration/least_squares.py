@@ -1,0 +1,305 @@
+"""Least squares from second moments: how the stream after removed layers is best guessed from the stream before them.
+
+For x = X[a] and y = X[b] (rows, one a token) every estimator minimises
+
+    sum over tokens of  |x A - y|^2 / |x|^2
+
+over one family of A: a multiple of the identity, a diagonal matrix (plain or in the Hadamard basis), or any matrix. The
+weight makes each token count alike: a massive token, a thousand times the others' norm, would else decide alone. `WEIGHTS`
+names the choice, and the first token, which is where such tokens mostly are, can be left out instead. What is kept are sums
+over tokens, so memory does not grow with them. The four papers match magnitudes instead. `Regression` is the general case:
+what the stream lacks, from any inputs.
+
+Who was first: ReplaceMe (arXiv 2505.02819, May 2025) fits a matrix by least squares to the last kept MLP's output, Ghosted
+Layers (2605.15491, May 2026) one to the stream, without weights and with a ridge of 1e-6 (`common.baselines`). Ours are the
+weights, the ridge as a share of the mean eigenvalue, the families between one factor and any matrix, and `unexplained`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from common.calibration import cholesky
+from common.hadamard import hadamard_transform
+from common.utils.errors import UserError, UserValueError, unknown
+
+# Ridge of the full matrix as a share of the Gram matrix's mean eigenvalue.
+RIDGE = 0.01
+# A channel so small beside the mean one is silence and float32's rounding.
+SILENCE = 1e-6
+# Rows are brought to float64 so many bytes of inputs at a time.
+WIDE_BYTES = 2**27
+# What a token's squared error is multiplied by: one over the squared norm of the stream there, or 1.
+WEIGHTS = ("inverse-norm", "none")
+_SQUARE = ("gram", "cross")  # the sums that are matrices
+
+
+def check_weights(name: str) -> None:
+    """Refuse a name that is not in `WEIGHTS`."""
+    if name not in WEIGHTS:
+        raise unknown("token weighting", name, WEIGHTS)
+
+
+def counted(ids: Tensor, padding: Tensor | None = None, first: bool = True) -> Tensor | None:
+    """Which tokens of ``ids`` [batch, tokens] enter the sums, boolean of that shape; None for all.
+
+    padding: the attention mask, 1 for tokens and 0 for padding, which never counts. first: whether a sample's first token
+    does.
+    """
+    if padding is None:
+        return None if first else torch.arange(ids.shape[1], device=ids.device).expand(ids.shape) > 0
+    there = padding.bool()
+    return there if first else there & (there.cumsum(1) > 1)
+
+
+def silent(magnitudes: Tensor) -> Tensor:
+    """Which of ``magnitudes`` [..., channels] are zero: nothing tells how to scale such a channel, so it is left alone.
+
+    Zero is what is below SILENCE of the mean channel. A rotation leaves rounding of a few 1e-7 where there was nothing, and
+    a scale of 1e8 would carry that. None is silent beside one that is not finite.
+    """
+    mean = magnitudes.mean(-1, keepdim=True)
+    return (magnitudes <= SILENCE * mean) & mean.isfinite()
+
+
+@dataclass
+class Moments:
+    """Weighted sums over the tokens of one pair of boundaries, in float64.
+
+    tokens: those with a non-zero x. dot, target: sums of w <x, y> and w |y|^2. squares, products: [channels], sums of
+    w x_k^2 and w x_k y_k, plain (False) and rotated (True). gram, cross: [channels, channels], sums of w x^T x and
+    w x^T y, where they were asked for. weights: w is 1 / |x|^2 or 1 (`WEIGHTS`). first: whether a sample's first token
+    counts.
+    """
+
+    matrices: bool = False
+    weights: str = "inverse-norm"
+    first: bool = True
+    tokens: int = 0
+    dot: float = 0.0
+    target: float = 0.0
+    squares: dict[bool, Tensor] = field(default_factory=dict)
+    products: dict[bool, Tensor] = field(default_factory=dict)
+    gram: Tensor | None = None
+    cross: Tensor | None = None
+
+    @property
+    def size(self) -> float:
+        """The sum of w |x|^2, which is the number of tokens where w is 1 / |x|^2."""
+        return self.tokens if self.weights == "inverse-norm" else self.squares[False].sum().item()
+
+    def add(self, x: Tensor, y: Tensor, keep: Tensor | None = None) -> None:
+        """Add a batch: ``x`` and ``y`` [..., channels]; of its tokens those in ``keep`` [...], boolean, None for all."""
+        x, y = (value.flatten(0, -2) if keep is None else value[keep.to(value.device)] for value in (x, y))
+        x, y = x.double(), y.double()
+        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        seen = norm > 0
+        if self.weights == "inverse-norm":
+            x, y = (torch.where(seen, value / norm, 0.0) for value in (x, y))
+        self.tokens += int(seen.sum())
+        self.target += y.square().sum().item()
+        for rotated in (False, True):
+            one, two = (hadamard_transform(value) if rotated else value for value in (x, y))
+            self.squares[rotated] = self.squares.get(rotated, 0.0) + one.square().sum(0)
+            self.products[rotated] = self.products.get(rotated, 0.0) + (one * two).sum(0)
+        self.dot = self.products[False].sum().item()
+        if self.matrices:
+            self.gram = x.T @ x if self.gram is None else self.gram + x.T @ x
+            self.cross = x.T @ y if self.cross is None else self.cross + x.T @ y
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every sum that is a tensor, by a name."""
+        found = {f"squares.{rotated:d}": value for rotated, value in self.squares.items()}
+        found |= {f"products.{rotated:d}": value for rotated, value in self.products.items()}
+        return found | {name: getattr(self, name) for name in _SQUARE if getattr(self, name) is not None}
+
+    def facts(self) -> dict:
+        """Every other field, as JSON has it."""
+        return {name: getattr(self, name) for name in ("matrices", "weights", "first", "tokens", "dot", "target")}
+
+    @classmethod
+    def of(cls, facts: Mapping, tensors: Mapping[str, Tensor]) -> Moments:
+        """What `facts` and `tensors` were of.
+
+        Raises:
+            KeyError, TypeError: one of them is missing, or there is one that is not known.
+        """
+        sums = {name: {r: tensors[f"{name}.{r:d}"] for r in (False, True)} for name in ("squares", "products")}
+        return cls(**facts, **sums, **{name: tensors[name] for name in _SQUARE if facts["matrices"]})
+
+    @property
+    def nbytes(self) -> int:
+        """Of memory that the matrices take."""
+        return sum(value.nbytes for value in (self.gram, self.cross) if value is not None)
+
+    def counts_as(self, other: Moments) -> bool:
+        """Whether tokens count in both alike."""
+        return (self.weights, self.first) == (other.weights, other.first)
+
+    def to(self, device: torch.device) -> Moments:
+        """The same sums on a device."""
+        sums = {name: {r: v.to(device) for r, v in getattr(self, name).items()} for name in ("squares", "products")}
+        square = {name: value if (value := getattr(self, name)) is None else value.to(device) for name in _SQUARE}
+        return replace(self, **sums, **square)
+
+    def without_matrices(self) -> Moments:
+        """The same sums, without those that are matrices."""
+        return replace(self, matrices=False, gram=None, cross=None)
+
+    def scalar(self) -> float:
+        """The best single factor; by the weights 1 / |x|^2 the mean over tokens of cos(x, y) |y| / |x|.
+
+        So it is the ratio of norms times the cosine: where the removed layers add new directions, matching magnitudes
+        scales too much.
+        """
+        return self.dot / (self.size or 1)
+
+    def channels(self, rotated: bool = False) -> Tensor:
+        """The best factor of each (rotated) channel alone, [channels]; 1 where a channel is always zero (`silent`)."""
+        squares, products = self.squares[rotated], self.products[rotated]
+        return torch.where(silent(squares.sqrt()), 1.0, products / squares)
+
+    def matrix(self, ridge: float = RIDGE) -> Tensor:
+        """The best matrix A [channels, channels], pulled towards the identity: I + (G + r I)^-1 (K - G).
+
+        G, K: gram and cross. r = ``ridge`` times the mean eigenvalue of G, so that directions hardly seen in calibration
+        are left as they are (r towards infinity: no patch at all).
+
+        Raises:
+            UserError: the matrices were not collected, or ``ridge`` is not a positive number.
+        """
+        if self.gram is None:
+            raise UserValueError("no C x C moments were collected; name the pair in collect(matrices=...)")
+        if not 0 < ridge < float("inf"):
+            raise UserValueError(f"ridge must be a positive number, not {ridge}")
+        eye = torch.eye(len(self.gram), dtype=torch.float64, device=self.gram.device)
+        damped = self.gram + ridge * self.gram.trace() / len(self.gram) * eye
+        return eye + torch.linalg.solve(damped, self.cross - self.gram)
+
+    def unexplained(self, values: float | Tensor, rotated: bool = False) -> float:
+        """What a factor, channel factors or a matrix leave of the weighted error of doing nothing (1: no better)."""
+        nothing = self.size - 2 * self.dot + self.target
+        if isinstance(values, Tensor) and values.ndim == 2:
+            error = ((self.gram @ values - 2 * self.cross) * values).sum() + self.target
+        else:
+            error = (self.squares[rotated] * values**2 - 2 * self.products[rotated] * values).sum() + self.target
+        return float(error) / nothing
+
+
+def _added(total: Tensor | None, rows: Tensor, others: Tensor | None = None) -> Tensor:
+    """``total``, in place, and rows' rows, or rows' others; None is zero."""
+    others = rows if others is None else others
+    return rows.T @ others if total is None else total.addmm_(rows.T, others)
+
+
+@dataclass
+class Regression:
+    """Sums over tokens, float64, of the regression of what the stream lacks on some inputs.
+
+    gram, cross: H'H [features, features] and H'E [features, channels] of the inputs H and of what lacks, E; error: |E|^2;
+    target: |T|^2 of the stream that is wanted. intercept: H has a last column of ones, which is not damped. weights: the
+    rows are divided by the norms of T ("inverse-norm"), or not.
+    """
+
+    intercept: bool = False
+    weights: str = "none"
+    tokens: int = 0
+    gram: Tensor | None = None
+    cross: Tensor | None = None
+    error: float = 0.0
+    target: float = 0.0
+
+    def add(
+        self, inputs: Tensor, missing: Tensor, target: Tensor, keep: Tensor | None = None, *, gram: bool = True
+    ) -> None:
+        """A batch: ``inputs`` [..., features], ``missing`` and ``target`` [..., channels]; ``keep`` [...], None for all.
+
+        gram: add to H'H, too; another regression on the same inputs may do so for several.
+        """
+        rows = (inputs, missing, target)
+        rows = [value.flatten(0, -2) if keep is None else value[keep.to(value.device)] for value in rows]
+        few = max(1, WIDE_BYTES // (8 * rows[0].shape[1]))
+        for part in zip(*(value.split(few) for value in rows), strict=True):
+            self._add(*(value.to(rows[0].device, torch.float64) for value in part), gram)
+
+    def _add(self, inputs: Tensor, missing: Tensor, target: Tensor, gram: bool) -> None:
+        self.tokens += len(inputs)
+        if self.intercept:
+            inputs = torch.cat([inputs, inputs.new_ones(len(inputs), 1)], 1)
+        if self.weights == "inverse-norm":
+            norm = torch.linalg.vector_norm(target, dim=-1, keepdim=True)
+            inputs, missing, target = (torch.where(norm > 0, v / norm, 0.0) for v in (inputs, missing, target))
+        if gram:
+            self.gram = _added(self.gram, inputs)
+        self.cross = _added(self.cross, inputs, missing)
+        self.error += missing.square().sum().item()
+        self.target += target.square().sum().item()
+
+    def solved(self, ridge: float, absolute: bool = False) -> Tensor:
+        """D [features, channels] of least |H D - E|^2 + r |D|^2; with an intercept, that is its last row.
+
+        r is ``ridge`` times the mean eigenvalue of H'H, or ``ridge`` itself (``absolute``).
+
+        Raises:
+            UserError: there is no single such D: r is 0, and the tokens do not span all features.
+        """
+        damped = self.gram.clone()
+        damped.diagonal().add_(self._penalty(ridge, absolute))
+        factor, failed = torch.linalg.cholesky_ex(damped)
+        pivots = factor.diagonal()
+        singular = failed or (pivots.min() / pivots.max()) ** 2 < len(damped) * torch.finfo(torch.float64).eps
+        solution = torch.linalg.solve_ex(damped, self.cross)[0] if failed else torch.cholesky_solve(self.cross, factor)
+        if not torch.isfinite(solution).all() or (ridge == 0 and singular):
+            raise self._undetermined(len(damped))
+        return solution
+
+    def consumed(self, ridge: float) -> tuple[Tensor, float]:
+        """What `solved` and `left` give, for a positive ``ridge``, made in the memory of the sums, which are gone then.
+
+        For regressions on so many inputs that there is no room for a second H'H. With R the damping and L L' = H'H + R,
+        the best D leaves |E|^2 - |L^-1 H'E|^2 - <D, R D>.
+        """
+        penalty = self._penalty(ridge)
+        factor, change, self.gram, self.cross = self.gram, self.cross, None, None
+        factor.diagonal().add_(penalty)
+        if not cholesky.factor_(factor):
+            raise self._undetermined(len(factor))
+        gained = cholesky.solve_(factor, change)
+        damping = (penalty * torch.linalg.vector_norm(change, dim=1).square()).sum().item()
+        if not math.isfinite(gained + damping):
+            raise self._undetermined(len(factor))
+        return change, max(self.error - gained - damping, 0.0)
+
+    def _penalty(self, ridge: float, absolute: bool = False) -> Tensor:
+        """What is added to the diagonal of H'H, [features]; nothing to an intercept's."""
+        found = self.gram.diagonal().clone()
+        own = found[:-1] if self.intercept else found
+        own.fill_(ridge if absolute else ridge * own.sum().item() / len(own))
+        found[len(own) :] = 0
+        return found
+
+    def _undetermined(self, inputs: int) -> UserError:
+        if not math.isfinite(self.target + self.error):
+            return UserError(
+                "the calibration's states are not finite: the model's dtype cannot hold them; use --dtype bfloat16 or float32"
+            )
+        return UserError(
+            f"{self.tokens} calibration tokens do not determine a matrix of {inputs} inputs; use more text or a ridge"
+        )
+
+    def left(self, change: Tensor) -> float:
+        """|H D - E|^2 for D ``change`` [features, channels]."""
+        quadratic = (change * (self.gram @ change)).sum() - 2 * (change * self.cross).sum()
+        return max(self.error + quadratic.item(), 0.0)
+
+    def with_(self, other: Regression) -> Regression:
+        """The sums over both regressions' tokens."""
+        totals = {
+            name: getattr(self, name) + getattr(other, name) for name in ("gram", "cross", "error", "target", "tokens")
+        }
+        return Regression(self.intercept, self.weights, **totals)

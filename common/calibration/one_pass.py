@@ -1,0 +1,344 @@
+"""Calibration tokens, and every statistic the methods need from them, in one pass.
+
+`collect` runs each calibration batch through the layers once and accumulates, on the fly, cosines between layer inputs
+and mean magnitudes per channel, plain and Hadamard-rotated, and for the pairs of boundaries that are named also second
+moments and statistics of element-wise ratios. From these follow BI, block cosines and LinearPatch's scales for every
+window afterwards (`common.calibration.statistics`). Hidden states are kept only while a pair that needs them is open,
+so memory does not grow with the number of samples.
+"""
+
+from __future__ import annotations
+
+import bisect
+import random
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from common.calibration.least_squares import Moments, check_weights, counted, silent
+from common.calibration.statistics import COSINES, Cosine, Statistics, magnitude_ratios
+from common.forward.hidden_state_cache import Stream
+from common.forward.spill_buffer import Held
+from common.hadamard import hadamard_transform
+from common.models.decoder import Decoder
+from common.utils import cache
+from common.utils.errors import UserError, UserValueError, unknown
+from common.utils.progress import track
+
+DRAWS = 1000
+STRETCHES = {"train": (0.0, 0.9), "validation": (0.9, 1.0)}  # shares of a text
+SHUFFLES = ("python", "datasets")
+
+
+def sample_crops(
+    ids: Tensor,
+    *,
+    length: int,
+    count: int,
+    seed: int = 0,
+    stretch: str = "train",
+    apart: int = 0,
+    generator: random.Random | None = None,
+) -> Tensor:
+    """Random crops of a token stream ``[T]`` as ``[count, length]``.
+
+    As in LinearPatch's official code starts are drawn with Python's ``random`` uniformly from 0..floor(0.9 T) - length - 1,
+    ends included, one after the other, so the first 128 of 5,000 crops are the first 128 drawn. stretch: ``validation``
+    draws likewise from the last tenth (the official code with the same generator, behind the training's crops, from a crop's
+    length before that tenth on). apart: so many of the last crops share no token with those before them, or where the
+    text has no room for that, as few as `DRAWS` draws find. generator: draw with it, and leave it where the draws end, in
+    place of a new one with the seed.
+
+    Raises:
+        UserError: a text whose stretch is shorter than one crop.
+    """
+    begin, end = STRETCHES[stretch]
+    first, last = int(len(ids) * begin), int(len(ids) * end) - length - 1
+    if last < first:
+        part = f"first {end:.0%}" if begin == 0 else f"last {end - begin:.0%}"
+        raise UserValueError(
+            f"the calibration text has {len(ids)} tokens, too few for crops of {length} from its {part}; "
+            "use a longer text or a smaller length"
+        )
+    generator = generator or random.Random(seed)
+    starts = [generator.randint(first, last) for _ in range(count - apart)]
+    starts += [_apart(starts, lambda: generator.randint(first, last), length) for _ in range(apart)]
+    return torch.stack([ids[start : start + length] for start in starts])
+
+
+def dealt(parts: Sequence[Tensor]) -> Tensor:
+    """The samples of several texts, each [samples, tokens], in turn: the first of each, the second of each, ..."""
+    order = sorted((row, place) for place, part in enumerate(parts) for row in range(len(part)))
+    return torch.stack([parts[place][row] for row, place in order])
+
+
+def _apart(starts: Sequence[int], draw: Callable[[], int], length: int) -> int:
+    """A crop's start by ``draw`` that shares no token with crops at ``starts``, else the one of many that shares least."""
+    taken = sorted(starts)
+    shared = {}
+    for _ in range(DRAWS):
+        start = draw()
+        near = bisect.bisect_left(taken, start)
+        shared[start] = sum(max(0, length - abs(start - other)) for other in taken[max(0, near - 1) : near + 1])
+        if not shared[start]:
+            return start
+    return min(shared, key=shared.__getitem__)
+
+
+def sample_lines(
+    tokenizer, texts: Sequence[str], *, length: int, count: int = 128, seed: int = 0, shuffle: str = "python"
+) -> Tensor:
+    """SLEB's calibration: ``count`` shuffled lines joined by blank lines, cut into windows ``[n, length]``.
+
+    In its code the lines are rows of WikiText-2, many of them empty, so 128 lines give only four or five windows of 2048.
+    shuffle: ``datasets`` takes the rows that `datasets.Dataset.shuffle(seed)` puts first, as its code does; ``python`` those
+    that `random.shuffle` does, for texts that its code does not read.
+
+    Raises:
+        UserError: an unknown shuffle, or joined lines that do not fill one window.
+    """
+    if shuffle not in SHUFFLES:
+        raise unknown("shuffle", shuffle, SHUFFLES)
+    lines = list(texts)
+    if shuffle == "datasets":
+        lines = [lines[row] for row in np.random.default_rng(seed).permutation(len(lines))[:count]]
+    else:
+        random.Random(seed).shuffle(lines)
+    ids = tokenizer("\n\n".join(lines[:count]), return_tensors="pt", verbose=False).input_ids[0]
+    if len(ids) < length:
+        raise UserError(
+            f"{min(count, len(lines))} calibration lines have {len(ids)} tokens, less than one window of {length}; "
+            "use more lines or a smaller length"
+        )
+    return ids[: len(ids) // length * length].view(-1, length)
+
+
+def sample_documents(tokenizer, texts: Sequence[str], *, length: int, count: int, generator: random.Random) -> Tensor:
+    """One crop of each of ``count`` documents, ``[count, length]``: the Taylor+ tokens of Prune&Comp's official code.
+
+    A document is drawn until one is new and has ``length`` tokens or more, then the start of its crop.
+
+    Raises:
+        UserError: not so many documents are long enough.
+    """
+    texts, tried, crops = list(texts), set(), []
+    while len(crops) < count:
+        if len(tried) == len(texts):
+            raise UserValueError(f"only {len(crops)} of {len(texts)} documents have {length} tokens, not {count}")
+        index = generator.randint(0, len(texts) - 1)
+        if index in tried:
+            continue
+        tried.add(index)
+        ids = tokenizer(texts[index], return_tensors="pt", verbose=False).input_ids[0]
+        if len(ids) >= length:
+            start = generator.randint(0, len(ids) - length)
+            crops.append(ids[start : start + length])
+    return torch.stack(crops)
+
+
+def default_pairs(layers: int, span: int) -> list[tuple[int, int]]:
+    """The pairs for BI (every layer) and for every window of ``span`` layers."""
+    return sorted({(a, a + d) for d in {1, span} for a in range(layers - d + 1)})
+
+
+def all_pairs(layers: int, span: int) -> list[tuple[int, int]]:
+    """The pairs for every window of up to ``span`` layers."""
+    return [(a, a + d) for d in range(1, span + 1) for a in range(layers - d + 1)]
+
+
+@torch.no_grad()
+def collect(
+    decoder: Decoder,
+    ids: Tensor,
+    *,
+    span: int = 1,
+    pairs: Iterable[tuple[int, int]] | None = None,
+    kinds: Sequence[str] = ("token",),
+    rotate: bool = True,
+    elementwise: Iterable[tuple[int, int]] = (),
+    moments: Iterable[tuple[int, int]] = (),
+    matrices: Iterable[tuple[int, int]] = (),
+    weights: str = "inverse-norm",
+    first: bool = True,
+    skip: int = 0,
+    batch_size: int = 8,
+    progress: bool = False,
+) -> Statistics:
+    """Statistics of a model on calibration tokens ``[samples, tokens]``, in exactly N layer executions per batch.
+
+    Args:
+        span: the largest number of layers a window or run may have; ratios are kept for all distances up to it.
+        pairs: boundaries whose cosines are wanted; by default every layer's and every window's of ``span`` layers.
+            N + 1 as second boundary is the state after the final norm.
+        kinds: which cosines; ``channel`` costs a second reduction per pair.
+        rotate: also take magnitudes of ``X H`` (one fast transform per boundary).
+        elementwise: pairs for Eqs. 4 and 5 of LinearPatch taken literally, plain and rotated.
+        moments: pairs for least-squares factors. matrices: pairs for the least-squares matrix too, which takes
+            2 x 8 C^2 bytes a pair (C = 4096: 268 MB), so name few. weights, first: how tokens count in moments, and
+            whether a sample's first does (`common.calibration.least_squares`).
+        skip: so many first tokens of each sample are read, but count in nothing.
+        batch_size: samples a batch; hidden states of at most the open pairs' boundaries of one batch are held.
+
+    Raises:
+        UserError: an unknown cosine, an impossible pair, no tokens, or none that count.
+    """
+    layers = decoder.num_layers
+    pairs = default_pairs(layers, span) if pairs is None else list(pairs)
+    elementwise, matrices = list(elementwise), list(matrices)
+    moments = [*matrices, *moments]
+    if ids.ndim != 2 or not ids.numel():
+        raise UserValueError(f"calibration tokens must be [samples, tokens], not {list(ids.shape)}")
+    if not 0 <= skip < ids.shape[1]:
+        raise UserValueError(f"of samples of {ids.shape[1]} tokens the first {skip} cannot be skipped")
+    if not 1 <= span <= layers:
+        raise UserValueError(f"span must be in 1..{layers}, not {span}")
+    for a, b in [*pairs, *elementwise, *moments]:
+        if not 0 <= a < b <= layers + 1:
+            raise UserValueError(
+                f"no pair ({a}, {b}): boundaries are 0..{layers}, and {layers + 1} after the final norm"
+            )
+    if wrong := set(kinds) - set(COSINES):
+        raise unknown("cosine", wrong.pop(), COSINES)
+    statistics = Statistics(layers, span, tuple(kinds), skip=skip)
+    check_weights(weights)
+    options = {"weights": weights, "first": first}
+    statistics.moments = {pair: Moments(matrices=pair in matrices, **options) for pair in dict.fromkeys(moments)}
+    pass_ = _Pass(decoder, statistics, pairs, kinds, [False, True] if rotate else [False], elementwise)
+    batches = [_Batch(pass_, batch) for batch in ids.split(batch_size)]
+    if decoder.streamed:  # each layer is read once
+        pass_.pool = Held(cache.folder(), decoder.model.streamed.states)
+        for boundary in track(range(layers + 1), "calibration", unit="layer", shown=progress):
+            for batch in batches:
+                batch.advance(boundary)
+        for batch in batches:
+            batch.finish()
+        return statistics
+    for batch in track(batches, "calibration", unit="batch", shown=progress):
+        for boundary in range(layers + 1):
+            batch.advance(boundary)
+        batch.finish()
+    return statistics
+
+
+class _Pass:
+    """One pass: what is wanted of each boundary, and the sums. pool: what holds states if batches take turns."""
+
+    def __init__(self, decoder, statistics, pairs, kinds, bases, elementwise):
+        self.decoder, self.statistics, self.kinds, self.bases = decoder, statistics, kinds, bases
+        self.stream = Stream(decoder)
+        self.pool: Held | None = None
+        self.ending: dict[int, list[int]] = {}  # second boundary -> first boundaries of its cosine pairs
+        self.named: dict[int, list[int]] = {}  # the same for element-wise ratios
+        self.fitted: dict[int, list[int]] = {}  # and for moments
+        self.last_use: dict[int, int] = {}
+        for table, wanted in ((self.ending, pairs), (self.named, elementwise), (self.fitted, statistics.moments)):
+            for a, b in dict.fromkeys(wanted):
+                table.setdefault(b, []).append(a)
+                self.last_use[a] = max(b, self.last_use.get(a, 0))
+
+    def add_cosine(self, a: int, b: int, first: tuple, second: tuple) -> None:
+        sums = self.statistics.cosines.setdefault((a, b), Cosine())
+        eps = torch.finfo(torch.float32).tiny
+        dots = torch.linalg.vecdot(first[0], second[0])  # [batch, tokens]
+        sums.token += (dots / (first[1] * second[1]).clamp_min(eps)).double().sum().item()
+        sums.tokens += dots.numel()
+        dot, one, two = (value.double().sum(1) for value in (dots, first[1] ** 2, second[1] ** 2))  # [batch]
+        sums.dot, sums.first, sums.second = (
+            total + value.sum().item() for total, value in ((sums.dot, dot), (sums.first, one), (sums.second, two))
+        )
+        sums.sentence += (dot / (one * two).sqrt().clamp_min(eps)).sum().item()
+        if "last-token-angle" in self.kinds:
+            one, two = (side[0][:, -1].double() for side in (first, second))  # [batch, channels]
+            cosine = torch.linalg.vecdot(one, two) / (one.norm(dim=-1) * two.norm(dim=-1)).clamp_min(eps)
+            sums.angle += cosine.clamp(-1, 1).arccos().sum().item() / torch.pi
+        if first[2] is not None:
+            dots = torch.linalg.vecdot(first[0], second[0], dim=1)  # [batch, channels]
+            sums.channel += (dots / (first[2] * second[2]).clamp_min(eps)).double().mean(1).sum().item()
+
+    def add_elementwise(self, a: int, b: int, first: Tensor, second: Tensor) -> None:
+        for rotated in self.bases:
+            one, two = (hadamard_transform(x) if rotated else x for x in (first, second))
+            valid = ~silent(one.abs())  # a rotation leaves rounding where there was a zero
+            ratio = torch.where(valid, two.abs() / one.abs(), 0.0).double()
+            sums = torch.stack([ratio, ratio**2, valid.double()]).sum((1, 2))  # [3, channels]
+            self.statistics.elementwise[rotated, a, b] = self.statistics.elementwise.get((rotated, a, b), 0.0) + sums
+
+    def add_magnitudes(self, rotated: bool, means: Tensor, tokens: int) -> None:
+        """``means`` [N + 1, batch, channels]: mean magnitudes of each sample at every boundary."""
+        statistics = self.statistics
+        statistics.magnitudes[rotated] = statistics.magnitudes.get(rotated, 0.0) + means.sum(1) * tokens
+        for distance in range(1, statistics.span + 1):
+            ratio = magnitude_ratios(means[:-distance], means[distance:]).sum(1)
+            statistics.ratios[rotated, distance] = statistics.ratios.get((rotated, distance), 0.0) + ratio
+
+
+class _Batch:
+    """A batch on its way through the layers, with the states that are still needed of it."""
+
+    def __init__(self, pass_: _Pass, ids: Tensor):
+        self.pass_, self.ids = pass_, ids
+        self.hidden: Tensor | None = None
+        self.states: dict[int, tuple[Tensor, Tensor, Tensor | None]] = {}
+        self.means: dict[bool, list[Tensor]] = {rotated: [] for rotated in pass_.bases}
+
+    def advance(self, boundary: int) -> None:
+        """Come to this boundary, from the one before."""
+        pass_, decoder = self.pass_, self.pass_.decoder
+        if boundary:
+            before = self.hidden if pass_.pool is None else self.hidden.to(decoder.device)
+            hidden = pass_.stream.following(self.ids, before, boundary - 1)
+        else:
+            hidden = decoder.embed_tokens(self.ids)
+            self.device = hidden.device
+        self.hidden = hidden if pass_.pool is None else pass_.pool.keep(hidden)
+        wide = self._counted(hidden)
+        for rotated in pass_.bases:
+            seen = hadamard_transform(wide) if rotated else wide
+            self.means[rotated].append(seen.abs().mean(1))  # [batch, channels]
+        self._meet(boundary, wide)
+
+    def finish(self) -> None:
+        """Add what is of the whole batch."""
+        pass_, statistics = self.pass_, self.pass_.statistics
+        last, tokens = statistics.layers + 1, self.ids.shape[1] - statistics.skip
+        if pass_.last_use and max(pass_.last_use.values()) >= last:
+            self.hidden = pass_.decoder.norm(self.hidden.to(pass_.decoder.norm.weight.device))
+            self._meet(last, self._counted(self.hidden))
+        for rotated in pass_.bases:
+            pass_.add_magnitudes(rotated, torch.stack(self.means[rotated]).double(), tokens)
+        statistics.samples += self.ids.shape[0]
+        statistics.tokens += self.ids.shape[0] * tokens
+        self.hidden, self.means = None, {}
+
+    def _wide(self, state: Tensor) -> Tensor:
+        """In float32, and on one device: a model may be spread over several."""
+        return state.to(self.device, torch.float32)
+
+    def _counted(self, state: Tensor) -> Tensor:
+        """The tokens that count of a state [batch, tokens, channels], as `_wide`."""
+        return self._wide(state)[:, self.pass_.statistics.skip :]
+
+    def _meet(self, boundary: int, wide: Tensor) -> None:
+        """Close the pairs that end here, drop what nothing needs any more, keep this state if a later pair does."""
+        pass_ = self.pass_
+        ends, named = pass_.ending.get(boundary, []), pass_.named.get(boundary, [])
+        fitted = pass_.fitted.get(boundary, [])
+        needed = pass_.last_use.get(boundary, -1) > boundary
+        counted_of = self._wide if pass_.pool is None else self._counted  # the pool holds whole states
+        firsts = {a: (counted_of(self.states[a][0]), *self.states[a][1:]) for a in {*ends, *named, *fitted}}
+        if ends or needed:
+            token_norm = torch.linalg.vector_norm(wide, dim=-1)  # [batch, tokens]
+            channel_norm = torch.linalg.vector_norm(wide, dim=1) if "channel" in pass_.kinds else None
+            for a in ends:
+                pass_.add_cosine(a, boundary, firsts[a], (wide, token_norm, channel_norm))
+        for a in named:
+            pass_.add_elementwise(a, boundary, firsts[a][0], wide)
+        for a in fitted:
+            moments = pass_.statistics.moments[a, boundary]
+            moments.add(firsts[a][0], wide, counted(wide[..., 0], first=moments.first))
+        for a in [a for a in self.states if pass_.last_use[a] <= boundary]:
+            del self.states[a]
+        if needed:  # while batches take turns in the model's type, which is smaller
+            self.states[boundary] = (wide if pass_.pool is None else self.hidden, token_norm, channel_norm)

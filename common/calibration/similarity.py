@@ -1,0 +1,44 @@
+"""How alike the layers of a model see the same tokens: matrices of mean cosine and of linear CKA between boundaries."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from common.models.decoder import Decoder
+from common.utils.errors import UserValueError, unknown
+
+KINDS = ("cka", "cosine")
+
+
+@torch.no_grad()
+def layer_similarity(decoder: Decoder, ids: Tensor, kind: str = "cka") -> Tensor:
+    """Similarity of X[1] .. X[N], the outputs of the layers, on ids [batch, tokens]: float64 [N, N], ones on the diagonal.
+
+    cka: linear centred kernel alignment over all tokens (Kornblith et al. 2019), <K, L> / (|K| |L|) of the centred views'
+    Gram matrices; 1 for views that differ by rotation and scale alone. It takes n^2 numbers a layer, whatever the width.
+    cosine: the mean over tokens of the cosine along channels.
+
+    Raises:
+        UserError: an unknown kind, or fewer than two tokens.
+    """
+    if kind not in KINDS:
+        raise unknown("similarity", kind, KINDS)
+    if ids.numel() < 2:
+        raise UserValueError(f"similarity needs at least 2 tokens, not {ids.numel()}")
+    hidden, views = decoder.embed_tokens(ids), []
+    for layer in range(decoder.num_layers):
+        hidden = decoder.run(hidden, layer, layer + 1)
+        views.append(_prepared(hidden.flatten(0, 1).double(), kind))
+    flat = torch.stack([view.flatten() for view in views])
+    found = flat @ flat.T
+    return found / (ids.numel() if kind == "cosine" else 1)
+
+
+def _prepared(view: Tensor, kind: str) -> Tensor:
+    """What of a view [n, c] makes the similarity a dot product."""
+    if kind == "cosine":
+        return torch.nn.functional.normalize(view, dim=-1)
+    view = view - view.mean(0)
+    gram = view @ view.T
+    return gram / torch.linalg.matrix_norm(gram)

@@ -1,0 +1,323 @@
+"""The model card of a pruned checkpoint: what was done, with which numbers before and after, and how to load it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shlex
+from pathlib import Path
+
+from common.cli import elsewhere
+from common.cli.measure import REPEATS, shown
+from common.models import loading
+from common.pruning.recipe import MIXED
+from common.utils.errors import plural
+from common.utils.text_tables import markdown
+
+REPORT = "pruning.json"  # the facts of a result, beside its weights
+STAGES = (("before", "dense"), ("cut", "cut alone"), ("after", "repaired"))
+
+
+def card(method, report: dict) -> str:
+    """README.md of the saved directory, with the hub's front matter. Every number stands in the report."""
+    layers = report["layers"]
+    removed = ", ".join(map(str, report["facts"].get("removed", []))) or "see pruning.json"
+    lines = [
+        "---",
+        *_front(report),
+        "---",
+        "",
+        f"# {report['model']}, {layers['before'] - layers['after']} of {layers['before']} layers removed",
+        "",
+        *([f"> **Warning: {report['broken']}.** Do not use it.", ""] if report["broken"] else []),
+        f"{method.title}: {method.description}",
+        "",
+        f"- Layers removed (0-based, in order of removal): {removed}",
+        f"- Parameters: {_change(report['parameters'])}",
+        f"- Size: {_change(report['bytes'], ' MB', 1e6)}, stored in {report['dtype']}, computed in {report['computed_in']}",
+        f"- {_texts(report['text'])}, windows of {report['text']['window']} tokens",
+        *(f"- {note}" for note in report["notes"]),
+        "",
+        *_numbers(report["evaluation"]),
+        *_samples(report["evaluation"]),
+        "## Loading",
+        "",
+        *_loading(method),
+        "",
+        *_elsewhere(report),
+        "## How it was made",
+        "",
+        "    " + command(report),
+        "",
+        f"Facts, settings and versions: `pruning.json`. Code: commit {report['environment']['commit'] or 'unknown'}"
+        f"{' with local changes' if report['environment']['dirty'] else ''}. The licence is the base model's.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def summary(report: dict) -> str:
+    """The result in a few lines, for the terminal: sizes, numbers, and the card's notes."""
+    layers, parameters = report["layers"], report["parameters"]
+    lines = [
+        f"{layers['before']} -> {layers['after']} layers, {parameters['before']:,} -> {parameters['after']:,} parameters, "
+        f"{report['bytes']['before'] / 1e6:,.1f} -> {report['bytes']['after'] / 1e6:,.1f} MB"
+    ]
+    for label, *cells in _rows(report["evaluation"]):
+        stages = (f"{name} {cell}" for (_, name), cell in zip(STAGES, cells) if cell)
+        lines.append(f"{label}: {', '.join(stages)}")
+    if removed := report["facts"].get("removed"):
+        lines.append(f"the same cut, not repaired, in llama.cpp: --prune-layers {elsewhere.prune_layers(removed)}")
+    return "\n".join([*lines, *report["notes"], *([report["broken"]] if report["broken"] else [])])
+
+
+def source_facts(name: str, source: Path) -> dict:
+    """What the base model's own card says that the new one repeats: its licence; and its hub id, if it has one."""
+    facts = {}
+    spec = loading.REGISTRY.get(name)
+    hub_id = spec.hub_id if spec else name if name.count("/") == 1 and not Path(name).exists() else ""
+    if spec and spec.wheels:
+        hub_id, facts["license"] = spec.wheels.hub_id, spec.wheels.license
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", hub_id):
+        facts["base_model"] = hub_id
+    try:
+        text = (source / "README.md").read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return facts
+    front = re.match(r"---\n(.*?)\n---", text, re.S)
+    for key in ("license", "license_name", "license_link"):
+        if front and (line := re.search(rf"^{key}:[ \t]*([^\s\[{{|>][^\n]*)$", front[1], re.M)):
+            facts[key] = line[1].strip().strip("\"'")
+    return facts
+
+
+def lineage(source: Path) -> dict | None:
+    """What was done before to a model that came out of one of these tools, by its own report; None of any other."""
+    try:
+        found = json.loads((source / REPORT).read_text(encoding="utf-8"))
+        return {
+            "paper": found["paper"],
+            "model": found["model"],
+            "layers": found["layers"],
+            "removed": found["facts"].get("removed"),
+            "made_from": found.get("made_from"),
+        }
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # none there, or not ours
+        return None
+
+
+def tokenizer_note(tokenizer) -> str | None:
+    """A note where the class that AutoTokenizer takes splits text otherwise than here (`common.models.checkpoint`)."""
+    if (name := getattr(tokenizer, "instead_of", None)) is None:
+        return None
+    return (
+        f"AutoTokenizer gives a {name}, which splits text otherwise than tokenizer.json, by which all numbers here are: "
+        "load it with PreTrainedTokenizerFast.from_pretrained"
+    )
+
+
+def already_pruned(found: dict | None) -> str | None:
+    """A note where the model at hand is no dense one, by its `lineage`."""
+    if found is None:
+        return None
+    gone = ", ".join(map(str, found["removed"] or ())) or "layers"
+    return (
+        f"the model it was made from had already lost {gone} of {found['layers']['before']} layers of {found['model']} "
+        f"({found['paper']}): 'dense' here is that model"
+    )
+
+
+def _front(report: dict) -> list[str]:
+    """The YAML that the hub reads; strings are written as JSON, which YAML reads."""
+    lines = ["library_name: transformers", "pipeline_tag: text-generation"]
+    lines += [f"{key}: {json.dumps(value)}" for key, value in report["source"].items()]
+    lines += ["tags:", "- layer-pruning", f"- {report['paper']}", *(["- broken"] if report["broken"] else [])]
+    found = _results(report)
+    return lines + (["model-index:", *_entry(report, found)] if found else [])
+
+
+def _results(report: dict) -> list[tuple[str, str, str, float]]:
+    """(data set, metric's type, its name, value) of the finished model, numbers alone."""
+    after = report["evaluation"]["after"]
+    if not after:
+        return []
+    about = f"perplexity per token, windows of {report['text']['window']} tokens"
+    rows = [(report["text"]["test"], "perplexity", about, after["perplexity"])]
+    for task, scores in after.get("tasks", {}).items():
+        kept = (metric for metric in scores if metric != "n" and not metric.endswith("_stderr"))
+        rows += [(task, metric, f"{metric}, zero-shot", scores[metric]) for metric in kept]
+    return [row for row in rows if math.isfinite(row[-1])]
+
+
+def _entry(report: dict, rows: list[tuple[str, str, str, float]]) -> list[str]:
+    name = f"{report['model']}-{report['paper']}-{report['layers']['after']}-layers"
+    lines = [f"- name: {json.dumps(name)}", "  results:"]
+    for data, kind, about, value in rows:
+        lines += ["  - task:", "      type: text-generation", "    dataset:", f"      type: {json.dumps(data)}"]
+        lines += [f"      name: {json.dumps(data)}", "    metrics:", f"    - type: {json.dumps(kind)}"]
+        lines += [f"      name: {json.dumps(about)}", f"      value: {value:.6g}"]
+    return lines
+
+
+def _rows(evaluation: dict) -> list[tuple[str, str, str, str]]:
+    """(what, dense, of the cut alone, repaired), each with its standard error; '' for what was not measured."""
+    sides = [evaluation[stage] for stage, _ in STAGES]
+    before, _, after = sides
+    if not before:
+        return []
+    rows = [("perplexity", *(_value(side, "perplexity") for side in sides))]
+    for task, scores in after.get("tasks", {}).items():
+        for metric in scores:
+            if metric != "n" and not metric.endswith("_stderr"):
+                cells = (_value(side["tasks"][task], metric, 100) for side in (before, after))
+                one, two = cells
+                rows.append((f"{task}, {metric} (%)", one, "", two))
+    units = (("forward_ms", "forward pass, one window (ms)", 1), ("tokens_per_second", "greedy decoding (tokens/s)", 1))
+    for key, label, scale in (*units, ("peak_memory_bytes", "peak memory meanwhile (MB)", 1e-6)):
+        if before.get(key) and after.get(key):
+            rows.append((label, f"{before[key] * scale:,.1f}", "", f"{after[key] * scale:,.1f}"))
+    return rows
+
+
+def _value(side: dict, key: str, scale: float = 1) -> str:
+    if key not in side:
+        return ""
+    value, stderr = side[key] * scale, side.get(f"{key}_stderr")
+    small = stderr is not None and math.isfinite(stderr) and abs(value) < 1e5
+    return f"{shown(value)} ± {stderr * scale:.2f}" if small else shown(value)
+
+
+def _numbers(evaluation: dict) -> list[str]:
+    rows = _rows(evaluation)
+    if not rows:
+        return ["Not evaluated.", ""]
+    table = markdown(["", *(name for _, name in STAGES)], rows, "lr")
+    note = (
+        f"Perplexity is per token over {plural(evaluation['after']['windows'], 'disjoint window')}, each read alone; ± is "
+        f"one standard error. Times are of one sequence, the fastest of up to {REPEATS} runs on the machine that made this."
+    )
+    return [table, "", f"{_against(evaluation)}{note}", ""]
+
+
+def _against(evaluation: dict) -> str:
+    """What is known of the change from the cut alone, as a sentence."""
+    if not (found := evaluation["against_cut"]):
+        return ""
+    ends = ", ".join(f"{found[end]:+.1f}" for end in ("low", "high"))
+    return f"Perplexity against the cut alone: {found['change']:+.1f} % [{ends}] (95 %, paired over the windows). "
+
+
+def _samples(evaluation: dict) -> list[str]:
+    """Three prompts, and what both models write after them."""
+    pairs = zip(evaluation["before"].get("samples", []), evaluation["after"].get("samples", []))
+    lines = []
+    for dense, pruned in pairs:
+        lines += ["- prompt: " + _quoted(dense["prompt"]), "  - dense: " + _quoted(dense["text"])]
+        lines += ["  - this model: " + _quoted(pruned["text"])]
+    return ["## Generated text, greedy", "", *lines, ""] if lines else []
+
+
+def _quoted(text: str) -> str:
+    """A text as one line of Markdown code."""
+    shown = " ".join(text.split()).replace("`", "'")
+    return f"`{shown}`" if shown else "(nothing)"
+
+
+def _loading(method) -> list[str]:
+    plain = [
+        "```python",
+        "from transformers import AutoModelForCausalLM, AutoTokenizer",
+        "",
+        'model = AutoModelForCausalLM.from_pretrained("PATH")',
+        'tokenizer = AutoTokenizer.from_pretrained("PATH")',
+        "```",
+    ]
+    if not method.loader:
+        return ["A plain Hugging Face checkpoint:", "", *plain]
+    return [
+        "The patches lie in `patches.safetensors`; this repository's loader puts them in place:",
+        "",
+        "```python",
+        f"import {method.loader}  # registers the patch",
+        "from common import checkpoint",
+        "",
+        'model, tokenizer = checkpoint.load("PATH")',
+        "```",
+        "",
+        "Plain `AutoModelForCausalLM.from_pretrained` reads the pruned model **without** its patches.",
+    ]
+
+
+def _elsewhere(report: dict) -> list[str]:
+    """The layers that went as mergekit and llama.cpp take them."""
+    removed = report["facts"].get("removed")
+    if not removed:
+        return []
+    config = elsewhere.mergekit(report["model"], report["layers"]["before"], removed, report["dtype"])
+    return [
+        "## The same cut elsewhere",
+        "",
+        "Other programs can remove the same layers of the original model; what this method changed besides, they do not.",
+        f"llama.cpp: `llama-quantize --prune-layers {elsewhere.prune_layers(removed)} IN.gguf OUT.gguf TYPE`; mergekit:",
+        "",
+        "```yaml",
+        *config.splitlines(),
+        "```",
+        "",
+    ]
+
+
+def _texts(text: dict) -> str:
+    """What it was calibrated on, and what measured on."""
+    apart = f" (of {text['held_out']} the last tenth, which is no calibration text)" if text["held_out"] else ""
+    return f"Calibration text: {text['calibration']}, test text: {text['test']}{apart}"
+
+
+def _change(pair: dict, unit: str = "", size: float = 1) -> str:
+    before, after = pair["before"], pair["after"]
+    sizes = [f"{value:,}" if size == 1 else f"{value / size:,.1f}{unit}" for value in (before, after)]
+    share = 1 - after / before
+    return f"{sizes[0]} before, {sizes[1]} after ({abs(share):.2%} {'less' if share >= 0 else 'MORE'})"
+
+
+def command(report: dict, options: dict | None = None) -> str:
+    """The command, with every option that was set. options: as they were typed, for the terminal; None: the report's, whose
+    paths are cut to their last part."""
+    parts = ["python", "-m", f"{report['package']}.{report['paper']}"]
+    for name, value in (options or report["options"]).items():
+        flag = "--" + name.replace("_", "-")
+        if value is True:
+            parts.append(flag)
+        elif value is not None and value is not False and value != "":  # 0 is a value
+            parts += [flag, str(value)]
+    return shlex.join([*parts, "--out", "DIR"])
+
+
+def finite(value):
+    """A report as JSON can hold it: numbers that are none become null."""
+    if isinstance(value, dict):
+        return {key: finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def public(name: str) -> str:
+    """A name to print in a card: hub ids, short names and texts as given, of a path its last part; each of a mix."""
+    path = Path(os.path.expanduser(name))
+    if not path.exists() and MIXED in name:
+        return MIXED.join(map(public, name.split(MIXED)))
+    return path.resolve().name if path.exists() or name.startswith(("/", ".", "~")) else name
+
+
+def said(options: dict) -> dict:
+    """The options that say what is made."""
+    return {key: value for key, value in options.items() if key not in ("out", "force", "plan")}
+
+
+def plain(options: dict) -> dict:
+    """The options as JSON; of paths the last part."""
+    shown = said(options)
+    named = ("model", "text", "test", "data")
+    return {key: public(value) if key in named and value else value for key, value in shown.items()}

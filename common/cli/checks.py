@@ -1,0 +1,211 @@
+"""What is refused in the first seconds, from files alone, and what is refused once the weights are read."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+
+import psutil
+import torch
+import transformers
+from torch import nn
+
+from common.calibration import corpora
+from common.cli import options as shared
+from common.cli.job import Job, is_file, read, texts, work_folder
+from common.models import checkpoint, layer_structure, loading, offload
+from common.models.architectures import absent, at_hand
+from common.models.files import hub
+from common.models.files.safetensors_reader import DTYPES, entries, prevailing_dtype
+from common.pruning.selection import check_count, check_layers
+from common.utils import atomic_files
+from common.utils.errors import NoData, UserError, first_of, plural
+
+_BESIDE = 8 * 2**20  # bytes of a checkpoint that are no weights: tokenizer, card, report
+
+
+def checked(method: shared.Method, options: argparse.Namespace) -> Job:
+    """The job, with all that can be known before the weights are read: nothing that it needs is missing.
+
+    Raises:
+        UserError: whatever of the request cannot be met.
+    """
+    shared.check(method, options)
+    loading.placement(options.device, options.dtype)
+    for option in ("text", "test"):
+        name = getattr(options, option)
+        for each in texts(name) if name is not None else ():
+            if not each.strip():
+                where = f" in {name}" if name.strip() else ""
+                raise UserError(f"--{option} names nothing{where}; give a file or a corpus, or leave it out")
+            read(each) if is_file(each) else corpora.get(each)
+    _check_registered(options)
+    source = located(options.model)
+    config = _config(source)
+    tokenizer = checkpoint.load_tokenizer(source)
+    if layer_structure.read(source):
+        raise UserError(
+            f"parts of layers were taken out of the model in {source}, or its stream was made narrower; prune the model "
+            "that it was made from"
+        )
+    job = Job(method, options, source, config, tokenizer, work_folder(options.out))
+    if job.given is not None:
+        check_layers(job.given, len(job.given), job.layers)
+    for count in job.counts:
+        if options.sweep and count > job.layers - 2:
+            raise UserError(
+                f"--sweep {options.sweep}: the model has {job.layers} layers; choose from 1-{job.layers - 2}"
+            )
+        check_count(count, job.layers)
+    _check_tokenizer(job)
+    _check_room(job)
+    job.length  # noqa: B018 - refused now if the model cannot read as much
+    method.check(job)
+    if not options.no_evaluation:
+        job.test_windows  # noqa: B018 - read now: a text too short should not cost a pruning
+        if shared.tasks(options):
+            from common.evaluation import harness
+
+            try:
+                harness.check(shared.tasks(options))
+            except NoData as error:
+                raise UserError(f"{error}; or leave --tasks out") from error
+    return job
+
+
+def located(name: str) -> Path:
+    """The directory of a model: registered, local, or fetched from the hub by its id."""
+    known = name in loading.REGISTRY or any(name == spec.hub_id for spec in loading.REGISTRY.values())
+    if known or name.count("/") != 1 or name.startswith((".", "/", "~")) or Path(name).exists():
+        return loading.resolve(name)
+    try:
+        return hub.snapshot(name, None)
+    except UserError as error:
+        raise type(error)(f"there is no directory {name} here, and as a hub id: {error}") from error
+
+
+def stored_dtype(source: Path) -> torch.dtype | None:
+    """The dtype that most of a checkpoint's bytes are stored in; None for one of which nothing here computes."""
+    found = DTYPES.get(prevailing_dtype(entries(source, [checkpoint.PATCHES_TENSORS]).values()))
+    return found if found is not None and found.is_floating_point else None
+
+
+def rounded(source: Path, most: torch.dtype | None) -> str | None:
+    """A note where tensors are stored in a wider dtype than most (`stored_dtype`), in which all are saved."""
+    found = entries(source, [checkpoint.PATCHES_TENSORS]) if most is not None else {}
+    kinds = {name: DTYPES.get(entry.dtype) for name, entry in found.items()}
+    wider = [name for name, kind in kinds.items() if kind and kind.is_floating_point and kind.itemsize > most.itemsize]
+    if not wider:
+        return None
+    kind = str(most).removeprefix("torch.")
+    return (
+        f"{plural(len(wider), 'tensor')} stored in a wider dtype are saved in {kind}, as most are: {first_of(wider, 3)}"
+    )
+
+
+def check_finite(model: nn.Module) -> None:
+    """Refuse weights that are no numbers; of a streamed model embedding, norm and head are looked at.
+
+    Raises:
+        UserError: names the tensors.
+    """
+    if bad := not_finite(model):
+        raise UserError(
+            f"the model holds NaN or infinite weights in {first_of(bad, 3)}; the checkpoint is damaged, or its dtype "
+            "cannot hold them: download or save it again, or give another --dtype"
+        )
+
+
+def not_finite(model: nn.Module) -> list[str]:
+    """The parameters that hold no numbers; of a streamed model embedding, norm and head are looked at."""
+    parts = {"": model}
+    if offload.of(model) is not None:
+        parts |= {f"{name}.": model.get_submodule(name) for name in offload.EDGES}
+    bad = []
+    for prefix, part in parts.items():
+        own = at_hand(part).named_parameters()
+        bad += [prefix + name for name, p in own if not absent(p) and not torch.isfinite(p).all()]
+    return bad
+
+
+def _check_registered(options: argparse.Namespace) -> None:
+    """A registered model's layers are known before it is fetched."""
+    if options.model in loading.REGISTRY and options.model != loading.STANDIN and options.remove is not None:
+        check_count(options.remove, loading.get(options.model).facts["layers"])
+
+
+def _config(source: Path):
+    """The model's config, read and understood."""
+    checkpoint.check_directory(source)
+    try:
+        config = transformers.AutoConfig.from_pretrained(source, local_files_only=True)
+    except Exception as error:  # whatever a config may do to its class: there is no common base
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"cannot load {source}: its config.json is not understood ({reason})") from error
+    layers = getattr(config, "num_hidden_layers", None)
+    if not isinstance(layers, int) or layers < 3:
+        found = plural(layers, "layer") if isinstance(layers, int) else f"num_hidden_layers {layers!r}"
+        raise UserError(f"the model has {found}; pruning leaves two at least, so it needs three or more")
+    if getattr(config, "quantization_config", None):
+        raise UserError(
+            f"the model in {source} is quantised; prune the one it was made from, and quantise the result again"
+        )
+    return config
+
+
+def _check_tokenizer(job: Job) -> None:
+    """Every token needs a row in the embedding: else the first text that has it ends in an index error."""
+    if job.tokenizer is None:
+        raise UserError(f"cannot load {job.source}: it has no tokenizer; save one with it (tokenizer.save_pretrained)")
+    highest, rows = max(job.tokenizer.get_vocab().values(), default=-1), job.config.vocab_size
+    if highest >= rows:
+        raise UserError(
+            f"the tokenizer has tokens up to {highest:,}, but the model's embedding has {rows:,} rows; use the model's own "
+            "tokenizer, or model.resize_token_embeddings(len(tokenizer)) and save both"
+        )
+
+
+def _check_room(job: Job) -> None:
+    """Refuse what would fail for want of memory, or of disk after the work is done."""
+    stored = entries(job.source, [checkpoint.PATCHES_TENSORS])
+    size = sum(file.stat().st_size for file in {entry.file for entry in stored.values()})
+    _check_memory(job, size)
+    if job.options.plan:
+        return
+    out = job.options.out
+    try:
+        folder = atomic_files.tried(out.resolve())
+    except OSError as error:
+        raise UserError(f"cannot save to {out}: {error.strerror or error}; choose another directory") from error
+    # beside an earlier one, which goes only when the new one is there
+    inside = sum(entry.end - entry.begin for name, entry in stored.items() if name.startswith(offload.LAYERS))
+    needed = 0 if job.options.sweep else size - inside * (job.count or 0) / job.layers + _BESIDE
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise UserError(
+            f"cannot save to {out}: about {needed / 2**20:,.0f} MiB are needed and {free / 2**20:,.0f} MiB are free; "
+            "free space or choose another directory"
+        )
+
+
+def _check_memory(job: Job, size: int) -> None:
+    if job.options.stream is not None:
+        return
+    stored = stored_dtype(job.source) or torch.float32
+    if job.options.device != "cpu":
+        from common.training.finetuning.memory import (
+            check_weights,  # loads peft: three seconds that a CPU need not wait
+        )
+
+        held = getattr(torch, job.options.dtype) if job.options.dtype else stored
+        check_weights(str(job.options.model), size / stored.itemsize, held.itemsize, job.options.device)
+        return
+    asked = {"float16": 2, "bfloat16": 2}.get(job.options.dtype, 4)
+    needed, free = size * asked / stored.itemsize, psutil.virtual_memory().available
+    if needed > free:
+        streamed = "" if job.method.passes is None else "--stream (two layers at a time), "
+        raise UserError(
+            f"the weights take {needed / 2**30:.1f} GiB in memory and {free / 2**30:.1f} GiB are free; use --dtype bfloat16, "
+            f"{streamed}a GPU (--device cuda), or a larger machine"
+        )

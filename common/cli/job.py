@@ -1,0 +1,352 @@
+"""The work at hand: the model before and after its weights are read, and the text it is calibrated and measured on."""
+
+from __future__ import annotations
+
+import argparse
+import bisect
+import contextlib
+import hashlib
+import json
+import shutil
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from common import calibration
+from common.calibration import corpora
+from common.cli.options import Method, numbers
+from common.evaluation.windowed_perplexity import cut
+from common.models import checkpoint, loading
+from common.models.decoder import Decoder
+from common.pruning.recipe import MIXED, Calibration, share
+from common.utils.errors import UserError, UserValueError
+
+# Options that change nothing about what is trained.
+_NO_MATTER = ("out", "force", "plan", "sweep", "windows", "tasks", "limit", "no_evaluation")
+SHARE = 0.9  # of a text file, for calibration; the samplers' share too
+MANY = 3  # times that windows read a text, from which on the card says so
+
+
+def work_folder(out: Path | None) -> Path:
+    """Where a run keeps its long work's checkpoints: hidden, beside its result."""
+    out = Path("plan" if out is None else out).resolve()
+    return out.parent / f".{out.name}.work"
+
+
+@dataclass
+class Job:
+    """One run.
+
+    source: the model's directory. config, tokenizer: read from there before any weights. work: a folder for checkpoints of
+    long work, kept until the result is saved. model: None until `load`. notes: lines for card and terminal. kept: what the
+    runs of a sweep share, and what was read before the weights. cut: what was measured of the model without the layers that
+    go, before any repair. folders: those that `folder` gave. apart: so many of the last calibration windows share no token
+    with the others.
+    """
+
+    method: Method
+    options: argparse.Namespace
+    source: Path
+    config: Any
+    tokenizer: Any
+    work: Path
+    model: nn.Module | None = None
+    notes: list[str] = field(default_factory=list)
+    kept: dict = field(default_factory=dict)
+    cut: dict = field(default_factory=dict)
+    removed: list[int] = field(default_factory=list)
+    folders: list[Path] = field(default_factory=list)
+    apart: int = 0
+
+    def load(self) -> None:
+        """Read the weights, again for every run of a sweep."""
+        self.model = None  # there may be room for one only
+        self.__dict__.pop("decoder", None)  # which holds it, too
+        device, dtype = self.options.device, self.options.dtype
+        stream = None if self.options.stream is None else int(self.options.stream * 1e9)
+        self.model, _ = loading.load(self.source, device=device, dtype=dtype, stream=stream)
+        self.notes, self.cut, self.removed = [], {}, []
+
+    @cached_property
+    def decoder(self) -> Decoder:
+        """A view of the model; it follows surgery."""
+        return Decoder(self.model)
+
+    def asked(self, kind: type) -> dict:
+        """The fields of one of the method's dataclasses that the options set."""
+        values = {flag.field: flag.value(self.options) for flag in self.method.flags if flag.kind is kind}
+        return {name: value for name, value in values.items() if value is not None}
+
+    @property
+    def layers(self) -> int:
+        """Decoder layers of the model as it came."""
+        return self.config.num_hidden_layers
+
+    @property
+    def given(self) -> list[int] | None:
+        """The layers that the user chose, in the order given."""
+        return numbers(self.options.layers, "layers")
+
+    @property
+    def counts(self) -> list[int]:
+        """The numbers of layers that are to go: one, or those of a sweep; none where the method finds the number."""
+        if self.options.sweep:
+            return numbers(self.options.sweep, "sweep")
+        given = self.given
+        count = self.options.remove if given is None else len(given)
+        return [] if count is None else [count]
+
+    @property
+    def count(self) -> int | None:
+        """How many layers go in this run."""
+        return self.options.remove if self.given is None else len(self.given)
+
+    @property
+    def batch_size(self) -> int:
+        """Calibration samples in a batch: a CPU likes several short ones, a GPU's memory one long one."""
+        return 8 if self.model.device.type == "cpu" else 1
+
+    @property
+    def standin(self) -> bool:
+        return self.options.model == loading.STANDIN
+
+    @cached_property
+    def length(self) -> int:
+        """Tokens in a window: as asked, else 2048 or what the model can read (the stand-in: what it was trained on)."""
+        context = getattr(self.config, "max_position_embeddings", 2048)
+        if self.options.length is None:
+            return 256 if self.standin else min(2048, context)
+        if self.options.length > context:
+            raise UserError(f"--length {self.options.length} is more than the model's context of {context} tokens")
+        return self.options.length
+
+    @property
+    def text(self) -> str:
+        """The calibration text's name."""
+        return self.options.text or ("standin-calibration" if self.standin else self.method.text)
+
+    @property
+    def test(self) -> str:
+        """The test text's name; the last tenth of calibration files serves where none is named."""
+        if self.options.test:
+            return self.options.test
+        if files := [name for name in texts(self.text) if is_file(name)]:
+            return MIXED.join(files)
+        return "standin-test" if self.standin else "wikitext2-test"
+
+    def crops(self, count: int, apart: int = 0) -> Tensor:
+        """So many calibration windows [count, length]; the first of more are those of fewer. apart: see `sample_crops`."""
+        whole = Calibration(self.text, length=self.length, count=count, seed=self.options.seed, apart=apart)
+        found = []
+        for entry in whole.parts(texts(self.text)):
+            try:
+                found.append(calibration.sample_crops(self._ids(entry.corpus), **entry.drawing()))
+            except UserValueError as error:
+                raise UserError(f"--text {entry.corpus}: {error}") from error
+        return calibration.dealt(found)
+
+    @cached_property
+    def windows(self) -> Tensor:
+        """Calibration windows [samples, length]."""
+        return self.crops(self.options.samples, self.apart)
+
+    def read_over(self) -> str | None:
+        """A note where the calibration windows read a text many times over: what is fitted to them is fitted to little."""
+        if "windows" not in vars(self):
+            return None
+        names = texts(self.text)
+        fewest = min(names, key=lambda name: len(self._ids(name)))
+        tokens = len(self._ids(fewest))
+        times = self.windows.numel() / len(names) / tokens
+        if times < MANY:
+            return None
+        return (
+            f"{fewest} has {tokens:,} tokens, of which the calibration windows read each {times:.0f} times on average: name "
+            "more text, or fewer --samples"
+        )
+
+    @cached_property
+    def test_windows(self) -> Tensor:
+        """Held-out windows [windows, length]: disjoint, from the start of the test text (a shared file's last tenth)."""
+        return calibration.dealt([self._held_out(name) for name in texts(self.test)])[: self.options.windows]
+
+    @property
+    def shared_texts(self) -> list[str]:
+        """Those of the test texts that are calibration texts, too: of them the last tenth is kept for evaluation."""
+        return [name for name in texts(self.test) if any(_same(name, other) for other in texts(self.text))]
+
+    def _held_out(self, name: str) -> Tensor:
+        ids, part = self._ids(name), ""
+        if name in self.shared_texts:
+            ids, part = ids[int(len(ids) * SHARE) :], " (its last tenth, kept for evaluation)"
+        try:
+            return cut(ids, self.length)[: self.options.windows]
+        except UserValueError as error:
+            raise UserError(f"the test text {name}{part}: {error}; use a longer text or a smaller --length") from error
+
+    def documents(self, least: int = 1) -> list[str]:
+        """The calibration text in pieces: a corpus's documents, or of a file's first nine tenths the paragraphs. Nine tenths
+        of the tokens, as for the windows: nothing that is kept for evaluation is in a piece.
+
+        A file without so many paragraphs is taken line by line. Of a mix as many of each text, in turn.
+
+        Raises:
+            UserError: a file with fewer lines than its share, too.
+        """
+        names = texts(self.text)
+        found = [self._pieces(name, share(least, place, len(names))) for place, name in enumerate(names)]
+        return found[0] if len(found) == 1 else [piece for row in zip(*found, strict=False) for piece in row]
+
+    def _pieces(self, name: str, least: int) -> list[str]:
+        if not is_file(name):
+            documents = corpora.texts(name)
+            shared = any(_same(name, other) for other in texts(self.test))
+            return self._before_held_out(name, documents, corpora.get(name).join) if shared else documents
+        counts = []
+        for separator in ("\n\n", "\n"):
+            before = self._before_held_out(name, read(name).split(separator), separator)
+            pieces = [piece for piece in before if piece.strip()]
+            if len(pieces) >= least:
+                return pieces
+            counts.append(len(pieces))
+        raise UserError(
+            f"the text {name} has {counts[0]} paragraphs and {counts[1]} lines in its first nine tenths, but "
+            f"{least} pieces are needed; put blank lines between paragraphs or ask for fewer"
+        )
+
+    def _before_held_out(self, name: str, pieces: list[str], separator: str) -> list[str]:
+        """The first pieces of a text, joined no more than the tokens before those that are kept for evaluation."""
+        most = int(len(self._ids(name)) * SHARE)
+
+        def tokens(count: int) -> int:
+            return len(corpora.encode(self.tokenizer, separator.join(pieces[:count])))
+
+        # What so many pieces come to grows with them: the first number of pieces that is too many is found by halving.
+        return pieces[: bisect.bisect_right(range(len(pieces) + 1), most, key=tokens) - 1]
+
+    def shifted_attention(self) -> str | None:
+        """A note where the layers left alternate between sliding and full attention otherwise than their config's class
+        would have so many do."""
+        found = self.model.config.to_dict()
+        kept = found.pop("layer_types", None)
+        pattern = getattr(type(self.model.config).from_dict(found), "layer_types", None)
+        if pattern in (None, kept):
+            return None
+        return (
+            "which layers attend to a window alone is in this model's config (layer_types), no longer in the pattern that "
+            "its architecture has: a program that goes by the pattern (llama.cpp does with some; not tried) reads texts "
+            "longer than the window otherwise"
+        )
+
+    def refuse_patches(self, remedy: str) -> None:
+        """Raise UserError where the model has patches beside its weights; remedy: what to do instead."""
+        if (self.source / checkpoint.PATCHES_JSON).exists():
+            raise UserError(f"the model carries patches; {remedy}")
+
+    def folder(self, name: str) -> Path:
+        """Where this run's long work of a kind keeps its checkpoints: the same command finds them, another has its own."""
+        said = {key: str(value) for key, value in vars(self.options).items() if key not in _NO_MATTER}
+        digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+        self.folders.append(self.work / f"{name}-{digest[:8]}")
+        return self.folders[-1]
+
+    def clear(self) -> None:
+        """Remove what `folder` gave to this run; what else lies beside it is another run's, or not ours."""
+        for folder in self.folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # not there, or not empty
+            self.work.rmdir()
+
+    def place(self, replace: bool) -> Path:
+        """Where the result goes: `--out`, or a free name beside it if there is meanwhile what may not be replaced.
+
+        replace: whether a result of ours may be. What the options say is changed with it, so all that comes later agrees.
+        """
+        from common.cli import measure
+
+        out, number = self.options.out, 1
+        reason = checkpoint.not_replaceable(out)
+        if reason is None and not replace and out.is_dir() and any(out.iterdir()):
+            reason = "another run has saved there"
+        if reason is not None:
+            while (beside := out.with_name(f"{out.name}-{(number := number + 1)}")).exists():
+                pass
+            measure.say(f"warning: --out {out} cannot be used any more: {reason}; saving to {beside}")
+            self.options.out = beside
+        return self.options.out
+
+    def chosen(self, removed: list[int]) -> None:
+        """Note the layers that go, while the model is still whole, and measure it without them."""
+        from common.cli import measure
+
+        self.removed = [int(layer) for layer in removed]
+        self.cut = measure.cut_alone(self)
+        if said := measure.massive_activation(self):
+            self.notes.append(said)
+
+    def _ids(self, name: str) -> Tensor:
+        found = self.kept.setdefault("ids", {})
+        if name not in found:
+            found[name] = (
+                corpora.encode(self.tokenizer, read(name))
+                if is_file(name)
+                else corpora.joined_ids(self.tokenizer, name)
+            )
+        return found[name]
+
+
+def texts(name: str) -> list[str]:
+    """The texts that an option names: one, or several with `MIXED` between them; a file's name may hold it."""
+    found, rest = [], name.split(MIXED)
+    while rest:  # the longest that is one
+        names = [MIXED.join(rest[:count]) for count in range(len(rest), 0, -1)]
+        one = next((name for name in names if name in corpora.CORPORA or Path(name).is_file()), rest[0])
+        found.append(one)
+        rest = rest[one.count(MIXED) + 1 :]
+    return found
+
+
+def _same(name: str, other: str) -> bool:
+    """Whether two names mean one text, however a file is spelt."""
+    if is_file(name) and is_file(other):
+        return Path(name).resolve() == Path(other).resolve()
+    return name == other
+
+
+def is_file(name: str) -> bool:
+    """Whether a text's name means a file: corpus names win, and everything with a dot or a slash is a path."""
+    return name not in corpora.CORPORA and (Path(name).exists() or "/" in name or "." in name)
+
+
+@lru_cache(maxsize=2)
+def read(name: str) -> str:
+    """A text file's content; of JSON lines the column ``text``, a paragraph each.
+
+    Raises:
+        UserError: it cannot be read, is no UTF-8, is empty, or is JSON lines without that column.
+    """
+    try:
+        text = Path(name).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = f"it is no UTF-8 text (byte {error.start})" if isinstance(error, UnicodeDecodeError) else None
+        raise UserError(
+            f"cannot read the text {name}: {reason or getattr(error, 'strerror', None) or error}"
+        ) from error
+    if not text.strip():
+        raise UserError(f"the text {name} is empty")
+    return _column(name, text) if text.lstrip().startswith("{") else text
+
+
+def _column(name: str, text: str) -> str:
+    try:
+        rows = [json.loads(line) for line in text.splitlines() if line.strip()]
+    except ValueError:
+        return text
+    if any(not isinstance(row, dict) or not isinstance(row.get("text"), str) for row in rows):
+        raise UserError(
+            f"the text {name} is JSON lines without a column 'text' of strings; name a plain text, or add it"
+        )
+    return "\n\n".join(row["text"] for row in rows)

@@ -1,0 +1,185 @@
+"""Perplexity against the number of layers removed: a table and a picture, and no weights.
+
+The model is read again for every number, the largest first, so that a method may keep what a longer search found. What is
+measured is written after every number: whatever stops the next one, it stays, and the same command goes on from there. A
+number that cannot be had says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import hashlib
+import json
+import time
+from pathlib import Path
+
+from common.cli import card, checks, measure
+from common.cli.job import Job, is_file, texts
+from common.cli.options import SWEEP
+from common.records import results
+from common.utils import atomic_files
+from common.utils.errors import UserError, one_line, plural
+from common.utils.progress import clock, track
+from common.utils.text_tables import markdown
+
+FIELDS = ("removed", "cut_alone", "repaired", "repaired_stderr", "layers", "reason")
+
+
+def run(job: Job) -> dict:
+    """Measure every number of layers of `--sweep`; writes sweep.csv, sweep.md, sweep.png and sweep.json to --out."""
+    counts, started = job.counts, time.perf_counter()
+    job.options.remove = max(counts)
+    dtype = checks.stored_dtype(job.source)
+    job.load()
+    checks.check_finite(job.model)
+    begun = _begun(job)
+    before = begun["dense"] if begun else measure.whole(job, "of the dense model")
+    rows: list[dict] = [row for row in begun["rows"] if row["repaired"] is not None] if begun else []
+    left = sorted(set(counts).difference(row["removed"] for row in rows), reverse=True)
+    steps = track(left, "sweep", total=len(counts), initial=len(rows), unit="number", each=True)
+    for count in steps:
+        job.options.remove = count
+        if count != left[0]:
+            job.load()
+        try:
+            facts = job.method.apply(job)
+            measure.round_to(job.model, dtype)
+            rows.append(_row(count, job, facts, measure.whole(job, f"without {plural(count, 'layer')}")))
+            steps.note(f"{plural(count, 'layer')}: {measure.shown(rows[-1]['repaired'])}")
+        except UserError as error:
+            rows.append(dict.fromkeys(FIELDS) | {"removed": count, "layers": [], "reason": one_line(str(error))})
+            measure.say(f"{plural(count, 'layer')}: {rows[-1]['reason']}")
+            if len(rows) == len(counts) and all(row["reason"] for row in rows):
+                raise
+        report = _report(job, before, sorted(rows, key=lambda row: row["removed"]), time.perf_counter() - started)
+        report |= {"missing": sorted(set(counts).difference(row["removed"] for row in rows)), "of": _digest(job)}
+        if any(row["repaired"] is not None for row in rows):
+            _write(job, report)
+    job.clear()
+    print(_table(report))
+    print(f"saved to {job.options.out} (sweep.md, sweep.csv, sweep.png), {clock(report['seconds'])}")
+    return report
+
+
+def _report(job: Job, before: dict, rows: list[dict], seconds: float) -> dict:
+    return {
+        "package": job.method.package,
+        "paper": job.method.paper,
+        "title": job.method.title,
+        "model": card.public(job.options.model),
+        "options": _options(job.options),
+        "text": {"calibration": card.public(job.text), "test": card.public(job.test), "window": job.length},
+        "dense": before,
+        "rows": rows,
+        "seconds": round(seconds, 1),
+        "environment": results.environment() | {"written_at": results.now()},
+    }
+
+
+def _write(job: Job, report: dict) -> None:
+    def write(folder: Path) -> None:
+        (folder / SWEEP).write_text(json.dumps(card.finite(report), indent=1, allow_nan=False) + "\n")
+        (folder / "sweep.md").write_text(_table(report), encoding="utf-8")
+        with (folder / "sweep.csv").open("w", newline="", encoding="utf-8") as file:
+            lines = csv.DictWriter(file, FIELDS)
+            lines.writeheader()
+            lines.writerows({**row, "layers": " ".join(map(str, row["layers"]))} for row in report["rows"])
+        _draw(folder / "sweep.png", report)
+
+    place = job.place(replace=job.options.force or job.kept.get("swept") == job.options.out)
+    job.kept["swept"] = place
+    atomic_files.put(place.resolve(), write)
+
+
+def goes_on(options: argparse.Namespace) -> dict | None:
+    """The report in `--out` of a sweep with these options that was stopped; None where there is none."""
+    try:
+        found = json.loads((options.out / SWEEP).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    asked = json.loads(json.dumps(_options(options)))
+    return found if isinstance(found, dict) and found.get("missing") and found.get("options") == asked else None
+
+
+def _begun(job: Job) -> dict | None:
+    """What a stopped sweep measured; None where it is all to be measured.
+
+    Raises:
+        UserError: model or texts have changed since.
+    """
+    found = None if job.options.force else goes_on(job.options)
+    if found is None:
+        return None
+    if found.get("of") != _digest(job):
+        raise UserError(
+            f"the sweep in {job.options.out} was stopped, and model or texts have changed since; choose another directory, "
+            "or replace it with --force"
+        )
+    job.kept["swept"] = job.options.out
+    measure.say(f"going on from {job.options.out}: {', '.join(map(str, found['missing']))} left")
+    return found
+
+
+def _digest(job: Job) -> str:
+    """Names, sizes and times of the files that the numbers come from, in short."""
+    files = [*job.source.iterdir(), *(Path(name) for name in (*texts(job.text), *texts(job.test)) if is_file(name))]
+    facts = sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file())
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+
+
+def _options(options: argparse.Namespace) -> dict:
+    return card.plain(vars(options)) | {"remove": None}
+
+
+def _row(count: int, job: Job, facts: dict, after: dict) -> dict:
+    return {
+        "removed": count,
+        "cut_alone": job.cut.get("perplexity"),
+        "repaired": after["perplexity"],
+        "repaired_stderr": after["perplexity_stderr"],
+        "layers": list(facts["removed"]),
+        "reason": None,
+    }
+
+
+def _title(report: dict) -> str:
+    return f"{report['title']} on {report['model']}, perplexity on {report['text']['test']}"
+
+
+def _table(report: dict) -> str:
+    before = report["dense"]
+    lines = [["0 (dense)", measure.shown(before["perplexity"]), "", ""]]
+    for row in report["rows"]:
+        alone, repaired = ("" if row[key] is None else measure.shown(row[key]) for key in ("cut_alone", "repaired"))
+        lines.append([row["removed"], alone, repaired, ", ".join(map(str, row["layers"])) or row["reason"]])
+    table = markdown(["removed", "cut alone", "repaired", "layers"], lines, "rrrl")
+    left = ", ".join(map(str, report["missing"]))
+    stopped = f"\nNot measured yet: {left}. The same command goes on from here.\n" if left else ""
+    return f"**{_title(report)}**\n\n{table}\n{stopped}"
+
+
+def _draw(path: Path, report: dict) -> None:
+    """Perplexity on a logarithmic axis over the number of layers removed, the dense model's as a line."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    before, rows = report["dense"], [row for row in report["rows"] if row["repaired"] is not None]
+    counts = [row["removed"] for row in rows]
+    for key, label, style in (("cut_alone", "cut alone", "o--"), ("repaired", "repaired", "s-")):
+        axes.plot(counts, [row[key] for row in rows], style, label=label, color={"o": "0.5", "s": "C0"}[style[0]])
+    axes.axhline(before["perplexity"], color="black", linewidth=0.8, label="dense")
+    broken = measure.BROKEN * before["perplexity"]
+    if any(row["repaired"] > broken or (row["cut_alone"] or 0) > broken for row in rows):
+        axes.axhline(broken, color="C3", linewidth=0.8, linestyle=":", label="broken from here on")
+    axes.set(yscale="log", xlabel="layers removed", ylabel="perplexity per token")
+    for axis in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+        axis(FuncFormatter(lambda value, place: f"{value:.3g}"))
+    axes.set_title(_title(report), fontsize=9)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=150)

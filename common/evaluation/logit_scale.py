@@ -1,0 +1,63 @@
+"""How much of a loss is the scale of the logits alone: what one factor on them would leave (temperature scaling).
+
+A model may be too sure, or not sure enough, of what it predicts. One factor on all logits mends that and changes no order of
+tokens (Guo et al., 2017, section 4.2: a temperature, here its inverse). What is left at the best factor is the rest.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from common.forward import prefix_cache
+from common.forward.token_log_probs import HEAD_ROWS, ROWS
+from common.models.decoder import Decoder
+from common.utils.errors import UserValueError
+from common.utils.progress import track
+
+# What the logits are multiplied by: 0.50, 0.55 .. 1.50.
+FACTORS = tuple(step / 20 for step in range(10, 31))
+
+
+@torch.inference_mode()
+def window_nlls(model, windows: Tensor, factors: tuple[float, ...] = FACTORS, *, progress: str | None = None) -> Tensor:
+    """Mean loss of each window (nats) with the logits times each factor: [windows, L] -> float64 [windows, factors].
+
+    progress: a label for the progress, None for none. Raises UserError for an architecture that `common.models.architectures`
+    does not know.
+    """
+    decoder = Decoder(model)
+    body = prefix_cache.Body(decoder)
+    found = []
+    for window in track(windows.cpu(), progress or "", unit="window", shown=progress is not None):
+        hidden = body(window[None])[0, :-1]
+        found.append(_sums(decoder, hidden, window[1:], factors) / len(hidden))
+    return torch.stack(found)
+
+
+def _sums(decoder: Decoder, hidden: Tensor, targets: Tensor, factors: tuple[float, ...]) -> Tensor:
+    """Summed losses of targets [positions] from the final norm's output [positions, channels], by factor."""
+    total = torch.zeros(len(factors), dtype=torch.float64)
+    for states, tokens in zip(hidden.split(HEAD_ROWS), targets.split(HEAD_ROWS), strict=True):
+        logits = decoder.head(states)
+        step = ROWS.get(logits.device.type, HEAD_ROWS)
+        for part, asked in zip(logits.split(step), tokens.to(logits.device).split(step), strict=True):
+            part = part.float()
+            chosen = part.gather(1, asked[:, None])[:, 0]
+            for place, factor in enumerate(factors):
+                total[place] += float((torch.logsumexp(factor * part, 1) - factor * chosen).double().sum())
+    return total
+
+
+def fitted(losses: Tensor, factors: tuple[float, ...] = FACTORS) -> tuple[Tensor, float]:
+    """Losses at the best factor [windows], each half of the windows (every other one) by the factor best on the other half,
+    so that no window is judged by a factor fitted to it; and the factor that is best on all.
+
+    Raises:
+        UserValueError: fewer than two windows.
+    """
+    if len(losses) < 2:
+        raise UserValueError("one window leaves none to fit a factor on; measure two or more")
+    best = [int(losses[1 - half :: 2].mean(0).argmin()) for half in range(2)]
+    found = torch.stack([row[best[place % 2]] for place, row in enumerate(losses)])
+    return found, factors[int(losses.mean(0).argmin())]

@@ -1,0 +1,177 @@
+"""What the papers make of accuracies: averages, retained performance, MMLU by category; with standard errors.
+
+Cells are `{column: value}`, in one unit throughout (fractions or percent), errors `{column: standard error or None}`. A value
+may be an array of replicates; averages and retained performances are arrays then.
+Errors are propagated to first order, **taking tasks as independent**, as each is measured on items of its own. A pruned
+model and its dense original answer the same items, which in practice correlates them positively; that is ignored, so
+the error of a retained performance is on the careful side. Where one error is not known, neither is that of the result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from common.utils.errors import UserError, unknown
+
+KINDS = ("mean-of-ratios", "ratio-of-means")
+
+Cells = Mapping[str, float]
+Errors = Mapping[str, float | None]
+
+# Subjects of MMLU in the categories of Hendrycks et al. (2021), with their numbers of test questions. lm-eval puts
+# anatomy in STEM; the papers' weighted columns follow this grouping (design notes: 3018 / 4705 / 3077 / 3242
+# questions).
+MMLU: dict[str, dict[str, int]] = {
+    "STEM": {
+        "abstract_algebra": 100,
+        "astronomy": 152,
+        "college_biology": 144,
+        "college_chemistry": 100,
+        "college_computer_science": 100,
+        "college_mathematics": 100,
+        "college_physics": 102,
+        "computer_security": 100,
+        "conceptual_physics": 235,
+        "electrical_engineering": 145,
+        "elementary_mathematics": 378,
+        "high_school_biology": 310,
+        "high_school_chemistry": 203,
+        "high_school_computer_science": 100,
+        "high_school_mathematics": 270,
+        "high_school_physics": 151,
+        "high_school_statistics": 216,
+        "machine_learning": 112,
+    },
+    "Humanities": {
+        "formal_logic": 126,
+        "high_school_european_history": 165,
+        "high_school_us_history": 204,
+        "high_school_world_history": 237,
+        "international_law": 121,
+        "jurisprudence": 108,
+        "logical_fallacies": 163,
+        "moral_disputes": 346,
+        "moral_scenarios": 895,
+        "philosophy": 311,
+        "prehistory": 324,
+        "professional_law": 1534,
+        "world_religions": 171,
+    },
+    "Social Sciences": {
+        "econometrics": 114,
+        "high_school_geography": 198,
+        "high_school_government_and_politics": 193,
+        "high_school_macroeconomics": 390,
+        "high_school_microeconomics": 238,
+        "high_school_psychology": 545,
+        "human_sexuality": 131,
+        "professional_psychology": 612,
+        "public_relations": 110,
+        "security_studies": 245,
+        "sociology": 201,
+        "us_foreign_policy": 100,
+    },
+    "Others": {
+        "anatomy": 135,
+        "business_ethics": 100,
+        "clinical_knowledge": 265,
+        "college_medicine": 173,
+        "global_facts": 100,
+        "human_aging": 223,
+        "management": 103,
+        "marketing": 234,
+        "medical_genetics": 100,
+        "miscellaneous": 783,
+        "nutrition": 306,
+        "professional_accounting": 282,
+        "professional_medicine": 272,
+        "virology": 166,
+    },
+}
+MMLU_QUESTIONS = {category: sum(subjects.values()) for category, subjects in MMLU.items()}
+
+
+def average(cells: Cells) -> float:
+    """The plain mean over tasks, as in the papers' AVG columns: tasks of different size count alike."""
+    if not cells:
+        raise UserError("no scores to average")
+    return sum(cells.values()) / len(cells)
+
+
+def average_stderr(errors: Errors) -> float | None:
+    """Standard error of `average`."""
+    return _quadrature((1 / len(errors), error) for error in errors.values())
+
+
+def retained_performance(cells: Cells, dense: Cells, kind: str = "mean-of-ratios") -> float:
+    """Retained performance in percent: 100 times
+
+    kind 'mean-of-ratios': the mean over tasks of cells[t] / dense[t]   (LinearPatch's RP; every printed row fits);
+    kind 'ratio-of-means': mean(cells) / mean(dense)                    (Prune&Comp's RP; every printed row fits).
+
+    Raises UserError when the tasks differ, a dense score is 0 or the kind is unknown.
+    """
+    return sum(scale * cells[task] for task, scale in _scales(cells, dense, kind).items())
+
+
+def retained_performance_stderr(
+    cells: Cells, dense: Cells, errors: Errors, dense_errors: Errors, kind: str = "mean-of-ratios"
+) -> float | None:
+    """Standard error of `retained_performance`, in percent, from the errors of both models.
+
+    Not for the dense model against itself, which retains 100 % by definition.
+    """
+    scales = _scales(cells, dense, kind)
+    if kind == "mean-of-ratios":
+        ratios = {task: cells[task] / dense[task] for task in cells}
+    else:
+        ratios = dict.fromkeys(cells, average(cells) / average(dense))
+    terms = [(scale, errors.get(task)) for task, scale in scales.items()]
+    terms += [(scale * ratios[task], dense_errors.get(task)) for task, scale in scales.items()]
+    return _quadrature(terms)
+
+
+def _scales(cells: Cells, dense: Cells, kind: str) -> dict[str, float]:
+    """What each task's score is multiplied by in the retained performance."""
+    if kind not in KINDS:
+        raise unknown("kind of retained performance", kind, KINDS)
+    _same_names(cells, dense)
+    if not cells:
+        raise UserError("no scores to compare")
+    if not all(np.all(value) for value in dense.values()):
+        raise UserError("a dense score of 0 leaves nothing to retain")
+    if kind == "mean-of-ratios":
+        return {task: 100 / (len(cells) * dense[task]) for task in cells}
+    return dict.fromkeys(cells, 100 / sum(dense.values()))
+
+
+def accuracy_stderr(accuracy: float, questions: int) -> float | None:
+    """Standard error of a fraction of right answers, as lm-eval forms it (sample deviation); None for one question."""
+    return math.sqrt(accuracy * (1 - accuracy) / (questions - 1)) if questions > 1 else None
+
+
+def weighted_stderr(errors: Errors, questions: Mapping[str, int]) -> float | None:
+    """Standard error of a question-weighted mean: of a category (`MMLU[category]`) or of all (`MMLU_QUESTIONS`)."""
+    total = sum(questions.values())
+    return _quadrature((count / total, errors.get(name)) for name, count in questions.items())
+
+
+def weighted_mean(values: Cells, questions: Mapping[str, int]) -> float:
+    """The mean of values with their numbers of questions as weights."""
+    return sum(values[name] * count for name, count in questions.items()) / sum(questions.values())
+
+
+def _same_names(cells: Mapping, other: Mapping) -> None:
+    if different := sorted(cells.keys() ^ other.keys()):
+        raise UserError(f"the scores compared differ in {', '.join(different)}; both must name the same tasks")
+
+
+def _quadrature(terms: Iterable[tuple[float, float | None]]) -> float | None:
+    """sqrt(sum of (weight * error)^2), or None when one of the errors is missing."""
+    terms = list(terms)
+    if any(error is None for _, error in terms):
+        return None
+    return math.hypot(*(weight * error for weight, error in terms))

@@ -1,0 +1,240 @@
+"""Perplexity in the way of GPTQ, which the papers use: one long token sequence, cut into windows, each read alone.
+
+    windows x_1 .. x_n of L tokens (the rest is dropped);  nll_i = mean over t = 2..L of -log p(x_i[t] | x_i[1..t-1])
+    perplexity = exp(mean over i of nll_i)
+
+This is perplexity per token. lm-eval's `word_perplexity` is another quantity (8.7 where this is 5.5), as is a
+perplexity over overlapping windows. No token is put before a window. Log-probabilities are formed in float32 whatever
+the model's dtype.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from common.calibration import corpora
+from common.forward import prefix_cache
+from common.forward.parallel_batches import side_by_side
+from common.forward.token_log_probs import target_scores
+from common.models.decoder import Decoder
+from common.utils.errors import UserError, UserValueError
+from common.utils.progress import track
+
+# Tokens in one forward pass (one window if it is longer).
+MAX_TOKENS = 2048
+
+
+def cut(tokens: Tensor, window: int) -> Tensor:
+    """`tokens` [T] or [1, T] -> non-overlapping windows [T // window, window]; the tail is dropped.
+
+    Raises UserValueError for a window without a prediction, and for a text shorter than one window.
+    """
+    if window < 2:
+        raise UserValueError(f"a window of {window} token(s) predicts nothing; use 2 or more")
+    if tokens.ndim == 2 and len(tokens) == 1:
+        tokens = tokens[0]
+    if tokens.ndim != 1:
+        raise UserValueError(f"expected one sequence of tokens, [T] or [1, T], but got shape {list(tokens.shape)}")
+    if len(tokens) < window:
+        raise UserValueError(f"the text is too short: {len(tokens)} tokens do not fill one window of {window}")
+    return tokens[: len(tokens) // window * window].view(-1, window)
+
+
+def token_nlls(model, windows: Tensor, *, progress: str | None = None, max_tokens: int = MAX_TOKENS) -> Tensor:
+    """Negative log-likelihoods, in nats, of each window's tokens but its first.
+
+    [windows, L] -> [windows, L - 1] float32.
+
+    progress: a label for the progress, None for none. Raises UserError for an architecture that
+    `common.models.architectures` does not know.
+    """
+    decoder = Decoder(model)
+    body = prefix_cache.Body(decoder)
+    batches = windows.cpu().split(max(1, max_tokens // windows.shape[1]))
+
+    @torch.inference_mode()
+    def nlls_of(batch: Tensor) -> Tensor:
+        hidden = body(batch)[:, :-1].flatten(0, 1)  # [batch * (L - 1), channels]
+        nlls, _ = target_scores(decoder, hidden, torch.arange(len(hidden)), batch[:, 1:].flatten())
+        return nlls.view(len(batch), -1)
+
+    body.ahead(batches, lambda batch: (batch, None, None))
+    with side_by_side(nlls_of, batches, decoder.device) as results:
+        shown = progress is not None
+        return torch.cat(list(track(results, progress or "", total=len(batches), unit="batch", shown=shown)))
+
+
+def summarise(nlls: Tensor) -> dict[str, float | int | None]:
+    """Perplexity of `nlls` [windows, L - 1] with its standard error, and the mean they come from.
+
+    Windows are taken as independent draws: the standard error of the mean NLL is that of the window means, and the
+    delta method carries it over, se(ppl) = ppl * se(nll). One window gives none.
+    """
+    means = nlls.double().mean(dim=1)
+    mean = float(means.mean())
+    spread = float(means.std() / math.sqrt(len(means))) if len(means) > 1 else None
+    value = math.exp(mean) if mean < 700 else math.inf  # beyond, exp overflows
+    return {
+        "perplexity": value,
+        "stderr": None if spread is None else value * spread,
+        "nll": mean,
+        "nll_stderr": spread,
+        "windows": len(means),
+        "predictions": nlls.numel(),
+    }
+
+
+def perplexity(model, tokens: Tensor, window: int) -> float:
+    """Perplexity of `tokens` [T] or [1, T] in non-overlapping windows; see the module's text for the definition.
+
+    Raises UserValueError (a ValueError) for a window below 2 and a text shorter than one window.
+    """
+    return summarise(token_nlls(model, cut(tokens, window)))["perplexity"]
+
+
+def joined_windows(protocol: Protocol, tokenizer) -> Tensor:
+    """The corpus joined, tokenised once and cut: [windows, L]."""
+    return cut(corpora.joined_ids(tokenizer, protocol.source), protocol.window)
+
+
+def every_fourth(protocol: Protocol, tokenizer) -> Tensor:
+    """Windows 0, 4, 8, ... of `joined_windows`: a quarter of the time, twice the standard error."""
+    return joined_windows(protocol, tokenizer)[::4]
+
+
+def every_eighth(protocol: Protocol, tokenizer) -> Tensor:
+    """Windows 0, 8, 16, ... of `joined_windows`: an eighth of the time, about three times the standard error."""
+    return joined_windows(protocol, tokenizer)[::8]
+
+
+def spread_over(count: int, length: int) -> list[int]:
+    """``count`` positions of so many, evenly spread from the first one on; all where there are fewer."""
+    count = min(count, length)
+    return [i * length // count for i in range(count)]
+
+
+def holding(tokens: int, window: int) -> int:
+    """How many windows hold so many tokens, one at least."""
+    return max(1, tokens // window)
+
+
+def spread(count: int, windows: Callable[[Protocol, object], Tensor] = joined_windows) -> Callable:
+    """``count`` of a protocol's windows, evenly spread over the text; all where there are fewer."""
+
+    def chosen(protocol: Protocol, tokenizer) -> Tensor:
+        found = windows(protocol, tokenizer)
+        return found[spread_over(count, len(found))]
+
+    return chosen
+
+
+def c4_crops(protocol: Protocol, tokenizer, count: int = 256, seed: int = 0) -> Tensor:
+    """`count` random crops [count, L], each from a random document of more than L tokens; documents may repeat.
+
+    Source: GPTQ's C4 validation set. Python's `random`, one document drawn, drawn again while it is too short, then one
+    offset; each document is tokenised by itself.
+    """
+    documents = corpora.texts(protocol.source)
+    rng = random.Random(seed)
+    length, crops = protocol.window, []
+    encoded: dict[int, Tensor] = {}
+    short: set[int] = set()
+    while len(crops) < count:
+        index = rng.randint(0, len(documents) - 1)
+        if index not in encoded and index not in short:
+            ids = corpora.encode(tokenizer, documents[index])
+            if len(ids) > length:
+                encoded[index] = ids
+            else:
+                short.add(index)
+        if index in encoded:
+            start = rng.randint(0, len(encoded[index]) - length - 1)
+            crops.append(encoded[index][start : start + length])
+        elif len(short) == len(documents):
+            raise UserValueError(f"{protocol.corpus}: none of its {len(documents)} documents exceeds {length} tokens")
+    return torch.stack(crops)
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A way to measure perplexity, by name; results of different versions are not comparable.
+
+    join: what stands between documents. window: tokens L. dtype: what the source ran the model in (the model given is
+    measured as it is; a result says in which dtype). label: the column of the papers' tables.
+    """
+
+    name: str
+    label: str
+    corpus: str
+    window: int
+    version: int = 1
+    join: str = "\n\n"
+    dtype: str = "float16"
+    notes: str = ""
+    windows: Callable[[Protocol, object], Tensor] = joined_windows
+
+    @property
+    def source(self) -> corpora.Corpus:
+        """The corpus, joined as this protocol says."""
+        return replace(corpora.get(self.corpus), join=self.join)
+
+    def of_tokens(self, tokens: int) -> Protocol:
+        """This protocol over as many of its windows as hold ``tokens``, evenly spread over the text."""
+        windows = spread(holding(tokens, self.window), self.windows)
+        return replace(self, name=f"{self.name}@{tokens}-tokens", windows=windows)
+
+    def measured(self, model, tokenizer, *, limit: int | None = None, progress: bool = True) -> dict:
+        """Perplexity of a model with its standard error, token counts, corpus digest and this protocol's identity.
+
+        Under ``window_nlls`` the mean loss of each window (nats, a numpy array).
+
+        limit: the first so many windows only. Raises UserError when the corpus cannot be had or is too short.
+        """
+        if limit is not None and limit < 1:
+            raise UserError(f"a limit of {limit} windows measures nothing; use 1 or more")
+        windows = self.windows(self, tokenizer)[:limit]
+        nlls = token_nlls(model, windows, progress=self.name if progress else None)
+        return {
+            **summarise(nlls),
+            "window_nlls": nlls.double().mean(dim=1).float().numpy(),
+            "tokens": windows.numel(),
+            "window": self.window,
+            "protocol": self.name,
+            "version": self.version,
+            "corpus": self.corpus,
+            "corpus_sha256": corpora.digest(self.source),
+            "tokens_sha256": hashlib.sha256(windows.contiguous().numpy().tobytes()).hexdigest(),
+            "dtype": str(model.get_input_embeddings().weight.dtype).removeprefix("torch."),
+            "limit": limit,
+        }
+
+
+# What is left of the stand-in's text: name -> how it reads, and its windows.
+_PARTS = {"quarter": ("every fourth window", every_fourth), "thin": ("every eighth window", every_eighth)}
+
+
+def _standin(domain: str, label: str, part: str | None = None) -> Protocol:
+    notes = "held-out docstrings; the window is the length the stand-in was trained on"
+    if part:
+        notes, windows = f"{notes}; {_PARTS[part][0]}", _PARTS[part][1]
+        return Protocol(f"standin-{domain}-{part}", label, domain, 256, dtype="float32", notes=notes, windows=windows)
+    return Protocol(f"standin-{domain}", label, domain, 256, dtype="float32", notes=notes)
+
+
+PROTOCOLS: dict[str, Protocol] = {}  # a paper's come with its package
+
+
+def register(*protocols: Protocol) -> None:
+    """Let measurements name these protocols."""
+    PROTOCOLS.update({protocol.name: protocol for protocol in protocols})
+
+
+_DOMAINS = (("standard-library", "StdLib"), ("numerical", "Numeric"), ("learning", "Learning"))
+register(*(_standin(domain, label, part) for part in (None, *_PARTS) for domain, label in _DOMAINS))

@@ -1,0 +1,62 @@
+"""The stream of a model on its calibration tokens, remembered between the recipes of one process.
+
+A table's choices and repairs all begin with the same pass of the same dense model over the same text. Inside
+`remembering()` what a layer made of a batch is kept under a digest of the batch and of all weights that led there
+(`common.forward.prefix_cache.weights_chain`), so the next recipe looks it up, equal to the bit. As with the evaluations'
+store nothing has to be told: a changed layer has another digest, and whatever a digest does not cover is computed.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+from torch import Tensor
+
+from common.forward.prefix_cache import batch_digest, weights_chain
+from common.models.decoder import Decoder
+
+# Bytes of host memory; the states used longest ago go first.
+LIMIT = min(4 * 2**30, psutil.virtual_memory().total // 8)
+
+_STATES: OrderedDict[tuple[str, str], Tensor] = OrderedDict()
+_on = False
+
+
+@contextmanager
+def remembering() -> Iterator[None]:
+    """Inside, `Stream` looks up what this process knows; what it has learnt stays until the process ends."""
+    global _on
+    before, _on = _on, True
+    try:
+        yield
+    finally:
+        _on = before
+
+
+class Stream:
+    """A pass through an unchanged model. Its weights are digested now: later changes to them do not matter.
+
+    Models on a GPU, streamed ones and what only stands for a decoder are not remembered: `following` then runs the layer.
+    """
+
+    def __init__(self, decoder: Decoder):
+        self.decoder = decoder
+        plain = isinstance(decoder, Decoder) and not decoder.streamed
+        self.chain = weights_chain(decoder) if _on and plain else {}
+
+    def following(self, ids: Tensor, hidden: Tensor, layer: int, padding: Tensor | None = None) -> Tensor:
+        """X[layer + 1] of the batch ``ids`` [batch, tokens], whose X[layer] is ``hidden``: [batch, tokens, channels]."""
+        if padding is not None:
+            return self.decoder.run(hidden, layer, layer + 1, attention_mask=padding)
+        if layer + 1 not in self.chain:
+            return self.decoder.run(hidden, layer, layer + 1)
+        key = (self.chain[layer + 1], batch_digest(ids.cpu()))
+        if key not in _STATES:
+            _STATES[key] = self.decoder.run(hidden, layer, layer + 1)
+            while sum(state.nbytes for state in _STATES.values()) > LIMIT and len(_STATES) > 1:
+                _STATES.popitem(last=False)
+        _STATES.move_to_end(key)
+        return _STATES[key]

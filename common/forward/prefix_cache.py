@@ -1,0 +1,161 @@
+"""Hidden states of the first layers, kept between evaluations of models that share them.
+
+A pruned model is its original up to the first change: on the same batch, `X[k]` is the same tensor, to the bit, for every
+`k` below it. Tables score many models that differ only behind their cut, on the same items, one after another in one
+process. So states are kept (`common.forward.hidden_state_files`) under a digest of the batch and of everything that makes
+them (embedding, the layers before, configuration), and an evaluation starts at the deepest state it shares.
+
+Nothing is told to the store: it compares weights, so a model changed in place simply shares less. Whatever a digest of
+weights does not cover ends the shared part: a layer with hooks (patches), a replaced `forward`, a module that is not of
+torch or transformers (adapters, quantised matrices).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from threading import Lock
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from common.forward.hidden_state_files import StateFiles
+from common.forward.parallel_batches import side_by_side
+from common.forward.spill_buffer import Held
+from common.models.decoder import Decoder
+from common.utils import cache
+
+# Larger models are not digested: their states would hardly fit, and reading all weights is not free.
+MAX_WEIGHTS = 8_000_000_000
+# What differs between a model and its pruned copy though their first layers are the same; `layer_type` is added by layer.
+_OWN_PER_MODEL = ("num_hidden_layers", "layer_types", "max_window_layers", "_name_or_path")
+
+STORE = StateFiles()
+
+Item = TypeVar("Item")
+
+
+class Body:
+    """A model's body (embedding, layers, final norm) that begins at the deepest state the store has.
+
+    Made anew for each evaluation: the weights are digested once, here. Threads may call it at once. layers_saved,
+    layers_run: layer calls that a state made unnecessary, and those made. shared: False leaves the store alone.
+    """
+
+    def __init__(self, decoder: Decoder, *, shared: bool = True):
+        self.decoder = decoder
+        self.chain = weights_chain(decoder) if shared and STORE.limit else {}
+        self.kept = sorted(STORE.begin(self.chain, decoder.num_layers)) if self.chain else []
+        self.layers_saved = 0
+        self.layers_run = 0
+        self._counting = Lock()
+        self._ahead: dict[str, Tensor] | None = None  # states of a streamed model, by batch
+
+    def __call__(
+        self, ids: Tensor, positions: Tensor | None = None, masks: Mapping[str, Tensor] | None = None, *facts: Tensor
+    ) -> Tensor:
+        """What the final norm returns for `ids` [batch, tokens], on the CPU: [batch, tokens, channels].
+
+        positions, masks: see `Decoder.placed`; without them plain sequences. facts: tensors on the CPU that say all about
+        the masks.
+        """
+        decoder, start, hidden, batch = self.decoder, 0, None, ""
+        if self._ahead is not None:
+            return decoder.norm(self._ahead[_key(ids, positions, facts)].to(decoder.device))
+        if self.chain:
+            batch = _key(ids, positions, facts)
+            start, hidden = STORE.deepest(self.chain, batch)
+        with self._counting:
+            self.layers_saved += start
+            self.layers_run += decoder.num_layers - start
+        hidden = decoder.embed_tokens(ids) if hidden is None else hidden
+        context = None if masks is None else decoder.placed(hidden, positions, masks)
+        for stop in [depth for depth in self.kept if depth > start]:
+            hidden = decoder.run(hidden, start, stop, context=context)
+            STORE.put(self.chain[stop], batch, hidden)
+            start = stop
+        return decoder.norm(decoder.run(hidden, start, context=context))
+
+    def ahead(self, items: Sequence[Item], arguments: Callable[[Item], tuple]) -> None:
+        """Take all batches through the embedding, then layer by layer, where the model is streamed; else nothing happens.
+
+        arguments: what this body will be called with for an item; positions and masks are None for plain sequences. The
+        calls then only look up what is known.
+        """
+        decoder = self.decoder
+        if not decoder.streamed:
+            return
+        states, different, pool = {}, {}, Held(cache.folder(), decoder.model.streamed.states)
+        with torch.inference_mode():
+            for item in items:
+                ids, positions, _, *facts = arguments(item)
+                if (key := _key(ids, positions, facts)) not in different:
+                    different[key], states[key] = item, pool.keep(decoder.embed_tokens(ids))
+
+        @torch.inference_mode()
+        def step(key: str, layer: int) -> None:
+            _, positions, masks, *_ = arguments(different[key])
+            hidden = states[key].to(decoder.device)
+            context = None if masks is None else decoder.placed(hidden, positions, masks)
+            states[key] = pool.keep(decoder.run(hidden, layer, layer + 1, context=context))
+
+        for layer in range(decoder.num_layers):
+            with side_by_side(partial(step, layer=layer), list(different), decoder.device) as results:
+                self.layers_run += sum(1 for _ in results)
+        self._ahead = states
+
+
+def weights_chain(decoder: Decoder) -> dict[int, str]:
+    """{k: digest of all that makes X[k]}, for k = 1, 2, ... before anything that a digest cannot cover.
+
+    Empty for models of more than `MAX_WEIGHTS` bytes and off the CPU.
+    """
+    size = sum(p.numel() * p.element_size() for p in decoder.model.parameters())
+    if decoder.device.type != "cpu" or size > MAX_WEIGHTS or not _plain(decoder.embed):
+        return {}
+    settings = {name: value for name, value in decoder.config.to_dict().items() if name not in _OWN_PER_MODEL}
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(repr((sorted(settings.items(), key=str), decoder.config._attn_implementation)).encode())
+    _add(digest, decoder.embed)
+    chain = {}
+    for depth in range(1, decoder.num_layers):
+        layer = decoder.layers[depth - 1]
+        if not _plain(layer):
+            break
+        digest.update(decoder.layer_type(depth - 1).encode())
+        _add(digest, layer)
+        chain[depth] = digest.hexdigest()
+    return chain
+
+
+def batch_digest(*tensors: Tensor) -> str:
+    """A digest of what is fed: ids, positions, mask."""
+    digest = hashlib.blake2b(digest_size=16)
+    for tensor in tensors:
+        digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _key(ids: Tensor, positions: Tensor | None, facts: Sequence[Tensor]) -> str:
+    return batch_digest(ids, *(() if positions is None else (positions, *facts)))
+
+
+def _plain(module: nn.Module) -> bool:
+    """Whether the modules' parameters and text say all about what it computes."""
+    return all(
+        type(part).__module__.startswith(("torch.nn.", "transformers."))
+        and not part._forward_hooks
+        and not part._forward_pre_hooks
+        and "forward" not in vars(part)
+        for part in module.modules()
+    )
+
+
+def _add(digest, module: nn.Module) -> None:
+    digest.update(repr(module).encode())
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        digest.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().reshape(-1).contiguous().view(torch.uint8).numpy())

@@ -1,0 +1,62 @@
+"""Batches of hidden states that are needed again: in host memory up to a bound, beyond it in temporary files."""
+
+from __future__ import annotations
+
+import tempfile
+import weakref
+from pathlib import Path
+
+import psutil
+import torch
+from torch import Tensor
+
+from common.utils.errors import UserError
+
+# Host memory that the states of one piece of work may take: so much, and this share of what is free when it begins.
+HELD_BYTES, HELD_SHARE = 16 * 2**30, 0.5
+
+
+class Held:
+    """Keeps tensors. What is kept counts until nothing refers to it any more.
+
+    limit: bytes of memory, None: HELD_BYTES or HELD_SHARE of what is free, the less. folder: where the files lie; they have
+    no name and vanish with their tensors.
+    """
+
+    def __init__(self, folder: Path, limit: int | None = None):
+        free = int(HELD_SHARE * psutil.virtual_memory().available)
+        self.folder, self.limit = folder, min(HELD_BYTES, free) if limit is None else limit
+        self.used = self.files = 0
+
+    def keep(self, tensor: Tensor) -> Tensor:
+        """The same values on the host: in memory while there is room, else mapped from a file."""
+        tensor = tensor.detach().cpu()
+        if self.used + tensor.nbytes > self.limit:
+            self.files += 1
+            return self._mapped(tensor)
+        self.used += tensor.nbytes
+        weakref.finalize(tensor, self._released, tensor.nbytes)
+        return tensor
+
+    def _released(self, size: int) -> None:
+        self.used -= size
+
+    def _mapped(self, tensor: Tensor) -> Tensor:
+        try:
+            return self._written(tensor)
+        except OSError as error:
+            raise UserError(
+                f"cannot keep hidden states in {self.folder}: {error.strerror or error}; free space there, or name another "
+                "folder in LAYERLAB_CACHE (reproductions without --stream: LAYERLAB_WORK)"
+            ) from error
+
+    def _written(self, tensor: Tensor) -> Tensor:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            dir=self.folder
+        ) as file:  # its name goes at once, its content with the mapping
+            # written, not copied into a mapping: a full disk is an error here, and would kill the process there
+            file.write(tensor.contiguous().view(-1).view(torch.uint8).numpy())
+            file.flush()
+            mapped = torch.from_file(file.name, shared=True, size=tensor.numel(), dtype=tensor.dtype)
+        return mapped.view(tensor.shape)

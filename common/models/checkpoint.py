@@ -1,0 +1,331 @@
+"""Saving and loading pruned, patched models.
+
+A saved model is a plain `save_pretrained` directory (any Hugging Face tool reads it) with the tokenizer. If the model
+carries patches (`common.hooks.attach_patch`), two files lie beside it:
+
+    patches.json         {"format": 1, "patches": [{"kind", "package", "position", "options", "tensors": {name: shape}}]}
+    patches.safetensors  "<index in the list>.<name>" -> tensor, in the patch's own dtype
+
+Such a directory loaded by plain Hugging Face code is the pruned model without its patches; `load` restores both. A third,
+`.layer-pruning.json` (`common.utils.atomic_files`), names every file that was written, and so what may be replaced
+later. Where layers are not built as the config says, a fourth, ``structure.json`` (`common.models.layer_structure`),
+tells how; plain code cannot load those.
+
+Patches are not submodules of the model (why: `common.hooks`), so its own state dict needs no filtering. `common` knows no
+method: a method's package registers how to rebuild its patch (`common.hooks.register_patch`) when it is imported.
+Only safetensors are read; nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import tokenizers
+import torch
+import transformers
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from common.baselines import ghosted, streamline  # noqa: F401 - register their patches
+from common.hooks import PATCH_LOADERS, attach_patch, patches
+from common.models import half_precision, layer_structure, offload
+from common.models.architectures import SUPPORTED
+from common.models.files import block_configs, older_transformers
+from common.utils import atomic_files
+from common.utils.errors import UserError, first_of
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+# A text that tokenizers of different kinds split differently: code, numbers, letters of other scripts, white space.
+PROBE = "def f(x):\n\treturn 2023 - x  # na\u00efve \u65e5\u672c\u8a9e, don't; 650841823\n\n   \u00c4"
+PATCHES_JSON, PATCHES_TENSORS = "patches.json", "patches.safetensors"
+
+
+def save(
+    model: nn.Module,
+    tokenizer,
+    path: str | os.PathLike,
+    texts: Mapping[str, str] | None = None,
+    source: Path | None = None,
+) -> Path:
+    """Write model, patches and tokenizer (None: no tokenizer) to the directory `path`, all or nothing.
+
+    texts: more files to write there, by name, such as a model card. source: the directory that the model was read from, the
+    tokenizer too, unchanged (`common.models.files.older_transformers`). An earlier checkpoint at `path` is replaced if
+    it is all that is there (`not_replaceable`); a kill at any moment leaves it or the new one. UserError for anything
+    else there.
+    """
+    path = Path(path)
+    if reason := not_replaceable(path):
+        raise UserError(f"cannot save to {path}: {reason}, or choose another path")
+
+    def write(directory: Path) -> None:
+        if offload.of(model) is None:
+            model.save_pretrained(directory)
+        else:
+            offload.save(model, directory)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(directory)
+        older_transformers.rewrite(directory, source)
+        _write_patches(model, directory)
+        layer_structure.write(model, directory)
+        block_configs.write(model, directory)
+        for name, text in (texts or {}).items():
+            (directory / name).write_text(text, encoding="utf-8")
+
+    try:
+        atomic_files.put(path.resolve(), write)
+    except (OSError, SafetensorError, StrictDataclassError) as error:  # the last: a config that contradicts itself
+        raise UserError(f"cannot save to {path}: {_reason(error)}; nothing was changed there") from error
+    return path
+
+
+def not_replaceable(path: Path) -> str | None:
+    """Why `save` may not put a checkpoint here, with what to do about it; None when it may.
+
+    It may where nothing is, and where only what an earlier `save` wrote is: a directory with its marker, no file that the
+    marker does not name, and no weights that were written since.
+    """
+    if not path.exists():
+        return "it is a link that leads nowhere; remove it" if path.is_symlink() else None
+    if not path.is_dir():
+        return "it is a file; move it away"
+    if os.path.ismount(path.resolve()):
+        return "it is where a disk is mounted, which cannot be exchanged; name a directory in it"
+    try:
+        there, known, changed = atomic_files.contents(path), atomic_files.files(path), atomic_files.changed(path)
+    except OSError as error:
+        return f"it cannot be read ({error.strerror}); check its permissions"
+    if known is None and there:
+        kind = "a checkpoint that was not saved here" if "config.json" in there else "not empty, and no checkpoint"
+        return f"it is {kind} (there is no {atomic_files.MARKER}, the list of what was saved); move it away"
+    if unknown := sorted(there - (known or set())):
+        return f"it holds {first_of(unknown, 1)}, which was not saved with the checkpoint; move that away"
+    if other := sorted(name for name in changed if name.endswith(".safetensors")):
+        return (
+            f"it holds {first_of(other, 1)} of another size or time than was saved here, as after training in the same "
+            "place (or copying); move it away"
+        )
+    return None
+
+
+def load(
+    path: str | os.PathLike,
+    *,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | str | None = None,
+    trust_remote_code: bool = False,
+    stream: int | None = None,
+) -> tuple[nn.Module, object]:
+    """Load `(model.eval(), tokenizer)` from a directory; tokenizer is None when it holds none.
+
+    device: 'auto' spreads the model over what there is. dtype None: as saved. trust_remote_code runs Python files from the
+    directory. stream: hold two layers at a time and so many bytes of hidden states (`common.models.offload`).
+
+    Raises:
+        UserError: the directory is no checkpoint, is incomplete, has only pickled weights, an unsupported architecture, or
+            patches of an unregistered kind.
+    """
+    path = Path(path)
+    check_directory(path, trust_remote_code)
+    described = _read_patches(path)  # before the weights: a missing registration should not cost minutes
+    tokenizer = load_tokenizer(path, trust_remote_code)  # nor a missing package that it needs
+    parts = layer_structure.read(path)
+    if stream is not None:
+        if parts:
+            raise UserError(f"cannot stream {path}: its layers are not built as its config says; leave --stream out")
+        dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+        config = read_config(path / "config.json")
+        model = offload.load(path, config, device=torch.device(device), dtype=dtype, states=stream)
+        return _patched(model, described), tokenizer
+    placement = {"device_map": "auto"} if str(device) == "auto" else {}
+    try:
+        kind = transformers.AutoModelForCausalLM
+        if parts:
+            kind = layer_structure.model_class(read_config(path / "config.json"), parts)
+        model, report = kind.from_pretrained(
+            path,
+            dtype=dtype or "auto",
+            use_safetensors=True,
+            local_files_only=True,
+            output_loading_info=True,
+            **({} if parts else {"trust_remote_code": trust_remote_code}),
+            **placement,
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
+        raise UserError(f"cannot load {path}: {_reason(error)}") from error
+    broken = sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])})
+    if broken:
+        raise UserError(
+            f"cannot load {path}: {len(broken)} tensors are missing or misshapen ({', '.join(broken[:3])}, ...); "
+            "the checkpoint is incomplete, save or download it again"
+        )
+    if unknown := sorted(report["unexpected_keys"]):
+        log.warning("%s: its config knows no %s; they are left out", path, first_of(unknown, 3))
+    if parts:
+        model.__class__ = kind.__base__
+    if not placement:
+        model.to(device)
+    return _patched(model, described), tokenizer
+
+
+def _patched(model: nn.Module, described: list[tuple[dict, dict[str, Tensor]]]) -> nn.Module:
+    half_precision.speed_up(model.dtype, (offload.of(model) or model).device)
+    for entry, tensors in described:
+        attach_patch(model, entry["position"], PATCH_LOADERS[entry["kind"]](tensors, entry["options"]), entry["kind"])
+    return model.eval()
+
+
+def _write_patches(model: nn.Module, directory: Path) -> None:
+    tensors, entries = {}, []
+    for index, patch in enumerate(patches(model)):
+        state = {name: value.detach().cpu().contiguous() for name, value in patch.module.state_dict().items()}
+        tensors.update({f"{index}.{name}": value.clone() for name, value in state.items()})
+        entries.append(
+            {
+                "kind": patch.kind,
+                "package": PATCH_LOADERS[patch.kind].__module__ if patch.kind in PATCH_LOADERS else None,
+                "position": patch.position,
+                "options": dict(getattr(patch.module, "options", {})),
+                "tensors": {name: list(value.shape) for name, value in state.items()},
+            }
+        )
+    if entries:
+        save_file(tensors, directory / PATCHES_TENSORS)
+        (directory / PATCHES_JSON).write_text(json.dumps({"format": FORMAT, "patches": entries}, indent=1) + "\n")
+
+
+def _read_patches(directory: Path) -> list[tuple[dict, dict[str, Tensor]]]:
+    """[(entry of patches.json, its tensors)], empty when the directory has no patches."""
+    description = directory / PATCHES_JSON
+    if not description.exists():
+        if (directory / PATCHES_TENSORS).exists():
+            raise UserError(f"cannot load {directory}: {PATCHES_TENSORS} is there but {PATCHES_JSON} is missing")
+        return []
+    try:
+        content = json.loads(description.read_text())
+        if content["format"] != FORMAT:
+            raise UserError(f"cannot load {description}: format {content['format']!r}, this version reads {FORMAT}")
+        stored = load_file(directory / PATCHES_TENSORS)
+        described = [
+            (entry, {name: stored[f"{index}.{name}"] for name in entry["tensors"]})
+            for index, entry in enumerate(content["patches"])
+        ]
+        kinds = {entry["kind"]: entry.get("package") or "the package of its method" for entry, _ in described}
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise UserError(f"cannot load the patches in {directory}: {_reason(error)}; save the model again") from error
+    for kind, package in sorted(kinds.items()):
+        if kind not in PATCH_LOADERS:
+            raise UserError(
+                f"cannot load {directory}: it has a patch of kind {kind!r}, which nothing imported so far can rebuild; "
+                f"import {package} first"
+            )
+    return described
+
+
+def check_directory(path: Path, trust_remote_code: bool = False) -> None:
+    """Refuse what is no loadable checkpoint, before anything large is read."""
+    if not path.exists():
+        atomic_files.recover(path.resolve())  # a kill may have left it beside its place
+    if not path.is_dir():
+        raise UserError(f"cannot load {path}: no such directory")
+    if not (path / "config.json").is_file():
+        raise UserError(f"cannot load {path}: it has no config.json, so it is no model checkpoint")
+    try:
+        model_type = json.loads((path / "config.json").read_text()).get("model_type")
+    except (OSError, ValueError, AttributeError) as error:
+        raise UserError(f"cannot load {path}: config.json cannot be read ({_reason(error)})") from error
+    if model_type not in SUPPORTED and not trust_remote_code:
+        raise UserError(
+            f"cannot load {path}: architecture {model_type!r} is not supported; supported: {', '.join(sorted(SUPPORTED))}"
+        )
+    weights = [file for file in path.glob("*.safetensors") if file.name != PATCHES_TENSORS]
+    if not weights:
+        raise UserError(
+            f"cannot load {path}: it has no safetensors weights, and pickled ones are never loaded; "
+            "convert them first with save_pretrained"
+        )
+
+
+def read_config(path: Path):
+    """The transformers config in a file.
+
+    Raises:
+        UserError: it cannot be read, or its architecture is not supported.
+    """
+    try:
+        config = transformers.AutoConfig.from_pretrained(path.parent, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"cannot load {path.parent}: config.json cannot be read ({_reason(error)})") from error
+    if config.model_type not in SUPPORTED:
+        raise UserError(
+            f"cannot load {path.parent}: architecture {config.model_type!r} is not supported; "
+            f"supported: {', '.join(sorted(SUPPORTED))}"
+        )
+    return config
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a directory's config, weights, patches and tokenizer, first sixteen digits.
+
+    What differs there is another model, or reads other tokens; records and searches of one are not the other's.
+    """
+    total = hashlib.sha256()
+    described = [path / name for name in (layer_structure.FILE, PATCHES_JSON, *older_transformers.TOKENS)]
+    files = [path / "config.json", *filter(Path.exists, described), *sorted(path.glob("*.safetensors"))]
+    for file in files:
+        with file.open("rb") as content:
+            total.update(f"{file.name}:{hashlib.file_digest(content, 'sha256').hexdigest()}\n".encode())
+    return total.hexdigest()[:16]
+
+
+def load_tokenizer(path: Path, trust_remote_code: bool = False):
+    """The tokenizer of a checkpoint's directory; None when it holds none. Raises UserError when it cannot be read."""
+    if not any((path / name).exists() for name in older_transformers.TOKENIZER_FILES):
+        return None
+    options = {"local_files_only": True, "trust_remote_code": trust_remote_code}
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(path, **options)
+    except Exception as error:  # tokenizers raises bare Exception
+        raise UserError(f"cannot load the tokenizer in {path}: {_reason(error)}; save or download it again") from error
+    return _as_filed(tokenizer, path)
+
+
+def _as_filed(tokenizer, path: Path):
+    """The tokenizer; where it splits a text otherwise than the directory's tokenizer.json, one that reads that file alone.
+
+    For some classes transformers 5 takes no more than the vocabulary from the file: of a SentencePiece model under a class of
+    byte-level ones (CodeQwen 1.5) that leaves single letters, without an error. ``instead_of``: the class that it replaces.
+    """
+    if not (path / "tokenizer.json").exists():
+        return tokenizer
+    filed = tokenizers.Tokenizer.from_file(str(path / "tokenizer.json"))
+    filed.no_truncation()
+    filed.no_padding()
+    wanted = filed.encode(PROBE, add_special_tokens=False).ids
+    if tokenizer(PROBE, add_special_tokens=False)["input_ids"] == wanted:
+        return tokenizer
+    plain = transformers.PreTrainedTokenizerFast.from_pretrained(path, local_files_only=True)
+    name, alike = type(tokenizer).__name__, plain(PROBE, add_special_tokens=False)["input_ids"] == wanted
+    log.warning(
+        "%s: %s does not split text as its tokenizer.json does; %s",
+        path,
+        name,
+        "the file is used" if alike else "check both",
+    )
+    plain.instead_of = name
+    return plain if alike else tokenizer
+
+
+def _reason(error: BaseException) -> str:
+    """The first line of an error's text, or its type when it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

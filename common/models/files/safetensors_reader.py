@@ -1,0 +1,155 @@
+"""Single tensors out of a checkpoint's safetensors files, read without mapping the files into memory.
+
+`safetensors` maps a file whole, and what a process has touched of a mapping counts as its memory. Where a model is larger
+than memory (`common.models.offload`), tensors are read into memory of their own, one layer's at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from common.utils.errors import UserError
+
+INDEX, WHOLE = "model.safetensors.index.json", "model.safetensors"
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where one tensor lies. dtype: in safetensors' spelling; begin, end: bytes of the file; state: of the file then."""
+
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+    state: tuple[int, ...]
+
+    def read(self) -> Tensor:
+        """The tensor, in memory of its own.
+
+        Raises:
+            UserError: the file is damaged, is another one meanwhile, or has a type that is not understood.
+        """
+        if self.dtype not in DTYPES:
+            raise UserError(f"cannot read {self.file}: it holds tensors of type {self.dtype}; use unquantised weights")
+        with torch.inference_mode(False):  # a parameter made in inference mode could not be watched for changes
+            data = torch.empty(self.end - self.begin, dtype=torch.uint8)
+            found = data.view(DTYPES[self.dtype]).view(self.shape)
+        with self.file.open("rb", buffering=0) as stream:
+            if _state(stream.fileno()) != self.state:
+                raise UserError(f"cannot read {self.file}: it was changed or replaced meanwhile; run again")
+            stream.seek(self.begin)
+            view, done = memoryview(data.numpy()), 0
+            while done < len(view):  # one call reads 2 GiB at most
+                got = stream.readinto(view[done:])
+                if not got:
+                    raise UserError(f"cannot read {self.file}: it ends too early; save or download it again")
+                done += got
+        return found
+
+    def rows(self, first: int, stop: int) -> Entry:
+        """Where rows ``first`` to ``stop`` (not included, the end at most) of a matrix lie."""
+        stop, row = min(stop, self.shape[0]), (self.end - self.begin) // self.shape[0]
+        shape = (stop - first, *self.shape[1:])
+        return replace(self, shape=shape, begin=self.begin + first * row, end=self.begin + stop * row)
+
+
+def _state(file: int) -> tuple[int, ...]:
+    """What tells an open file from another, or from itself rewritten."""
+    found = os.fstat(file)
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def header(file: Path) -> dict[str, Entry]:
+    """{name: entry} of one safetensors file.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    try:
+        with file.open("rb") as stream:
+            size = int.from_bytes(stream.read(8), "little")
+            whole, state = os.fstat(stream.fileno()).st_size, _state(stream.fileno())
+            if not 0 < size < min(whole, 2**30):
+                raise ValueError("its header is cut off")
+            content = json.loads(stream.read(size))
+        found = {
+            name: Entry(
+                file, entry["dtype"], tuple(entry["shape"]), *(8 + size + at for at in entry["data_offsets"]), state
+            )
+            for name, entry in content.items()
+            if name != "__metadata__"
+        }
+        if max((entry.end for entry in found.values()), default=0) > whole:
+            raise ValueError("it ends too early")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"cannot read {file}: {reason}; save or download it again") from error
+    return found
+
+
+def shards(index: Path) -> list[str]:
+    """The names of the weight files that a checkpoint's index names, in order.
+
+    Raises:
+        UserError: the index cannot be read, or does not say for each tensor which file has it.
+    """
+    try:
+        found = json.loads(index.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {index}: {error}; save or download it again") from error
+    places = found.get("weight_map") if isinstance(found, dict) else None
+    if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
+        raise UserError(f"cannot read {index}: its weight_map names no file for each tensor; save or download it again")
+    return sorted(set(places.values()))
+
+
+def loaded(folder: Path) -> list[str]:
+    """The names of the files that transformers loads of a checkpoint: model.safetensors, else those that its index names.
+
+    Both may be there: a checkpoint in parts that is saved again in one file keeps its index, whose files are gone or old.
+
+    Raises:
+        UserError: the index cannot be read.
+    """
+    if (folder / WHOLE).is_file():
+        return [WHOLE]
+    return shards(folder / INDEX) if (folder / INDEX).is_file() else []
+
+
+def entries(folder: Path, but: Iterable[str] = ()) -> dict[str, Entry]:
+    """{name: entry} of the safetensors files that transformers loads of a checkpoint; where it would find none, of all.
+
+    but: names of files that are no weights.
+
+    Raises:
+        UserError: a file is damaged or missing.
+    """
+    named = loaded(folder)
+    files = named or sorted(file.name for file in folder.glob("*.safetensors") if file.name not in set(but))
+    return {name: entry for file in files for name, entry in header(folder / file).items()}
+
+
+def prevailing_dtype(found: Iterable[Entry]) -> str | None:
+    """The dtype of most bytes, in safetensors' spelling; None of no tensors."""
+    sizes: dict[str, int] = {}
+    for entry in found:
+        sizes[entry.dtype] = sizes.get(entry.dtype, 0) + entry.end - entry.begin
+    return max(sizes, key=sizes.__getitem__, default=None)

@@ -1,0 +1,108 @@
+"""Models whose layers are not built as their config says: what differs, and how it is saved and built again.
+
+A kind of difference registers how it is read off a model and how it is made on one that is fresh from its config.
+`common.models.checkpoint` writes what it finds into ``structure.json`` beside the weights:
+
+    {"format": 1, "parts": {kind: description, ...}}
+
+and loads the weights into a model that is built so. Plain Hugging Face code reads no such file: where shapes differ it
+refuses the weights, where modules are missing it makes some up and warns (`why_not_plain` says which models those are).
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import transformers
+from torch import nn
+
+from common.utils.errors import UserError
+
+FORMAT = 1
+FILE = "structure.json"
+# What registers each kind, in the order in which they are built.
+_OWN = {
+    "halves": "common.models.sublayers",
+    "widths": "common.models.layer_widths",
+    "slicegpt": "common.baselines.slicegpt",
+}
+
+Describe = Callable[[nn.Module], Any]
+Build = Callable[[nn.Module, Any], None]
+_KINDS: dict[str, tuple[Describe, Build, str]] = {}
+
+
+def register_structure(kind: str, describe: Describe, build: Build, reason: str) -> None:
+    """Make a difference savable.
+
+    describe(model): JSON-able, None where the model is as its config says. build(model, description): the same difference
+    on a model of that config, whose weights are yet to come. reason: why plain code cannot load it, for people.
+    """
+    _KINDS[kind] = describe, build, reason
+
+
+def describe(model: nn.Module) -> dict[str, Any]:
+    """Every difference of a model from its config, by kind; empty for a plain model."""
+    _registered()
+    found = {kind: read(model) for kind, (read, _, _) in _KINDS.items()}
+    return {kind: description for kind, description in found.items() if description is not None}
+
+
+def why_not_plain(model: nn.Module) -> str | None:
+    """Why plain Hugging Face code cannot load the saved model; None where it can (patches aside)."""
+    return "; ".join(_KINDS[kind][2] for kind in describe(model)) or None
+
+
+def write(model: nn.Module, directory: Path) -> None:
+    """Write ``structure.json`` where the model differs from its config."""
+    if parts := describe(model):
+        content = {"format": FORMAT, "parts": parts}
+        (directory / FILE).write_text(json.dumps(content) + "\n", encoding="utf-8")
+
+
+def read(directory: Path) -> dict[str, Any]:
+    """The differences of a saved model; empty where there is no ``structure.json``.
+
+    Raises:
+        UserError: it cannot be read, or holds what this version does not know.
+    """
+    file = directory / FILE
+    if not file.exists():
+        return {}
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        found, parts = content["format"], dict(content["parts"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"cannot load {file}: it cannot be read ({type(error).__name__}); save the model again"
+        ) from error
+    if found != FORMAT:
+        raise UserError(f"cannot load {file}: format {found!r}, this version reads {FORMAT}")
+    _registered()
+    if strange := sorted(parts.keys() - _KINDS.keys()):
+        raise UserError(
+            f"cannot load {file}: it has a difference of kind {strange[0]!r}; known: {', '.join(sorted(_KINDS))}"
+        )
+    return parts
+
+
+def model_class(config, parts: Mapping[str, Any]) -> type[nn.Module]:
+    """The config's class of model, with these differences built in as soon as it is made: for ``from_pretrained``."""
+    plain = transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+
+    def made(self, config, *args, **kwargs):
+        plain.__init__(self, config, *args, **kwargs)
+        for kind in (kind for kind in _OWN if kind in parts):
+            _KINDS[kind][1](self, parts[kind])
+
+    return type(plain.__name__, (plain,), {"__init__": made, "__module__": plain.__module__})
+
+
+def _registered() -> None:
+    """Import what registers: late, because some of it imports the checkpoint's module, which imports this one."""
+    for name in _OWN.values():
+        importlib.import_module(name)

@@ -1,0 +1,132 @@
+"""Layers of a width of their own: fewer key heads, each with the query heads that read it, and fewer channels in the MLP.
+
+A slice is exact: the layer computes what it did with the columns of `o_proj` and `down_proj` zeroed that belong to what is
+gone. Query, key and value heads are read off tensor shapes by transformers, so that the model runs and decodes with a cache
+as it is; but a config has one width for all layers. A mixture of experts loses as many channels in each expert, each its own.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from torch import Tensor, nn
+
+from common.models.architectures import layer_list
+from common.models.layer_structure import register_structure
+
+
+def key_heads(layer: nn.Module) -> int | None:
+    """The key (and value) heads of a layer; None where it has no attention."""
+    attention = layer.self_attn
+    return None if hasattr(attention, "state") else attention.k_proj.weight.shape[0] // attention.head_dim
+
+
+def channels(layer: nn.Module) -> int | None:
+    """The intermediate channels of a layer's MLP, of one expert where it has several; None where it has no MLP."""
+    if hasattr(layer.mlp, "state"):
+        return None
+    experts = getattr(layer.mlp, "experts", None)
+    return (layer.mlp.down_proj.weight if experts is None else experts.down_proj).shape[-1]
+
+
+@torch.no_grad()
+def slice_heads(layer: nn.Module, kept: Tensor) -> None:
+    """Keep these key heads [k] (ascending), their value heads and all query heads that read them, in place."""
+    attention = layer.self_attn
+    width, group = attention.head_dim, attention.num_key_value_groups
+    keys, queries = _spread(kept, width), _spread(kept, width * group)
+    for name, rows in (("q_proj", queries), ("k_proj", keys), ("v_proj", keys)):
+        _keep(getattr(attention, name), rows, dim=0)
+    _keep(attention.o_proj, queries, dim=1)
+
+
+@torch.no_grad()
+def slice_channels(layer: nn.Module, kept: Tensor) -> None:
+    """Keep these channels of the MLP, in place: [c] ascending, or [experts, c] where there are experts."""
+    experts = getattr(layer.mlp, "experts", None)
+    if experts is None:
+        _keep(layer.mlp.gate_proj, kept, dim=0)
+        _keep(layer.mlp.up_proj, kept, dim=0)
+        _keep(layer.mlp.down_proj, kept, dim=1)
+        return
+    gate_up, down = experts.gate_up_proj, experts.down_proj  # [experts, 2 inner, channels], [experts, channels, inner]
+    rows = torch.cat([kept, kept + down.shape[-1]], dim=1).to(gate_up.device)
+    places = torch.arange(len(kept), device=gate_up.device)[:, None]
+    taken = {"gate_up_proj": gate_up[places, rows], "down_proj": down.mT[places, rows[:, : kept.shape[1]]].mT}
+    for name, weight in taken.items():
+        setattr(experts, name, nn.Parameter(weight.contiguous(), requires_grad=gate_up.requires_grad))
+    experts.intermediate_dim = kept.shape[1]
+
+
+def _spread(heads: Tensor, width: int) -> Tensor:
+    """Heads [k] -> their rows [k * width]."""
+    return (heads[:, None] * width + torch.arange(width, device=heads.device)).flatten()
+
+
+def _keep(linear: nn.Linear, kept: Tensor, dim: int) -> None:
+    """Keep these rows (dim 0, with their biases) or columns (dim 1) of a linear layer."""
+    weight, kept = linear.weight, kept.to(linear.weight.device)
+    linear.weight = nn.Parameter(weight.index_select(dim, kept), requires_grad=weight.requires_grad)
+    if dim == 1:
+        linear.in_features = len(kept)
+        return
+    linear.out_features = len(kept)
+    if linear.bias is not None:
+        linear.bias = nn.Parameter(linear.bias[kept], requires_grad=linear.bias.requires_grad)
+
+
+def widths(model: nn.Module) -> list[dict[str, int | None]]:
+    """Key heads and channels of every layer."""
+    return [{"key_heads": key_heads(layer), "channels": channels(layer)} for layer in layer_list(model)]
+
+
+def settle(model: nn.Module) -> None:
+    """Where all layers have one width, write it into the config: the model is a plain one then.
+
+    Not where the architecture refuses such a config: for some the heads must divide ``hidden_size``, whatever ``head_dim``.
+    """
+    found = widths(model)
+    if any(one != found[0] for one in found):
+        return
+    attention = layer_list(model)[0].self_attn
+    sizes = {
+        "head_dim": attention.head_dim,  # no longer hidden_size / num_attention_heads
+        "num_key_value_heads": found[0]["key_heads"],
+        "num_attention_heads": found[0]["key_heads"] * attention.num_key_value_groups,
+        "intermediate_size": found[0]["channels"],
+    }
+    wanted = copy.deepcopy(model.config)
+    try:
+        wanted.update(sizes)
+        wanted.validate()
+    except StrictDataclassError:
+        return
+    model.config.update(sizes)
+
+
+def _describe(model: nn.Module) -> list[dict[str, int | None]] | None:
+    config, found = model.config, widths(model)
+    plain = {"key_heads": config.num_key_value_heads, "channels": config.intermediate_size}
+    return found if any(size not in (None, plain[name]) for one in found for name, size in one.items()) else None
+
+
+def narrow_to(layer: nn.Module, heads: int | None, inner: int | None) -> None:
+    """Keep the first key heads and channels: for shapes whose weights are yet to come, or never will. None: no such half."""
+    if heads is not None:
+        slice_heads(layer, torch.arange(heads))
+    if inner is None:
+        return
+    experts = getattr(layer.mlp, "experts", None)
+    kept = torch.arange(inner)
+    slice_channels(layer, kept if experts is None else kept.repeat(experts.num_experts, 1))
+
+
+def _build(model: nn.Module, description: Sequence[Mapping[str, int]]) -> None:
+    for layer, wanted in zip(layer_list(model), description, strict=True):
+        narrow_to(layer, wanted["key_heads"], wanted["channels"])
+
+
+register_structure("widths", _describe, _build, "its layers have different widths, and a config has one for all")

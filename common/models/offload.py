@@ -1,0 +1,375 @@
+"""Models larger than memory: two decoder layers at a time, read from the checkpoint when they are called.
+
+`load` gives a model whose parts (embedding, decoder layers, head) hold no weights. A part's weights are read by a hook when
+it is called and go when another is called; while one layer computes, a thread reads the one that follows. The model is a
+model like any other to surgery, patches and passes; what changes parts of layers or needs gradients refuses it (`refuse`).
+
+What makes it usable is the order of work. A pass that takes batch after batch through all layers reads the whole model for
+each batch; those of this repository take all batches through one part, then through the next, and so read it once
+(`Decoder.streamed` tells them). The states of all batches wait in a `common.forward.spill_buffer.Held`.
+
+A part that was changed while it was there (a factor fused into its weights, a matrix refitted) is written to a temporary
+folder before it goes, and read from there afterwards. `save` copies part by part.
+
+accelerate's disk offload reads every layer again for every batch, keeps no changes, and was therefore not used.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from threading import RLock
+
+import torch
+from accelerate import init_empty_weights
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, GenerationConfig
+
+from common.models.architectures import absent, at_hand
+from common.models.files.safetensors_reader import DTYPES, INDEX, Entry, entries, header, prevailing_dtype
+from common.utils import cache, locks
+from common.utils.errors import UserError, first_of
+
+log = logging.getLogger(__name__)
+
+LAYERS = "model.layers."
+ABANDONED = 14 * 24 * 3600.0  # seconds after which another host's run is taken to be over
+_CHANGED, _OWNER = "changed-layers-", "owner.lock"  # a folder's name, and in it the lock of who made it
+EDGES = _EMBEDDING, _HEAD = "model.embed_tokens", "lm_head"
+_ROWS = 4096  # of embedding and head that are compared at a time: 2 x 128 MB where they have 8192 channels in float32
+
+
+def load(folder: Path, config, *, device: torch.device, dtype: torch.dtype | None, states: int) -> nn.Module:
+    """The model in a checkpoint's directory, streamed; patches are `common.models.checkpoint`'s matter.
+
+    config: the model's, from there. dtype: of the weights in memory; None: as stored. states: bytes of hidden states that
+    wait in memory; more are written to a file in the cache folder. `model.streamed` is the `Streamed` that reads parts.
+
+    Raises:
+        UserError: the directory's weights are damaged or incomplete.
+    """
+    where = entries(folder, but=("patches.safetensors",))
+    stored = DTYPES[prevailing_dtype(where.values())]
+    dtype = dtype or stored
+    with init_empty_weights(include_buffers=False):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    with suppress(OSError):  # none there, or damaged: then the model's config says it all, as in `from_pretrained`
+        model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
+    model.eval().requires_grad_(False)
+    streamed = Streamed(model, where, device, (dtype, stored), states)
+    streamed.fill_resident()
+    known = {name for name, _ in model.named_parameters()} | {f"{_HEAD}.weight"}
+    apart = (".block_sparse_moe.", "rotary_emb.inv_freq")  # of other names in memory; computed
+    if unknown := sorted(name for name in where if name not in known and not any(part in name for part in apart)):
+        log.warning("%s: its config knows no %s; they are left out", folder, first_of(unknown, 3))
+    model.streamed = streamed
+    return model
+
+
+def of(model: nn.Module) -> Streamed | None:
+    """What reads a streamed model's layers; None for a model in memory."""
+    return getattr(model, "streamed", None)
+
+
+def refuse(model: nn.Module, what: str) -> None:
+    """Refuse work that needs all layers at once.
+
+    Raises:
+        UserError: the model is streamed.
+    """
+    if of(model) is not None:
+        raise UserError(f"{what} needs the whole model in memory; leave --stream out")
+
+
+class Streamed:
+    """Reads embedding, decoder layers and head as they are called, and lets them go.
+
+    dtype, stored: of the weights in memory and in the files. reads: layers read so far; bytes_read: from disk. states: see
+    `load`. A head tied to the embedding is one part with it.
+
+    Layers without weights are on torch's meta device. Embedding and head have one number there that stands for all, not a
+    number at that: device, type and shape of an embedding are asked for by many, its values by who calls it.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        where: Mapping[str, Entry],
+        device: torch.device,
+        dtypes: tuple[torch.dtype, ...],
+        states: int,
+    ):
+        (self.dtype, self.stored), self.device, self.states = dtypes, device, states
+        self.reads = self.bytes_read = 0
+        self._model, self._where = weakref.ref(model), where
+        self._lock = RLock()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
+        self._ahead: tuple[nn.Module, Future] | None = None
+        self._alone = False
+        self._here: nn.Module | None = None
+        self._meta: dict[nn.Module, dict[str, nn.Parameter]] = {}
+        self._sources: dict[nn.Module, dict[str, Callable[[], Tensor]]] = {}
+        self._marks: dict[nn.Module, dict[str, tuple]] = {}  # of the weights as they were read
+        self._changed: Path | None = None
+        self._tied = model.config.tie_word_embeddings and self._same_head()
+        for index, layer in enumerate(model.model.layers):
+            self._add(layer, self._source(f"{LAYERS}{index}.", layer))
+        for name in EDGES:
+            module = model.get_submodule(name)
+            for leaf, parameter in module.named_parameters():
+                nothing = torch.full((1,), torch.nan, dtype=self.dtype, device=device)
+                _put(module, leaf, nothing.expand(parameter.shape))
+            if not (name == _HEAD and self._tied):
+                self._add(module, {leaf: self._reader(f"{name}.{leaf}") for leaf, _ in module.named_parameters()})
+        if self._tied:
+            model.lm_head.weight = model.model.embed_tokens.weight
+            self._hook(model.lm_head, model.model.embed_tokens)
+
+    def _same_head(self) -> bool:
+        """Whether the files hold no head but the embedding: transformers leaves apart what differs, whatever the config says.
+
+        Told in the type that the weights have in memory, as there.
+        """
+        embedding, head = self._entry(f"{_EMBEDDING}.weight"), self._where.get(f"{_HEAD}.weight")
+        if head is None:
+            return True
+        pieces = [(at, at + _ROWS) for at in range(0, embedding.shape[0], _ROWS)]
+        return embedding.shape == head.shape and all(
+            torch.equal(self._read(embedding.rows(*piece)), self._read(head.rows(*piece))) for piece in pieces
+        )
+
+    def _add(self, part: nn.Module, source: dict[str, Callable[[], Tensor]]) -> None:
+        self._meta[part], self._sources[part] = dict(part.named_parameters()), source
+        self._hook(part, part)
+
+    def _hook(self, module: nn.Module, part: nn.Module) -> None:
+        """Have the part there when the module is called."""
+        module.fetch = partial(self.fetch, part)  # see `common.models.architectures.at_hand`
+        module.register_forward_pre_hook(lambda *_: self.fetch(part), prepend=True)
+
+    def fill_resident(self) -> None:
+        """Read what is always there: the final norm."""
+        model = self._model()
+        for name in dict(model.named_parameters()):
+            if not name.startswith((LAYERS, _EMBEDDING, _HEAD)):
+                _put(model, name, self._read(self._entry(name)).to(self.device))
+        model.model.rotary_emb.to(self.device)
+        for name, buffer in model.named_buffers():  # of modules that hold no weights
+            if buffer.device != self.device and not name.startswith(LAYERS):
+                module, leaf = _parent(model, name)
+                module._buffers[leaf] = buffer.to(self.device)
+
+    def fetch(self, part: nn.Module) -> None:
+        """Have a part's weights in place; those of the one before go."""
+        with self._lock:
+            if part is not self._here:
+                tensors = self._taken(part)
+                self._let_go()
+                for name, value in tensors.items():
+                    self._put(part, name, value)
+                self._marks[part] = _marks(part)
+                self._here = part
+                self.reads += part in list(self._model().model.layers)
+            self._read_ahead(part)
+
+    def let_go(self) -> None:
+        """Let all parts go, as before work that needs the memory."""
+        with self._lock:
+            self._taken(None)
+            self._let_go()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Inside, no layer is read ahead: for work on one layer that needs the room itself."""
+        with self._lock:
+            self._taken(None)
+            self._alone = True
+        try:
+            yield
+        finally:
+            self._alone = False
+
+    def layer_bytes(self) -> int:
+        """Bytes in memory of the largest layer."""
+        return self._largest(self._model().model.layers)
+
+    def two_bytes(self) -> int:
+        """Bytes in memory of the largest two parts that are there at once: two layers, or one and the embedding or head."""
+        return self.layer_bytes() + self._largest(self._meta)
+
+    def _largest(self, parts: Iterable[nn.Module]) -> int:
+        return max(sum(p.numel() for p in self._meta[part].values()) for part in parts) * self.dtype.itemsize
+
+    def _taken(self, layer: nn.Module | None) -> dict[str, Tensor]:
+        """The layer's tensors: what was read ahead, if it was this one."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            found = ahead[1].result()
+            if ahead[0] is layer:
+                return found
+            del found
+        return {} if layer is None else self._tensors(layer)
+
+    def _read_ahead(self, layer: nn.Module) -> None:
+        layers = list(self._model().model.layers)
+        place = layers.index(layer) + 1 if layer in layers else len(layers)
+        following = layers[place] if place < len(layers) else None
+        if self._alone:
+            return
+        if self._ahead is None and following is not None and following is not self._here and following in self._sources:
+            self._ahead = (following, self._pool.submit(self._tensors, following))
+
+    def _tensors(self, layer: nn.Module) -> dict[str, Tensor]:
+        with torch.inference_mode(False), torch.no_grad():
+            return {name: read().to(self.device) for name, read in self._sources[layer].items()}
+
+    def _let_go(self) -> None:
+        """Let the part go that is there."""
+        part, self._here = self._here, None
+        if part is None:
+            return
+        marks = _marks(part)
+        if changed := [name for name, mark in marks.items() if mark != self._marks[part].get(name)]:
+            self._keep(part, changed)
+        for name, parameter in self._meta[part].items():
+            if name in marks:
+                shape = part.get_parameter(name).shape
+                if shape != parameter.shape:
+                    parameter = nn.Parameter(parameter[(0,) * parameter.ndim].expand(shape), requires_grad=False)
+                self._put(part, name, parameter)
+
+    def _put(self, part: nn.Module, name: str, value: Tensor) -> None:
+        _put(part, name, value)
+        model = self._model()
+        if self._tied and part is model.model.embed_tokens:
+            model.lm_head.weight = part.weight
+
+    def _keep(self, layer: nn.Module, names: list[str]) -> None:
+        """Write changed weights where they are read from after this."""
+        if self._changed is None:
+            self._changed = _folder_of_changes()
+            weakref.finalize(self, shutil.rmtree, self._changed, True)
+        file = self._changed / f"{len(list(self._changed.iterdir()))}.safetensors"
+        save_file({name: layer.get_parameter(name).detach().cpu().contiguous() for name in names}, file)
+        for name, entry in header(file).items():
+            self._sources[layer][name] = lambda entry=entry: self._read(entry)
+
+    def _source(self, prefix: str, layer: nn.Module) -> dict[str, Callable[[], Tensor]]:
+        """{parameter: how to read it}."""
+        found: dict[str, Callable[[], Tensor]] = {}
+        for name, _ in layer.named_parameters():
+            found[name] = self._reader(prefix + name) if prefix + name in self._where else self._experts(prefix, name)
+        return found
+
+    def _reader(self, name: str) -> Callable[[], Tensor]:
+        entry = self._entry(name)
+        return lambda: self._read(entry)
+
+    def _experts(self, prefix: str, name: str) -> Callable[[], Tensor]:
+        """Mixtral's checkpoints hold each expert's matrices apart; transformers holds them stacked."""
+        parts = stored_names(prefix, name, len([n for n in self._where if n.startswith(prefix) and ".w2." in n]))
+        rows = [[self._entry(part) for part in row] for row in parts]
+        if len(rows) == 1 and len(rows[0]) == 1:
+            return lambda: self._read(rows[0][0])
+        return lambda: torch.stack([torch.cat([self._read(entry) for entry in row]) for row in rows])
+
+    def _entry(self, name: str) -> Entry:
+        if name not in self._where:
+            raise UserError(f"cannot stream this model: its files hold no {name}; save or download it again")
+        return self._where[name]
+
+    def _read(self, entry: Entry) -> Tensor:
+        self.bytes_read += entry.end - entry.begin
+        return entry.read().to(self.dtype)
+
+
+def stored_names(prefix: str, name: str, experts: int) -> list[list[str]]:
+    """The names in a Mixtral checkpoint of what transformers holds as one parameter: rows to stack, of parts to join."""
+    base = f"{prefix}block_sparse_moe."
+    if name == "mlp.experts.gate_up_proj":
+        return [[f"{base}experts.{e}.w1.weight", f"{base}experts.{e}.w3.weight"] for e in range(experts)]
+    if name == "mlp.experts.down_proj":
+        return [[f"{base}experts.{e}.w2.weight"] for e in range(experts)]
+    return [[base + name.removeprefix("mlp.") if name.startswith("mlp.") else prefix + name]]
+
+
+def save(model: nn.Module, directory: Path) -> None:
+    """Write config and weights as `save_pretrained` does, in the stored type and a file for each part, one by one."""
+    streamed = of(model)
+    config = copy.deepcopy(model.config)
+    config.dtype, config.architectures = streamed.stored, [type(model).__name__]
+    config.save_pretrained(directory)
+    if model.generation_config is not None:
+        model.generation_config.save_pretrained(directory)
+    parts = {f"{LAYERS}{index}.": layer for index, layer in enumerate(model.model.layers)}
+    parts[f"{_EMBEDDING}."] = model.model.embed_tokens
+    if model.lm_head.weight is not model.model.embed_tokens.weight:  # the config may say so of what is apart
+        parts[f"{_HEAD}."] = model.lm_head
+    names, total, count = {}, 0, len(parts)
+    for place, (prefix, module) in enumerate(parts.items()):
+        part = _as_stored(prefix, dict(at_hand(module).named_parameters()))
+        if place == len(model.model.layers):  # with the final norm
+            part |= {n: p for n, p in model.named_parameters() if not n.startswith(tuple(parts))}
+        file = f"model-{place + 1:05}-of-{count:05}.safetensors"
+        tensors = {name: value.detach().to("cpu", streamed.stored).contiguous() for name, value in part.items()}
+        save_file(tensors, directory / file, {"format": "pt"})
+        names |= dict.fromkeys(tensors, file)
+        total += sum(value.numel() * value.element_size() for value in tensors.values())
+    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(names.items()))}
+    (directory / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+
+
+def _as_stored(prefix: str, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A layer's tensors by the names that they have in files (Mixtral's experts apart, as the hub has them)."""
+    found = {}
+    for name, value in parameters.items():
+        if not name.startswith(("mlp.experts.", "mlp.gate.")):
+            found[prefix + name] = value
+            continue
+        rows = stored_names(prefix, name, len(value))
+        if name == "mlp.gate.weight":
+            found[rows[0][0]] = value
+            continue
+        for row, matrix in zip(rows, value, strict=True):
+            found |= {part: piece.clone() for part, piece in zip(row, matrix.chunk(len(row)), strict=True)}
+    return found
+
+
+def _folder_of_changes() -> Path:
+    """A new folder for layers that were changed; those of processes that were killed go."""
+    folder = cache.folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    for lock in folder.glob(f"{_CHANGED}*/{_OWNER}"):
+        if locks.abandoned(lock, ABANDONED):
+            shutil.rmtree(lock.parent, ignore_errors=True)
+    own = Path(tempfile.mkdtemp(prefix=_CHANGED, dir=folder))
+    locks.take(own / _OWNER)
+    return own
+
+
+def _parent(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    path, _, leaf = name.rpartition(".")
+    return module.get_submodule(path), leaf
+
+
+def _put(module: nn.Module, name: str, value: Tensor) -> None:
+    parent, leaf = _parent(module, name)
+    if not isinstance(value, nn.Parameter):
+        with torch.inference_mode(False):
+            value = nn.Parameter(value, requires_grad=False)
+    parent._parameters[leaf] = value
+
+
+def _marks(part: nn.Module) -> dict[str, tuple]:
+    """What differs once a weight was changed in place or replaced; empty where nothing is there."""
+    return {name: (id(p), p.data_ptr(), p._version) for name, p in part.named_parameters() if not absent(p)}

@@ -1,0 +1,73 @@
+"""What follows from a model's shape alone: parameters, memory, multiply-adds, trainable parameters.
+
+Models are built from the registry's facts on the meta device, which holds shapes and no numbers; layers are removed from them
+and adapters added to them by the same code that does it to real ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM
+
+from common.models import loading
+from common.models.surgery import remove_layers
+from common.utils.errors import UserError
+
+MIB = 2**20
+
+
+def skeleton(name: str, removed: int = 0) -> nn.Module:
+    """The registered model on the meta device, less its last ``removed`` layers (all layers have one shape)."""
+    config = loading.model_config(name)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    if removed:
+        count = config.num_hidden_layers
+        remove_layers(model, list(range(count - removed, count)))
+    return model
+
+
+def parameters(model: nn.Module, *, trainable: bool = False) -> int:
+    """Parameters, each shared one once; with ``trainable`` only those that take gradients."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad or not trainable)
+
+
+def multiply_adds(model: nn.Module, tokens: int) -> int:
+    """Multiply-adds of a forward pass over ``tokens`` tokens.
+
+    Convention: every weight matrix once per token (head included, embedding look-up not), and two per element of each
+    RMSNorm (its square and its gain). Attention's own two products, which have no weights, are left out, as are
+    activations and rotary positions.
+
+    Raises:
+        UserError: a model with experts, whose matrices are not all used for every token.
+    """
+    if getattr(model.config, "num_local_experts", None):
+        raise UserError(f"multiply-adds are not counted for {model.config.model_type}: only some experts see a token")
+    total = 0
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            total += module.weight.numel() * tokens
+        elif type(module).__name__.endswith("RMSNorm"):
+            total += 2 * module.weight.numel() * tokens
+    return total
+
+
+def blocks(size: int, block: int = 512) -> int:
+    """Bytes that ``size`` bytes take from an allocator that hands out whole blocks (CUDA's in PyTorch: 512 bytes)."""
+    return -(-size // block) * block
+
+
+def memory_mib(model: nn.Module, bits: int, *, quantized: Iterable[type] = ()) -> float:
+    """MiB that the parameters take at ``bits`` each; with ``quantized`` only layers of these types inside the decoder's
+    layers do, the others stay at 16 bits (quantizers leave embedding, head and norms alone).
+    """
+    kinds = tuple(quantized)
+    if not kinds:
+        return parameters(model) * bits / 8 / MIB
+    inside = {id(m.weight) for layer in model.model.layers for m in layer.modules() if isinstance(m, kinds)}
+    total = sum(p.numel() * (bits if id(p) in inside else 16) for p in model.parameters())
+    return total / 8 / MIB

@@ -1,0 +1,148 @@
+"""Attention or MLP taken out of a layer, the other half left; or a linear map in the place of an attention.
+
+The layer stays the architecture's own: what is gone is replaced by a module without weights that adds nothing, its norms by
+identities. So the model runs, decodes with a cache, and loses further layers as any other does. In the cache a half that is
+gone counts the tokens, in one number each, because positions and masks follow from how many the layers have seen.
+
+A config cannot say which halves are there: `common.models.checkpoint` saves and loads such a model; plain code makes up
+weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from common.models import offload
+from common.models.architectures import architecture_of, layer_list
+from common.models.layer_structure import register_structure
+from common.utils.errors import UserValueError, unknown
+
+ATTENTION, MLP = "attention", "mlp"
+HALVES = (ATTENTION, MLP)
+
+
+class NoMlp(nn.Module):
+    """Adds nothing."""
+
+    state = "none"
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return torch.zeros_like(hidden_states)
+
+
+class _Counting(nn.Module):
+    """Takes an attention's place, and its place in the cache."""
+
+    def __init__(self, layer_idx: int):
+        super().__init__()
+        self.layer_idx = layer_idx
+
+    def forward(self, hidden_states: Tensor, past_key_values=None, **kwargs) -> tuple[Tensor, None]:
+        if past_key_values is not None:
+            token = hidden_states.new_zeros(*hidden_states.shape[:1], 1, hidden_states.shape[1], 1)
+            past_key_values.update(token, token, self.layer_idx)
+        return self.added(hidden_states), None
+
+
+class NoAttention(_Counting):
+    """Adds nothing."""
+
+    state = "none"
+
+    def added(self, hidden: Tensor) -> Tensor:
+        return torch.zeros_like(hidden)
+
+
+class LinearAttention(_Counting):
+    """Adds a linear map of what the norm returns: each token sees itself alone (NBL)."""
+
+    state = "linear"
+
+    def __init__(self, layer_idx: int, weight: Tensor, bias: Tensor):
+        super().__init__(layer_idx)
+        self.weight = nn.Parameter(weight, requires_grad=False)  # [channels out, channels in]
+        self.bias = nn.Parameter(bias, requires_grad=False)
+
+    def added(self, hidden: Tensor) -> Tensor:
+        return nn.functional.linear(hidden, self.weight, self.bias)
+
+
+def present(model: nn.Module) -> list[tuple[int, str]]:
+    """(layer, half) of every attention and MLP that is as the architecture has it, in the order in which they run."""
+    halves = architecture_of(model).halves
+    return [
+        (number, name)
+        for number, layer in enumerate(layer_list(model))
+        for name, half in halves.items()
+        if not hasattr(getattr(layer, half.module), "state")
+    ]
+
+
+def drop_halves(model: nn.Module, wanted: Iterable[tuple[int, str]]) -> None:
+    """Take these (layer, half) out of the model, in place.
+
+    Raises:
+        UserError: a half that is not there, or one named twice.
+    """
+    wanted = list(wanted)
+    for entry in wanted:
+        _check(model, *entry)
+    if len(set(wanted)) < len(wanted):
+        raise UserValueError(f"cannot drop one half twice: {wanted}; name each once")
+    for number, name in wanted:
+        layer = layer_list(model)[number]
+        _replace(model, number, name, NoAttention(layer.self_attn.layer_idx) if name == ATTENTION else NoMlp())
+
+
+@torch.no_grad()
+def linear_attention(model: nn.Module, number: int, weight: Tensor, bias: Tensor) -> None:
+    """Put ``weight`` [out, in] and ``bias`` in the place of a layer's attention, in place: of what its norm returns."""
+    _check(model, number, ATTENTION)
+    held = layer_list(model)[number].self_attn
+    to = next(held.parameters())
+    _replace(model, number, ATTENTION, LinearAttention(held.layer_idx, weight.to(to), bias.to(to)))
+
+
+def _check(model: nn.Module, number: int, name: str) -> None:
+    offload.refuse(model, "changing halves of layers")
+    if name not in HALVES:
+        raise unknown("half of a layer", name, HALVES)
+    if (number, name) not in present(model):
+        raise UserValueError(
+            f"the model has no {name} in layer {number}; it has layers 0 to {len(layer_list(model)) - 1}"
+        )
+
+
+def _replace(model: nn.Module, number: int, name: str, module: nn.Module) -> None:
+    layer, half = layer_list(model)[number], architecture_of(model).halves[name]
+    setattr(layer, half.module, module)
+    if module.state == "none":
+        setattr(layer, half.norm, nn.Identity())
+    if half.post is not None:
+        setattr(layer, half.post, nn.Identity())
+
+
+def _describe(model: nn.Module) -> list[dict] | None:
+    halves = architecture_of(model).halves
+    found = []
+    for number, layer in enumerate(layer_list(model)):
+        for name, half in halves.items():
+            if state := getattr(getattr(layer, half.module), "state", None):
+                found.append({"layer": number, "half": name, "state": state})
+    return found or None
+
+
+def _build(model: nn.Module, description: Sequence[Mapping]) -> None:
+    channels = model.config.hidden_size
+    for entry in description:
+        if entry["state"] == "linear":
+            like = model.model.embed_tokens.weight
+            linear_attention(model, entry["layer"], like.new_empty(channels, channels), like.new_empty(channels))
+        else:
+            drop_halves(model, [(entry["layer"], entry["half"])])
+
+
+register_structure("halves", _describe, _build, "attention or MLP is missing from some of its layers")

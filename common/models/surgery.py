@@ -1,0 +1,179 @@
+"""Removing decoder layers in place, so that what is left is a plain, consistent Hugging Face model.
+
+Four things must change together (leaving one out fails silently, e.g. wrong cached decoding or random layers after a
+reload): the list of layers, every `layer_idx`, `num_hidden_layers`, and the config lists with one entry per layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from common.hooks import attach_patch, patch_hooks, patches, take_patch_hooks
+from common.models.architectures import architecture_of, boundary_module, check_one_basis, layer_list
+from common.utils.errors import UserError, UserValueError
+
+# The linear layers whose biases a config promises with one flag.
+_BIASED = {
+    "mlp_bias": ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
+    "attention_bias": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"),
+}
+
+
+def remove_layers(model: nn.Module, indices: Iterable[int]) -> None:
+    """Remove the decoder layers at `indices` (0-based, present positions), in place.
+
+    The model generates with a cache, saves and reloads as usual afterwards. Each remaining layer keeps its attention type.
+    A patch keeps its place in the stream: one that sat before a removed layer now acts before the next remaining layer.
+    Raises UserError (a ValueError) for a count outside 1..N-2, and for repeated or non-existing indices.
+    """
+    spec = architecture_of(model)
+    check_one_basis(model)
+    layers = layer_list(model)
+    removed = _validated(indices, len(layers))
+    kept = [index for index in range(len(layers)) if index not in removed]
+    _move_patches(model, removed, kept)
+    model.model.layers = nn.ModuleList([layers[index] for index in kept])
+    for position, layer in enumerate(model.model.layers):
+        for module in layer.modules():
+            if hasattr(module, "layer_idx"):
+                module.layer_idx = position
+    _slice_config(model.config, spec.per_layer, kept)
+
+
+@contextmanager
+def without_layers(model: nn.Module, indices: Iterable[int]) -> Iterator[None]:
+    """While open, the model runs without the layers at `indices` (present positions), for passes without a cache.
+
+    Nothing is changed for good: no weights, no `layer_idx`. A patch acts where `remove_layers` would leave it. Raises
+    UserError as that does.
+    """
+    spec, layers, config = architecture_of(model), layer_list(model), model.config
+    check_one_basis(model)
+    removed = _validated(indices, len(layers))
+    kept = [index for index in range(len(layers)) if index not in removed]
+    names = ("num_hidden_layers", "max_window_layers", *spec.per_layer)
+    before = {name: getattr(config, name) for name in names if getattr(config, name, None) is not None}
+    receivers = [boundary_module(model, position) for position in range(len(layers) + 1)]
+    hooks = [patch_hooks(receiver) for receiver in receivers]
+    try:
+        _move_patches(model, removed, kept)
+        model.model.layers = nn.ModuleList([layers[index] for index in kept])
+        _slice_config(config, spec.per_layer, kept)
+        yield
+    finally:
+        model.model.layers = layers
+        for name, value in before.items():
+            setattr(config, name, value)
+        for receiver, own in zip(receivers, hooks, strict=True):
+            if patch_hooks(receiver) != own:
+                take_patch_hooks(receiver)
+                for hook in own:
+                    receiver.register_forward_pre_hook(hook)
+
+
+def replace_runs(model: nn.Module, modules: Mapping[tuple[int, int], nn.Module], kind: str) -> list[int]:
+    """Remove the layers of every run ``[start, stop)`` and let its module act where they were, in place.
+
+    kind: of the patches that the modules become (see `common.hooks.attach_patch`). Returns their positions in the pruned
+    model, in the order of ``modules``.
+
+    Raises:
+        UserError: as `remove_layers` and `check_unpatched` do.
+    """
+    runs = sorted(modules)
+    check_unpatched(model, runs)
+    remove_layers(model, [layer for run in runs for layer in range(*run)])
+    gone, positions = 0, {}
+    for start, stop in runs:
+        positions[start, stop] = attach_patch(model, start - gone, modules[start, stop], kind).position
+        gone += stop - start
+    return [positions[run] for run in modules]
+
+
+def check_unpatched(model: nn.Module, runs: Iterable[tuple[int, int]]) -> None:
+    """Refuse to put something in the place of runs ``[start, stop)`` at whose boundaries a patch acts already.
+
+    What is fitted from the states before a patch has its effect in it, and the patch would act once more behind it.
+
+    Raises:
+        UserError: names the patch and the run.
+    """
+    positions = {patch.position for patch in patches(model)}
+    for start, stop in runs:
+        if met := sorted(positions & {*range(start, stop + 1)}):
+            raise UserError(
+                f"the model carries a patch before layer {met[0]}, where layers {start} to {stop - 1} are to go; prune the "
+                "model that the patch was made for, all layers at once"
+            )
+
+
+def untie_embeddings(model: nn.Module) -> None:
+    """Give the head its own copy of the embedding, in place; nothing happens when they are already apart.
+
+    Both the parameter and the config flag change: with the flag alone the head is not saved and reloads at random, with
+    the parameter alone the next `tie_weights()` undoes it.
+    """
+    head, embedding = model.lm_head, model.model.embed_tokens
+    if head.weight is embedding.weight:
+        head.weight = nn.Parameter(embedding.weight.detach().clone(), requires_grad=embedding.weight.requires_grad)
+    model.config.tie_word_embeddings = False
+
+
+def add_biases(model: nn.Module, flag: str) -> None:
+    """Give linear layers the biases that a config's ``flag`` promises, zeros where there were none, in place.
+
+    flag: ``mlp_bias`` (gate_proj, up_proj, down_proj) or ``attention_bias`` (q_proj, k_proj, v_proj, o_proj); in every layer,
+    for the flag is the whole model's. What the model computes stays the same.
+
+    Raises:
+        UserError: the architecture's config has no such flag.
+    """
+    if not hasattr(model.config, flag):
+        raise UserError(
+            f"architecture {model.config.model_type!r} has no {flag} in its config; leave the intercept out"
+        )
+    for layer in layer_list(model):
+        for path in _BIASED[flag]:
+            linear = layer.get_submodule(path)
+            if linear.bias is None:
+                linear.bias = nn.Parameter(linear.weight.new_zeros(len(linear.weight)), linear.weight.requires_grad)
+    setattr(model.config, flag, True)
+
+
+def _validated(indices: Iterable[int], count: int) -> set[int]:
+    """`indices` as a set, checked against a model of `count` layers."""
+    indices = [index.item() if isinstance(index, torch.Tensor) else int(index) for index in indices]
+    if not 1 <= len(indices) <= count - 2:
+        raise UserValueError(f"cannot remove {len(indices)} of {count} layers; remove 1 to {count - 2}")
+    outside = sorted(index for index in indices if not 0 <= index < count)
+    if outside:
+        raise UserValueError(f"cannot remove layers {outside}: the model has layers 0 to {count - 1}")
+    repeated = sorted({index for index in indices if indices.count(index) > 1})
+    if repeated:
+        raise UserValueError(f"cannot remove layers {repeated} more than once; list each index once")
+    return set(indices)
+
+
+def _move_patches(model: nn.Module, removed: set[int], kept: list[int]) -> None:
+    """Hand the patches of removed layers to the next remaining module, ahead of the patches it already has."""
+    total = len(removed) + len(kept)
+    for index in sorted(removed, reverse=True):
+        target = boundary_module(model, min((k for k in kept if k > index), default=total))
+        for hook in reversed(take_patch_hooks(boundary_module(model, index))):
+            target.register_forward_pre_hook(hook, prepend=True)
+
+
+def _slice_config(config, per_layer: tuple[str, ...], kept: list[int]) -> None:
+    """Bring the config in line with the layers `kept` (previous positions)."""
+    for name in dict.fromkeys((*per_layer, "layer_types")):  # which any architecture's config may have
+        values = getattr(config, name, None)
+        if values is not None:
+            setattr(config, name, [values[index] for index in kept])
+    threshold = getattr(config, "max_window_layers", None)
+    if threshold is not None:  # Qwen: layers from here on slide; the scalar form of `layer_types`
+        config.max_window_layers = sum(index < threshold for index in kept)
+    config.num_hidden_layers = len(kept)

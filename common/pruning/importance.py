@@ -1,0 +1,350 @@
+"""How dispensable each layer is. For every metric here the lowest score is removed first.
+
+Scores are float64 tensors [N] over the layers 0..N-1 of the model at hand.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from common.calibration import Statistics
+from common.forward.losses import next_token_loss, token_losses
+from common.hooks import refuse_patches
+from common.models import offload
+from common.models.architectures import at_hand
+from common.models.decoder import Decoder, gained
+from common.utils.errors import UserValueError, unknown
+from common.utils.progress import track
+
+ABSOLUTES = ("after-sum", "elementwise")
+# Host memory that the states of a calibration set may take; beyond it only every k-th is kept and the others run again.
+STATE_BYTES = 16 * 2**30
+
+
+def block_influence(statistics: Statistics, kind: str = "token") -> Tensor:
+    """BI: 1 - mean cosine between a layer's input and output (ShortGPT Eq. 1), [N].
+
+    Prune&Comp (Eq. 4) calls the cosine itself BI and removes the highest; the order is the same.
+    """
+    return window_scores(statistics, 1, kind)
+
+
+def window_scores(statistics: Statistics, count: int, kind: str = "token") -> Tensor:
+    """1 - mean cosine across every window of ``count`` layers, by its start, [N - count + 1]."""
+    starts = range(statistics.layers - count + 1)
+    return torch.tensor([1 - statistics.cosine(kind, s, s + count) for s in starts], dtype=torch.float64)
+
+
+@torch.no_grad()
+def losses_without_each(
+    decoder: Decoder,
+    ids: Tensor,
+    alive: list[int],
+    candidates: list[int],
+    *,
+    batch_size: int = 8,
+    gains: Mapping[int, float | Tensor] | None = None,
+    inputs: Sequence[Sequence[Tensor]] | None = None,
+    progress: bool = False,
+) -> Tensor:
+    """Mean loss over ``[samples, tokens]`` ids of the model ``alive`` without each of ``candidates``, float64.
+
+    Candidates share their first layers with the whole model: each batch runs ``alive`` once, and a candidate continues
+    from the input of the layer it drops. With m layers alive and the candidates between first and last that is
+    (m - 2) + (m - 2)(m - 1)/2 layer executions a batch, against (m - 2)(m - 1) when each trial runs the whole model.
+
+    Args:
+        gains: what acts on the stream on its way into a layer (`Decoder.run`); a candidate's stays when the candidate goes.
+        inputs: what each layer of ``alive`` receives, per batch, if known: ``inputs[batch][place]``, gains included.
+
+    Raises:
+        UserError: a model with patches: the one of a candidate would go with it here, and not where it is removed.
+    """
+    refuse_patches(decoder.model, "trying a model without a layer")
+    totals = dict.fromkeys(candidates, 0.0)
+    last = max((alive.index(c) for c in candidates), default=-1)
+    batches = track(ids.split(batch_size), "trial losses", unit="batch", leave=False, shown=progress)
+    for number, batch in enumerate(batches):
+        entering = layer_inputs(decoder, batch, alive, gains) if inputs is None else inputs[number]
+        for place, hidden in zip(range(last + 1), entering):
+            if alive[place] in totals:
+                leaving = decoder.run(hidden.to(decoder.device), layers=alive[place + 1 :], gains=gains)
+                totals[alive[place]] += next_token_loss(decoder, leaving, batch).sum().item()
+    return torch.tensor(list(totals.values()), dtype=torch.float64) / len(ids)
+
+
+@torch.no_grad()
+def losses_without_windows(
+    decoder: Decoder,
+    ids: Tensor,
+    count: int,
+    starts: Collection[int],
+    *,
+    entering: Callable[[Tensor, Tensor], Tensor] | None = None,
+    batch_size: int = 8,
+    progress: bool = False,
+) -> dict[int, Tensor]:
+    """Losses of ``[samples, tokens]`` ids in the model without the layers ``[start, start + count)``, by start, [samples].
+
+    What leads to a window is the dense stream, run once: max(starts) + the sum of N - start - count layer executions a batch
+    (with ``entering`` the dense stream goes on to the last window's end).
+
+    entering: what a trial's state becomes where its window ends, given it and the dense stream there.
+
+    Raises:
+        UserError: a model with patches, as `losses_without_each`.
+    """
+    refuse_patches(decoder.model, "trying a model without a window")
+    starts = sorted(starts)
+    found, last = {start: [] for start in starts}, starts[-1] + (count if entering else 0)
+    batches = track(ids.split(batch_size), "trial losses", unit="batch", leave=False, shown=progress, each=True)
+    for batch in batches:
+        dense, begun = decoder.embed_tokens(batch), {}
+        for layer in range(last + 1):
+            if layer in found:
+                begun[layer] = dense
+            for start in [start for start in begun if entering is None or start + count == layer]:
+                trial = begun.pop(start)
+                hidden = decoder.run(entering(trial, dense) if entering else trial, start + count)
+                found[start].append(next_token_loss(decoder, hidden, batch).double().cpu())
+            if layer < last:
+                dense = decoder.run(dense, layer, layer + 1)
+    return {start: torch.cat(losses) for start, losses in found.items()}
+
+
+@torch.no_grad()
+def layer_inputs(
+    decoder: Decoder, ids: Tensor, layers: Sequence[int], gains: Mapping[int, float | Tensor] | None = None
+) -> Iterator[Tensor]:
+    """What each of ``layers`` receives, gains included, in the model of them alone, then ``X[N]``; one at a time.
+
+    ``ids`` [batch, tokens] -> states [batch, tokens, channels]. A layer runs when the state after it is asked for.
+    """
+    hidden = decoder.embed_tokens(ids)
+    for layer in layers:
+        if gains and layer in gains:
+            hidden = gained(hidden, gains[layer])
+        yield hidden
+        hidden = decoder.run(hidden, layers=[layer])
+    yield hidden
+
+
+def perplexity_importance(decoder: Decoder, ids: Tensor, *, batch_size: int = 8, progress: bool = False) -> Tensor:
+    """Loss of the model without each layer alone, in nats, [N] (Shortened LLaMA's PPL metric, before the exponential)."""
+    every = list(range(decoder.num_layers))
+    return losses_without_each(decoder, ids, every, every, batch_size=batch_size, progress=progress)
+
+
+def reverse_order(layers: int) -> Tensor:
+    """The deepest layer first: scores N-1..0 (Reassessing's best metric)."""
+    return torch.arange(layers - 1, -1, -1, dtype=torch.float64)
+
+
+def random_order(layers: int, seed: int) -> Tensor:
+    """A random order, from Python's ``random`` with the given seed."""
+    order = random.Random(seed).sample(range(layers), layers)
+    scores = torch.empty(layers, dtype=torch.float64)
+    scores[order] = torch.arange(layers, dtype=torch.float64)
+    return scores
+
+
+def protect(layers: int, first: int = 4, last: int = 2) -> tuple[int, ...]:
+    """The positions that the "+" of Taylor+ and Mag+ keeps: the first four and the last two (Shortened LLaMA)."""
+    return tuple(position for position in range(layers) if position < first or position >= layers - last)
+
+
+def scored_weights(layer: nn.Module, norms: bool = True) -> dict[str, nn.Parameter]:
+    """The parameters that Taylor and magnitude sum over: every weight of the layer, without biases.
+
+    norms: with the gains of its norms, as in both official codes. A Mixtral layer counts its router and all experts.
+    """
+    named = {name: p for name, p in layer.named_parameters() if not name.rpartition(".")[2].endswith("bias")}
+    return {name: p for name, p in named.items() if norms or p.ndim > 1}
+
+
+@torch.no_grad()
+def magnitude(
+    decoder: Decoder,
+    power: int = 1,
+    *,
+    norms: bool = True,
+    root: bool = False,
+    layers: Sequence[int] | None = None,
+    factors: Mapping[int, float] | None = None,
+) -> Tensor:
+    """Sum of ``|w| ** power`` over a layer's weights, [N] (Prune&Comp Eq. 8; Reassessing's Magnitude-l1 and -l2).
+
+    Args:
+        power: 1 or 2. Reassessing's paper writes norms, its code sums squares and takes no root.
+        norms: count the gains of the norms.
+        root: take the root of each matrix's sum before adding: the sum of l_p norms as written there.
+        layers: only these, in this order.
+        factors: layer -> what its residual writers would be multiplied by (Prune&Comp's fusion), before it is done.
+    """
+    if power not in (1, 2):
+        raise UserValueError(f"magnitudes are sums of |w|^1 or |w|^2, not of power {power}")
+    scores = []
+    for layer in range(decoder.num_layers) if layers is None else layers:
+        factor = (factors or {}).get(layer, 1.0)
+        writers = {id(w.tensor): w for w in decoder.residual_writers(layer)} if factor != 1.0 else {}
+        score = 0.0
+        for weight in scored_weights(at_hand(decoder.layers[layer]), norms).values():
+            wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
+            if id(weight) in writers:
+                wide = writers[id(weight)].scaled(wide, factor)
+            total = wide.abs().pow(power).sum(dtype=torch.float64).item()
+            score += total ** (1 / power) if root else total
+        scores.append(score)
+    return torch.tensor(scores, dtype=torch.float64)
+
+
+def taylor(
+    decoder: Decoder,
+    ids: Tensor,
+    *,
+    absolute: str = "after-sum",
+    norms: bool = True,
+    micro_batch: int = 1,
+    layers: Sequence[int] | None = None,
+    gains: Mapping[int, float | Tensor] | None = None,
+    inputs: Sequence[Sequence[Tensor]] | None = None,
+    visit: Callable[[int, dict[str, Tensor], dict[str, Tensor | None]], None] | None = None,
+    progress: bool = False,
+) -> Tensor:
+    """First-order loss change when a layer's weights vanish: the sum over weights of ``|w g|``, [N] (Prune&Comp Eq. 7).
+
+    g is the gradient of the mean next-token loss over ``ids`` [samples, tokens].
+
+    Args:
+        absolute: ``after-sum`` adds the signed ``w g`` of all micro-batches per weight and takes the absolute value then
+            (Shortened LLaMA's and Prune&Comp's code); the micro-batch does not change the result. ``elementwise`` takes
+            it in every micro-batch. With one micro-batch both are Reassessing's code: |w g| of a single backward pass.
+        norms: count the gains of the norms.
+        micro_batch: samples that go through a layer together.
+        layers: score only these layers, in this order, of the model that consists of them alone.
+        gains: what acts on the stream on its way into a layer (`Decoder.run`).
+        inputs: what each of ``layers``, gains included, and the final norm receive, per micro-batch, if known:
+            ``inputs[batch][place]`` [samples, tokens, channels]. Saves the forward pass. Any but the first and the last may
+            be None; it is then run again from the one before it.
+        visit: called as ``visit(layer, weights, gradients)``, both float32 by name, as soon as a layer's are summed
+            (with ``after-sum``); None for an expert's that no token chose.
+
+    The loss gradient goes back through one layer at a time for the whole set, so one layer's gradients exist at a time (their
+    sum and a micro-batch's) instead of a second copy of the model, and that layer alone is widened to float32 (half precision
+    would lose gradients). Held meanwhile, in host memory: every layer's input on ``ids``. Layer executions: 2 per layer and
+    micro-batch, one forward and one with gradients (1 with ``inputs``).
+
+    Raises:
+        UserError: no tokens, fewer than two per sample, an unknown ``absolute``, or a streamed model.
+    """
+    offload.refuse(decoder.model, "Taylor")
+    if absolute not in ABSOLUTES:
+        raise unknown("way to take absolute values", absolute, ABSOLUTES)
+    if ids.ndim != 2 or len(ids) == 0 or ids.shape[1] < 2:
+        raise UserValueError(f"Taylor needs tokens [samples, 2 or more], not {list(ids.shape)}")
+    layers = list(range(decoder.num_layers)) if layers is None else list(layers)
+    batches = ids.split(micro_batch)
+    if inputs is None:
+        every, last = spacing(decoder, ids), len(layers)
+        inputs = [
+            [
+                state.cpu() if place % every == 0 or place == last else None
+                for place, state in enumerate(layer_inputs(decoder, batch, layers, gains))
+            ]
+            for batch in batches
+        ]
+    inputs = [list(states) for states in inputs]
+    gradients = [_loss_gradient(decoder, states.pop(), batch, len(ids)) for states, batch in zip(inputs, batches)]
+    scores = torch.zeros(len(layers), dtype=torch.float64)
+    places = reversed(range(len(layers)))
+    for place in track(places, "Taylor", total=len(layers), unit="layer", leave=False, shown=progress, each=True):
+        layer = layers[place]
+        with _wide(decoder.layers[layer]):
+            named = scored_weights(decoder.layers[layer], norms)
+            weights = list(named.values())
+            total: list[Tensor] | None = None
+            for index, states in enumerate(inputs):
+                fill_states(decoder, states, layers, gains)
+                entering = states.pop().to(decoder.device).float().requires_grad_()
+                with torch.enable_grad():
+                    leaving = decoder.run(entering, layers=[layer])
+                upstream = gradients[index].to(leaving.device)
+                # an expert that no token chose has no gradient
+                found = torch.autograd.grad(leaving, [entering, *weights], upstream, allow_unused=True)
+                gain = (gains or {}).get(layer, 1.0)  # linear: its gradient is its transpose
+                gain = gain.T if isinstance(gain, Tensor) and gain.ndim == 2 else gain
+                gradients[index] = gained(found[0], gain).cpu()
+                if absolute == "elementwise":
+                    scores[place] += _saliency(weights, found[1:])
+                elif total is None:
+                    total = list(found[1:])
+                else:
+                    total = [a if b is None else b if a is None else a.add_(b) for a, b in zip(total, found[1:])]
+                del found  # or a third set would exist while the next batch's is made
+            if total is not None:
+                scores[place] = _saliency(weights, total)
+                if visit is not None:
+                    visit(layer, {name: w.detach() for name, w in named.items()}, dict(zip(named, total, strict=True)))
+    return scores
+
+
+def spacing(decoder: Decoder, ids: Tensor) -> int:
+    """k such that every k-th layer's input on ``ids`` [samples, tokens] fits into STATE_BYTES, or into what a streamed model
+    has for states."""
+    room = decoder.model.streamed.states if decoder.streamed else STATE_BYTES
+    state = ids.numel() * decoder.hidden_size * decoder.embed.weight.element_size()
+    return min(decoder.num_layers + 1, max(1, -(-state * (decoder.num_layers + 1) // max(room, 1))))
+
+
+@torch.no_grad()
+def fill_states(
+    decoder: Decoder,
+    states: list[Tensor | None],
+    layers: Sequence[int],
+    gains: Mapping[int, float | Tensor] | None = None,
+) -> None:
+    """Make the last of ``states`` known: run again, from the last known one on, what ``layers`` at these places receive."""
+    start = max(place for place, state in enumerate(states) if state is not None)
+    hidden = states[start].to(decoder.device)
+    for place in range(start, len(states) - 1):
+        hidden = decoder.run(hidden, layers=[layers[place]])
+        if gains and layers[place + 1] in gains:
+            hidden = gained(hidden, gains[layers[place + 1]])
+        states[place + 1] = hidden.cpu()
+
+
+def _loss_gradient(decoder: Decoder, state: Tensor, ids: Tensor, samples: int) -> Tensor:
+    """Gradient of ``sum of these samples' losses / samples`` with respect to ``X[N]``, float32, in host memory."""
+    hidden = state.to(decoder.device).float().requires_grad_()
+    with _wide(decoder.norm, decoder.lm_head), torch.enable_grad():
+        normed = decoder.norm(hidden)
+        read = normed.detach().requires_grad_()
+        for losses in token_losses(decoder, read, ids):
+            losses.sum().backward(inputs=[read])  # before the next part's logits are made
+        upstream = read.grad / (samples * (ids.shape[1] - 1))
+        return torch.autograd.grad(normed, hidden, upstream)[0].cpu()
+
+
+def _saliency(weights: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> float:
+    pairs = [(w.detach(), g) for w, g in zip(weights, gradients, strict=True) if g is not None]
+    return sum((w * g).abs().sum(dtype=torch.float64).item() for w, g in pairs)
+
+
+@contextmanager
+def _wide(*modules: nn.Module) -> Iterator[None]:
+    """While open, the modules' parameters are in float32 and can be differentiated; afterwards they are as they were."""
+    held = [(p, p.data, p.requires_grad) for module in modules for p in module.parameters()]
+    try:
+        for parameter, data, _ in held:
+            parameter.data = data.float()
+            parameter.requires_grad_(True)
+        yield
+    finally:
+        for parameter, data, required in held:
+            parameter.data = data
+            parameter.requires_grad_(required)

@@ -1,0 +1,339 @@
+"""A model on its way from a recipe to its measurements: what steps are given, and how they are carried out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from common import calibration
+from common.models.decoder import Decoder
+from common.models.surgery import remove_layers
+from common.pruning.calibration_text import SAMPLERS
+from common.pruning.recipe import Calibration, Pruning, Recipe, Repair, Selection, Step
+from common.utils import atomic_files, locks
+from common.utils.errors import UserError, unknown
+from common.utils.paths import ROOT
+
+log = logging.getLogger(__name__)
+
+_KEPT = 4  # calibration passes remembered; a table's recipes differ in little else than how they use one
+# Least squares' matrices of a pass that takes their factors come along, and are kept on disk, while they are of so many bytes
+# at most: a row of factors is mostly followed by one of the matrix, and the next pass would cost as much again.
+_MATRICES = 2**28
+_STATISTICS: list[tuple[Path, calibration.Statistics]] = []  # with the file that keeps it, the last used at the end
+_MADE: set[Path] = set()  # long work of this very process, which forcing need not do again
+_LOCKED: set[Path] = set()  # folders that are ours while their recipe is carried out
+
+
+def work_folder() -> Path:
+    """Where long work keeps its checkpoints: ``$LAYERLAB_WORK``, or ``.cache/work`` in the repository."""
+    return Path(os.environ.get("LAYERLAB_WORK") or ROOT / ".cache" / "work")
+
+
+@dataclass
+class Context:
+    """A model as a recipe describes it, and what was found out on the way.
+
+    parameters: of the model before anything was removed. details and provenance go into every record of the recipe.
+    force: long work that an earlier run left behind is done again. progress: long work shows how far it is. at_hand:
+    calibration tokens ``[samples, tokens]`` that stand for the recipe's text. keep: what a search brought is kept on disk, in
+    kept_in (None: where all recipes of a model keep it). locks: what other processes wait for until the recipe is carried
+    out. recorded: the details of a record of this very recipe, whatever was measured: layers, factors.
+    """
+
+    model: torch.nn.Module
+    tokenizer: object
+    recipe: Recipe
+    parameters: int
+    details: dict = field(default_factory=dict)
+    provenance: dict = field(default_factory=dict)
+    force: bool = False
+    progress: bool = False
+    at_hand: Tensor | None = None
+    keep: bool = True
+    kept_in: Path | None = None
+    locks: ExitStack = field(default_factory=ExitStack, repr=False)
+    recorded: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def decoder(self) -> Decoder:
+        """A view of the model; it follows surgery and counts layer executions."""
+        return Decoder(self.model)
+
+    @property
+    def selection(self) -> Step | None:
+        """The recipe's typed selection."""
+        return self.recipe.step("selection")
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """The recipe's typed calibration entry."""
+        return self.recipe.step("calibration")
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether there are calibration tokens."""
+        return self.at_hand is not None or self.recipe.calibration is not None
+
+    @property
+    def fidelity(self) -> str:
+        """``paper`` or ``code``."""
+        return self.recipe.fidelity
+
+    @property
+    def removed(self) -> list[int]:
+        """The layers that were chosen, in order of removal."""
+        return self.details["removed"]
+
+    @property
+    def batch_size(self) -> int:
+        """Calibration samples in a batch: a CPU likes several short ones, a GPU's memory one long one."""
+        return 8 if self.model.device.type == "cpu" else 1
+
+    @property
+    def folder(self) -> Path:
+        """Where this recipe's long work keeps its checkpoints (made on first use); the same recipe finds them again.
+
+        Another process that wants the same folder waits until the recipe is carried out.
+        """
+        path = work_folder() / self.recipe.model / self.recipe.hash
+        if path not in _LOCKED:
+            self.locks.enter_context(_alone(path))
+            _LOCKED.add(path)
+            self.locks.callback(_LOCKED.discard, path)
+        if self.force and path not in _MADE:
+            shutil.rmtree(path, ignore_errors=True)
+        _MADE.add(path)
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def searched(
+        self,
+        name: str,
+        facts: Mapping,
+        search: Callable[..., Any],
+        enough: Callable[[Any], bool],
+        *,
+        onward: bool = False,
+    ) -> Any:
+        """What a long search found, kept as JSON, so that no other recipe and no run after a kill searches again.
+
+        name: of the search. facts: what it depends on, besides the model, its weights and its type.
+        enough: whether what was kept will do; a greedy search for many layers begins with the one for fewer. onward:
+        ``search`` is given what will not do to go on from (None: there is nothing), and a function that keeps what it has
+        found so far, so that a kill costs one step of it.
+        """
+        if not self.keep:
+            return search(None, lambda found: None) if onward else search()
+        path = self._kept_path(name, facts, ".json")
+        begun = None
+
+        def kept() -> Any:
+            nonlocal begun
+            found = self._kept(path, lambda: json.loads(path.read_text()))
+            if found is None or enough(found):
+                return found
+            begun = found
+            return None
+
+        def keep(found: Any) -> None:
+            self._keep(path, json.dumps(found, indent=1).encode() + b"\n")
+
+        there = path.exists()
+        if (found := kept()) is None:
+            with _alone(path) as waited:
+                if onward or waited or path.exists() != there:  # another process may have searched meanwhile
+                    found = kept()
+                if found is None:
+                    found = search(begun, keep) if onward else search()
+                    keep(found)
+        return found
+
+    def _kept_path(self, name: str, facts: Any, suffix: str) -> Path:
+        """The file of work that depends on these facts, the model, its weights and its type."""
+        recipe = self.recipe
+        whole = [recipe.profile, recipe.model, recipe.weights, str(self.model.dtype), name, facts]
+        if recipe.weights is None and (commit := getattr(self.model, "source", {}).get("revision")):
+            whole.append(commit)  # nothing is pinned: the hub's model may become another one
+        if self.at_hand is not None:
+            whole.append(hashlib.sha256(self.at_hand.cpu().numpy().tobytes()).hexdigest())
+        digest = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]
+        return (self.kept_in or work_folder() / recipe.model) / f"{name}-{digest}{suffix}"
+
+    def _kept(self, path: Path, read: Callable[[], Any]) -> Any:
+        """What a file of kept work holds; None where there is none, none that can be read, or none that may be used."""
+        if self.force and path not in _MADE:
+            return None
+        try:
+            return read()
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            log.warning("%s is unreadable (%s); doing its work again", path, error)
+            return None
+
+    def _keep(self, path: Path, content: bytes) -> None:
+        """Write kept work whole or not at all; a folder that cannot be written to costs the next run the same work."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_files.whole(path) as file:
+                file.write_bytes(content)
+        except OSError as error:
+            log.warning("cannot keep what was found in %s: %s; the next run will search again", path, error.strerror)
+        _MADE.add(path)
+
+    def limited(self, items: int) -> Context:
+        """The same model, of whose tasks no more than so many items are asked."""
+        return replace(self, recipe=replace(self.recipe, limit=min(items, self.recipe.limit or items)))
+
+    def calibrated_on(self, entry: Calibration | None) -> Context:
+        """The same model and the same count of layer executions, with other calibration tokens; None: with its own."""
+        if entry is None:
+            return self
+        other = replace(self, recipe=replace(self.recipe, calibration=entry))
+        other.decoder = self.decoder
+        return other
+
+    def tokens(self, entry: Calibration) -> Tensor:
+        """Token ids ``[samples, tokens]`` of a calibration entry, by its sampler; of a mix of texts, one of each in turn.
+
+        Raises:
+            UserError: an entry without a sampler that there is, or a text that is too short for it.
+        """
+        if entry.sampler not in SAMPLERS:
+            raise unknown("sampler", entry.sampler, SAMPLERS)
+        return calibration.dealt([SAMPLERS[entry.sampler](self, part) for part in entry.parts()])
+
+    def windows(self) -> Tensor:
+        """The recipe's calibration tokens ``[samples, tokens]``.
+
+        Raises:
+            UserError: the recipe has no calibration entry.
+        """
+        if self.at_hand is not None:
+            return self.at_hand
+        if self.calibration is None:
+            raise UserError("the recipe has no calibration entry, but one of its steps reads calibration tokens")
+        return self.tokens(self.calibration)
+
+    def statistics(self, span: int, kinds: Sequence[str] = ("token",), **options) -> calibration.Statistics:
+        """The calibration pass over the dense model, shared by recipes that use it differently.
+
+        A pass costs minutes where its table's other counts and cosines cost seconds more, so it also collects what those
+        would (every window of up to a third of the layers, the papers' largest share), and is kept in memory and on disk.
+
+        options: of `calibration.collect`. Call it before anything is removed.
+        """
+        layers, kinds = self.decoder.num_layers, tuple(kinds)
+        wanted = {"span": span, "kinds": kinds} | options
+        if not self.keep or self.at_hand is not None:
+            return self._collected(wanted)
+        facts = [self.recipe.calibration, self.batch_size]
+        facts += [{"skip": options["skip"]}] if options.get("skip") else []
+        path = self._kept_path("statistics", facts, ".safetensors")
+        known = [one for where, one in _STATISTICS if where == path]
+        pairs = calibration.default_pairs(layers, span)
+
+        def enough() -> calibration.Statistics | None:
+            return next((one for one in known if one.holds(pairs, **wanted)), None)
+
+        def look() -> None:
+            if read := self._kept(path, lambda: calibration.Statistics.read(path)):
+                known.append(read)
+
+        if not known:
+            look()
+        if (found := enough()) is None:
+            with _alone(path) as waited:
+                if waited or not known:  # another process has collected, for as much perhaps
+                    look()
+                if (found := enough()) is None:
+                    longest = max([span, layers // 3, *(one.span for one in known)])
+                    kinds = tuple(dict.fromkeys([*kinds, *(kind for one in known for kind in one.kinds)]))
+                    more = {"span": longest, "kinds": kinds, "pairs": calibration.all_pairs(layers, longest)}
+                    named = [*options.get("matrices", ()), *options.get("moments", ())]
+                    if 2 * 8 * self.decoder.hidden_size**2 * len(named) <= _MATRICES:
+                        more["matrices"] = named
+                    found = self._collected(wanted | more).joined(known, _MATRICES)
+                    self._keep(path, found.to_bytes(_MATRICES))
+        _STATISTICS[:] = [entry for entry in _STATISTICS if entry[1] is not found][1 - _KEPT :] + [(path, found)]
+        return found
+
+    def _collected(self, options: Mapping) -> calibration.Statistics:
+        where = {"batch_size": self.batch_size, "progress": self.progress}
+        return calibration.collect(self.decoder, self.windows(), **options, **where)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[bool]:
+    """Inside, this process alone does the work that `path` keeps; gives whether it waited for one that did.
+
+    What that one has left was made now, so it is not made anew.
+    """
+    with locks.locked(path.with_name(f"{path.name}.lock")) as waited:
+        if waited and path.exists():
+            _MADE.add(path)
+        yield waited
+
+
+def around(
+    model: torch.nn.Module, tokenizer=None, windows: Tensor | None = None, *, kept_in: Path | None = None, **recipe
+) -> Context:
+    """A context around a model of one's own, for steps that are called by hand: with these calibration tokens.
+
+    recipe: other fields of `Recipe`. kept_in: where searches keep what they find; give ``weights``, too, that tell this model
+    from others. By default nothing is kept on disk.
+    """
+    known = {"model": "at hand", "profile": "at hand"} | recipe
+    parameters = sum(p.numel() for p in model.parameters())
+    kept = {"keep": kept_in is not None, "kept_in": kept_in}
+    return Context(model, tokenizer, Recipe(**known), parameters, progress=True, at_hand=windows, **kept)
+
+
+class Cut(Repair):
+    """What follows a selection where a recipe names no repair: the layers go, and nothing else."""
+
+    def apply(self, context: Context) -> None:
+        remove_layers(context.model, context.removed)
+
+
+def carry_out(context: Context) -> None:
+    """Choose layers, remove them and repair the cut, train: whatever of it the context's recipe names.
+
+    Raises:
+        UserError: an unknown step or option, a repair of what repairs itself, or whatever the steps refuse.
+    """
+    steps = [context.recipe.step(part) for part in ("selection", "repair", "training")]
+    with context.locks:
+        if steps[0] is not None:
+            _remove(context, *steps[:2])
+        if steps[2] is not None:
+            steps[2].apply(context)
+
+
+def _remove(context: Context, selection: Selection | Pruning, repair: Repair | None) -> None:
+    layers = context.decoder.num_layers
+    if isinstance(selection, Pruning) and repair is not None:
+        raise UserError(f"{selection.title()} repairs by itself; leave the recipe's repair out")
+    selection.apply(context)
+    if isinstance(selection, Selection):
+        started = time.perf_counter()
+        (repair or Cut()).apply(context)
+        if repair is not None:
+            seconds = round(time.perf_counter() - started, 2)
+            context.details["repair"] = {"calibration_tokens": repair.tokens(context), "seconds": seconds}
+    context.details |= {"layers": layers, "layer_executions": context.decoder.executions}

@@ -1,0 +1,335 @@
+"""How a model comes about: a recipe, and the typed steps that it names.
+
+A recipe is a value: JSON in, JSON out, and its hash names the records of what was measured. A step is what a name in a
+recipe stands for: a frozen dataclass of typed options with the method's code behind `apply`, registered where it is
+defined. ``common.pruning.pipeline`` carries a recipe out. Nothing here loads torch, so that tables can be listed quickly.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import MISSING, dataclass, fields, replace
+from functools import cache
+from typing import Any, ClassVar
+
+from common.utils.errors import UserError, unknown
+from common.utils.option_fields import option
+
+PARTS = ("selection", "repair", "training", "calibration")
+SHAPE_ONLY = "shape only"  # the weights of a recipe that needs none
+MIXED = "+"  # between the names of texts that calibrate together
+
+
+class Options:
+    """Base of the frozen dataclasses that a recipe's JSON is read into.
+
+    A field that is None is left out of the JSON; a field typed with another such class is a mapping within the mapping.
+    """
+
+    @classmethod
+    def title(cls) -> str:
+        """What errors call it."""
+        return cls.__name__.lower()
+
+    @classmethod
+    def from_json(cls, mapping: Mapping) -> typing.Self:
+        """The options that `to_json` wrote.
+
+        Raises:
+            UserError: an option that there is not, or one that is missing.
+        """
+        known = {field.name: field for field in fields(cls)}
+        for name in mapping:
+            if name not in known:
+                raise unknown(f"option of the {cls.title()}", name, known)
+        for name, field in known.items():
+            if name not in mapping and field.default is MISSING and field.default_factory is MISSING:
+                raise UserError(f"the {cls.title()} lacks {name!r}; give it {', '.join(known)}")
+        inner = _inner(cls)
+        return cls(**{name: _read(inner.get(name), value) for name, value in mapping.items()})
+
+    def to_json(self) -> dict:
+        """The mapping that a recipe holds."""
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: _spelled(value) for name, value in found.items() if value is not None}
+
+    def reads(self) -> Iterator[tuple[str, str]]:
+        """What has to be at hand: pairs of ``corpus`` or ``instructions`` and a name."""
+        for field in fields(self):
+            if isinstance(value := getattr(self, field.name), Options):
+                yield from value.reads()
+
+    def describe(self) -> str:
+        """One line for people."""
+        said = [f"{name} {_said(value)}" for name, value in self.to_json().items() if name != "method"]
+        return f"{self.title()}: {', '.join(said)}" if said else self.title()
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"({', '.join(f'{name} {_said(part)}' for name, part in value.items())})"
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _spelled(value: Any) -> Any:
+    if isinstance(value, Options):
+        return value.to_json()
+    return list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
+
+
+def _read(kind: type[Options] | None, value: Any) -> Any:
+    if kind is not None and isinstance(value, Mapping):
+        return kind.from_json(value)
+    return tuple(value) if isinstance(value, list) else value
+
+
+@cache
+def _inner(cls: type) -> dict[str, type[Options]]:
+    """The fields of a class that are options themselves."""
+    found = {}
+    for name, hint in typing.get_type_hints(cls).items():
+        for kind in typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,):
+            if isinstance(kind, type) and issubclass(kind, Options):
+                found[name] = kind
+    return found
+
+
+@dataclass(frozen=True)
+class Calibration(Options):
+    """Which text calibrates, and how tokens or sentences are drawn from it.
+
+    corpus: its name, or a mix of several in equal parts, their names with `MIXED` between them.
+    sampler: how tokens are drawn, see `common.pruning.calibration_text.SAMPLERS`. length: tokens in a window. count: of
+    windows, lines or documents. shuffle: of SLEB's lines. apart: so many of the last crops that share no token with the
+    others. sentences: how many, where a method reads sentences (LaCo).
+    """
+
+    corpus: str
+    sampler: str | None = None
+    length: int | None = None
+    count: int | None = None
+    seed: int | None = None
+    shuffle: str | None = None
+    apart: int | None = None
+    sentences: int | None = option(None, "calibration sentences, read in place of windows", least=1, most=100_000)
+
+    def drawing(self) -> dict:
+        """The options of a sampler: what is given, but for the text and the sampler's name."""
+        return {name: value for name, value in self.to_json().items() if name not in ("corpus", "sampler")}
+
+    def parts(self, names: Sequence[str] | None = None) -> list[typing.Self]:
+        """One entry for each text of a mix, its share of the windows with it; this very entry where it has one text.
+
+        names: of the texts, where the corpus is not to be taken apart.
+        """
+        names = names or self.corpus.split(MIXED)
+        if len(names) == 1:
+            return [self]
+        found = []
+        for place, name in enumerate(names[: self.count]):  # of fewer windows than texts the last texts have none
+            options = {"corpus": name}
+            if self.count is not None:
+                options["count"] = share(self.count, place, len(names))
+                if self.apart:  # the last ones, of whichever text they are
+                    options["apart"] = options["count"] - share(self.count - self.apart, place, len(names))
+            found.append(replace(self, **options))
+        return found
+
+    def reads(self) -> Iterator[tuple[str, str]]:
+        for name in self.corpus.split(MIXED):
+            yield "corpus", name
+
+
+def share(whole: int, place: int, of: int) -> int:
+    """How many of so many fall to one of ``of`` places when they are dealt in turn."""
+    return len(range(place, whole, of))
+
+
+class Step(Options):
+    """One step from a model to a smaller one. Its subclasses say which part of a recipe they stand in.
+
+    ``apply(context)`` does it, in place. ``method`` is the name in recipes, given by `register`.
+    """
+
+    part: ClassVar[str]
+    method: ClassVar[str] = ""
+    family: ClassVar[str] = "weights"  # or the model's shape alone
+
+    @classmethod
+    def title(cls) -> str:
+        return f"{cls.part} {cls.method}".strip()
+
+    @classmethod
+    def from_json(cls, mapping: Mapping) -> typing.Self:
+        """The step that a mapping names, of this part of a recipe.
+
+        Raises:
+            UserError: no such step, or options that it does not have.
+        """
+        return read(cls.part, mapping, cls.family)
+
+    def to_json(self) -> dict:
+        return {"method": self.method} | super().to_json()
+
+    def apply(self, context) -> None:
+        """Do it to the context's model, in place; what is found out goes into ``context.details``."""
+        raise NotImplementedError
+
+
+class Selection(Step):
+    """Chooses layers, and leaves the model as it is.
+
+    searches: it takes long, so layers that the very recipe's records name (`Context.recorded`) are not chosen again.
+    """
+
+    part = "selection"
+    searches: ClassVar[bool] = False
+
+    def choose(self, context) -> Sequence[int]:
+        """The layers that go, in order of removal."""
+        raise NotImplementedError
+
+    def apply(self, context) -> None:
+        known = context.recorded.get("removed") if self.searches else None
+        context.details["removed"] = [int(layer) for layer in (self.choose(context) if known is None else known)]
+
+
+class Pruning(Step):
+    """Chooses, removes and repairs at once, and notes the layers in ``context.details["removed"]``."""
+
+    part = "selection"
+
+
+class Repair(Step):
+    """Removes the layers that were chosen, ``context.removed``, and repairs the cut.
+
+    ``context.details["repair"]`` gets its calibration tokens and its seconds, the surgery among them; a pass that the
+    selection made or that was kept is not in them.
+    """
+
+    part = "repair"
+
+    def tokens(self, context) -> int:
+        """How many calibration tokens it sees."""
+        return context.windows().numel() if context.calibrated else 0
+
+
+class Training(Step):
+    """Trains what is left."""
+
+    part = "training"
+
+
+_STEPS: dict[tuple[str, str, str], type[Step]] = {}
+
+
+def register(name: str):
+    """Class decorator: recipes name this step so.
+
+    Raises:
+        ValueError: the name is taken.
+    """
+
+    def registered(kind: type[Step]) -> type[Step]:
+        other = _STEPS.get((kind.family, kind.part, name))
+        if other is not None and (other.__module__, other.__qualname__) != (kind.__module__, kind.__qualname__):
+            raise ValueError(f"{kind.part} {name!r} is taken by {other.__module__}.{other.__qualname__}")
+        kind.method = name
+        _STEPS[kind.family, kind.part, name] = kind
+        return kind
+
+    return registered
+
+
+def known(part: str, family: str = "weights") -> dict[str, type[Step]]:
+    """The registered steps of a part of a recipe, by name."""
+    return {name: kind for (where, what, name), kind in _STEPS.items() if (where, what) == (family, part)}
+
+
+def read(part: str, mapping: Mapping, family: str = "weights") -> Step:
+    """The step that a mapping names, with its options.
+
+    Raises:
+        UserError: no such step in this part of a recipe, or options that it does not have.
+    """
+    steps = known(part, family)
+    if mapping.get("method") not in steps:
+        raise unknown(part, mapping.get("method"), steps)
+    options = {name: value for name, value in mapping.items() if name != "method"}
+    return super(Step, steps[mapping["method"]]).from_json(options)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model comes about: which one, which layers go and how they are chosen, what repairs the cut, what trains it.
+
+    weights: digest or pinned revision of the weights. selection, repair, training and calibration may be given as steps or
+    as mappings, which may leave out what a step has a default for; they are held as the mappings that steps write, so a
+    default that is said and one that is not are the same recipe. (A step that is not registered yet cannot be asked; its
+    mapping stays as it is.) limit: the number of items a task is cut to, None for all;
+    a quick look is another recipe, so it never passes for the whole measurement. dtype: of the weights and the
+    computation; float32 is left out of the canonical form, which is how recipes were spelled before there was one.
+    """
+
+    model: str
+    profile: str
+    weights: str | None = None
+    selection: Mapping | None = None
+    repair: Mapping | None = None
+    training: Mapping | None = None
+    calibration: Mapping | None = None
+    fidelity: str = "paper"
+    limit: int | None = None
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        for part in PARTS:
+            value = getattr(self, part)
+            with suppress(UserError):  # whoever asks for the step is told
+                value = self.step(part) if self._registered(part) else value
+            if isinstance(value, Options):
+                object.__setattr__(self, part, value.to_json())
+
+    @property
+    def _family(self) -> str:
+        return "shape" if self.weights == SHAPE_ONLY else "weights"
+
+    def _registered(self, part: str) -> bool:
+        """Whether the part is a mapping whose step is known."""
+        value = getattr(self, part)
+        return isinstance(value, Mapping) and (
+            part == "calibration" or value.get("method") in known(part, self._family)
+        )
+
+    def canonical_json(self) -> str:
+        """One spelling per recipe: sorted keys, no spaces."""
+        content = {key: value for key, value in vars(self).items() if (key, value) != ("dtype", "float32")}
+        return json.dumps(content, sort_keys=True, separators=(",", ":"))
+
+    @property
+    def hash(self) -> str:
+        """Sixteen hexadecimal digits of the canonical JSON's SHA-256."""
+        return hashlib.sha256(self.canonical_json().encode()).hexdigest()[:16]
+
+    def step(self, part: str) -> Any:
+        """One part of the recipe, typed; None where it has none.
+
+        Raises:
+            UserError: a name or an option that there is not.
+        """
+        mapping = getattr(self, part)
+        if mapping is None:
+            return None
+        if part == "calibration":
+            return Calibration.from_json(mapping)
+        return read(part, mapping, self._family)
+
+    def reads(self) -> list[tuple[str, str]]:
+        """What its steps read, each once: pairs of ``corpus`` or ``instructions`` and a name."""
+        steps = [step for part in PARTS if (step := self.step(part)) is not None]
+        return list(dict.fromkeys(pair for step in steps for pair in step.reads()))

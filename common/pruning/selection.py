@@ -1,0 +1,127 @@
+"""From scores to the layers that go. Indices are original and 0-based, in order of removal; windows are half-open."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
+
+from torch import Tensor
+
+from common.calibration import Statistics
+from common.models.decoder import Decoder
+from common.pruning.importance import losses_without_each, window_scores
+from common.utils.errors import UserError, UserValueError
+from common.utils.progress import track
+
+Key = TypeVar("Key")
+
+
+def check_count(count: int, layers: int) -> None:
+    """Refuse a number of layers to remove outside 1..N-2."""
+    if not 1 <= count <= layers - 2:
+        raise UserValueError(f"cannot remove {count} of {layers} layers; choose 1..{layers - 2}")
+
+
+def check_layers(given: Sequence[int], count: int, layers: int) -> None:
+    """Refuse given layers that are not ``count`` different ones of a model of ``layers``."""
+    if outside := sorted(layer for layer in given if not 0 <= layer < layers):
+        shown = ", ".join(map(str, outside[:5])) + (f" and {len(outside) - 5} more" if len(outside) > 5 else "")
+        raise UserValueError(f"cannot remove layers [{shown}]: the model has layers 0 to {layers - 1}")
+    if len(set(given)) != len(given) or len(given) != count:
+        raise UserValueError(f"{len(set(given))} different layers are given, but {count} are to be removed")
+
+
+def one_shot(scores: Tensor, count: int, protect: Collection[int] = ()) -> list[int]:
+    """The ``count`` lowest-scoring layers, lowest first; ties go to the earlier layer. Protected layers stay."""
+    check_count(count, len(scores))
+    order = [layer for layer in scores.argsort(stable=True).tolist() if layer not in set(protect)]
+    if count > len(order):
+        raise UserValueError(f"cannot remove {count} layers: only {len(order)} of {len(scores)} are not protected")
+    return order[:count]
+
+
+def lowest(scores: Mapping[Key, float]) -> Key:
+    """Whose score is lowest; of equal ones the first. What is no number (a trial that overflowed) is never it.
+
+    Raises:
+        UserError: no score is a number.
+    """
+    found = min(scores, key=lambda key: (math.isnan(scores[key]), scores[key]))
+    if math.isnan(scores[found]):
+        raise UserError(f"none of {len(scores)} trials has a score that is a number; try another --dtype")
+    return found
+
+
+def best_window(
+    statistics: Statistics,
+    count: int,
+    kind: str = "token",
+    *,
+    exclude_ends: bool = True,
+    protect: Collection[int] = (),
+) -> tuple[int, int]:
+    """The window ``[start, stop)`` of ``count`` layers that changes the stream least; ties go to the earliest.
+
+    LinearPatch Eq. 2 takes the argmax over all starts (``exclude_ends=False``); its official code looks at starts
+    1..N-count-1, so that neither the first nor the last layer goes (``exclude_ends=True``). Protected layers stay.
+    """
+    starts = window_starts(statistics.layers, count, exclude_ends=exclude_ends, protect=protect)
+    scores = window_scores(statistics, count, kind).tolist()
+    start = lowest({start: scores[start] for start in starts})
+    return start, start + count
+
+
+def window_starts(layers: int, count: int, *, exclude_ends: bool, protect: Collection[int] = ()) -> list[int]:
+    """Where a window of ``count`` layers may start, see `best_window`; UserError when there is no such place."""
+    check_count(count, layers)
+    starts = range(1, layers - count) if exclude_ends else range(layers - count + 1)
+    if not starts:
+        raise UserValueError(f"no window of {count} layers leaves the first and last of {layers} in place")
+    free = [start for start in starts if set(protect).isdisjoint(range(start, start + count))]
+    if not free:
+        raise UserValueError(f"no window of {count} of {layers} layers is without a protected one")
+    return free
+
+
+def sleb(
+    decoder: Decoder,
+    ids: Tensor,
+    count: int,
+    *,
+    batch_size: int = 8,
+    begun: Sequence[int] = (),
+    after: Callable[[list[int]], object] = lambda removed: None,
+    progress: bool = False,
+) -> list[int]:
+    """SLEB: drop, one at a time, the layer without which the loss on ``[samples, tokens]`` ids is lowest.
+
+    First and last layer of the current model are protected, as in the official code. Trials reuse the shared prefix.
+
+    begun: layers that an earlier search dropped, in order; this one goes on from there. after: called after each step with
+    those that are gone.
+    """
+    check_count(count, decoder.num_layers)
+    removed = list(begun[:count])
+    alive = [layer for layer in range(decoder.num_layers) if layer not in removed]
+    left = range(len(removed), count)
+    steps = track(left, "SLEB", total=count, initial=len(removed), unit="layer", shown=progress, each=True)
+    for _ in steps:
+        candidates = alive[1:-1]
+        losses = losses_without_each(decoder, ids, alive, candidates, batch_size=batch_size, progress=progress)
+        removed.append(lowest(dict(zip(candidates, losses.tolist(), strict=True))))
+        alive.remove(removed[-1])
+        after(removed)
+        steps.note(f"layer {removed[-1]} goes")
+    return removed
+
+
+def runs(removed: Collection[int]) -> list[tuple[int, int]]:
+    """Removed layers as maximal half-open runs, from the front."""
+    found: list[list[int]] = []
+    for layer in sorted(removed):
+        if found and found[-1][1] == layer:
+            found[-1][1] += 1
+        else:
+            found.append([layer, layer + 1])
+    return [(start, stop) for start, stop in found]

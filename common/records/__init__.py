@@ -1,0 +1,1 @@
+"""The record of a measurement, and the store of records."""

@@ -1,0 +1,300 @@
+"""Read and extend the published results: a few files a model, in place of one file a record.
+
+    <model>/recipes.jsonl               one recipe a line, sorted by its hash
+    <model>/records/<benchmark>.jsonl   one record a line, sorted by its recipe's hash
+    <model>/items/<benchmark>.npz       outcomes per item, as <recipe>/<mark of the record>/<name>
+    <model>/shared.jsonl                long values of details and provenance, by digest
+    environments.jsonl                  packages, Python, machine, by digest
+    task_configs.jsonl                  lm-eval's configurations of tasks, by digest
+
+A record's line names what is kept under a digest: ``{"$ref": digest}``. Values that many records share are stored once, and
+two branches that add results merge line by line. Every file is replaced whole; `fold` writes a record's line last, so a kill
+leaves each record with what it names and with its own outcomes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import zipfile
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from common.records import record_json
+from common.records.record_json import SCHEMA, Unreadable
+from common.utils import atomic_files
+
+if TYPE_CHECKING:
+    import numpy as np
+
+ENVIRONMENT = ("packages", "python", "platform", "cpus", "device", "gpu")
+REFERENCE = "$ref"
+LONG = 64  # characters of a value's JSON above which it is kept by digest
+DEFAULTS = {"status": "ok", "reason": None, "stderr": {}, "details": {}, "schema": SCHEMA}  # left out of a line
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # of every member of an archive: the same outcomes make the same bytes
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+>")  # of a function in a task's configuration: another one in every process
+_INSTALLED = re.compile(r"^.*/(?=lm_eval/)")  # the folder of the machine that measured
+
+
+class Lines:
+    """One file of JSON lines, sorted by a key that each line has once.
+
+    Args:
+        path: The file, which need not exist.
+        key: The field that names a line.
+    """
+
+    def __init__(self, path: Path, key: str = "id") -> None:
+        self.path, self.key = path, key
+        self.rows: dict[str, dict] = {}
+        self.read: dict[str, dict] = {}  # what has been made of a line
+        self._text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        for number, line in enumerate(self._text.splitlines(), 1):
+            self.rows |= self._row(line, number)
+
+    def _row(self, line: str, number: int) -> dict[str, dict]:
+        try:
+            row = json.loads(line)
+            return {row[self.key]: row}
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise Unreadable("corrupt", f"line {number} of {self.path} is no JSON object with {self.key!r}") from error
+
+    def keep(self, value: object) -> dict[str, str]:
+        """Store a value under its digest; returns the reference that stands for it."""
+        digest = hashlib.sha256(compact(value).encode()).hexdigest()[:12]
+        self.rows.setdefault(digest, {self.key: digest, "value": value})
+        return {REFERENCE: digest}
+
+    def save(self) -> None:
+        """Replace the file, unless it is as it would be written."""
+        text = "".join(compact(self.rows[key]) + "\n" for key in sorted(self.rows))
+        if text == self._text:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_files.whole(self.path) as file:
+            file.write_text(text, encoding="utf-8")
+        self._text = text
+
+
+class Published:
+    """The published results of a folder, read as they are asked for.
+
+    Args:
+        folder: The folder described above.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._files: dict[Path, tuple[tuple[int, int], object]] = {}
+
+    def get(self, model: str, recipe_hash: str, benchmark: str) -> dict | None:
+        """Return the fields of a record, None where there is none.
+
+        Raises:
+            Unreadable: A file is damaged, or a line names something that is not there.
+        """
+        lines = self._lines(self.records_file(model, benchmark), "recipe")
+        if recipe_hash in lines.rows and recipe_hash not in lines.read:
+            lines.read[recipe_hash] = self._fields(model, lines.rows[recipe_hash])
+        return lines.read.get(recipe_hash)
+
+    def of_recipe(self, model: str, recipe_hash: str) -> Iterator[dict]:
+        """Yield the fields of each record of a recipe, by benchmark."""
+        for benchmark in self.benchmarks(model):
+            if (found := self.get(model, recipe_hash, benchmark)) is not None:
+                yield found
+
+    def __iter__(self) -> Iterator[dict]:
+        """Yield the fields of every record."""
+        for model in self.models():
+            for benchmark in self.benchmarks(model):
+                for recipe_hash in self._lines(self.records_file(model, benchmark), "recipe").rows:
+                    yield self.get(model, recipe_hash, benchmark)
+
+    def items(self, model: str, recipe_hash: str, benchmark: str, mark: str) -> dict[str, np.ndarray]:
+        """Return the outcomes per item that belong to a record: name -> array; {} where none are kept.
+
+        Args:
+            model: Its name in recipes.
+            recipe_hash: Of the record.
+            benchmark: Of the record.
+            mark: Of the record (`common.records.results.mark`).
+
+        Raises:
+            Unreadable: The archive is damaged.
+        """
+        archive = self._cached(self.items_file(model, benchmark), _open_archive)
+        if archive is None:
+            return {}
+        prefix = f"{recipe_hash}/{mark}/"
+        try:
+            return {name.removeprefix(prefix): archive[name] for name in archive.files if name.startswith(prefix)}
+        except Exception as error:  # zipfile, zlib and numpy have no common base for what a damaged archive does
+            raise Unreadable("items", f"{self.items_file(model, benchmark)} is damaged ({error})") from error
+
+    def models(self) -> list[str]:
+        """List the models that have results, as recipes name them."""
+        return sorted(path.parent.name.replace("--", "/") for path in self.folder.glob("*/recipes.jsonl"))
+
+    def benchmarks(self, model: str) -> list[str]:
+        """List the benchmarks that a model has results of."""
+        return sorted(path.name.removesuffix(".jsonl") for path in (self._of(model) / "records").glob("*.jsonl"))
+
+    def records_file(self, model: str, benchmark: str) -> Path:
+        """Return the file with a benchmark's records."""
+        return self._of(model) / "records" / f"{benchmark}.jsonl"
+
+    def items_file(self, model: str, benchmark: str) -> Path:
+        """Return the file with a benchmark's outcomes per item."""
+        return self._of(model) / "items" / f"{benchmark}.npz"
+
+    def _of(self, model: str) -> Path:
+        return self.folder / model.replace("/", "--")
+
+    def _lines(self, path: Path, key: str = "id") -> Lines:
+        return self._cached(path, lambda file: Lines(file, key)) or Lines(path, key)
+
+    def _cached(self, path: Path, read):
+        """Return what `read` makes of a file, read again once the file is another; None where there is none."""
+        try:
+            found = path.stat()
+        except OSError:
+            return None
+        state = found.st_ino, found.st_mtime_ns
+        if self._files.get(path, (None,))[0] != state:
+            self._files[path] = state, read(path)
+        return self._files[path][1]
+
+    def _fields(self, model: str, row: Mapping) -> dict:
+        """Return a record's fields from its line."""
+        recipe = self._lines(self._of(model) / "recipes.jsonl", "hash").rows.get(row["recipe"])
+        if recipe is None:
+            raise Unreadable("corrupt", f"recipes.jsonl of {model} lacks {row['recipe']}")
+        shared = self._lines(self._of(model) / "shared.jsonl")
+        details = {name: _resolved(value, shared) for name, value in row.get("details", {}).items()}
+        if evaluated := details.get("lm_eval"):
+            config = _resolved({REFERENCE: evaluated[REFERENCE]}, self._lines(self.folder / "task_configs.jsonl"))
+            details["lm_eval"] = config | {"results": evaluated["results"]}
+        provenance = dict(row.get("provenance", {}))
+        environment = _resolved(provenance.pop("environment", {}), self._lines(self.folder / "environments.jsonl"))
+        provenance = environment | {name: _resolved(value, shared) for name, value in provenance.items()}
+        fields = DEFAULTS | dict(row) | {"recipe": recipe["recipe"], "recipe_hash": row["recipe"]}
+        fields |= {"details": details, "provenance": provenance}
+        return record_json.checked(fields)
+
+
+def compact(value: object) -> str:
+    """Return the canonical JSON of a value: sorted keys, no spaces."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def fold(folder: Path, found: Iterable[tuple[Mapping, str, Mapping]]) -> None:
+    """Add records to the published results, each in the place of an earlier one of its recipe and benchmark.
+
+    Args:
+        folder: The published results.
+        found: Of each record its fields as `common.records.record_json.read` gives them, its mark, and its outcomes per item.
+
+    Raises:
+        OSError: A file cannot be written; what was published before stays readable.
+    """
+    by_model: dict[str, dict[str, list]] = defaultdict(lambda: defaultdict(list))
+    for fields, mark, items in found:
+        by_model[fields["recipe"]["model"]][fields["benchmark"]].append((fields, mark, items))
+    published = Published(folder)
+    for model, by_benchmark in sorted(by_model.items()):
+        _fold_model(published, model, by_benchmark)
+
+
+def _fold_model(published: Published, model: str, by_benchmark: Mapping[str, list]) -> None:
+    place = published._of(model)
+    tables = {name: Lines(published.folder / f"{name}.jsonl") for name in ("environments", "task_configs")}
+    tables |= {"shared": Lines(place / "shared.jsonl"), "recipes": Lines(place / "recipes.jsonl", "hash")}
+    packed = {
+        benchmark: {fields["recipe_hash"]: _packed(fields, tables) for fields, _, _ in entries}
+        for benchmark, entries in by_benchmark.items()
+    }
+    for lines in tables.values():  # before the records that name them
+        lines.save()
+    for benchmark, entries in sorted(by_benchmark.items()):
+        records = Lines(published.records_file(model, benchmark), "recipe")
+        kept = _arrays(published.items_file(model, benchmark))
+        added = {
+            f"{f['recipe_hash']}/{mark}/{name}": array for f, mark, items in entries for name, array in items.items()
+        }
+        if added:
+            _write_archive(published.items_file(model, benchmark), kept | added)
+        records.rows |= packed[benchmark]
+        records.save()
+        replaced = {fields["recipe_hash"] for fields, _, _ in entries}
+        left = {name: array for name, array in kept.items() if name.partition("/")[0] not in replaced} | added
+        if left.keys() != (kept | added).keys():
+            _write_archive(published.items_file(model, benchmark), left)
+
+
+def _packed(fields: Mapping, tables: Mapping[str, Lines]) -> dict:
+    """Return a record's line; what is kept by digest goes into the tables."""
+    content = json.loads(record_json.write(fields))  # numbers that are not finite as words
+    digest = content.pop("recipe_hash")
+    tables["recipes"].rows.setdefault(digest, {"hash": digest, "recipe": content["recipe"]})
+    details, provenance = content["details"], content["provenance"]
+    environment = {name: provenance.pop(name) for name in ENVIRONMENT if name in provenance}
+    evaluated = details.pop("lm_eval", None)
+    for mapping in (details, provenance):
+        for name, value in mapping.items():
+            if len(compact(value)) > LONG:
+                mapping[name] = tables["shared"].keep(value)
+    if environment:
+        provenance["environment"] = tables["environments"].keep(environment)
+    if evaluated:
+        config = json.loads(_ADDRESS.sub(">", json.dumps({k: v for k, v in evaluated.items() if k != "results"})))
+        for task in config.get("configs", {}).values():
+            if source := (task.get("metadata") or {}).get("config_source"):
+                task["metadata"]["config_source"] = _INSTALLED.sub("", source)
+        details["lm_eval"] = tables["task_configs"].keep(config) | {"results": evaluated["results"]}
+    return {name: value for name, value in content.items() if name not in DEFAULTS or value != DEFAULTS[name]} | {
+        "recipe": digest
+    }
+
+
+def _resolved(value: object, lines: Lines) -> object:
+    if not (isinstance(value, dict) and value.keys() == {REFERENCE}):
+        return value
+    if value[REFERENCE] not in lines.rows:
+        raise Unreadable("corrupt", f"{lines.path} lacks {value[REFERENCE]}")
+    return lines.rows[value[REFERENCE]]["value"]
+
+
+def _open_archive(path: Path):
+    import numpy as np
+
+    try:
+        return np.load(path, allow_pickle=False)
+    except Exception as error:
+        raise Unreadable("items", f"{path} is no archive of arrays ({error})") from error
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    if not path.is_file():
+        return {}
+    with _open_archive(path) as archive:
+        return dict(archive)
+
+
+def _write_archive(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Replace an archive of arrays, whole; the same arrays make the same bytes."""
+    import numpy as np
+
+    if not arrays:
+        path.unlink(missing_ok=True)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_files.whole(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in sorted(arrays):
+            member = zipfile.ZipInfo(f"{name}.npy", _EPOCH)
+            member.compress_type = zipfile.ZIP_DEFLATED
+            with archive.open(member, "w") as out:
+                np.lib.format.write_array(out, np.asanyarray(arrays[name]), allow_pickle=False)

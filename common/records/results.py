@@ -1,0 +1,397 @@
+"""The record of one measurement: what was measured, its values, and where they come from.
+
+Measuring writes one JSON file per (recipe, benchmark), atomically, and never edits it:
+``<folder>/<profile>/<model>/<recipe hash>/<benchmark>.json``. Published records lie in few files
+(`common.records.published`), which ``make publish`` extends. A user's own records are preferred to published ones. What
+is read is checked first; a file that is no record is set aside, and the measurement counts as missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+from common.pruning.recipe import Recipe
+from common.records import record_json
+from common.records.published import Published, fold
+from common.records.record_json import SCHEMA, Unreadable
+from common.utils import atomic_files
+from common.utils.errors import UserError
+
+log = logging.getLogger(__name__)
+
+ROOT = Path(__file__).resolve().parents[2]
+PUBLISHED = ROOT / "reproductions" / "results"
+PACKAGES = ("torch", "transformers", "datasets", "lm-eval", "tokenizers", "numpy", "scipy")
+
+
+@dataclass(frozen=True)
+class Record:
+    """One measurement.
+
+    status: ``ok``, ``failed`` or ``no data`` (then ``reason`` says why). origin: ``yours`` or ``published``. A value that is
+    not a finite number has diverged.
+    """
+
+    recipe: dict
+    recipe_hash: str
+    benchmark: str
+    status: str
+    values: dict = field(default_factory=dict)
+    stderr: dict = field(default_factory=dict)
+    details: dict = field(default_factory=dict)
+    provenance: dict = field(default_factory=dict)
+    reason: str | None = None
+    schema: int = SCHEMA
+    origin: str = field(default="yours", compare=False)
+
+    def content(self) -> dict:
+        """What its file has; where it was read from is not part of it."""
+        return {name: value for name, value in vars(self).items() if name != "origin"}
+
+    def to_json(self) -> str:
+        """The file's text."""
+        return record_json.write(self.content())
+
+    @classmethod
+    def from_json(cls, text: str, origin: str = "yours") -> Record:
+        """The record that `to_json` wrote. Raises Unreadable, see `common.records.record_json.read`."""
+        return cls(**record_json.read(text), origin=origin)
+
+
+def user_folder() -> Path:
+    """Where a user's own records go: ``$LAYERLAB_RESULTS``, or ``results`` in the repository."""
+    return Path(os.environ.get("LAYERLAB_RESULTS") or ROOT / "results")
+
+
+NOWHERE = Path(os.devnull)  # a user's folder that holds no record and takes none
+
+
+class Store:
+    """Records on disk: the user's own, and the published ones behind them.
+
+    Args:
+        user: The folder of the user's records; None: `user_folder()`.
+        published: The folder of published results; None: none.
+    """
+
+    def __init__(self, user: Path | None = None, published: Path | None = PUBLISHED) -> None:
+        self.user = user or user_folder()
+        self.published = published and Published(published)
+        self._told: set[str] = set()
+        self._known: dict[str, tuple[tuple[int, ...], Record]] = {}  # records as read, each with its file's state
+
+    def path(self, recipe: Recipe, benchmark: str, folder: Path | None = None) -> Path:
+        """The file of one measurement."""
+        return Path(folder or self.user, _place(recipe, benchmark))
+
+    def get(self, recipe: Recipe, benchmark: str) -> Record | None:
+        """The record of a measurement: the user's if it has a value, else the published one if that has, else the user's.
+
+        None: there is none. A damaged, misplaced or older-format file of the user's is set aside under another name with a
+        warning and then missing; a published one is only warned of.
+        """
+        own = self._read(str(self.path(recipe, benchmark)))
+        if own is not None and own.status == "ok":
+            return own
+        theirs = self._of_published(lambda shelf: shelf.get(recipe.model, recipe.hash, benchmark))
+        return theirs if theirs is not None and (theirs.status == "ok" or own is None) else own
+
+    def pruned(self, recipe: Recipe) -> Record | None:
+        """A record of this recipe, whatever was measured, that names the layers that were removed; None: there is none.
+
+        One that was measured, if there is one: a part of another (``part_of``) may tell less of how the model was made.
+        """
+        found = None
+        for record in self._of_recipe(recipe):
+            if record is None or record.status != "ok" or "removed" not in record.details:
+                continue
+            if "part_of" not in record.provenance:
+                return record
+            found = found or record
+        return found
+
+    def _of_recipe(self, recipe: Recipe) -> Iterator[Record | None]:
+        for path in sorted(self.path(recipe, "any").parent.glob("*.json")):
+            yield self._read(str(path))
+        for benchmark in self.published.benchmarks(recipe.model) if self.published else ():
+            yield self._of_published(lambda shelf, name=benchmark: shelf.get(recipe.model, recipe.hash, name))
+
+    def put(self, record: Record, recipe: Recipe, items: Mapping | None = None, *, attempt: bool = False) -> Path:
+        """Write a record; the file is whole or not there at all.
+
+        items: name -> outcomes per item, numpy arrays; written first, so that where a record is, they are, and marked as this
+        record's. An earlier record's stay until this one is in place; where there are none, they go. attempt: the record says
+        why there is nothing new, and the earlier one stays: it is for `attempted` alone, until a record is written.
+
+        Raises:
+            UserError: the folder cannot be written; earlier records are untouched.
+        """
+        aside = self.attempt_path(recipe, record.benchmark)
+        path = aside if attempt else self.path(recipe, record.benchmark)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_files.whole(path) as file:
+                file.write_text(record.to_json(), encoding="utf-8")
+                if items:
+                    _write_items(_coming(path), items, mark(record))
+                else:
+                    _coming(path).unlink(missing_ok=True)
+                    _beside(path).unlink(missing_ok=True)
+            if items:
+                os.replace(_coming(path), _beside(path))
+            if not attempt:
+                aside.unlink(missing_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"cannot write the record {path}: {error.strerror}; free space there or name another folder in "
+                "LAYERLAB_RESULTS; records written so far are kept"
+            ) from error
+        return path
+
+    def written(self, recipe: Recipe, benchmark: str) -> int | None:
+        """When the user's record was written, in nanoseconds since the epoch; None: there is none."""
+        try:
+            return self.path(recipe, benchmark).stat().st_mtime_ns
+        except OSError:
+            return None
+
+    def attempted(self, recipe: Recipe, benchmark: str, since: int) -> Record | None:
+        """Why there was nothing new and the earlier record was kept, if since then, in nanoseconds since the epoch."""
+        path = self.attempt_path(recipe, benchmark)
+        state = _state(path)
+        return self._read(str(path)) if state is not None and state[-1] >= since else None
+
+    def attempt_path(self, recipe: Recipe, benchmark: str) -> Path:
+        """Beside the lock: where `put` leaves an attempt."""
+        return self.lock_path(recipe, benchmark).with_suffix(".attempt")
+
+    def lock_path(self, recipe: Recipe, benchmark: str) -> Path:
+        """Beside the record: where a process says that it measures this (`common.utils.locks`)."""
+        path = self.path(recipe, benchmark)
+        return path.with_name(f"{path.name.removesuffix('.json')}.lock")
+
+    def items(self, recipe: Recipe, benchmark: str) -> dict:
+        """What `put` was given beside the record that `get` returns: name -> outcomes per item; {} if it was nothing.
+
+        Multiple choice: one bool per item and metric, in the order of the data. Perplexity: ``nll``, the mean of each window.
+        A damaged file is treated as a damaged record is, see `get`.
+        """
+        record = self.get(recipe, benchmark)
+        if record is None:
+            return {}
+        if record.origin == "published":
+            where = recipe.model, recipe.hash, benchmark, mark(record)
+            try:
+                return self.published.items(*where)
+            except Unreadable as problem:
+                self._warn(f"{problem}; the items are ignored")
+                return {}
+        path = self.path(recipe, benchmark)
+        return self._items(_coming(path), record) or self._items(_beside(path), record)
+
+    def check_writable(self) -> None:
+        """Fail before anything is measured when records could not be kept.
+
+        Raises:
+            UserError: the folder cannot be written.
+        """
+        try:
+            self.user.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.user) as probe:
+                probe.write(b"0" * 4096)
+        except OSError as error:
+            raise UserError(
+                f"cannot write records to {self.user}: {error.strerror}; name another folder in LAYERLAB_RESULTS"
+            ) from error
+
+    def _of_published(self, read: Callable[[Published], dict | None]) -> Record | None:
+        """Return a published record; None where there is none, or (with a warning) none that can be read."""
+        try:
+            fields = read(self.published) if self.published else None
+        except Unreadable as problem:
+            self._warn(f"a published record is unreadable ({problem}); it is ignored. Restore it with git")
+            return None
+        return None if fields is None else Record(**fields, origin="published")
+
+    def _warn(self, message: str) -> None:
+        """Log a warning, once."""
+        if message not in self._told:
+            log.warning("%s", message)
+        self._told.add(message)
+
+    def read_file(self, path: Path) -> Record | None:
+        """Return the record in one file of the user's; None, with a warning, where it is no record."""
+        return self._read(str(path))
+
+    def _read(self, path: str) -> Record | None:
+        state = _state(path)
+        if state is None:
+            return None
+        before, record = self._known.get(path, (None, None))
+        if before == state:
+            return record
+        try:
+            with open(path, encoding="utf-8") as file:
+                record = Record.from_json(file.read())
+            _check_place(record, Path(path))
+            self._known[path] = state, record
+            return record
+        except OSError as error:
+            raise UserError(f"cannot read the record {path}: {error.strerror}; check its permissions") from error
+        except UnicodeDecodeError:
+            problem = Unreadable("corrupt", "it is not text")
+        except Unreadable as error:
+            problem = error
+        self._set_aside(Path(path), problem)
+        return None
+
+    def _items(self, path: Path, record: Record) -> dict:
+        import numpy
+
+        if not _state(path):
+            return {}
+        try:
+            with numpy.load(path, allow_pickle=False) as arrays:
+                found, comment = dict(arrays), arrays.zip.comment.decode()
+        except FileNotFoundError:  # just moved beside its record
+            return {}
+        except PermissionError as error:
+            raise UserError(f"cannot read the items {path}: {error.strerror}; check its permissions") from error
+        except Exception as error:  # whatever a damaged archive does: zipfile, zlib and numpy have no common base
+            log.debug("%s: %r", path, error)
+            self._set_aside(path, Unreadable("items", "it is no whole archive of arrays"))
+            return {}
+        return found if comment in ("", mark(record)) else {}  # those without a mark were written by earlier versions
+
+    def _set_aside(self, path: Path, problem: Unreadable) -> None:
+        """Move a damaged file of the user's out of the way; say so, once."""
+        aside, number = path.with_suffix(f".{problem.kind}.set-aside"), 1
+        while aside.exists():
+            number += 1
+            aside = path.with_suffix(f".{problem.kind}-{number}.set-aside")
+        try:
+            path.rename(aside)
+            outcome = f"set aside as {aside.name}"
+        except OSError as error:
+            outcome = f"it could not be moved ({error.strerror}) and is ignored"
+        self._warn(f"record {path} is unreadable ({problem.reason}); {outcome}")
+
+
+def publish(folder: Path, found: Iterable[tuple[Record, Mapping]]) -> None:
+    """Add records with their outcomes per item to a folder of published results; see `common.records.published.fold`.
+
+    Raises:
+        OSError: A file cannot be written; what was published before stays readable.
+    """
+    fold(folder, ((record.content(), mark(record), items) for record, items in found))
+
+
+def _place(recipe: Recipe, benchmark: str) -> str:
+    """Where a measurement's record is in a folder of records."""
+    return f"{recipe.profile}/{recipe.model}/{recipe.hash}/{benchmark}.json"
+
+
+def _check_place(record: Record, path: Path) -> None:
+    """Refuse a record that lies where another one's place is. Raises Unreadable."""
+    if (record.recipe_hash, record.benchmark) != (path.parent.name, path.stem):
+        raise Unreadable("misplaced", f"it is of {record.benchmark} and the recipe {record.recipe_hash}")
+
+
+def _state(path: str | Path) -> tuple[int, ...] | None:
+    """What changes when a file does; None where there is none. UserError where its folder does not let anybody look."""
+    try:
+        found = os.stat(path)
+        return found.st_ino, found.st_size, found.st_mtime_ns
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise UserError(
+            f"cannot look for the record {path}: {error.strerror}; check the permissions of its folder, or name another in "
+            "LAYERLAB_RESULTS"
+        ) from error
+
+
+def _beside(path: Path) -> Path:
+    """The file of the items' outcomes that belong to a record's file."""
+    return path.with_name(f"{path.name.removesuffix('.json')}.npz")
+
+
+def _coming(path: Path) -> Path:
+    """Where these are until the record is in place, and where a kill just then leaves them."""
+    return path.with_name(f"{_beside(path).name}.coming")
+
+
+def mark(record: Record) -> str:
+    """Return by what outcomes know their record: its values and their time, which stay where a recipe is spelled anew."""
+    told = {"values": record.values, "measured_at": record.provenance.get("measured_at")}
+    return hashlib.sha256(record_json.write(told).encode()).hexdigest()[:16]
+
+
+def _write_items(path: Path, items: Mapping, comment: str) -> None:
+    """Write outcomes per item, whole or not at all, with a record's mark as the archive's comment."""
+    import numpy
+
+    with atomic_files.whole(path) as file:
+        with file.open("wb") as out:  # of a path numpy would change the name
+            numpy.savez_compressed(out, **items)
+        with zipfile.ZipFile(file, "a") as archive:
+            archive.comment = comment.encode()
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(("git", "-C", str(ROOT), *arguments), capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def environment() -> dict:
+    """Versions, machine and code state: the part of a record's provenance that does not depend on the measurement."""
+    # pictures drawn again and records are what the code makes, not the code
+    status = _git("status", "--porcelain", "--", ".", ":!figures/rendered", ":!reproductions/results")
+    return {
+        "packages": {name: metadata.version(name) for name in PACKAGES},
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "cpus": os.cpu_count(),
+        "commit": _git("rev-parse", "HEAD"),
+        "dirty": None if status is None else bool(status),
+    }
+
+
+def now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def peak_memory() -> dict[str, int | None]:
+    """The most memory the process has held so far, and, where there are GPUs, what was taken of them since the last reset."""
+    found = {"peak_memory_bytes": peak_memory_bytes()}
+    torch = sys.modules.get("torch")  # what measures has loaded it; showing a table should not
+    if torch is not None and torch.cuda.is_available():
+        devices = range(torch.cuda.device_count())
+        found["peak_device_memory_bytes"] = sum(map(torch.cuda.max_memory_allocated, devices))
+    return found
+
+
+def peak_memory_bytes() -> int | None:
+    """The most memory the process has held so far; None where the system does not tell."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,239 @@
+"""Nine ways to make a multiple-choice question of a docstring; what the tasks of `common.toy.tasks` are built from.
+
+Every answer is objective: it is what the docstring says, and the other choices come from other held-out docstrings or
+from a mechanical change to this one.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from common.toy.corpus import Document
+
+CONTEXT_WORDS = 40
+CHOICE_WORDS = 14
+SECTIONS = ("Parameters", "Returns", "Notes", "Examples", "See Also", "References", "Raises")
+# One form is right in its sentence; the other is the choice beside it.
+FORMS = (
+    ("is", "are"),
+    ("has", "have"),
+    ("a", "an"),
+    ("this", "these"),
+    ("was", "were"),
+    ("does", "do"),
+    ("that", "those"),
+)
+OTHER_FORM = {**dict(FORMS), **{b: a for a, b in FORMS}}
+
+NUMPY_PARAMETER = re.compile(r"^(?P<name>\w+) ?: (?P<type>\S[^\n]*)\n(?P<text>(?:[ ]{2,}\S[^\n]*\n?)+)", re.M)
+GOOGLE_PARAMETER = re.compile(r"^ +(?P<name>\w+) \((?P<type>[^)\n]+)\): *(?P<text>\S[^\n]*)", re.M)
+
+
+@dataclass(frozen=True)
+class Item:
+    """One question: the text before, the choices (the first is right until they are shuffled)."""
+
+    question: str
+    choices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A documented parameter: where its entry starts in the text, and its three parts."""
+
+    start: int
+    name: str
+    type: str
+    text: str
+    numpy: bool
+
+
+@dataclass
+class Pool:
+    """What the held-out documents of one domain offer as wrong choices."""
+
+    continuations: list[str] = field(default_factory=list)
+    summaries: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    types: list[str] = field(default_factory=list)
+    descriptions: list[str] = field(default_factory=list)
+    words: list[str] = field(default_factory=list)
+
+
+def tail(text: str, words: int = CONTEXT_WORDS) -> str:
+    """The last ``words`` words of a text, its line breaks kept."""
+    starts = [m.start() for m in re.finditer(r"\S+", text)]
+    return text[starts[-words] if len(starts) > words else 0 :].rstrip()
+
+
+def head(text: str, words: int = CHOICE_WORDS) -> str:
+    """The first ``words`` words of a text on one line."""
+    return " ".join(text.split()[:words])
+
+
+def summary(document: Document) -> str:
+    """The first paragraph of a docstring, on one line."""
+    return head(document.text.split("\n\n")[0], 20)
+
+
+def entries(document: Document) -> list[Entry]:
+    """The parameters a docstring documents, in numpydoc or Google form."""
+    pattern = NUMPY_PARAMETER if NUMPY_PARAMETER.search(document.text) else GOOGLE_PARAMETER
+    return [
+        Entry(m.start("name"), m["name"], m["type"].strip(), head(m["text"]), pattern is NUMPY_PARAMETER)
+        for m in pattern.finditer(document.text)
+    ]
+
+
+def sentences(document: Document) -> list[str]:
+    """Plain sentences of eight to thirty words in the prose paragraphs of a docstring."""
+    prose = [" ".join(p.split()) for p in document.text.split("\n\n") if ">>>" not in p and "---" not in p]
+    split = [s for p in prose for s in re.split(r"(?<=[.!?]) (?=[A-Z])", p)]
+    return [s for s in split if 8 <= len(s.split()) <= 30 and s[0].isupper() and s.endswith(".")]
+
+
+def _with_context(document: Document) -> list[tuple[str, str]]:
+    """Each plain sentence but the first, with the sentence before it."""
+    found = sentences(document)
+    return list(zip(found, found[1:], strict=False))
+
+
+def _before(document: Document, position: int) -> str:
+    start = len(document.passage) - len(document.text)
+    return document.passage[: start + position]
+
+
+def _others(pool: Sequence[str], right: str, rng: random.Random, count: int = 3) -> tuple[str, ...] | None:
+    wrong: list[str] = []
+    for _ in range(50):
+        candidate = rng.choice(pool) if pool else right
+        if candidate.lower() != right.lower() and candidate not in wrong:
+            wrong.append(candidate)
+        if len(wrong) == count:
+            return tuple(wrong)
+    return None
+
+
+def _item(question: str, right: str, pool: Sequence[str], rng: random.Random) -> Item | None:
+    wrong = _others(pool, right, rng) if question.strip() and right else None
+    return Item(question, (right, *wrong)) if wrong else None
+
+
+def _continuation_parts(document: Document) -> tuple[str, str] | None:
+    words = list(re.finditer(r"\S+", document.text))
+    if len(words) < 40 + CHOICE_WORDS:
+        return None
+    cut = words[39].end()
+    return document.text[:cut], head(document.text[cut:])
+
+
+def pools(documents: Iterable[Document]) -> dict[str, Pool]:
+    """What documents offer as wrong choices, by domain."""
+    found: dict[str, Pool] = {}
+    for document in documents:
+        pool = found.setdefault(document.domain, Pool())
+        if parts := _continuation_parts(document):
+            pool.continuations.append(parts[1])
+        if len(summary(document).split()) >= 5:
+            pool.summaries.append(summary(document))
+        for entry in entries(document):
+            pool.names.append(f"{entry.name} :")
+            if entry.numpy and len(entry.type) <= 40:
+                pool.types.append(entry.type)
+            if len(entry.text.split()) >= 4:
+                pool.descriptions.append(entry.text)
+        pool.words += [w for s in sentences(document) for w in re.findall(r"(?<= )[a-z]{4,}(?=[ .,])", s)]
+    return found
+
+
+def continuation(document: Document, pool: Pool, rng: random.Random) -> Item | None:
+    """Which passage continues this docstring?"""
+    parts = _continuation_parts(document)
+    return _item(parts[0], parts[1], pool.continuations, rng) if parts else None
+
+
+def summary_of_name(document: Document, pool: Pool, rng: random.Random) -> Item | None:
+    """Which summary belongs to this name and signature?"""
+    right = summary(document)
+    long_enough = document.kind == "function" and len(right.split()) >= 5
+    return _item(document.header, right, pool.summaries, rng) if long_enough else None
+
+
+def parameter_name(document: Document, pool: Pool, rng: random.Random) -> Item | None:
+    """Which parameter is documented next? The signature stands in the question."""
+    known = [e for e in entries(document) if e.name in document.parameters]
+    if len(known) < 2 or not known[0].numpy:
+        return None
+    entry = rng.choice(known[1:])
+    between = document.text[known[known.index(entry) - 1].start : entry.start]
+    return _item(f"{document.header}\n\n{tail(between, 25)}", f"{entry.name} :", pool.names, rng)
+
+
+def parameter_type(document: Document, pool: Pool, rng: random.Random) -> Item | None:
+    """Which type has this parameter?"""
+    found = [e for e in entries(document) if e.numpy and len(e.type) <= 40]
+    if not found:
+        return None
+    entry = rng.choice(found)
+    return _item(tail(_before(document, entry.start)) + f"\n{entry.name} :", entry.type, pool.types, rng)
+
+
+def parameter_meaning(document: Document, pool: Pool, rng: random.Random) -> Item | None:
+    """Which description belongs to this parameter?"""
+    found = [e for e in entries(document) if len(e.text.split()) >= 4]
+    if not found:
+        return None
+    entry = rng.choice(found)
+    shown = f"{entry.name} : {entry.type}\n   " if entry.numpy else f"{entry.name} ({entry.type}):"
+    return _item(tail(_before(document, entry.start), 25) + f"\n{shown}", entry.text, pool.descriptions, rng)
+
+
+def word(document: Document, pool: Pool, rng: random.Random) -> Item | None:
+    """Which word fits here?"""
+    pattern = r"(?<= )[a-z]{4,}(?=[ .,])"
+    found = [(c, s, m) for c, s in _with_context(document) for m in re.finditer(pattern, s)]
+    found = [(c, s, m) for c, s, m in found if len(s[: m.start()].split()) >= 5]
+    if not found:
+        return None
+    context, sentence, match = rng.choice(found)
+    return _item(f"{context} {sentence[: match.start()].rstrip()}", match[0], pool.words, rng)
+
+
+def section(document: Document, pool: Pool, rng: random.Random) -> Item | None:
+    """Which section comes next?"""
+    pattern = rf"\n\n({'|'.join(SECTIONS)})\n-{{4,}}\n"
+    found = list(re.finditer(pattern, document.text))
+    if not found:
+        return None
+    match = rng.choice(found)
+    titles = [f"{title}\n{'-' * len(title)}" for title in SECTIONS]
+    return _item(tail(_before(document, match.start())), f"{match[1]}\n{'-' * len(match[1])}", titles, rng)
+
+
+def intact(document: Document, pool: Pool, rng: random.Random) -> Item | None:
+    """Which of two sentences is intact? The other has two neighbouring words exchanged."""
+    found = _with_context(document)
+    if not found:
+        return None
+    context, sentence = rng.choice(found)
+    words = sentence.split()
+    at = rng.randrange(1, len(words) - 2)
+    if words[at].lower() == words[at + 1].lower():
+        return None
+    broken = [*words[:at], words[at + 1], words[at], *words[at + 2 :]]
+    return Item(context, (" ".join(words), " ".join(broken)))
+
+
+def agreement(document: Document, pool: Pool, rng: random.Random) -> Item | None:
+    """Which form is right here (is or are, a or an, this or these, ...)?"""
+    found = [(c, s.split()) for c, s in _with_context(document)]
+    found = [(c, words, i) for c, words in found for i, w in enumerate(words) if w in OTHER_FORM and i >= 2]
+    if not found:
+        return None
+    context, words, at = rng.choice(found)
+    rest = words[at + 1 : at + 6]
+    choices = (" ".join([words[at], *rest]), " ".join([OTHER_FORM[words[at]], *rest]))
+    return Item(f"{context} {' '.join(words[:at])}", choices)

@@ -1,0 +1,1 @@
+"""Training: fine-tuning, distillation from the original model, and the data of both."""

@@ -1,0 +1,180 @@
+"""Teacher and student over one model in memory: what is put in the place of removed layers learns from those layers.
+
+The teacher is the dense model; the student runs the same layers, but a replacement (any module `[batch, tokens, channels] ->
+same`) where a run of layers `[start, stop)` is to go. Both share all layers before the first cut, which therefore run once
+per batch and without gradients. Layer executions per batch of a model of N layers, n of them removed, first cut at s:
+
+    two separate models   2N - n      teacher computed online   2N - n - s
+    stored teacher        N - n       target 'output'           last cut's stop - the layers removed before it
+
+Only the replacements are trained; the model's own parameters are frozen meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from common.hooks import refuse_patches
+from common.models.decoder import Decoder
+from common.training.fitting import VALIDATE_EVERY, Fitting, fit
+from common.training.teacher_store import TeacherStore, model_digest, top_k, windows_digest
+from common.utils.errors import UserValueError, unknown
+
+TARGETS = {"logits": "kl", "output": "mse"}
+
+Run = tuple[int, int]
+
+
+def top_k_divergence(student: Tensor, probabilities: Tensor, indices: Tensor) -> Tensor:
+    """Mean over tokens of KL(teacher || student), both restricted to the teacher's K tokens (LinearPatch, Eq. 9).
+
+    student: logits [batch, tokens, vocabulary]; probabilities, indices: the teacher's [batch, tokens, K]. The student's
+    softmax is over the same K indices. In float32.
+    """
+    probabilities, indices = probabilities.to(student.device), indices.to(student.device)
+    log_student = student.gather(-1, indices).float().log_softmax(-1)
+    return (torch.xlogy(probabilities, probabilities) - probabilities * log_student).sum(-1).mean()
+
+
+class Distillation:
+    """The loss of a student on numbered windows.
+
+    Args:
+        decoder: the dense model.
+        replacements: what acts in the place of each run of layers, {(start, stop): module}.
+        windows: token ids [samples, tokens].
+        target: 'logits', KL on the teacher's K most likely tokens; 'output', mean squared error between what stands in
+            for a run and the run's output X^(stop), mean over runs. For 'output' nothing after the last run is executed.
+        k: see `top_k`.
+        store: where the teacher's logits come from; None computes them.
+
+    Raises:
+        UserError: an unknown target, impossible runs, a model that already carries patches, or a store for 'output'.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        replacements: Mapping[Run, Callable[[Tensor], Tensor]],
+        windows: Tensor,
+        *,
+        target: str = "logits",
+        k: int = 100,
+        store: TeacherStore | None = None,
+    ):
+        if target not in TARGETS:
+            raise unknown("distillation target", target, TARGETS)
+        if store is not None and target != "logits":
+            raise UserValueError("a store holds a teacher's logits; the target 'output' is computed, pass no store")
+        refuse_patches(decoder.model, "distillation")  # the teacher is the dense model
+        self.decoder, self.windows, self.target, self.k, self.store = decoder, windows, target, k, store
+        self.replacements = dict(sorted(replacements.items()))
+        self.cuts = list(self.replacements)
+        ends = [0, *(edge for run in self.cuts for edge in run), decoder.num_layers]
+        if not self.cuts or any(a > b for a, b in zip(ends, ends[1:])) or any(a >= b for a, b in self.cuts):
+            raise UserValueError(
+                f"cannot replace layers {self.cuts} of a model of {decoder.num_layers}; name separate, non-empty runs "
+                f"[start, stop) within 0..{decoder.num_layers}"
+            )
+
+    def loss(self, samples: Sequence[int]) -> Tensor:
+        """The mean loss over the windows with these numbers, differentiable in the replacements' parameters."""
+        ids = self.windows[list(samples)]
+        with torch.no_grad():
+            prefix = self.decoder.run(self.decoder.embed_tokens(ids), 0, self.cuts[0][0])
+        return self._output_loss(prefix) if self.target == "output" else self._logits_loss(prefix, samples)
+
+    @torch.no_grad()
+    def mean_loss(self) -> float:
+        """The mean loss over all windows, one at a time."""
+        return sum(self.loss([sample]).item() for sample in range(len(self.windows))) / len(self.windows)
+
+    def _logits_loss(self, prefix: Tensor, samples: Sequence[int]) -> Tensor:
+        decoder = self.decoder
+        if self.store is not None:
+            probabilities, indices = self.store.read(samples)
+        else:
+            with torch.no_grad():
+                hidden = decoder.run(prefix, self.cuts[0][0], decoder.num_layers)
+                probabilities, indices = top_k(decoder.logits(hidden), self.k)
+        hidden = prefix
+        for run, upto in zip(self.cuts, [*(start for start, _ in self.cuts[1:]), decoder.num_layers]):
+            hidden = decoder.run(self.replacements[run](hidden), run[1], upto)
+        return top_k_divergence(decoder.logits(hidden), probabilities, indices)
+
+    def _output_loss(self, prefix: Tensor) -> Tensor:
+        decoder, hidden, losses, at = self.decoder, prefix, [], self.cuts[0][0]
+        taught = prefix
+        for number, (start, stop) in enumerate(self.cuts):
+            with torch.no_grad():
+                taught = decoder.run(taught, at, stop)
+            if number:
+                hidden = decoder.run(hidden, self.cuts[number - 1][1], start)
+            hidden, at = self.replacements[start, stop](hidden), stop
+            losses.append(nn.functional.mse_loss(hidden.float(), taught.float()))
+        return torch.stack(losses).mean()
+
+
+def train(
+    task: Distillation,
+    parameters: Mapping[str, nn.Parameter],
+    how: Fitting,
+    *,
+    identity: Mapping,
+    held_out: Distillation | None = None,
+    validate_every: int = VALIDATE_EVERY,
+    folder: str | os.PathLike | None = None,
+    progress: bool = False,
+) -> dict:
+    """Train the replacements' `parameters` in place (`common.training.fitting.fit`), everything else frozen.
+
+    identity: what decides the result besides model, windows, cuts, target and `how`. held_out: the same task on other
+    windows; the parameters with the least mean loss there are kept, looked at every `validate_every` steps. None: the last.
+    The loss of a float16 model is scaled against underflow. Returns fit's report with target, loss, and the number of
+    trained parameters.
+    """
+    model = task.decoder.model
+    facts = {"model": model_digest(model), "windows": windows_digest(task.windows), "cuts": task.cuts, "k": task.k}
+    facts |= {"target": task.target, "stored": None if task.store is None else task.store.dtype}
+    if held_out is not None:
+        facts["held_out"] = windows_digest(held_out.windows)
+    how = replace(how, loss_scaling=how.loss_scaling or model.dtype == torch.float16)
+    with frozen(model):
+        for parameter in parameters.values():
+            parameter.requires_grad_(True)
+        report = fit(
+            parameters,
+            task.loss,
+            len(task.windows),
+            how,
+            identity={**identity, **facts},
+            folder=folder,
+            counter=lambda: task.decoder.executions,
+            validation=None if held_out is None else held_out.mean_loss,
+            validate_every=validate_every,
+            progress=progress,
+        )
+    for parameter in parameters.values():
+        parameter.requires_grad_(False)
+    count = sum(parameter.numel() for parameter in parameters.values())
+    return report | {"target": task.target, "loss": TARGETS[task.target], "parameters": count}
+
+
+@contextmanager
+def frozen(model: nn.Module) -> Iterator[None]:
+    """While open, no parameter of the model takes part in training, and it is in eval mode; both are put back."""
+    wanted = {parameter: parameter.requires_grad for parameter in model.parameters()}
+    training = model.training
+    model.requires_grad_(False).eval()
+    try:
+        yield
+    finally:
+        for parameter, needs in wanted.items():
+            parameter.requires_grad_(needs)
+        model.train(training)

@@ -1,0 +1,175 @@
+"""What a training holds in memory, counted before anything is loaded, and on disk; whether it can be had here.
+
+    weights      frozen ones as loaded (4-bit: .53 bytes), trained ones in float32, under autocast in half of it, too
+    gradients    float32, of what trains
+    optimizer    AdamW 8 bytes a trained parameter, in 8 bits 2
+
+Activations come on top: they depend on the rows, and are recomputed layer by layer where a model is large.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from common.training.finetuning.settings import Settings
+from common.utils.errors import UserError
+
+# Above so many parameters layers are run again in the backward pass and rows are trained on one at a time, unless the
+# settings say for themselves. The loss is the mean over a step's tokens either way.
+LARGE = 3e9
+# What `common.training.finetuning.prefix` keeps on disk, from anew in every process: no checkpoint.
+STORE = "prefix.bin"
+QUANTISED = 0.53  # bytes of a parameter in NF4 with doubly quantised constants
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes that a training holds whatever its rows are, and its parameters, all and those that train."""
+
+    parameters: float
+    trained: float
+    weights: float
+    gradients: float
+    optimizer: float
+
+    @property
+    def bytes(self) -> float:
+        return self.weights + self.gradients + self.optimizer
+
+
+def sized(settings: Settings, parameters: float) -> Settings:
+    """The settings for a model of so many parameters, see `LARGE`."""
+    if parameters <= LARGE or settings.checkpointing is not None:
+        return settings
+    return replace(settings, checkpointing=True, micro_batch=1)
+
+
+def need(facts: dict, removed: int, settings: Settings, itemsize: int, *, gpu: bool = True) -> Need:
+    """What training a model with so many layers removed holds.
+
+    facts: of the whole model, see `common.models.registry`. itemsize: bytes of a weight as it is loaded. gpu: whether it is
+    trained on one; a CPU has no autocast.
+    """
+    layers = facts["layers"] - removed
+    parameters = facts["params"] - removed * facts["layer_params"]
+    head = facts["vocab"] * facts["hidden"]
+    if settings.method == "full":
+        trained = parameters
+    elif settings.method == "partial":
+        trained = min(settings.last, layers) * facts["layer_params"]
+        if settings.untie or not facts["tied"]:
+            trained += head
+        if settings.untie and facts["tied"]:
+            parameters += head
+    else:
+        trained = layers * settings.rank * sum(_sides(facts, target) for target in settings.targets)
+    adapters = settings.method in ("lora", "qlora")
+    frozen = parameters if adapters else parameters - trained
+    quantised = layers * facts["layer_params"] if settings.quantised else 0
+    weights = (frozen - quantised) * itemsize + quantised * QUANTISED + 4 * trained
+    if gpu and settings.autocast not in (None, "float32"):
+        weights += 2 * trained  # a copy of them in the type that is computed in
+    return Need(parameters + adapters * trained, trained, weights, 4 * trained, _optimizer(settings) * trained)
+
+
+def _optimizer(settings: Settings) -> int:
+    """Bytes of the optimizer's state for each trained parameter."""
+    return 8 if settings.optimizer_used == "adamw" else 2
+
+
+def on_disk(trained: int, settings: Settings) -> int:
+    """The most bytes that a training of so many parameters keeps in its folder at a time
+    (`common.training.finetuning.state`).
+
+    Where it starts, the best state, and two checkpoints beside the one that is being written; frozen layers' outputs that
+    are kept on disk take a share of what is free beside that (`common.training.finetuning.prefix`).
+    """
+    states = 1 + settings.keeps_best + 3
+    return trained * (4 * states + 3 * _optimizer(settings))
+
+
+def check_disk(folder: Path, trained: int, settings: Settings) -> int:
+    """Refuse a training whose checkpoints will not fit beside what its folder already holds of it; returns the bytes that
+    they will take there.
+
+    Raises:
+        UserError: the disk has less free; says what takes less.
+    """
+    there = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file() and file.name != STORE)
+    needed, free = on_disk(trained, settings) - there, shutil.disk_usage(folder).free
+    if needed > free:
+        raise UserError(
+            f"cannot keep a training's checkpoints in {folder}: up to {needed / 2**20:,.0f} MiB more are needed and "
+            f"{free / 2**20:,.0f} MiB are free; free space, choose another folder, or train fewer layers or adapters (LoRA)"
+        )
+    return max(needed, 0)
+
+
+def _sides(facts: dict, target: str) -> int:
+    """Inputs and outputs of a projection: what each rank of an adapter adds."""
+    hidden, inner = facts["hidden"], facts["intermediate"]
+    if target in ("q_proj", "o_proj"):
+        return hidden + facts["heads"] * facts["head_dim"]
+    if target in ("k_proj", "v_proj"):
+        return hidden + facts["kv_heads"] * facts["head_dim"]
+    return hidden + inner if target in ("gate_proj", "up_proj", "down_proj") and not facts["experts"] else 0
+
+
+def check_training(name: str, found: Need, settings: Settings, device: str) -> None:
+    """Refuse a training that cannot fit.
+
+    Raises:
+        UserError: it holds more than the device has; says how much of what, and what takes less.
+    """
+    there = capacity(device)
+    if there is None or found.bytes <= there:
+        return
+    held = {"weights": found.weights, "gradients": found.gradients, "optimizer": found.optimizer}
+    parts = ", ".join(f"{what} {_gb(size)}" for what, size in held.items())
+    if settings.method == "full":
+        remedies = ["ZeRO-2 over several cards", "an 8-bit optimizer", "LoRA"]
+    else:
+        remedies = ["a larger card", "QLoRA"]
+    whole = f"training {found.trained / 1e9:.2g} B of {name}'s {found.parameters / 1e9:.2g} B parameters"
+    raise UserError(
+        f"{whole} takes {_gb(found.bytes)} ({parts}) and its activations; {device} has {_gb(there)}: "
+        f"use {' or '.join(remedies)}"
+    )
+
+
+def check_weights(name: str, parameters: float, itemsize: int, device: str) -> None:
+    """Refuse a model whose weights alone do not fit.
+
+    Raises:
+        UserError: they do not; says what does.
+    """
+    there, weights = capacity(device), parameters * itemsize
+    if there is None or weights <= there:
+        return
+    spread = "" if device == "auto" else "spread it over several cards with --device auto (make: DEVICE=auto), "
+    raise UserError(
+        f"{name} has {parameters / 1e9:.3g} B parameters, {_gb(weights)}, and {device} has {_gb(there)}: {spread}"
+        "use a larger machine, or prune it with a tool's --stream, two layers at a time"
+    )
+
+
+def capacity(device: str) -> float | None:
+    """Bytes of memory of a device; ``auto``: of all GPUs and the machine's. None: the system does not tell."""
+    import torch
+
+    if device.startswith("cuda"):
+        return float(torch.cuda.get_device_properties(device).total_memory)
+    try:
+        machine = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (ValueError, OSError, AttributeError):
+        return None
+    if device != "auto":
+        return machine
+    return machine + sum(torch.cuda.get_device_properties(gpu).total_memory for gpu in range(torch.cuda.device_count()))
+
+
+def _gb(size: float) -> str:
+    return f"{size / 1e9:,.0f} GB" if size >= 1e10 else f"{size / 1e9:.2g} GB"

@@ -1,0 +1,209 @@
+"""What trains: adapters in every layer (LoRA, QLoRA), head and last layers (partial), or everything (full).
+
+    lora     W x + (alpha / rank) B A x with trainable A [rank, in], B [out, rank]; then merged (Reassessing Eq. 2)
+    qlora    the same over projections quantised to 4-bit NF4; merged in 4-bit, so the quantisation error stays
+    partial  head, final norm and the last k layers. The paper names no norm; its official code trains it too. Or k others
+             in a row: those next to the cut are what CLP trains (arXiv 2510.23652, on both sides of it)
+    full     every parameter
+
+`attach` changes the model in place; `Attached.finish` makes it plain again. In a Mixtral only the attention projections
+get adapters: its experts are no linear modules of these names, nor were they for the official code. A warning says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from common.models.decoder import Decoder
+from common.models.surgery import untie_embeddings
+from common.training.finetuning.settings import Settings
+from common.utils.errors import UserError, UserValueError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Attached:
+    """A model ready to be trained.
+
+    parameters: exactly what trains, by name. boundary: layers before it are frozen and come before all that trains.
+    finish: merges what was added and makes the model a plain one again, after which nothing is set to train differently
+    than before.
+    """
+
+    parameters: dict[str, nn.Parameter]
+    boundary: int
+    finish: Callable[[], None]
+
+
+def check_layers(layers: int, last: int, first: str | int | None = None) -> None:
+    """Refuse to fine-tune more layers than the model has left, from `first` on if that is given."""
+    if not 0 <= last <= layers:
+        raise UserValueError(
+            f"cannot fine-tune the last {last} layers: the model has {layers} left; choose 0..{layers} or remove fewer"
+        )
+    if first is not None and first not in range(layers - last + 1):
+        raise UserValueError(
+            f"cannot fine-tune {last} layers from {first} on: the model has {layers} left; train fewer, or the last ones"
+        )
+
+
+def attach(model: nn.Module, settings: Settings) -> Attached:
+    """Freeze the model but for what the method trains. Until `finish`, trained parameters are float32, and without autocast
+    (on a CPU always) all are.
+
+    Raises UserError for more layers than there are, no layer to adapt, or a machine without bitsandbytes (QLoRA).
+    """
+    if settings.method == "partial":
+        check_layers(Decoder(model).num_layers, settings.last, settings.first)
+        if settings.untie:
+            untie_embeddings(model)  # else the embedding would train with the head, and with it what is frozen
+    before = {id(p): (p.requires_grad, p.dtype) for p in model.parameters()}
+    dtype = next(model.parameters()).dtype
+    if settings.autocast in (None, "float32") or next(model.parameters()).device.type == "cpu":
+        _widen(model.parameters())
+    if settings.method in ("lora", "qlora"):
+        finish_method = _add_adapters(model, settings, dtype)
+        boundary = 0
+    else:
+        boundary = _choose(model, settings)
+        finish_method = None
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    _widen(trained.values())
+
+    def finish() -> None:
+        if finish_method is not None:
+            finish_method()
+        for parameter in model.parameters():
+            requires_grad, dtype = before.get(id(parameter), (True, parameter.dtype))
+            parameter.requires_grad_(requires_grad)
+            parameter.grad = None
+            parameter.data = parameter.data.to(dtype)
+
+    return Attached(trained, boundary, finish)
+
+
+def _widen(parameters: Iterable[nn.Parameter]) -> None:
+    """To float32, in place; whole numbers (4-bit weights) stay."""
+    for parameter in parameters:
+        if parameter.is_floating_point():
+            parameter.data = parameter.data.float()
+
+
+def _choose(model: nn.Module, settings: Settings) -> int:
+    """Mark what trains without adding anything; returns the first layer that does."""
+    if settings.method == "full":
+        model.requires_grad_(True)
+        return 0
+    decoder = Decoder(model)
+    boundary = decoder.num_layers - settings.last if settings.first is None else settings.first
+    model.requires_grad_(False)
+    head = [] if decoder.tied else [decoder.lm_head]
+    for module in (*head, decoder.norm, *decoder.layers[boundary : boundary + settings.last]):
+        module.requires_grad_(True)
+    return boundary
+
+
+def _add_adapters(model: nn.Module, settings: Settings, dtype: torch.dtype) -> Callable[[], None]:
+    """Put LoRA adapters on the layers' projections; returns what merges them. dtype: of projections put back."""
+    import peft
+
+    linear = {name.rpartition(".")[2] for name, module in model.model.named_modules() if isinstance(module, nn.Linear)}
+    targets = [name for name in settings.targets if name in linear]
+    if not targets:
+        raise UserError(f"no layer to adapt: the model has no linear module named {', '.join(settings.targets)}")
+    if any(parameter.ndim == 3 for parameter in model.model.layers.parameters()):
+        log.warning(
+            "adapters go to %s alone: the experts are stacked matrices, which stay as they are", ", ".join(targets)
+        )
+    if settings.quantised:
+        quantise(model, settings.compute)
+        model.is_loaded_in_4bit = True  # what peft looks for to choose its 4-bit adapters
+    config = peft.LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.alpha,
+        lora_dropout=settings.dropout,
+        target_modules=targets,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft asks the model by names that transformers is to drop
+        torch.manual_seed(settings.seed)
+        adapted = peft.get_peft_model(model, config)
+
+    def merge() -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # peft: merging into 4-bit weights rounds; that is the method
+            adapted.merge_and_unload(safe_merge=not settings.quantised)
+        if settings.quantised:
+            del model.is_loaded_in_4bit
+            dequantise(model, dtype)
+        for name in ("peft_config", "_hf_peft_config_loaded"):
+            model.__dict__.pop(name, None)
+
+    return merge
+
+
+def four_bit():
+    """bitsandbytes. Raises UserError where it does not work, with what to do without it."""
+    try:
+        import bitsandbytes
+    except (ImportError, RuntimeError, OSError) as error:
+        raise UserError(
+            f"QLoRA needs bitsandbytes, which does not work on this machine ({str(error).splitlines()[0]}); "
+            "`pip install bitsandbytes==0.50.0`, or fine-tune with another method"
+        ) from error
+    return bitsandbytes
+
+
+def _linears(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
+    """(parent, name, module) of every linear module in the decoder layers: all but embedding and head."""
+    for parent in list(model.model.layers.modules()):
+        for name, module in list(parent.named_children()):
+            if isinstance(module, nn.Linear):
+                yield parent, name, module
+
+
+def quantise(model: nn.Module, compute: str = "bfloat16") -> None:
+    """Round the linear weights of the decoder layers to 4-bit NF4 with double quantisation, in place.
+
+    Embedding, head, norms and Mixtral's stacked experts stay as they are. Raises UserError without bitsandbytes.
+    """
+    bnb = four_bit()
+    for parent, name, module in _linears(model):
+        weight = module.weight
+        new = bnb.nn.Linear4bit(
+            module.in_features,
+            module.out_features,
+            bias=module.bias is not None,
+            compute_dtype=getattr(torch, compute),
+            compress_statistics=True,
+            quant_type="nf4",
+            device="meta",
+        )
+        options = {"requires_grad": False, "compress_statistics": True, "quant_type": "nf4"}
+        new.weight = bnb.nn.Params4bit(weight.detach().to("cpu"), **options).to(weight.device)
+        new.bias = module.bias
+        # Its CPU kernel would repack the weights, rounding them further, and refuse widths that are no multiple of 64.
+        new.support_avx512bf16_for_cpu = False
+        setattr(parent, name, new.train(module.training))
+
+
+def dequantise(model: nn.Module, dtype: torch.dtype) -> None:
+    """Replace 4-bit modules by plain ones with the same (rounded) weights, in place: any tool reads the model again."""
+    bnb = four_bit()
+    for parent, name, module in _linears(model):
+        if isinstance(module, bnb.nn.Linear4bit):
+            weight = bnb.functional.dequantize_4bit(module.weight.data, module.weight.quant_state)
+            new = nn.Linear(module.in_features, module.out_features, bias=module.bias is not None, device="meta")
+            new.weight = nn.Parameter(weight.to(dtype))
+            if module.bias is not None:
+                new.bias = nn.Parameter(module.bias.detach().to(dtype))
+            setattr(parent, name, new.train(module.training))

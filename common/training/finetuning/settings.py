@@ -1,0 +1,123 @@
+"""What a fine-tuning is: one frozen, JSON-able value with the paper's numbers as defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from common.utils.errors import UserError, UserValueError, unknown
+from common.utils.option_fields import option
+
+METHODS = ("lora", "qlora", "partial", "full")
+OPTIMIZERS = ("adamw", "paged-adamw-8bit")
+SCHEDULES = ("linear", "cosine", "constant_with_warmup", "constant")
+CUT = "cut"
+STORES = ("auto", "memory", "disk", "off")
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of one fine-tuning; the defaults are Reassessing's (section 3.3 and official code).
+
+    method: see `common.training.finetuning.methods`. last: how many layers `partial` trains besides head and final
+    norm. first: the first of these, of the pruned model; None: they are its last ones; CUT: those behind the first cut
+    (see `at`). rank, alpha, dropout, targets: of LoRA and QLoRA. epochs, or max_steps optimiser steps if given.
+    batch: rows per optimiser step, in micro-batches of `micro_batch`; the loss is the mean over the step's predicted
+    tokens (the official code's Trainer averaged the micro-batches' means).
+    optimizer None: AdamW, for QLoRA the paged 8-bit AdamW (which on a CPU is not paged). autocast: precision of matrix
+    products on a GPU, None for none; a CPU always computes in float32 (QLoRA's 4-bit products: see `compute`). Under
+    autocast what is frozen stays in the precision it was loaded in (the official code loads float32).
+    compute: precision of QLoRA's products. checkpointing: recompute activations in the backward pass (None: for QLoRA on
+    a GPU, and above 3 B parameters, where micro_batch is then 1: `common.training.finetuning.memory`).
+    evaluate_every, save_every: in optimiser steps; the last step is always validated. keep: 'best' keeps the state
+    with the lowest validation loss among those at multiples of save_every and the last, 'last' the last; None: 'best', for
+    QLoRA 'last'. store: where the outputs of layers that `partial` leaves frozen are kept between epochs; 'auto' takes
+    memory, else disk, else computes them anew. untie: `partial` gives a tied head its own copy of the embedding and trains
+    it; False: such a head stays tied and as it is, and the model does not grow.
+    """
+
+    method: str = option("lora", "partial: head, final norm, last layers", choices=METHODS)
+    last: int = option(3, "layers that partial trains", least=0)
+    first: str | int | None = option(
+        None, "where the layers are that partial trains: behind the first cut", choices=(CUT,)
+    )
+    rank: int = 8
+    alpha: int = 16
+    dropout: float = 0.05
+    targets: tuple[str, ...] = PROJECTIONS
+    epochs: float = option(2, "passes over the examples", least=1e-9, most=1000)
+    max_steps: int | None = None
+    batch: int = option(64, "examples in an optimiser step", least=1, most=65_536)
+    micro_batch: int = 4
+    learning_rate: float = option(1e-5, "the highest of the schedule", least=1e-12, most=1)
+    warmup_steps: int = 100
+    schedule: str = "linear"
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+    clip: float = 1.0
+    optimizer: str | None = None
+    autocast: str | None = "float16"
+    compute: str = "bfloat16"
+    checkpointing: bool | None = None
+    evaluate_every: int = 100
+    save_every: int = 200
+    keep: str | None = None
+    store: str = "auto"
+    seed: int = 42
+    untie: bool = option(True, "give a tied head its own copy of the embedding and train that: the model grows by it")
+
+    def __post_init__(self) -> None:
+        for name, known in (("method", METHODS), ("schedule", SCHEDULES), ("store", STORES)):
+            if getattr(self, name) not in known:
+                raise unknown(f"fine-tuning {name}", getattr(self, name), known)
+        if self.optimizer is not None and self.optimizer not in OPTIMIZERS:
+            raise unknown("optimizer", self.optimizer, OPTIMIZERS)
+        if self.keep not in (None, "best", "last"):
+            raise unknown("fine-tuning keep", self.keep, ("best", "last"))
+        for name in ("autocast", "compute"):
+            if getattr(self, name) not in (None, "float16", "bfloat16", "float32"):
+                raise unknown(f"fine-tuning {name}", getattr(self, name), ("float16", "bfloat16", "float32"))
+        for name in ("epochs", "batch", "micro_batch", "rank", "learning_rate", "evaluate_every", "save_every"):
+            if not getattr(self, name) > 0:
+                raise UserValueError(f"fine-tuning with {name} {getattr(self, name)}: it must be above 0")
+        if self.last < 0:
+            raise UserValueError(f"cannot fine-tune the last {self.last} layers; use 0 for head and final norm alone")
+        if self.batch % self.micro_batch:
+            raise UserValueError(
+                f"a batch of {self.batch} rows cannot be made of micro-batches of {self.micro_batch}; use a divisor"
+            )
+        for name in ("targets", "betas"):  # JSON knows no tuples
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+
+    @classmethod
+    def of(cls, mapping: Mapping) -> Settings:
+        """Settings from a mapping (a recipe's); UserError for a name there is none of."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        for name in mapping:
+            if name not in known:
+                raise unknown("fine-tuning setting", name, known)
+        try:
+            return cls(**mapping)
+        except TypeError as error:
+            raise UserError(f"fine-tuning settings {dict(mapping)} do not fit: {error}") from error
+
+    def at(self, removed: Sequence[int]) -> Settings:
+        """These settings where these layers were removed: `first` as a number."""
+        # no layer before the first removed one is missing: the next that is left has its number
+        return dataclasses.replace(self, first=min(removed)) if self.first == CUT and removed else self
+
+    @property
+    def quantised(self) -> bool:
+        return self.method == "qlora"
+
+    @property
+    def optimizer_used(self) -> str:
+        """The one that is named, or the method's."""
+        return self.optimizer or ("paged-adamw-8bit" if self.quantised else "adamw")
+
+    @property
+    def keeps_best(self) -> bool:
+        return (self.keep or ("last" if self.quantised else "best")) == "best"

@@ -1,0 +1,272 @@
+"""A training loop for the few parameters that repair a pruned model; it can be killed at any moment.
+
+`fit` knows no model: it gets named parameters and a function from sample numbers to a loss. Killed and started again with
+the same folder, it ends with the same weights as an uninterrupted run: on a CPU to the last bit, on a GPU as nearly as two
+uninterrupted runs (its sums have no fixed order). A loss that is not finite stops it, and the parameters are put back to the
+last ones whose loss was finite: a result, not an error.
+What is left in the end are the last parameters, or those that do best on other samples.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from common.utils import atomic_files
+from common.utils.errors import UserError, UserValueError, unknown
+from common.utils.progress import track
+
+CHECKPOINT = "fit.safetensors"
+ORDERS = ("sequential", "shuffled")
+VALIDATE_EVERY = 250  # steps
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """How to train: AdamW, cosine per step from `learning_rate` to `final_share` of it.
+
+    warmup_share: the part of the steps over which the rate rises by equal steps; it reaches `learning_rate` at their end.
+    clip: largest gradient norm, None for no clipping. A step takes `batch_size * accumulate` samples. order: 'sequential', or
+    'shuffled' anew each epoch by `seed`. loss_scaling: scale the loss against underflow of float16 gradients (steps that
+    overflow are left out). save_every: steps between checkpoints.
+
+    The defaults are those of LinearPatch's official scripts.
+    """
+
+    learning_rate: float = 1e-4
+    final_share: float = 0.05
+    weight_decay: float = 1e-4
+    betas: tuple[float, float] = (0.9, 0.999)
+    warmup_share: float = 0.0
+    clip: float | None = None
+    batch_size: int = 1
+    accumulate: int = 1
+    epochs: int = 1
+    order: str = "sequential"
+    seed: int = 0
+    loss_scaling: bool = False
+    save_every: int = 250
+
+    def __post_init__(self) -> None:
+        if self.order not in ORDERS:
+            raise unknown("order", self.order, ORDERS)
+        for name in ("learning_rate", "batch_size", "accumulate", "epochs", "save_every"):
+            if getattr(self, name) <= 0:
+                raise UserValueError(f"{name} must be positive, not {getattr(self, name)}")
+
+    def steps(self, samples: int) -> int:
+        """Optimizer steps over `samples` samples."""
+        return self.epochs * math.ceil(samples / (self.batch_size * self.accumulate))
+
+    def rate(self, step: int, steps: int) -> float:
+        """The learning rate of step `step` of `steps` (0-based)."""
+        warm = self.warmup_share * steps
+        if step < warm:
+            return self.learning_rate * min(1.0, (step + 1) / warm)
+        cosine = (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm))) / 2
+        return self.learning_rate * (self.final_share + (1 - self.final_share) * cosine)
+
+    def batches(self, epoch: int, samples: int) -> list[list[int]]:
+        """The sample numbers of every step of one epoch."""
+        order = list(range(samples))
+        if self.order == "shuffled":
+            order = torch.randperm(samples, generator=torch.Generator().manual_seed(self.seed + epoch)).tolist()
+        size = self.batch_size * self.accumulate
+        return [order[start : start + size] for start in range(0, samples, size)]
+
+
+def fit(
+    parameters: Mapping[str, nn.Parameter],
+    loss: Callable[[Sequence[int]], Tensor],
+    samples: int,
+    how: Fitting = Fitting(),
+    *,
+    identity: Mapping | None = None,
+    folder: str | os.PathLike | None = None,
+    counter: Callable[[], int] | None = None,
+    validation: Callable[[], float] | None = None,
+    validate_every: int = VALIDATE_EVERY,
+    progress: bool = False,
+) -> dict:
+    """Train `parameters` in place on `loss`, the mean over the samples whose numbers it is given.
+
+    identity: what else decides the result (JSON-able); a checkpoint in `folder` made with another one is refused.
+    counter: a running count (layer executions), whose growth over the whole training is reported.
+    validation: a loss on other samples, taken every `validate_every` steps and after the last; the parameters are in the end
+    those for which it was least. None: the last ones.
+
+    Returns `{"status", "losses", "steps", "planned_steps", "seconds", "executions"}`; status is 'finished' or 'diverged'
+    (then `reason` says at which step), losses has one entry per step taken, seconds and executions include earlier runs of
+    the same training and the validation. With `validation` also "validation", [steps, loss] of each look, and "kept_steps".
+    Raises UserError: the folder holds another training, or no sample.
+    """
+    if not samples:
+        raise UserValueError("there is nothing to train on: no samples")
+    if validate_every <= 0:
+        raise UserValueError(f"validate_every must be positive, not {validate_every}")
+    identity = dict(identity or {}) | ({"validate_every": validate_every} if validation else {})
+    run = _Run(dict(parameters), how, samples, identity, folder, counter, validation, validate_every)
+    if run.report["status"] == "running":
+        run.train(loss, progress)
+    return run.report
+
+
+class _Run:
+    """One training: parameters, optimizer, report, and their checkpoint."""
+
+    def __init__(self, parameters, how, samples, identity, folder, counter, validation, validate_every):
+        self.parameters, self.how, self.samples, self.counter = parameters, how, samples, counter
+        self.validation, self.validate_every = validation, validate_every
+        self.folder = None if folder is None else Path(folder)
+        self.identity = _digest(
+            {**identity, "fitting": asdict(replace(how, save_every=1)), "samples": samples}
+            | {"parameters": {name: list(value.shape) for name, value in parameters.items()}}
+        )
+        self.optimizer = torch.optim.AdamW(
+            parameters.values(), lr=how.learning_rate, betas=how.betas, weight_decay=how.weight_decay
+        )
+        device = next(iter(parameters.values())).device.type
+        self.scaler = torch.amp.GradScaler(device, enabled=how.loss_scaling)
+        self.good = {name: value.detach().clone() for name, value in parameters.items()}
+        self.best: dict[str, Tensor] = {}  # at the least validation loss so far
+        steps = how.steps(samples)
+        self.report = {"status": "running", "losses": [], "steps": 0, "planned_steps": steps}
+        self.report |= {"seconds": 0.0, "executions": 0}
+        if validation:
+            self.report |= {"validation": [], "kept_steps": None}
+        self._load()
+
+    def train(self, loss, progress: bool) -> None:
+        how, report = self.how, self.report
+        done, started = report["steps"], time.perf_counter()
+        before, counted = dict(report), self.counter() if self.counter else 0
+        batches = [batch for epoch in range(how.epochs) for batch in how.batches(epoch, self.samples)]
+        if done and progress:
+            print(f"training goes on from {self.folder}: {done:,} of {len(batches):,} steps were done", file=sys.stderr)
+        steps = track(range(done, len(batches)), "training", total=len(batches), initial=done, shown=progress)
+        for step in steps:
+            problem = self._step(step, batches[step], loss)
+            if self.validation and not problem and ((step + 1) % self.validate_every == 0 or step + 1 == len(batches)):
+                self._validate(step + 1)
+            report["seconds"] = before["seconds"] + time.perf_counter() - started
+            report["executions"] = before["executions"] + (self.counter() - counted if self.counter else 0)
+            if problem:
+                report |= {"status": "diverged", "reason": problem}
+                break
+            report["steps"] = step + 1
+            steps.note(f"loss {report['losses'][-1]:.4f}")
+            if report["steps"] % how.save_every == 0:
+                self._save()
+        else:
+            report["status"] = "finished"
+        if self.best:
+            self._restore(self.best)
+        self._save()
+
+    def _step(self, step: int, batch: list[int], loss) -> str | None:
+        """One optimizer step; what went wrong, if the loss or a gradient is not finite."""
+        how, total = self.how, 0.0
+        for start in range(0, len(batch), how.batch_size):
+            part = batch[start : start + how.batch_size]
+            value = loss(part)
+            self.scaler.scale(value * (len(part) / len(batch))).backward()
+            total += value.item() * len(part) / len(batch)
+        if not math.isfinite(total):
+            self._restore(self.good)
+            return f"the loss of step {step} is {total}"
+        self.scaler.unscale_(self.optimizer)
+        limit = math.inf if how.clip is None else how.clip
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters.values(), limit).item()
+        if not math.isfinite(norm) and not how.loss_scaling:
+            self.optimizer.zero_grad(set_to_none=True)
+            return f"the gradient of step {step} is {norm}"
+        for name, value in self.parameters.items():
+            self.good[name].copy_(value.detach())
+        for group in self.optimizer.param_groups:
+            group["lr"] = how.rate(step, self.report["planned_steps"])
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.report["losses"].append(total)
+        return None
+
+    @torch.no_grad()
+    def _validate(self, steps: int) -> None:
+        value = self.validation()
+        least = min((seen for _, seen in self.report["validation"] if seen is not None), default=math.inf)
+        self.report["validation"].append([steps, value if math.isfinite(value) else None])
+        if value < least:
+            self.best = {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
+            self.report["kept_steps"] = steps
+
+    @torch.no_grad()
+    def _restore(self, values: Mapping[str, Tensor]) -> None:
+        for name, parameter in self.parameters.items():
+            parameter.copy_(values[name])
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def _save(self) -> None:
+        """Write the checkpoint; it is whole or the one before."""
+        if self.folder is None:
+            return
+        tensors = {}
+        for name, value in self.parameters.items():
+            tensors[f"parameter.{name}"] = value.detach()
+            tensors[f"good.{name}"] = self.good[name]
+            if self.best:
+                tensors[f"best.{name}"] = self.best[name]
+            for key, state in self.optimizer.state.get(value, {}).items():
+                tensors[f"optimizer.{key}.{name}"] = state
+        tensors = {name: value.cpu().contiguous().clone() for name, value in tensors.items()}
+        state = {"identity": self.identity, "report": self.report, "scaler": self.scaler.state_dict()}
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with atomic_files.whole(self.folder / CHECKPOINT) as file:
+                save_file(tensors, file, metadata={"state": json.dumps(state)})
+        except (OSError, SafetensorError) as error:
+            raise UserError(f"cannot write the checkpoint in {self.folder}: {error}; free space there") from error
+
+    @torch.no_grad()
+    def _load(self) -> None:
+        path = None if self.folder is None else self.folder / CHECKPOINT
+        if path is None or not path.exists():
+            return
+        try:
+            with safe_open(path, "pt") as file:
+                state = json.loads(file.metadata()["state"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"cannot read {path}: {error}; delete it to train again from the start") from error
+        if state["identity"] != self.identity:
+            raise UserError(
+                f"{path} is the checkpoint of another training (settings, data or model differ: {state['identity']} "
+                f"there, {self.identity} here); name another folder, or delete it"
+            )
+        for name, value in self.parameters.items():
+            value.copy_(tensors[f"parameter.{name}"])
+            self.good[name].copy_(tensors[f"good.{name}"])
+            if f"best.{name}" in tensors:
+                self.best[name] = tensors[f"best.{name}"].to(value.device)
+            kept = {key: tensors.get(f"optimizer.{key}.{name}") for key in ("step", "exp_avg", "exp_avg_sq")}
+            if kept["step"] is not None:
+                moments = {key: kept[key].to(value.device) for key in ("exp_avg", "exp_avg_sq")}
+                self.optimizer.state[value] = {"step": kept["step"], **moments}
+        self.report = state["report"]
+        if self.how.loss_scaling:
+            self.scaler.load_state_dict(state["scaler"])
+
+
+def _digest(content: Mapping) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

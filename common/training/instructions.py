@@ -1,0 +1,196 @@
+"""Instruction data, and plain text, as rows of token ids and labels.
+
+An example is an instruction, an optional input and a response. It is written in the template of Stanford Alpaca (Taori et
+al. 2023); the loss is on the response alone. Tokenisation is that of LLM-Pruner's and Reassessing's code: the whole text at
+once, cut at `CUTOFF` tokens, the end token appended when there is room, and as many labels masked as the prompt alone has
+tokens. Rows are padded on the left when they are batched (`common.training.finetuning`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from common.calibration import corpora
+from common.utils.errors import UserError, unknown
+
+log = logging.getLogger(__name__)
+
+CUTOFF = 256
+IGNORE = -100
+COLUMNS = ("instruction", "input", "output")
+_OPENING = "Below is an instruction that describes a task"
+_REQUEST = "Write a response that appropriately completes the request."
+STANDIN_INSTRUCTION = "Summarise what the function does."
+
+
+@dataclass(frozen=True)
+class Example:
+    """One instruction with its response; input '' where there is none."""
+
+    instruction: str
+    input: str
+    response: str
+
+
+def prompt(instruction: str, input: str = "") -> str:
+    """Everything before the response, in Stanford Alpaca's template.
+
+    >>> prompt("Add.", "1 2").splitlines()[-4:]
+    ['### Input:', '1 2', '', '### Response:']
+    """
+    if input:
+        context = f"{_OPENING}, paired with an input that provides further context. {_REQUEST}"
+        return f"{context}\n\n### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:\n"
+    return f"{_OPENING}. {_REQUEST}\n\n### Instruction:\n{instruction}\n\n### Response:\n"
+
+
+def encode(tokenizer, example: Example, cutoff: int = CUTOFF) -> dict[str, list[int]]:
+    """``{"input_ids", "labels"}`` of one example; labels are -100 on the prompt, which may fill the whole row.
+
+    Raises UserError for an empty response.
+    """
+    if not example.response.strip():
+        raise UserError(f"the response to {example.instruction[:60]!r} is empty; there is nothing to learn from it")
+    before = prompt(example.instruction, example.input)
+    masked = len(tokenizer(before, truncation=True, max_length=cutoff)["input_ids"])
+    ids = list(tokenizer(before + example.response, truncation=True, max_length=cutoff)["input_ids"])
+    end = tokenizer.eos_token_id
+    if end is not None and len(ids) < cutoff and ids[-1] != end:
+        ids.append(end)
+    return {"input_ids": ids, "labels": [IGNORE] * min(masked, len(ids)) + ids[masked:]}
+
+
+def rows(tokenizer, examples: Iterable[Example], cutoff: int = CUTOFF) -> list[dict[str, list[int]]]:
+    """Rows of all examples, in their order; those whose prompt leaves no room for a response are left out, and counted.
+
+    Raises UserError for an empty response, and when nothing is left.
+    """
+    found = [encode(tokenizer, example, cutoff) for example in examples]
+    kept = [row for row in found if any(label != IGNORE for label in row["labels"])]
+    if not kept:
+        raise UserError(f"no example has a response within {cutoff} tokens; raise the cutoff")
+    if len(kept) < len(found):
+        log.info("%d of %d examples have no response within %d tokens", len(found) - len(kept), len(found), cutoff)
+    return kept
+
+
+def from_table(
+    table, columns: Sequence[str] = COLUMNS, *, name: str = "the data", skip_empty: bool = False
+) -> list[Example]:
+    """Examples from a `datasets.Dataset` or a list of mappings with columns for instruction, input and response.
+
+    skip_empty: leave examples without a response out, counting them, in place of refusing the data.
+    Raises UserError for a missing column, and with its row for an empty response or what is no text.
+    """
+    there = list(table.column_names) if hasattr(table, "column_names") else sorted({k for row in table for k in row})
+    missing = [column for column in columns if column not in there]
+    if missing:
+        raise UserError(f"{name} has no column {' and no column '.join(map(repr, missing))}; it has {', '.join(there)}")
+    found, empty = [], 0
+    for number, row in enumerate(table):
+        cells = ["" if row.get(column) is None else row[column] for column in columns]
+        if wrong := [column for column, cell in zip(columns, cells, strict=True) if not isinstance(cell, str)]:
+            raise UserError(f"row {number} of {name} has no text in {wrong[0]!r}; write it as a string")
+        instruction, given, response = cells
+        if response.strip():
+            found.append(Example(instruction, given, response))
+        elif skip_empty:
+            empty += 1
+        else:
+            raise UserError(f"row {number} of {name} has an empty {columns[2]!r}; remove it or skip empty responses")
+    if empty:
+        log.warning("%d of %d rows of %s have an empty response and are left out", empty, len(found) + empty, name)
+    return found
+
+
+def split(examples: Sequence, held_out: int, seed: int = 42) -> tuple[list, list]:
+    """(training, validation) parts as `datasets.Dataset.train_test_split` draws them (Reassessing: 2,000, seed 42)."""
+    import datasets
+
+    if not 0 < held_out < len(examples):
+        raise UserError(f"cannot hold out {held_out} of {len(examples)} examples; choose 1..{len(examples) - 1}")
+    order = datasets.Dataset.from_dict({"index": list(range(len(examples)))})
+    parts = order.train_test_split(test_size=held_out, shuffle=True, seed=seed)
+    return tuple([examples[index] for index in parts[part]["index"]] for part in ("train", "test"))
+
+
+def _alpaca(count: int | None, held_out: int, seed: int) -> tuple[list[Example], list[Example]]:
+    """Alpaca-cleaned: 51,760 rows, of which 2,000 are held out, as the official code draws them: before rows with an
+    empty response, which it trains on, are left out here. count: the first so many training rows.
+    """
+    name = "yahma/alpaca-cleaned"
+    parts = zip(
+        split(list(corpora.open_dataset(name, None, "train")), held_out, seed), ("training", "held-out"), strict=True
+    )
+    train, valid = (from_table(rows, name=f"the {part} rows of {name}", skip_empty=True) for rows, part in parts)
+    return train[:count], valid
+
+
+def _standin(count: int | None, held_out: int, seed: int) -> tuple[list[Example], list[Example]]:
+    """Function name and parameters -> first paragraph of the docstring, from the stand-in's own splits.
+
+    Training examples come from its training documents and validation examples from its validation documents; the test
+    documents, on which the stand-in is measured, give none. seed: the order of the documents, by a hash.
+    """
+    from common.toy import corpus  # reads every installed package when its cache is cold
+
+    def drawn(split_name: str, wanted: int | None) -> list[Example]:
+        chosen = [d for d in corpus.split_documents(split_name) if d.kind == "function" and d.parameters]
+        chosen.sort(key=lambda document: hashlib.sha256(f"{seed}{document.text}".encode()).digest())
+        return [Example(STANDIN_INSTRUCTION, d.header, d.text.split("\n\n")[0]) for d in chosen[:wanted]]
+
+    return drawn("train", count), drawn("valid", held_out)
+
+
+SOURCES: dict[str, Callable[[int | None, int, int], tuple[list[Example], list[Example]]]] = {
+    "alpaca-cleaned": _alpaca,
+    "standin": _standin,
+}
+
+
+def load(
+    tokenizer, source: str, *, count: int | None = None, held_out: int = 2000, seed: int = 42, cutoff: int = CUTOFF
+) -> tuple[list[dict], list[dict]]:
+    """(training rows, validation rows) of 'alpaca-cleaned' or 'standin'.
+
+    count: at most so many training examples, None for all. Raises UserError for an unknown source, or data that cannot
+    be had.
+    """
+    if source not in SOURCES:
+        raise unknown("instruction data", source, SOURCES)
+    train, valid = SOURCES[source](count, held_out, seed)
+    return rows(tokenizer, train, cutoff), rows(tokenizer, valid, cutoff)
+
+
+def blocks(tokenizer, texts: Sequence[str], *, length: int, count: int, seed: int = 0) -> list[dict[str, list[int]]]:
+    """Plain text for post-training: ``count`` rows of ``length`` tokens with a loss on every token (LaCo, section 4.1).
+
+    Documents are shuffled, joined with the end token between them (if the tokenizer has one) and cut; only as many as are
+    needed are tokenised. Raises UserError when there is too little text.
+    """
+    order = list(range(len(texts)))
+    random.Random(seed).shuffle(order)
+    stream: list[int] = []
+    end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    for index in order:
+        stream += tokenizer(texts[index], verbose=False)["input_ids"] + end
+        if len(stream) >= length * count:
+            break
+    else:
+        raise UserError(
+            f"{len(stream)} tokens of text do not fill {count} blocks of {length}; use fewer or shorter blocks"
+        )
+    cut = [stream[start : start + length] for start in range(0, length * count, length)]
+    return [{"input_ids": ids, "labels": list(ids)} for ids in cut]
+
+
+def digest(rows: Iterable[Mapping]) -> str:
+    """SHA-256 over the rows: what a record names as its data."""
+    total = hashlib.sha256()
+    for row in rows:
+        total.update(repr((list(row["input_ids"]), list(row["labels"]))).encode())
+    return total.hexdigest()

@@ -1,0 +1,211 @@
+"""What a teacher says about every training token, stored: its K most likely next tokens and their probabilities.
+
+A store is a folder of shards and a manifest:
+
+    manifest.json           what it was made from: digests of teacher, tokenizer and token ids, K, corpus, sampler, ...
+    shard-00000.safetensors "probabilities" [samples, tokens, K], "indices" [samples, tokens, K]
+
+Per token that is K float16 numbers and K indices, of two bytes where the vocabulary allows, else four (LinearPatch, Table 7,
+counts the K numbers alone). A shard is written beside its place and then moved, so it is whole or missing; making a store
+that was interrupted goes on with the shards that are missing or unreadable.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from common.models.decoder import Decoder
+from common.utils import atomic_files
+from common.utils.errors import UserError, UserValueError, unknown
+from common.utils.progress import track
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+SHARD_SAMPLES = 64
+_DTYPES = {"float16": torch.float16, "float32": torch.float32}
+
+
+def top_k(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest logits of each token as probabilities that sum to 1 (temperature 1), and their indices.
+
+    ``[..., vocabulary]`` -> float32 ``[..., k]`` and int64 ``[..., k]``. LinearPatch, Eq. 9: z(o_t^K).
+    """
+    if not 1 <= k <= logits.shape[-1]:
+        raise UserValueError(f"cannot keep {k} logits a token: the vocabulary has {logits.shape[-1]}")
+    values, indices = logits.topk(k, dim=-1)
+    return values.float().softmax(-1), indices
+
+
+def model_digest(model: nn.Module) -> str:
+    """Sixteen digits of the SHA-256 of every tensor's name, type, shape and bytes."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()[:16]
+
+
+def tokenizer_digest(tokenizer) -> str | None:
+    """Sixteen digits of the SHA-256 of all a tokenizer does (fast), or of its vocabulary (slow); None for none."""
+    if tokenizer is None:
+        return None
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    content = backend.to_str() if backend is not None else json.dumps(sorted(tokenizer.get_vocab().items()))
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def windows_digest(windows: Tensor) -> str:
+    """Sixteen digits of the SHA-256 of token ids [samples, tokens]."""
+    ids = windows.cpu().long().contiguous()
+    return hashlib.sha256(f"{list(ids.shape)}".encode() + ids.numpy().tobytes()).hexdigest()[:16]
+
+
+class TeacherStore:
+    """The stored top-K of one teacher on one set of windows.
+
+    Args:
+        folder: where it lies, or is to lie.
+        decoder: the teacher.
+        windows: token ids [samples, tokens].
+        k: probabilities kept per token.
+        tokenizer: what made the ids; part of the store's identity.
+        facts: what else is worth knowing about the windows (corpus, sampler, seed), JSON-able; part of the identity.
+        dtype: of the probabilities, float16 as the official code, or float32.
+
+    Raises:
+        UserError: the folder holds a store of another teacher, tokenizer, K or text, or something that is no store.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike,
+        decoder: Decoder,
+        windows: Tensor,
+        k: int,
+        *,
+        tokenizer=None,
+        facts: Mapping | None = None,
+        dtype: str = "float16",
+        shard_samples: int = SHARD_SAMPLES,
+    ):
+        if dtype not in _DTYPES:
+            raise unknown("dtype of stored probabilities", dtype, _DTYPES)
+        self.folder, self.decoder, self.windows, self.k, self.dtype = Path(folder), decoder, windows, k, dtype
+        self.manifest = {
+            "format": FORMAT,
+            "teacher": model_digest(decoder.model),
+            "tokenizer": tokenizer_digest(tokenizer),
+            "K": k,
+            "windows": windows_digest(windows),
+            "samples": len(windows),
+            "tokens": windows.shape[1],
+            "dtype": dtype,
+            "shard_samples": shard_samples,
+            "facts": dict(facts or {}),
+        }
+        top_k(torch.zeros(1, decoder.config.vocab_size), k)  # refuses an impossible K before anything is written
+        self._agree()
+        self._open = lru_cache(maxsize=4)(self._opened)
+
+    def fill(self, progress: bool = False) -> int:
+        """Run the teacher over the windows whose shards are missing or unreadable; how many windows that were."""
+        missing = [shard for shard in range(self._shards()) if not self._whole(shard)]
+        made = 0
+        for shard in track(missing, "teacher", unit="shard", shown=progress, each=True):
+            made += self._make(shard)
+        self._open.cache_clear()
+        return made
+
+    def read(self, samples: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Probabilities, float32, and indices, int64, of these samples, both [samples, tokens, K]."""
+        found = []
+        for sample in samples:
+            shard, row = divmod(sample, self.manifest["shard_samples"])
+            file = self._open(shard)
+            found.append([file.get_slice(name)[row : row + 1] for name in ("probabilities", "indices")])
+        probabilities, indices = (torch.cat(parts) for parts in zip(*found))
+        return probabilities.float(), indices.long()
+
+    def bytes_per_token(self) -> float:
+        """Size of all shards on disk over the number of tokens."""
+        size = sum(self._path(shard).stat().st_size for shard in range(self._shards()))
+        return size / self.windows.numel()
+
+    def _agree(self) -> None:
+        """Write the manifest, or compare with the one that is there."""
+        path = self.folder / MANIFEST
+        if path.exists():
+            try:
+                there = json.loads(path.read_text())
+            except (OSError, ValueError) as error:
+                raise UserError(f"cannot read {path}: {error}; delete the folder to make the store again") from error
+            for name, value in self.manifest.items():
+                if there.get(name) != value:
+                    raise UserError(
+                        f"the store in {self.folder} was made with another {name} ({there.get(name)!r} there, {value!r} "
+                        "here); name another folder, or delete it to make it again"
+                    )
+            return
+        if self.folder.exists() and any(self.folder.iterdir()):
+            raise UserError(f"{self.folder} is no store of a teacher's logits and not empty; name another folder")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with atomic_files.whole(path) as file:
+                file.write_text(json.dumps(self.manifest, indent=1) + "\n")
+        except OSError as error:
+            raise UserError(f"cannot write the store {self.folder}: {error.strerror}; name another folder") from error
+
+    def _shards(self) -> int:
+        return -(-len(self.windows) // self.manifest["shard_samples"])
+
+    def _path(self, shard: int) -> Path:
+        return self.folder / f"shard-{shard:05d}.safetensors"
+
+    def _rows(self, shard: int) -> Tensor:
+        size = self.manifest["shard_samples"]
+        return self.windows[shard * size : (shard + 1) * size]
+
+    def _whole(self, shard: int) -> bool:
+        """Whether the shard is there, complete and of the right shape."""
+        if not self._path(shard).exists():
+            return False
+        try:
+            with safe_open(self._path(shard), "pt") as file:
+                shapes = [file.get_slice(name).get_shape() for name in ("probabilities", "indices")]
+        except (OSError, SafetensorError):
+            return False
+        return shapes == [[*self._rows(shard).shape, self.k]] * 2
+
+    def _opened(self, shard: int):
+        try:
+            return safe_open(self._path(shard), "pt")
+        except (OSError, SafetensorError) as error:
+            raise UserError(f"cannot read {self._path(shard)}: {error}; fill the store first") from error
+
+    @torch.no_grad()
+    def _make(self, shard: int) -> int:
+        decoder, rows = self.decoder, self._rows(shard)
+        small = torch.uint16 if decoder.config.vocab_size <= 1 << 16 else torch.int32
+        parts = []
+        for ids in rows.split(1):
+            logits = decoder.logits(decoder.run(decoder.embed_tokens(ids)))
+            probabilities, indices = top_k(logits, self.k)
+            parts.append((probabilities.to("cpu", _DTYPES[self.dtype]), indices.cpu().to(small)))
+        tensors = {name: torch.cat(part) for name, part in zip(("probabilities", "indices"), zip(*parts))}
+        path = self._path(shard)
+        try:
+            with atomic_files.whole(path) as file:
+                save_file(tensors, file)
+        except (OSError, SafetensorError) as error:
+            raise UserError(f"cannot write {path}: {error}; free space there, what is written is kept") from error
+        return len(rows)

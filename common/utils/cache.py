@@ -1,0 +1,70 @@
+"""The user's cache folder, and things that are made once in it: whole or not at all, by one process at a time."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from filelock import FileLock
+from safetensors import SafetensorError
+
+from common.utils.errors import UserError
+
+VARIABLE = "LAYERLAB_CACHE"
+
+
+def folder() -> Path:
+    """Where what can be made again is kept between runs and clones: ``$LAYERLAB_CACHE``, else ``~/.cache/layerlab``
+    (``$XDG_CACHE_HOME/layerlab`` where that is set)."""
+    chosen = os.environ.get(VARIABLE)
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(chosen or Path(base) / "layerlab").expanduser()
+
+
+def once(path: Path, make: Callable[[Path, Path], None], what: str) -> Path:
+    """`path`, which `make(work, made)` fills if it is not there yet.
+
+    make: writes the result to the empty directory `made`, may use the empty directory `work` beside it. `made` becomes
+    `path` by one rename, so a kill leaves no half of it; what a killed process left is swept by the next one that makes
+    `path`. A second process waits for the first and takes its result. what: the thing's name in an error.
+
+    Raises:
+        UserError: the folder cannot be written to or is full; nothing is left there.
+    """
+    if path.is_dir():
+        return path
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.parent / f".{path.name}.lock"):
+            if not path.is_dir():
+                _make(path, make)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"could not make {what} in {path.parent}: {_reason(error)}") from error
+    return path
+
+
+def _make(path: Path, make: Callable[[Path, Path], None]) -> None:
+    prefix = f".{path.name}.making-"
+    for stale in path.parent.glob(f"{prefix}*"):  # nobody else makes it now: the lock is ours
+        shutil.rmtree(stale, ignore_errors=True)
+    work, made = (Path(tempfile.mkdtemp(prefix=prefix, dir=path.parent)) for _ in range(2))
+    try:
+        make(work, made)
+        made.chmod(0o755)  # mkdtemp makes it private
+        shutil.rmtree(work)  # first, so that a kill between the two leaves nothing that is never swept
+        made.rename(path)
+    finally:
+        for directory in (work, made):
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _reason(error: BaseException) -> str:
+    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "os error 28" in str(error)
+    if full:
+        return f"the disk is full; free space there, or name a folder on a larger disk in {VARIABLE}"
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return f"{lines[0]}; name another folder in {VARIABLE} if that one cannot be written to"

@@ -1,0 +1,20 @@
+"""What is ours and no paper's: methods (`refit`, `least_residual`) and the tables that compare them (`league`)."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+from common.utils import startup, threads
+
+STEPS = ("extensions.least_residual", "extensions.refit.steps")
+
+if sys.argv[:1] == ["-m"]:  # `python -m extensions.<method>`: this is imported before its __main__
+    startup.guard()
+    threads.settle()
+
+
+def load_steps() -> None:
+    """Import the extensions' steps, so that recipes can name them."""
+    for name in STEPS:
+        importlib.import_module(name)

@@ -1,0 +1,1 @@
+"""What documents say of the extensions' records."""

@@ -1,0 +1,293 @@
+"""What was found here, in sentences: every number is a record's, or follows from the audit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from common.records.results import ROOT, Store
+from extensions.documents import standings
+from extensions.league import answers, grafts, texts, windows
+from extensions.league import rows as league
+from reproductions import audit
+from reproductions.audit.engine import SLIP
+from reproductions.reassessing.rows import AT_CUT, LAST3, LORA
+from reproductions.render import chance_levels, show
+from reproductions.spec import registry, reported, subjects
+from reproductions.spec.columns import QUESTIONS
+
+HEADS = {"smollm2-135m-instruct": "SmolLM2-135M-Instruct", "standin": "the stand-in"}
+
+
+@dataclass(frozen=True)
+class Told:
+    """A finding. short: the title in bold and what matters of it; more: the rest. Links lead from the repository's root."""
+
+    short: str
+    more: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.short, self.more)))
+
+
+def every(store: Store) -> list[Told]:
+    """What nobody else has said: the audit's headlines, what guessing retains, what a cosine does not see; the league, why
+    answers do not follow perplexity, what to train after which cut, least squares against magnitudes, what a merge is worth,
+    a changed prompt."""
+    rest = (_league, _answers, _training, _least_squares, _merging, _prompts)
+    return [*first(store), *(Told(text) for text in (tell(store) for tell in rest) if text)]
+
+
+def first(store: Store) -> list[Told]:
+    """The three that README's screen has."""
+    found = (_headlines(), Told(*chance_levels.finding(store)), _massive(store))
+    return [one for one in found if one is not None]
+
+
+def _league(store: Store) -> str:
+    """By the league's records on the published models."""
+    told, drawn = [], []
+    for subject in map(subjects.of_model, subjects.PUBLISHED_MODELS):
+        for sparsity, below, compared in standings.won(standings.entries(store, subject, "league-seeds")):
+            drawn.append(f"with {sparsity} gone in {below} of {compared}")
+        for sparsity, ours, share, rival, worse in standings.leads(standings.entries(store, subject)):
+            line = f"{sparsity}: {share} ({rival})"
+            line += ", with neurons carried over, of layers chosen with them" * (ours == league.CARRIED_REFIT)
+            told.append(line + (f", where {' and '.join(worse)} did worse than no repair" if worse else ""))
+    if not told:
+        return ""
+    repeated = (
+        f" It was below the best rival by the whole interval {'; '.join(drawn)} draws of two calibration texts, on the same "
+        "windows."
+    )
+    return (
+        "**A refit in closed form** ([league](docs/league.md)): the output matrices before the cut and of the three layers "
+        "after it, refitted on what the repaired model feeds them. Average perplexity on SmolLM2-135M-Instruct as a share of "
+        f"the best rival's without training, each as published, by layers removed: {'; '.join(told)}. Which layers go, and "
+        "which of the refit's variants is shown, was chosen by these perplexities; the intervals do not cover that."
+        + repeated
+        * bool(drawn)
+    )
+
+
+def _answers(store: Store) -> str:
+    """By `league-answers` on the published models: what the refit after [L] does to endings, at each number of layers."""
+    from figures.answers import against_none
+
+    told = []
+    for subject in map(subjects.of_model, subjects.PUBLISHED_MODELS):
+        changes = against_none(show.entries(answers.ANSWERS, store, subject, answers.ANSWERS.rows(subject)))
+        name = league.name("[L]", league.REFIT_LONG)
+        text, task = answers.TEXTS[subject.profile][0], answers.ASKED[subject.profile][0]
+        right, wrong, gap = (kind.format(task) for kind in (answers.RIGHT, answers.WRONG, answers.GAP))
+        told += [
+            f"on {HEADS[subject.name]} with {sparsity} gone the refit takes {_change(found[text], 1, sign=-1)} % off "
+            f"{text}'s perplexity, {_change(found[right], 0, sign=-1)} nats per 1,000 characters off the loss of "
+            f"HellaSwag's right endings and {_change(found[wrong], 0, sign=-1)} off that of the wrong ones (their gap "
+            f"changes by {_change(found[gap], 0)})"
+            for (sparsity, method), found in changes.items()
+            if method == name and all(column in found for column in (text, right, wrong, gap))
+        ]
+    if not told:
+        return ""
+    return (
+        "**On SmolLM2, after [L]'s 7 and 9 layers, perplexity comes back, what tells right from wrong hardly does** "
+        "(`league-answers`, "
+        f"[more](docs/league.md#why-answers-do-not-follow-perplexity)): {'; '.join(told)}.{_from_both(store)}"
+    )
+
+
+def _massive(store: Store) -> Told | None:
+    """By `figure-windows-league`: what [L]'s window costs where it takes the layer that writes the massive activation."""
+    told: dict[tuple[str, int], list[str]] = {}
+    for subject in map(subjects.of_model, subjects.PUBLISHED_MODELS):
+        for entry in show.entries(windows.WINDOWS, store, subject, windows.WINDOWS.rows(subject)):
+            record = next((one for name, one in entry["records"].items() if name.startswith("windows@")), None)
+            if record is None or not {"writer", "cosine_carried"} <= record["values"].keys():
+                continue
+            found, start = record["values"], record["details"]["chosen"]["cosine"]
+            removed = int(entry["sparsity"].partition("/")[0])
+            if start <= found["writer"] < start + removed:
+                told.setdefault((HEADS[subject.name], int(found["writer"])), []).append(
+                    f"{entry['sparsity']}, layers {start:.0f} to {start + removed - 1:.0f}: {found['cosine']:.0f} → "
+                    f"{found['cosine_carried']:.0f} → {found['cosine_kept']:.0f}"
+                )
+    if not told:
+        return None
+    each = " ".join(f"On {model}, layer {layer}: {'; '.join(found)}." for (model, layer), found in told.items())
+    return Told(
+        "**A choice by cosine may take the layer that writes the first token's massive activation (one state many times "
+        "larger than all others); a few of its neurons, copied into the layer before the cut, bring nearly all of it back "
+        "where that is the layer next to it, less from further back** (`figure-windows-league`, "
+        "[more](docs/league.md#neurons-carried-over)). Perplexity of eight "
+        "windows of text: [L]'s layers gone → those neurons copied → the token's own state put back. "
+        f"{each}",
+        _refitted_with_them(store),
+    )
+
+
+def _refitted_with_them(store: Store) -> str:
+    """By `league-graft`: the refit after the layers chosen with the neurons, against the refit after those chosen without and
+    the best rival that is given them, too."""
+    told: dict[str, list[str]] = {}
+    rival = league.name("[L]", grafts.THEN.format(league.GHOSTED))
+    others = {grafts.LEFT_REFIT: "after layers chosen without", rival: f"{league.GHOSTED} with them after [L]"}
+    for subject in map(subjects.of_model, subjects.PUBLISHED_MODELS):
+        found = {(e["sparsity"], e["method"]): e for e in standings.entries(store, subject, "league-graft")}
+        for (sparsity, method), entry in found.items():
+            for other, words in others.items() if method == grafts.CHOSEN_BOTH else ():
+                one = found.get((sparsity, other))
+                if one is not None and one["scores"] != entry["scores"]:  # not of the same layers
+                    told.setdefault(words, []).append(f"{standings.ratio(entry, one)} with {sparsity} gone")
+    said = "; ".join(f"of {words}: {', '.join(ratios)}" for words, ratios in told.items())
+    return (
+        f"The refit with them (`league-graft`), as a share of its perplexity {said.removeprefix('of ')}."
+        if said
+        else ""
+    )
+
+
+def _from_both(store: Store) -> str:
+    """By `league-texts`: what the refit from plain text and questions in turn answers of tasks that it did not read."""
+    from figures.answers import difference
+
+    cuts = {
+        texts.BOTH: (texts.NONE, ""),
+        texts.LEFT_BOTH: (texts.LEFT_NONE, " after the set of least left"),
+    }
+    told = []
+    for subject in map(subjects.of_model, subjects.PUBLISHED_MODELS):
+        entries = show.entries(texts.TEXTS, store, subject, texts.TEXTS.rows(subject))
+        found = {(e["sparsity"], e["method"]): e for e in entries if texts.AVERAGE in e["scores"]}
+        for (sparsity, method), entry in found.items():
+            cut, after = cuts.get(method, ("", ""))
+            if (sparsity, cut) in found:
+                change = _change(difference(entry, found[sparsity, cut], texts.AVERAGE), 1)
+                told.append(f"{change} with {sparsity} gone{after}")
+    if not told:
+        return ""
+    return (
+        " From plain text and HellaSwag's items in turn it answers of four other tasks, in points more than the cut alone "
+        f"([`league-texts`](docs/league.md#what-to-calibrate-on)): {', '.join(told)}. The default was chosen by these "
+        "items, so its lead may be smaller on others."
+    )
+
+
+def _change(change: Sequence[float], digits: int, sign: int = 1) -> str:
+    """A change and its interval, or how much it takes off."""
+    value, *ends = (f"{sign * part:.{digits}f}".replace("-", "−") for part in change)
+    return f"{value} [{', '.join(ends[::sign])}]"
+
+
+def _headlines() -> Told:
+    found = audit.findings()
+    numbers = sum(len(reported.numbers(paper, table)) for paper in registry.PAPERS for table in reported.tables(paper))
+    wrong = [one for one in found if one.headline]
+    slips = [one for one in wrong if one.where.startswith("Abstract") and one.verdict == SLIP]
+    first = {one.paper: one for one in reversed(slips)}
+    quoted = " ".join(f"{one.name}: {one.headline}" for one in reversed(first.values()))
+    return Told(
+        f"**Headlines that their own tables do not carry.** [The audit](papers/AUDIT.md) of {numbers} numbers printed in "
+        f"tables and text has {len(found)} findings, {sum(one.verdict == SLIP for one in found)} of them slips; {len(wrong)} "
+        f"affect numbers that one might cite. In the abstracts: {quoted}"
+    )
+
+
+def _training(store: Store) -> str:
+    """By Reassessing's Tables 2 and M on the published models, where the order of LoRA and of head and last layers turns."""
+    from figures.curves import trained
+
+    table, told, near = registry.get("figure-losses-reassessing"), [], []
+    for subject in map(subjects.of_model, subjects.PUBLISHED_MODELS):
+        ends: dict[str, dict[str, float]] = {}
+        for entry in show.entries(table, store, subject, table.rows(subject)):
+            metric, _, arm = entry["method"].partition(" ")
+            if (curve := trained(entry)) is not None and curve.get("validation"):
+                ends.setdefault(metric, {})[arm] = curve["validation"][-1][1]
+        whole = {metric: arms for metric, arms in ends.items() if {LORA, LAST3} <= arms.keys()}
+        if len({arms[LORA] < arms[LAST3] for arms in whole.values()}) > 1:
+            lines = [
+                f"after {metric} {', '.join(f'{arm[1:]} {arms[arm]:.2f}' for arm in sorted(arms, key=arms.get))}"
+                for metric, arms in whole.items()
+            ]
+            told.append(f"on {HEADS[subject.name]} {'; '.join(lines)}")
+            near += [arms[AT_CUT] < min(arms[LORA], arms[LAST3]) for arms in whole.values() if AT_CUT in arms]
+    if not told:
+        return ""
+    nearest = (
+        " Head and three layers next to the first cut (what CLP trains, arXiv 2510.23652) end below both, where the last "
+        "three do not."
+    )
+    return (
+        "**Whether LoRA or head and last layers end lower depends on which layers went** (`figure-losses-reassessing`, "
+        f"[why](papers/reassessing/README.md)). Held-out loss after as many steps, {'; '.join(told)}."
+        + nearest
+        * (bool(near) and all(near))
+    )
+
+
+def _least_squares(store: Store) -> str:
+    """By the records of LinearPatch's Figure 4 (ours), of every model that has them."""
+    told = []
+    for model, cells in _cells(store, "figure4-linearpatch").items():
+        off = [math.exp(cells[f"{name} is off by"]) for name in ("ratio", "least squares", "alike at the end")]
+        told.append(
+            f"on {model}, over {cells['cuts']:.0f} cuts, the ratio of magnitudes is off the best factor by "
+            f"{off[0]:.2f} times, least squares by {off[1]:.2f}, the factor that makes the last states most like the dense "
+            f"model's by {off[2]:.2f}; A lowers perplexity at {cells['A lowers PPL, % of cuts']:.0f} % "
+            f"of the cuts, a least-squares matrix at {cells['matrix lowers PPL, %']:.0f} %"
+        )
+    return f"**Least squares instead of magnitudes** (`figure4-linearpatch`): {'; '.join(told)}." if told else ""
+
+
+def _merging(store: Store) -> str:
+    """By the records of LaCo's Figures 4 and 5: what a sum of layers' differences is made of, and what it gives."""
+    shares, outputs = (_cells(store, f"figure{number}-laco") for number in (4, 5))
+    told = []
+    for model in shares.keys() & outputs.keys():
+        share, found = shares[model]["distance, % of unrelated weights'"], outputs[model]
+        merged, code, none = (
+            f"{found[name]:.2f}".replace("-", "−")
+            for name in ("least merged, Eq. 1 (b)", "least merged, code (b)", "no layer")
+        )
+        told.append(
+            f"on {model} the matrices of adjacent layers are {share:.2f} % as far apart as unrelated ones; the output of "
+            f"four layers merged by Eq. 1 has a cosine of {merged} to that of the last at worst, of the code's merge {code}, "
+            f"of no layer at all {none}"
+        )
+    if not told:
+        return ""
+    return f"**What a merge is made of** (`figure4-laco`, `figure5-laco`): {'; '.join(sorted(told))}."
+
+
+def _cells(store: Store, target: str) -> dict[str, dict[str, float]]:
+    """Model -> column -> value, of the measured models whose first row is whole."""
+    table, found = registry.get(target), {}
+    for line in show.build(table, store, show.published(table, store), claims=False)["rows"]:
+        cells = {name: cell["reproduced"] for name, cell in line["cells"].items()}
+        if line["subject"] != subjects.PAPER.name and None not in cells.values():
+            label = HEADS.get(line["subject"], line["model"])
+            found.setdefault(label, cells)
+    return found
+
+
+def _prompts(store: Store) -> str:
+    """Which tasks of LinearPatch's suite lm-eval asks otherwise today, and what that does to the dense model's score."""
+    own = {path.stem for path in (ROOT / "common" / "evaluation" / "tasks").rglob("*.yaml")}
+    changed = {label: place for label, place in QUESTIONS.items() if place[0] in own}
+    if not changed:
+        return ""
+    names = ", ".join(changed)
+    text = (
+        f"**A prompt that drifted.** {len(changed)} of the {len(QUESTIONS)} tasks behind the papers' averages ({names}) is "
+        "asked otherwise by today's lm-eval than by the release that the papers used; here it is pinned."
+    )
+    for subject in map(subjects.of_model, subjects.PUBLISHED_MODELS):
+        recipe = subjects.recipe(subject.model, subject)
+        for task, metric in changed.values():
+            before, after = (store.get(recipe, name) for name in (task, task.partition("_")[0]))
+            if before is not None and after is not None and {before.status, after.status} == {"ok"}:
+                one, two = (100 * record.values[metric] for record in (before, after))
+                text += f" {subject.label} scores {one:.1f} with the old prompt and {two:.1f} with the new one."
+    return text

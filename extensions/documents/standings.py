@@ -1,0 +1,242 @@
+"""The league as Markdown, from records: what each repair comes to, against the best of the rivals, paired over windows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from common.evaluation.significance import interval
+from common.records.results import Store
+from common.utils.text_tables import markdown
+from extensions.league import rows
+from figures.choices import COLUMN as PERPLEXITY
+from figures.choices import before
+from reproductions.render import show
+from reproductions.spec import registry
+from reproductions.spec.subjects import Subject
+
+ACCURACY = "AVG"
+HEADER = ("Removed", "Repair", "after", "of the best rival's perplexity", "accuracy", "time of dense", "checkpoint")
+# What README shows: so many numbers of layers, the best of ours, and:
+FEW = 3
+SHORT = (rows.NONE, rows.PATCHED, rows.FACTOR, rows.REPLACEME, rows.GHOSTED, rows.PRUNER)
+
+
+def entries(store: Store, subject: Subject, target: str = "league") -> list[dict]:
+    """The measured rows that have both perplexities; see `show.entries`."""
+    table = registry.get(target)
+    found = show.entries(table, store, subject, table.rows(subject))
+    return [entry for entry in found if PERPLEXITY in entry["scores"]]
+
+
+def best(found: Iterable[dict]) -> dict[str, dict[str, dict]]:
+    """Sparsity -> repair -> its entry after the choice of layers that it is best with; the best repair first."""
+    by_count: dict[str, dict[str, dict]] = {}
+    for entry in found:
+        if entry["dense"]:
+            continue
+        selection, _, repair = entry["method"].partition(", ")
+        if not repair or selection == rows.ONE_BY_ONE.partition(", ")[0]:
+            selection, repair = "", entry["method"]
+        known = by_count.setdefault(entry["sparsity"], {})
+        if repair not in known or before(entry, known[repair]):
+            known[repair] = entry | {"selection": selection}
+    order = sorted(by_count, key=lambda sparsity: int(sparsity.partition("/")[0]))
+    return {
+        count: dict(sorted(by_count[count].items(), key=lambda pair: pair[1]["scores"][PERPLEXITY])) for count in order
+    }
+
+
+def compared(entry: dict, rival: dict) -> tuple[float, tuple[float, float] | None, bool]:
+    """One row's average perplexity as a share of another's, its 95 % interval where both vary, and whether that is paired."""
+    share = entry["scores"][PERPLEXITY] / rival["scores"][PERPLEXITY]
+    one, other = (np.asarray(found["replicates"](PERPLEXITY)) for found in (entry, rival))
+    if entry["method"] == rival["method"] or one.ndim == 0 or other.ndim == 0:
+        return share, None, False
+    looked_up = entry["replicates"].func  # the `Resampled` of all rows
+    paired = looked_up.paired(tuple((*found["replicates"].args, PERPLEXITY) for found in (entry, rival)))
+    return share, interval(one / other), paired
+
+
+def ratio(entry: dict, rival: dict) -> str:
+    """`compared` in words; ~: not paired over windows."""
+    share, ends, paired = compared(entry, rival)
+    return f"{share:.3f} [{ends[0]:.3f}, {ends[1]:.3f}]" + ("" if paired else "~") if ends else f"{share:.3f}"
+
+
+def leads(found: Sequence[dict]) -> list[tuple[str, str, str, str, list[str]]]:
+    """For each number of layers: sparsity, the best of ours, what it is of the best rival's perplexity (`ratio`), that rival,
+    and the rivals that are worse than no repair after the same choice of layers."""
+    alone = {(e["sparsity"], e["method"]): e["scores"][PERPLEXITY] for e in found}
+    told = []
+    for sparsity, repairs in best(found).items():
+        ours = next((repair for repair in repairs if repair in rows.OURS), None)
+        rivals = [repair for repair in repairs if repair in rows.TRAINING_FREE]
+        if ours is None or not rivals:
+            continue
+        worse = [
+            repair
+            for repair, entry in repairs.items()
+            if repair in rows.RIVALS
+            and entry["scores"][PERPLEXITY] > alone.get((sparsity, rows.name(entry["selection"], rows.NONE)), math.inf)
+        ]
+        told.append((sparsity, ours, ratio(repairs[ours], repairs[rivals[0]]), rivals[0], worse))
+    return told
+
+
+def table(found: Sequence[dict], texts: Sequence[str], short: bool = False) -> str:
+    """A Markdown table with the perplexities of these texts.
+
+    short: of the repairs without training only those that a reader knows, and the best of ours, with the most layers gone,
+    where they differ most; without times.
+    """
+    header = [*HEADER[:3], *texts, HEADER[3], f"{HEADER[4]} of {found[0]['over'][ACCURACY]}", *HEADER[5 + short :]]
+    lines = []
+    for dense in (entry for entry in found if entry["dense"]):
+        lines.append(_line(dense | {"selection": ""}, "dense", "", texts, None if short else ""))
+    for sparsity, repairs in list(best(found).items())[-FEW if short else None :]:
+        cuts = (e for e in found if e["sparsity"] == sparsity and e["method"].endswith(rows.name("", rows.NONE)))
+        plain = None if short else next(filter(None, map(_time, cuts)), "")
+        rivals = [entry for repair, entry in repairs.items() if repair in rows.TRAINING_FREE]
+        ours = next((repair for repair in repairs if repair in rows.OURS), None)
+        for repair, entry in repairs.items():
+            if not short or repair in SHORT or repair == ours:
+                share = ratio(entry, rivals[0]) if rivals else ""
+                lines.append(_line(entry, f"**{repair}**" if repair == ours else repair, share, texts, plain))
+    return markdown(header, lines, "rll" + "r" * (len(header) - 4) + "l")
+
+
+def _time(entry: dict) -> str:
+    values = entry["records"].get("latency", {}).get("values", {})
+    return f"{values['of_dense']:.2f}" if values else ""
+
+
+def _line(entry: dict, repair: str, share: str, texts: Sequence[str], plain: str | None) -> tuple[str, ...]:
+    """One row; plain: the time of what has its shape, plain checkpoints of one number of layers being of one shape; None: no
+    times."""
+    scores = entry["scores"]
+    perplexities = [f"{scores[label]:.1f}" for label in texts]
+    accuracy = f"{scores[ACCURACY]:.1f}" if ACCURACY in scores else ""
+    loaded = entry["records"].get("loadable", {}).get("details", {}).get("loaded_by", "")
+    kind = "plain" if loaded.startswith("Transformers") else loaded
+    time = [] if plain is None else [_time(entry) or (plain if kind == "plain" else "")]
+    return entry["sparsity"], repair, entry["selection"], *perplexities, share, accuracy, *time, kind
+
+
+def parts(store: Store, subjects: Sequence[Subject]) -> dict[str, str]:
+    """What README and `docs/league.md` say of each of these models, by the name of the part; a sentence where nothing of it
+    has been measured. standings: of the real models, short."""
+    asked = {"standings": partial(table, short=True), "league": table, "training": training}
+    found: dict[str, list[str]] = {name: [] for name in (*asked, "draws")}
+    for subject in subjects:
+        league = entries(store, subject)
+        for name, write in asked.items():
+            if name != "standings" or not subject.standin:
+                found[name].append(_under(subject, "league", league, write))
+        found["draws"].append(_under(subject, "league-seeds", entries(store, subject, "league-seeds"), draws))
+    return {name: "\n\n".join(filter(None, texts)) for name, texts in found.items()}
+
+
+def _under(
+    subject: Subject, target: str, found: list[dict], write: Callable[[list[dict], tuple[str, ...]], str]
+) -> str:
+    """What is to be written of one model's rows, under its name."""
+    if not any(not entry["dense"] for entry in found):
+        return f"Nothing of `{target}` has been measured on {subject.label}."
+    text = write(found, _texts(subject))
+    return f"{subject.label}:\n\n{text}" if text else ""
+
+
+def _texts(subject: Subject) -> tuple[str, ...]:
+    """The columns that the average perplexity is of."""
+    return next(column.of for column in registry.get("league").columns_for(subject) if column.label == PERPLEXITY)
+
+
+def training(found: Sequence[dict], texts: Sequence[str]) -> str:
+    """What the refit takes off the average perplexity, as a part of what training LinearPatch's A takes off after the same
+    choice of layers: a clause for each number of them."""
+    told, measured = [], {(entry["sparsity"], entry["method"]): entry for entry in found}
+    for (sparsity, method), patch in measured.items():
+        selection, _, repair = method.partition(", ")
+        same = [measured.get((sparsity, rows.name(selection, other))) for other in (rows.NONE, rows.REFIT_LONG)]
+        if repair != rows.TRAINED_PATCH or None in same:
+            continue
+        none, ours = same
+        taken = [none["scores"][PERPLEXITY] - entry["scores"][PERPLEXITY] for entry in (ours, patch)]
+        one, other = (" and ".join(f"{entry['scores'][label]:.1f}" for label in texts) for entry in (ours, patch))
+        told.append(f"with {sparsity} of the layers gone {one} against {other} ({100 * taken[0] / taken[1]:.0f} %)")
+    return "; ".join(told)
+
+
+def draws(found: Iterable[dict], labels: Sequence[str]) -> str:
+    """`league-seeds` as a Markdown table: each leader over the draws of each calibration text, and its average perplexity as
+    a share of the best rival's from the same draw: the mean, the least and the largest, and in how many draws the interval is
+    below 1."""
+    header = ("Removed", "calibrated on", "Repair", "draws", *labels, "of the best rival's, draw for draw", "below")
+    lines = []
+    for (sparsity, text), repairs in _drawn(found).items():
+        rival = _rival(repairs)
+        for repair, by_seed in sorted(repairs.items(), key=lambda pair: _mean(pair[1].values(), PERPLEXITY)):
+            values = [_over(by_seed.values(), label) for label in labels]
+            shares, below = _shares(by_seed, repairs[rival]) if rival not in (None, repair) else ([], 0)
+            spread = f"{np.mean(shares):.3f} ({min(shares):.3f} to {max(shares):.3f})" if shares else ""
+            name = f"**{repair}**" if repair in rows.OURS else repair
+            cells = (
+                sparsity,
+                text,
+                name,
+                str(len(by_seed)),
+                *values,
+                spread,
+                f"{below} of {len(shares)}" if shares else "",
+            )
+            lines.append(cells)
+    return markdown(header, lines, "rllr")
+
+
+def won(found: Iterable[dict]) -> list[tuple[str, int, int]]:
+    """For each number of layers: sparsity, from how many draws of all texts the refit is below the best rival by the whole
+    interval, and from how many both were measured."""
+    told: dict[str, list[int]] = {}
+    for (sparsity, _), repairs in _drawn(found).items():
+        rival, ours = _rival(repairs), next((repair for repair in repairs if repair in rows.OURS), None)
+        if rival and ours:
+            shares, below = _shares(repairs[ours], repairs[rival])
+            counts = told.setdefault(sparsity, [0, 0])
+            counts[:] = counts[0] + below, counts[1] + len(shares)
+    return [(sparsity, below, compared) for sparsity, (below, compared) in told.items()]
+
+
+def _drawn(found: Iterable[dict]) -> dict[tuple[str, str], dict[str, dict[str, dict]]]:
+    """(sparsity, calibration text) -> repair -> seed -> entry."""
+    drawn: dict[tuple, dict[str, dict[str, dict]]] = {}
+    for entry in found:
+        if not entry["dense"]:
+            repair, text, seed = entry["method"].rsplit(", ", 2)
+            drawn.setdefault((entry["sparsity"], text), {}).setdefault(repair, {})[seed] = entry
+    return drawn
+
+
+def _rival(repairs: Mapping[str, Mapping[str, dict]]) -> str | None:
+    """The rival of lowest mean perplexity."""
+    known = [repair for repair in repairs if repair in rows.RIVALS]
+    return min(known, key=lambda repair: _mean(repairs[repair].values(), PERPLEXITY), default=None)
+
+
+def _shares(by_seed: Mapping[str, dict], rival: Mapping[str, dict]) -> tuple[list[float], int]:
+    """Shares of a rival's perplexity from the same draw, and in how many of them the interval is below 1."""
+    found = [compared(entry, rival[seed]) for seed, entry in by_seed.items() if seed in rival]
+    return [share for share, _, _ in found], sum(bool(ends) and ends[1] < 1 for _, ends, _ in found)
+
+
+def _mean(found: Iterable[dict], label: str) -> float:
+    return float(np.mean([entry["scores"][label] for entry in found]))
+
+
+def _over(found: Iterable[dict], label: str) -> str:
+    """Mean and standard deviation over draws."""
+    values = [entry["scores"][label] for entry in found]
+    return f"{np.mean(values):.1f}" + (f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else "")

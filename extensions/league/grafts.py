@@ -1,0 +1,91 @@
+"""Where the layer goes that writes the massive activation: its neurons carried over, with a refit and without."""
+
+from __future__ import annotations
+
+from extensions.league import rows
+from extensions.league.answers import ASKED
+from extensions.league.tables import perplexities
+from extensions.league.texts import UNREAD
+from extensions.league.windows import SHARES as EVERY
+from reproductions.spec import comparisons
+from reproductions.spec.columns import tasks
+from reproductions.spec.registry import Claim, Column, Row, Table
+from reproductions.spec.subjects import Subject
+
+# LinearPatch's number of layers, and the league's largest: [L] takes that layer at both.
+SHARES = ((8, 30), rows.SHARES[-1])
+# The rivals, too: each as it is, and by what the model shows that has the neurons in their new place.
+RIVALS = (rows.FACTOR, rows.PATCHED, rows.REPLACEME, rows.GHOSTED)
+THEN = "neurons carried over, {} (ours)"
+BEFORE = {rows.NONE: None, rows.REFIT_LONG: rows.REPAIRS[rows.REFIT_LONG]}
+NONE, REFIT = (rows.name("[L]", repair) for repair in BEFORE)
+GRAFT, BOTH = (rows.name("[L]", repair) for repair in rows.GRAFTS)
+LEFT_REFIT = rows.name(rows.LEAST_LEFT, rows.REFIT_LONG)
+CHOSEN_BOTH = rows.name(rows.WITH_THEM, rows.CARRIED_REFIT)
+AVERAGE = "AVG of tasks"
+
+
+def grafts(subject: Subject, limit: int | None = None) -> list[Row]:
+    """Dense, and by number of layers the set of least left, which spares the layer, beside the one that is chosen with the
+    neurons carried over; at the larger numbers [L]'s window, which takes it, with them and without: repaired by nothing, the
+    refit, and rivals."""
+    if subject.printed:
+        return []
+    found = [rows.dense(subject, limit)]
+    larger = subject.counts(*SHARES, standin=rows.STANDIN_COUNTS[2:])
+    for count in subject.counts(*EVERY, standin=rows.STANDIN_COUNTS):
+        after = {rows.LEAST_LEFT: BEFORE, rows.WITH_THEM: rows.GRAFTS}
+        if count in larger:
+            own = {rival: rows.REPAIRS[rival] for rival in RIVALS}
+            carried = {THEN.format(rival): {"method": "graft", "then": step} for rival, step in own.items()}
+            after = {"[L]": BEFORE | rows.GRAFTS | own | carried} | after
+        chosen = rows.selections(count) | {rows.WITH_THEM: rows.with_them(count)}
+        for selection, repairs in after.items():
+            for repair, step in repairs.items():
+                fields = {"selection": chosen[selection], "repair": step}
+                found.append(rows.pruned(subject, limit, count, rows.name(selection, repair), **fields))
+    return found
+
+
+def columns(profile: str) -> list[Column]:
+    """The league's texts and some tasks."""
+    scores = {column.label: column for column in tasks(profile)}
+    asked = UNREAD if profile == "paper" else ASKED[profile]
+    return [*perplexities(profile), *(scores[task] for task in asked), Column(AVERAGE, derived="average", of=asked)]
+
+
+def _lower(better: str, worse: str) -> comparisons.Check:
+    return comparisons.beats(better, worse, column="PPL AVG", lower=True)
+
+
+def _answers(better: str, worse: str) -> comparisons.Check:
+    return comparisons.beats(better, worse, column=AVERAGE)
+
+
+GRAFTS = Table(
+    target="league-graft",
+    paper="league",
+    number="league-graft",
+    title="Ours: the neurons that write the massive activation, carried over",
+    declared=grafts,
+    columns=columns,
+    claims=(
+        Claim(
+            "ours: carried over, they lower the perplexity of [L]'s cut, of its refit and of every rival",
+            comparisons.every(
+                _lower(GRAFT, NONE),
+                _lower(BOTH, REFIT),
+                *(_lower(rows.name("[L]", THEN.format(rival)), rows.name("[L]", rival)) for rival in RIVALS),
+            ),
+        ),
+        Claim("ours: chosen with them, the set of least left is lower, refitted", _lower(CHOSEN_BOTH, LEFT_REFIT)),
+        Claim("ours: carried over, they answer more of the tasks than [L]'s cut", _answers(GRAFT, NONE)),
+        Claim("ours: carried over and refitted, they answer more than its refit", _answers(BOTH, REFIT)),
+        Claim(
+            "ours: chosen with them and refitted, more than the set of least left", _answers(CHOSEN_BOTH, LEFT_REFIT)
+        ),
+    ),
+    note="[L]'s window takes the layer that writes the first token's massive activation; the set of least left spares it. "
+    "Carried over: the neurons that write it are copied into the last layer before the cut, in the place of as many that it "
+    "uses least. The stand-in has no massive activation: nothing is carried over there.",
+)

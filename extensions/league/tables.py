@@ -1,0 +1,178 @@
+"""The league as a target: its columns, and the claims that it is to bear out or not."""
+
+from __future__ import annotations
+
+from extensions.league import rows
+from reproductions.spec import comparisons
+from reproductions.spec.columns import RATIO, tasks
+from reproductions.spec.registry import Claim, Column, Table
+
+_TEXTS = {
+    "paper": {"WIKI-2": "league-wikitext2", "PTB": "league-ptb"},
+    "standin": {
+        "StdLib": "standin-standard-library-quarter",
+        "Numeric": "standin-numerical-quarter",
+        "Learning": "standin-learning-quarter",
+    },
+}
+_LABELS = tuple(label for texts in _TEXTS.values() for label in texts)
+
+
+def perplexities(profile: str) -> list[Column]:
+    """The texts and their average."""
+    texts = [
+        Column(label, f"perplexity@{protocol}", "perplexity", compare="perplexity")
+        for label, protocol in _TEXTS[profile].items()
+    ]
+    return [*texts, Column("PPL AVG", derived="average", compare="perplexity", of=tuple(_TEXTS[profile]))]
+
+
+def columns(profile: str) -> list[Column]:
+    """Perplexities, the tasks' accuracies, and what a user asks of a repair: size, text, time, and what can load it."""
+    chosen = tasks(profile, few=True)
+    labels = tuple(column.label for column in chosen)
+    return [
+        RATIO,
+        *perplexities(profile),
+        *chosen,
+        Column("AVG", derived="average", of=labels),
+        Column("RP", derived="retained", of=labels),
+        Column("parameters (M)", "parameters", "left", scale=1e-6, compare="exact"),
+        Column("of patches (M)", "parameters", "patch_millions", compare="exact"),
+        Column("time of dense", "latency", "of_dense", compare="exact"),
+        Column("calibration tokens", "repair", "calibration_tokens", compare="exact"),
+        Column("seconds", "repair", "seconds", compare="exact"),
+        Column("loaded by", "loadable", "loaded_by", text=True),
+        Column("removed layers", "removed", "removed", text=True),
+    ]
+
+
+def _refit_beats(others: tuple[str, ...], column: str, lower: bool = False) -> comparisons.Check:
+    """After each selection the refit with its default options is better than each of the others."""
+    return comparisons.every(
+        *(
+            comparisons.beats(
+                rows.name(selection, rows.REFIT_LONG),
+                *(rows.name(selection, repair) for repair in others),
+                column=column,
+                lower=lower,
+            )
+            for selection in rows.selections(1)
+        )
+    )
+
+
+def _beats_slices(column: str, lower: bool = False) -> comparisons.Check:
+    """The refit, after the choice whose perplexity is lowest, is better than LLM-Pruner and SliceGPT. The tool's own choice,
+    with the neurons carried over, is one of them."""
+    return comparisons.chosen(
+        [
+            *(rows.name(selection, rows.REFIT_LONG) for selection in rows.selections(1)),
+            rows.name(rows.WITH_THEM, rows.CARRIED_REFIT),
+        ],
+        [rows.name(rows.SLICES, other) for other in (rows.PRUNER, rows.SLICEGPT)],
+        column,
+        by="PPL AVG",
+        lower=lower,
+    )
+
+
+def _wins_each_draw(rival: str) -> comparisons.Check:
+    """The refit is below this rival after every draw of either text."""
+    draws = [(text, seed) for text in ("first text", "other text") for seed in rows.SEEDS]
+    pairs = [(rows.drawn(rows.REFIT_LONG, *draw), rows.drawn(rival, *draw)) for draw in draws]
+    return comparisons.every(*(comparisons.beats(ours, other, column="PPL AVG", lower=True) for ours, other in pairs))
+
+
+TABLES = [
+    Table(
+        target="league",
+        paper="league",
+        number="league",
+        title="Ours: repairs without training after the choices of layers measured, on one base",
+        declared=rows.league,
+        draw="figures.league:draw",
+        columns=columns,
+        claims=(
+            Claim(
+                "ours: the refit has a lower perplexity than each rival",
+                _refit_beats(rows.RIVALS, "PPL AVG", lower=True),
+            ),
+            Claim(
+                "ours: on each text by itself the refit has a lower perplexity than each rival",
+                comparisons.every(*(_refit_beats(rows.RIVALS, label, lower=True) for label in _LABELS)),
+            ),
+            Claim(
+                "ours: the refit has a lower perplexity than what takes parts of layers",
+                _beats_slices("PPL AVG", lower=True),
+            ),
+            Claim("ours: the refit retains more than every rival", _refit_beats(rows.RIVALS, "RP")),
+            Claim("ours: the refit retains more than what takes parts of layers", _beats_slices("RP")),
+            Claim("ours: the refit retains more than no repair", _refit_beats((rows.NONE,), "RP")),
+            Claim(
+                "ours: refitted, the set of least left is as low as after every other choice, within 1 %",
+                comparisons.beats(
+                    rows.name(rows.LEAST_LEFT, rows.REFIT_LONG),
+                    *(rows.name(other, rows.REFIT_LONG) for other in rows.selections(1) if other != rows.LEAST_LEFT),
+                    column="PPL AVG",
+                    lower=True,
+                    within=0.01,
+                ),
+            ),
+            Claim(
+                "ours: Ghosted Layers has a lower perplexity than ReplaceMe, which is fused, after each choice",
+                comparisons.every(
+                    *(
+                        comparisons.beats(
+                            rows.name(selection, rows.GHOSTED),
+                            rows.name(selection, rows.REPLACEME),
+                            column="PPL AVG",
+                            lower=True,
+                        )
+                        for selection in rows.selections(1)
+                    )
+                ),
+            ),
+            *(
+                Claim(
+                    f"ours: {what} has a lower perplexity at [L]'s cut where massive tokens stay as they are",
+                    comparisons.beats(rows.name("[L]", spared), rows.name("[L]", plain), column="PPL AVG", lower=True),
+                )
+                for what, spared, plain in zip(
+                    ("LinearPatch's A", "the least-squares matrix"),
+                    rows.SPARED,
+                    (rows.PATCHED, rows.WEIGHTED),
+                    strict=True,
+                )
+            ),
+        ),
+        note="A row's name is its choice of layers and its repair. [S]: lowest block influence (ShortGPT); [L]: the window "
+        "by token cosine; UIDL: by the angle of the last token; LoRP: clusters of alike layers; of least left: ours, by what "
+        "a repair in closed form cannot make good; of least loss: without which the first eight windows are likeliest. "
+        "Halves of layers: attentions and MLPs in one ranking, none repaired, "
+        "by LLM-Drop, EntroDrop, BlockPruner and FinerCut, the last two on the first four windows. SLEB reads its own "
+        "lines. Slices of layers: as many parameters as those layers have, by LLM-Pruner (the first ten windows; out of "
+        "all layers but the first four and the last two) and SliceGPT; the attentions that NBL turns into linear maps "
+        "have fewer. Time of dense: of a pass over windows of 512 tokens, as a share of the dense model's on the same "
+        "machine. Calibration tokens and seconds are the repair's, seconds those of the run that measured it: what other "
+        "rows of that run had already computed is not in them (what each costs alone: benchmarks/README.md); a choice "
+        "reads the same text. Rows marked trained see the same windows once and learn from them. Loaded by: which "
+        "programs read the saved checkpoint with all its repairs. WIKI-2 and PTB are 48 and 24 windows of 512 tokens, "
+        "evenly spread over the test splits.",
+    ),
+    Table(
+        target="league-seeds",
+        paper="league",
+        number="league-seeds",
+        title="Ours: the league's leaders from two calibration texts and five draws of each",
+        declared=rows.seeds,
+        columns=perplexities,
+        claims=tuple(
+            Claim(f"ours: from every draw the refit has a lower perplexity than {rival}", _wins_each_draw(rival))
+            for rival in rows.LEADERS
+            if rival not in rows.OURS
+        ),
+        note="The window is [L]'s on the league's own budget, so that rows differ in what the repair reads alone. First "
+        "text: the league's; other text: PTB's validation split (stand-in: its validation docstrings).",
+    ),
+]

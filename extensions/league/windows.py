@@ -1,0 +1,52 @@
+"""What each window of layers costs, as it is and with the first token's own state put back; and which ones are chosen."""
+
+from __future__ import annotations
+
+from extensions.league import rows
+from extensions.league.answers import TEXTS
+from reproductions.spec.registry import Column, Row, Table
+from reproductions.spec.subjects import Subject
+
+SHARES = (*rows.SHARES[:-1], (8, 30), rows.SHARES[-1])
+
+
+def windows(subject: Subject, limit: int | None = None) -> list[Row]:
+    """The dense model at each of the league's numbers of layers, and at that of LinearPatch's tables between them."""
+    if subject.printed:
+        return []
+    found = []
+    for count in subject.counts(*SHARES, standin=rows.STANDIN_COUNTS):
+        selection = {"method": "observed-window", "count": count, "cosine": "token"}
+        found.append(rows.pruned(subject, limit, count, "every window", selection=selection))
+    return found
+
+
+def columns(profile: str) -> list[Column]:
+    benchmark = f"windows@{TEXTS[profile][1]}"
+    labels = {
+        "windows": "windows",
+        "dense": "PPL, dense",
+        "cheapest": "PPL, cheapest",
+        "cosine": "PPL, [L]",
+        "least_left": "PPL, least left",
+        "least_loss": "PPL, least loss",
+        "cosine_kept": "PPL, [L], first token's state kept",
+        "cosine_carried": "PPL, [L], neurons carried over",
+        "writer": "first token massive after layer",
+    }
+    return [Column(label, benchmark, key, compare="exact") for key, label in labels.items()]
+
+
+WINDOWS = Table(
+    target="figure-windows-league",
+    paper="league",
+    number="figure-windows",
+    title="Ours: what each window of layers costs",
+    declared=windows,
+    draw="figures.windows:draw",
+    columns=columns,
+    note="Measured on eight windows of 512 tokens of WIKI-2 (stand-in: of 256 tokens of its learning docstrings), evenly "
+    "spread. First token's state kept: where the layers are left out, the first token's state is the dense model's, that "
+    "of the others is not. Neurons carried over: those of that layer that write the massive activation, into the last layer "
+    "before the window. Least left, least loss: chosen on the calibration text.",
+)

@@ -1,0 +1,311 @@
+"""Choosing the layers whose removal a repair in closed form leaves least of. Ours.
+
+UIDL, LLM-Streamline and LinearPatch choose the window after which the stream is most like it was before. A linear repair
+makes good much of what changes, but not of every window alike. So here every window is scored by what is left of it after
+its repair: for a run [a, b) of layers with inputs H and dense streams X
+
+    left(a, b) = min over D of |X[a] + H D - X[b]|^2 / |X[b]|^2     (ridge on D)
+
+with H = X[a], the map of the stream (Ghosted Layers), or H = what down_proj of layer a - 1 reads (`extensions.refit`).
+It takes one pass over the calibration tokens, sums alone, and no repair has to be made. A window is the run of least
+left; a set is the runs, with kept layers between them, whose shares add up to least, found by dynamic programming over
+all runs. Shares of several runs are added as if earlier repairs were exact. Of runs that begin with the layer which
+writes the massive activation `carried` says what is left where its neurons are carried over (`extensions.refit.graft`).
+NBL (arXiv 2505.21077) ranks single attentions in a like way, by a bound on what a linear map in their place leaves.
+
+Memory: H'H [features, features] for every first layer (with token weights: for every run) and H'(X[b] - X[a]) [features,
+channels] for every run, in float64. What would take more than MOMENT_BYTES is split into several passes, each over fewer
+first layers.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from common.calibration.block_boundaries import Crossing, Run, crossings
+from common.calibration.least_squares import Regression, check_weights, counted
+from common.models.decoder import Decoder
+from common.pruning.pipeline import Context
+from common.pruning.recipe import Pruning, Selection, register
+from common.pruning.selection import check_count
+from common.utils.errors import UserError, UserValueError, unknown
+from extensions import refit
+from extensions.refit.graft import Observed
+
+INPUTS = ("stream", "features")
+SHAPES = ("window", "set")
+RIDGE = 1e-3
+MOMENT_BYTES = 4 * 2**30
+
+
+@register("least-left")
+@dataclass(frozen=True)
+class LeastLeft(Selection):
+    """The window, or the set of layers, of which a repair in closed form leaves least; options: see `leftovers`.
+
+    shape: ``window`` or ``set``. carried: runs that begin with the layer which writes the massive activation count as its
+    neurons leave them (`carried`), which a repair with a graft then carries over.
+    """
+
+    count: int
+    shape: str = "window"
+    inputs: str = "stream"
+    ridge: float = RIDGE
+    weights: str | None = None
+    first: bool | None = None
+    carried: bool | None = None
+
+    def choose(self, context: Context) -> Sequence[int]:
+        decoder, options = context.decoder, {"inputs": self.inputs, "ridge": self.ridge}
+        options |= {name: value for name in ("weights", "first") if (value := getattr(self, name)) is not None}
+        if self.shape not in SHAPES:
+            raise unknown("shape", self.shape, SHAPES)
+        check_count(self.count, decoder.num_layers)
+        layers = decoder.num_layers
+        # One pass for both shapes and every count up to the papers' largest share, as `Context.statistics` does.
+        longest = max(self.count, layers // 3)
+        lengths = range(1, longest + 1)
+
+        def search() -> list[list]:
+            more = {"batch_size": context.batch_size, "progress": context.progress}
+            found = leftovers(decoder, context.windows(), lengths, **options, **more)
+            return [[*run, share] for run, share in found.items()]
+
+        facts = options | {"calibration": context.recipe.calibration, "longest": longest}
+        found = {(a, b): share for a, b, share in context.searched("leftovers", facts, search, bool)}
+        if self.carried:
+            found |= self._carried(context, lengths)
+        if self.shape == "window":
+            chosen = [min((run for run in found if run[1] - run[0] == self.count), key=found.__getitem__)]
+        else:
+            chosen = least_set(found, self.count)
+        context.details["left"] = [[*run, round(found[run], 6)] for run in chosen]
+        return [layer for run in chosen for layer in range(*run)]
+
+    def _carried(self, context: Context, lengths: Sequence[int]) -> dict[Run, float]:
+        if (self.inputs, self.weights, self.first) != ("stream", None, None):
+            raise UserError("carried reads the stream, and every token alike; leave inputs, weights and first out")
+
+        def search() -> list[list]:
+            decoder, ids = context.decoder, context.windows()
+            options = {"ridge": self.ridge, "batch_size": context.batch_size, "progress": context.progress}
+            found = carried(decoder, ids, lengths, Observed(decoder, ids).carrier, **options)
+            return [[*run, share] for run, share in found.items()]
+
+        facts = {"calibration": context.recipe.calibration, "ridge": self.ridge, "longest": lengths[-1]}
+        return {(a, b): share for a, b, share in context.searched("leftovers-carried", facts, search, lambda _: True)}
+
+
+@torch.no_grad()
+def leftovers(
+    decoder: Decoder,
+    ids: Tensor,
+    lengths: Sequence[int],
+    *,
+    inputs: str = "stream",
+    ridge: float = RIDGE,
+    weights: str = "none",
+    first: bool = True,
+    batch_size: int = 8,
+    progress: bool = False,
+) -> dict[Run, float]:
+    """left(a, b) of every run of these lengths that holds neither the first nor the last layer, on ids [samples, tokens].
+
+    inputs: ``stream`` or ``features``. ridge: a share of the mean eigenvalue of H'H. weights, first: how tokens count
+    (`common.calibration.least_squares.Regression`), and whether a sample's first does.
+
+    Raises:
+        UserError: an unknown option, ``features`` of an architecture whose down_proj does not write into the stream, no
+            such run.
+    """
+    if inputs not in INPUTS:
+        raise unknown("inputs", inputs, INPUTS)
+    check_weights(weights)
+    if not 0 < ridge < float("inf"):
+        raise UserValueError(f"ridge must be a positive number, not {ridge}")
+    if inputs == "features" and "mlp.down_proj" not in decoder.spec.writers:
+        raise UserError(
+            f"architecture {decoder.architecture!r} has no down_proj that writes into the stream; use stream"
+        )
+    layers = decoder.num_layers
+    runs = [(a, a + n) for a in range(1, layers - 1) for n in sorted(set(lengths)) if n > 0 and a + n < layers]
+    if not runs:
+        raise UserValueError(f"no run of {list(lengths)} layers leaves the first and last of {layers} in place")
+    width = decoder.hidden_size if inputs == "stream" else decoder.config.intermediate_size
+    options = {"first": first, "watch": None if inputs == "stream" else inputs, "batch_size": batch_size}
+    found: dict[Run, float] = {}
+    for part in _parts(runs, width, decoder.hidden_size, shared=weights == "none"):
+        sums = _Sums(part, weights)
+        for crossing in crossings(decoder, ids, part, progress=progress, **options):
+            sums.add(crossing)
+        found |= sums.left(ridge)
+    return found
+
+
+@torch.no_grad()
+def carried(
+    decoder: Decoder,
+    ids: Tensor,
+    lengths: Sequence[int],
+    writer: int | None,
+    *,
+    ridge: float = RIDGE,
+    batch_size: int = 8,
+    progress: bool = False,
+) -> dict[Run, float]:
+    """left(a, b) of the runs of these lengths that begin with the layer which writes the massive activation, carried over.
+
+    First tokens then count as made good: they are in |X[b]|^2, but not in what is left, nor in what the map is fitted on.
+    writer: that layer; {} where there is none, or it is the first. Options: of `leftovers`.
+    """
+    runs = [(writer, writer + n) for n in sorted(set(lengths)) if writer and 0 < n < decoder.num_layers - writer]
+    if not runs:
+        return {}
+    sums = _Sums(runs, "none")
+    for crossing in crossings(decoder, ids, runs, first=False, batch_size=batch_size, progress=progress):
+        sums.add(crossing)
+        sums.found[crossing.run].target += crossing.after[:, 0].double().square().sum().item()
+    return sums.left(ridge)
+
+
+def least_set(found: Mapping[Run, float], count: int) -> list[Run]:
+    """Runs of ``count`` layers together, with a layer between any two, whose shares add up to least; from the front.
+
+    Raises:
+        UserError: the runs that there are do not make up so many layers.
+    """
+    last = max(stop for _, stop in found)
+    # best[stop][n]: (sum, runs) of n layers in runs that end at `stop` or before
+    best: list[dict[int, tuple[float, list[Run]]]] = [{0: (0.0, [])}]
+    for stop in range(1, last + 1):
+        here = dict(best[stop - 1])
+        for (a, b), share in found.items():
+            if b != stop:
+                continue
+            for n, (total, runs) in best[max(a - 1, 0)].items():
+                size = n + b - a
+                if size <= count and total + share < here.get(size, (float("inf"), []))[0]:
+                    here[size] = (total + share, [*runs, (a, b)])
+        best.append(here)
+    if count not in best[-1]:
+        raise UserValueError(f"no set of {count} layers can be made of runs with kept layers between them")
+    return best[-1][count][1]
+
+
+def _parts(runs: Sequence[Run], width: int, channels: int, shared: bool) -> Iterator[list[Run]]:
+    """Runs in groups whose sums fit into MOMENT_BYTES; shared: those of one first layer have one Gram matrix together."""
+    part: list[Run] = []
+    used = 0
+    for start in dict.fromkeys(a for a, _ in runs):
+        own = [run for run in runs if run[0] == start]
+        size = 8 * width * (width * (1 if shared else len(own)) + channels * len(own))
+        if part and used + size > MOMENT_BYTES:
+            yield part
+            part, used = [], 0
+        part, used = [*part, *own], used + size
+    yield part
+
+
+class _Sums:
+    """One `Regression` a run. Without weights those of one first layer have one Gram matrix together."""
+
+    def __init__(self, runs: Sequence[Run], weights: str):
+        self.found = {run: Regression(weights=weights) for run in runs}
+        leading = {a: (a, b) for a, b in reversed(runs)}
+        self.gram_of = {run: leading[run[0]] if weights == "none" else run for run in runs}
+
+    def add(self, crossing: Crossing) -> None:
+        run, inputs = crossing.run, crossing.before if crossing.watched is None else crossing.watched
+        missing = crossing.after.double() - crossing.before.double()
+        self.found[run].add(inputs, missing, crossing.after, crossing.keep, gram=self.gram_of[run] == run)
+
+    def left(self, ridge: float) -> dict[Run, float]:
+        for run, one in self.found.items():
+            one.gram = self.found[self.gram_of[run]].gram
+        return {run: one.left(one.solved(ridge)) / one.target for run, one in self.found.items()}
+
+
+@register("least-left-refit")
+@dataclass(frozen=True)
+class LeastLeftRefit(Pruning):
+    """One after the other: the layer without which a map of the stream leaves least goes, then the model is refitted.
+
+    Every choice is made in the repaired model, towards the dense one's stream. following, ridge, held_out, gate_up,
+    weights, first: of `extensions.refit.refit`; ridge and the last two are the choice's too.
+    """
+
+    count: int
+    following: int = refit.FOLLOWING
+    ridge: float = RIDGE
+    gate_up: bool | None = None
+    held_out: int | None = None
+    weights: str | None = None
+    first: bool | None = None
+
+    def apply(self, context: Context) -> None:
+        check_count(self.count, context.decoder.num_layers)
+        options = {name: value for name, value in self.to_json().items() if name not in ("method", "count")}
+        options |= {"batch_size": context.batch_size, "progress": context.progress}
+        ids, started = context.windows(), time.perf_counter()
+        context.details |= prune(context.model, ids, self.count, **options)
+        seconds = round(time.perf_counter() - started, 2)
+        context.details["repair"] = {"calibration_tokens": ids.numel(), "seconds": seconds}
+
+
+def prune(model: nn.Module, ids: Tensor, count: int, **options) -> dict:
+    """Remove ``count`` layers by `choices` and `refit.refit` in turn, in place; options: of the latter.
+
+    Holds a second copy of the model. Returns "removed", in order, "left" by every choice, and the reports, "refitted".
+    """
+    dense, alive = copy.deepcopy(model), list(range(Decoder(model).num_layers))
+    removed, lefts, reports = [], [], []
+    shared = {name: options[name] for name in ("ridge", "weights", "first", "batch_size") if name in options}
+    for _ in range(count):
+        found = choices(model, dense, alive, ids, **shared)
+        place = min(found, key=found.__getitem__)
+        lefts.append(round(found[place], 6))
+        layer = alive[place]
+        reports += [
+            {"removed": layer} | r for r in refit.refit(model, ids, [place], dense=dense, alive=alive, **options)
+        ]
+        removed.append(layer)
+        alive.remove(layer)
+    return {"removed": removed, "left": lefts, "refitted": reports}
+
+
+@torch.no_grad()
+def choices(
+    model: nn.Module,
+    dense: nn.Module,
+    alive: Sequence[int],
+    ids: Tensor,
+    *,
+    ridge: float = RIDGE,
+    weights: str = "none",
+    first: bool = True,
+    batch_size: int = 8,
+) -> dict[int, float]:
+    """What is left without each layer of ``model`` but the first and the last, if a map of its stream is fitted in its place.
+
+    That stream S, before the layer, is mapped towards X, the dense model's, before the next one: min |S (I + D) - X|^2 /
+    |X|^2. alive: which layers of ``dense`` those of ``model`` are.
+    """
+    ours, theirs = Decoder(model), Decoder(dense)
+    sums = {place: Regression(weights=weights) for place in range(1, ours.num_layers - 1)}
+    for batch in ids.split(batch_size):
+        wanted, hidden = {}, theirs.embed_tokens(batch)
+        for layer in range(alive[-1]):
+            hidden = theirs.run(hidden, layer, layer + 1)
+            wanted[layer + 1] = hidden
+        hidden, keep = ours.embed_tokens(batch), counted(batch, first=first)
+        for place, one in sums.items():
+            hidden = ours.run(hidden, place - 1, place)
+            target = wanted[alive[place + 1]]
+            one.add(hidden, target.double() - hidden.double(), target, keep)
+    return {place: one.left(one.solved(ridge)) / one.target for place, one in sums.items()}

@@ -1,0 +1,136 @@
+"""Carrying over the neurons that write the first token's massive activation, where their layer is removed. Ours.
+
+In most LLMs one layer writes it (`common.calibration.massive_activations`), and of that layer's MLP a few neurons: two
+of SmolLM2's 1,536. A cut that takes the layer leaves the attention of all later ones without the token that it rests
+on, and no cosine averaged over tokens shows it. So those neurons are copied into the last layer kept before theirs, in
+the place of as many that it uses least:
+
+    gate[p] <- gate_w[n] g_w / g_h,   up[p] <- up_w[n] g_w / g_h,   down[:, p] <- down_w[:, n]
+
+w: the layer that writes, h: the one that is kept, n, p: a neuron's places in them, g: the gains of the norms before their
+MLPs, which the quotient exchanges. Nothing is fitted and nothing is added: the first token is known by its own state, whose
+direction grows over the layers before w, so that neurons need no position, and a cache changes nothing.
+
+Sources: few weights make massive activations (Sun et al., arXiv 2402.17762; one entry of down_proj: 2411.07191, "super
+weights"), in one layer (2605.08504). That a pruned model gets them back by moving neurons was found nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from common.calibration.layer_inputs import GATE, MLP, UP, Watched
+from common.calibration.massive_activations import Norms
+from common.models.architectures import at_hand
+from common.models.decoder import Decoder
+
+LOOKED_AT = 8  # calibration samples in which the neurons are looked for
+
+
+@dataclass(frozen=True)
+class Graft:
+    """Neurons of layer ``writer`` that go to ``places`` of the MLP of layer ``host`` (positions in the whole model).
+
+    matrices: path -> rows [neurons, channels] (of down_proj: columns, transposed) and biases [neurons], or None, as `host`
+    is to have them. writes: the mean norm of what they write there into the state of a first token, wrote: where they were.
+    """
+
+    writer: int
+    neurons: list[int]
+    host: int
+    places: list[int]
+    wrote: float
+    writes: float
+    matrices: dict[str, tuple[Tensor, Tensor | None]]
+
+    @torch.no_grad()
+    def into(self, layer: nn.Module) -> None:
+        """Overwrite the places of the host, in place."""
+        for name, (rows, biases) in self.matrices.items():
+            linear = at_hand(layer).get_submodule(name)
+            weight = linear.weight.T if name == MLP else linear.weight  # a view
+            weight[self.places] = rows.to(weight)
+            if biases is not None:
+                linear.bias[self.places] = biases.to(linear.bias)
+
+    def report(self) -> dict:
+        """What a record holds of it."""
+        where = {"writer": self.writer, "neurons": self.neurons, "host": self.host, "places": self.places}
+        return where | {"wrote": round(self.wrote, 1), "writes": round(self.writes, 1)}
+
+
+class Observed:
+    """What goes into the MLPs of a model's layers, so far as a graft needs it, as the first samples of ids show.
+
+    ids: calibration tokens [samples, tokens]; one pass.
+    """
+
+    @torch.no_grad()
+    def __init__(self, decoder: Decoder, ids: Tensor):
+        self.decoder, self.norms = decoder, Norms(decoder.num_layers)
+        # By layer: what each neuron writes (root mean square), and of first tokens what the MLP and its down_proj read.
+        self.uses: list[Tensor] = []
+        self.read: list[Tensor] = []
+        self.features: list[Tensor] = []
+        hidden = decoder.embed_tokens(ids[:LOOKED_AT])
+        for layer in range(decoder.num_layers):
+            self.norms.add(layer, hidden)
+            with Watched(decoder.layers[layer]) as seen:
+                hidden = decoder.run(hidden, layer, layer + 1)
+            features = seen.inputs[MLP].float()
+            self.uses.append(features.square().mean((0, 1)).sqrt().cpu() * self._lengths(layer))
+            self.read.append(seen.inputs[GATE][:, 0].float().cpu())  # layers may lie on several devices
+            self.features.append(features[:, 0].cpu())
+
+    def _matrix(self, layer: int, name: str) -> nn.Module:
+        return at_hand(self.decoder.layers[layer]).get_submodule(name)
+
+    def _lengths(self, layer: int) -> Tensor:
+        """Of what a neuron writes, per unit."""
+        return self._matrix(layer, MLP).weight.float().norm(dim=0).cpu()
+
+    @property
+    def carrier(self) -> int | None:
+        """The layer that writes the massive activation, if the layer before it can take its neurons over; else None."""
+        writer = self.norms.writer
+        return writer if writer and self.graft([writer]) is not None else None
+
+    @torch.no_grad()
+    def graft(self, removed: Sequence[int]) -> Graft | None:
+        """What has to be carried over so that these layers may go.
+
+        A neuron writes the massive activation if what it writes into first tokens is longer than the median token's state.
+        None where no layer writes one or that layer stays, where no layer before it is kept, and where the neurons, in the
+        layer that is kept, would write less than that length.
+        """
+        writer = self.norms.writer
+        kept = [layer for layer in range(writer or 0) if layer not in removed]
+        if writer not in removed or not kept:
+            return None
+        host, least = kept[-1], self.norms.median[writer + 1]
+        neurons = (self.features[writer].abs().mean(0) * self._lengths(writer) > least).nonzero().flatten()
+        down = self._matrix(writer, MLP).weight[:, neurons].T.float().cpu()
+        matrices: dict[str, tuple[Tensor, Tensor | None]] = {MLP: (down, None)}
+        gains = [self._matrix(layer, self.decoder.spec.mlp.norm).weight.float().cpu() for layer in (writer, host)]
+        exchange, given = torch.where(gains[1] == 0, 0, gains[0] / gains[1]), {}
+        for name in (GATE, UP):
+            linear = self._matrix(writer, name)
+            rows, biases = linear.weight[neurons].float().cpu() * exchange, linear.bias
+            biases = None if biases is None else biases[neurons].float().cpu()
+            matrices[name] = rows, biases
+            given[name] = nn.functional.linear(self.read[host], rows, biases)
+        copies = self.decoder.layers[host].mlp.act_fn(given[GATE]) * given[UP]
+        wrote, writes = ((of @ down).norm(dim=-1).mean().item() for of in (self.features[writer][:, neurons], copies))
+        if writes < least:
+            return None
+        places = self.uses[host].argsort()[: len(neurons)]
+        return Graft(writer, neurons.tolist(), host, places.tolist(), wrote, writes, matrices)
+
+
+def find(decoder: Decoder, ids: Tensor, removed: Sequence[int]) -> Graft | None:
+    """`Observed.graft` of one set of layers."""
+    return Observed(decoder, ids).graft(removed)

@@ -1,0 +1,393 @@
+"""Removing layers and refitting, in closed form, what the kept ones around each cut write into the stream. Ours.
+
+After the layers [a, b) are removed, layer b receives X[a] in place of X[b]. The output matrices of the layers around the cut
+are refitted one after the other, each by ridge regression on what the repaired model now feeds it, towards the dense
+model's stream X:
+
+    W <- W + D,   D = argmin |H D' - (T - S)|^2 + r |D|^2
+
+H [tokens, features]: the inputs of the matrix in the repaired model. S: the repaired stream after the matrix has written,
+T: the dense stream at the same place. `down_proj` of the last layer before the cut goes first, towards X[b]; then `o_proj`
+and `down_proj` of the `following` kept layers, towards the dense stream after their attention and after their MLP. r is
+`ridge` times the mean eigenvalue of H'H: directions that calibration hardly shows are left as they are.
+
+Options: `matrices` says which of the following layers are refitted. down_proj reads almost three times as many features as
+o_proj: it fits the calibration text better and carries over to another one worse (`make league` shows both). `share`: o_proj
+before the cut is refitted too, first, towards what its attention wrote and this share of X[b] - X[a]. `gate_up` also refits
+those two matrices of each following layer, before its down_proj, towards the dense model's own values there. `intercept`
+regresses on a constant too, which becomes a bias where the config knows biases. `held_out` chooses r for every matrix on
+windows that its sums do not see. `one_by_one` removes layer after layer with a refit after each, always towards the dense
+model. `graft` carries neurons over into the layer before a cut, before anything is refitted there (`extensions.refit.graft`).
+
+Nothing is added and nothing is trained: the result is a plain checkpoint of the pruned shape. Every refitted matrix takes
+one pass through its layer; sums alone grow with the model. Of all tokens five states are kept at a time (with `gate_up`
+eight), in memory up to a bound, beyond it on disk (`common.forward.spill_buffer`).
+
+Sources: ReplaceMe (arXiv 2505.02819) maps the last kept MLP's output by one C x C matrix, fused into `down_proj`, towards
+X[b]; Ghosted Layers (2605.15491) maps the stream itself, by a matrix that stays in the model. Refitting the whole of
+`down_proj` (features x channels in place of channels x channels), and refitting later layers in turn on the repaired
+stream, was found in neither; 2606.02559 fits modules in the place of removed halves of layers.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from common.calibration.layer_inputs import ATTENTION, GATE, MLP, UP, Watched
+from common.calibration.least_squares import Regression, check_weights, counted
+from common.forward.hidden_state_cache import Stream
+from common.forward.spill_buffer import Held
+from common.models import offload
+from common.models.architectures import SUPPORTED, at_hand
+from common.models.decoder import Decoder
+from common.models.surgery import add_biases, remove_layers
+from common.pruning.pipeline import work_folder
+from common.pruning.selection import check_layers, lowest
+from common.utils import cache
+from common.utils.errors import UserError, UserValueError, unknown
+from common.utils.progress import track
+from extensions.refit.graft import Graft
+
+FOLLOWING = 3
+RIDGE = 1e-3
+# Of the following layers: name -> their stages, matrices that read the same being one.
+MATRICES = {"both": ((ATTENTION,), (MLP,)), "attention": ((ATTENTION,),), "mlp": ((MLP,),)}
+# What `held_out` chooses from; infinite: the matrix stays as it is.
+RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, float("inf"))
+# Inputs of a matrix from which on there is room for one H'H alone: two of 8,192 x 8,192 take a GB.
+LARGE = 8192
+ROWS = 1024  # of a matrix that are brought to float64 at once
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How matrices are refitted: the options of `refit` that every one of them shares."""
+
+    ridge: float = RIDGE
+    intercept: bool = False
+    weights: str = "none"
+    first: bool = True
+    share: float = 0.0
+
+    def regression(self) -> Regression:
+        return Regression(intercept=self.intercept, weights=self.weights)
+
+
+@torch.no_grad()
+def refit(
+    model: nn.Module,
+    ids: Tensor,
+    removed: Sequence[int],
+    *,
+    following: int = FOLLOWING,
+    ridge: float = RIDGE,
+    matrices: str = "both",
+    share: float = 0.0,
+    gate_up: bool = False,
+    intercept: bool = False,
+    held_out: int = 0,
+    weights: str = "none",
+    first: bool = True,
+    dense: nn.Module | None = None,
+    alive: Sequence[int] | None = None,
+    graft: Graft | None = None,
+    batch_size: int = 8,
+    progress: bool = False,
+) -> list[dict]:
+    """Remove layers of ``model`` and refit the matrices around every cut, in place.
+
+    Args:
+        ids: calibration tokens [samples, tokens].
+        following: kept layers after each cut whose matrices are refitted too; 0: those before the cut alone.
+        matrices: of the following layers, a name of `MATRICES`.
+        share: of the change across the cut that `o_proj` before it is asked for; 0: it stays as it is.
+        held_out: so many of the last samples choose each matrix's ridge among RIDGES, in place of ``ridge``; the matrix is
+            then solved on all samples.
+        weights, first: how tokens count (`common.calibration.least_squares.Regression`), and whether a sample's first
+        one does. dense, alive: the model whose stream is the target, and which of its layers those of ``model`` are;
+        None: ``model``. graft: what the last layer before a cut takes over first.
+
+    Returns one entry per refitted matrix, in order: {"layer" (of the dense model), "matrix", "error", "left"}; error: of the
+    repaired stream before the refit, left: after it, both as shares of the squared target on the calibration tokens; with
+    ``held_out`` also the chosen "ridge" and what it left of the held-out samples.
+
+    Raises:
+        UserError: an architecture whose output matrices do not write into the stream themselves (Gemma 2 normalises what they
+            write, Mixtral mixes experts), layers that there are not, options out of range, no tokens.
+    """
+    decoder = Decoder(model)
+    removed = sorted(map(int, removed))
+    check_layers(removed, len(removed), decoder.num_layers)
+    check_architecture(decoder.architecture)
+    _check(decoder, ids, following, ridge, held_out, weights)
+    if not 0 <= share <= 1:
+        raise UserValueError(f"share must be 0 to 1, not {share}")
+    plan = plan_of(decoder.num_layers, removed, following, stages_of(matrices, gate_up), share)
+    reports: list[dict] = []
+    if plan:
+        _check_at_hand(decoder, plan)
+        if intercept:
+            _add_biases(decoder, [name for stages in plan.values() for stage in stages for name in stage])
+        split = len(ids) - held_out
+        parts = [(ids[:split], False), (ids[split:], True)] if held_out else [(ids, False)]
+        batches = [(batch, held) for part, held in parts for batch in part.split(batch_size)]
+        fit = Fit(ridge, intercept, weights, first, share)
+        origin = Decoder(dense) if dense is not None else decoder
+        before = [layer for layer in range(min(plan)) if layer not in removed]
+        streams = _Streams(
+            decoder, origin, alive or range(decoder.num_layers), before, min(plan), batches, fit, progress
+        )
+        for layer in track(range(min(plan), max(plan) + 1), "refitting", unit="layer", shown=progress):
+            if layer not in removed:
+                after = next(i for i in range(layer + 1, decoder.num_layers + 1) if i not in removed)
+                own = graft if graft is not None and graft.host == layer else None
+                reports += streams.through(layer, after, plan.get(layer, ()), own)
+    remove_layers(model, removed)
+    return reports
+
+
+def refit_one_by_one(model: nn.Module, ids: Tensor, removed: Sequence[int], **options) -> list[dict]:
+    """Remove layers in the order given, with a refit after each, always towards the model as it came; in place.
+
+    Holds a second copy of the model. options, errors and reports: of `refit`; each report also says "removed".
+    """
+    check_layers(removed, len(removed), Decoder(model).num_layers)
+    offload.refuse(model, "a refit after each layer")
+    dense, alive, reports = copy.deepcopy(model), list(range(Decoder(model).num_layers)), []
+    for layer in map(int, removed):
+        found = refit(model, ids, [alive.index(layer)], dense=dense, alive=alive, **options)
+        reports += [{"removed": layer} | report for report in found]
+        alive.remove(layer)
+    return reports
+
+
+def check_architecture(name: str) -> None:
+    """Refuse a model whose output matrices do not write into the stream themselves.
+
+    Raises:
+        UserError: names the architecture.
+    """
+    if name in SUPPORTED and SUPPORTED[name].writers != (ATTENTION, MLP):
+        raise UserError(
+            f"architecture {name!r} cannot be refitted: its output matrices do not write into the stream "
+            "themselves; use another repair"
+        )
+
+
+def _check(decoder: Decoder, ids: Tensor, following: int, ridge: float, held_out: int, weights: str) -> None:
+    if following < 0 or not 0 < ridge < float("inf"):
+        raise UserValueError(f"following must be 0 or more and ridge a positive number, not {following} and {ridge}")
+    if ids.ndim != 2 or not ids.numel():
+        raise UserValueError(f"calibration tokens must be [samples, tokens], not {list(ids.shape)}")
+    if not 0 <= held_out < len(ids):
+        raise UserValueError(f"held_out must be 0 to {len(ids) - 1} of the {len(ids)} samples, not {held_out}")
+    check_weights(weights)
+
+
+def _check_at_hand(decoder: Decoder, layers: Iterable[int]) -> None:
+    """Refuse weights that are not in memory: what is written to them would be lost."""
+    if not decoder.streamed and any(
+        weight.is_meta for layer in layers for weight in decoder.layers[layer].parameters()
+    ):
+        raise UserError(
+            "offloaded weights cannot be refitted; load the model where it fits (--device cpu), or read it layer by layer "
+            "(--stream)"
+        )
+
+
+def _add_biases(decoder: Decoder, names: Sequence[str]) -> None:
+    """Biases for all layers of the kinds that are refitted; nothing changes if one of them cannot have any."""
+    flags = sorted({"attention_bias" if name == ATTENTION else "mlp_bias" for name in names})
+    check_biases(decoder.config, flags)
+    offload.refuse(decoder.model, "a refit with intercepts")
+    for flag in flags:
+        add_biases(decoder.model, flag)
+
+
+def check_biases(config, flags: Sequence[str] = ("attention_bias", "mlp_bias")) -> None:
+    """Refuse an architecture whose config does not know such biases.
+
+    Raises:
+        UserError: names it.
+    """
+    for flag in flags:
+        if not hasattr(config, flag):
+            raise UserError(f"architecture {config.model_type!r} has no {flag} in its config; leave the intercept out")
+
+
+def stages_of(matrices: str, gate_up: bool) -> tuple[tuple[str, ...], ...]:
+    """What is refitted of a following layer, in order; matrices of one stage read the same.
+
+    Raises:
+        UserError: a choice of matrices that there is not, or one that goes without gate_up.
+    """
+    if matrices not in MATRICES:
+        raise unknown("choice of matrices", matrices, MATRICES)
+    if gate_up and matrices == "attention":
+        raise UserValueError("gate_up refits what feeds down_proj; with matrices attention, leave it out")
+    stages = MATRICES[matrices]
+    return (*stages[:-1], (GATE, UP), stages[-1]) if gate_up else stages
+
+
+def plan_of(
+    layers: int, removed: Sequence[int], following: int, stages: Sequence[Sequence[str]], share: float
+) -> dict[int, Sequence[Sequence[str]]]:
+    """Kept layer -> its stages in order: matrices that are refitted in one pass, since they read the same."""
+    plan, left = {}, 0
+    for layer in range(layers):
+        if layer in removed:
+            left = following
+            continue
+        own = list(stages) if left else []
+        if layer + 1 in removed:  # whatever else, this layer makes good the cut
+            attention = share > 0 or (ATTENTION,) in own
+            own = (
+                [(ATTENTION,)] * attention + [stage for stage in own if stage not in ((ATTENTION,), (MLP,))] + [(MLP,)]
+            )
+        left = max(left - 1, 0)
+        if own:
+            plan[layer] = own
+    return plan
+
+
+@dataclass
+class _Batch:
+    """One batch's streams at one place of the model, on the host.
+
+    held: whether it only chooses ridges. out, ahead: the dense stream after the layer there, and after the layers that are
+    removed behind it.
+    """
+
+    ids: Tensor
+    held: bool
+    dense: Tensor
+    repaired: Tensor
+    out: Tensor | None = None
+    ahead: Tensor | None = None
+    targets: dict[str, Tensor] = field(default_factory=dict)
+
+
+class _Streams:
+    """The dense and the repaired stream of all calibration tokens, batch by batch, at one place of the model."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        origin: Decoder,
+        alive: Sequence[int],
+        before: Sequence[int],
+        first: int,
+        batches: Sequence[tuple[Tensor, bool]],
+        fit: Fit,
+        progress: bool,
+    ):
+        self.decoder, self.origin, self.fit, self.progress = decoder, origin, fit, progress
+        self.alive = [*alive, origin.num_layers]  # the dense boundary behind the last layer
+        # what a tool streams lies where all its states do
+        place, limit = (cache.folder(), origin.model.streamed.states) if origin.streamed else (work_folder(), None)
+        self.pool = Held(place, limit)
+        self.stream = Stream(origin)
+        tokens = [ids for ids, _ in batches]
+        starts = owns = self._through(origin, tokens, range(self.alive[first]))
+        if origin is not decoder or len(before) < first:
+            owns = self._through(decoder, tokens, before)
+        self.batches = [_Batch(ids, held, *states) for (ids, held), *states in zip(batches, starts, owns, strict=True)]
+
+    def _through(self, decoder: Decoder, tokens: Sequence[Tensor], layers: Sequence[int]) -> list[Tensor]:
+        """What leaves these layers, of each batch of tokens."""
+        if not decoder.streamed:
+            stream, found = self.stream if decoder is self.origin else Stream(decoder), []
+            for ids in track(tokens, "layers before", unit="batch", shown=self.progress):
+                hidden = decoder.embed_tokens(ids)
+                for layer in layers:
+                    hidden = stream.following(ids, hidden, layer)
+                found.append(self.pool.keep(hidden))
+            return found
+        states = [self.pool.keep(decoder.embed_tokens(ids)) for ids in tokens]
+        for layer in track(layers, "layers before", unit="layer", shown=self.progress):  # each is read once
+            states = [self.pool.keep(decoder.run(state.to(decoder.device), layers=[layer])) for state in states]
+        return states
+
+    def through(self, layer: int, after: int, stages: Sequence[Sequence[str]], graft: Graft | None) -> list[dict]:
+        """Take both streams through a kept layer, whose matrices are refitted on the way; ``after``: the next kept one."""
+        own, ahead = self.alive[layer], self.alive[after]
+        wanted = {name for stage in stages for name in stage} - {MLP}
+        for batch in self.batches if wanted else ():
+            with Watched(self.origin.layers[own]) as seen:
+                out = self.origin.run(batch.dense.to(self.origin.device), own, own + 1)
+            batch.ahead = batch.out = self.pool.keep(out)
+            batch.targets = {name: self.pool.keep(seen.value(name, out)) for name in wanted}
+        for passed in range(own + bool(wanted), ahead):
+            for batch in self.batches:
+                before = (batch.dense if passed == own else batch.ahead).to(self.origin.device)
+                batch.ahead = self.pool.keep(self.stream.following(batch.ids, before, passed))
+        for batch in self.batches:
+            batch.targets[MLP] = batch.ahead
+            if self.fit.share and ahead > own + 1 and ATTENTION in batch.targets:
+                change = batch.ahead.float() - batch.out.float()
+                batch.targets[ATTENTION] = self.pool.keep(batch.targets[ATTENTION].float() + self.fit.share * change)
+        if graft is not None:
+            graft.into(self.decoder.layers[layer])
+        reports = [report for stage in stages for report in self._stage(layer, stage)]
+        for batch in self.batches:
+            out = self.decoder.run(batch.repaired.to(self.decoder.device), layer, layer + 1)
+            batch.dense, batch.repaired, batch.out, batch.targets = batch.ahead, self.pool.keep(out), None, {}
+        return reports
+
+    def _stage(self, layer: int, names: Sequence[str]) -> list[dict]:
+        """Refit matrices that read the same, in one pass; gate and up share H'H, unless tokens weigh by each one's target."""
+        shared = self.fit.weights == "none"
+        sums = {(name, held): self.fit.regression() for name in names for held in {b.held for b in self.batches}}
+        with _alone(self.decoder):
+            for batch in self.batches:
+                with Watched(self.decoder.layers[layer]) as seen:
+                    out = self.decoder.run(batch.repaired.to(self.decoder.device), layer, layer + 1)
+                for name in names:
+                    target = batch.targets[name].to(out.device, torch.float32)
+                    keep = counted(out[..., 0], first=self.fit.first)
+                    missing = target - seen.value(name, out).float()
+                    sums[name, batch.held].add(
+                        seen.inputs[name], missing, target, keep, gram=name == names[0] or not shared
+                    )
+        for (_, held), one in sums.items() if shared else ():
+            one.gram = sums[names[0], held].gram
+        return [self._write(layer, name, sums.pop((name, False)), sums.get((name, True))) for name in names]
+
+    def _write(self, layer: int, name: str, sums: Regression, held: Regression | None) -> dict:
+        if self.decoder.streamed:  # its memory goes to the sums
+            self.decoder.model.streamed.let_go()
+        ridge, chosen, error = self.fit.ridge, {}, sums.error
+        if held is not None:
+            lefts = {r: held.left(_change(sums, r)) / held.target for r in RIDGES}
+            ridge = lowest(lefts)
+            chosen = {"ridge": ridge, "held_out": lefts[ridge]}
+            sums = sums.with_(held)
+            error = sums.error
+        if held is None and name == MLP and len(sums.gram) >= LARGE:
+            change, left = sums.consumed(ridge)
+        else:
+            change = _change(sums, ridge)
+            left = sums.left(change)
+        linear = at_hand(self.decoder.layers[layer]).get_submodule(name)
+        rows = change[:-1] if sums.intercept else change
+        for own, part in zip(linear.weight.split(ROWS), rows.split(ROWS, 1), strict=True):
+            own.copy_(own.double() + part.T.to(own.device))
+        if sums.intercept:
+            linear.bias.copy_(linear.bias.double() + change[-1].to(linear.bias.device))
+        shares = {"error": error / sums.target, "left": left / sums.target}
+        return {"layer": self.alive[layer], "matrix": name} | shares | chosen
+
+
+def _alone(decoder: Decoder) -> AbstractContextManager:
+    """Where layers are read as they are called: none is read ahead inside, since sums need the room."""
+    return decoder.model.streamed.alone() if decoder.streamed else nullcontext()
+
+
+def _change(sums: Regression, ridge: float) -> Tensor:
+    return torch.zeros_like(sums.cross) if ridge == float("inf") else sums.solved(ridge)

@@ -1,0 +1,49 @@
+"""What is retained of a model's scores, and of what it scores above guessing: rows of
+`reproductions.render.chance_levels`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, above, plt, whiskers
+
+_LOOKS = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (PURPLE, "v"), (VERMILION, "D"))
+
+
+class Row(Protocol):
+    """What a point needs, in per cent; interval: of ``above``, or None."""
+
+    retained: float
+    guessing: float
+    above: float
+    interval: tuple[float, float] | None
+
+
+def draw(shown: Mapping[str, Sequence[Row]], title: str) -> plt.Figure:
+    """Across what is retained, up what of it is above guessing, a look for each label; a guesser lies on the dotted line.
+
+    Where the points would lie if guessing gave nothing is the grey diagonal.
+    """
+    figure, axes = plt.subplots(figsize=(6.4, 4.5))
+    every = [row for rows in shown.values() for row in rows]
+    low = min(row.interval[0] if row.interval else row.above for row in every)
+    axes.plot([35, 100], [35, 100], color=GREY, lw=0.8, label="if guessing gave nothing")
+    axes.axhline(0, color="black", ls=":", lw=1, label="a guesser")
+    for (label, rows), (colour, mark) in zip(shown.items(), _LOOKS, strict=False):
+        look = {"color": colour, "marker": mark, "ms": 4, "ls": "", "mfc": "none", "mew": 0.9}  # none hides another
+        for row in rows:
+            if row.interval is not None:
+                axes.errorbar(
+                    row.retained, row.above, whiskers(row.above, *row.interval), color=colour, lw=0.8, capsize=2
+                )
+        axes.plot([row.retained for row in rows], [row.above for row in rows], label=label, **look)
+    axes.set(xlim=(38, 101), ylim=(min(low, -10) - 3, 103))
+    axes.set(
+        xlabel="retained of the dense model's scores, as the paper averages them (%)",
+        ylabel="retained of what it scores above guessing (%)",
+    )
+    figure.legend(loc="outside lower center", ncols=2, fontsize=8)
+    above(figure, title)
+    return figure

@@ -1,0 +1,90 @@
+"""LinearPatch's Figure 6 (ours): what each piece of the patch does to perplexity; entries are of
+`reproductions.render.show`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from figures.style import BLUE, GREY, ORANGE, above, plt, removed, whiskers
+
+ALONE = "cut alone"  # what the others are held against
+FEWER = "A of fewer tokens"  # from this row on scales are of other windows: what those rows are to be held against
+OTHER_CUT = " [S]"  # behind the model's name: the layers of lowest block influence, not the window
+LOOKS = (("o", BLUE), ("s", ORANGE))  # one a cut
+REACH = 3.0  # the axis ends at so many times the third quartile of |change|; what is beyond is written
+
+Change = tuple[float, float, float]  # percent, and the ends of its 95 % interval
+
+
+def changes(entries: list[dict]) -> dict[tuple[str, str, str], Change]:
+    """(model, sparsity, method) -> the change of perplexity against the same layers cut and nothing else.
+
+    The interval is that of the ratio on the same draws of windows. Rows whose cut alone has no number are left out.
+    """
+    alone = {(e["model"], e["sparsity"]): e for e in entries if e["method"] == ALONE and e["scores"]}
+    found = {}
+    for entry in entries:
+        cut = alone.get((entry["model"], entry["sparsity"]))
+        if cut is None or entry is cut or not entry["scores"]:
+            continue
+        ((column, value),) = entry["scores"].items()
+        ratios = entry["replicates"](column) / cut["replicates"](column)
+        ends = np.percentile(ratios, (2.5, 97.5))
+        ratio = value / cut["scores"][column]
+        found[entry["model"], entry["sparsity"], entry["method"]] = tuple(
+            100 * (float(one) - 1) for one in (ratio, *ends)
+        )
+    return found
+
+
+def draw(entries: list[dict], profile: str) -> plt.Figure | None:
+    """What each piece of the patch changes perplexity by, in percent: a line a piece, a mark a cut, with its interval.
+
+    None where there is nothing to show.
+    """
+    found = changes(entries)
+    if not found:
+        return None
+    cuts = list(dict.fromkeys(key[:2] for key in found))
+    names = list(dict.fromkeys(key[2] for key in found))
+    figure, axes = plt.subplots(figsize=(6.4, 1.3 + 0.27 * len(names)))
+    sizes = sorted(abs(change[0]) for change in found.values())
+    reach = REACH * max(sizes[3 * len(sizes) // 4], 1.0)
+    for place, (cut, (mark, colour)) in enumerate(zip(cuts, LOOKS, strict=False)):
+        for (*setting, method), (value, low, high) in found.items():
+            if tuple(setting) != cut:
+                continue
+            y = names.index(method) + 0.3 * (place - (len(cuts) - 1) / 2)
+            if abs(value) > reach:
+                side = 1 if value > 0 else -1
+                where = {"ha": "right" if side > 0 else "left", "va": "center", "fontsize": 7, "color": colour}
+                axes.annotate(f"{value:+.0f} %", (side * reach, y), **where)
+                continue
+            axes.errorbar(value, y, xerr=whiskers(value, low, high), fmt=mark, color=colour, ms=4, capsize=2, lw=1)
+        label = "[S], lowest block influence" if cut[0].endswith(OTHER_CUT) else "[L], one window"
+        axes.plot([], [], mark, color=colour, ms=4, label=f"{label}, {cut[1]}")
+    axes.axvline(0, color=GREY, lw=0.8)
+    if FEWER in names:
+        axes.axhline(names.index(FEWER) - 0.5, color=GREY, lw=0.8, ls=":")
+        told = {"xycoords": axes.get_yaxis_transform(), "xytext": (-3, -2), "textcoords": "offset points"}
+        axes.annotate(
+            "scales from 32 other windows",
+            (1, names.index(FEWER) - 0.5),
+            **told,
+            ha="right",
+            va="top",
+            fontsize=7,
+            color=GREY,
+        )
+    left, right = -reach, reach
+    if sizes[-1] <= reach:  # nothing is written at an end of the axis
+        left = min(0.0, *(low for _, low, _ in found.values()))
+        right = max(0.0, *(high for _, _, high in found.values()))
+    margin = 0.05 * (right - left)
+    axes.set(xlim=(left - margin, right + margin), ylim=(len(names) - 0.5, -0.5))
+    axes.set(xlabel="perplexity against the cut alone (%; bars: 95 %)", yticks=range(len(names)), yticklabels=names)
+    once = [{"model": model.removesuffix(OTHER_CUT), "sparsity": sparsity} for model, sparsity in cuts]
+    above(figure, removed(once))
+    figure.legend(loc="outside lower right")
+    return figure

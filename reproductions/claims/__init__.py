@@ -1,0 +1,1 @@
+"""What becomes of a claim: verdicts, and the replicates of cells that they rest on."""

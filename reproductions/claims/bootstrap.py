@@ -1,0 +1,184 @@
+"""The cells of a table as replicates: what they would have been on other items, from the outcomes kept beside records."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from functools import cached_property
+
+import numpy as np
+
+from common.evaluation import significance
+from common.pruning.recipe import Recipe
+from common.records.results import Record, Store
+from common.utils.errors import UserError
+from reproductions.claims import derived_columns
+from reproductions.claims.derived_columns import Measured, Score
+from reproductions.spec import subsets
+from reproductions.spec.registry import Column, Row
+
+Key = tuple[str, str, str, str]  # model label, sparsity, method, column
+Number = float | np.ndarray
+
+
+def told_by(record: Record, key: str, outcomes: np.ndarray) -> bool:
+    """Whether a record's value is the mean of outcomes [items] (a perplexity: the exponential of that).
+
+    Outcomes of another measurement than the record's (older files name no record), or a value that is no mean of them, say
+    nothing of it.
+    """
+    if not len(outcomes) or key not in record.values:
+        return False
+    mean = np.mean(outcomes, dtype=np.float64)
+    return bool(np.isclose(np.exp(mean) if key == "perplexity" else mean, record.values[key], rtol=1e-4, atol=1e-9))
+
+
+class Looked:
+    """A claim's lookup that makes each cell's value once."""
+
+    def __init__(self) -> None:
+        self._found: dict[Key, Number | None] = {}
+
+    def __call__(self, model: str, sparsity: str, method: str, column: str) -> Number | None:
+        key = (model, sparsity, method, column)
+        if key not in self._found:
+            self._found[key] = self._value(key)
+        return self._found[key]
+
+    def _value(self, key: Key) -> Number | None:
+        raise NotImplementedError
+
+    def read_whole(self, keys: Iterable[Key]) -> list[str]:
+        """Labels of the columns behind several cells that are read whole where the table shows a part."""
+        return []
+
+
+class Resampled(Looked):
+    """One subject's rows of a table. Called as a claim's lookup it gives [REPLICATES] values of a cell, or its one value.
+
+    Every row's replicates come from the same draws of a benchmark's items, every benchmark's from draws of its own
+    (`common.evaluation.significance`). Where outcomes per item are missing they are normal with the record's standard
+    error, and drawn independently of any other recipe's; such a cell is not `paired`. What has no standard error is one
+    number. whole: labels of the columns that are read whole where the table shows a part.
+    """
+
+    def __init__(self, store: Store, rows: Measured, columns: list[Column], whole: Collection[str] = ()) -> None:
+        super().__init__()
+        self._whole = whole
+        self._store = store
+        self._measured = rows
+        self._rows = {(row.label, row.sparsity, row.method): (row, scores) for row, _, scores in rows}
+        self._columns = {column.label: column for column in columns}
+        self._outcomes: dict[tuple[str, str, str | None], np.ndarray | None] = {}
+        self._names_of: dict[tuple[str, str], list[str]] = {}
+
+    @cached_property
+    def guessed(self) -> frozenset[str]:
+        """Labels of the tasks on which the dense model only guesses, and of what follows from them alone."""
+        models = {row.model for row, _, _ in self._measured}
+        columns = list(self._columns.values())
+        found = {label for model in models for label in derived_columns.at_guessing(columns, model, self._measured)}
+        return frozenset(found | {column.label for column in columns if column.of and found.issuperset(column.of)})
+
+    def shown(self, model: str, sparsity: str, method: str, column: str) -> float | None:
+        """A cell's number as it is; None where there is none to be shown."""
+        _, scores = self._rows.get((model, sparsity, method), (None, {}))
+        score = scores.get(column)
+        return score.value if isinstance(score, Score) and not self._columns[column].hidden else None
+
+    def _value(self, key: Key) -> Number | None:
+        row, scores = self._rows.get(key[:3], (None, {}))
+        score = scores.get(key[3])
+        if not isinstance(score, Score):
+            return None
+        column = self._columns[key[3]]
+        if column.derived is None:
+            return self._measured_value(row, column, score)
+        wholes = self._parts(row, column, self._dense(row))
+        try:
+            return derived_columns.combine(column, self._parts(row, column, row), wholes)
+        except UserError:  # the dense model scores 0 on some draw of very few items
+            return score.value
+
+    def _parts(self, row: Row, column: Column, of: Row) -> dict[str, Number]:
+        """What a derived column of a row follows from, in that row or in the dense one."""
+        names = self._names(column, row.model)
+        return {name: self(of.label, of.sparsity, of.method, name) for name in names}
+
+    def _names(self, column: Column, model: str) -> list[str]:
+        """The columns that a derived one follows from in a model's rows."""
+        place = (column.label, model)
+        if place not in self._names_of:
+            self._names_of[place], _ = derived_columns.parts(
+                column, list(self._columns.values()), model, self._measured
+            )
+        return self._names_of[place]
+
+    def _dense(self, row: Row) -> Row:
+        return next((other for other, _, _ in self._measured if other.dense and other.model == row.model), row)
+
+    def _measured_value(self, row: Row, column: Column, score: Score) -> Number:
+        recipe = row.recipe
+        if score.stderr is None or recipe is None:
+            return score.value
+        means = self._means(recipe, column)
+        if means is None:
+            name = f"{recipe.hash}/{column.benchmark}/{column.key}"
+            return significance.normal_means(name, score.value, score.stderr)
+        return column.scale * means
+
+    def _means(self, recipe: Recipe, column: Column) -> np.ndarray | None:
+        """Replicates of a value from its outcomes per item; None where there are none."""
+        outcomes = self.outcomes(recipe, column)
+        if outcomes is None:
+            return None
+        name = f"{column.benchmark}/{recipe.limit}"
+        means = significance.resampled_means(name, outcomes)
+        return np.exp(means) if column.key == "perplexity" else means
+
+    def outcomes(self, recipe: Recipe, column: Column) -> np.ndarray | None:
+        """[items] what a column's value is the mean of (of a perplexity: its log); None where a record does not have it."""
+        place = (recipe.hash, column.benchmark, column.key)
+        if place not in self._outcomes:
+            self._outcomes[place] = self._read(recipe, column)
+        return self._outcomes[place]
+
+    def _read(self, recipe: Recipe, column: Column) -> np.ndarray | None:
+        found = self._store.items(recipe, column.benchmark).get("nll" if column.key == "perplexity" else column.key)
+        record = self._store.get(recipe, column.benchmark)
+        known = found is not None and record is not None and told_by(record, column.key, found)
+        return found if known else None
+
+    def sources(self, key: Key) -> list[tuple[Row, Column]]:
+        """The rows and columns whose records are behind a cell: those it follows from, the dense model's included."""
+        row, scores = self._rows.get(key[:3], (None, {}))
+        if row is None or row.recipe is None or not isinstance(scores.get(key[3]), Score):
+            return []
+        column = self._columns[key[3]]
+        if column.derived is None:
+            return [(row, column)]
+        of = [row] if column.derived == "average" else [row, self._dense(row)]
+        names = self._names(column, row.model)
+        return [found for one in of for n in names for found in self.sources((one.label, one.sparsity, one.method, n))]
+
+    def paired(self, keys: tuple[Key, ...]) -> bool:
+        """Whether all of several cells that vary come from outcomes per item, of equally many items of each score."""
+        counts: dict[tuple[str, str], set[int]] = {}
+        for row, column in (source for key in keys if np.ndim(self(*key)) for source in self.sources(key)):
+            found = self.outcomes(row.recipe, column)
+            # a benchmark may have two scores, of which one counts fewer items
+            counts.setdefault((column.benchmark, column.key), set()).add(0 if found is None else len(found))
+        return all(len(found) == 1 and 0 not in found for found in counts.values())
+
+    def records(self, keys: tuple[Key, ...]) -> set[tuple[str, str]]:
+        """(recipe's hash, benchmark) of the records behind several cells, but for the dense model's; a part is its whole."""
+        found = [source for key in keys for source in self.sources(key)]
+        return {(row.recipe.hash, subsets.whole(column.benchmark)) for row, column in found if not row.dense}
+
+    def labels(self, keys: Iterable[Key]) -> set[str]:
+        """Of the columns behind several cells."""
+        return {column.label for key in keys for _, column in self.sources(key)}
+
+    def read_whole(self, keys: Iterable[Key]) -> list[str]:
+        """Of the columns behind several cells, in the table's order."""
+        labels = self.labels(keys)
+        return [label for label in self._whole if label in labels]

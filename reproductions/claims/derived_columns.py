@@ -1,0 +1,155 @@
+"""Columns that follow from others: averages, and what is retained of the dense row; of numbers or of their replicates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from common.evaluation import scores as scoring
+from reproductions.spec.columns import chance
+from reproductions.spec.registry import Column, Row
+from reproductions.spec.subjects import Subject
+
+
+@dataclass(frozen=True)
+class Score:
+    """A reproduced number as it is shown, with its standard error if it has one."""
+
+    value: float
+    stderr: float | None
+
+
+@dataclass(frozen=True)
+class Text:
+    """A reproduced cell that is no number, such as a list of layers."""
+
+    text: str
+
+
+Scores = dict[str, Score | Text | str]  # column -> score, or the reason why there is none
+Measured = list[tuple[Row, Subject, Scores]]
+_KINDS = {"retained": "mean-of-ratios", "retained-average": "ratio-of-means"}
+
+
+def score(value: float, error: float | None) -> Score | str:
+    """A number to be shown, or that it has diverged."""
+    if not math.isfinite(value):
+        return "diverged"
+    return Score(value, error if error is not None and math.isfinite(error) else None)
+
+
+def fill(rows: Measured, columns: Sequence[Column]) -> dict[str, int]:
+    """Fill in the columns that follow from others.
+
+    A column that has no data, or has not been run, in most rows of a model is left out of them; returns column -> how many it
+    is over, where some are.
+    """
+    dense = {row.model: scores for row, _, scores in rows if row.dense}
+    following = [column for column in columns if column.derived is not None]
+    names_of = {
+        (column.label, model): parts(column, columns, model, rows)
+        for column in following
+        for model in {row.model for row, _, _ in rows}
+    }
+    over = {}
+    for row, _, scores in rows:
+        for column in following:
+            reference = scores if column.derived == "average" else dense.get(row.model, {})
+            names, everything = names_of[column.label, row.model]
+            if 0 < len(names) < everything:
+                over[column.label] = len(names)
+            asked = names or _run(column, columns, row.model, rows)[0]
+            needed = [side.get(name, row.status) for side in (scores, reference) for name in asked]
+            if reasons := [found for found in needed if isinstance(found, str)]:
+                scores[column.label] = reasons[0]
+            elif not names:
+                scores[column.label] = "the dense model only guesses"
+            elif column.derived != "average" and not all(reference[name].value for name in names):
+                scores[column.label] = "the dense model scores 0"  # after a quick look, for instance
+            else:
+                cells, errors = _split(scores, names)
+                wholes, whole_errors = _split(reference, names)
+                value = combine(column, cells, wholes)
+                scores[column.label] = score(value, _error(column, row, cells, wholes, errors, whole_errors))
+    return over
+
+
+def parts(column: Column, columns: Sequence[Column], model: str | None, rows: Measured) -> tuple[list[str], int]:
+    """The columns that one follows from in a model's rows, and how many it would be if all were measured.
+
+    What fewer than two thirds of the model's rows have run is left out: a task that is being measured takes few rows their
+    average. The dense row is many tables': what only it has run is, too. So is a task that the dense model does not know
+    (`at_guessing`), of what is retained and of averages that say so (`Column.known`), but of the papers' own models, whose
+    tables count every task, and of a column that is one task's; where it knows none, none is left.
+    """
+    names, everything = _run(column, columns, model, rows)
+    if everything > 1 and (column.known or column.derived != "average"):
+        unknown = at_guessing(columns, model, rows)
+        names = [name for name in names if name not in unknown]
+    return names, everything
+
+
+def _run(column: Column, columns: Sequence[Column], model: str | None, rows: Measured) -> tuple[list[str], int]:
+    """`parts`, whatever the dense model knows."""
+    everything = list(column.of) or [c.label for c in columns if c.benchmark and c.compare == "accuracy"]
+    own = [(row, scores) for row, _, scores in rows if row.model == model and row.recipe is not None]
+    run = [(row, scores) for row, scores in own if any(isinstance(scores.get(n), Score) for n in everything)]
+    siblings = [scores for row, scores in run if not row.dense] or [scores for _, scores in run or own]
+    having = {name: sum(not _nowhere(scores.get(name)) for scores in siblings) for name in everything}
+    names = [name for name in everything if having[name] and 3 * having[name] >= 2 * len(siblings)] or everything
+    return names, len(everything)
+
+
+def at_guessing(columns: Sequence[Column], model: str | None, rows: Measured) -> list[str]:
+    """Tasks on which a dense model is not two standard errors above guessing: there is nothing to be retained.
+
+    A pruned model that guesses otherwise "retains" more than all there: SmolLM2 answers 39 % of BoolQ, saying yes 62 %.
+    """
+    dense = next(
+        (scores for row, subject, scores in rows if row.dense and row.model == model and not subject.printed), {}
+    )
+    shares = chance(c.benchmark for c in columns if c.benchmark)
+    guesses = {c.label: c.scale * shares[c.benchmark] for c in columns if c.benchmark in shares}
+    found = {label: dense.get(label) for label in guesses}
+    known = {label: score for label, score in found.items() if isinstance(score, Score) and score.stderr is not None}
+    return [label for label, score in known.items() if score.value <= guesses[label] + 2 * score.stderr]
+
+
+def levels(columns: Sequence[Column], model: str | None, rows: Measured) -> dict[str, float]:
+    """What guessing scores in each average of a model's rows; of those alone whose every task is known to have a level."""
+    shares = chance(c.benchmark for c in columns if c.benchmark)
+    guesses = {c.label: c.scale * shares[c.benchmark] for c in columns if c.benchmark in shares}
+    found = {}
+    for column in columns:
+        names = parts(column, columns, model, rows)[0] if column.derived == "average" else []
+        if names and guesses.keys() >= set(names):
+            found[column.label] = scoring.average({name: guesses[name] for name in names})
+    return found
+
+
+def combine(column: Column, cells: Mapping, dense: Mapping):
+    """The column's value from those it follows from and the dense model's; of arrays of replicates an array.
+
+    Raises:
+        UserError: the dense model scores 0.
+    """
+    if column.derived == "average":
+        return scoring.average(cells)
+    return scoring.retained_performance(cells, dense, _KINDS[column.derived])
+
+
+def _error(column: Column, row: Row, cells: dict, dense: dict, errors: dict, dense_errors: dict) -> float | None:
+    if column.derived == "average":
+        return scoring.average_stderr(errors)
+    if row.dense:  # its ratio to itself is 1 by definition
+        return None
+    return scoring.retained_performance_stderr(cells, dense, errors, dense_errors, _KINDS[column.derived])
+
+
+def _nowhere(found: Score | Text | str | None) -> bool:
+    return isinstance(found, str) and found.startswith(("no data", "not run"))
+
+
+def _split(scores: Scores, names: list[str]) -> tuple[dict, dict]:
+    return {name: scores[name].value for name in names}, {name: scores[name].stderr for name in names}

@@ -1,0 +1,284 @@
+"""What becomes of a claim on each side: by the printed numbers as they are, on measured ones with their uncertainty.
+
+A comparison holds where all of its interval lies where the claim has it, fails where none of it does, and is within noise
+otherwise; of two rows on one task McNemar's test has to agree. What has no uncertainty is compared as it is. A claim counts
+its comparisons: it holds if those that hold are enough, fails if those that do not fail are too few, else is within noise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from common.evaluation import significance
+from reproductions.claims.bootstrap import Resampled
+from reproductions.claims.printed_replicates import Printed
+from reproductions.spec.comparisons import PERCENT, POINTS, Comparison, Key
+from reproductions.spec.registry import Claim, Table
+from reproductions.spec.subjects import Subject
+
+WORDS = HOLDS, FAILS, NOISE, UNTESTED = "holds", "fails", "within noise", "not testable"
+WORST_FIRST = (FAILS, NOISE, HOLDS)
+LARGE = 1e12
+CHANCE = (1 - significance.LEVEL) / 2  # a difference of 0 seems to fail (or to hold) so often
+
+
+def claims(
+    table: Table,
+    lines: list[dict],
+    numbers: dict,
+    subjects: Sequence[Subject],
+    readings: dict[str, Sequence[Resampled]],
+) -> dict:
+    """A table's ``claims``, and ``chance``: per subject, how many comparisons have an interval, how many fail by chance.
+
+    A claim has its verdict on the reported numbers (``reported_of``: its comparisons, each by a name that those of the same
+    numbers share, whether it holds by them as they are, and whether by all of its interval, if it has one;
+    ``reported_counts``: how many hold, and all; ``reported_beyond``: how many by all of the interval, and have one) and on
+    every subject's own (``by_subject``: by the values as they are, ``judged``: see `judged`); ``reproduced``, ``verdict``,
+    ``difference`` and ``interval`` are the first subject's.
+    readings: per subject its rows as the table shows them, then, where some rows have answered more, these alone.
+    """
+
+    def printed(model: str, sparsity: str, method: str, column: str) -> float | None:
+        number = numbers.get((model, sparsity, method, column))
+        return number.value if number else None
+
+    drawn, printed_rows = Printed(table), _rows(numbers)
+    in_print = pruned((model, sparsity, method.startswith("Dense")) for model, sparsity, method, *_ in numbers)
+    found, chance = [], {}
+    for claim in table.claims:
+        compared = claim.compare(printed, in_print)
+        pairs: dict[str, tuple[Comparison, Comparison]] = {}
+        for one, replicates in zip(compared, claim.compare(drawn, in_print), strict=True):
+            pairs.setdefault(_in_print(one, printed_rows), (one, replicates))
+        said = [[name, one.holds, _by_interval(_one(one, again, drawn))] for name, (one, again) in pairs.items()]
+        held, sure = sum(one[1] for one in said), sum(one[2] == HOLDS for one in said)
+        found.append({"text": claim.text, "reported": claim.by([one for one, _ in pairs.values()])})
+        found[-1] |= {"reported_counts": [held, len(said)], "reported_of": said}
+        found[-1] |= {"reported_beyond": [sure, sum(one[2] is not None for one in said)]}
+    for subject in subjects:
+        own = [line for line in lines if line["subject"] == subject.name]
+        settings = pruned((line["model"], line["sparsity"], line["dense"]) for line in own)
+        records = []
+        for claim, result in zip(table.claims, found, strict=True):
+            skipped = claim.only_reported and not subject.printed
+            compared = [] if skipped else _compared(claim, readings[subject.name], settings)
+            verdict = judged(claim, compared)
+            if not verdict["comparisons"]:
+                reason = (
+                    "about the paper's own numbers" if skipped else "the same outcomes" if compared else "not measured"
+                )
+                verdict |= {"reason": reason}
+            records.append({found for one, _, replicates in compared for found in replicates.records(_cells(one))})
+            plain = claim.by([one for one, *_ in compared])
+            result.setdefault("reproduced", plain)
+            result.setdefault("by_subject", {})[subject.name] = plain
+            result.setdefault("judged", {})[subject.name] = verdict
+            for key in ("verdict", "difference", "interval"):
+                result.setdefault(key, verdict[key])
+        for number, result in enumerate(found):
+            shared = [other + 1 for other, own in enumerate(records) if other != number and own & records[number]]
+            result["judged"][subject.name]["shares_records_with"] = shared
+        known = [one for one in distinct(result["judged"][subject.name] for result in found) if one["interval"]]
+        counted = sum(one["from_zero"] for one in known)
+        chance[subject.name] = {"comparisons": counted, "by_chance": by_chance(known), "others": len(known) - counted}
+    return {"claims": found, "chance": chance}
+
+
+def _by_interval(found: dict) -> str | None:
+    """A comparison's verdict by its interval; None where it has none."""
+    return found["verdict"] if found["interval"] else None
+
+
+def pruned(keys: Iterable[tuple[str, str, bool]]) -> list[tuple[str, str]]:
+    """(model, sparsity) of what is not dense; of the dense models where a table has nothing else."""
+    keys = list(keys)
+    found = dict.fromkeys((model, sparsity) for model, sparsity, dense in keys if not dense)
+    return list(found or dict.fromkeys((model, sparsity) for model, sparsity, _ in keys))
+
+
+Compared = tuple[Comparison, Comparison, Resampled]  # by the numbers as they are, by replicates, and what gave them
+
+
+def _compared(claim: Claim, readings: Sequence[Resampled], settings: list[tuple[str, str]]) -> list[Compared]:
+    """A claim's comparisons as the table shows its rows, each replaced by one of the same columns over more items where both
+    rows have them."""
+    found: dict[tuple, Compared] = {}
+    for number, replicates in enumerate(readings):
+        points = claim.compare(replicates.shown, settings)
+        again = {_key(one): one for one in claim.compare(replicates, settings)} if points else {}
+        for point in points:
+            key = _key(point)
+            resample = again.get(key, point)  # a choice by replicates' means may be another one where two are as low
+            cells = _cells(point)
+            if claim.known and not replicates.guessed.isdisjoint(column for *_, column in cells):
+                continue
+            if number and (key not in found or not replicates.read_whole(cells)):
+                continue
+            if not number or replicates.labels(cells) == readings[0].labels(cells):
+                found[key] = (point, resample, replicates)
+    return list(found.values())
+
+
+def _key(point: Comparison) -> tuple:
+    return frozenset(part.cells for part in point.each or (point,)), point.low, point.high
+
+
+def _rows(numbers: dict) -> dict[tuple[str, str, str], list]:
+    """(model, sparsity, method) -> all that is printed of it, as text."""
+    found: dict[tuple[str, str, str], list] = {}
+    for (*row, column), number in sorted(numbers.items()):
+        found.setdefault(tuple(row), []).append((column, number.text))
+    return found
+
+
+def _in_print(point: Comparison, printed_rows: dict) -> str:
+    """A name that comparisons of the same printed rows share: one that a paper prints for two methods is one."""
+    sides = sorted((*cell[:2], cell[3], printed_rows.get(cell[:3], [])) for cell in _cells(point))
+    return _named(sides if len(sides) > 1 else point.what, point.difference, point.low, point.high)
+
+
+def _cells(point: Comparison) -> list[Key]:
+    """All that a comparison is of."""
+    return [cell for part in point.each or (point,) for cell in part.cells]
+
+
+def judged(claim: Claim, compared: Sequence[Compared]) -> dict:
+    """A claim's verdict on measured numbers.
+
+    A comparison of what gave the same on every item is left out, and one whose outcomes are another's; its ``whole``:
+    columns it reads whole where the table shows a part; ``against``: how many others its number is held against; ``limit``:
+    the end, other than zero, of the range in which the claim has it. counts:
+    comparisons by verdict. difference, slack (how far from where the verdict by plain comparison changes), interval, unit,
+    paired: of the comparison least in the claim's favour, of the worst verdict's; ``comparisons`` has all of them.
+    """
+    found = [_one(*one) | {"whole": one[2].read_whole(_cells(one[0]))} for one in compared]
+    found = _distinct([one for one in found if not _same(one)], _outcome)
+    counts = {name: sum(one["verdict"] == name for one in found) for name in (HOLDS, FAILS, NOISE)}
+    if not found:
+        verdict = UNTESTED
+    elif claim.suffices(counts[HOLDS], len(found)):
+        verdict = HOLDS
+    else:
+        verdict = NOISE if claim.suffices(counts[HOLDS] + counts[NOISE], len(found)) else FAILS
+    least = min(found, key=_worst_first, default={})
+    shown = {
+        key: least.get(key) for key in ("difference", "slack", "interval", "unit", "paired", "what", "whole", "limit")
+    }
+    return {"verdict": verdict, "counts": counts, **shown, "comparisons": found}
+
+
+def _distinct(found: Iterable, key: Callable) -> list:
+    """The first of each that are alike by the key."""
+    first: dict = {}
+    for one in found:
+        first.setdefault(key(one), one)
+    return list(first.values())
+
+
+def _outcome(found: dict) -> tuple:
+    """Alike for comparisons of the same outcomes: of two choices of layers, say, that took the same ones."""
+    return (found["about"], found["difference"], *found["interval"]) if found["paired"] else (id(found),)
+
+
+def _about(point: Comparison) -> str:
+    """A name that comparisons of the same kind share: in the same settings and columns, with the same bounds."""
+    of = sorted({(*cell[:2], cell[3]) for cell in point.cells})
+    return _named(of, point.unit, point.low, point.high, point.inside)
+
+
+def _named(*facts) -> str:
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
+
+
+def _same(found: dict) -> bool:
+    """Whether both sides gave the same on every item, so that nothing was compared: a repair with nothing to do, say."""
+    return found["verdict"] == NOISE and found["interval"] == [0, 0]
+
+
+def together(found: Iterable[dict]) -> dict | None:
+    """Several claims' verdicts on one subject as one: the worst, of equals the one whose comparison is least in favour, and
+    ``holding`` of how many ``compared`` in all of them, those of the same outcomes once; None where nothing was compared."""
+    found = [verdict for verdict in found if verdict["comparisons"]]
+    if not found:
+        return None
+    worst = min(found, key=_worst_first)
+    compared = distinct(found)
+    return worst | {"holding": sum(one["verdict"] == HOLDS for one in compared), "compared": len(compared)}
+
+
+def distinct(found: Iterable[dict]) -> list[dict]:
+    """The comparisons of several claims' verdicts on one subject, those of the same outcomes once."""
+    return _distinct(
+        sorted((one for verdict in found for one in verdict["comparisons"]), key=_most_rivals_first), _outcome
+    )
+
+
+def _most_rivals_first(found: dict) -> int:
+    return -found["against"]
+
+
+def by_chance(compared: Iterable[dict]) -> float:
+    """How many of these comparisons would fail at most, on average, were all differences zero: one against several may by
+    each of them. Where a claim asks for more than zero, a difference of zero fails for certain: such are left out."""
+    return CHANCE * sum(one["against"] for one in compared if one["from_zero"])
+
+
+def _worst_first(found: dict) -> tuple[int, float]:
+    """Sorts verdicts: failing ones first, of equals those least in the claim's favour."""
+    return WORST_FIRST.index(found["verdict"]), found["slack"]
+
+
+def _one(point: Comparison, resample: Comparison, replicates: Resampled) -> dict:
+    """The verdict on one comparison: by the numbers as they are, or by their replicates where they vary.
+
+    Of one number against several, each is judged by itself and all have to hold (an intersection-union test, which needs no
+    correction): the best of several replicates would be above the best of what they are replicates of.
+    """
+    if point.each:
+        again = {
+            one.cells[1]: one for one in resample.each
+        }  # where two are best, the replicates' mean may name the other
+        found = [_one(one, again[one.cells[1]], replicates) for one in point.each]
+        found = [one for one in found if not _same(one)] or found
+        return min(found, key=_worst_first) | {"against": len(found)}
+    difference = float(point.difference) if np.isfinite(point.difference) else None
+    found = {"what": point.what, "difference": difference, "unit": point.unit, "interval": None, "paired": None}
+    found |= {"against": 1, "about": _about(point), "from_zero": (point.low <= 0 <= point.high) == point.inside}
+    found["limit"] = _limit(point)
+    found["slack"] = float(np.clip(np.nan_to_num(point.slack, nan=-LARGE), -LARGE, LARGE))  # JSON has no infinity
+    if not np.ndim(resample.difference) or not np.isfinite(resample.difference).all():
+        return found | {"verdict": HOLDS if point.holds else FAILS}
+    found["interval"] = list(significance.interval(resample.difference))
+    found["paired"] = replicates.paired(point.cells)
+    verdict = {True: HOLDS, False: FAILS, None: NOISE}[point.verdict(*found["interval"])]
+    if 0 in (point.low, point.high) and (p := _mcnemar(point, replicates)) is not None:
+        found["p"] = p
+        verdict = NOISE if p > 1 - significance.LEVEL else verdict
+    if found["interval"] == [0, 0] and len(point.cells) > 1 and point.holds and math.inf in (-point.low, point.high):
+        verdict = NOISE  # two rows of the same outcomes, whatever share a claim allows
+    return found | {"verdict": verdict}
+
+
+def _limit(point: Comparison) -> str:
+    """What a claim allows or asks of a difference, in its unit, where that is another number than zero."""
+    ends = [end for end in (point.low, point.high) if math.isfinite(end)]
+    if point.unit not in (POINTS, PERCENT) or not point.inside or not any(ends):
+        return ""
+    return (f"{ends[0]:g}" if len(ends) == 1 else f"{ends[0]:g} to {ends[1]:g}").replace("-", "−")
+
+
+def _mcnemar(point: Comparison, replicates: Resampled) -> float | None:
+    """p of two rows on one task; None where a comparison is of anything else."""
+    sources = [replicates.sources(key) for key in point.cells]
+    if len(sources) != 2 or any(len(found) != 1 for found in sources):
+        return None
+    (one, column), (two, other) = sources[0][0], sources[1][0]
+    outcomes = [replicates.outcomes(row.recipe, column) for row in (one, two)]
+    if column != other or any(found is None or found.dtype != bool for found in outcomes):
+        return None
+    return significance.mcnemar(*outcomes) if len(outcomes[0]) == len(outcomes[1]) else None

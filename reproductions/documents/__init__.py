@@ -1,0 +1,1 @@
+"""What README, docs and notebooks say of the published records."""

@@ -1,0 +1,420 @@
+"""What the papers claim in abstracts, insights and main results, and what is claimed here, on the printed numbers and on
+measured models: README's screen, and docs/findings.md with all of it.
+
+Every number follows from the claims of the tables, from records, or from the audit; `reproductions.documents.readme`
+writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.records.published import Published
+from common.records.results import PUBLISHED, Store
+from common.utils.text_tables import markdown
+from extensions.documents import findings
+from extensions.documents.findings import HEADS
+from reproductions.claims import verdicts as judge
+from reproductions.laco import claims as laco
+from reproductions.render import show, tables
+from reproductions.spec import printed_rows, registry, subjects
+
+SHOWN = tuple(HEADS)
+WHAT = {"smollm2-135m-instruct": "a real model, none of the papers'", "standin": "a toy that this repository holds"}
+SIDES = ("The paper's printed numbers", *(f"On {HEADS[name]}" for name in SHOWN), "From")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim of a paper in a line, from its abstract, an insight or a main result.
+
+    words: of those claims of a target's table that say the same, each has one of these.
+    printed: other targets whose such claims count by the printed numbers, too; measured, they would be the same records.
+    """
+
+    sentence: str
+    target: str
+    words: tuple[str, ...]
+    printed: tuple[str, ...] = ()
+
+    def claims(self, content: dict) -> list[dict]:
+        """Those of a table's JSON form."""
+        return [claim for claim in content["claims"] if any(words in claim["text"] for words in self.words)]
+
+    def in_print(self, built: Mapping[str, dict]) -> list[dict]:
+        """Those that count by the printed numbers, from the JSON forms of all targets."""
+        return [claim for target in (self.target, *self.printed) for claim in self.claims(built[target])]
+
+
+ABSTRACTS = {
+    "linearpatch": (
+        Finding("A patch at the cut brings back answers to questions", "table1-linearpatch", ("unpatched",)),
+        Finding("A patch at the cut brings back perplexity", "table11-linearpatch", ("unpatched",)),
+        Finding("Its better variant answers more than every earlier method", "table1-linearpatch", ("every earlier",)),
+        Finding(
+            "Ahead by 4 %, 5 of LLaMA-3-8B's layers gone (if relative; in points by 3: LP-1)",
+            "table1-linearpatch",
+            ("by 4 %",),
+        ),
+        Finding("Rotation and scales each lower perplexity", "table5-linearpatch", ("every ingredient lowers",)),
+        Finding("Distilling the patch brings back more answers", "table2-linearpatch", ("distillation adds",)),
+        Finding("Distilling the patch lowers perplexity further", "table3-linearpatch", ("distillation lowers",)),
+        Finding(
+            "Distilled, it answers more than LLM-Streamline, trained alike",
+            "table2-linearpatch",
+            ("+FT retains more than LLM-Streamline",),
+        ),
+        Finding(
+            "Distilled, its perplexity is below LLM-Streamline's, trained alike",
+            "table3-linearpatch",
+            ("has a lower perplexity than LLM-Streamline",),
+        ),
+    ),
+    "prunecomp": (
+        Finding(
+            "Every layer adds magnitude (any amount; the abstract: 'significant')",
+            "figure2-prunecomp",
+            ("gains magnitude",),
+        ),
+        Finding(
+            "It improves all of five metrics: perplexity",
+            "table1-prunecomp",
+            ("better with",),
+            ("tableA1-prunecomp",),
+        ),
+        Finding(
+            "It improves all of five metrics: questions",
+            "table2-prunecomp",
+            ("better with",),
+            ("tableA2-prunecomp",),
+        ),
+        Finding(
+            "BI, 5 of LLaMA-3-8B's layers: nearly half the perplexity, 4.01 points more",
+            "table2-prunecomp",
+            ("abstract",),
+            ("table1-prunecomp",),
+        ),
+        Finding("Loop and factor each help, and most together", "table4-prunecomp", ("each help alone",)),
+    ),
+    "laco": (
+        Finding(
+            "Over 80 % kept by three of four models ('at 25-30 %': by one, LC-2)",
+            "table2-laco",
+            ("surpasses 80 %",),
+        ),
+        Finding("Merging keeps more than structured pruning", "table2-laco", ("both baselines",)),
+        Finding(
+            "Post-training raises the average (of LLaMA-2-7B; not of Baichuan2-7B)",
+            "table3-laco",
+            ("post-training raises",),
+        ),
+        Finding(
+            "Adjacent layers' weights are alike (half its motivation; limit ours)", "figure4-laco", ("are similar",)
+        ),
+    ),
+    "reassessing": (
+        Finding(
+            "Removing the last layers is ahead of all other choices, with LoRA (in print at 25 and 50 %)",
+            "table1-reassessing",
+            ("insight 1",),
+            ("tableL-reassessing",),
+        ),
+        Finding(
+            "Without training it is ahead of SLEB and LLM-Pruner", "tableK-reassessing", ("above SLEB and LLM-Pruner",)
+        ),
+        Finding("Training head and last layers answers more than LoRA", "table2-reassessing", ("insight 2",)),
+        Finding("The same after Taylor's choice of layers", "tableM-reassessing", ("insight 2",)),
+        Finding(
+            "Iterative pruning gains no point over one shot (limit ours)",
+            "tableA-reassessing",
+            ("it has no benefit",),
+            ("tableN-reassessing",),
+        ),
+        Finding(
+            "The recipe answers more than earlier methods (starred rows left out: RE-72)",
+            "table4-reassessing",
+            ("above every other",),
+            ("table5-reassessing",),
+        ),
+        Finding(
+            "In a trained model shallower layers have larger gradients (its theory)",
+            "figure-theory-reassessing",
+            ("trained model (section",),
+        ),
+    ),
+}
+OURS = (
+    Finding("The refit lowers perplexity further than each rival, on each text", "league", ("each text by itself",)),
+    Finding(
+        "The refit lowers it further than LLM-Pruner and SliceGPT", "league", ("lower perplexity than what takes",)
+    ),
+    Finding(
+        "Refitted, no other choice of layers is 1 % below the set of which a repair leaves least",
+        "league",
+        ("set of least left",),
+    ),
+    Finding("The refit retains more of the questions than every rival", "league", ("than every rival",)),
+    Finding("The refit retains more of them than the cut alone", "league", ("than no repair",)),
+    Finding(
+        "The refit retains more of them than LLM-Pruner (stand-in: and SliceGPT)",
+        "league",
+        ("retains more than what takes",),
+    ),
+    Finding("Repairs widen the gap between right and wrong endings", "league-answers", ("widen the gap",)),
+    Finding(
+        "From plain text and questions in turn the refit answers more of other tasks than the cut alone",
+        "league-texts",
+        ("from both texts it answers more of the tasks",),
+    ),
+    Finding(
+        "The cut alone answers more of them after the set of least left than after [L]'s window",
+        "league-texts",
+        ("the cut alone answers",),
+    ),
+    Finding(
+        "After [L]'s 8 and 9 layers, among them the one that writes the massive activation, its neurons, carried over, lower "
+        "the perplexity of the cut and of five repairs",
+        "league-graft",
+        ("carried over, they lower the perplexity",),
+    ),
+    Finding(
+        "Carried over, they answer more questions than [L]'s cut", "league-graft", ("they answer more of the tasks",)
+    ),
+    Finding(
+        "Removing the last layers is the best choice of seven, not fine-tuned",
+        "table1-reassessing",
+        ("without fine-tuning",),
+    ),
+    Finding("Merging by Eq. 1 keeps more than leaving the layers out", "table2-laco", (f"Eq. 1 {laco.WORTH}",)),
+    Finding("Merging as the official code does keeps more", "table2-laco", (f"the code's merge {laco.WORTH}",)),
+    Finding(
+        "The FFN that LinearPatch is compared with is below the cut alone, trained as printed",
+        "table3-linearpatch",
+        ("the rival itself",),
+    ),
+    Finding(
+        "That FFN is below the cut alone where it leaves massive tokens as they are",
+        "table3-linearpatch",
+        ("where it leaves massive tokens",),
+    ),
+    Finding(
+        "LinearPatch, trained, retains more of the questions than that FFN leaving massive tokens as they are",
+        "table2-linearpatch",
+        ("LinearPatch[L +FT] retains more than it does",),
+    ),
+    Finding(
+        "A by least squares lowers perplexity further than A", "figure6-linearpatch", ("least squares in A's basis is",)
+    ),
+    Finding(
+        "A lowers perplexity further where massive tokens stay as they are",
+        "figure6-linearpatch",
+        ("A is better where",),
+    ),
+    Finding("A on massive tokens alone lowers perplexity", "figure6-linearpatch", ("to massive tokens alone",)),
+)
+
+
+TITLE_OF_OURS = "Not in the papers"
+
+
+def parts(store: Store) -> dict[str, str]:
+    """`screen`: the papers' claims by paper and three findings, for README; `findings`: all claims and findings, for
+    docs/findings.md; `verdict-PAPER`: what became of a paper's claims, for its own README."""
+    papers = [one for found in ABSTRACTS.values() for one in found]
+    targets = {target for one in (*papers, *OURS) for target in (one.target, *one.printed)}
+    built = {target: _built(store, target) for target in targets}
+    groups = {printed_rows.title_of(paper): found for paper, found in ABSTRACTS.items()} | {TITLE_OF_OURS: OURS}
+    rows = {title: [row(one, built) for one in found] for title, found in groups.items()}
+    chances = list(filter(None, (chance(name, built, papers) for name in SHOWN)))
+    compared = [f"Comparisons of the papers' claims with an interval: {'; '.join(chances)}."] if chances else []
+
+    def table(shown: Sequence[str]) -> str:
+        lines = []
+        for title, found in rows.items():
+            bold = [f"**{cell}**" for cell in (title, *tally(found))]
+            lines += [[*bold, ""], *found] if title in shown else [[*bold, "[these](docs/findings.md)"]]
+        return markdown(["Claim", *SIDES], lines, "l")
+
+    verdicts = {
+        f"verdict-{paper}": f"Of its {len(found)} claims on the [screen](../../README.md#what-reproduces), {by_side(found)}."
+        for paper, found in ((paper, rows[printed_rows.title_of(paper)]) for paper in ABSTRACTS)
+    }
+    return verdicts | {
+        "screen": "\n\n".join(
+            (
+                lead(rows),
+                PICTURE,
+                folded(table(list(rows)[:-1])),
+                " ".join((SHORT, *compared)),
+                listed(findings.first(store), "short"),
+            )
+        ),
+        "findings": "\n\n".join(
+            (table(rows), " ".join((TALLIED, LEGEND, *compared, measured_in())), listed(findings.every(store)))
+        )
+        .replace("](docs/", "](")
+        .replace("](papers/", "](../papers/"),
+    }
+
+
+def drawn(screen: str) -> list[Path]:
+    """Draw README's screen from what `parts` wrote for it; returns the files."""
+    from figures import screen as picture
+    from figures import style
+
+    _, _, *rows = [line.strip("| ").split(" | ") for line in screen.splitlines() if line.startswith("| ")]
+    groups: dict[str, list[picture.Line]] = {}
+    for claim, *cells, _ in rows[:-1]:  # the last one counts what is not in the papers
+        if claim.startswith("**"):
+            lines = groups.setdefault(claim.strip("*"), [])
+        else:
+            lines.append(picture.Line(claim, [_shortened(cell) for cell in cells]))
+    sides = {"In print": "the papers' own models"} | {HEADS[name]: what for name, what in WHAT.items()}
+    return style.save(picture.draw(groups, sides), "screen")
+
+
+def _shortened(cell: str) -> tuple[str, str]:
+    """A cell of the screen's table as verdict and the rest, for a box of the picture."""
+    verdict = next((verdict for verdict in _SAID if cell.startswith(verdict)), "")
+    rest = cell[len(verdict) :].strip().replace("(", "", 1).replace(")", "", 1) if verdict else cell
+    return verdict, "not tested" if rest == "·" else rest
+
+
+def listed(found: Sequence[findings.Told], part: str = "") -> str:
+    """As Markdown, whole or a part of each."""
+    return "\n".join(f"- {getattr(one, part) if part else one}" for one in found)
+
+
+PICTURE = (
+    "![What became of every claim of the papers, in print and on two measured models](figures/rendered/screen.png)"
+)
+
+
+def lead(rows: Mapping[str, Sequence[Sequence[str]]]) -> str:
+    """How many of the papers' claims have which verdict, in a sentence."""
+    papers = [row for title, found in rows.items() if title != TITLE_OF_OURS for row in found]
+    return f"Of {len(papers)} claims of the four papers, {by_side(papers)}."
+
+
+def by_side(rows: Sequence[Sequence[str]]) -> str:
+    """How many of these lines have which verdict in print, and on each model."""
+    names = ("by the papers' own printed numbers", *(f"on {HEADS[name]}" for name in SHOWN))
+    told = []
+    for side, found, cells in zip(names, tally(rows), list(zip(*rows))[1:-1], strict=True):
+        left = sum(not cell.startswith(tuple(_SAID)) for cell in cells)
+        why = "not tested" if told else "have no printed number"
+        told.append(f"{side} **{found}**" + f" ({left} {why})" * bool(left))
+    return "; ".join(told)
+
+
+def folded(table: str) -> str:
+    """A table that opens on a click."""
+    return (
+        f"<details><summary>The same as a table, with the target behind every claim</summary>\n\n{table}\n\n</details>"
+    )
+
+
+TALLIED = "In bold: how many lines of a group have which verdict."
+SHORT = (
+    "How to read it: '2 of 9' says that two of a claim's nine comparisons hold. A measured one holds if its whole 95 % "
+    "interval, paired over the same items, is for the claim; a printed one if its numbers are, and 'beyond noise' says how "
+    "many exceed chance on so many questions, 'against' how many contradict the claim beyond chance. The number is the "
+    "claim's worst comparison (points: more is better; perplexity's %: less), limit: how far it may fall behind, or has to "
+    "be ahead. Within noise: undecided, the interval has both signs (lies on both sides of the limit). No "
+    "number: the paper prints none. ·: not tested, or about other models."
+)
+
+
+def every(paper: str, store: Store) -> str:
+    """Every claim of a paper's tables and figures with its verdicts, in their order, as Markdown; for its notebook."""
+    head, lines = ["Claim", *SIDES], []
+    for target, table in registry.targets().items():
+        if table.paper == paper and table.claims:
+            found = _built(store, target)["claims"]
+            lines += [_judged(claim["text"], [claim], target, judge.UNTESTED) for claim in found]
+    return "\n".join([markdown(head, lines, "l"), "", LEGEND])
+
+
+LEGEND = (
+    "In brackets: how many of the claim's comparisons (settings, metrics) hold. The number shown is the comparison that "
+    "favours the claim least, with its 95 % interval, paired over items; it covers the items, not another calibration "
+    "text or training run. Points: of what is retained of the dense model's score (LinearPatch, Prune&Comp, `league`), "
+    "of accuracy elsewhere. Of printed numbers beyond noise: by standard errors of shares of as many questions, taken as "
+    "independent, so at least so many are, for the claim and, where that is said, against it. Limit: how far it may fall "
+    "behind, or has to be ahead. Within noise: one end of the interval is for the claim, the other against it. "
+    "No number: the paper prints none. ·, not testable: not measured, or about other models. Lines from one target rest on "
+    "the same records."
+)
+
+
+def chance(name: str, built: Mapping[str, dict], found: Sequence[Finding]) -> str:
+    """How many comparisons of these lines on a subject have an interval, and how many chance alone would make fail."""
+    claims = {
+        (one.target, claim["text"]): claim["judged"].get(name, {"comparisons": []})
+        for one in found
+        for claim in one.claims(built[one.target])
+    }
+    compared = [one for one in judge.distinct(claims.values()) if one["interval"]]
+    known = [one["verdict"] for one in compared]
+    if not known:
+        return ""
+    hold, fail, noise = (known.count(verdict) for verdict in (judge.HOLDS, judge.FAILS, judge.NOISE))
+    return (
+        f"on {HEADS[name]} {len(known)}: {hold} hold, {fail} fail, {noise} are within noise; were all differences zero, "
+        f"at most about {judge.by_chance(compared):.1f} would fail by chance"
+    )
+
+
+def measured_in() -> str:
+    """In what the published subjects are computed, and how long the real models' records took."""
+    told, published = [], Published(PUBLISHED)
+    for subject in (*map(subjects.of_model, subjects.PUBLISHED_MODELS), subjects.STANDIN):
+        records = () if subject.standin else (one for one in published if one["recipe"]["model"] == subject.model)
+        hours = sum(one["provenance"].get("seconds", 0) for one in records) / 3600
+        name = HEADS[subject.name]
+        took = (
+            f" (its records took {hours:.0f} hours, beside searches and training, on one or two cores)" if hours else ""
+        )
+        told.append(f"{name} in {subject.dtype}{took}")
+    return f"Computed: {', '.join(told)}."
+
+
+def _built(store: Store, target: str) -> dict:
+    table = registry.get(target)
+    return show.build(table, store, show.published(table, store))
+
+
+def row(finding: Finding, built: Mapping[str, dict]) -> list[str]:
+    """One line: sentence, the printed side, every subject, the target."""
+    claims = finding.claims(built[finding.target])
+    return _judged(finding.sentence, claims, finding.target, printed=finding.in_print(built))
+
+
+def tally(rows: Sequence[Sequence[str]]) -> list[str]:
+    """On every side: how many of these lines hold, fail, or are within noise; what is not judged there is left out."""
+    sides = list(zip(*rows))[1:-1]
+    counts = [
+        {words: sum(cell.startswith(verdict) for cell in side) for verdict, words in _SAID.items()} for side in sides
+    ]
+    return [", ".join(f"{number} {words}" for words, number in found.items() if number) or "·" for found in counts]
+
+
+_SAID = {judge.HOLDS: "held", judge.FAILS: "failed", judge.NOISE: "within noise"}
+
+
+def _judged(
+    text: str, claims: Sequence[dict], target: str, untested: str = "·", printed: Sequence[dict] = ()
+) -> list[str]:
+    printed = printed or claims
+    held = judge.HOLDS if all(claim["reported"] for claim in printed) else judge.FAILS
+    compared = any(claim["reported_counts"][1] for claim in printed)
+    by_print = f"{held} ({tables.counted(printed)})" if compared else "no number"
+    return [text, by_print, *(_on(claims, name) or untested for name in SHOWN), f"`{target}`"]
+
+
+def _on(claims: Sequence[dict], name: str) -> str:
+    """The verdict of one or several claims on a subject (`judge.together`); '' for none."""
+    worst = judge.together(claim["judged"][name] for claim in claims if name in claim["judged"])
+    return f"{worst['verdict']} ({worst['holding']} of {worst['compared']}): {tables.effect(worst)}" if worst else ""

@@ -1,0 +1,71 @@
+"""``python -m reproductions.documents.notebooks [PAPER...]``: run the papers' notebooks and write them with what they show.
+
+The source is ``papers/PAPER/PAPER.nb.py``; the notebook beside it is made from it, and never edited.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection
+from pathlib import Path
+
+import jupytext
+import nbformat
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+
+from common.records.results import ROOT
+from common.utils.errors import UserError, one_line, unknown
+from reproductions.spec.registry import PAPERS
+
+TIMEOUT = 600  # seconds a cell
+DOWNLOADS = "downloads"  # tags a cell that needs a model's weights from the package index
+
+
+def source(paper: str) -> Path:
+    """The file that a paper's notebook is made from."""
+    return ROOT / "papers" / paper / f"{paper}.nb.py"
+
+
+def executed(path: Path, without: Collection[str] = ()) -> NotebookNode:
+    """A source's notebook with the outputs of its cells, run in the repository's folder; made again it differs by these only.
+
+    without: tags of cells to leave out; `DOWNLOADS` for a machine that cannot reach the package index.
+
+    Raises:
+        nbclient.exceptions.CellExecutionError: a cell fails.
+    """
+    notebook = jupytext.read(path)
+    notebook.cells = [cell for cell in notebook.cells if not {*without} & {*cell.metadata.get("tags", ())}]
+    client = NotebookClient(
+        notebook,
+        timeout=TIMEOUT,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(ROOT)}},
+        coalesce_streams=True,  # else their parts are cut as the kernel happens to send them
+    )
+    client.execute()
+    for number, cell in enumerate(notebook.cells):
+        cell.metadata.pop("execution", None)  # when each cell ran
+        cell.id = f"cell-{number}"  # drawn when the source is read
+    return notebook
+
+
+def main(papers: list[str]) -> int:
+    """Returns the exit status."""
+    try:
+        for paper in papers:
+            if paper not in PAPERS:
+                raise unknown("paper", paper, PAPERS)
+        for paper in papers or PAPERS:
+            target = source(paper).with_name(f"{paper}.ipynb")
+            nbformat.write(executed(source(paper)), target)
+            print(target)
+    except UserError as error:
+        print(one_line(f"error: {error}"), file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

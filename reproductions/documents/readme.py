@@ -1,0 +1,207 @@
+"""Write what the published records say into README, docs and papers: ``python -m reproductions.documents.readme``."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Mapping
+
+from common.records.results import ROOT, Store
+from common.utils.text_tables import markdown
+from extensions.documents import ablation_tables, standings
+from reproductions.documents import findings, machine_comparison, timings
+from reproductions.render import chance_levels, show, tables
+from reproductions.render.evidence import Loaded
+from reproductions.spec import printed_rows, registry, reported, subjects
+from reproductions.spec.subjects import PAPER, STANDIN, Subject
+
+DOCUMENTS = (
+    "README.md",
+    "docs/findings.md",
+    "docs/tables.md",
+    "docs/league.md",
+    "docs/guessing.md",
+    "docs/comparing.md",
+    *(f"papers/{paper}/README.md" for paper in registry.PAPERS),
+)
+FILES = tuple(ROOT / name for name in DOCUMENTS)
+IDEAS = {
+    "linearpatch": "a Hadamard-diagonal-Hadamard matrix at the cut, which may be distilled",
+    "prunecomp": "iterative pruning, a magnitude factor fused into the weights",
+    "laco": "later layers merged into an earlier one while the outputs stay alike",
+    "reassessing": "remove the last layers; fine-tune only the head and what is last then",
+}
+HEADER = (
+    "Target",
+    "Title",
+    "Reported",
+    "Weight-free",
+    "SmolLM2",
+    "Stand-in",
+    "Paper's models",
+    "Not run",
+    "Minutes",
+)
+
+
+def counts(table: registry.Table, store: Store) -> dict:
+    """Cells of one target: reported; weight-free by status; measured on SmolLM2, stand-in, the paper's models; not run."""
+    rows = _rows(table, store, PAPER)
+    free = {column.label for column in table.columns_for(PAPER) if column.weight_free}
+    paper = [(row["shape"] or label in free, cell) for row in rows for label, cell in row["cells"].items()]
+    shaped = [cell["status"] for weight_free, cell in paper if weight_free and cell["reproduced"] is not None]
+    return {
+        "reported": len(reported.numbers(table.paper, table.number)),
+        "weight-free": {status: shaped.count(status) for status in ("match", "differs", "measured")},
+        "smollm2": sum(_measured(table, store, subjects.of_model(name)) for name in subjects.PUBLISHED_MODELS),
+        "stand-in": _measured(table, store, STANDIN),
+        "paper": sum(not weight_free and _has_content(cell) for weight_free, cell in paper),
+        "not run": sum(not _has_content(cell) and cell["status"] != "none" for _, cell in paper),
+    }
+
+
+def _rows(table: registry.Table, store: Store, subject: Subject) -> list[dict]:
+    found = show.build(table, store, subject, claims=False)["rows"]
+    return [row for row in found if row["subject"] == subject.name]
+
+
+def _measured(table: registry.Table, store: Store, subject: Subject) -> int:
+    """How many cells of a model have a record behind them; dense rows, which tables share, count where nothing else is."""
+    rows = _rows(table, store, subject)
+    rows = [row for row in rows if not row["dense"]] or rows
+    return sum(_has_content(cell) for row in rows for cell in row["cells"].values())
+
+
+def _has_content(cell: dict) -> bool:
+    return cell["reproduced"] is not None or "text" in cell
+
+
+def minutes() -> dict[str, float]:
+    """Target -> minutes that ``make TARGET`` took, by timings.csv: each after those before it, in a clone without records.
+
+    What an earlier target has measured, a later one only reads. A paper's name stands for ``make PAPER``, all but the grid.
+    """
+    with timings.PATH.open() as lines:
+        return {row["target"]: int(row["seconds"]) / 60 for row in csv.DictReader(lines)}
+
+
+def by_paper(store: Store) -> dict[str, dict[str, dict]]:
+    """Paper -> target -> its counts."""
+    return {
+        paper: {name: counts(table, store) for name, table in registry.targets().items() if table.paper == paper}
+        for paper in registry.PAPERS
+    }
+
+
+def _took(paper: str, found: Iterable[str], timed: dict[str, float]) -> float:
+    """Minutes that all of a paper's targets take on the stand-in, `make grid` after them."""
+    own = sum(timed.get(name, 0.0) for name in found if name.endswith(f"-{paper}"))
+    return timed.get(paper, own) + sum(timed.get(name, 0.0) for name in found if not name.endswith(f"-{paper}"))
+
+
+_TOTALS = ("reported", "smollm2", "stand-in", "paper", "not run")
+
+
+def _total(found: dict[str, dict]) -> dict[str, int]:
+    return {key: sum(c[key] for c in found.values()) for key in _TOTALS}
+
+
+def summary(counted: dict[str, dict[str, dict]]) -> str:
+    """One line a paper: targets, reported numbers, cells measured on each model."""
+    header = ["Paper", "Idea", "Targets", "Reported numbers"]
+    header += ["Cells on SmolLM2", "on the stand-in", "on the paper's models"]
+    lines = []
+    for paper, found in counted.items():
+        total = _total(found)
+        cells = (len(found), total["reported"], total["smollm2"], total["stand-in"], total["paper"])
+        title = f"[{printed_rows.title_of(paper)}](papers/{paper}/README.md)"
+        lines.append([title, IDEAS[paper], *cells])
+    return markdown(header, lines, "llr")
+
+
+def overview(counted: dict[str, dict[str, dict]]) -> str:
+    """The table of tables by paper: how many cells are reported, weight-free, measured here and there, and not run.
+
+    Weight-free cells are given as matching / differing, and those of ours that the paper has no number for. Minutes: see
+    `minutes`.
+    """
+    blocks, timed = [], minutes()
+    for paper, found in counted.items():
+        total, title = _total(found), printed_rows.title_of(paper)
+        blocks.append(
+            f"<details><summary><b>{title}</b>: {len(found)} targets, {total['reported']} reported numbers, "
+            f"{total['smollm2']} cells measured on SmolLM2, {total['stand-in']} on the stand-in "
+            f"({_took(paper, found, timed):.0f} minutes), {total['paper']} on the paper's models"
+            "</summary>\n"
+        )
+        lines = []
+        for name, c in found.items():
+            heading = registry.get(name).title.removeprefix(f"{title}, ")
+            cells = (c["reported"], _weight_free(c["weight-free"]), *(c[key] for key in _TOTALS[1:]))
+            cells += (f"{timed[name]:.1f}" if name in timed else "",)
+            lines.append([f"`{name}`", heading, *cells])
+        blocks += [markdown(HEADER, lines, "llr"), "\n</details>\n"]
+    return "\n".join(blocks).strip()
+
+
+def _weight_free(statuses: dict[str, int]) -> str:
+    """Matching / differing cells, and those that stand beside no printed number."""
+    compared = f"{statuses['match']} / {statuses['differs']}" if statuses["match"] or statuses["differs"] else ""
+    return " + ".join(filter(None, (compared, f"{statuses['measured']} ours" if statuses["measured"] else "")))
+
+
+def parts(names: Iterable[str]) -> dict[str, str]:
+    """What the published records say, by the name of the part: the screen, all findings, tables, the league's, causes."""
+    store, found = Loaded(), {}
+    names = set(names)
+    if names & {"screen", "findings"} or any(name.startswith("verdict-") for name in names):
+        found |= findings.parts(store)
+    if "guessing" in names:
+        found["guessing"] = chance_levels.part(store)
+    if "causes" in names:
+        found["causes"] = ablation_tables.text(store)
+    if "machines" in names:
+        found["machines"] = machine_comparison.text(store)
+    if "endings" in names:
+        found["endings"] = ablation_tables.endings(store)
+    if names & {"papers", "tables"}:
+        counted = by_paper(store)
+        found |= {"papers": summary(counted), "tables": overview(counted)}
+    if names & {"standings", "league", "training", "draws"}:
+        real = [subjects.of_model(name) for name in subjects.PUBLISHED_MODELS]
+        found |= standings.parts(store, (*real, STANDIN))
+    for name, table in registry.targets().items():
+        if name in names - {"league"}:
+            content = show.build(table, store, show.published(table, store))
+            # Here stands what is ours; the paper's numbers are one `make` away.
+            content["rows"] = [row for row in content["rows"] if row["subject"] != PAPER.name]
+            content["subjects"] = [subject | {"origin": "published"} for subject in content["subjects"]]
+            found[name] = tables.render(content, "md").strip()
+    return found
+
+
+def marked(text: str) -> list[str]:
+    """The names of a text's marked parts."""
+    return re.findall(r"<!-- end (\S+) -->", text)
+
+
+def render(text: str, found: Mapping[str, str]) -> str:
+    """A text with every marked part replaced."""
+    for name in marked(text):
+        pattern = rf"(<!-- {re.escape(name)} -->\n).*?(<!-- end {re.escape(name)} -->)"
+        text = re.sub(pattern, lambda m, part=found[name]: f"{m[1]}{part}\n{m[2]}", text, flags=re.S)
+    return text
+
+
+def main() -> None:
+    """Rewrite the files in place, and draw the two pictures that are no target's."""
+    texts = {path: path.read_text() for path in FILES}
+    found = parts(name for text in texts.values() for name in marked(text))
+    for path, text in texts.items():
+        path.write_text(render(text, found))
+    findings.drawn(found["screen"])
+    chance_levels.drawn(Loaded())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""How long each target takes, for docs/tables.md: ``python -m reproductions.documents.timings TARGET...`` writes
+``timings.csv``.
+
+The targets are made in turn, each after those before it, in a fresh clone of the last commit whose records are removed: what
+an earlier target has measured, a later one only reads. The clone uses this environment and the user's cache of downloads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import date
+from pathlib import Path
+
+from common.records.results import ROOT
+from common.utils import atomic_files
+from common.utils.errors import UserError, unknown
+from reproductions.spec import registry
+
+PATH = Path(__file__).with_name("timings.csv")
+FIELDS = ("target", "seconds", "cpus", "commit", "date")
+OWN_FOLDERS = ("LAYERLAB_RESULTS", "LAYERLAB_WORK")  # where they are set, a clone would find records
+
+# (command, folder) -> exit status and what was printed
+Runner = Callable[[list[str], Path], tuple[int, str]]
+
+
+def run(command: list[str], folder: Path) -> tuple[int, str]:
+    """Run a command in a folder; (exit status, standard output); its messages go where ours go."""
+    variables = {name: value for name, value in os.environ.items() if name not in OWN_FOLDERS}
+    done = subprocess.run(command, cwd=folder, env=variables, stdout=subprocess.PIPE, text=True)
+    return done.returncode, done.stdout
+
+
+@contextmanager
+def clone(runner: Runner = run) -> Iterator[tuple[Path, str]]:
+    """(folder, commit) of a clone of the last commit without records, removed afterwards."""
+    with tempfile.TemporaryDirectory(prefix="timings-") as folder:
+        place = Path(folder) / "clone"
+        for command, at in (
+            (["git", "clone", "-q", str(ROOT), str(place)], ROOT),
+            (["git", "rm", "-rq", "--ignore-unmatch", "reproductions/results"], place),
+        ):
+            status, _ = runner(command, at)
+            if status:
+                raise UserError(
+                    f"'{' '.join(command)}' failed with status {status}; timing needs git and a clone of its own"
+                )
+        yield place, runner(["git", "rev-parse", "--short", "HEAD"], place)[1].strip()
+
+
+def make(target: str) -> list[str]:
+    """The command that makes a target with the environment in use, which is taken as it is."""
+    environment = Path(sys.prefix)
+    return ["make", f"VENV={environment}", "-o", str(environment / ".stamp"), target]
+
+
+def read(path: Path = PATH) -> dict[str, dict[str, str]]:
+    """Target -> its line; empty where there is no file."""
+    if not path.exists():
+        return {}
+    with path.open(newline="", encoding="utf-8") as lines:
+        return {line["target"]: line for line in csv.DictReader(lines)}
+
+
+def write(lines: Iterable[dict], path: Path = PATH) -> None:
+    """Replace the file by one with these lines, at once or not at all."""
+    with atomic_files.whole(path) as file, file.open("w", newline="", encoding="utf-8") as out:
+        table = csv.DictWriter(out, FIELDS, lineterminator="\n")
+        table.writeheader()
+        table.writerows(lines)
+
+
+def measure(targets: list[str], path: Path = PATH, runner: Runner = run) -> None:
+    """Make the targets in turn; each line is written as soon as its target is made, over the one it had.
+
+    Raises UserError for an unknown target, before anything is made, and when one cannot be made, which is not recorded.
+    """
+    known = [*registry.targets(), *registry.PAPERS]
+    for target in targets:
+        if target not in known:
+            raise unknown("target", target, known)
+    with clone(runner) as (folder, commit):
+        for target in targets:
+            started = time.monotonic()
+            status, _ = runner(make(target), folder)
+            seconds = time.monotonic() - started
+            if status:
+                raise UserError(f"make {target} failed with status {status}; its time is not recorded")
+            values = (target, max(1, round(seconds)), os.cpu_count(), commit, date.today().isoformat())
+            lines = read(path) | {target: dict(zip(FIELDS, values, strict=True))}
+            write(lines.values(), path)
+            print(f"{target}: {seconds:.0f} s", file=sys.stderr)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Time the targets named; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m reproductions.documents.timings", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("targets", nargs="+", metavar="TARGET", help="a table, a figure, or a paper for all of them")
+    try:
+        measure(parser.parse_args(arguments).targets)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; the targets made so far are recorded", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,232 @@
+"""Measure the trained stand-in and write its model card: ``python -m reproductions.documents.toy_card``.
+
+Writes ``facts.json`` (every number of the card) and ``README.md`` beside the weights. The figures of the card are drawn
+from these files by ``python -m figures.toy``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from common.calibration import collect
+from common.hooks import capture, scale_stream
+from common.models import loading
+from common.models.decoder import Decoder
+from common.pruning.selection import best_window
+from common.toy import WEIGHTS, corpus, tasks
+from common.utils.text_tables import markdown
+
+LICENCES = {
+    "PSF-2.0": ("python",),
+    "BSD-3-Clause": (
+        *("numpy", "scipy", "pandas", "scikit-learn", "sympy", "mpmath", "networkx", "torch"),
+        *("joblib", "fsspec", "Jinja2", "babel", "ipython", "prompt_toolkit"),
+    ),
+    "Apache-2.0": ["transformers", "datasets", "peft", "accelerate", "evaluate", "huggingface_hub", "nltk", "tornado"],
+    "MIT": ["lm-eval", "pydantic", "narwhals", "fonttools", "more-itertools"],
+    "MIT-CMU": ("pillow",),
+    "MPL-2.0": ("hypothesis",),
+    "Matplotlib licence (PSF-based)": ("matplotlib",),
+}
+WINDOW, SAMPLES = 256, 24
+LARGEST = 6  # removed layers, at most
+ALPHAS = [round(0.8 + 0.1 * i, 1) for i in range(11)]
+
+
+def domain_windows(tokenizer, domain: str, split: str = "test", count: int | None = None) -> Tensor:
+    """Held-out token ids of a domain, ``[n, WINDOW]``, the remainder dropped."""
+    ids = tokenizer(corpus.domain_text(domain, split), return_tensors="pt", verbose=False).input_ids[0]
+    return ids[: len(ids) // WINDOW * WINDOW].view(-1, WINDOW)[:count]
+
+
+@torch.no_grad()
+def loss(decoder: Decoder, windows: Tensor, layers: list[int] | None = None) -> float:
+    """Mean next-token loss in nats of the model made of ``layers`` (all by default) over ``[n, tokens]`` ids."""
+    layers = list(range(decoder.num_layers)) if layers is None else layers
+    total = 0.0
+    for ids in windows.split(16):
+        logits = decoder.logits(decoder.run(decoder.embed_tokens(ids), layers=layers))[:, :-1]
+        total += torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten()).item() * len(ids)
+    return total / len(windows)
+
+
+def magnitudes(decoder: Decoder, windows: Tensor) -> list[dict[str, float]]:
+    """Per boundary: mean |X|, and the largest token's norm over the median one (massive tokens stand out)."""
+    means: dict[int, list[float]] = {}
+    peaks: dict[int, list[float]] = {}
+
+    def note(boundary: int, hidden: Tensor) -> None:
+        norms = hidden.norm(dim=-1).flatten()
+        means.setdefault(boundary, []).append(hidden.abs().mean().item())
+        peaks.setdefault(boundary, []).append((norms.max() / norms.median()).item())
+
+    with torch.no_grad(), capture(decoder.model, range(decoder.num_layers + 1), note):
+        for ids in windows.split(16):
+            decoder.model(input_ids=ids, use_cache=False)
+    return [{"mean": sum(means[b]) / len(means[b]), "peak": max(peaks[b])} for b in sorted(means)]
+
+
+def pruning_curve(decoder: Decoder, calibration: Tensor, windows: Tensor) -> list[dict]:
+    """For 1..LARGEST removed layers: the window of highest cosine and the one of lowest loss, with their perplexities."""
+    n_layers = decoder.num_layers
+    pairs = [(s, s + n) for n in range(1, LARGEST + 1) for s in range(n_layers - n + 1)]
+    statistics = collect(decoder, calibration, span=LARGEST, pairs=pairs, rotate=False)
+    rows = []
+    for count in tqdm(range(1, LARGEST + 1), desc="pruning curve", disable=not sys.stderr.isatty()):
+        start, stop = best_window(statistics, count, "token", exclude_ends=False)
+        keep = {s: [i for i in range(n_layers) if not s <= i < s + count] for s in range(n_layers - count + 1)}
+        trials = {s: math.exp(loss(decoder, windows[:12], layers)) for s, layers in keep.items()}
+        best = min(trials, key=trials.get)
+        row = {"removed": count, "window": [start, stop], "cosine": statistics.cosine("token", start, stop)}
+        row |= {"perplexity": math.exp(loss(decoder, windows, keep[start])), "best_window": [best, best + count]}
+        row |= {"best_perplexity": math.exp(loss(decoder, windows, keep[best]))}
+        row["predicted_alpha"] = statistics.ratio(start, stop, "ratio-of-means", rotated=False).mean().item()
+        rows.append(row)
+    return rows
+
+
+def alpha_sweep(decoder: Decoder, windows: Tensor, cut: tuple[int, int]) -> list[dict[str, float]]:
+    """Perplexity without layers ``[start, stop)`` when the stream at the cut is multiplied by alpha."""
+    start, stop = cut
+    kept = [i for i in range(decoder.num_layers) if not start <= i < stop]
+    rows = []
+    for alpha in ALPHAS:
+        with scale_stream(decoder.model, stop, alpha):
+            rows.append({"alpha": alpha, "perplexity": math.exp(loss(decoder, windows, kept))})
+    return rows
+
+
+def measure() -> dict:
+    """Every number of the card."""
+    model, tokenizer = loading.load("standin")
+    decoder = Decoder(model)
+    facts: dict = {"parameters": sum(p.numel() for p in model.parameters()), "domains": {}}
+    for domain in corpus.DOMAINS:
+        windows = domain_windows(tokenizer, domain, count=128)
+        facts["domains"][domain] = {"loss": loss(decoder, windows), "tokens": windows.numel()}
+    text = torch.cat([domain_windows(tokenizer, d, count=SAMPLES // 2) for d in corpus.DOMAINS])
+    calibration = torch.cat([domain_windows(tokenizer, d, "train", SAMPLES // 2) for d in corpus.DOMAINS])
+    facts["dense_perplexity"] = math.exp(loss(decoder, text))
+    facts["magnitudes"] = magnitudes(decoder, text)
+    facts["pruning_curve"] = pruning_curve(decoder, calibration, text)
+    cuts = [row for row in facts["pruning_curve"] if row["removed"] in (3, 4, 5)]
+    facts["alpha_sweeps"] = [
+        {
+            "window": row["window"],
+            "predicted": row["predicted_alpha"],
+            "sweep": alpha_sweep(decoder, text, row["window"]),
+        }
+        for row in tqdm(cuts, desc="alpha sweeps", disable=not sys.stderr.isatty())
+    ]
+    return facts
+
+
+def card(facts: dict, training: dict) -> str:
+    """The model card as Markdown."""
+    setting, sources = training["setting"], training["sources"]
+    log = [json.loads(line) for line in (WEIGHTS / "training-log.jsonl").read_text().splitlines()]
+    domains = [[d, f"{v['loss']:.3f}", f"{math.exp(v['loss']):.1f}", v["tokens"]] for d, v in facts["domains"].items()]
+    curve = [
+        [r["removed"], r["window"], f"{r['cosine']:.3f}", f"{r['perplexity']:.1f}"]
+        + [r["best_window"], f"{r['best_perplexity']:.1f}"]
+        for r in facts["pruning_curve"]
+    ]
+    layers = [[i, f"{m['mean']:.3f}", f"{m['peak']:.1f}"] for i, m in enumerate(facts["magnitudes"])]
+    sweeps = []
+    for s in facts["alpha_sweeps"]:
+        best = min(s["sweep"], key=lambda r: r["perplexity"])
+        one = next(r for r in s["sweep"] if r["alpha"] == 1.0)
+        values = (f"{s['predicted']:.2f}", best["alpha"], f"{one['perplexity']:.1f}", f"{best['perplexity']:.1f}")
+        sweeps.append([s["window"], *values])
+    licences = [[name, ", ".join(f"{p} {sources[p]}" for p in who)] for name, who in LICENCES.items()]
+    digests = "\n".join(f"- {split}: `{value}`" for split, value in training["corpus"].items())
+    return f"""# The stand-in
+
+A {facts["parameters"] / 1e6:.1f} M parameter language model of the LLaMA architecture, trained from scratch by
+`python -m common.toy.train` so that every table can be run without a hub or a GPU. It is not any paper's model;
+no number measured on it says what a paper's model would score.
+
+| | |
+| --- | --- |
+| shape | {setting["layers"]} layers, {setting["hidden"]} channels, {setting["heads"]} heads, feed-forward \
+{setting["feed_forward"]}, vocabulary {setting["vocabulary"]} (byte-level BPE), untied head |
+| training | {training["tokens"] / 1e6:.1f} M tokens, {setting["window"]}-token windows, batch {setting["batch"]}, AdamW, \
+peak rate {setting["learning_rate"]}, weight decay {setting["weight_decay"]}, seed {setting["seed"]} |
+| schedule | {_schedule(log)} |
+| time | {training["seconds"] / 3600:.2f} hours on 2 CPU cores, bfloat16 autocast, torch {training["torch"]} |
+| held-out loss at the end | {log[-1]["valid"]:.3f} nats per token (validation split) |
+| stored as | bfloat16 safetensors |
+
+## Data
+
+Docstrings of the standard library and the packages below, read from the installed files with `ast`, exact repeats
+dropped; header (`name(parameters)`), blank line, docstring. A hash of the normalised text decides the split
+({100 - corpus.TEST_PERCENT - corpus.VALID_PERCENT} % train, {corpus.VALID_PERCENT} % validation, \
+{corpus.TEST_PERCENT} % test); held-out documents that share more than
+{corpus.MAX_SEEN_SHARE:.0%} of their {corpus.SHINGLE_WORDS}-word sequences with the training split are left out.
+
+{markdown(["Licence", "Sources"], licences, "l")}
+
+SHA-256 of the splits:
+
+{digests}
+
+## Held-out text
+
+{markdown(["Domain", "Loss (nats/token)", f"Perplexity ({WINDOW}-token windows)", "Tokens"], domains, "l")}
+
+## Removing layers
+
+By highest token cosine on training text, and the best window there is (by loss on the first 12 held-out windows);
+perplexity on {SAMPLES // 2} held-out windows of each domain.
+
+{markdown(["Removed", "Window by cosine", "Cosine", "Perplexity", "Best window", "Perplexity"], curve, "l")}
+
+## Magnitudes
+
+Mean |X| at the input of each layer (last row: before the final norm), and the largest token norm over the median one.
+
+{markdown(["Boundary", "Mean abs", "Largest / median token"], layers, "l")}
+
+## Does scaling at the cut help?
+
+The stream entering the layer after the cut is multiplied by alpha. Predicted: the mean over channels of the ratio of
+mean magnitudes across the cut, which is what magnitude-matching repairs use.
+
+{markdown(["Window", "Predicted alpha", "Best alpha", "Perplexity at 1.0", "Perplexity at best"], sweeps, "l")}
+
+## Limits
+
+English docstrings only; a few hundred tokens of context; knows no facts. Small models have fewer redundant layers than
+the papers' models, so pruning hurts more here. Held-out tasks: {", ".join(f"`{name}`" for name in tasks.TASKS)}.
+"""
+
+
+def _schedule(log: list[dict]) -> str:
+    """The learning rate in words; a run that was taken up again after its rate had come down says so."""
+    restarts = [a["tokens"] for a, b in zip(log, log[1:], strict=False) if b["rate"] > 10 * a["rate"]]
+    words = "warm-up, flat, linear decay to zero"
+    if restarts:
+        words += "; taken up again at the full rate after a first decay at "
+        words += " and ".join(f"{tokens / 1e6:.1f} M tokens" for tokens in restarts)
+    return words
+
+
+def main() -> None:
+    """Measure, then write ``facts.json`` and ``README.md``."""
+    torch.set_flush_denormal(True)
+    facts = measure()
+    (WEIGHTS / "facts.json").write_text(json.dumps(facts, indent=1) + "\n")
+    training = json.loads(Path(WEIGHTS / "training.json").read_text())
+    (WEIGHTS / "README.md").write_text(card(facts, training))
+
+
+if __name__ == "__main__":
+    main()

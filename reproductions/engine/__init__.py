@@ -1,0 +1,1 @@
+"""From missing cells to records: which to measure, by whom, and how."""

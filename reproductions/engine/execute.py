@@ -1,0 +1,172 @@
+"""From a recipe to a model as it says, and from there to the values of one benchmark.
+
+The only module of the command line that loads models. What the names in a recipe stand for is registered in
+`papers.<paper>.steps`, `common.pruning.steps` and `reproductions.spec.steps`; what can be measured in
+`reproductions.measurements`; what a table wants measured is declared in the papers' modules beside this one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+import transformers
+
+from common.calibration import corpora
+from common.forward.hidden_state_cache import remembering
+from common.models import loading
+from common.pruning.pipeline import Context, carry_out
+from common.pruning.recipe import PARTS, Recipe
+from common.toy import corpus as standin_corpus
+from common.utils.errors import UserError
+from reproductions import measurements
+from reproductions.engine import costs, memory_check
+from reproductions.engine.runner import Work
+from reproductions.measurements import shape_only
+from reproductions.spec import shape_recipes, steps
+
+# Pruned models of one table are held together up to this many bytes: a thousand stand-ins, ten models of 135 M, no larger.
+HELD_TOGETHER = 4e9
+# And as many as are prepared by so many tokens times parameters, ten minutes on two cores: what a kill would lose.
+PREPARED_TOGETHER = 4e13
+# Above so many parameters a CPU takes days for a table: it has to be asked for by name.
+MOST_ON_CPU = 3e9
+# What a row of full test sets reads: nine tasks and three perplexities, in tokens (LLaMA-2's tokenizer).
+TOKENS_OF_A_ROW = 2.5e6
+
+
+def held_together(recipe: Recipe) -> int:
+    """How many models of a recipe's kind are measured side by side, so that evaluations share what their models share.
+
+    What was trained, or chosen by a long search, is measured alone, and at once: a kill while the next one is prepared would
+    lose it.
+    """
+    if recipe.weights == shape_recipes.WEIGHTS:
+        return 1
+    try:
+        if steps.trains(recipe):
+            return 1
+        parameters = loading.parameters(recipe.model)
+    except UserError:  # preparing it says so, in its cells
+        return 1
+    tokens = costs.preparing(recipe) / costs.parameters(recipe.model)
+    size = parameters * getattr(torch, recipe.dtype).itemsize
+    return max(1, int(min(16, HELD_TOGETHER / size, PREPARED_TOGETHER / max(tokens * parameters, 1.0))))
+
+
+def device_for(asked: str | None, dtype: str | None, work: Sequence[Work]) -> str:
+    """The device to measure on: the one asked for, else a GPU where there is one, else the CPU.
+
+    Raises:
+        UserError: a device or dtype that there is not; a model too large for the CPU, unless the CPU is what was asked for.
+    """
+    device = asked or ("cuda" if torch.cuda.is_available() else "cpu")
+    loading.placement(device, dtype)
+    if asked is None and device == "cpu":
+        for name in {entry.recipe.model for entry in work if entry.recipe.weights != shape_recipes.WEIGHTS}:
+            parameters = loading.parameters(name)
+            if parameters > MOST_ON_CPU:
+                hours = 2 * parameters * TOKENS_OF_A_ROW / _flops() / 3600
+                raise UserError(
+                    f"{name} has {parameters / 1e9:.1f} B parameters, and there is no GPU: one row of full test sets would "
+                    f"take about {hours:.0f} hours on this CPU; say --device cpu (make: DEVICE=cpu) to do it anyway"
+                )
+    return device
+
+
+def _flops() -> float:
+    """Multiplications and additions a second of this CPU in float32, by one matrix product."""
+    x = torch.rand(1024, 1024)
+    x @ x  # warms up
+    started = time.perf_counter()
+    x @ x
+    return 2 * 1024**3 / (time.perf_counter() - started)
+
+
+def prepare(
+    recipe: Recipe,
+    *,
+    device: str = "cpu",
+    progress: bool = False,
+    force: bool = False,
+    recorded: Mapping | None = None,
+) -> Context | shape_only.Shape:
+    """Load the recipe's model and carry the recipe out (a shape recipe: build the shape alone).
+
+    force: searches and trainings that an earlier run finished are done again. recorded: the details of one
+    of the recipe's records; what a search found is taken from there.
+
+    Raises:
+        UserError: an unknown model, selection, repair or training, a recipe spelled otherwise than its steps spell it, or
+            whatever loading, calibration and pruning refuse.
+    """
+    _check_spelling(recipe)
+    if recipe.weights == shape_recipes.WEIGHTS:
+        return shape_only.prepare(recipe)
+    _give_back()  # what is left of the last model: there may be room for one only
+    if torch.cuda.is_available():
+        if device.startswith("cuda:"):  # Trainer's device is the current one, whatever the model is on
+            torch.cuda.set_device(device)
+        torch.cuda.init()  # before it nothing is known of any GPU's memory
+        torch.cuda.empty_cache()
+        for gpu in range(torch.cuda.device_count()):
+            torch.cuda.reset_peak_memory_stats(gpu)
+    torch.set_flush_denormal(True)  # a trained model's tiny numbers would slow a CPU down several times
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    memory_check.check(recipe, device)
+    model, tokenizer = loading.load(recipe.model, device=device, dtype=recipe.dtype)
+    parameters = sum(p.numel() for p in model.parameters())
+    context = Context(model, tokenizer, recipe, parameters, force=force, progress=progress, recorded=recorded or {})
+    context.provenance = _provenance(context)
+    with remembering():
+        carry_out(context)
+    if recipe.profile == "paper":  # after the work: the texts it read are still at hand
+        context.provenance["corpus"] = {name: corpora.digest(name) for kind, name in recipe.reads() if kind == "corpus"}
+    context.model.eval()
+    context.progress = False
+    return context
+
+
+def _give_back() -> None:
+    """Free what nothing refers to any more, and let the system have it.
+
+    glibc keeps freed states: beside small things that live on, a process that held 1 GB took 0.3 GB more for every recipe.
+    """
+    gc.collect()
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)
+
+
+def _check_spelling(recipe: Recipe) -> None:
+    """Refuse a recipe made before its steps were known, if they spell it otherwise: its record would not be found again."""
+    for part in PARTS:
+        if (spelled := getattr(replace(recipe), part)) != getattr(recipe, part):
+            raise UserError(f"the recipe's {part} leaves out defaults; write {json.dumps(spelled)}")
+
+
+def _provenance(context: Context) -> dict:
+    # Where the files lie on this machine says nothing to anyone else.
+    recipe, model = context.recipe, context.model
+    source = {"name": model.source["name"], "revision": model.source["revision"], "weights": recipe.weights}
+    found: dict = {"model": source | {"dtype": recipe.dtype}}
+    if model.device.type == "cuda":
+        found["gpu"] = torch.cuda.get_device_name(model.device)
+    if recipe.profile == "standin":
+        found["corpus"] = {split: standin_corpus.digest(split) for split in ("train", "test")}
+    return found
+
+
+def benchmark(context: Context | shape_only.Shape, name: str) -> tuple:
+    """Values, standard errors and details of one benchmark: NAME or NAME@ARGUMENT, or an lm-eval task.
+
+    Perplexities and tasks have a fourth part: outcomes per window or item, numpy arrays by name.
+    """
+    where = shape_only.benchmark if isinstance(context, shape_only.Shape) else measurements.measure
+    return where(context, name)

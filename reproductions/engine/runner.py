@@ -1,0 +1,356 @@
+"""Measure what a target still lacks: each cell once, each record written as soon as it is known."""
+
+from __future__ import annotations
+
+import errno
+import fnmatch
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from common.records import results
+from common.records.results import Recipe, Record, Store
+from common.utils.errors import NoData, UserError, unknown
+from common.utils.progress import track
+from reproductions.engine.cell_locks import Turns
+from reproductions.spec import subjects, subsets
+from reproductions.spec.registry import Row, Table
+from reproductions.spec.subjects import PAPER, Subject
+
+log = logging.getLogger(__name__)
+
+# How GPU and CPU allocators, and cuBLAS, say that there is not enough memory.
+_NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
+
+
+@dataclass
+class Work:
+    """One recipe and the benchmarks that are missing for it."""
+
+    recipe: Recipe
+    title: str
+    benchmarks: list[str] = field(default_factory=list)
+
+    def of(self, wanted: Callable[[str], bool]) -> list[Work]:
+        """This work with the wanted benchmarks alone; [] where that leaves none."""
+        kept = [benchmark for benchmark in self.benchmarks if wanted(benchmark)]
+        return [Work(self.recipe, self.title, kept)] if kept else []
+
+
+def choose_rows(
+    table: Table, subject: Subject | str, models: Sequence[str], pattern: str | None, limit: int | None
+) -> list[Row]:
+    """The rows of a table that a command names; subject: or a profile's name, models: of the paper's own.
+
+    Raises:
+        UserError: a model that the table does not have, or a pattern that fits no row.
+    """
+    subject = subjects.subject(subject)
+    rows = table.rows(subject, limit)
+    known = {row.model for row in rows}
+    for model in models:
+        if model not in known:
+            raise unknown(f"model in the {subject.profile} profile of {table.target}", model, known)
+    chosen = [row for row in rows if _fits(row, models, pattern)]
+    if pattern is not None and not chosen:
+        raise unknown("row", pattern, {row.method for row in rows}, f"`show {table.target}` prints all")
+    return chosen
+
+
+def fitting(
+    tables: Sequence[Table], subject: Subject | str, models: Sequence[str], pattern: str | None, limit: int | None
+) -> list[tuple[Table, list[Row]]]:
+    """Each table with the rows that a command names; of several tables those that have none of them are left out.
+
+    Raises:
+        UserError: no table has any (says why the first has none).
+    """
+    found, problems = [], []
+    for table in tables:
+        try:
+            found.append((table, choose_rows(table, subject, models, pattern, limit)))
+        except UserError as error:
+            problems.append(error)
+    if problems and not found:
+        raise problems[0]
+    return found
+
+
+def _fits(row: Row, models: Sequence[str], pattern: str | None) -> bool:
+    if models and row.model not in models:
+        return False
+    # Brackets stand in row names (LinearPatch[L]), so only * and ? are wild.
+    return pattern is None or fnmatch.fnmatchcase(row.method.lower(), pattern.lower().replace("[", "[[]"))
+
+
+def missing(
+    tables: Sequence[Table],
+    store: Store,
+    subject: Subject | str,
+    *,
+    models: Sequence[str] = (),
+    pattern: str | None = None,
+    limit: int | None = None,
+    force: bool = False,
+) -> list[Work]:
+    """What has to be measured, grouped by recipe. What failed or had no data is tried again, and so is a part of what was
+    measured anew; ``force`` measures all anew, as the tables read it (`sizes.read`).
+
+    Cells of the paper's models that need no weights are part of either profile.
+    """
+    subject = subjects.subject(subject)
+    work: dict[str, Work] = {}
+
+    def want(recipe: Recipe, row: Row, benchmarks: Iterable[str]) -> None:
+        for benchmark in benchmarks:
+            record = None if force else store.get(recipe, benchmark)
+            if record is not None and record.status == "ok" and not _outdated(record, recipe, store):
+                continue
+            entry = work.setdefault(recipe.hash, Work(recipe, f"{row.label} {row.sparsity} {row.method}"))
+            if benchmark not in entry.benchmarks:
+                entry.benchmarks.append(benchmark)
+
+    for table, rows in fitting(tables, subject, models, pattern, limit):
+        asked = subsets.read(table, store, subject, limit) if force else table.columns_for(subject)
+        for row in rows:
+            if row.recipe is not None:
+                columns = [c for c in asked if not c.shape_only or row.recipe == row.shapes]
+                want(row.recipe, row, [c.benchmark for c in columns if c.benchmark])
+        for row in table.rows(PAPER, None) if subject.standin or subject.printed else []:
+            if row.shapes is not None and _fits(row, models, pattern):
+                want(row.shapes, row, [c.benchmark for c in table.columns_for(PAPER) if c.weight_free])
+    return list(work.values())
+
+
+def _outdated(record: Record, recipe: Recipe, store: Store) -> bool:
+    """Whether the user has measured a part's whole again since the part was taken from it."""
+    whole = store.get(recipe, record.provenance.get("part_of", record.benchmark))
+    if whole is None or whole.status != "ok" or whole.origin == "published":
+        return False
+    return whole.provenance.get("measured_at") != record.provenance.get("measured_at")
+
+
+def describe(error: BaseException) -> str:
+    """One line that says why a cell failed and, where there is one, the remedy."""
+    first = (str(error).strip().splitlines() or [""])[0]
+    if isinstance(error, MemoryError) or any(words in str(error).lower() for words in _NO_MEMORY):
+        return "out of memory; use a larger device, --dtype bfloat16 or --device auto"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"no space left on the disk ({error.filename or 'a temporary file'}); free some, finished work is kept"
+    return first if isinstance(error, UserError) else f"{type(error).__name__}: {first}"
+
+
+def run(
+    tables: Sequence[Table],
+    store: Store,
+    subject: Subject | str,
+    measure,
+    *,
+    models: Sequence[str] = (),
+    pattern: str | None = None,
+    limit: int | None = None,
+    device: str = "cpu",
+    force: bool = False,
+    lacking: Callable[[Recipe, str], str | None] = lambda recipe, benchmark: None,
+) -> int:
+    """Measure every missing cell; returns the number of failed ones.
+
+    lacking: why a cell has no data, where that is known beforehand (`reproductions.engine.fetch.lacking`): it is
+    recorded at once, and a model of which nothing else is wanted is not loaded.
+
+    ``measure`` offers ``held_together(recipe)``, ``prepare(recipe, device=, progress=, force=, recorded=)`` and
+    ``benchmark(context, name)`` returning values, standard errors, details and, perhaps, outcomes per item. A cell that fails
+    is recorded with its reason and does not stop the others; one whose data cannot be had is recorded as that, and is no
+    failure.
+    """
+    store.check_writable()
+    work = missing(tables, store, subject, force=force, models=models, pattern=pattern, limit=limit)
+    return measured(work, store, measure, device=device, force=force, lacking=lacking)
+
+
+def measured(
+    work: list[Work],
+    store: Store,
+    measure,
+    *,
+    device: str = "cpu",
+    force: bool = False,
+    lacking: Callable[[Recipe, str], str | None] = lambda recipe, benchmark: None,
+    since: int | None = None,
+    wait: bool = True,
+) -> int:
+    """Measure these cells, each unless another process does; returns the number of failed ones.
+
+    since: when they were asked for, in nanoseconds since the epoch, if not now and of this process alone; what was recorded
+    or tried later is not measured again. wait: until the cells that others are measuring are recorded; those of a process
+    that dies are then ours.
+    """
+    shared = results.environment() | {"device": device}
+    failed = 0
+    turns = Turns(store, time.time_ns() if since is None else since, force)
+    several = since is not None
+    work = _without(work if force else _unknown(work, store), store, lacking, shared, several)
+    total = sum(len(w.benchmarks) for w in work)
+    told: set[str] = set()  # one reason can stop every cell of a model: say it once
+    with turns, track(None, "measuring", total=total, unit="cell", each=True) as bar:
+        others = 0
+        while work:
+            # Models that are held together answer each benchmark one after the other: what they share is computed once.
+            held, work = turns.next(work, measure)
+            if turns.done > others:
+                bar.update(turns.done - others)
+                others = turns.done
+            if not held and work:
+                if not wait:
+                    break
+                turns.wait(work)
+                continue
+            ready = [_prepared(entry, store, measure, device, force, bar) for entry in held]
+            for benchmark in sorted({b: None for entry in held for b in entry.benchmarks}, key=_LAST.__contains__):
+                for entry, (prepared, problem, preparing) in zip(held, ready, strict=True):
+                    if benchmark not in entry.benchmarks:
+                        continue
+                    bar.note(f"{entry.title}, {benchmark}")
+                    record, items = _cell(entry, benchmark, measure, prepared, problem, shared | preparing)
+                    _keep(store, record, entry.recipe, items, several)
+                    turns.release(entry.recipe, benchmark)
+                    failed += record.status == "failed"
+                    if record.reason is not None and record.reason not in told:
+                        level = logging.ERROR if record.status == "failed" else logging.WARNING
+                        log.log(level, "%s, %s: %s", entry.title, benchmark, record.reason)
+                        told.add(record.reason)
+                    bar.update()
+            prepared = ready = None  # they go before the next ones come: there may be room for one only
+    return failed + turns.failed
+
+
+def _keep(store: Store, record: Record, recipe: Recipe, items: dict, several: bool) -> None:
+    """Write a record, unless it says that nothing was measured now where an earlier one has a value: that one stays.
+
+    several: other processes measure for the same request, and are to know that it was tried.
+    """
+    if (
+        record.status != "ok"
+        and (earlier := store.get(recipe, record.benchmark)) is not None
+        and earlier.status == "ok"
+    ):
+        log.warning("%s: not measured anew (%s); the earlier record is kept", record.benchmark, record.reason)
+        if several:
+            store.put(record, recipe, attempt=True)
+        return
+    store.put(record, recipe, items)
+
+
+def _unknown(work: list[Work], store: Store) -> list[Work]:
+    """The work that is no part of what has been measured; the records of what is are written."""
+    from reproductions.measurements import partial_records  # loads torch: what shows a table does without
+
+    left = []
+    for entry in work:
+        known = {benchmark: partial_records.part(store, entry.recipe, benchmark) for benchmark in entry.benchmarks}
+        for record, items in filter(None, known.values()):
+            store.put(record, entry.recipe, items)
+        left += entry.of(lambda benchmark, known=known: known[benchmark] is None)
+    return left
+
+
+def _without(
+    work: list[Work], store: Store, lacking: Callable[[Recipe, str], str | None], shared: dict, several: bool
+) -> list[Work]:
+    """The work for which there is data; the other cells' records say why there is none."""
+    left = []
+    for entry in work:
+        reasons = {benchmark: lacking(entry.recipe, benchmark) for benchmark in entry.benchmarks}
+        for benchmark, reason in reasons.items():
+            if reason is not None:
+                provenance = shared | {"measured_at": results.now()}
+                record, _ = _record(entry.recipe, benchmark, None, None, Problem(reason, "no data"), provenance)
+                _keep(store, record, entry.recipe, {}, several)
+        left += entry.of(lambda benchmark, reasons=reasons: reasons[benchmark] is None)
+    return left
+
+
+# Measured after all others, so that most of a table is there early: about as many items as all other tasks have together.
+_LAST = ("hellaswag",)
+
+
+def _cell(
+    entry: Work, benchmark: str, measure, prepared, problem: Problem | None, provenance: dict
+) -> tuple[Record, dict]:
+    """The record of one cell, with its value or why there is none, and its outcomes per item."""
+    started = time.perf_counter()
+    outcome = None
+    if prepared is not None:
+        outcome, problem = _attempt(lambda: measure.benchmark(prepared, benchmark))
+    provenance = provenance | {"seconds": time.perf_counter() - started}
+    provenance |= results.peak_memory() | {"measured_at": results.now()}
+    found, said = _attempt(lambda: _legible(*_record(entry.recipe, benchmark, prepared, outcome, problem, provenance)))
+    return found or _record(entry.recipe, benchmark, None, None, said, provenance)
+
+
+def _legible(record: Record, items: dict) -> tuple[Record, dict]:
+    """The same, unless the record's file could not be written or read: a value may be of a type that JSON does not have."""
+    Record.from_json(record.to_json())
+    return record, items
+
+
+def _prepared(
+    entry: Work, store: Store, measure, device: str, force: bool, bar: track
+) -> tuple[object | None, Problem | None, dict]:
+    """A recipe's model, or why there is none, and the seconds that took, as its records name them."""
+    bar.note(f"preparing {entry.title}", say=True)
+    known = None if force else store.pruned(entry.recipe)
+    options = {"device": device, "progress": True, "force": force, "recorded": known and known.details}
+    started = time.perf_counter()
+    prepared, problem = _attempt(lambda: measure.prepare(entry.recipe, **options))
+    if prepared is not None and known is not None and (said := _other_layers(prepared.details, known)):
+        prepared, problem = None, Problem(said, "failed")
+    seconds = time.perf_counter() - started
+    bar.aside += seconds
+    return prepared, problem, {"preparing_seconds": seconds}
+
+
+def _other_layers(details: Mapping, known: Record) -> str | None:
+    """Why a model is not the one of its recipe's record: what went from it is something else; None: it is the same."""
+    for name in {"removed", "halves"} & details.keys() & known.details.keys():
+        now, then = (sorted(one[name]) for one in (details, known.details))
+        if now != then:
+            return (
+                f"the choice made here, {name} {now}, is not that of this row's records, {then} (scores nearly equal fall "
+                "either way on another machine): the row would be of two models; FORCE=1 (--force) measures it anew, "
+                "LAYERLAB_RESULTS=FOLDER keeps the records apart"
+            )
+    return None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a cell has no value: one line, and the status that its record gets."""
+
+    text: str
+    status: str
+
+
+def _attempt(action: Callable) -> tuple[object | None, Problem | None]:
+    try:
+        return action(), None
+    except Exception as error:  # whatever stops one cell must not stop the others
+        if not isinstance(error, UserError):
+            log.debug("cell failed", exc_info=True)
+        return None, Problem(describe(error), "no data" if isinstance(error, NoData) else "failed")
+
+
+def _record(
+    recipe: Recipe, benchmark: str, prepared, outcome, problem: Problem | None, provenance: dict
+) -> tuple[Record, dict]:
+    """The record of a cell, and its outcomes per item."""
+    base = {"recipe": recipe.__dict__ | {}, "recipe_hash": recipe.hash, "benchmark": benchmark}
+    if prepared is not None:
+        provenance = provenance | prepared.provenance
+    if outcome is None:
+        return Record(**base, status=problem.status, reason=problem.text, provenance=provenance), {}
+    values, stderr, details, *items = outcome
+    details = prepared.details | details
+    found = Record(**base, status="ok", values=values, stderr=stderr, details=details, provenance=provenance)
+    return found, dict(*items)

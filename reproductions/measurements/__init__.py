@@ -1,0 +1,73 @@
+"""What is measured on a context: one registry, by the names that tables use.
+
+A benchmark is a function ``f(context, argument) -> values, standard errors, details`` and, perhaps, outcomes per item. A
+table asks for NAME or NAME@ARGUMENT, or for a part of either (`reproductions.spec.subsets`); every module of this
+package is read.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+from reproductions.spec import subsets
+
+Measured = tuple  # values, standard errors, details[, outcomes per window or item: numpy arrays by name]
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """reads: the corpora that it reads on the paper's models by itself, to be fetched beforehand."""
+
+    measure: Callable[..., Measured]
+    reads: tuple[str, ...] = ()
+
+
+_BENCHMARKS: dict[str, Benchmark] = {}
+
+
+def benchmark(name: str, reads: tuple[str, ...] = ()):
+    """Function decorator: tables ask for this benchmark by that name.
+
+    Raises:
+        ValueError: the name is taken.
+    """
+
+    def registered(measure: Callable[..., Measured]) -> Callable[..., Measured]:
+        if name in _BENCHMARKS:
+            raise ValueError(f"benchmark {name!r} is taken by {_BENCHMARKS[name].measure.__module__}")
+        _BENCHMARKS[name] = Benchmark(measure, reads)
+        return measure
+
+    return registered
+
+
+def batch_size(context) -> int:
+    """The most items of a task in one forward pass."""
+    return 16 if context.model.device.type == "cpu" else 64
+
+
+@cache
+def known() -> dict[str, Benchmark]:
+    """Every benchmark by name."""
+    for module in pkgutil.iter_modules(__path__, f"{__name__}."):
+        importlib.import_module(module.name)
+    return _BENCHMARKS
+
+
+def measure(context, name: str) -> Measured:
+    """Measure NAME or NAME@ARGUMENT; a name that is not registered is an lm-eval task's.
+
+    Raises:
+        UserError: an unknown task or argument, or data that cannot be had.
+    """
+    from reproductions.measurements.general import task
+
+    items = subsets.of_each(name)
+    if items is not None:
+        context, name = context.limited(items), subsets.whole(name)
+    base, _, argument = name.partition("@")
+    return known()[base].measure(context, argument) if base in known() else task(context, name)

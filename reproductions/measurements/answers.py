@@ -1,0 +1,49 @@
+"""Why answers need not follow perplexity: what a repair does to right and wrong endings and to the logits' scale."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from common.evaluation import harness, logit_scale
+from common.evaluation.windowed_perplexity import PROTOCOLS
+from common.pruning.pipeline import Context
+from common.utils.errors import UserError, unknown
+from reproductions.measurements import batch_size, benchmark
+
+
+@benchmark("endings")
+def _endings(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
+    """Losses of the endings of one task's items, in nats per character (as acc_norm divides them): of the right one, of the
+    wrong ones (their mean), and by how much the wrong ones' is larger ('gap').
+
+    Raises:
+        UserError: a task whose items do not give one context several endings.
+    """
+    task = argument.partition("@")[0]  # a stand-in task's version is part of a benchmark's name alone
+    options = {"limit": context.recipe.limit, "batch_size": batch_size(context)}
+    found = harness.evaluate(context.model, context.tokenizer, [task], **options)["endings"].get(task)
+    if not found:
+        raise UserError(f"the items of {task} do not give one context several endings; take a task like hellaswag")
+    outcomes = {**found, "gap": found["wrong"] - found["right"]}
+    values = {name: float(np.mean(each, dtype=np.float64)) for name, each in outcomes.items()}
+    errors = {
+        name: float(np.std(each, ddof=1) / math.sqrt(len(each))) for name, each in outcomes.items() if len(each) > 1
+    }
+    return values, errors, {"items": len(found["right"])}, outcomes
+
+
+@benchmark("scaled")
+def _scaled(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
+    """Perplexity by the named protocol with the logits times the best one factor, found on the other half of the windows."""
+    if argument not in PROTOCOLS:
+        raise unknown("perplexity protocol", argument, PROTOCOLS)
+    protocol = PROTOCOLS[argument]
+    windows = protocol.windows(protocol, context.tokenizer)[: context.recipe.limit]
+    losses = logit_scale.window_nlls(context.model, windows, progress=argument)
+    nll, factor = logit_scale.fitted(losses)
+    mean, error = float(nll.mean()), float(nll.std() / math.sqrt(len(nll)))
+    values = {"nll": mean, "perplexity": math.exp(mean), "factor": factor}
+    details = {"window_nlls": losses.mean(0).tolist(), "factors": list(logit_scale.FACTORS), "windows": len(windows)}
+    return values, {"nll": error, "perplexity": math.exp(mean) * error}, details, {"nll": nll.float().numpy()}

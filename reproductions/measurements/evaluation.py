@@ -1,0 +1,71 @@
+"""Benchmarks beyond lm-eval's single tasks and perplexity: MMLU, LaCo's tasks, generation, groups of tasks."""
+
+from __future__ import annotations
+
+from common.evaluation import generation, harness, mmlu
+from common.evaluation.scores import average, average_stderr
+from common.pruning.pipeline import Context
+from reproductions.measurements import batch_size, benchmark
+
+
+@benchmark("mmlu")
+def _mmlu(context: Context, argument: str) -> tuple:
+    """MMLU by a protocol of `common.evaluation.mmlu`; without an argument, lm-eval's group of that name."""
+    if not argument:
+        return _by_size(context, "mmlu")
+    options = {"limit": context.recipe.limit, "batch_size": batch_size(context)}
+    values, errors, details = mmlu.evaluate(context.model, context.tokenizer, mmlu.get(argument), **options)
+    return values, errors, details, details.pop("right")
+
+
+def _group(context: Context, group: str, shots: int | None = None) -> tuple[dict, dict[str, dict]]:
+    """The scores of a group, subjects weighted by size, and those of every subject."""
+    options = {"limit": context.recipe.limit, "batch_size": batch_size(context), "num_fewshot": shots}
+    found = harness.evaluate(context.model, context.tokenizer, [group], **options)
+    return found[group], {task: found[task] for task in harness.members(group)}
+
+
+def _by_size(context: Context, group: str) -> tuple[dict, dict, dict]:
+    """Reassessing: zero-shot accuracies of a group of subjects, weighted by their sizes as lm-eval does."""
+    pooled, subjects = _group(context, group)
+    metrics = [metric for metric in ("acc", "acc_norm") if pooled[metric] is not None]
+    errors = {metric: pooled[f"{metric}_stderr"] for metric in metrics}
+    return {metric: pooled[metric] for metric in metrics}, errors, {"subjects": subjects}
+
+
+def _by_subject(context: Context, group: str) -> tuple[dict, dict, dict]:
+    """LaCo: five-shot accuracies of a group of subjects, all subjects alike as OpenCompass averages them."""
+    _, subjects = _group(context, group, shots=5)
+    score = average({task: scores["acc"] for task, scores in subjects.items()})
+    error = average_stderr({task: scores["acc_stderr"] for task, scores in subjects.items()})
+    return {"score": score}, {"score": error}, {"subjects": subjects}
+
+
+@benchmark("laco_mmlu")
+def _laco_mmlu(context: Context, argument: str) -> tuple[dict, dict, dict]:
+    return _by_subject(context, "mmlu")
+
+
+@benchmark("laco_cmmlu")
+def _laco_cmmlu(context: Context, argument: str) -> tuple[dict, dict, dict]:
+    return _by_subject(context, "cmmlu")
+
+
+@benchmark("cmmlu")
+def _cmmlu(context: Context, argument: str) -> tuple[dict, dict, dict]:
+    return _by_size(context, "cmmlu")
+
+
+@benchmark("docstring_generation")
+def _docstring_generation(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
+    """The stand-in's generation benchmark; the argument is its version."""
+    values, errors, details = generation.docstring_generation(
+        context.model, context.tokenizer, limit=context.recipe.limit
+    )
+    return values, errors, details, details.pop("outcomes")
+
+
+@benchmark("generations")
+def _generations(context: Context, argument: str) -> tuple[dict, dict, dict]:
+    """Continuations of a prompt set, kept in the record's details."""
+    return generation.generations(context.model, context.tokenizer, argument)

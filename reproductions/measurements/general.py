@@ -1,0 +1,54 @@
+"""The measurements that every table may ask for."""
+
+from __future__ import annotations
+
+from common import hooks
+from common.evaluation import harness
+from common.evaluation.windowed_perplexity import PROTOCOLS
+from common.pruning.pipeline import Context
+from common.utils.errors import unknown
+from reproductions.measurements import batch_size, benchmark
+from reproductions.spec import steps, subsets  # noqa: F401 - and the papers' protocols
+
+
+@benchmark("parameters")
+def _parameters(context: Context, argument: str) -> tuple[dict, dict, dict]:
+    """Removed parameters less the patches', over the dense model's (the papers' Ratio, as a share)."""
+    left = sum(p.numel() for p in context.model.parameters())
+    patch = sum(p.numel() for p in hooks.patch_parameters(context.model))
+    values = {"dense": context.parameters, "left": left, "patch": patch, "patch_millions": patch / 1e6}
+    return values | {"ratio": (context.parameters - left - patch) / context.parameters}, {}, {}
+
+
+@benchmark("perplexity")
+def _perplexity(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
+    """Perplexity by the named protocol, and the mean loss it comes from (nats per token), of each window too."""
+    name, tokens = subsets.whole(argument), subsets.tokens(argument)
+    if name not in PROTOCOLS:
+        raise unknown("perplexity protocol", name, PROTOCOLS)
+    protocol = PROTOCOLS[name] if tokens is None else PROTOCOLS[name].of_tokens(tokens)
+    found = protocol.measured(context.model, context.tokenizer, limit=context.recipe.limit)
+    values = {"nll": found.pop("nll"), "perplexity": found.pop("perplexity")}
+    stderr = {"nll": found.pop("nll_stderr"), "perplexity": found.pop("stderr")}
+    windows = found.pop("window_nlls")
+    return values, {key: error for key, error in stderr.items() if error is not None}, found, {"nll": windows}
+
+
+@benchmark("removed")
+def _removed(context: Context, argument: str) -> tuple[dict, dict, dict]:
+    """Which layers went, in order of removal; the list is in every record's details."""
+    return {"count": len(context.details.get("removed", []))}, {}, {}
+
+
+def task(context: Context, name: str) -> tuple[dict, dict, dict, dict]:
+    """Accuracies of one lm-eval task, and which items are right.
+
+    Stand-in tasks are named ``task@version``; other names are lm-eval's own.
+    """
+    name = name.partition("@")[0]
+    options = {"limit": context.recipe.limit, "batch_size": batch_size(context)}
+    found = harness.evaluate(context.model, context.tokenizer, [name], **options)
+    scores = found[name]
+    values = {metric: scores[metric] for metric in harness.METRICS if scores.get(metric) is not None}
+    stderr = {metric: scores[f"{metric}_stderr"] for metric in values}
+    return values, stderr, {"items": scores["n"], "lm_eval": found["raw"]}, found["items"].get(name, {})

@@ -1,0 +1,254 @@
+"""What LinearPatch's figures show: the dense model's stream around a window, and the model without it as the patch varies.
+
+The layers before a window are run once; every patch tried continues from there. The
+recipe's selection is ``observed-window``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from common.calibration.statistics import Statistics
+from common.evaluation.windowed_perplexity import PROTOCOLS
+from common.forward.losses import next_token_loss
+from common.hadamard import hadamard_transform
+from common.pruning.pipeline import Context
+from common.utils.progress import track
+from papers.linearpatch import LinearPatch, measures, patch_values  # noqa: F401 - measures: its protocols
+from reproductions.measurements import benchmark
+
+# The text that perplexities of figures are measured on: protocols, and the windows taken from each.
+TEXTS = {
+    "standin": (("standin-standard-library", "standin-numerical", "standin-learning"), 8),
+    "paper": (("linearpatch-wikitext2",), 12),
+}
+READS = tuple(PROTOCOLS[name].corpus for name in TEXTS["paper"][0])
+ALPHAS = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.5, 1.7)
+# One factor at every cut is looked for on a grid, each STEP times the last, then half-way to the neighbours of the best one.
+# Perplexity may have several minima: SmolLM2's without layers 21 to 28 has one at 0.65, and is a thousand times less at 6.5.
+STEP = 1.4
+FACTORS = tuple(STEP**k for k in range(-3, 8))
+# What a cut's states are compared on with the dense model's, and what perplexity is measured on of wide models.
+END_TOKENS, FEW_WINDOWS = 4096, 4
+PREDICTIONS = ("ratio", "least_squares", "alike_at_end")
+# Of models wider than MANY_CUTS, whose cuts take hours on a CPU, some are looked at; wider than WIDE, C x C moments of few
+# cuts are held at a time.
+MANY_CUTS, FEW_CUTS = 512, 8
+WIDE, CUTS_AT_A_TIME = 1024, 4
+
+
+def _text(context: Context, most: int | None = None) -> Tensor:
+    """Windows of the texts, at most so many of each; None: as TEXTS says."""
+    names, count = TEXTS[context.recipe.profile]
+    protocols = [PROTOCOLS[name] for name in names]
+    return torch.cat([p.windows(p, context.tokenizer)[: context.recipe.limit or most or count] for p in protocols])
+
+
+class _Cut:
+    """The model without the layers ``[start, stop)``, as a function of what is done to the stream at the cut."""
+
+    def __init__(self, context: Context, ids: Tensor, start: int, stop: int):
+        self.decoder, self.start, self.stop = context.decoder, start, stop
+        self.batches = [(batch, self.before(batch)) for batch in ids.split(context.batch_size)]
+
+    def before(self, batch: Tensor) -> Tensor:
+        """The stream at the cut, of token ids [batch, tokens]."""
+        return self.decoder.run(self.decoder.embed_tokens(batch), 0, self.start)
+
+    def factor(self, factor: float) -> float:
+        """Perplexity with the stream at the cut multiplied by this."""
+        return self.perplexity(lambda hidden: hidden * factor)
+
+    def perplexity(self, change: Callable[[Tensor], Tensor]) -> float:
+        """Perplexity with ``change`` at the cut (mean loss over windows of equal length)."""
+        losses = [
+            next_token_loss(self.decoder, self.decoder.run(change(hidden), self.stop), batch)
+            for batch, hidden in self.batches
+        ]
+        return math.exp(min(torch.cat(losses).mean().item(), 700.0))
+
+
+@benchmark("magnitudes")
+@torch.inference_mode()
+def magnitudes(context: Context, argument: str) -> tuple[dict, dict, dict]:
+    """Magnitudes on calibration text: per layer, per channel around the window, and per token, plain and rotated.
+
+    values: the window, the mean ratio of magnitudes across it, sigma_d (Eq. 5) and the largest over the median |X| of a
+    token. details: the lists behind them; per token they are of the first calibration sample.
+    """
+    start, stop = context.details["window"]
+    found = context.statistics(stop - start, elementwise=[(start, stop)])
+    layers = [found.magnitude(b).mean().item() for b in range(found.layers + 1)]
+    details: dict = {"layers": layers, "channels": {}, "tokens": {}}
+    values: dict = {"start": start, "end": stop}
+    hidden = context.decoder.run(context.decoder.embed_tokens(context.windows()[:1]), 0, start)[0].float()
+    for rotated in (False, True):
+        name = "rotated" if rotated else "plain"
+        d = found.ratio(start, stop, rotated=rotated)
+        before, after = (found.magnitude(boundary, rotated) for boundary in (start, stop))
+        details["channels"][name] = {
+            "before": before.tolist(),
+            "after": after.tolist(),
+            "scaled": (before * d).tolist(),
+        }
+        largest = (hadamard_transform(hidden) if rotated else hidden).abs().amax(-1)  # [tokens]
+        details["tokens"][name] = largest.tolist()
+        values |= {
+            f"ratio_{name}": d.mean().item(),
+            f"sigma_{name}": found.spread(start, stop, rotated),
+            f"peak_{name}": (largest.max() / largest.median()).item(),
+        }
+    return values, {}, details
+
+
+@benchmark("alpha", reads=READS)
+@torch.inference_mode()
+def alpha(context: Context, argument: str) -> tuple[dict, dict, dict]:
+    """Section 3.2: perplexity without the window when the stream at the cut is alpha X, alpha X d or alpha X A."""
+    start, stop = context.details["window"]
+    found = context.statistics(stop - start, (context.recipe.selection["cosine"],))
+    cut = _Cut(context, _text(context), start, stop)
+    patches: dict[str, Callable] = {"none": lambda hidden: hidden}
+    for name, kind in (("d", "diagonal"), ("A", "hadamard")):
+        values = patch_values(found, start, stop, kind=kind)
+        patches[name] = LinearPatch(values, kind).to(context.decoder.device)
+    curves, values = {}, {}
+    for name, patch in patches.items():
+        curve = {a: cut.perplexity(lambda hidden, a=a, p=patch: a * p(hidden)) for a in ALPHAS}
+        values |= {f"perplexity_{name}": curve[1.0], f"best_alpha_{name}": optimum(curve)}
+        curves[name] = list(curve.values())
+    return values, {}, {"alphas": list(ALPHAS), "curves": curves}
+
+
+def optimum(curve: Mapping[float, float]) -> float:
+    """Where a parabola through the lowest point and its neighbours has its minimum, in log factor and log loss.
+
+    curve: factor -> loss, ascending. At an end of the range: that end.
+    """
+    factors, losses = list(curve), list(curve.values())
+    lowest = min(range(len(factors)), key=losses.__getitem__)
+    if lowest in (0, len(factors) - 1):
+        return factors[lowest]
+    (a, b, c), (u, v, w) = (
+        [math.log(values[i]) for i in (lowest - 1, lowest, lowest + 1)] for values in (factors, losses)
+    )
+    left, right = (b - a) * (v - w), (b - c) * (v - u)
+    return math.exp(b - 0.5 * ((b - a) * left - (b - c) * right) / (left - right))
+
+
+def searched(loss: Callable[[float], float]) -> dict[float, float]:
+    """Factor -> loss, ascending: FACTORS, and half-way to both neighbours of the lowest."""
+    found = {factor: loss(factor) for factor in FACTORS}
+    lowest = min(found, key=found.get)
+    if lowest not in (FACTORS[0], FACTORS[-1]):
+        found |= {factor: loss(factor) for factor in (lowest / STEP**0.5, lowest * STEP**0.5)}
+    return dict(sorted(found.items()))
+
+
+class _End:
+    """How unlike the dense model's last states those of the model without the layers ``[start, stop)`` are."""
+
+    def __init__(self, context: Context):
+        ids = context.windows()
+        self.decoder, self.batches = context.decoder, []
+        for batch in ids[: max(1, END_TOKENS // ids.shape[1])].split(context.batch_size):
+            hidden = self.decoder.run(self.decoder.embed_tokens(batch), 0)
+            self.batches.append((batch, self._last(hidden)))
+
+    def _last(self, hidden: Tensor) -> Tensor:
+        return self.decoder.norm(hidden).float()
+
+    def unlike(self, cut: _Cut) -> Callable[[float], float]:
+        """Of a factor at the cut: 1 less the mean cosine, over tokens of calibration text, of states after the final norm."""
+        befores = [cut.before(batch) for batch, _ in self.batches]
+
+        def measured(factor: float) -> float:
+            cosines = [
+                torch.cosine_similarity(self._last(self.decoder.run(before * factor, cut.stop)), dense, dim=-1)
+                for before, (_, dense) in zip(befores, self.batches, strict=True)
+            ]
+            return 1 - torch.cat(cosines).mean().item()
+
+        return measured
+
+
+def _look(cut: _Cut, end: _End, found: Statistics, start: int, stop: int) -> dict:
+    """One cut: the best factor and what predicts it, and perplexity by every repair."""
+    moments = found.least_squares(start, stop)
+    curve, unlike = searched(cut.factor), searched(end.unlike(cut))
+    row = {
+        "window": [start, stop],
+        "cosine": found.cosine("token", start, stop),
+        "best_factor": optimum(curve),
+        "ratio": found.ratio(start, stop).mean().item(),
+        "least_squares": moments.scalar(),
+        "alike_at_end": optimum(unlike),
+        "perplexities": {"none": curve[1.0]},
+        "unexplained": {},
+        "curve": list(map(list, curve.items())),
+        "unlike": list(map(list, unlike.items())),
+    }
+    row["perplexities"]["alike at the end"] = cut.factor(row["alike_at_end"])
+    ways = {
+        "ratio": ("hadamard", "ratio-of-means"),
+        "least-squares": ("hadamard", "least-squares"),
+        "matrix": ("matrix", "least-squares"),
+    }
+    for name, (kind, estimator) in ways.items():
+        values = patch_values(found, start, stop, kind=kind, estimator=estimator)
+        row["perplexities"][name] = cut.perplexity(LinearPatch(values, kind).to(cut.decoder.device))
+        row["unexplained"][name] = moments.unexplained(values, rotated=kind == "hadamard")
+    return row
+
+
+@benchmark("cut-factors", reads=READS)
+@torch.inference_mode()
+def cuts(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
+    """Ours: at every window of the recipe's length, the factor that is best against what each estimator predicts.
+
+    values: how far predictions are off, as mean |log(prediction / best)|: the ratio of magnitudes, least squares at the cut,
+    and the factor whose last states are most like the dense model's on calibration text (`_End`); the share of cuts at
+    which matching magnitudes (A), that factor and the least-squares matrix lower perplexity, and at which the error that A
+    leaves tells whether it does (less than doing nothing leaves: it helps). outcomes: how far off at each cut. details: a
+    row per cut. Of models wider than MANY_CUTS only FEW_CUTS windows, evenly spread, and FEW_WINDOWS of the text.
+    """
+    count, layers = context.recipe.selection["count"], context.decoder.num_layers
+    starts = list(range(1, layers - count))
+    wide = context.decoder.hidden_size > MANY_CUTS
+    if wide:
+        starts = sorted({starts[round(i * (len(starts) - 1) / (FEW_CUTS - 1))] for i in range(FEW_CUTS)})
+    windows = [(start, start + count) for start in starts]
+    ids, end, rows = _text(context, FEW_WINDOWS if wide else None), _End(context), []
+    at_a_time = CUTS_AT_A_TIME if context.decoder.hidden_size > WIDE else len(windows)
+    for i in range(0, len(windows), at_a_time):
+        part = windows[i : i + at_a_time]
+        found = context.statistics(count, matrices=part)
+        looked = track(part, f"cuts {i + 1} to {i + len(part)} of {len(windows)}", unit="cut", each=True)
+        rows += [_look(_Cut(context, ids, *window), end, found, *window) for window in looked]
+
+    off = {f"off_{name}": np.array([_off(row, name) for row in rows]) for name in PREDICTIONS}
+
+    def helps(name: str) -> float:
+        return sum(row["perplexities"][name] < row["perplexities"]["none"] for row in rows) / len(rows)
+
+    values = {"cuts": len(rows)} | {name: float(found.mean()) for name, found in off.items()}
+    values |= {f"helps_{name}": helps(name) for name in rows[0]["unexplained"]}
+    values["helps_alike_at_end"] = helps("alike at the end")
+    told = [
+        (row["unexplained"]["ratio"] < 1) == (row["perplexities"]["ratio"] < row["perplexities"]["none"])
+        for row in rows
+    ]
+    values["told"] = sum(told) / len(told)
+    values["matrix_best"] = sum(min(r["perplexities"], key=r["perplexities"].get) == "matrix" for r in rows) / len(rows)
+    stderr = {name: float(found.std(ddof=1)) / len(rows) ** 0.5 for name, found in off.items() if len(rows) > 1}
+    return values, stderr, {"rows": rows, "factors": list(FACTORS)}, off
+
+
+def _off(row: dict, prediction: str) -> float:
+    """How far a cut's prediction is from its best factor."""
+    return abs(math.log(row[prediction] / row["best_factor"]))

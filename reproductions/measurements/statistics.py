@@ -1,0 +1,109 @@
+"""What a pruned model costs and how its layers relate: parameters, MACs, memory, latency, similarity matrices."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import torch
+
+from common.calibration import corpora, similarity
+from common.evaluation.windowed_perplexity import cut
+from common.models import sizes
+from common.pruning.pipeline import Context
+from common.utils.errors import UserError
+from papers.reassessing import quantization
+from reproductions.measurements import benchmark
+from reproductions.measurements.partial_records import held_out_loss, training_cost
+from reproductions.measurements.shape_only import MACS_TOKENS
+
+# Windows timed, and how often: the median of the passes is kept.
+WINDOWS, PASSES = 32, 3
+# The text of each profile, and the length of its windows.
+TEXT = {"standin": ("standin-test", 256), "paper": ("wikitext2-test", 2048)}
+
+
+def _test_windows(context: Context, count: int) -> torch.Tensor:
+    """Held-out windows [count, tokens] of the profile's test text."""
+    corpus, length = TEXT[context.recipe.profile]
+    return cut(corpora.joined_ids(context.tokenizer, corpus), length)[:count]
+
+
+def _held_mib(model) -> float:
+    """MiB that parameters and buffers take as they are loaded."""
+    tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}
+    return sum(t.numel() * t.element_size() for t in tensors.values()) / sizes.MIB
+
+
+@torch.inference_mode()
+def pass_seconds(model: torch.nn.Module, windows: torch.Tensor) -> float:
+    """Seconds of a pass over windows [count, tokens], one at a time: on a CPU the process's own, summed over its threads, so
+    that other work on the machine does not count."""
+    clock = time.process_time if windows.device.type == "cpu" else time.perf_counter
+    started = clock()
+    for window in windows.split(1):
+        model(window, use_cache=False)
+    if windows.device.type == "cuda":
+        torch.cuda.synchronize(windows.device)
+    return clock() - started
+
+
+@benchmark("statistics", reads=TEXT["paper"][:1])
+@torch.inference_mode()
+def _statistics(context: Context, argument: str) -> tuple[dict, dict, dict]:
+    """Table D: parameters, multiply-adds for 64 tokens, memory of the model as loaded, seconds for a pass over test windows.
+
+    Seconds are this machine's: `device` and `threads` stand beside them, and they are not the paper's quantity.
+    """
+    model = context.model
+    windows = _test_windows(context, WINDOWS).to(model.get_input_embeddings().weight.device)
+    pass_seconds(model, windows)
+    seconds = [pass_seconds(model, windows) for _ in range(PASSES)]
+    values = {"parameters": sizes.parameters(model), "memory_mib": _held_mib(model)}
+    values |= {"latency_seconds": statistics.median(seconds)}
+    try:
+        values["multiply_adds"] = sizes.multiply_adds(model, MACS_TOKENS)
+        status = "ok"
+    except UserError as error:  # experts: which matrices a token sees is not fixed
+        status = str(error)
+    details = {"seconds": seconds, "windows": list(windows.shape), "device": str(windows.device), "status": status}
+    return values, {}, details | {"threads": torch.get_num_threads(), "dtype": str(model.dtype).removeprefix("torch.")}
+
+
+@benchmark("similarity", reads=TEXT["paper"][:1])
+def _similarity(context: Context, argument: str) -> tuple[dict, dict, dict]:
+    """The layers' similarity matrix (`cka` or `cosine`) on 1,024 held-out tokens; values: mean off the diagonal."""
+    ids = _test_windows(context, 64).flatten()[:1024].view(4, 256)
+    matrix = similarity.layer_similarity(context.decoder, ids, argument or "cka")
+    count = len(matrix)
+    mean = float((matrix.sum() - matrix.diagonal().sum()) / (count * (count - 1)))
+    return {"mean": mean}, {}, {"matrix": [[round(v, 6) for v in row] for row in matrix.tolist()]}
+
+
+@benchmark("training-cost")
+def _training_cost(context: Context, argument: str) -> tuple[dict, dict, dict]:
+    """What the recipe's fine-tuning took, from its report: trained parameters, seconds, peak memory, layer executions."""
+    report = context.details.get("training")
+    if report is None:
+        raise UserError("this recipe has no fine-tuning whose cost could be told")
+    return training_cost(report), {}, {"device": str(context.model.device)}
+
+
+@benchmark("held-out-loss")
+def _held_out_loss(context: Context, argument: str) -> tuple[dict, dict, dict]:
+    """The loss per token (nats) of the instructions that the recipe's fine-tuning left out, of the state that was kept."""
+    values, details = held_out_loss(context.details.get("training"))
+    return values, {}, details
+
+
+@benchmark("held-memory")
+def _memory(context: Context, argument: str) -> tuple[dict, dict, dict]:
+    """What the model's tensors take with 16 bits for every floating-point number."""
+    return {"held_mib": quantization.held_mib(context.model)}, {}, {}
+
+
+@benchmark("removed-each")
+def _removed_each(context: Context, argument: str) -> tuple[dict, dict, dict]:
+    """The removed layers by their place in the order of removal, from 1 (Table O prints them so)."""
+    removed = context.details.get("removed", [])
+    return {str(place): layer for place, layer in enumerate(removed, 1)}, {}, {}

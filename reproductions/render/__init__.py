@@ -1,0 +1,1 @@
+"""Tables and lists of values from records: for the terminal, Markdown, CSV, LaTeX and JSON."""

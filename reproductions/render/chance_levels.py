@@ -1,0 +1,306 @@
+"""What is retained of a dense model's scores, and of what it scores above guessing. Ours.
+
+RP (LinearPatch, Prune&Comp) and Per. (LaCo) are shares of the dense model's scores, so what anybody gets by guessing counts
+as retained. Here, over the tasks on which the dense model is more than two standard errors above guessing, the share that
+stays of what it is above guessing:
+
+    sum of (score - guess) / sum of (dense score - guess)
+
+Where guessing gives more than is taken for it here (LaCo's C3 has items of fewer than four options), the share is lower
+still. The Open LLM Leaderboard has ranked by scores above guessing since its second version (huggingface.co/docs/
+leaderboards, Scores Normalization); of these papers' tables it was found nowhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+
+from common.evaluation import significance
+from common.evaluation.scores import retained_performance
+from common.records.results import Store
+from common.utils.text_tables import markdown
+from reproductions import audit
+from reproductions.audit.engine import group
+from reproductions.audit.scores import dense_row
+from reproductions.laco.recipes import LACO, LEFT_OUT
+from reproductions.reassessing.columns import TASKS
+from reproductions.render import show
+from reproductions.spec import columns, printed_rows, registry, reported
+from reproductions.spec import subjects as settings
+from reproductions.spec.registry import Column
+
+Number = float | np.ndarray
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a paper prints what is retained.
+
+    target: of the same table here. scores, summary: its tables of scores and of what is retained, which is in ``column``; ''
+    where it prints scores alone: the mean of their shares is taken. tasks: label -> benchmark here. scale: of a score of
+    all. kind: of `common.evaluation.scores.retained_performance`. again: its rows are measured under an earlier source.
+    """
+
+    paper: str
+    target: str
+    scores: str
+    summary: str
+    column: str
+    tasks: Mapping[str, str]
+    scale: float = 100.0
+    kind: str = "mean-of-ratios"
+    again: bool = False
+
+    @property
+    def measure(self) -> str:
+        """How it calls what is retained."""
+        return self.column or "mean share"
+
+
+_NINE = {label: benchmark for label, (benchmark, _) in columns.QUESTIONS.items()}
+SOURCES = (
+    Source("linearpatch", "table1-linearpatch", "1", "1", "RP", _NINE),
+    Source("prunecomp", "table2-prunecomp", "2", "2", "RP", _NINE, kind="ratio-of-means"),
+    Source("prunecomp", "tableA2-prunecomp", "A2", "A2", "RP", _NINE, kind="ratio-of-means", again=True),
+    Source("laco", "table2-laco", "1", "2", "Per.", columns.LACO_TASKS),
+    Source("reassessing", "table4-reassessing", "4", "4", "", TASKS, scale=1.0),
+    Source("reassessing", "table1-reassessing", "1", "1", "", TASKS, scale=1.0),
+)
+
+
+# What a paper's own rows have in their names.
+_OWN = {"linearpatch": "LinearPatch", "prunecomp": "+Prune&Comp", "laco": "LaCo", "reassessing": "lm_head & last 3"}
+_UNCHECKED = {"CMNLI": 12_241}  # by size of its development set; no printed share is held against it
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One row, in per cent. retained: as printed, or measured. guessing: what a guesser would retain. above: see the module;
+    interval: of a measured one, paired over items."""
+
+    model: str
+    sparsity: str
+    method: str
+    retained: float
+    guessing: float
+    above: float
+    interval: tuple[float, float] | None = None
+
+
+def above(scores: Mapping[str, Number], dense: Mapping[str, Number], guess: Mapping[str, float]) -> Number:
+    """Of what the dense model scores above guessing on the tasks of ``guess``, the share that stays, in per cent."""
+    return 100 * sum(scores[t] - guess[t] for t in guess) / sum(dense[t] - guess[t] for t in guess)
+
+
+def known(dense: Mapping[str, float], guess: Mapping[str, float], error: Callable[[str], float]) -> dict[str, float]:
+    """The tasks on which the dense model is more than two standard errors above guessing."""
+    return {task: by for task, by in guess.items() if dense[task] > by + 2 * error(task)}
+
+
+def printed(source: Source) -> list[Kept]:
+    """By the paper's numbers as printed; no intervals, since it prints no outcomes."""
+    chance = columns.chance(source.tasks.values())
+    guess = {label: source.scale * chance[name] for label, name in source.tasks.items()}
+    questions = _UNCHECKED | audit.questions(source.paper, source.scores)
+    rows = group(reported.numbers(source.paper, source.scores))
+    summaries = group(reported.numbers(source.paper, source.summary))
+    by_share = source.scores == source.summary  # LaCo's averages stand under no share of what is removed
+    found = []
+    for (model, sparsity, method, variant), row in rows.items():
+        summary = summaries.get((model, sparsity if by_share else "", method, variant), {}).get(source.column)
+        dense = {label: number.value for label, number in dense_row(_starred(rows), model).items()}
+        own = {label: number.value for label, number in row.items()}
+        lacking = summary is None and source.column or not guess.keys() <= own.keys() & dense.keys()
+        if method.startswith("Dense") or lacking:
+            continue
+
+        def error(task: str, dense=dense) -> float:
+            share, count = dense[task] / source.scale, questions.get(task, math.inf)
+            return source.scale * math.sqrt(share * (1 - share) / count)
+
+        retained = summary.value if source.column else _retained(source, own, dense, guess)
+        kept = above(own, dense, known(dense, guess, error))
+        name = reported.row_name(method, variant)
+        found.append(Kept(model, sparsity, name, retained, _retained(source, guess, dense, guess), kept))
+    return found
+
+
+def _starred(rows: Mapping[tuple, dict]) -> dict[tuple, dict]:
+    """LaCo prints two dense rows and compares with the one that it measured itself."""
+    own = {key: row for key, row in rows.items() if key[2] == "Dense*"}
+    return own or dict(rows)
+
+
+def measured(source: Source, store: Store, subject: settings.Subject) -> list[Kept]:
+    """On a model at hand, over the tasks that all of a table's rows with scores have answered."""
+    table = registry.get(source.target)
+    entries = show.entries(table, store, subject, table.rows(subject))
+    guess = {c.label: c.scale * by for c, by in _guessed(table.columns_for(subject))}
+    entries = [entry for entry in entries if entry["scores"].keys() & guess.keys()]
+    dense = next((entry for entry in entries if entry["dense"]), None)
+    if dense is None:
+        return []
+    guess = {task: by for task, by in guess.items() if all(task in entry["scores"] for entry in entries)}
+    errors = {task: float(np.std(dense["replicates"](task))) for task in guess}
+    guess = known(dense["scores"], guess, errors.__getitem__)
+    if not guess:
+        return []
+    wholes = {task: dense["replicates"](task) for task in guess}
+    guessing = _retained(source, guess, dense["scores"], guess)
+    found = []
+    for entry in entries:
+        if not entry["dense"]:
+            replicates = {task: entry["replicates"](task) for task in guess}
+            value = above(entry["scores"], dense["scores"], guess)
+            interval = significance.interval(above(replicates, wholes, guess))
+            retained = _retained(source, entry["scores"], dense["scores"], guess)
+            method = entry["method"]
+            found.append(
+                Kept(subject.label.partition(",")[0], entry["sparsity"], method, retained, guessing, value, interval)
+            )
+    return found
+
+
+def _retained(
+    source: Source, scores: Mapping[str, float], dense: Mapping[str, float], tasks: Mapping[str, float]
+) -> float:
+    """By the paper's measure, of some of the tasks."""
+    own, whole = ({task: row[task] for task in tasks} for row in (scores, dense))
+    return retained_performance(own, whole, source.kind)
+
+
+def _guessed(found: Sequence[Column]) -> Iterator[tuple[Column, float]]:
+    shares = columns.chance(column.benchmark for column in found if column.benchmark)
+    return ((column, shares[column.benchmark]) for column in found if column.benchmark in shares)
+
+
+def turned(found: Sequence[Kept]) -> tuple[int, int]:
+    """Of the pairs of rows of one model and share, how many are in another order above guessing, and how many there are."""
+    # LaCo's rows of one model have a share each.
+    where = {row: (row.model, row.sparsity if "/" in row.sparsity else "") for row in found}
+    pairs = [(a, b) for a, b in combinations(found, 2) if where[a] == where[b] and a.retained != b.retained]
+    other = sum((one.retained > two.retained) != (one.above > two.above) for one, two in pairs)
+    return other, len(pairs)
+
+
+def part(store: Store) -> str:
+    """For docs/guessing.md: what a guesser retains, and every row, paper by paper."""
+    blocks = [summary()]
+    for source in SOURCES:
+        title = registry.get(source.target).title.partition(":")[0]
+        found = {"as printed, on the paper's own models": printed(source)}
+        subjects = (*map(settings.of_model, settings.PUBLISHED_MODELS), settings.STANDIN)
+        for subject in () if source.again else subjects:
+            found[f"measured on {subject.label}"] = measured(source, store, subject)
+        for words, rows in found.items():
+            if rows:
+                blocks.append(
+                    f"<details><summary><b>{title}</b>, {words}</summary>\n\n{_table(source, rows)}\n\n</details>"
+                )
+    return "\n\n".join(blocks)
+
+
+def drawn(store: Store) -> list[Path]:
+    """Draw every printed row, and the measured ones of LaCo on the published models; returns the files."""
+    from figures import chance_levels, style
+
+    shown = {f"{printed_rows.title_of(source.paper)}, printed": of_paper(source.paper) for source in _first()}
+    rows = _on_a_real_model(store)
+    shown |= {f"LaCo's Table 2, {rows[0].model} (95 %)": rows} if rows else {}
+    printed_in = [registry.get(source.target).title.partition(":")[0] for source in SOURCES if printed(source)]
+    sizes = [f"{rows[0].model}, {rows[0].sparsity} layers removed"] if rows else []
+    return style.save(chance_levels.draw(shown, "; ".join([*printed_in, *sizes])), "guessing")
+
+
+def _on_a_real_model(store: Store) -> list[Kept]:
+    """The rows of LaCo's Table 2."""
+    source = next(source for source in SOURCES if source.paper == "laco")
+    return measured(source, store, settings.of_model(settings.PUBLISHED_MODELS[0]))
+
+
+def _table(source: Source, rows: Sequence[Kept]) -> str:
+    of = "" if all(row.interval is None for row in rows) else " of the tasks with a guess"
+    head = ["Model", "n/N", "Method", f"{source.measure}{of}, %", "a guesser's", "above guessing, %"]
+    lines = [
+        [row.model, row.sparsity, row.method, f"{row.retained:.1f}", f"{row.guessing:.1f}", shown(row)] for row in rows
+    ]
+    return markdown(head, lines, "lllr")
+
+
+def shown(row: Kept) -> str:
+    """What stays above guessing, with its interval where there is one."""
+    ends = "" if row.interval is None else f" [{', '.join(f'{end:.1f}' for end in row.interval)}]"
+    return f"{row.above:.1f}{ends}".replace("-", "−")
+
+
+def summary() -> str:
+    """What a guesser retains by each paper's measure on each of its models, and the rows that retain most and least."""
+    lines, turns = [], []
+    for source in _first():
+        title, rows = printed_rows.title_of(source.paper), of_paper(source.paper)
+        turns.append("{} of {} pairs of {}'s rows".format(*turned(rows), title))
+        for model in dict.fromkeys(row.model for row in rows):
+            own = [row for row in rows if row.model == model]
+            ends = [end(own, key=lambda row: row.retained) for end in (max, min)]
+            cells = [f"{row.retained:.1f} → {shown(row)} ({row.method}, {row.sparsity})" for row in ends]
+            lines.append([f"{title} ({source.measure})", model, f"{own[0].guessing:.1f}", *cells])
+    head = [
+        "Paper",
+        "Model",
+        "a guesser's, %",
+        "most retained → of it above guessing, %",
+        "least retained → above guessing",
+    ]
+    order = f"Which of two rows of one model and size retains more changes for {', '.join(turns)}."
+    return f"{markdown(head, lines, 'llr')}\n\n{order}"
+
+
+def _first() -> list[Source]:
+    """One source of each paper, whose measure is the others', too."""
+    return list({source.paper: source for source in reversed(SOURCES)}.values())[::-1]
+
+
+def of_paper(paper: str) -> list[Kept]:
+    """Every row of a paper's tables in `SOURCES`."""
+    return [row for source in SOURCES if source.paper == paper for row in printed(source)]
+
+
+def _guessers(store: Store) -> str:
+    """What guessing retains by each paper's measure on the published model."""
+    subject, found = settings.of_model(settings.PUBLISHED_MODELS[0]), []
+    for source in _first():
+        rows = measured(source, store, subject)
+        found += (
+            [f"{rows[0].guessing:.0f} % by {printed_rows.title_of(source.paper)}'s {source.measure}"] if rows else []
+        )
+    return ", ".join(found)
+
+
+def finding(store: Store) -> tuple[str, str]:
+    """For README's screen: what a guesser retains, and what those of the papers' own rows that retain least have above
+    guessing, and the measured models; then by paper the rows that retain most."""
+    told, least, most = [], [], []
+    for source in _first():
+        rows, title = of_paper(source.paper), printed_rows.title_of(source.paper)
+        low, high = (end(row.guessing for row in rows) for end in (min, max))
+        told.append(f"{low:.0f} to {high:.0f} % by {title}'s {source.measure}")
+        own = [row for row in rows if _OWN[source.paper] in row.method]
+        for ends, end in ((most, max), (least, min)):
+            row = end(own, key=lambda row: row.retained)
+            ends.append(f"{row.method} {row.retained:.1f} % ({row.model}, {row.sparsity}) → {shown(row)}")
+    own = [row for row in _on_a_real_model(store) if row.method in (LACO, LEFT_OUT[LACO])]
+    kept = "; ".join(f"{row.method}, {row.retained:.1f} % → {shown(row)}" for row in own)
+    here = f" On {own[0].model}, where guessing retains {_guessers(store)}: {kept}." if own else ""
+    return (
+        "**What is 'retained' includes what guessing gives** ([every row](docs/guessing.md)). Guessing alone retains "
+        f"{', '.join(told)}. The least of its own method in each paper's main tables → its share of the dense score above "
+        "guessing, in %: "
+        f"{'; '.join(least)}.{here}",
+        f"The most there: {'; '.join(most)}.",
+    )

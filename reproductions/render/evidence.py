@@ -1,0 +1,122 @@
+"""Every record, and which tables' rows it stands behind: what the report and the lists of values are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from common.records.results import NOWHERE, PUBLISHED, Recipe, Record, Store, user_folder
+from reproductions.render import show
+from reproductions.spec import registry, subsets
+from reproductions.spec import subjects as settings
+from reproductions.spec.registry import Row, Table
+from reproductions.spec.subjects import PAPER, STANDIN, Subject
+
+
+class Loaded(Store):
+    """A store that has read every record once; later changes on disk are not seen.
+
+    Args:
+        user: The folder of the user's records; None: the published records alone.
+        published: The folder of published results.
+    """
+
+    def __init__(self, user: Path | None = None, published: Path = PUBLISHED) -> None:
+        super().__init__(user or NOWHERE, published)
+        self._found: dict[tuple[str, str, str, str], Record] = {}
+        own = sorted(user.glob("*/*/*/**/*.json")) if user else []  # a model's name may have slashes
+        for record in (*(Record(**fields, origin="published") for fields in self.published), *map(self.read_file, own)):
+            key = record and (record.recipe["profile"], record.recipe["model"], record.recipe_hash, record.benchmark)
+            if record is not None and (record.status == "ok" or key not in self._found):
+                self._found[key] = record
+
+    def get(self, recipe: Recipe, benchmark: str) -> Record | None:
+        return self._found.get((recipe.profile, recipe.model, recipe.hash, benchmark))
+
+    def __iter__(self) -> Iterator[Record]:
+        """Every record, by model, recipe and benchmark."""
+        return iter(record for _, record in sorted(self._found.items()))
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A place where a recipe's numbers are shown: a row of a table of one subject. shape: its weight-free columns alone."""
+
+    target: str
+    subject: str
+    row: Row
+    shape: bool = False
+
+
+class Evidence:
+    """The records of a store by recipe, and the tables built from them.
+
+    records: recipe's hash -> benchmark -> record. subjects: target -> whom it is shown for, the paper's own models last.
+    shown: recipe's hash -> rows that show it, in the tables' order.
+    """
+
+    def __init__(self, store: Loaded) -> None:
+        self.store = store
+        self.records: dict[str, dict[str, Record]] = {}
+        for record in store:
+            self.records.setdefault(record.recipe_hash, {})[record.benchmark] = record
+        self.shown: dict[str, list[Shown]] = {}
+        subjects = [STANDIN, *map(settings.of_model, settings.PUBLISHED_MODELS), PAPER]
+        self.subjects = {target: [*show.published(table, store), PAPER] for target, table in registry.targets().items()}
+        for target, table in registry.targets().items():
+            for subject in (one for one in subjects if one in self.subjects[target]):
+                benchmarks = {column.benchmark for column in subsets.read(table, store, subject)}
+                for row in table.rows(subject, None):
+                    self._note(target, subject, row, benchmarks)
+
+    def _note(self, target: str, subject: Subject, row: Row, benchmarks: set[str | None]) -> None:
+        for recipe, shape in ((row.recipe, False), (row.shapes, True)):
+            if recipe is not None and benchmarks & self.records.get(recipe.hash, {}).keys():
+                self.shown.setdefault(recipe.hash, []).append(Shown(target, subject.name, row, shape))
+
+    @cached_property
+    def tables(self) -> dict[str, tuple[Table, list[Subject], dict]]:
+        """Target -> its table, the subjects it is shown for (the paper's own models last), and its JSON form."""
+        found = {}
+        for target, table in registry.targets().items():
+            subjects = self.subjects[target]
+            found[target] = table, subjects, show.build(table, self.store, subjects)
+        return found
+
+    def recipe(self, digest: str) -> Recipe:
+        """The recipe behind a hash."""
+        return Recipe(**next(iter(self.records[digest].values())).recipe)
+
+    def removed(self, digest: str) -> tuple[list[int] | None, int | None]:
+        """(layers removed, layers of the dense model) as a recipe's records have them; None where none says so."""
+        for record in self.records[digest].values():
+            # LinearPatch's figures call one of their curves layers
+            if "removed" in record.details and isinstance(layers := record.details.get("layers"), int):
+                return list(record.details["removed"] or []), layers
+        return None, None
+
+    def method(self, digest: str) -> str:
+        """What the first table that shows a recipe calls it; else its steps."""
+        places = self.shown.get(digest)
+        if places:
+            return places[0].row.method
+        steps = [getattr(self.recipe(digest), part) for part in ("selection", "repair", "training")]
+        return ", ".join(step["method"] for step in steps if step) or "Dense"
+
+    def share(self, digest: str) -> str:
+        """n/N of a recipe, '' where neither its records nor a table says it.
+
+        What takes parts of layers, or looks at windows without them, removes no layer: then a table's row says what n is.
+        """
+        removed, layers = self.removed(digest)
+        if removed and layers:
+            return f"{len(removed)}/{layers}"
+        in_table = next((place.row.sparsity for place in self.shown.get(digest, [])), "")
+        return in_table or (f"0/{layers}" if layers else "")
+
+
+def gathered(own: bool = True) -> Evidence:
+    """The evidence on disk. own: with the user's records, which are preferred to the published ones."""
+    return Evidence(Loaded(user_folder() if own else None))

@@ -1,0 +1,342 @@
+"""A table in its JSON form, from records and reported numbers alone: nothing is measured here."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+from common.records.results import Record, Store
+from common.utils.errors import UserError
+from reproductions import audit
+from reproductions.claims import derived_columns, verdicts
+from reproductions.claims.bootstrap import Resampled
+from reproductions.claims.derived_columns import Measured, Score, Text, score
+from reproductions.engine.runner import choose_rows
+from reproductions.spec import reported, subsets
+from reproductions.spec import subjects as settings
+from reproductions.spec.columns import chance
+from reproductions.spec.registry import Column, Row, Table
+from reproductions.spec.subjects import PAPER, STANDIN, Subject
+
+TOLERANCE = (
+    "A reproduced number matches a reported one when they differ by at most two standard errors (accuracies), 1 % "
+    "(perplexities), or nothing in the printed digits (counts and ratios)."
+)
+PERPLEXITY = 0.01
+SECONDS = re.compile(r"\(s\)|\b(time|latency) s\b|\bseconds\b")  # in the labels of columns that hold them
+GATE = (
+    "The dense model is the gate: where it does not match, no row below it can be compared yet. Usual causes: perplexity "
+    "per word instead of per token, another window length or BOS, acc for acc_norm, another checkpoint or revision."
+)
+
+
+_OF_TRAINING = ("laco-training",)  # benchmarks that hold a training's losses
+_UNRECORDED = "no record: trained; its loss was not recorded"
+
+
+class NotWritten(UserError):
+    """A picture that cannot be written."""
+
+
+def build(
+    table: Table,
+    store: Store,
+    subjects: Subject | str | Sequence[Subject],
+    *,
+    models: Sequence[str] = (),
+    pattern: str | None = None,
+    limit: int | None = None,
+    claims: bool = True,
+) -> dict:
+    """The JSON form of a table (docs/comparing.md: how reported and reproduced are compared).
+
+    subjects: one, by a profile's name or itself, or several: each has rows of its own, in this order. models: of the
+    paper's own. claims: whether they are judged, which takes a part of a second.
+    """
+    subjects = [settings.subject(s) for s in ([subjects] if isinstance(subjects, Subject | str) else subjects)]
+    printed = reported.cells(table.paper, table.number)
+    rows, facts, readings, left_out = [], [], {}, set()
+    for subject in subjects:
+        origins: set[str] = set()
+        chosen = choose_rows(table, subject, models=models, pattern=None, limit=limit)
+        columns = subsets.read(table, store, subject, limit)
+        own, over = _scored(columns, subject, store, chosen, origins)
+        rows += own
+        if pattern is not None:  # the rows that a command names are shown; what follows from others stays what it is
+            asked = choose_rows(table, subject, models=models, pattern=pattern, limit=limit)
+            kept = set(map(_labels, asked))
+            left_out |= {(subject.name, *_labels(row)) for row in chosen if _labels(row) not in kept}
+        readings[subject.name] = [Resampled(store, own, columns)]
+        for more, answering in subsets.more(columns, chosen, store) if claims else ():
+            closer = [more.get(column.label, column) for column in columns]
+            again, _ = _scored(closer, subject, store, answering, set())
+            readings[subject.name].append(Resampled(store, again, closer, whole=more))
+        shown = {"name": subject.name, "label": subject.label, "profile": subject.profile, "dtype": subject.dtype}
+        shown |= {"origin": " and ".join(sorted(origins)) or "no", "over": over}
+        unknown = derived_columns.at_guessing(columns, next((row.model for row in chosen), None), own)
+        known = [c.label for c in columns if c.known or (str(c.derived).startswith("retained") and len(c.of) != 1)]
+        shown["guessing"] = derived_columns.levels(columns, next((row.model for row in chosen), None), own)
+        shown["guessed"] = dict.fromkeys(known, unknown) if unknown else {}
+        scored = {label for _, _, scores in own for label, found in scores.items() if isinstance(found, Score)}
+        size = subsets.asked([column for column in columns if column.label in scored] or columns)
+        facts.append(shown | {"size": size})
+    if not any(subject.printed for subject in subjects):
+        # Of the paper's models only what needs no weights belongs beside another model's numbers.
+        every = table.columns_for(PAPER)
+        weight_free = [column for column in every if column.weight_free]
+        for row in table.rows(PAPER, None):
+            rows.append((row, PAPER, _measured(row, every if _of_shape(row) else weight_free, store, set())))
+    lines = []
+    for row, subject, scores in rows:
+        columns = [column for column in table.columns_for(subject) if not column.hidden]
+        cells = {c.label: _cell(row, c, scores, printed if subject.printed else {}) for c in columns}
+        cells = {label: cell for label, cell in cells.items() if cell["status"] != "absent"}
+        lacking = [cell for cell in cells.values() if cell["reproduced"] is None and "text" not in cell]
+        statuses = {cell["status"] for cell in lacking} - {"none"}
+        status = "measured" if not statuses else min(statuses, key=len)
+        line = {"model": row.label, "sparsity": row.sparsity, "method": row.method, "dense": row.dense}
+        line["shape"] = _of_shape(row)
+        lines.append(line | {"profile": subject.profile, "subject": subject.name, "status": status, "cells": cells})
+    _mark(table, lines)
+    _gate(lines, {column.label for column in table.columns_for(PAPER) if not column.weight_free})
+    judged = verdicts.claims(table, lines, printed, subjects, readings) if claims else {"claims": [], "chance": {}}
+    first = subjects[0]
+    return {
+        "target": table.target,
+        "profile": first.profile,
+        "title": table.title + (f" (only {limit} items of each task)" if limit else ""),
+        "origin": facts[0]["origin"],
+        "subjects": facts,
+        "columns": [column.label for column in table.columns_for(first) if not column.hidden],
+        "note": table.note,
+        "tolerance": TOLERANCE,
+        "gate": GATE,
+        "rows": [r for r in lines if (r["subject"], r["model"], r["sparsity"], r["method"]) not in left_out],
+    } | judged
+
+
+def _of_shape(row: Row) -> bool:
+    """Whether a row needs no weights, whatever is measured."""
+    return row.recipe is not None and row.recipe == row.shapes
+
+
+def _labels(row: Row) -> tuple[str, str, str]:
+    return row.label, row.sparsity, row.method
+
+
+def published(table: Table, store: Store, limit: int | None = None) -> list[Subject]:
+    """What a table is shown for when nobody says for whom: the real models with records of it, then the stand-in.
+
+    The dense row's records are those of many tables: alone they are not this one's, where it has other rows.
+    """
+    found = []
+    for name in settings.PUBLISHED_MODELS:
+        subject = settings.of_model(name)
+        benchmarks = {column.benchmark for column in table.columns_for(subject) if column.benchmark}
+        rows = choose_rows(table, subject, (), None, limit)
+        rows = [row for row in rows if not row.dense] or rows
+        if any(row.recipe and store.get(row.recipe, name) for row in rows for name in benchmarks):
+            found.append(subject)
+    return [*found, STANDIN]
+
+
+def _mark(table: Table, lines: list[dict]) -> None:
+    """Name the audit's findings at the printed numbers they are about."""
+    found = audit.by_cell()
+    for line in lines:
+        for column, cell in line["cells"].items() if line["subject"] == PAPER.name else ():
+            key = (table.paper, table.number, line["model"], line["sparsity"], line["method"], column)
+            if key in found:
+                cell["audit"] = list(found[key])
+
+
+def _gate(lines: list[dict], labels: set[str]) -> None:
+    """Mark the rows of the paper's models whose dense row does not match the reported one."""
+    for dense in lines:
+        if dense["subject"] != PAPER.name or not dense["dense"]:
+            continue
+        differing = [k for k, cell in dense["cells"].items() if k in labels and cell["status"] == "differs"]
+        if not differing:
+            continue
+        for line in lines:
+            same = line["subject"] == PAPER.name and line["model"] == dense["model"] and not line["dense"]
+            if same and any(c["reproduced"] is not None for k, c in line["cells"].items() if k in labels):
+                line["gate"] = f"not comparable yet: the dense model differs in {', '.join(differing)}"
+
+
+def _scored(
+    columns: list[Column], subject: Subject, store: Store, rows: Sequence[Row], origins: set[str]
+) -> tuple[Measured, dict[str, int]]:
+    """A subject's rows with the scores of their columns, derived ones too; column -> how many it is over, where not all."""
+    found = [(row, subject, _measured(row, columns, store, origins)) for row in rows]
+    return found, derived_columns.fill(found, columns)
+
+
+def _measured(row: Row, columns: list[Column], store: Store, origins: set[str]) -> dict[str, Score | Text | str]:
+    """Column -> score from a record, or the reason why there is none."""
+    found: dict[str, Score | Text | str] = {}
+    for column in columns:
+        if column.benchmark is None:
+            continue
+        record = store.get(row.recipe, column.benchmark) if row.recipe else None
+        if column.weight_free and row.shapes and (record is None or column.key not in record.values):
+            record = store.get(row.shapes, column.benchmark) or record
+        if record is None:
+            found[column.label] = _UNRECORDED if _trained(row, column, store) else row.status
+        elif record.status != "ok":
+            found[column.label] = f"{record.status}: {record.reason}"
+        else:
+            origins.add(record.origin)
+            found[column.label] = _read(record, column)
+    return found
+
+
+def _trained(row: Row, column: Column, store: Store) -> bool:
+    """Whether a column tells of a training that was carried out, as other records of its recipe show."""
+    return column.benchmark in _OF_TRAINING and row.recipe is not None and store.pruned(row.recipe) is not None
+
+
+def _read(record: Record, column: Column) -> Score | Text | str:
+    """What a record says of a column; a value it does not hold is explained by its details' status.
+
+    Of a model whose training diverged the scores are those of the last good state: the cell says that, as the paper's NaN. So
+    does one whose value is not finite.
+    """
+    if column.text:
+        content = record.details.get(column.key)  # None: nothing was removed from a dense model
+        words = map(str, content) if isinstance(content, list) else str("" if content is None else content).split()
+        return Text(" ".join(words))  # a cell is one line
+    training = record.details.get("training")
+    if isinstance(training, dict) and training.get("status") == "diverged" and not column.weight_free:
+        return f"diverged: {training.get('reason', 'no reason recorded')}"
+    if column.key not in record.values:
+        return str(record.details.get("status", "no value"))
+    error = record.stderr.get(column.key)
+    value = record.values[column.key]
+    scaled = value if column.scale == 1 else value * column.scale  # a count stays one
+    return score(scaled, None if error is None else error * column.scale)
+
+
+def entries(table: Table, store: Store, subject: Subject, rows: Sequence[Row]) -> list[dict]:
+    """What a drawing function gets: one entry per row that has records.
+
+    model, sparsity, method, dense; the ``records`` by benchmark as they are on disk, and by benchmark what guessing scores
+    (``chance``); by column the ``scores``, ``replicates``, which gives a column as `Resampled` does, and ``over`` how many of
+    the others it is.
+    """
+    columns = subsets.read(table, store, subject)
+    benchmarks = dict.fromkeys(column.benchmark for column in columns if column.benchmark)
+    own, fewer = _scored(columns, subject, store, rows, set())
+    over = {c.label: fewer.get(c.label, len(c.of)) for c in columns if c.derived and c.of}
+    resampled, shown = Resampled(store, own, columns), []
+    for row, _, scores in own:
+        found = {name: store.get(row.recipe, name) for name in benchmarks} if row.recipe else {}
+        records = {name: asdict(record) for name, record in found.items() if record and record.status == "ok"}
+        if records:
+            line = {"model": row.label, "sparsity": row.sparsity, "method": row.method, "dense": row.dense}
+            line |= {"scores": {label: found.value for label, found in scores.items() if isinstance(found, Score)}}
+            line |= {"replicates": partial(resampled, row.label, row.sparsity, row.method)}
+            shown.append(line | {"records": records, "chance": chance(benchmarks), "over": over})
+    return shown
+
+
+def drawn(
+    table: Table,
+    store: Store,
+    subject: Subject | str,
+    *,
+    models: Sequence[str] = (),
+    pattern: str | None = None,
+    limit: int | None = None,
+) -> list[Path]:
+    """Draw a figure from its records; returns the files (SVG, PNG and PDF), none where nothing has been measured.
+
+    The drawing function gets `entries`. The stand-in's picture, the paper models', any other model's, one of some rows alone
+    and one of a quick look go to files of different names.
+
+    Raises:
+        NotWritten: the files cannot be written.
+        UserError: a record lacks what the figure shows.
+    """
+    from figures import style
+
+    subject = settings.subject(subject)
+    rows = choose_rows(table, subject, models=models, pattern=pattern, limit=limit)
+    shown = entries(table, store, subject, rows)
+    if not shown:
+        return []
+    module, _, function = table.draw.partition(":")
+    try:
+        figure = getattr(importlib.import_module(module), function)(shown, subject.profile)
+    except KeyError as error:
+        if all(record["details"] for entry in shown for record in entry["records"].values()):
+            raise
+        raise UserError(
+            f"cannot draw {table.target}: a record of {subject.label} has no details, not its {error}; measure anew (--force)"
+        ) from error
+    if figure is None:  # nothing of what it shows
+        return []
+    style.caption(figure, shown)
+    name = table.target + ("" if subject.standin else f"-{subject.name.replace('/', '--')}")
+    name += "-part" if len(rows) < len(choose_rows(table, subject, (), None, limit)) else ""
+    name += f"-limit{limit}" if limit else ""
+    try:
+        return style.save(figure, name)
+    except OSError as error:
+        where = error.filename or style.RENDERED
+        raise NotWritten(
+            f"cannot write the picture to {where}: {error.strerror}; free space or permit writing"
+        ) from error
+
+
+def _cell(row: Row, column: Column, scores: dict, printed: dict) -> dict:
+    number = printed.get((row.label, row.sparsity, row.method, column.label))
+    score = scores.get(column.label, row.status)
+    # NaN is what a paper may print and JSON cannot hold.
+    value = number.value if number and math.isfinite(number.value) else None
+    cell = {"reported": value, "reproduced": None, "stderr": None, "status": score}
+    if number:
+        cell |= {"digits": len(number.text.partition(".")[2])}
+        cell |= {"printed": number.text} if value is None else {}
+        cell |= {"flag": number.flag} if number.flag else {}
+    if isinstance(score, Text):
+        cell |= {"text": score.text, "status": "measured"}
+    elif row.dense and column.label == "Ratio" and number is None:
+        cell["status"] = "none"  # nothing is removed, nothing is printed
+    elif isinstance(score, Score):
+        cell |= {"reproduced": score.value, "stderr": score.stderr, "status": "measured"}
+        cell |= {"digits": 0} if number is None and isinstance(score.value, int) else {}
+        cell |= {"digits": _significant(score.value)} if number is None and SECONDS.search(column.label) else {}
+        if value is not None:
+            cell["status"] = "match" if _matches(column, score, number) else "differs"
+            if cell["status"] == "differs" and column.compare == "exact":
+                cell |= {"explanation": "cut off"} if _cut_off(score, number) else {}
+    elif printed and number is None and column.weight_free and row.shapes is None:
+        cell["status"] = "none"  # the paper leaves the cell empty, and nothing is to be measured
+    elif printed and number is None and column.benchmark is None and column.derived is None:
+        cell["status"] = "absent"
+    return cell
+
+
+def _significant(value: float, most: int = 6) -> int:
+    """Digits after the point of a number with three significant ones."""
+    return min(most, max(0, 2 - math.floor(math.log10(abs(value))))) if value else 2
+
+
+def _matches(column: Column, score: Score, number: reported.Number) -> bool:
+    difference = abs(score.value - number.value)
+    if column.compare == "perplexity":
+        return difference <= PERPLEXITY * number.value
+    if column.compare == "exact" or not score.stderr:
+        return difference <= number.half_unit * (1 + 1e-9)
+    return difference <= 2 * score.stderr
+
+
+def _cut_off(score: Score, number: reported.Number) -> bool:
+    """Whether the printed digits are the first ones of the reproduced number, not its rounding."""
+    return 0 <= score.value - number.value < 2 * number.half_unit

@@ -1,0 +1,414 @@
+"""Render the JSON form of a table for the terminal, Markdown, CSV or LaTeX. Renders only; every number comes with it.
+
+The form is that of ``show --format json``: target, profile, title, rows of cells (reported, reproduced, stderr, status),
+claims, and the subjects (`reproductions.spec.subjects`) whose rows these are. Each subject has a table of its own; the
+paper's models come last.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Sequence
+from functools import partial
+from itertools import groupby
+
+from common.utils.errors import plural, unknown
+from common.utils.text_tables import aligned, filled, markdown
+
+FORMATS = ("terminal", "md", "csv", "latex", "json")
+PAPER = "paper"  # the subject that stands for the paper's own models
+LARGE = 1e9  # from here on (a model destroyed) digits say nothing
+MARKS = {True: "yes", False: "no", None: "not measured"}
+FOLDED = 4  # as many rows without a number, one after another, become one line
+
+
+def render(
+    table: dict | Sequence[dict], form: str = "terminal", width: int | None = None, *, every_row: bool = False
+) -> str:
+    """One of the FORMATS, ending in a line break; of several tables one after the other, as one document.
+
+    JSON: one table is an object, several are a list of them. CSV: one header; of several, the first column is the target.
+    width: of the terminal, in characters; None: lines are as long as they are. every_row: a line for each of the rows
+    without a number, too; else FOLDED of them or more in succession are counted in one (JSON and CSV have them all).
+
+    Raises:
+        UserError: an unknown format.
+    """
+    check_format(form)
+    found = [table] if isinstance(table, dict) else list(table)
+    if form == "json":
+        return json.dumps(table, indent=1, allow_nan=False) + "\n"
+    if form == "csv":
+        return _csv(found, with_target=not isinstance(table, dict))
+    makers = {"terminal": partial(_terminal, width=width), "md": _markdown, "latex": _latex}
+    least = math.inf if every_row else FOLDED
+    return "\n".join(makers[form](one, least) for one in found)
+
+
+def check_format(form: str) -> None:
+    """Raise UserError for what is none of the FORMATS."""
+    if form not in FORMATS:
+        raise unknown("format", form, FORMATS)
+
+
+def _number(value: float, digits: int | None = None) -> str:
+    if isinstance(value, float) and abs(value) >= LARGE:
+        return f"{value:.2e}"
+    return f"{value:.{2 if digits is None else digits}f}"
+
+
+def _measured_cell(cell: dict, with_error: bool) -> str:
+    if cell["reproduced"] is None and "text" in cell:
+        return cell["text"]
+    if cell["reproduced"] is None:
+        status = cell["status"].partition(":")[0]
+        marks = {"not run": "·", "none": "", "not implemented": "", "no data": "no data", "no value": "none"}
+        marks |= {"the dense model only guesses": "guesses"}
+        return _diverged(cell) or marks.get(status, "x")
+    error = f"±{_number(cell['stderr'], 1)}" if with_error and cell["stderr"] else ""
+    return _number(cell["reproduced"], cell.get("digits")) + error
+
+
+def _diverged(cell: dict) -> str | None:
+    return "diverged" if cell["status"].startswith("diverged") else None
+
+
+def _printed_cell(cell: dict) -> str:
+    if cell["reported"] is None:
+        return cell.get("printed", "")
+    return _number(cell["reported"], cell.get("digits")) + ("*" if _doubted(cell) else "")
+
+
+def _doubted(cell: dict) -> bool:
+    """Whether a printed number carries a doubt about its value (not merely a label that had to be resolved)."""
+    return bool(cell.get("audit")) or bool(cell.get("flag")) and not cell["flag"].startswith("label resolved")
+
+
+def _compared_cell(cell: dict) -> str:
+    if cell["reproduced"] is None:
+        return " | ".join(filter(None, (_printed_cell(cell), cell.get("text"), _diverged(cell))))
+    digits = cell.get("digits")
+    difference = ""
+    if cell["reported"] is not None:
+        change = cell["reproduced"] - cell["reported"]
+        difference = f" ({'-' if change < 0 else '+'}{_number(abs(change), digits)})"
+        if cell["status"] != "match":
+            difference += " differs" + (f": {cell['explanation']}" if cell.get("explanation") else "")
+    error = f"±{_number(cell['stderr'], digits)}" if cell["stderr"] else ""
+    return f"{_printed_cell(cell)} | {_number(cell['reproduced'], digits)}{error}{difference}".lstrip(" |")
+
+
+def _parts(table: dict) -> list[tuple[str, list[dict], callable]]:
+    """(heading, rows, cell text) of each table to print: one per subject, then the paper's own models."""
+    parts = []
+    for subject in table["subjects"]:
+        own = [row for row in table["rows"] if row["subject"] == subject["name"]]
+        if subject["name"] == PAPER:
+            parts.append((f"Reported | reproduced (difference), {subject['dtype']}", own, _compared_cell))
+            continue
+        last = [column for column in table["columns"] if column in ("AVG", "RP")]
+
+        def measured(cell: dict, last=last) -> str:
+            return _measured_cell(cell, cell["column"] in last)
+
+        name = "the stand-in" if subject["profile"] == "standin" else subject["label"]
+        size = f"; {subject['size']}" if subject.get("size") else ""
+        parts.append((f"Measured on {name} ({subject['dtype']}{size}; {_whose(subject['origin'])})", own, measured))
+    reported = [row for row in table["rows"] if row["subject"] == PAPER]
+    if PAPER not in [subject["name"] for subject in table["subjects"]]:
+        heading = "Reported by the paper on its own models; none of these was run here"
+        if any(cell["reproduced"] is not None for row in reported for cell in row["cells"].values()):
+            heading += ". What needs no weights: reported | from the model's shape (difference)"
+        parts.append((heading, reported, _compared_cell))
+    return [part for part in parts if part[1]]
+
+
+def _whose(origin: str) -> str:
+    names = {"no": "no records", "yours": "your own records", "published": "published records"}
+    return names.get(origin, "published records, your own where you have them")
+
+
+def _grid(rows: list[dict], columns: list[str], text, least: float) -> list[list[str]]:
+    """The lines of a table; `least` rows or more in succession of which there is no number are one line."""
+    lines = []
+    for (*labels, note), group in groupby(rows, lambda row: (row["model"], row["sparsity"], _without_number(row))):
+        labels, same = labels[_one_model(rows) :], list(group)
+        if note and len(same) >= least:
+            lines.append([*labels, f"{len(same)} rows ({note})", *[""] * len(columns)])
+            continue
+        for row in same:
+            cells = [text({**row["cells"][c], "column": c}) if c in row["cells"] else "" for c in columns]
+            said = row.get("gate", note)
+            lines.append([*labels, row["method"] + (f" ({said})" if said else ""), *cells])
+    return lines
+
+
+def _without_number(row: dict) -> str:
+    """Why a row has no number at all; '': it has one, or what failed is said below the table."""
+    shown = any(c["reproduced"] is not None or c["reported"] is not None or "text" in c for c in row["cells"].values())
+    return "" if shown or row["status"].startswith("failed") else row["status"]
+
+
+def _one_model(rows: list[dict]) -> bool:
+    """Whether the heading alone says whose rows these are: one model's, that is not the paper's."""
+    return bool(rows) and rows[0]["subject"] != PAPER and len({row["model"] for row in rows}) == 1
+
+
+def _columns(rows: list[dict]) -> list[str]:
+    return list(dict.fromkeys(column for row in rows for column in row["cells"]))
+
+
+def _statuses(table: dict) -> list[str]:
+    """One line per cell that failed or whose training diverged, and per reason for which there is no data: none is hidden."""
+    lines = []
+    lacking: dict[str, dict[str, None]] = {}
+    for row in table["rows"]:
+        for name, cell in row["cells"].items():
+            if cell["status"].startswith("no data: "):
+                lacking.setdefault(cell["status"], {})[name] = None
+    lines += [f"{', '.join(names)}: {status}" for status, names in lacking.items()]
+    for row in table["rows"]:
+        told = ("failed", "diverged:")
+        failed = {name: c["status"] for name, c in row["cells"].items() if c["status"].startswith(told)}
+        for status in dict.fromkeys(failed.values()):
+            names = ", ".join(name for name, value in failed.items() if value == status)
+            lines.append(f"{row['model']} {row['sparsity']} {row['method']}, {names}: {status}")
+    return lines
+
+
+def _claims(table: dict) -> list[list[str]]:
+    """Claims by number; with their verdict in the paper's numbers and on each subject."""
+    names = [subject["name"] for subject in table["subjects"]]
+    several = len(table["claims"]) > 1
+    return [
+        [f"{number}. {c['text']}" if several else c["text"], reported_verdict(c), *(verdict(c, name) for name in names)]
+        for number, c in enumerate(table["claims"], 1)
+    ]
+
+
+def reported_verdict(claim: dict) -> str:
+    """On the paper's own numbers, by plain comparison: yes or no, and how many comparisons hold (see `counted`)."""
+    if claim["reported"] is None:
+        return "no number"
+    of = claim.get("reported_of", ())
+    several = len(of) > 1 or any(said for *_, said in of)
+    return MARKS[claim["reported"]] + (f" ({counted([claim])})" if several else "")
+
+
+def counted(claims: Sequence[dict]) -> str:
+    """How many comparisons hold by the printed numbers, how many beyond what as many other questions might change, and how
+    many are against the claim beyond that; those of the same numbers once."""
+    known = {name: (holds, said) for claim in claims for name, holds, said in claim["reported_of"]}
+    holding, drawn = sum(holds for holds, _ in known.values()), [said for _, said in known.values() if said]
+    text = f"{holding} of {len(known)}"
+    if drawn:
+        text += f", {drawn.count('holds')}{f' of {len(drawn)}' * (len(drawn) < len(known))} beyond noise"
+        text += f", {against} against" if (against := drawn.count("fails")) else ""
+    return text
+
+
+def verdict(claim: dict, name: str) -> str:
+    """On one subject: the verdict, what the comparisons count, and the one least in the claim's favour with its interval."""
+    found = claim.get("judged", {}).get(name)
+    if found is None:
+        return MARKS[claim["by_subject"][name]]
+    if not found["comparisons"]:
+        return found["reason"]
+    count = len(found["comparisons"])
+    if count == 1:
+        return f"{found['verdict']}: {effect(found)}"
+    if found["counts"][found["verdict"]] == count:
+        return f"{found['verdict']} in all {count}; least {effect(found)}"
+    several = ", ".join(f"{what} in {n}" for what, n in found["counts"].items() if n)
+    return f"{found['verdict']} ({several} of {count}); least {effect(found)}"
+
+
+def effect(found: dict) -> str:
+    """A difference with its interval; ~: of records without outcomes per item, taken as independent. Behind it the limit that
+    the claim sets to it, where that is not zero."""
+    if found["difference"] is None:
+        return "no finite number"
+    form = {"points": "+.1f", "%": "+.1f", "% of dense": ".1f"}.get(found["unit"], ".4g")
+    number, *ends = (f"{value:{form}}".replace("-", "−") for value in (found["difference"], *(found["interval"] or ())))
+    text = f"{number} {found['unit']}".strip()
+    if not found["unit"]:
+        what = found["what"].partition(": ")[2]
+        text = f"{what}: {text}" if what else text
+    text += f" [{', '.join(ends)}]" + "~" * (not found["paired"]) if ends else ""
+    return text + (f", limit {found['limit']}" if found.get("limit") else "")
+
+
+def _claims_header(table: dict) -> list[str]:
+    here = ["here" if subject["name"] == PAPER else f"on {subject['name']}" for subject in table["subjects"]]
+    return ["The paper's claims", "in its numbers", *here]
+
+
+def _claim_notes(table: dict) -> list[str]:
+    """How claims were judged: intervals, what has none per item, shared records, and what chance alone would do."""
+    drawn = [
+        "Beyond noise, of the paper's numbers: by the standard errors of shares of as many questions, taken as independent, "
+        "since it prints no outcomes; paired ones are smaller, so at least so many are, for a claim or against it."
+    ] * any(c.get("reported_beyond", (0, 0))[1] for c in table["claims"])
+    every = [found for c in table["claims"] for found in c.get("judged", {}).values()]
+    compared = [one for found in every for one in found["comparisons"] if one["interval"]]
+    if not compared:
+        return drawn
+    lines = [
+        "In brackets: the 95 % interval of the difference, by a paired bootstrap over items (perplexity: windows); within "
+        "noise: one end of it is for the claim and one against."
+    ]
+    if not all(one["paired"] for one in compared):
+        lines[0] += (
+            " ~: not paired; outcomes per item were not kept, the rows' standard errors are taken as independent, and the "
+            "interval is wider than a paired one."
+        )
+    if wholes := [one["whole"] for one in compared if one.get("whole")]:
+        of = _listed(list(dict.fromkeys(label for labels in wholes for label in labels)))
+        verb = "comparisons are" if len(wholes) > 1 else "comparison is"
+        lines.append(f"{len(wholes)} {verb} by all of {of} where both rows have that; shown is what every row has.")
+    for name, chance in table.get("chance", {}).items():
+        if not chance["comparisons"]:
+            continue
+        shared = {
+            number: found["shares_records_with"]
+            for number, c in enumerate(table["claims"], 1)
+            if (found := c.get("judged", {}).get(name)) and found["shares_records_with"]
+        }
+        text = f"On {name} {plural(chance['comparisons'], 'comparison')} with an interval: were all differences 0, "
+        text += f"at most about {chance['by_chance']:.1f} of them would seem to fail by chance."
+        if chance["others"]:
+            text += f" Not among them: {chance['others']} of claims that ask for more than that."
+        if shared:
+            text += f" Claims {_listed(sorted(shared))} share records with others of them: they are not independent."
+        lines.append(text)
+    return [*lines, *drawn]
+
+
+def _listed(found: Sequence[object]) -> str:
+    *most, last = map(str, found)
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _header(table: dict, rows: list[dict], columns: list[str]) -> list[str]:
+    """Column labels; an average that leaves out what there is no data for says over how many it is."""
+    over = {}
+    for subject in table["subjects"]:
+        if rows and rows[0]["subject"] == subject["name"]:
+            over = subject["over"]
+    first = ["n/N", "Method"] if _one_model(rows) else ["Model", "n/N", "Method"]
+    return [*first, *(f"{c} of {over[c]}" if c in over else c for c in columns)]
+
+
+def _notes(table: dict) -> list[str]:
+    lines = [table["note"]] if table.get("note") else []
+    for subject in table["subjects"]:
+        lines += guessed(subject)
+    marks = {c["status"] for row in table["rows"] if row["subject"] != PAPER for c in row["cells"].values()}
+    if "not run" in marks:
+        lines.append("·: not run; `python -m reproductions run` measures it.")
+    printed = [cell for row in table["rows"] if row["subject"] == PAPER for cell in row["cells"].values()]
+    if any(cell["reproduced"] is not None for cell in printed):
+        lines += [table["tolerance"]] if table.get("tolerance") else []
+        counts = {mark: sum(cell["status"] == mark for cell in printed) for mark in ("match", "differs")}
+        if any(counts.values()):
+            lines.append(f"Compared with the paper: {counts['match']} cells match, {counts['differs']} differ.")
+        if any(cell.get("explanation") == "cut off" for cell in printed):
+            lines.append("cut off: the paper prints the first digits of the number, not its rounding.")
+    if any("gate" in row for row in table["rows"]):
+        lines.append(table["gate"])
+    entries = dict.fromkeys(entry for cell in printed for entry in cell.get("audit", ()))
+    if entries:
+        lines.append("*: see papers/AUDIT.md: " + ", ".join(entries) + ".")
+    elif any(map(_doubted, printed)):
+        lines.append("*: flagged in papers/<paper>/reported.")
+    return lines
+
+
+def guessed(subject: dict) -> list[str]:
+    """Why columns of what is retained, or averages, leave tasks out; [] where none does."""
+    if not (found := subject.get("guessed")):
+        return []
+    (tasks,) = {tuple(tasks) for tasks in found.values()}
+    return [
+        f"{_listed(list(found))} {'leave' if len(found) > 1 else 'leaves'} {_listed(tasks)} out: there {subject['label']} is "
+        "not two standard errors above guessing before pruning."
+    ]
+
+
+def _terminal(table: dict, least: float, width: int | None) -> str:
+    blocks, folded = [filled(table["title"], width)], False
+    for heading, rows, text in _parts(table):
+        columns = _columns(rows)
+        blocks.append(filled(heading, width))
+        lines = _grid(rows, columns, text, least)
+        blocks.append(aligned(_header(table, rows, columns), lines, 3 - _one_model(rows), width))
+        folded |= len(lines) < len(rows)
+    notes = _notes(table) + ["n rows: --every-row lists them, --format csv and json hold them all."] * folded
+    blocks += [filled(note, width) for note in notes]
+    if table["claims"]:
+        blocks.append(aligned(_claims_header(table), _claims(table), 1, width, right=False))
+        blocks += [filled(note, width) for note in _claim_notes(table)]
+    return "\n\n".join(blocks + [filled(line, width) for line in _statuses(table)]) + "\n"
+
+
+def _markdown(table: dict, least: float) -> str:
+    blocks = [f"**{table['title']}**"]
+    for heading, rows, text in _parts(table):
+        columns = _columns(rows)
+        lines = _grid(rows, columns, text, least)
+        align = "llr" if _one_model(rows) else "lllr"
+        blocks += [f"{heading}:", markdown(_header(table, rows, columns), lines, align)]
+    blocks += _notes(table)
+    if table["claims"]:
+        header = _claims_header(table)
+        blocks += [markdown(header, _claims(table), "l"), *_claim_notes(table)]
+    return "\n\n".join(blocks + _statuses(table)) + "\n"
+
+
+def _csv(tables: Sequence[dict], with_target: bool) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    header = ["model", "sparsity", "method", "column", "reported", "reproduced", "stderr", "status", "low", "high"]
+    writer.writerow(["target"] * with_target + header)
+    for table in tables:
+        for row in table["rows"]:
+            labels = [table["target"]] * with_target + [row["model"], row["sparsity"], row["method"]]
+            for column, cell in row["cells"].items():
+                values = [cell["reported"], cell.get("text", cell["reproduced"]), cell["stderr"], cell["status"]]
+                writer.writerow([*labels, column, *values, None, None])
+        for claim in table["claims"]:
+            for name, found in claim.get("judged", {}).items():
+                labels = [table["target"]] * with_target + [name, "", claim["text"], "claim"]
+                values = [MARKS[claim["reported"]], found["difference"], None, found["verdict"]]
+                writer.writerow([*labels, *values, *(found["interval"] or (None, None))])
+    return out.getvalue()
+
+
+def _latex(table: dict, least: float) -> str:
+    def safe(text: str) -> str:
+        for character in "\\&%$#_{}":
+            text = text.replace(character, "\\" + character if character != "\\" else r"\textbackslash ")
+        return text.replace("±", r"$\pm$").replace("·", r"$\cdot$")
+
+    blocks = []
+    for heading, rows, text in _parts(table):
+        columns = _columns(rows)
+        left = 3 - _one_model(rows)
+        lines = [[safe(label).replace("n/N", "$n/N$") for label in _header(table, rows, columns)]]
+        lines += [[safe(cell) for cell in line] for line in _grid(rows, columns, text, least)]
+        body = [" & ".join(line) + r" \\" for line in lines]
+        body.insert(1, r"\midrule")
+        blocks.append(
+            "\n".join(
+                [
+                    rf"% {table['title']}. {heading}",
+                    rf"\begin{{tabular}}{{{'l' * left}{'r' * len(columns)}}}",
+                    r"\toprule",
+                ]
+                + [*body, r"\bottomrule", r"\end{tabular}"]
+            )
+        )
+    return "\n\n".join(blocks) + "\n"

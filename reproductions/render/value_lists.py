@@ -1,0 +1,129 @@
+"""The records as a flat list: one row a value."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from common.pruning.recipe import PARTS, SHAPE_ONLY
+from common.records.results import Record
+from reproductions.render.evidence import Evidence
+
+# The data dictionary: column -> what it holds.
+FIELDS = {
+    "recipe": "the recipe's hash: sixteen hexadecimal digits of the SHA-256 of its canonical JSON",
+    "profile": "whose texts and tasks: paper or standin",
+    "model": "registry name of the model",
+    "method": "what the first table that shows the recipe calls it",
+    "n/N": "layers removed of the dense model's, where known",
+    "benchmark": "what was measured; after @ the version or the text",
+    "key": "which of the benchmark's values",
+    "value": "the value: accuracies as shares of 1, perplexities per token; empty where there is none; inf, nan: diverged",
+    "stderr": "standard error of the value, in its unit; items are treated as independent",
+    "items": "questions or windows that the value is over, where known",
+    "status": "ok, failed or no data",
+    "reason": "why there is no value",
+    "selection": "how the layers are chosen, with its options",
+    "repair": "what repairs the cut, with its options",
+    "training": "what is trained afterwards, with its options",
+    "calibration": "text, sampler, windows and seed of the calibration",
+    "dtype": "type of weights and computation; empty for what needs no weights",
+    "removed": "layers removed, 0-based, in order of removal, separated by spaces",
+    "limit": "items that each task was cut to; empty: all",
+    "seconds": "seconds that the benchmark took",
+    "preparing_seconds": "seconds that loading, choosing, repairing and training took",
+    "peak_memory_bytes": "most memory that the process had held by then",
+    "device": "cpu or the GPU's name",
+    "commit": "commit of the code that measured",
+    "dirty": "whether that code had local changes",
+    "measured_at": "when, in UTC",
+    "origin": "published, or yours",
+    "targets": "tables and figures that show the recipe, separated by spaces",
+}
+
+
+def rows(evidence: Evidence) -> Iterator[dict]:
+    """One row a value, in FIELDS; a record without values has one row with its reason."""
+    for record in evidence.store:
+        shared = _of_record(evidence, record)
+        for key, value in record.values.items() or [("", None)]:
+            yield (
+                dict.fromkeys(FIELDS)
+                | shared
+                | {
+                    "key": key,
+                    "value": None if value is None else float(value),
+                    "stderr": _number(record.stderr.get(key)),
+                }
+            )
+
+
+def _of_record(evidence: Evidence, record: Record) -> dict:
+    recipe, made = evidence.recipe(record.recipe_hash), record.provenance
+    steps = {part: described(mapping) for part in PARTS if (mapping := getattr(recipe, part))}
+    removed = record.details.get("removed")
+    items = record.details.get("items", record.details.get("windows"))
+    places = evidence.shown.get(record.recipe_hash, [])
+    kept = ("preparing_seconds", "seconds", "peak_memory_bytes", "device", "commit", "dirty", "measured_at")
+    return steps | {name: made.get(name) for name in kept} | {
+        "recipe": record.recipe_hash,
+        "profile": recipe.profile,
+        "model": recipe.model,
+        "method": evidence.method(record.recipe_hash),
+        "n/N": evidence.share(record.recipe_hash),
+        "benchmark": record.benchmark,
+        "items": items if isinstance(items, int) else None,
+        "status": record.status,
+        "reason": record.reason,
+        "dtype": None if recipe.weights == SHAPE_ONLY else recipe.dtype,
+        "removed": None if removed is None else " ".join(map(str, removed)),
+        "limit": recipe.limit,
+        "origin": record.origin,
+        "targets": " ".join(dict.fromkeys(place.target for place in places)),
+    }  # fmt: skip
+
+
+def described(mapping: Mapping) -> str:
+    """A step of a recipe as one line: ``bi: count 5, cosine token``. Reads the mapping: typed steps would load torch."""
+    name = mapping.get("method", mapping.get("corpus", ""))
+    options = {key: value for key, value in mapping.items() if key not in ("method", "corpus") and value is not None}
+    return f"{name}: {_said(options)}" if options else name
+
+
+def _said(value: object) -> str:
+    if isinstance(value, Mapping):
+        parts = (
+            f"{key} ({_said(part)})" if isinstance(part, Mapping) else f"{key} {_said(part)}"
+            for key, part in value.items()
+        )
+        return ", ".join(parts)
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def write_csv(found: list[dict], path: Path) -> None:
+    """All rows as CSV; numbers to the last bit."""
+    with path.open("w", newline="", encoding="utf-8") as out:
+        lines = csv.DictWriter(out, FIELDS, lineterminator="\n")
+        lines.writeheader()
+        lines.writerows(found)
+
+
+def write_parquet(found: list[dict], path: Path) -> None:
+    """All rows as Parquet, with the data dictionary in the fields' metadata."""
+    import pyarrow as arrow
+    from pyarrow import parquet
+
+    numbers = dict.fromkeys(("value", "stderr", "seconds", "preparing_seconds"), arrow.float64())
+    kinds = numbers | dict.fromkeys(("items", "limit", "peak_memory_bytes"), arrow.int64()) | {"dirty": arrow.bool_()}
+    schema = arrow.schema(
+        [
+            arrow.field(name, kinds.get(name, arrow.string()), metadata={"about": about})
+            for name, about in FIELDS.items()
+        ]
+    )
+    parquet.write_table(arrow.Table.from_pylist(found, schema), path)

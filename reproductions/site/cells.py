@@ -1,0 +1,230 @@
+"""Cells of a table as a page shows them: text, what stands behind it, and how columns are aligned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from reproductions.render.evidence import Evidence
+from reproductions.render.tables import LARGE, guessed
+from reproductions.site.claims import PAPERS_OWN
+from reproductions.spec import subsets
+from reproductions.spec.registry import Column, Row, Table
+from reproductions.spec.subjects import PAPER, Subject
+
+UP, DOWN = "↑", "↓"
+# Statuses of a cell without a number that are said with a sign; any other is said in a word.
+SIGNS = {"not run": "·", "none": "", "not implemented": ""}
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number to be aligned at its decimal point. pad: digits that the column's longest fraction has more.
+
+    point: whether that fraction's point is missing as well.
+    """
+
+    text: str
+    pad: int = 0
+    point: bool = False
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell: reported and reproduced numbers with error, difference and status. sort: what sorting goes by.
+
+    word: what stands in a number's place. why: more about that word. href: the recipe's page. audit: names of findings.
+    """
+
+    reported: Number | None = None
+    reproduced: Number | None = None
+    error: str = ""
+    difference: str = ""
+    status: str = ""
+    word: str = ""
+    why: str = ""
+    text: str = ""
+    href: str = ""
+    audit: tuple[str, ...] = ()
+    flag: str = ""
+    sort: float | str = ""
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A column's heading. better: UP or DOWN where one direction is better."""
+
+    label: str
+    better: str = ""
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row: its labels, the page of its recipe, and its cells."""
+
+    model: str
+    sparsity: str
+    method: str
+    dense: bool
+    href: str
+    note: str
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The rows of one subject. compared: with reported numbers. size: how much of tasks and texts was asked; '': all.
+
+    left_out: which tasks a column of what is retained does not count, and why. shape: whether all that is not reported
+    follows from shapes. guessing: what that scores, by column, where it is known.
+    """
+
+    subject: Subject
+    title: str
+    origin: str
+    compared: bool
+    headings: tuple[Heading, ...]
+    lines: tuple[Line, ...]
+    size: str = ""
+    left_out: str = ""
+    shape: bool = False
+    guessing: Mapping[str, float] = field(default_factory=dict)
+
+
+def grids(evidence: Evidence, target: str) -> list[Grid]:
+    """One grid per subject that has rows, the paper's own models last."""
+    table, subjects, built = evidence.tables[target]
+    found = []
+    for subject, facts in zip(subjects, built["subjects"], strict=True):
+        lines = [line for line in built["rows"] if line["subject"] == subject.name]
+        if lines:
+            found.append(_grid(evidence, table, subject, facts, lines))
+    return found
+
+
+def _grid(evidence: Evidence, table: Table, subject: Subject, facts: dict, lines: list[dict]) -> Grid:
+    columns = {column.label: column for column in subsets.read(table, evidence.store, subject)}
+    labels = list(dict.fromkeys(label for line in lines for label in line["cells"]))
+    digits = {label: _digits(line["cells"].get(label) for line in lines) for label in labels}
+    rows = {(row.label, row.sparsity, row.method): row for row in table.rows(subject, None)}
+    shown = []
+    for line in lines:
+        row = rows[line["model"], line["sparsity"], line["method"]]
+        cells = tuple(_cell(evidence, row, columns[label], line["cells"].get(label), digits[label]) for label in labels)
+        note = line.get("gate") or (line["status"] if _empty(line) and not line["status"].startswith("failed") else "")
+        own = _page(evidence, row.recipe) or _page(evidence, row.shapes)
+        shown.append(Line(line["model"], line["sparsity"], line["method"], line["dense"], own, note, cells))
+    title = PAPERS_OWN if subject.printed else subject.label
+    headings = tuple(_heading(columns[label], facts["over"].get(label)) for label in labels)
+    left_out = " ".join(guessed(facts))
+    size, shape = facts["size"], subject.printed and target_of_shapes(evidence, table.target)
+    return Grid(
+        subject,
+        title,
+        facts["origin"],
+        subject.printed,
+        headings,
+        tuple(shown),
+        size,
+        left_out,
+        shape,
+        facts["guessing"],
+    )
+
+
+def target_of_shapes(evidence: Evidence, target: str) -> bool:
+    """Whether no weights of the paper's own models stand behind what a target shows of them."""
+    places = (place for found in evidence.shown.values() for place in found)
+    own = (place.row for place in places if (place.target, place.subject, place.shape) == (target, PAPER.name, False))
+    return all(row.recipe == row.shapes for row in own)
+
+
+def _empty(line: dict) -> bool:
+    cells = line["cells"].values()
+    return all(c["reproduced"] is None and c["reported"] is None and "text" not in c for c in cells)
+
+
+def _page(evidence: Evidence, recipe) -> str:
+    return f"recipes/{recipe.hash}.html" if recipe is not None and recipe.hash in evidence.records else ""
+
+
+def _heading(column: Column, over: int | None) -> Heading:
+    label = f"{column.label} of {over}" if over else column.label
+    return Heading(label, better(column), _unit(column))
+
+
+def better(column: Column) -> str:
+    """UP or DOWN where a column's numbers are better in one direction, else ''."""
+    if column.text or column.weight_free or column.compare == "exact":
+        return ""
+    if column.compare == "perplexity":
+        return DOWN
+    scored = column.scale == 100 or column.derived is not None
+    return UP if scored else ""
+
+
+def _unit(column: Column) -> str:
+    if column.text:
+        return ""
+    if column.compare == "perplexity":
+        return "perplexity"
+    return "%" if column.scale == 100 or column.derived is not None else ""
+
+
+def _digits(cells: Iterable[dict | None]) -> int:
+    """Digits after the point of a column's longest number."""
+    return max(
+        (_fraction(c) for c in cells if c and (c["reproduced"] is not None or c["reported"] is not None)), default=0
+    )
+
+
+def _fraction(cell: dict) -> int:
+    return cell.get("digits", 2)
+
+
+def number(value: float, digits: int, most: int) -> Number:
+    """A number with its digits, and what it lacks of the column's."""
+    if isinstance(value, float) and abs(value) >= LARGE:
+        return Number(f"{value:.2e}")
+    return Number(f"{value:,.{digits}f}", most - digits, most > 0 and digits == 0)
+
+
+def _cell(evidence: Evidence, row: Row, column: Column, cell: dict | None, most: int) -> Cell:
+    if cell is None:
+        return Cell()
+    shape = column.weight_free and row.shapes is not None
+    behind = _page(evidence, row.shapes) if shape else _page(evidence, row.recipe)
+    href = f"{behind}#{column.benchmark}" if behind and column.benchmark else ""
+    digits, value, printed = _fraction(cell), cell["reproduced"], cell["reported"]
+    facts = {"href": href, "audit": tuple(cell.get("audit", ())), "flag": cell.get("flag", "")}
+    if printed is not None:
+        facts |= {"reported": number(printed, digits, most), "sort": printed}
+    elif cell.get("printed"):
+        facts |= {"word": cell["printed"]}
+    if value is not None:
+        error = "" if not cell["stderr"] else f"{cell['stderr']:.{min(digits, 2)}f}"
+        facts |= {"reproduced": number(value, digits, most), "sort": value, "status": cell["status"], "error": error}
+        if printed is not None:
+            change = value - printed
+            sign = "−" if change < 0 else "+"
+            shown = f"{abs(change):,.{digits}f}"
+            same = cell["status"] == "match" and not float(shown.replace(",", ""))
+            facts |= {"difference": "" if same else f"{sign}{shown}", "why": cell.get("explanation", "")}
+        return Cell(**facts)
+    if "text" in cell:
+        return Cell(**facts | {"text": cell["text"], "status": cell["status"]})
+    first, _, why = str(cell["status"]).partition(": ")
+    if "reported" not in facts and "word" not in facts or first not in SIGNS:
+        facts |= {"word": SIGNS.get(first, first if len(first) < 12 else "x"), "why": why or first}
+    return Cell(**facts | {"status": first})
+
+
+def tally(grid: Grid) -> dict[str, int]:
+    """How many of a grid's cells are reported, and how many of each status they have."""
+    cells = [cell for line in grid.lines for cell in line.cells]
+    found = {"reported": sum(cell.reported is not None for cell in cells)}
+    for cell in cells:
+        status = "measured" if cell.text else cell.status
+        found[status] = found.get(status, 0) + 1
+    return found

@@ -1,0 +1,119 @@
+"""The papers' claims as pages show them. The one place that knows the form in which tables give their verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from reproductions.claims import verdicts as judge
+from reproductions.documents.findings import HEADS, Finding
+from reproductions.render import tables
+from reproductions.spec import subjects as settings
+
+PRINTED = "printed numbers"
+PAPERS_OWN = "the paper’s models"
+SHAPES = "the paper’s models’ shapes"  # where nothing was measured on them, only what follows from these
+SHORT = {name: HEADS[name] for name in settings.PUBLISHED_MODELS}  # their labels also say which weights
+KINDS = {judge.HOLDS: "yes", judge.FAILS: "no", judge.NOISE: "noise", judge.UNTESTED: "open"}
+SIGNS = {"yes": "✓", "no": "✗", "noise": "≈", "open": "·"}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one subject's numbers say of a claim. kind: yes, no, noise or open.
+
+    counts: how many of its comparisons hold. effect: of the comparison least in the claim's favour.
+    """
+
+    subject: str
+    kind: str
+    words: str
+    counts: str = ""
+    effect: str = ""
+
+    @property
+    def sign(self) -> str:
+        """The verdict without colour or words."""
+        return SIGNS[self.kind]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim, where it stands, and the verdicts: of the paper's printed numbers, and of each subject measured."""
+
+    text: str
+    target: str
+    printed: Verdict
+    measured: tuple[Verdict, ...]
+
+
+def of(target: str, built: dict, measured: bool = True) -> list[Claim]:
+    """The claims of one table's JSON form; of the paper's own models nothing where none of them is known there.
+
+    measured: whether anything was measured on them, beyond what follows from their shape.
+    """
+    found, own = [], PAPERS_OWN if measured else SHAPES
+    labels = _labels(built, own)
+    for claim in built["claims"]:
+        verdicts = tuple(_judged(label, [claim["judged"][name]]) for name, label in labels.items())
+        found.append(Claim(claim["text"], target, _printed([claim]), verdicts))
+    known = {verdict.subject for claim in found for verdict in claim.measured if verdict.kind != "open"}
+    kept = known | {label for label in labels.values() if label != own}
+    return [replace(one, measured=tuple(v for v in one.measured if v.subject in kept)) for one in found]
+
+
+def abstract(finding: Finding, built: Mapping[str, dict], subjects: Sequence[str]) -> Claim:
+    """A sentence of an abstract: the claims of its table that say the same, the worst of them before the others.
+
+    built: the JSON forms of its tables, by target. subjects: names of those to be shown.
+    """
+    found = finding.claims(built[finding.target])
+    measured = [_judged(name, [one["judged"][name] for one in found if name in one["judged"]]) for name in subjects]
+    return Claim(finding.sentence, finding.target, _printed(finding.in_print(built)), tuple(measured))
+
+
+def _labels(built: dict, own: str) -> dict[str, str]:
+    return {one["name"]: SHORT.get(one["name"], one["label"]) or own for one in built["subjects"]}
+
+
+def _counted(holding: int, compared: int) -> str:
+    return f"{holding} of {compared}" if compared > 1 else ""
+
+
+def _printed(found: Sequence[dict]) -> Verdict:
+    compared = sum(claim["reported_counts"][1] for claim in found)
+    if not compared:
+        return Verdict(PRINTED, "open", "no number")
+    verdict = judge.HOLDS if all(claim["reported"] for claim in found) else judge.FAILS
+    return Verdict(PRINTED, KINDS[verdict], verdict, tables.counted(found) if compared > 1 else "")
+
+
+def _judged(subject: str, found: Sequence[dict]) -> Verdict:
+    worst = judge.together(found)
+    if worst is None:
+        return Verdict(subject, "open", found[0].get("reason", "not measured") if found else "not measured")
+    counts = _counted(worst["holding"], worst["compared"])
+    kind = KINDS[worst["verdict"]]
+    return Verdict(subject, kind, worst["verdict"], counts, tables.effect(worst))
+
+
+def tally(claims: Iterable[Claim]) -> dict[str, dict[str, int]]:
+    """Subject -> how many claims have each kind of verdict; printed numbers first, then who has any verdict."""
+    found: dict[str, dict[str, int]] = {}
+    for claim in claims:
+        for verdict in (claim.printed, *claim.measured):
+            counts = found.setdefault(verdict.subject, dict.fromkeys(SIGNS, 0))
+            counts[verdict.kind] += 1
+    return {name: counts for name, counts in found.items() if any(counts[kind] for kind in SIGNS if kind != "open")}
+
+
+def aligned(claim: Claim, subjects: Sequence[str]) -> Claim:
+    """A claim with a verdict of each of these subjects, in their order; open where its table does not show one."""
+    found = {verdict.subject: verdict for verdict in claim.measured}
+    open_ = (found.get(name) or Verdict(name, "open", "not measured") for name in subjects)
+    return replace(claim, measured=tuple(open_))
+
+
+def headed(claim: Claim, heads: Mapping[str, str]) -> Claim:
+    """A claim whose subjects are called as in a heading."""
+    return replace(claim, measured=tuple(replace(one, subject=heads[one.subject]) for one in claim.measured))

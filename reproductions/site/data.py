@@ -1,0 +1,95 @@
+"""The script files that pages read data from: all values, the recipes to choose from, and each recipe's values and items."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+
+import numpy as np
+
+from reproductions.claims.bootstrap import told_by
+from reproductions.render.evidence import Evidence
+from reproductions.site.recipes import label, name, title
+
+# The columns of the page of all records: (name, whether few strings fill it, so that they are stored once).
+COLUMNS = {"recipe": True, "model": True, "method": True, "n/N": True, "benchmark": True, "key": True}
+NUMBERS = ("value", "stderr")
+
+
+def script(name: str, content: object) -> str:
+    """A script file that hands JSON over to the page's script. A page opened from disk may load scripts, but no JSON."""
+    return f"layerlab.data({json.dumps(name)},{json.dumps(content, separators=(',', ':'), ensure_ascii=False)});\n"
+
+
+def all_values(rows: list[dict]) -> dict:
+    """Every value, those that need no weights last. Strings stand once each, rows hold their positions; numbers have six
+    digits, and where there is none there is a word."""
+    rows = sorted(rows, key=lambda row: row["dtype"] is None)
+    strings = {name: list(dict.fromkeys(row[name] or "" for row in rows)) for name in COLUMNS}
+    places = {name: {text: at for at, text in enumerate(found)} for name, found in strings.items()}
+    lines = [
+        [
+            *(places[name][row[name] or ""] for name in COLUMNS),
+            _short(row["value"], row["status"]),
+            _short(row["stderr"]),
+        ]
+        for row in rows
+    ]
+    return {"columns": [*COLUMNS, *NUMBERS], "strings": strings, "rows": lines}
+
+
+def _short(value: float | None, otherwise: str | None = None) -> float | str | None:
+    if value is None:
+        return otherwise
+    if not math.isfinite(value):
+        return "diverged"
+    return int(value) if float(value).is_integer() else float(f"{value:.6g}")
+
+
+def choices(evidence: Evidence) -> list[list[str]]:
+    """[hash, what it is called, model, whether items are there] of every recipe with something to compare."""
+    found = []
+    for digest, records in evidence.records.items():
+        if any(record.stderr or record.values for record in records.values()):
+            model = label(evidence.recipe(digest).model)
+            found.append([digest, name(evidence, digest), model, int(any(items(evidence, digest).values()))])
+    names = [tuple(entry[1:3]) for entry in found]
+    for entry in found:  # what tables call alike is told apart by its hash
+        if names.count(tuple(entry[1:3])) > 1:
+            entry[1] += f" · {entry[0][:6]}"
+    return sorted(found, key=lambda entry: (entry[2], entry[1]))
+
+
+def items(evidence: Evidence, digest: str) -> dict[str, dict]:
+    """Benchmark -> key -> outcomes per item in a compact form, of a recipe: those that its records' values are means of.
+
+    Right and wrong: {"n": items, "bits": base64 of one bit an item, the first item highest}. Losses: {"f32": base64 of
+    little-endian 32-bit floats}.
+    """
+    recipe, found = evidence.recipe(digest), {}
+    for benchmark, record in evidence.records[digest].items():
+        kept = evidence.store.items(recipe, benchmark)
+        found[benchmark] = {
+            key: _packed(values)
+            for key, values in kept.items()
+            if told_by(record, "perplexity" if key == "nll" else key, values)
+        }
+    return found
+
+
+def _packed(values: np.ndarray) -> dict:
+    if values.dtype == bool:
+        return {"n": len(values), "bits": base64.b64encode(np.packbits(values).tobytes()).decode()}
+    return {"f32": base64.b64encode(values.astype("<f4").tobytes()).decode()}
+
+
+def of_recipe(evidence: Evidence, digest: str) -> dict:
+    """What comparing needs of a recipe: values with standard errors, and items."""
+    values = {
+        benchmark: {key: [_short(value), _short(record.stderr.get(key))] for key, value in record.values.items()}
+        for benchmark, record in evidence.records[digest].items()
+        if record.values
+    }
+    kept = {benchmark: found for benchmark, found in items(evidence, digest).items() if found}
+    return {"title": title(evidence, digest), "values": values, "items": kept}

@@ -1,0 +1,344 @@
+"""Writes the site: every page from its template, and the files that pages offer or load."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from common.records import results
+from common.records.results import ROOT
+from common.utils.errors import UserError
+from extensions.documents import findings as ours
+from reproductions import audit
+from reproductions.audit.engine import KINDS, PAPER_NAMES, VERDICTS
+from reproductions.audit.report import summary
+from reproductions.documents import findings
+from reproductions.render import show, tables, value_lists
+from reproductions.render.evidence import Evidence
+from reproductions.site import cells, claims, data, pictures, recipes, views
+from reproductions.site.papers import ABOUT
+from reproductions.site.prose import Prose, formula, place
+from reproductions.spec import printed_rows, registry, reported
+from reproductions.spec.subjects import PAPER, STANDIN
+
+HERE = Path(__file__).parent
+FORMS = {"csv": "CSV", "md": "Markdown", "latex": "LaTeX", "json": "JSON"}
+ENDINGS = {"latex": "tex"}
+MARK = ".layerlab-report"  # in a folder that may be written anew
+GUIDES = ROOT / "docs"
+
+
+class Site:
+    """The site of some evidence in a folder."""
+
+    def __init__(self, evidence: Evidence, folder: Path) -> None:
+        self.evidence, self.folder, self.prose = evidence, folder, Prose()
+        self.rows = list(value_lists.rows(evidence))
+        self.grids = {target: cells.grids(evidence, target) for target in registry.targets()}
+        self.claims = {
+            target: claims.of(target, built, not cells.target_of_shapes(evidence, target))
+            for target, (_, _, built) in evidence.tables.items()
+        }
+        self.environment = _environment()
+        self.environment.globals["site"] = self._facts()
+
+    def _facts(self) -> dict:
+        pages = [("audit", "Audit"), ("records", "All records"), ("compare", "Compare")]
+        if registry.LEAGUE in registry.targets():
+            pages.insert(0, (f"targets/{registry.LEAGUE}", "League"))
+        return {
+            "papers": [{"name": name, "title": printed_rows.title_of(name)} for name in registry.PAPERS],
+            "pages": pages,
+            "records": sum(map(len, self.evidence.records.values())),
+            "recipes": len(self.evidence.records),
+            "numbers": len(self.rows),
+            "printed": sum(len(reported.numbers(p, t)) for p in registry.PAPERS for t in reported.tables(p)),
+            "findings": len(audit.findings()),
+            "commit": (results.environment()["commit"] or "")[:9],
+        }
+
+    def write(self) -> None:
+        """Every page and file."""
+        self._front()
+        for paper in registry.PAPERS:
+            self._paper(paper)
+        for target in registry.targets():
+            self._target(target)
+        for digest in self.evidence.records:
+            self._recipe(digest)
+        self._audit()
+        self._records()
+        self._page("compare.html", "compare.html", here="compare")
+        self._put("data/recipes.js", data.script("recipes", data.choices(self.evidence)))
+        self._texts()
+        for file in sorted(self.prose.code):
+            self._code(file)
+        for name in sorted(self.prose.figures):
+            self._copy(ROOT / "figures" / "rendered" / name, f"figures/{name}")
+        for name in ("style.css", "report.js"):
+            self._copy(HERE / "static" / name, f"static/{name}")
+
+    def _page(self, path: str, template: str, **content) -> None:
+        root = "../" * path.count("/")
+        self._put(
+            path, self.environment.get_template(template).render(root=root, here=content.pop("here", ""), **content)
+        )
+
+    def _put(self, path: str, content: str | bytes) -> None:
+        target = self.folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    def _copy(self, source: Path, path: str) -> None:
+        self._put(path, source.read_bytes())
+
+    def _front(self) -> None:
+        found = []
+        for paper in registry.PAPERS:
+            about, target = ABOUT[paper], ABOUT[paper].headline[0]
+            picture, caption = self._headline(*about.headline)
+            found.append(
+                {"paper": paper, "title": printed_rows.title_of(paper), "idea": about.idea}
+                | {"abstract": [self._sentence(one) for one in findings.ABSTRACTS[paper]]}
+                | {"picture": picture, "caption": caption, "target": target}
+            )
+        kinds = [*registry.PAPERS, *(registry.LEAGUE for _ in self._targets(registry.LEAGUE)[:1])]
+        overviews = [{"title": printed_rows.title_of(kind), "lines": self._lines(kind)} for kind in kinds]
+        league = self._pictures(registry.get(registry.LEAGUE))[:1]
+        guides = [{"name": path.stem, "title": views.heading(path)} for path in sorted(GUIDES.glob("i-*.md"))]
+        new = self.prose.markdown(findings.listed(ours.first(self.evidence.store), "short"), "README.md", "")
+        self._page(
+            "index.html",
+            "index.html",
+            about=self.prose.markdown(_about(), "README.md", ""),
+            lead=self.prose.markdown(self._lead(), "README.md", ""),
+            screen=self._screen(),
+            findings=found,
+            overviews=overviews,
+            guides=guides,
+            ours=new,
+            found_here=[self._sentence(one) for one in findings.OURS],
+            league=league,
+            tolerance=show.TOLERANCE,
+        )
+
+    def _lead(self) -> str:
+        """README's first sentence of what reproduces, of these records."""
+        built = {target: content for target, (_, _, content) in self.evidence.tables.items()}
+        return findings.lead(
+            {paper: [findings.row(one, built) for one in found] for paper, found in findings.ABSTRACTS.items()}
+        )
+
+    def _screen(self) -> dict:
+        """README's picture of all claims."""
+        alt, file = re.fullmatch(r"!\[(.*)\]\(.*/(.*)\.png\)", findings.PICTURE).groups()
+        self.prose.figures.add(f"{file}.svg")
+        return {"file": f"{file}.svg", "alt": alt, "wide": True}
+
+    def _sentence(self, finding: findings.Finding) -> claims.Claim:
+        """A sentence of an abstract with its verdicts, each under the subject's heading."""
+        built = {target: self.evidence.tables[target][2] for target in (finding.target, *finding.printed)}
+        found = claims.abstract(finding, built, findings.SHOWN)
+        return claims.headed(found, findings.HEADS)
+
+    def _headline(self, target: str, column: str) -> tuple[str, str]:
+        """A column's numbers as a picture: of the first real model with several rows of it, else the stand-in's."""
+        for grid in self.grids[target]:
+            at = next((i for i, h in enumerate(grid.headings) if h.label.split(" of ")[0] == column), None)
+            if at is None or grid.compared:
+                continue
+            lines, left_out = views.few([line for line in grid.lines if line.cells[at].reproduced])
+            entries = [
+                (f"{line.sparsity} {line.method}", float(cell.sort), float(cell.error or 0) or None, line.dense)
+                for line in lines
+                for cell in [line.cells[at]]
+            ]
+            if sum(not dense for *_, dense in entries) >= 2:
+                entries = [e for e in entries if e[3]] + sorted((e for e in entries if not e[3]), key=lambda e: e[1])
+                heading = grid.headings[at]
+                caption = f"{self.evidence.tables[target][0].title}: {heading.label} {heading.better} on {grid.title}"
+                caption += f"; {left_out} not drawn" if left_out else ""
+                return pictures.dots(entries, grid.guessing.get(column)), caption
+        return "", ""
+
+    def _targets(self, paper: str) -> list[str]:
+        return [name for name, table in registry.targets().items() if table.paper == paper]
+
+    def _lines(self, paper: str) -> list[dict]:
+        """One line a target: how much is reported, compared and measured, and a bar of its claims."""
+        title = printed_rows.title_of(paper)
+        found = []
+        for target in self._targets(paper):
+            counts = {grid.subject.name: cells.tally(grid) for grid in self.grids[target]}
+            printed = counts.get(PAPER.name, {})
+            measured = {
+                label: counts.get(name, {}).get("measured", 0) for name, label in self._measured_names().items()
+            }
+            tallies = claims.tally(self.claims[target]).values()
+            total = {kind: sum(counts[kind] for counts in tallies) for kind in claims.SIGNS}
+            found.append(
+                {"target": target, "title": registry.get(target).title.removeprefix(f"{title}, "), "measured": measured}
+                | {
+                    "reported": printed.get("reported", 0),
+                    "match": printed.get("match", 0),
+                    "differs": printed.get("differs", 0),
+                }
+                | {"bar": views.verdicts(total) if sum(total.values()) else "", "total": sum(total.values())}
+            )
+        return found
+
+    def _measured_names(self) -> dict[str, str]:
+        """Subjects with rows of their own -> what columns call them."""
+        names = dict.fromkeys(g.subject.name for grids in self.grids.values() for g in grids if not g.compared)
+        return {name: "stand-in" if name == STANDIN.model else name for name in names}
+
+    def _paper(self, paper: str) -> None:
+        about, file = ABOUT[paper], f"papers/{paper}/README.md"
+        root, package = "../", f"papers.{paper}"
+        where = place(about.code, package)
+        own = [claim for name in self._targets(paper) for claim in self.claims[name]]
+        # every claim has a verdict per subject: those without rows in its table are open
+        names = dict.fromkeys(v.subject for claim in own for v in claim.measured)
+        last = (claims.PAPERS_OWN, claims.SHAPES)
+        names = sorted(names, key=lambda name: (name in last, name == STANDIN.label))  # real models first
+        picture = about.figure if (ROOT / "figures/rendered" / f"{about.figure}.svg").is_file() else ""
+        if picture:
+            self.prose.figures.add(f"{picture}.svg")
+        book = ROOT / "papers" / paper / f"{paper}.ipynb"
+        facts = {
+            "name": paper,
+            "title": PAPER_NAMES[paper],
+            "idea": about.idea,
+            "equation": formula(about.equation, "block"),
+            "where": about.where,
+            "code": self.prose.code_page(*where) if where else "",
+            "figure": picture,
+            "figure_title": registry.get(about.figure).title if picture else "",
+            "figure_words": views.words_of(picture) if picture else "",
+            "notebook": book.is_file(),
+            "audit": PAPER_NAMES[paper],
+            "findings": sum(f.paper == paper for f in audit.findings()),
+            "claims": [claims.aligned(claim, names) for claim in own],
+            "lines": self._lines(paper),
+            "readme": self.prose.markdown((ROOT / file).read_text(encoding="utf-8"), file, root, package),
+        }
+        self._page(f"papers/{paper}.html", "paper.html", paper=facts, here=paper)
+        if book.is_file():
+            content = self.prose.notebook(book, root, lambda name, png: self._put(f"notebooks/{name}", png))
+            self._page(
+                f"notebooks/{paper}.html", "prose.html", title=f"{PAPER_NAMES[paper]}: notebook", content=content
+            )
+
+    def _target(self, target: str) -> None:
+        table, subjects, built = self.evidence.tables[target]
+        for form in FORMS:
+            self._put(f"targets/{target}.{ENDINGS.get(form, form)}", tables.render(built, form))
+        cited = {
+            name for grid in self.grids[target] for line in grid.lines for cell in line.cells for name in cell.audit
+        }
+        models = [subject.name for subject in subjects if not subject.printed and not subject.standin]
+        facts = {
+            "title": table.title,
+            "page": f"papers/{table.paper}.html" if table.paper in registry.PAPERS else "index.html",
+            "paper_title": printed_rows.title_of(table.paper),
+            "note": table.note,
+            "claims": self.claims[target],
+            "first": views.fullest(self.grids[target]),
+            "grids": [views.with_counts(grid) for grid in self.grids[target]],
+            "tolerance": show.TOLERANCE,
+            "gate": show.GATE,
+            "gated": any("gate" in row for row in built["rows"]),
+            "pictures": self._pictures(table),
+            "findings": [f for f in audit.findings() if f.name in cited],
+            "commands": [f"make {target}", *(f"make {target} MODEL={model}" for model in models)],
+            "downloads": [(title, f"targets/{target}.{ENDINGS.get(form, form)}") for form, title in FORMS.items()],
+        }
+        ours = table.paper not in registry.PAPERS
+        here = f"targets/{target}" if ours else table.paper
+        self._page(f"targets/{target}.html", "target.html", target=facts, filters=ours, here=here)
+
+    def _pictures(self, table: registry.Table) -> list[dict]:
+        found = views.drawn(table)
+        self.prose.figures |= {picture["file"] for picture in found}
+        return found
+
+    def _recipe(self, digest: str) -> None:
+        self._page(f"recipes/{digest}.html", "recipe.html", recipe=recipes.view(self.evidence, digest))
+        self._put(f"recipes/{digest}.json", recipes.as_json(self.evidence, digest))
+        self._put(f"data/recipes/{digest}.js", data.script(digest, data.of_recipe(self.evidence, digest)))
+
+    def _audit(self) -> None:
+        found = [{**finding.as_dict(), "target": views.target_of(finding)} for finding in audit.findings()]
+        present = {f["kind"] for f in found}
+        selects = [
+            ("paper", list(PAPER_NAMES.values())),
+            ("kind", [title for kind, title in KINDS.items() if kind in present]),
+            ("verdict", list(VERDICTS)),
+        ]
+        self._page(
+            "audit.html", "audit.html", found=found, selects=selects, kinds=KINDS, titles=PAPER_NAMES, here="audit",
+            headlines=[f for f in found if f["headline"]], summary=summary(audit.findings()),
+        )  # fmt: skip
+
+    def _records(self) -> None:
+        value_lists.write_csv(self.rows, self.folder / "results.csv")
+        value_lists.write_parquet(self.rows, self.folder / "results.parquet")
+        self._put("data/values.js", data.script("values", data.all_values(self.rows)))
+        self._page("records.html", "records.html", fields=value_lists.FIELDS, here="records")
+
+    def _texts(self) -> None:
+        for path in sorted(GUIDES.glob("*.md")):
+            content = self.prose.markdown(path.read_text(encoding="utf-8"), f"docs/{path.name}", "../")
+            self._page(f"guides/{path.stem}.html", "prose.html", title=views.heading(path), content=content)
+
+    def _code(self, file: str) -> None:
+        lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
+        self._page(f"code/{file.removesuffix('.py').replace('/', '.')}.html", "code.html", title=file, lines=lines)
+
+
+def _about() -> str:
+    """README's words on the whole, before its first part."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return re.sub(r"<!--.*?-->", "", text.partition("\n## ")[0], flags=re.S)
+
+
+def _environment() -> Environment:
+    found = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    found.filters["slug"] = lambda text: re.sub(r"[^\w.-]+", "-", text)
+    found.filters["breakable"] = lambda name: Markup(re.sub(r"(?<=[_@-])", "<wbr>", str(escape(name))))  # noqa: S704
+    found.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
+    return found
+
+
+def build(evidence: Evidence, folder: Path) -> None:
+    """Write the site into a folder; what an earlier build left there goes.
+
+    Raises:
+        UserError: the folder holds something else, or cannot be written.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is no folder; name an empty or a new one with --out")
+    if folder.exists() and any(folder.iterdir()) and not (folder / MARK).exists():
+        raise UserError(f"{folder} holds files that are no report; name an empty or a new folder with --out")
+    fresh = folder.with_name(f"{folder.name}.new")
+    try:
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(parents=True)
+        (fresh / MARK).touch()
+        Site(evidence, fresh).write()
+        shutil.rmtree(folder, ignore_errors=True)
+        fresh.rename(folder)
+    except OSError as error:
+        raise UserError(
+            f"cannot write the report to {folder}: {error.strerror}; free space or name another with --out"
+        ) from error

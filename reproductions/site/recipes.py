@@ -1,0 +1,195 @@
+"""A recipe's page: what was removed, what repairs it, its values, where they come from, the command that repeats it."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections import Counter
+
+from common.models import registry as model_registry
+from common.pruning.recipe import SHAPE_ONLY
+from common.records.record_json import write
+from common.records.results import Recipe, Record
+from reproductions.render.evidence import Evidence, Shown
+from reproductions.render.value_lists import described
+from reproductions.site import pictures
+from reproductions.site.cells import DOWN, UP, number
+from reproductions.spec import registry
+from reproductions.spec.subjects import STANDIN
+
+PARTS = {
+    "selection": "How the layers are chosen",
+    "repair": "What repairs the cut",
+    "training": "What is trained afterwards",
+    "calibration": "Calibration",
+}
+# Keys of values that are shares of 1 and read as per cent; higher is better (as in static/report.js).
+SHARES = ("acc", "acc_norm", "exact_match", "score", "weighted", "rouge_1", "rouge_l", "pass@1")
+
+
+def is_share(benchmark: str, key: str) -> bool:
+    """Whether a value is a share of 1; all of MMLU's are, one for each subject."""
+    return key in SHARES or benchmark.startswith("mmlu")
+
+
+def title(evidence: Evidence, digest: str) -> str:
+    """What a recipe is called: method, n/N and model."""
+    return f"{name(evidence, digest)} · {label(evidence.recipe(digest).model)}"
+
+
+def name(evidence: Evidence, digest: str) -> str:
+    """What a recipe is called among those of its model; a table's variant of it, such as [S], stands behind n/N."""
+    model, places = label(evidence.recipe(digest).model), evidence.shown.get(digest, [])
+    variant = places[0].row.label if places else ""
+    variant = variant.removeprefix(model).strip() if variant.startswith(model) else ""
+    return " · ".join(filter(None, (evidence.method(digest), evidence.share(digest), variant)))
+
+
+def label(model: str) -> str:
+    """A model's name for people."""
+    spec = model_registry.find(model)
+    return "stand-in" if model == STANDIN.model else spec.title if spec else model
+
+
+def view(evidence: Evidence, digest: str) -> dict:
+    """What the page's template shows."""
+    recipe, records = evidence.recipe(digest), evidence.records[digest]
+    removed, layers = evidence.removed(digest)
+    facts = [("Model", label(recipe.model)), ("Weights", recipe.weights or "as released")]
+    facts += [("Type of numbers", "none needed" if recipe.weights == SHAPE_ONLY else recipe.dtype)]
+    facts += [(name, described(value)) for part, name in PARTS.items() if (value := getattr(recipe, part))]
+    if removed:
+        facts.append(("Layers removed, in order", ", ".join(map(str, removed))))
+    if recipe.fidelity != "paper":
+        facts.append(("Details as in", f"the official {recipe.fidelity}"))
+    if recipe.limit:
+        facts.append(("A quick look", f"{recipe.limit} items of each task"))
+    strip = pictures.strip(layers, removed, _cuts(records)) if layers and removed is not None and layers < 200 else ""
+    places = evidence.shown.get(digest, [])
+    return {
+        "hash": digest,
+        "title": title(evidence, digest),
+        "strip": strip,
+        "strip_words": _strip_words(removed, layers, records) if strip else "",
+        "facts": facts,
+        "cells": [cell for record in records.values() for cell in _cells(record)],
+        "command": command(places[0]) if places else "",
+        "places": [_place(place) for place in places],
+        "provenance": _provenance(list(records.values())),
+        "json": json.dumps(recipe.__dict__, indent=1, sort_keys=True),
+    }
+
+
+def _cuts(records: dict[str, Record]) -> list[int]:
+    """The layers, counted in the dense model, behind each cut that is patched."""
+    for record in records.values():
+        for patch in record.details.get("patches") or record.details.get("replaced") or []:
+            if not isinstance(patch, dict) or "run" not in patch:
+                return []
+        if patches := record.details.get("patches") or record.details.get("replaced"):
+            return [patch["run"][1] for patch in patches]
+    return []
+
+
+def _strip_words(removed: list[int], layers: int, records: dict[str, Record]) -> str:
+    words = f"{len(removed)} of {layers} layers removed" if removed else f"all {layers} layers are there"
+    return words + ("; a triangle marks a patched cut" if _cuts(records) else "")
+
+
+def _cells(record: Record) -> list[dict]:
+    items = record.details.get("items", record.details.get("windows"))
+    made = record.provenance
+    shared = {
+        "benchmark": record.benchmark,
+        "count": f"{items:,}" if isinstance(items, int) else "",
+        "seconds": f"{made['seconds']:.1f}" if made.get("seconds", 0) >= 0.05 else "",
+        "measured_at": str(made.get("measured_at", ""))[:10],
+        "commit": str(made.get("commit") or "")[:9],
+        "status": record.status + (f": {record.reason}" if record.reason else ""),
+    }
+    found = []
+    for row, (key, value) in enumerate(record.values.items() or [("", None)]):
+        share = is_share(record.benchmark, key)
+        scale = 100 if share else 1
+        cell = shared | {
+            "key": f"{key}, %" if share else key,
+            "first": row == 0,
+            "number": None,
+            "sort": "",
+            "stderr": "",
+        }
+        cell["better"] = UP if share else DOWN if key in ("perplexity", "nll") else ""
+        if value is not None and math.isfinite(value):
+            digits = 0 if isinstance(value, int) else 4 if abs(value * scale) < 1 else 2
+            cell |= {"number": number(value * scale, digits, 4), "sort": value * scale}
+            error = record.stderr.get(key)
+            cell["stderr"] = f"{error * scale:.{max(digits, 2)}f}" if error is not None and math.isfinite(error) else ""
+        elif value is not None:
+            cell["status"] = "diverged"
+        found.append(cell)
+    return found
+
+
+def command(place: Shown) -> str:
+    """The call of make that measures a row again."""
+    parts = ["make", place.target]
+    if place.shape:
+        standin = {row.method for row in registry.get(place.target).rows(STANDIN, None)}
+        parts += [f"ROW={_quoted(place.row.method)}"] if place.row.method in standin else []
+    else:
+        if place.subject == "paper":
+            parts += ["PROFILE=paper", f"MODEL={place.row.model}"]
+        elif place.subject != STANDIN.model:
+            parts.append(f"MODEL={place.subject}")
+        parts.append(f"ROW={_quoted(place.row.method)}")
+    return " ".join([*parts, "FORCE=1"])
+
+
+def _quoted(text: str) -> str:
+    return shlex.quote(text.replace("$", "$$"))
+
+
+def _place(place: Shown) -> dict:
+    row = place.row
+    name = " ".join(filter(None, (row.label, row.sparsity, row.method)))
+    table = registry.get(place.target)
+    return {"target": place.target, "subject": place.subject, "title": table.title, "row": name, "shape": place.shape}
+
+
+def _provenance(records: list[Record]) -> list[tuple[str, str]]:
+    """What the records of a recipe were measured with; what differs between them is listed with how often."""
+    made = [record.provenance for record in records]
+
+    def each(name: str, show=str) -> str:
+        counts = Counter(show(one[name]) for one in made if one.get(name) is not None)
+        return ", ".join(value if len(counts) == 1 else f"{value} ({count} records)" for value, count in counts.items())
+
+    packages = Counter(", ".join(f"{k} {v}" for k, v in one.get("packages", {}).items()) for one in made)
+    digests = Counter(f"{name} {value}" for one in made for name, value in (one.get("corpus") or {}).items() if value)
+    peak = [one["peak_memory_bytes"] for one in made if one.get("peak_memory_bytes")]
+    seconds = sum(one.get("seconds") or 0 for one in made)
+    preparing = max((one.get("preparing_seconds") or 0 for one in made), default=0)
+    facts = [
+        ("Commit", each("commit")),
+        ("Local changes", each("dirty", lambda dirty: "yes" if dirty else "no")),
+        ("Measured", each("measured_at", lambda when: when[:10])),
+        ("Machine", f"{each('platform')}, {each('cpus')} processors, {each('device')}"),
+        ("Python and packages", "; ".join([f"Python {each('python')}", *packages])),
+        (
+            "Weights",
+            each("model", lambda m: " ".join(f"{k} {v}" for k, v in m.items() if v) if isinstance(m, dict) else m),
+        ),
+        ("Text (SHA-256)", "; ".join(digests)),
+        ("Seconds", f"{preparing:.1f} to load, choose, repair and train; {seconds:.1f} for the benchmarks"),
+        ("Peak memory", f"{max(peak) / 2**30:.2f} GiB" if peak else ""),
+        ("Origin", ", ".join(sorted({record.origin for record in records}))),
+    ]
+    return [(name, value) for name, value in facts if value]
+
+
+def as_json(evidence: Evidence, digest: str) -> str:
+    """The recipe and all its records, each as its file has it."""
+    recipe: Recipe = evidence.recipe(digest)
+    records = [record.content() for record in evidence.records[digest].values()]
+    return write({"recipe": recipe.__dict__, "recipe_hash": digest, "records": records})

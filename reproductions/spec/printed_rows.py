@@ -1,0 +1,76 @@
+"""Rows declared from their reported side: every printed one, with what is known about how to get it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from common.records.results import Recipe
+from reproductions.spec import reported
+from reproductions.spec.registry import LEAGUE, Row
+
+# What a paper calls a model -> the registry's name.
+MODELS = {
+    "LLaMA-2-7B": "llama-2-7b",
+    "LLaMA-2-13B": "llama-2-13b",
+    "LLaMA-3-8B": "llama-3-8b",
+    "LLaMA-3.1-8B": "llama-3.1-8b",
+    "LLaMA-3.1-8B-It": "llama-3.1-8b-instruct",
+    "LLaMA-3-70B": "llama-3-70b",
+    "Baichuan2-7B": "baichuan2-7b",
+    "Baichuan2-13B": "baichuan2-13b",
+    "Qwen1.5-7B": "qwen1.5-7b",
+    "Qwen3-8B": "qwen3-8b",
+    "Vicuna-7B-v1.5": "vicuna-7b-v1.5",
+    "Gemma2-2B-It": "gemma-2-2b-it",
+    "TinyLLaMA-1.1B": "tinyllama-1.1b",
+    "Mixtral-8x7B": "mixtral-8x7b",
+    "CodeQwen1.5-7B-Chat": "codeqwen1.5-7b-chat",
+    "ChatGLM2-6B": "chatglm2-6b",
+    "Gemma2-7B": "gemma-7b",  # whose parameters these are; there is no Gemma 2 of that size
+}
+
+# (registry name, one of the row's printed numbers) -> the recipe over the model's shape, or None.
+Shape = Callable[[str, reported.Number], Recipe | None]
+
+
+def removed_layers(number: reported.Number) -> int | None:
+    """n of a sparsity printed as ``n/N``, else None."""
+    removed, slash, layers = number.sparsity.partition("/")
+    return int(removed) if slash and removed.isdigit() and layers.isdigit() else None
+
+
+def rows(
+    paper: str,
+    table: str,
+    *,
+    shape: Shape | None = None,
+    statuses: Mapping[str, str] | None = None,
+) -> list[Row]:
+    """Every printed row of a table, in printed order, without a recipe for its weights.
+
+    statuses: method -> why it is not there, where that is known.
+    """
+    found: dict[tuple, Row] = {}
+    for number in reported.numbers(paper, table):
+        for _, name in reported.row_names(number):
+            key = (number.model, number.sparsity, name)
+            if key in found:
+                continue
+            model = MODELS.get(number.model, number.model)
+            found[key] = Row(
+                model=model,
+                label=number.model,
+                sparsity=number.sparsity,
+                method=name,
+                recipe=None,
+                status=(statuses or {}).get(number.method, "not run"),
+                dense=number.method == "Dense",
+                shapes=shape(model, number) if shape and number.model in MODELS else None,
+            )
+    return list(found.values())
+
+
+def title_of(paper: str) -> str:
+    """How a paper is called in titles."""
+    titles = {"linearpatch": "LinearPatch", "prunecomp": "Prune&Comp", "laco": "LaCo", "reassessing": "Reassessing"}
+    return (titles | {LEAGUE: "League (ours)"})[paper]

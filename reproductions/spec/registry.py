@@ -1,0 +1,164 @@
+"""What a table is made of, and which tables there are. Declarations only: nothing here computes or loads a model."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from common.records.results import Recipe
+from common.utils.errors import unknown
+from reproductions.spec import subjects, subsets
+from reproductions.spec.subjects import Subject
+
+PAPERS = ("linearpatch", "prunecomp", "laco", "reassessing")
+SHARES = ("acc", "acc_norm")  # keys of values that are shares of 1
+LEAGUE = "league"  # ours alone, of no paper
+MODULES = (*(f"reproductions.{name}" for name in PAPERS), "extensions.league")
+
+# A claim looks cells up by (model label, sparsity, method, column) and gets None where there is no number.
+Lookup = Callable[[str, str, str, str], float | None]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its label and where its number comes from.
+
+    benchmark, key: the record's benchmark and value. derived: in their place, ``average``, ``retained`` (mean of ratios to
+    the dense row) or ``retained-average`` (ratio of averages), over the columns that ``of`` names (none: all accuracy
+    columns). only: ``printed`` for the paper's own models alone, ``one model`` for any other alone. hidden: measured for
+    derived columns, but not shown. known: an average leaves out what a dense model of ours does not know, as what is retained
+    does (`derived.at_guessing`). scale: what a value is multiplied by to be shown (accuracies are stored as shares).
+    compare: how a reproduced number is held against a reported one: ``accuracy`` within
+    two standard errors, ``perplexity`` within 1 %, ``exact`` to the printed digits. weight_free: the number follows from
+    the model's shape (see Row.shapes). text: the cell is the record's detail of that key, not a number. None of benchmark
+    and derived: the column is declared, and its cells say so.
+    """
+
+    label: str
+    benchmark: str | None = None
+    key: str | None = None
+    derived: str | None = None
+    scale: float = 1.0
+    compare: str = "accuracy"
+    weight_free: bool = False
+    shape_only: bool = False
+    text: bool = False
+    of: tuple[str, ...] = ()
+    hidden: bool = False
+    known: bool = False
+    only: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row: what it is called, and the recipe behind it (None: ``status`` says why there is none).
+
+    shapes: the recipe over the model's shape alone, for the weight-free columns.
+    """
+
+    model: str  # registry name
+    label: str  # as the table prints it
+    sparsity: str
+    method: str
+    recipe: Recipe | None
+    status: str = "not run"
+    dense: bool = False
+    shapes: Recipe | None = None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement the paper draws from a table.
+
+    compare: one side's numbers and the (model, sparsity) settings -> the comparisons it is made of
+    (`reproductions.spec.comparisons.Comparison`), none where the numbers it needs are missing. only_reported: it names
+    the paper's own numbers. known: comparisons of tasks on which the dense model of ours only guesses are left out, as
+    averages do (`derived.at_guessing`). enough: (comparisons that hold, all of them) -> whether the claim does; None:
+    all have to.
+    """
+
+    text: str
+    compare: Callable[[Lookup, list[tuple[str, str]]], list]
+    only_reported: bool = False
+    known: bool = False
+    enough: Callable[[int, int], bool] | None = None
+
+    def suffices(self, holding: int, comparisons: int) -> bool:
+        """Whether so many of the comparisons make the claim hold."""
+        return self.enough(holding, comparisons) if self.enough else holding == comparisons
+
+    def check(self, cell: Lookup, settings: list[tuple[str, str]]) -> bool | None:
+        """Whether the claim holds by the numbers as they are; None where there are none."""
+        return self.by(self.compare(cell, settings))
+
+    def by(self, found: list) -> bool | None:
+        """Whether these comparisons, as they are, make the claim hold; None of none."""
+        return self.suffices(sum(one.holds for one in found), len(found)) if found else None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table or figure of a paper, or of ours (LEAGUE). ``number``: of the table in the paper's CSV files, if it is there.
+
+    draw: ``module:function`` that draws a figure from its records, see `reproductions.render.show.drawn`. full: any
+    model reads its tasks and texts whole, not only the paper's own and the stand-in (see `reproductions.spec.subsets`).
+    """
+
+    target: str
+    paper: str
+    number: str
+    title: str
+    declared: Callable[[Subject, int | None], list[Row]]  # (subject, limit) -> rows
+    columns: Callable[[str], list[Column]]  # profile -> columns
+    claims: tuple[Claim, ...] = ()
+    note: str = ""
+    draw: str | None = None
+    full: bool = False
+
+    def rows(self, subject: Subject | str, limit: int | None = None) -> list[Row]:
+        """The declared rows of a subject (or of a profile's name), each once, in its type of numbers."""
+        subject = subjects.subject(subject)
+        rows = {(row.label, row.sparsity, row.method): row for row in self.declared(subject, limit)}
+        return [_in_type(row, subject.dtype) for row in rows.values()]
+
+    def columns_for(self, subject: Subject) -> list[Column]:
+        """The columns that a subject's rows have, in the size that it is asked."""
+        other = "one model" if subject.printed else "printed"
+        found = [column for column in self.columns(subject.profile) if column.only != other]
+        if (
+            not subject.printed
+        ):  # what a paper prints as a share of 1 is in percent where nothing is compared with its digits
+            found = [replace(c, scale=100) if c.key in SHARES and c.scale == 1 else c for c in found]
+        if self.full or subject.whole or not subject.small:
+            return found
+        return [replace(c, benchmark=subsets.smaller(c.benchmark)) if c.benchmark else c for c in found]
+
+
+def _in_type(row: Row, dtype: str) -> Row:
+    """The row as it is measured in this type; what needs no weights has none."""
+    if row.recipe is None or row.recipe == row.shapes:
+        return row
+    return replace(row, recipe=replace(row.recipe, dtype=dtype))
+
+
+@lru_cache(maxsize=1)
+def targets() -> dict[str, Table]:
+    """Every target by name."""
+    found = {}
+    for module in MODULES:
+        found |= {table.target: table for table in importlib.import_module(module).TABLES}
+    return found
+
+
+def get(target: str, others: Sequence[str] = ()) -> Table:
+    """The table of a target. others: what besides targets may have been meant, where that is more than them.
+
+    Raises:
+        UserError: there is none; the nearest names are given.
+    """
+    if target not in targets():
+        where = "`make help`" if others else "`python -m reproductions list`"
+        raise unknown("target", target, [*targets(), *others], f"{where} prints all")
+    return targets()[target]

@@ -1,0 +1,105 @@
+"""The numbers the papers print: one CSV file per table in ``papers/<paper>/reported``, one number a row, as printed.
+
+Reads only. Doubts about a value stand in its ``flag``; what the arithmetic says about it is the audit's business.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+PAPERS_FOLDER = Path(__file__).resolve().parents[2] / "papers"
+FIELDS = ("table", "model", "sparsity", "method", "variant", "column", "value", "stderr", "flag")
+
+
+@dataclass(frozen=True)
+class Number:
+    """One printed number. ``text`` is how it is printed, ``value`` what that reads as (NaN where NaN is printed)."""
+
+    paper: str
+    table: str
+    model: str
+    sparsity: str
+    method: str
+    variant: str
+    column: str
+    text: str
+    stderr: float | None
+    flag: str
+
+    @property
+    def value(self) -> float:
+        """The printed number."""
+        return float(self.text)
+
+    @property
+    def half_unit(self) -> float:
+        """Half a unit of the last printed digit: what rounding may have hidden."""
+        mantissa, _, exponent = self.text.lower().partition("e")
+        return 0.5 * 10.0 ** (int(exponent or 0) - len(mantissa.partition(".")[2]))
+
+    @property
+    def row(self) -> tuple[str, str, str, str]:
+        """(model, sparsity, method, variant)."""
+        return self.model, self.sparsity, self.method, self.variant
+
+
+@cache
+def numbers(paper: str, table: str) -> tuple[Number, ...]:
+    """Every number of a table, in printed order; none for what the paper prints no numbers for (figures, our tables)."""
+    path = PAPERS_FOLDER / paper / "reported" / f"table{table}.csv"
+    if not path.exists():
+        return ()
+    with path.open(newline="", encoding="utf-8") as lines:
+        return tuple(
+            Number(
+                paper,
+                *(line[name] for name in FIELDS[:6]),
+                line["value"],
+                float(line["stderr"]) if line["stderr"] else None,
+                line["flag"],
+            )
+            for line in csv.DictReader(lines)
+        )
+
+
+def tables(paper: str) -> list[str]:
+    """The tables of a paper that have been transcribed, in the paper's order (1, 2, 10, A, A1, text)."""
+
+    def order(name: str) -> tuple:
+        return tuple((part.isdigit(), int(part) if part.isdigit() else part) for part in re.findall(r"\d+|\D+", name))
+
+    names = [path.stem.removeprefix("table") for path in (PAPERS_FOLDER / paper / "reported").glob("table*.csv")]
+    return sorted(names, key=lambda name: (not name[0].isdigit(), len(re.match(r"\D*", name)[0]), order(name)))
+
+
+def row_name(method: str, variant: str) -> str:
+    """How a row is called: ``LinearPatch[L]``, ``PPL +Prune&Comp``."""
+    if not variant:
+        return method
+    return f"{method} {variant}" if variant.startswith("+") else f"{method}[{variant}]"
+
+
+def row_names(number: Number) -> Iterator[tuple[str, str]]:
+    """(variant, row name) of each row a number belongs to: one printed for several variants (``S/L``) serves each."""
+    for variant in number.variant.split("/"):
+        yield variant, row_name(number.method, variant)
+
+
+@cache
+def cells(paper: str, table: str) -> dict[tuple[str, str, str, str], Number]:
+    """(model, sparsity, row name, column) -> number."""
+    return {
+        (number.model, number.sparsity, name, number.column): number
+        for number in numbers(paper, table)
+        for _, name in row_names(number)
+    }
+
+
+def columns(paper: str, table: str) -> list[str]:
+    """The columns of a table, in printed order."""
+    return list(dict.fromkeys(number.column for number in numbers(paper, table)))

@@ -1,0 +1,115 @@
+"""Settings that several papers' tables share: texts, and the methods without training that they compare with."""
+
+from __future__ import annotations
+
+from reproductions.spec.subjects import Subject
+
+# Why a model of theirs has no row of ours.
+REFUSED = "refused: needs remote code, has no safetensors"
+
+# Section 4.2: 128 sequences of 2048 tokens of WikiText-2; crops as in the official code. The stand-in's context is 256.
+CALIBRATION = {
+    "paper": {"corpus": "wikitext2-train", "sampler": "linearpatch-train", "length": 2048, "count": 128, "seed": 2},
+    "standin": {
+        "corpus": "standin-calibration",
+        "sampler": "linearpatch-train",
+        "length": 256,
+        "count": 128,
+        "seed": 2,
+    },
+}
+# SLEB's own: shuffled lines of the training text.
+SLEB_LINES = {
+    "paper": {"corpus": "wikitext2-train", "length": 2048, "count": 128, "seed": 0, "shuffle": "datasets"},
+    "standin": {"corpus": "standin-calibration", "length": 256, "count": 48, "seed": 0},
+}
+SLEB_LINES["small"] = SLEB_LINES["paper"]
+
+# LLM-Pruner's official code: one batch of ten crops of 64 tokens of single lines, drawn by Python's `random`.
+PRUNER_LINES = {
+    "paper": {"corpus": "bookcorpus", "sampler": "line-crops", "length": 64, "count": 10, "seed": 42},
+    "standin": {"corpus": "standin-calibration", "sampler": "line-crops", "length": 64, "count": 10, "seed": 42},
+}
+# LaCo, section 3.4: ten sentences of English Wikipedia. The stand-in's are sentences of its own training text.
+SENTENCES = {"paper": "wikipedia-en", "standin": "standin-calibration"}
+# LinearPatch, section 4.2, for every method that is distilled; the stand-in sees about a twentieth of the samples at twenty
+# times the rate, other models a tenth at ten times the rate, of an eighth of their length.
+DISTILLING = {
+    "paper": {"samples": 5000, "learning_rate": 1e-4},
+    "small": {"samples": 500, "length": 256, "learning_rate": 1e-3},
+    "standin": {"samples": 240, "learning_rate": 2e-3},
+}
+SPARED = 6  # layers that it leaves alone
+TOO_FEW = "too few layers: LLM-Pruner spares six"
+
+PATCH = {"method": "linearpatch", "kind": "hadamard", "estimator": "ratio-of-means"}
+# Table 5's "+d": scales without rotation.
+PLAIN = {"method": "linearpatch", "kind": "diagonal", "estimator": "ratio-of-means"}
+
+
+def least_squares(kind: str) -> dict:
+    """Ours: a patch of this kind, by token-weighted least squares."""
+    return {"method": "linearpatch", "kind": kind, "estimator": "least-squares"}
+
+
+def lowest_bi(count: int, cosine: str = "token") -> dict:
+    """[S]: ShortGPT's choice."""
+    return {"method": "bi", "count": count, "cosine": cosine}
+
+
+def window(count: int, cosine: str = "token", exclude_ends: bool = False) -> dict:
+    """[L], Eq. 2: the cosine per token, the best of all windows. The official code: per channel, without the ends."""
+    return {"method": "window", "count": count, "cosine": cosine, "exclude_ends": exclude_ends}
+
+
+def without_training(method: str, count: int, profile: str) -> dict | None:
+    """A recipe's fields for a training-free method by its printed name; None for one that is not implemented."""
+    calibration = CALIBRATION[profile]
+    return {
+        "SLEB": {"selection": {"method": "sleb", "count": count, "calibration": SLEB_LINES[profile]}},
+        "ShortGPT": {"selection": lowest_bi(count), "calibration": calibration},
+        "LLM-Streamline(None)": {"selection": window(count), "calibration": calibration},
+        "LinearPatch[S]": {"selection": lowest_bi(count), "calibration": calibration, "repair": PATCH},
+        "LinearPatch[L]": {"selection": window(count), "calibration": calibration, "repair": PATCH},
+    }.get(method)
+
+
+def llm_pruner(profile: str, corpus: str | None = None, **size) -> dict:
+    """LLM-Pruner's selection and calibration. size: ``ratio`` or ``layers`` of its step. corpus: the paper's own."""
+    lines = PRUNER_LINES[profile]
+    if corpus is not None and profile == "paper":
+        lines = lines | {"corpus": corpus}
+    return {"selection": {"method": "llm-pruner", **size}, "calibration": lines}
+
+
+def pruner_can(count: int, layers: int) -> bool:
+    """Whether the layers that LLM-Pruner does not spare have more parameters than ``count`` layers."""
+    return count < layers - SPARED
+
+
+def slicegpt(profile: str, **size) -> dict:
+    """SliceGPT's selection and calibration. size: ``share``, ``ratio`` or ``layers`` of its step."""
+    return {"selection": {"method": "slicegpt", **size}, "calibration": CALIBRATION[profile]}
+
+
+def streamline_layer(count: int, subject: Subject) -> dict:
+    """LLM-Streamline's trained layer: one in the place of count + 1, so that as many go as in other rows."""
+    repair = {"method": "streamline-layer", "target": "output"} | DISTILLING[subject.size]
+    return {"selection": window(count + 1), "calibration": CALIBRATION[subject.profile], "repair": repair}
+
+
+def sentences(profile: str, count: int = 10) -> dict:
+    """The sentences on which LaCo measures similarity."""
+    return {"corpus": SENTENCES[profile], "sentences": count, "seed": 0}
+
+
+def collapse(merge: str, C: int, H: int, T: float | None = None, layers: int | None = None) -> dict:
+    """LaCo's selection with a given threshold, or with the highest one that leaves so many `layers`. H: all layers."""
+    wanted = {"T": T} if layers is None else {"layers": layers}
+    fixed = {"method": "laco", "C": C, "L": 1, "H": H, "I": 2, "cosine": "flat-sentence"}
+    return fixed | {"merge": merge} | wanted
+
+
+def merged_at_once(count: int) -> int:
+    """LaCo's C for so many layers less: four where that leaves whole merges, else the first of 5, 6, 3 and 2 that does."""
+    return next(C for C in (4, 5, 6, 3, 2) if count % (C - 1) == 0)

@@ -1,0 +1,189 @@
+"""What a table is made for: the paper's own models as printed, the stand-in, or any one model (``MODEL=``).
+
+A table declares its rows for a `Subject`. For the paper's own models they are the printed ones; for one model they are the
+paper's methods at its shares of layers, so that n follows from the model's depth (``REMOVE=`` says it instead).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from common.models import registry
+from common.pruning.recipe import MIXED
+from common.records.results import Recipe
+from common.toy import WEIGHTS
+from common.utils.errors import UserError, plural, unknown
+
+# What a model is calibrated on while the text that the papers take cannot be had for it (`Subject.text`).
+_TEXTS = dict.fromkeys(
+    ("smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct", "qwen2.5-coder-1.5b-instruct"),
+    "wikitext2-tokenised-validation",
+)
+# What stands for the papers' instructions where that text does: docstrings of functions, from installed packages.
+_INSTRUCTIONS = "standin"
+_VALIDATION = "ptb-validation"  # what a training is validated on there
+# Texts that can be had for every model, and are meant where a recipe names them.
+_AT_HAND = (_VALIDATION, "hellaswag-after-500")
+# The real model whose records are published: shown first where no model is named.
+PUBLISHED_MODELS = ("smollm2-135m-instruct",)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The model or models that a table is made for.
+
+    profile: whose texts, tasks and hyperparameters: 'standin' or 'paper'. model: as `common.models.load` takes it; None:
+    the paper's own, as printed. layers: N. remove: numbers of layers to remove, in place of the paper's shares. weights:
+    digest or revision of the weights. dtype: in which they are held and computed with. text: the corpus that stands for all
+    calibration texts (docstrings then stand for instructions), None for the papers' own. full: the papers' sizes of test
+    sets, texts and calibration for a model that is not theirs. whole: their test sets and texts alone.
+    """
+
+    profile: str
+    model: str | None = None
+    label: str = ""
+    layers: int = 0
+    weights: str | None = None
+    dtype: str = "float32"
+    remove: tuple[int, ...] = ()
+    text: str | None = None
+    full: bool = False
+    whole: bool = False
+
+    @property
+    def printed(self) -> bool:
+        """Whether these are the paper's own models, with the rows that it prints."""
+        return self.model is None
+
+    @property
+    def standin(self) -> bool:
+        """Whether this is the stand-in, for which tables choose numbers of their own."""
+        return self.profile == "standin"
+
+    @property
+    def small(self) -> bool:
+        """Whether tables read a part of what the papers read (`reproductions.spec.subsets`): any one model's, unless
+        ``full``.
+        """
+        return not (self.printed or self.standin or self.full)
+
+    @property
+    def size(self) -> str:
+        """By whose hyperparameters its rows are made: 'small', or its profile's."""
+        return "small" if self.small else self.profile
+
+    @property
+    def name(self) -> str:
+        """For file names and JSON: the model's, or ``paper``."""
+        return self.model or "paper"
+
+    def counts(self, *shares: tuple[int, int], standin: Sequence[int] | int) -> tuple[int, ...]:
+        """Numbers of layers to remove: ``remove``; else on the stand-in what the table says; else the paper's shares n/N of
+        this model's layers, rounded, each once.
+
+        Raises:
+            UserError: the model has too few layers for one of them.
+        """
+        if self.remove:
+            found = self.remove
+        elif self.standin:
+            found = (standin,) if isinstance(standin, int) else tuple(standin)
+        else:
+            found = tuple(dict.fromkeys(round(n * self.layers / of) for n, of in shares))
+        for count in found:
+            if not 0 < count < self.layers - 1:
+                few = ", for two have to stay"
+                if count < 1:
+                    few = "; a table's share of so few rounds to none: use a deeper model"
+                if count < 1 and self.remove:
+                    few = "; at least one has to go"
+                raise UserError(
+                    f"{self.label} has {plural(self.layers, 'layer')}: {count} of them cannot be removed{few}"
+                )
+        return found
+
+
+STANDIN = Subject("standin", "standin", "stand-in", 16)
+# The type of LinearPatch's and Prune&Comp's codes; LaCo's and Reassessing's load float32, twice the memory.
+PAPER = Subject("paper", dtype="float16")
+PROFILES = {"standin": STANDIN, "paper": PAPER}  # whom a profile's name alone stands for
+
+
+def subject(which: Subject | str) -> Subject:
+    """A subject as it is, or the one that a profile's name stands for.
+
+    Raises:
+        UserError: an unknown profile.
+    """
+    if isinstance(which, Subject):
+        return which
+    if which not in PROFILES:
+        raise unknown("profile", which, PROFILES)
+    return PROFILES[which]
+
+
+def of_model(name: str, remove: Sequence[int] = (), profile: str | None = None) -> Subject:
+    """The subject of a model by registry name, hub id or directory. Reads its config, not its weights.
+
+    profile: None: the stand-in's own for the stand-in, the papers' for any other.
+
+    Raises:
+        UserError: the model cannot be had, its architecture is not supported, a profile it cannot be measured in.
+    """
+    if name == STANDIN.model and profile in (None, "standin"):
+        return replace(STANDIN, remove=tuple(remove))
+    if "standin" in (name, profile):
+        raise UserError(
+            f"model {name!r} cannot be measured in the profile {profile!r}: the stand-in's tasks are the stand-in's alone"
+        )
+    spec = registry.find(name)
+    if spec is None:
+        from common.models import loading  # loads torch: registered models do without
+
+        found = loading.describe(name)
+    elif spec.shape_only or spec.trust_remote_code:
+        raise UserError(f"{spec.name} cannot be loaded here: {spec.note or 'it is registered for its shape alone'}")
+    else:
+        found = spec
+    return Subject(
+        profile="paper",
+        model=found.name,
+        label=found.title,
+        layers=found.layers,
+        weights=found.weights,
+        dtype="bfloat16",
+        remove=tuple(remove),
+        text=_TEXTS.get(found.name),
+    )
+
+
+@lru_cache(maxsize=1)
+def standin_digest() -> str:
+    """SHA-256 of the stand-in's weights, first sixteen digits: other weights are another model."""
+    return hashlib.sha256((WEIGHTS / "model.safetensors").read_bytes()).hexdigest()[:16]
+
+
+def recipe(model: str, subject: Subject, limit: int | None = None, **fields) -> Recipe:
+    """A recipe of a table's row: with the weights and the type of its subject, and calibrated on what is at hand for it."""
+    if subject.standin:
+        weights = standin_digest()
+    elif model == subject.model:
+        weights = subject.weights
+    else:
+        weights = registry.get(model).weights
+    if subject.text:
+        fields = {key: _on_text(value, subject.text) for key, value in fields.items()}
+    return Recipe(model=model, profile=subject.profile, weights=weights, limit=limit, dtype=subject.dtype, **fields)
+
+
+def _on_text(value, text: str):
+    """A part of a recipe with what is at hand: `text` in the place of corpora, docstrings in the place of instructions."""
+    if not isinstance(value, Mapping):
+        return value
+    parts = (value.get("corpus") or "").split(MIXED)
+    corpus = MIXED.join(part if part in _AT_HAND else text for part in parts)
+    others = {"corpus": corpus, "validation": _VALIDATION, "source": _INSTRUCTIONS}
+    return {key: others[key] if key in others else _on_text(part, text) for key, part in value.items()}
