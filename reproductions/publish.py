@@ -16,7 +16,7 @@ from pathlib import Path
 from common.pruning.recipe import Recipe
 from common.records.results import NOWHERE, PUBLISHED, Record, Store, mark, publish, user_folder
 from common.utils.errors import Parser, UserError, one_line, plural, quiet_logging
-from reproductions import cells
+from reproductions.render import cells
 from reproductions.spec import registry
 from reproductions.spec import subjects as settings
 

@@ -2,7 +2,7 @@
 
     <model>/recipes.jsonl               one recipe a line, sorted by its hash
     <model>/records/<benchmark>.jsonl   one record a line, sorted by its recipe's hash
-    <model>/items/<benchmark>.npz       outcomes per item, as <recipe>/<mark of the record>/<name>
+    <model>/items/<benchmark>.npz       outcomes per item (`common.records.outcomes`)
     <model>/shared.jsonl                long values of details and provenance, by digest
     environments.jsonl                  packages, Python, machine, by digest
     task_configs.jsonl                  lm-eval's configurations of tasks, by digest
@@ -17,7 +17,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import zipfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -30,11 +29,13 @@ from common.utils import atomic_files
 if TYPE_CHECKING:
     import numpy as np
 
+    from common.records.outcomes import Outcomes
+
+
 ENVIRONMENT = ("packages", "python", "platform", "cpus", "device", "gpu")
 REFERENCE = "$ref"
 LONG = 64  # characters of a value's JSON above which it is kept by digest
 DEFAULTS = {"status": "ok", "reason": None, "stderr": {}, "details": {}, "schema": SCHEMA}  # left out of a line
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # of every member of an archive: the same outcomes make the same bytes
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+>")  # of a function in a task's configuration: another one in every process
 _INSTALLED = re.compile(r"^.*/(?=lm_eval/)")  # the folder of the machine that measured
 
@@ -126,14 +127,8 @@ class Published:
         Raises:
             Unreadable: The archive is damaged.
         """
-        archive = self._cached(self.items_file(model, benchmark), _open_archive)
-        if archive is None:
-            return {}
-        prefix = f"{recipe_hash}/{mark}/"
-        try:
-            return {name.removeprefix(prefix): archive[name] for name in archive.files if name.startswith(prefix)}
-        except Exception as error:  # zipfile, zlib and numpy have no common base for what a damaged archive does
-            raise Unreadable("items", f"{self.items_file(model, benchmark)} is damaged ({error})") from error
+        found = self._cached(self.items_file(model, benchmark), _outcomes)
+        return found.get(recipe_hash, mark) if found else {}
 
     def models(self) -> list[str]:
         """List the models that have results, as recipes name them."""
@@ -174,10 +169,12 @@ class Published:
         if recipe is None:
             raise Unreadable("corrupt", f"recipes.jsonl of {model} lacks {row['recipe']}")
         shared = self._lines(self._of(model) / "shared.jsonl")
-        details = {name: _resolved(value, shared) for name, value in row.get("details", {}).items()}
-        if evaluated := details.get("lm_eval"):
+        details = dict(row.get("details", {}))
+        evaluated = details.pop("lm_eval", None)
+        details = {name: _resolved(value, shared) for name, value in details.items()}
+        if evaluated:
             config = _resolved({REFERENCE: evaluated[REFERENCE]}, self._lines(self.folder / "task_configs.jsonl"))
-            details["lm_eval"] = config | {"results": evaluated["results"]}
+            details["lm_eval"] = config | {name: evaluated[name] for name in evaluated if name == "results"}
         provenance = dict(row.get("provenance", {}))
         environment = _resolved(provenance.pop("environment", {}), self._lines(self.folder / "environments.jsonl"))
         provenance = environment | {name: _resolved(value, shared) for name, value in provenance.items()}
@@ -210,6 +207,8 @@ def fold(folder: Path, found: Iterable[tuple[Mapping, str, Mapping]]) -> None:
 
 
 def _fold_model(published: Published, model: str, by_benchmark: Mapping[str, list]) -> None:
+    from common.records import outcomes
+
     place = published._of(model)
     tables = {name: Lines(published.folder / f"{name}.jsonl") for name in ("environments", "task_configs")}
     tables |= {"shared": Lines(place / "shared.jsonl"), "recipes": Lines(place / "recipes.jsonl", "hash")}
@@ -221,18 +220,24 @@ def _fold_model(published: Published, model: str, by_benchmark: Mapping[str, lis
         lines.save()
     for benchmark, entries in sorted(by_benchmark.items()):
         records = Lines(published.records_file(model, benchmark), "recipe")
-        kept = _arrays(published.items_file(model, benchmark))
-        added = {
-            f"{f['recipe_hash']}/{mark}/{name}": array for f, mark, items in entries for name, array in items.items()
-        }
-        if added:
-            _write_archive(published.items_file(model, benchmark), kept | added)
+        file, earlier, added = published.items_file(model, benchmark), {}, {}
+        if file.exists() or any(items for *_, items in entries):
+            known = _outcomes(file)
+            earlier = {key: known.get(*key) for key in known.records()}
+            added = {(fields["recipe_hash"], mark): items for fields, mark, items in entries if items}
+        if added:  # the earlier records' outcomes go when the records have gone
+            outcomes.write(file, earlier | added)
         records.rows |= packed[benchmark]
         records.save()
-        replaced = {fields["recipe_hash"] for fields, _, _ in entries}
-        left = {name: array for name, array in kept.items() if name.partition("/")[0] not in replaced} | added
-        if left.keys() != (kept | added).keys():
-            _write_archive(published.items_file(model, benchmark), left)
+        left = {key: found for key, found in earlier.items() if key[0] not in packed[benchmark]} | added
+        if left.keys() != (earlier | added).keys():
+            outcomes.write(file, left)
+
+
+def _outcomes(path: Path) -> Outcomes:
+    from common.records.outcomes import Outcomes  # it loads numpy: what shows a table without intervals does without
+
+    return Outcomes(path)
 
 
 def _packed(fields: Mapping, tables: Mapping[str, Lines]) -> dict:
@@ -254,10 +259,22 @@ def _packed(fields: Mapping, tables: Mapping[str, Lines]) -> dict:
         for task in config.get("configs", {}).values():
             if source := (task.get("metadata") or {}).get("config_source"):
                 task["metadata"]["config_source"] = _INSTALLED.sub("", source)
-        details["lm_eval"] = tables["task_configs"].keep(config) | {"results": evaluated["results"]}
+        results = evaluated["results"]
+        said = {} if _repeats(results, content) else {"results": results}
+        details["lm_eval"] = tables["task_configs"].keep(config) | said
     return {name: value for name, value in content.items() if name not in DEFAULTS or value != DEFAULTS[name]} | {
         "recipe": digest
     }
+
+
+def _repeats(results: Mapping, content: Mapping) -> bool:
+    """Whether lm-eval's results say nothing but a record's own values and standard errors."""
+    if len(results) != 1:
+        return False
+    (found,) = results.values()
+    numbers = {name.partition(",")[0]: number for name, number in found.items() if "," in name}
+    told = content["values"] | {f"{name}_stderr": number for name, number in content["stderr"].items()}
+    return numbers == told
 
 
 def _resolved(value: object, lines: Lines) -> object:
@@ -266,35 +283,3 @@ def _resolved(value: object, lines: Lines) -> object:
     if value[REFERENCE] not in lines.rows:
         raise Unreadable("corrupt", f"{lines.path} lacks {value[REFERENCE]}")
     return lines.rows[value[REFERENCE]]["value"]
-
-
-def _open_archive(path: Path):
-    import numpy as np
-
-    try:
-        return np.load(path, allow_pickle=False)
-    except Exception as error:
-        raise Unreadable("items", f"{path} is no archive of arrays ({error})") from error
-
-
-def _arrays(path: Path) -> dict[str, np.ndarray]:
-    if not path.is_file():
-        return {}
-    with _open_archive(path) as archive:
-        return dict(archive)
-
-
-def _write_archive(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Replace an archive of arrays, whole; the same arrays make the same bytes."""
-    import numpy as np
-
-    if not arrays:
-        path.unlink(missing_ok=True)
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_files.whole(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name in sorted(arrays):
-            member = zipfile.ZipInfo(f"{name}.npy", _EPOCH)
-            member.compress_type = zipfile.ZIP_DEFLATED
-            with archive.open(member, "w") as out:
-                np.lib.format.write_array(out, np.asanyarray(arrays[name]), allow_pickle=False)

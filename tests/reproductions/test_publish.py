@@ -8,7 +8,8 @@ import pytest
 from pyarrow import parquet
 
 from common.records.results import NOWHERE, PUBLISHED, ROOT, Record, Store
-from reproductions import cells, publish
+from reproductions import publish
+from reproductions.render import cells
 from reproductions.spec import registry, subjects
 
 ROW = registry.get("table1-linearpatch").rows(subjects.STANDIN)[3]
