@@ -240,7 +240,7 @@ def _loading(method) -> list[str]:
         "",
         "```python",
         f"import {method.loader}  # registers the patch",
-        "from common import checkpoint",
+        "from common.models import checkpoint",
         "",
         'model, tokenizer = checkpoint.load("PATH")',
         "```",

@@ -305,7 +305,7 @@ def test_a_killed_writer_leaves_no_half_record(tmp_path):
     code = f"""
 import os, signal
 from pathlib import Path
-from common import results
+from common.records import results
 from common.records.results import Recipe, Record, Store
 recipe = Recipe("standin", "standin")
 results.os.fsync = lambda *_: os.kill(os.getpid(), signal.SIGKILL)

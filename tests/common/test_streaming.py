@@ -240,7 +240,7 @@ def test_a_damaged_file_and_a_missing_tensor_are_named(write_checkpoint, tmp_pat
 
 
 CHANGES = """import sys, time
-from common import checkpoint
+from common.models import checkpoint
 from common.models.decoder import Decoder
 model, _ = checkpoint.load(sys.argv[1], stream=0)
 for layer in (1, 2):
