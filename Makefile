@@ -14,7 +14,7 @@ NARROW = $(call option,--profile,$(PROFILE)) $(foreach m,$(MODEL),$(call option,
 	$(call option,--row,$(ROW)) $(call option,--limit,$(LIMIT)) $(call option,--dtype,$(DTYPE)) \
 	$(if $(call on,$(WHOLE)),--whole) $(if $(call on,$(FULL)),--full)
 SHOWN = $(NARROW) $(call option,--format,$(FORMAT))
-MEASURED = $(SHOWN) $(call option,--device,$(DEVICE)) $(if $(call on,$(FORCE)),--force)
+MEASURED = $(SHOWN) $(call option,--columns,$(COLUMNS)) $(call option,--device,$(DEVICE)) $(if $(call on,$(FORCE)),--force)
 
 .DEFAULT_GOAL := help
 PAPERS := linearpatch prunecomp laco reassessing
@@ -30,7 +30,7 @@ help:  ## this list
 	@echo "Also:"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1  \2/p' Makefile
 	@echo "  $(PAPERS)  every table and figure of one paper, in one run"
-	@echo "Options: MODEL=smollm2-135m-instruct REMOVE=7,9 PROFILE=paper ROW='LinearPatch*' LIMIT=20 WHOLE=1 FULL=1 DEVICE=cuda DTYPE=bfloat16 FORCE=1 FORMAT=md; for TARGET-fetch CONVERT_WEIGHTS=1"
+	@echo "Options: MODEL=smollm2-135m-instruct REMOVE=7,9 PROFILE=paper ROW='LinearPatch*' COLUMNS='WIKI-2,PTB' LIMIT=20 WHOLE=1 FULL=1 DEVICE=cuda DTYPE=bfloat16 FORCE=1 FORMAT=md; for TARGET-fetch CONVERT_WEIGHTS=1"
 
 setup: $(STAMP)  ## build .venv from requirements.lock
 

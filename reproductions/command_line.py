@@ -32,6 +32,7 @@ def parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="measure what a target still lacks, one record per cell")
     run.add_argument("targets", nargs="+", metavar="TARGET", help="as `list` prints them, e.g. table1-linearpatch")
     _narrowing(run)
+    _columns(run)
     run.add_argument(
         "--device", help="cpu, cuda, cuda:1, or auto to spread a model (default: cuda where there is a GPU)"
     )
@@ -49,6 +50,7 @@ def parser() -> argparse.ArgumentParser:
     status = commands.add_parser("status", help="cells done, running, failed and left, with rates")
     status.add_argument("targets", nargs="+", metavar="TARGET")
     _narrowing(status)
+    _columns(status)
 
     show = commands.add_parser("show", help="print tables, or draw figures, from records; measures nothing")
     show.add_argument("targets", nargs="+", metavar="TARGET", help="several are shown one after another")
@@ -109,6 +111,15 @@ def _narrowing(command: argparse.ArgumentParser, default: str = "the stand-in's"
         "--dtype",
         help="float32, bfloat16 or float16, of weights and computation; records of one type are not those of another "
         "(default: float32 for the stand-in, float16 for the papers' models, bfloat16 for any other)",
+    )
+
+
+def _columns(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--columns",
+        default="",
+        metavar="PATTERN,...",
+        help="measure only the columns whose labels fit, e.g. 'WIKI-2,PTB' (default: all)",
     )
 
 
@@ -218,7 +229,8 @@ def _wanted(options: argparse.Namespace) -> tuple[list, list]:
     from reproductions.spec import subjects as settings
 
     tables = [registry.get(target) for target in options.targets]
-    narrowed = {"pattern": options.row, "limit": options.limit}
+    columns = tuple(filter(None, map(str.strip, options.columns.split(","))))
+    narrowed = {"pattern": options.row, "limit": options.limit, "columns": columns}
     subjects = _subjects(options, tables) or [(settings.STANDIN, ())]
     return tables, [(subject, {"models": models, **narrowed}) for subject, models in subjects]
 

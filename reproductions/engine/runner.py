@@ -15,7 +15,7 @@ from common.utils.errors import NoData, UserError, unknown
 from common.utils.progress import track
 from reproductions.engine.cell_locks import Turns
 from reproductions.spec import subjects, subsets
-from reproductions.spec.registry import Row, Table
+from reproductions.spec.registry import Column, Row, Table
 from reproductions.spec.subjects import PAPER, Subject
 
 log = logging.getLogger(__name__)
@@ -80,8 +80,25 @@ def fitting(
 def _fits(row: Row, models: Sequence[str], pattern: str | None) -> bool:
     if models and row.model not in models:
         return False
-    # Brackets stand in row names (LinearPatch[L]), so only * and ? are wild.
-    return pattern is None or fnmatch.fnmatchcase(row.method.lower(), pattern.lower().replace("[", "[[]"))
+    return pattern is None or _like(row.method, pattern)
+
+
+def _like(name: str, pattern: str) -> bool:
+    """Return whether a name fits, in either case. Brackets stand in names (LinearPatch[L]), so only * and ? are wild."""
+    return fnmatch.fnmatchcase(name.lower(), pattern.lower().replace("[", "[[]"))
+
+
+def check_columns(tables: Sequence[Table], subject: Subject | str, patterns: Sequence[str]) -> None:
+    """Refuse a pattern that fits no measured column of any table.
+
+    Raises:
+        UserError: There is such a pattern.
+    """
+    columns = [column for table in tables for column in table.columns_for(subjects.subject(subject))]
+    labels = {column.label for column in columns if column.benchmark}
+    for pattern in patterns:
+        if not any(_like(label, pattern) for label in labels):
+            raise unknown("column", pattern, labels)
 
 
 def missing(
@@ -92,15 +109,21 @@ def missing(
     models: Sequence[str] = (),
     pattern: str | None = None,
     limit: int | None = None,
+    columns: Sequence[str] = (),
     force: bool = False,
 ) -> list[Work]:
     """What has to be measured, grouped by recipe. What failed or had no data is tried again, and so is a part of what was
-    measured anew; ``force`` measures all anew, as the tables read it (`sizes.read`).
+    measured anew; ``force`` measures all anew, as the tables read it (`subsets.read`).
 
-    Cells of the paper's models that need no weights are part of either profile.
+    Cells of the paper's models that need no weights are part of either profile. columns: patterns of labels; where there
+    are any, only the columns that fit one.
     """
     subject = subjects.subject(subject)
     work: dict[str, Work] = {}
+    check_columns(tables, subject, columns)
+
+    def asked_of(found: Iterable[Column]) -> list[Column]:
+        return [c for c in found if c.benchmark and (not columns or any(_like(c.label, one) for one in columns))]
 
     def want(recipe: Recipe, row: Row, benchmarks: Iterable[str]) -> None:
         for benchmark in benchmarks:
@@ -115,11 +138,11 @@ def missing(
         asked = subsets.read(table, store, subject, limit) if force else table.columns_for(subject)
         for row in rows:
             if row.recipe is not None:
-                columns = [c for c in asked if not c.shape_only or row.recipe == row.shapes]
-                want(row.recipe, row, [c.benchmark for c in columns if c.benchmark])
+                wanted = [c for c in asked_of(asked) if not c.shape_only or row.recipe == row.shapes]
+                want(row.recipe, row, [c.benchmark for c in wanted])
         for row in table.rows(PAPER, None) if subject.standin or subject.printed else []:
             if row.shapes is not None and _fits(row, models, pattern):
-                want(row.shapes, row, [c.benchmark for c in table.columns_for(PAPER) if c.weight_free])
+                want(row.shapes, row, [c.benchmark for c in asked_of(table.columns_for(PAPER)) if c.weight_free])
     return list(work.values())
 
 

@@ -103,7 +103,8 @@ class Table:
     """A table or figure of a paper, or of ours (LEAGUE). ``number``: of the table in the paper's CSV files, if it is there.
 
     draw: ``module:function`` that draws a figure from its records, see `reproductions.render.show.drawn`. full: any
-    model reads its tasks and texts whole, not only the paper's own and the stand-in (see `reproductions.spec.subsets`).
+    model of up to 300 million parameters reads its tasks and texts whole, not only the paper's own and the stand-in (see
+    `reproductions.spec.subsets`).
     """
 
     target: str
@@ -131,7 +132,7 @@ class Table:
             not subject.printed
         ):  # what a paper prints as a share of 1 is in percent where nothing is compared with its digits
             found = [replace(c, scale=100) if c.key in SHARES and c.scale == 1 else c for c in found]
-        if self.full or subject.whole or not subject.small:
+        if (self.full and not subject.large) or subject.whole or not subject.small:
             return found
         return [replace(c, benchmark=subsets.smaller(c.benchmark)) if c.benchmark else c for c in found]
 

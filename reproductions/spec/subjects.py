@@ -27,6 +27,10 @@ _INSTRUCTIONS = "standin"
 _VALIDATION = "ptb-validation"  # what a training is validated on there
 # Texts that can be had for every model, and are meant where a recipe names them.
 _AT_HAND = (_VALIDATION, "hellaswag-after-500")
+# Of a model with more parameters every table reads a part of test sets and texts, those included that ask all of a smaller
+# one (`full` of a table in `reproductions.spec.registry`): a row of whole test sets takes two cores half an
+# hour with 135 million.
+_MOST_READ_WHOLE = 300_000_000
 # The real model whose records are published: shown first where no model is named.
 PUBLISHED_MODELS = ("smollm2-135m-instruct",)
 
@@ -40,6 +44,7 @@ class Subject:
     digest or revision of the weights. dtype: in which they are held and computed with. text: the corpus that stands for all
     calibration texts (docstrings then stand for instructions), None for the papers' own. full: the papers' sizes of test
     sets, texts and calibration for a model that is not theirs. whole: their test sets and texts alone.
+    large: every table reads a part of them (`reproductions.spec.subsets`) until all rows have answered the whole.
     """
 
     profile: str
@@ -52,6 +57,7 @@ class Subject:
     text: str | None = None
     full: bool = False
     whole: bool = False
+    large: bool = False
 
     @property
     def printed(self) -> bool:
@@ -157,6 +163,7 @@ def of_model(name: str, remove: Sequence[int] = (), profile: str | None = None) 
         dtype="bfloat16",
         remove=tuple(remove),
         text=_TEXTS.get(found.name),
+        large=(spec.facts["params"] if spec else found.parameters) > _MOST_READ_WHOLE,
     )
 
 

@@ -31,6 +31,7 @@ from reproductions.spec import registry, shape_recipes, subjects
         (["show", "table1-linearpatch", "--profile", "papr"], "unknown profile 'papr'; did you mean 'paper'?"),
         (["show", "table1-linearpatch", "--format", "markdwn"], "unknown format 'markdwn'"),
         (["run", "table1-linearpatch", "--row", "ShortGTP"], "unknown row 'ShortGTP'; did you mean 'ShortGPT'?"),
+        (["run", "table1-linearpatch", "--columns", "Form,Sumary"], "unknown column 'Sumary'; did you mean 'Summary'?"),
         (
             ["run", "table1-linearpatch", "--profile", "paper", "--model", "llama2-7b"],
             "did you mean 'llama-2-7b'",
@@ -181,6 +182,15 @@ def test_what_was_trained_is_measured_before_the_next_model_is_prepared(store):
     assert (
         sum(step == ("prepared", True) for step in order) == sum(step == ("prepared", True) for step in asked.done) > 1
     )
+
+
+def test_only_the_named_columns_are_measured(store):
+    """Of every row, by labels in either case."""
+    table = registry.get("table1-linearpatch")
+    qwen = subjects.of_model("qwen2.5-coder-0.5b-instruct")
+    found = runner.missing([table], store, qwen, columns=("copa", "wiki*"))
+    assert len(found) == len(table.rows(qwen))
+    assert {tuple(entry.benchmarks) for entry in found} == {("copa", "perplexity@linearpatch-wikitext2@49152-tokens")}
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,9 @@ def test_full_test_sets_are_the_papers_models_and_table_1s():
                 or name == subsets.whole(name)
             )
             assert label not in papers or name is None or subsets.whole(name) == papers[label]
+    qwen = settings.of_model("qwen2.5-coder-0.5b-instruct")  # of so large a model parts, there, too
+    assert asked("table1-linearpatch", qwen)["ARC-e"] == "arc_easy@first-500"
+    assert asked("table1-linearpatch", replace(qwen, whole=True))["ARC-e"] == "arc_easy"
     for target in ("table1-linearpatch", "table11-linearpatch", "table13-linearpatch", "table14-linearpatch"):
         assert not any(name and name != subsets.whole(name) for name in asked(target, SMOLLM).values())
     assert asked("table1-prunecomp", SMOLLM)["PTB"] == "perplexity@linearpatch-ptb@49152-tokens"
