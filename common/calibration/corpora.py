@@ -22,6 +22,7 @@ from torch import Tensor
 
 from common.models.files import hub
 from common.utils.errors import NoData, UserError, unknown
+from common.utils.token_ids import open_ended
 
 _FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".json.gz": "json", ".jsonl.gz": "json"}
 
@@ -178,11 +179,11 @@ def digest(corpus: str | Corpus) -> str:
 
 
 def encode(tokenizer, text: str) -> Tensor:
-    """Token ids [tokens] of a text of any length, with whatever special tokens the tokenizer puts at its ends.
+    """Token ids [tokens] of a text of any length, with whatever special tokens the tokenizer puts before it.
 
     The tokenizer's warning about texts longer than the model's context is left out: what is read is cut up afterwards.
     """
-    return torch.tensor(tokenizer(text, verbose=False)["input_ids"], dtype=torch.long)
+    return torch.tensor(open_ended(tokenizer)(text, verbose=False)["input_ids"], dtype=torch.long)
 
 
 def joined_ids(tokenizer, corpus: str | Corpus) -> Tensor:

@@ -26,6 +26,7 @@ from common.models.decoder import Decoder
 from common.utils import cache
 from common.utils.errors import UserError, UserValueError, unknown
 from common.utils.progress import track
+from common.utils.token_ids import open_ended
 
 DRAWS = 1000
 STRETCHES = {"train": (0.0, 0.9), "validation": (0.9, 1.0)}  # shares of a text
@@ -106,7 +107,7 @@ def sample_lines(
         lines = [lines[row] for row in np.random.default_rng(seed).permutation(len(lines))[:count]]
     else:
         random.Random(seed).shuffle(lines)
-    ids = tokenizer("\n\n".join(lines[:count]), return_tensors="pt", verbose=False).input_ids[0]
+    ids = open_ended(tokenizer)("\n\n".join(lines[:count]), return_tensors="pt", verbose=False).input_ids[0]
     if len(ids) < length:
         raise UserError(
             f"{min(count, len(lines))} calibration lines have {len(ids)} tokens, less than one window of {length}; "
@@ -131,7 +132,7 @@ def sample_documents(tokenizer, texts: Sequence[str], *, length: int, count: int
         if index in tried:
             continue
         tried.add(index)
-        ids = tokenizer(texts[index], return_tensors="pt", verbose=False).input_ids[0]
+        ids = open_ended(tokenizer)(texts[index], return_tensors="pt", verbose=False).input_ids[0]
         if len(ids) >= length:
             start = generator.randint(0, len(ids) - length)
             crops.append(ids[start : start + length])

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import psutil
 import torch
-import transformers
 from torch import nn
 
 from common.calibration import corpora
 from common.cli import options as shared
 from common.cli.job import Job, is_file, read, texts, work_folder
 from common.models import checkpoint, layer_structure, loading, offload
+from common.models.admission import built, check_shapes
 from common.models.architectures import absent, at_hand
 from common.models.files import hub
 from common.models.files.safetensors_reader import DTYPES, entries, prevailing_dtype
@@ -138,19 +138,13 @@ def _check_registered(options: argparse.Namespace) -> None:
 def _config(source: Path):
     """The model's config, read and understood."""
     checkpoint.check_directory(source)
-    try:
-        config = transformers.AutoConfig.from_pretrained(source, local_files_only=True)
-    except Exception as error:  # whatever a config may do to its class: there is no common base
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"cannot load {source}: its config.json is not understood ({reason})") from error
+    config = checkpoint.read_config(source / "config.json")
+    if not layer_structure.read(source):
+        check_shapes(built(config, source), entries(source, [checkpoint.PATCHES_TENSORS]), source)
     layers = getattr(config, "num_hidden_layers", None)
     if not isinstance(layers, int) or layers < 3:
         found = plural(layers, "layer") if isinstance(layers, int) else f"num_hidden_layers {layers!r}"
         raise UserError(f"the model has {found}; pruning leaves two at least, so it needs three or more")
-    if getattr(config, "quantization_config", None):
-        raise UserError(
-            f"the model in {source} is quantised; prune the one it was made from, and quantise the result again"
-        )
     return config
 
 

@@ -22,6 +22,7 @@ from common.evaluation.windowed_perplexity import cut
 from common.models import checkpoint, loading
 from common.models.decoder import Decoder
 from common.pruning.recipe import MIXED, Calibration, share
+from common.utils import json_lines
 from common.utils.errors import UserError, UserValueError
 
 # Options that change nothing about what is trained.
@@ -326,10 +327,10 @@ def read(name: str) -> str:
     """A text file's content; of JSON lines the column ``text``, a paragraph each.
 
     Raises:
-        UserError: it cannot be read, is no UTF-8, is empty, or is JSON lines without that column.
+        UserError: it cannot be read, is no UTF-8, is empty, or is JSON with a damaged line or without that column.
     """
     try:
-        text = Path(name).read_text(encoding="utf-8")
+        text = Path(name).read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         reason = f"it is no UTF-8 text (byte {error.start})" if isinstance(error, UnicodeDecodeError) else None
         raise UserError(
@@ -337,15 +338,12 @@ def read(name: str) -> str:
         ) from error
     if not text.strip():
         raise UserError(f"the text {name} is empty")
-    return _column(name, text) if text.lstrip().startswith("{") else text
+    return _column(name, text) if json_lines.is_json(name, text) else text
 
 
 def _column(name: str, text: str) -> str:
-    try:
-        rows = [json.loads(line) for line in text.splitlines() if line.strip()]
-    except ValueError:
-        return text
-    if any(not isinstance(row, dict) or not isinstance(row.get("text"), str) for row in rows):
+    rows = json_lines.rows(name, text)
+    if any(not isinstance(row.get("text"), str) for row in rows):
         raise UserError(
             f"the text {name} is JSON lines without a column 'text' of strings; name a plain text, or add it"
         )

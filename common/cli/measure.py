@@ -26,6 +26,7 @@ from common.models.architectures import absent, at_hand
 from common.models.surgery import without_layers
 from common.records import results
 from common.utils.errors import UserError, plural
+from common.utils.token_ids import open_ended
 
 BROKEN = 10.0  # times the dense model's perplexity
 REPEATS, ENOUGH = 20, 1.0  # of what is timed: at most so many, or until so many seconds were taken by three or more
@@ -165,7 +166,7 @@ def samples(job: Job) -> list[dict]:
     chosen = sorted({0, len(windows) // 2, len(windows) - 1})
     begun = max(1, min(PROMPT, job.length // 2))
     prompts = [job.tokenizer.decode(windows[index][:begun], skip_special_tokens=True) for index in chosen]
-    prompts = [prompt for prompt in prompts if job.tokenizer(prompt)["input_ids"]]
+    prompts = [prompt for prompt in prompts if open_ended(job.tokenizer)(prompt)["input_ids"]]
     tokens = max(1, min(SHOWN, job.length - begun))
     try:
         texts = complete(job.model, job.tokenizer, prompts, tokens)

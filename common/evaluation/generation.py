@@ -13,7 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from common.models.decoder import rope_switch
 from common.utils.errors import UserError, unknown
+from common.utils.token_ids import open_ended
 
 VERSION = 1
 BATCH = 16
@@ -30,12 +32,15 @@ def complete(model, tokenizer, prompts: Sequence[str], tokens: int, *, batch_siz
     """
     import transformers
 
+    if rope_switch(model.config) is not None:
+        batch_size = 1  # else an answer depends on the longest prompt beside it
     if tokens < 1:
         raise UserError(f"cannot generate {tokens} tokens; ask for 1 or more")
     room = getattr(model.config, "max_position_embeddings", None)
     if room is not None and room <= tokens:
         raise UserError(f"cannot generate {tokens} tokens after a prompt: the model reads {room} in all")
-    encoded = [tokenizer(prompt, verbose=False)["input_ids"][-(room - tokens) if room else 0 :] for prompt in prompts]
+    opened = open_ended(tokenizer)
+    encoded = [opened(prompt, verbose=False)["input_ids"][-(room - tokens) if room else 0 :] for prompt in prompts]
     if not all(encoded):
         raise UserError(f"prompt {encoded.index([]) + 1} of {len(prompts)} has no tokens")
     stop = tokenizer.eos_token_id

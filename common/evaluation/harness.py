@@ -26,7 +26,7 @@ from common.evaluation import human_eval
 from common.evaluation.multiple_choice import SharedContextLM
 from common.evaluation.scores import weighted_mean, weighted_stderr
 from common.models.files import hub
-from common.utils.errors import NoData, UserError, unknown
+from common.utils.errors import NoData, UserError, first_of, unknown
 
 log = logging.getLogger(__name__)
 
@@ -140,8 +140,8 @@ def _endings(samples: Sequence[Mapping]) -> dict[str, np.ndarray]:
     for sample in sorted(samples, key=lambda sample: sample["doc_id"]):
         pairs, right = sample["arguments"], sample.get("target")
         one_context = len(pairs) > 1 and len({pair[0] for pair in pairs}) == 1
-        if not one_context or not str(right).isdigit():
-            return {}
+        if not one_context or not str(right).isdigit() or not all(pair[1].strip() for pair in pairs):
+            return {}  # a blank ending has no characters to divide by
         losses = [
             -answer[0] / len(pair[1].lstrip()) for pair, answer in zip(pairs, sample["filtered_resps"], strict=True)
         ]
@@ -177,8 +177,27 @@ def load_tasks(tasks: Sequence[str | Mapping]) -> dict:
             config = standin[task] if isinstance(task, str) else dict(task)
             loaded |= _manager().load([config])["tasks"]
     for task in loaded.values():
+        _check_metrics(task)
         _check_examples(task)
     return loaded
+
+
+def _check_metrics(task) -> None:
+    """Refuse a task whose measurements would be dropped; say which ones are where others are kept.
+
+    Raises:
+        UserError: it has no metric of `METRICS`.
+    """
+    kinds = [ensemble.name for ensemble in getattr(task, "_filters", [])] or ["none"]
+    measured = {(metric, kind) for metric in task.aggregation() for kind in kinds}
+    name, dropped = task.get_config("task"), sorted({metric for metric, _ in measured - set(METRICS.values())})
+    if measured.isdisjoint(METRICS.values()):
+        raise UserError(
+            f"the task {name} measures {first_of(dropped, 4)}, which is not reported here. Choose a task with accuracy "
+            "(perplexity is measured on the test text), or run lm-eval on the saved model"
+        )
+    if dropped := [metric for metric in dropped if metric not in {known for known, _ in METRICS.values()}]:
+        log.warning("%s: %s is not reported, only its other metrics", name, first_of(dropped, 4))
 
 
 def _check_examples(task) -> None:

@@ -25,6 +25,7 @@ from common.calibration import corpora
 from common.evaluation.multiple_choice import SharedContextLM
 from common.evaluation.scores import MMLU, accuracy_stderr, weighted_mean, weighted_stderr
 from common.utils.errors import UserError, unknown
+from common.utils.token_ids import open_ended
 
 LETTERS = "ABCD"
 HUB_ID = "cais/mmlu"
@@ -94,11 +95,12 @@ def ask(protocol: Examination, tokenizer, subject: str, row: Mapping, examples: 
     for shots in range(min(protocol.shots, len(examples)), -1, -1):
         shown = "".join(block(example, protocol.answer, answered=True) for example in examples[:shots])
         text = header(subject) + shown + block(row, protocol.answer, answered=False)
-        prompt = tokenizer(text, verbose=False)["input_ids"]
+        opened = open_ended(tokenizer)
+        prompt = opened(text, verbose=False)["input_ids"]
         if protocol.answer == "letters":
             choices, needed = letters or letter_tokens(tokenizer), len(prompt)
         else:
-            whole = [tokenizer(f"{text} {choice}", verbose=False)["input_ids"] for choice in row["choices"]]
+            whole = [opened(f"{text} {choice}", verbose=False)["input_ids"] for choice in row["choices"]]
             choices, needed = [tokens[len(prompt) :] for tokens in whole], max(map(len, whole))
         if needed <= protocol.context:
             lengths = [len(str(choice)) for choice in row["choices"]]

@@ -26,9 +26,10 @@ from common.evaluation.prefix_trees import MIN_SHARED, Tree, cheapest_cuts, grow
 from common.forward import prefix_cache
 from common.forward.parallel_batches import side_by_side
 from common.forward.token_log_probs import target_scores
-from common.models.decoder import SLIDING, Decoder
+from common.models.decoder import SLIDING, Decoder, rope_switch
 from common.utils.errors import UserError
 from common.utils.progress import track
+from common.utils.token_ids import open_ended
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ class SharedContextLM(HFLM):
     """
 
     def __init__(self, model, tokenizer, *, batch_size: int = 16, min_shared: float = MIN_SHARED, **options):
-        self.decoder = Decoder(model)
+        self.decoder, tokenizer = Decoder(model), open_ended(tokenizer)
         with _quiet():  # it warns that a model object makes it ignore its options about loading one
             super().__init__(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=batch_size, **options)
         self.min_shared = min_shared
@@ -135,6 +136,8 @@ class SharedContextLM(HFLM):
             self.batch_size_per_gpu = generated_together(
                 self.decoder.config, self.model.dtype.itemsize, longest, free, most
             )
+        if rope_switch(self.decoder.config) is not None:
+            self.batch_size_per_gpu = 1  # else an answer depends on the longest prompt beside it
         if _silent():
             huggingface.tqdm = _lines
         try:
@@ -149,25 +152,39 @@ class SharedContextLM(HFLM):
         if implementation not in _MASKED_ATTENTION:
             log.warning("attention %r takes no custom mask: contexts are not shared", implementation)
             return super()._loglikelihood_tokens(requests, disable_tqdm or _silent(), override_bs)
-        trees = grow([self._input(request) for request in requests], min_shared=self.min_shared)
+        groups = [self._batches(trees) for trees in self._grown([self._input(request) for request in requests])]
         self._body = prefix_cache.Body(self.decoder, shared=not self.mixed_precision_dtype)
         answers: list[tuple[float, bool] | None] = [None] * len(requests)
-        batches = self._batches(trees)
-        self._body.ahead(batches, self._fed)
-        with (
-            track(None, "scoring", total=len(requests), unit="choice", shown=self._shown or not disable_tqdm) as bar,
-            side_by_side(lambda batch: self._score(batch, requests), batches, self.device) as results,
-        ):
-            for batch, (found, head_rows) in zip(batches, results, strict=True):
-                for index, answer in found:
-                    answers[index] = answer
-                self.forward_tokens += sum(map(len, batch))
-                self.padded_tokens += len(batch) * len(batch[0])
-                self.head_rows += head_rows
-                bar.update(sum(len(tree.paths) for tree in batch))
+        with track(None, "scoring", total=len(requests), unit="choice", shown=self._shown or not disable_tqdm) as bar:
+            for batches in groups:
+                self._body.ahead(batches, self._fed)
+                with side_by_side(lambda batch: self._score(batch, requests), batches, self.device) as results:
+                    for batch, (found, head_rows) in zip(batches, results, strict=True):
+                        for index, answer in found:
+                            answers[index] = answer
+                        self.forward_tokens += sum(map(len, batch))
+                        self.padded_tokens += len(batch) * len(batch[0])
+                        self.head_rows += head_rows
+                        bar.update(sum(len(tree.paths) for tree in batch))
         self.layers_saved += self._body.layers_saved
         self.layers_run += self._body.layers_run
         return answers
+
+    def _grown(self, inputs: list[list[int]]) -> list[list[Tree]]:
+        """Trees over all inputs; in two groups where a model reads long sequences with other rotary frequencies.
+
+        Those frequencies are one set for a batch, chosen by its longest sequence (`rope_switch`).
+        """
+        switch = rope_switch(self.decoder.config)
+        long = [switch is not None and len(tokens) > switch for tokens in inputs]
+        groups = []
+        for wanted in sorted(set(long)):
+            indices = [index for index, is_long in enumerate(long) if is_long is wanted]
+            trees = grow([inputs[index] for index in indices], min_shared=self.min_shared)
+            for tree in trees:
+                tree.paths = {indices[place]: path for place, path in tree.paths.items()}
+            groups.append(trees)
+        return groups
 
     def _input(self, request: Request) -> list[int]:
         """What the model reads: context and continuation without its last token, cut from the left as `HFLM` does."""

@@ -36,8 +36,8 @@ from torch import Tensor, nn
 from common.baselines import ghosted, streamline  # noqa: F401 - register their patches
 from common.hooks import PATCH_LOADERS, attach_patch, patches
 from common.models import half_precision, layer_structure, offload
-from common.models.architectures import SUPPORTED
-from common.models.files import block_configs, older_transformers
+from common.models.admission import PATCHES_TENSORS, built, check_directory, check_shapes, explained, read_config
+from common.models.files import block_configs, older_transformers, safetensors_reader
 from common.utils import atomic_files
 from common.utils.errors import UserError, first_of
 
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 FORMAT = 1
 # A text that tokenizers of different kinds split differently: code, numbers, letters of other scripts, white space.
 PROBE = "def f(x):\n\treturn 2023 - x  # na\u00efve \u65e5\u672c\u8a9e, don't; 650841823\n\n   \u00c4"
-PATCHES_JSON, PATCHES_TENSORS = "patches.json", "patches.safetensors"
+PATCHES_JSON = "patches.json"
 
 
 def save(
@@ -83,8 +83,13 @@ def save(
 
     try:
         atomic_files.put(path.resolve(), write)
-    except (OSError, SafetensorError, StrictDataclassError) as error:  # the last: a config that contradicts itself
-        raise UserError(f"cannot save to {path}: {_reason(error)}; nothing was changed there") from error
+    except (
+        OSError,
+        ValueError,
+        SafetensorError,
+        StrictDataclassError,
+    ) as error:  # the last: a config that contradicts itself
+        raise UserError(f"cannot save to {path}: {explained(error)}; nothing was changed there") from error
     return path
 
 
@@ -137,21 +142,21 @@ def load(
     path = Path(path)
     check_directory(path, trust_remote_code)
     described = _read_patches(path)  # before the weights: a missing registration should not cost minutes
-    tokenizer = load_tokenizer(path, trust_remote_code)  # nor a missing package that it needs
     parts = layer_structure.read(path)
+    config = read_config(path / "config.json", trust_remote_code)
+    tokenizer = load_tokenizer(path, trust_remote_code)  # nor a missing package that it needs
+    kind = layer_structure.model_class(config, parts) if parts else None
+    if not trust_remote_code:
+        check_shapes(built(config, path, kind), safetensors_reader.entries(path, [PATCHES_TENSORS]), path)
     if stream is not None:
         if parts:
             raise UserError(f"cannot stream {path}: its layers are not built as its config says; leave --stream out")
         dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
-        config = read_config(path / "config.json")
         model = offload.load(path, config, device=torch.device(device), dtype=dtype, states=stream)
         return _patched(model, described), tokenizer
     placement = {"device_map": "auto"} if str(device) == "auto" else {}
     try:
-        kind = transformers.AutoModelForCausalLM
-        if parts:
-            kind = layer_structure.model_class(read_config(path / "config.json"), parts)
-        model, report = kind.from_pretrained(
+        model, report = (kind or transformers.AutoModelForCausalLM).from_pretrained(
             path,
             dtype=dtype or "auto",
             use_safetensors=True,
@@ -161,7 +166,7 @@ def load(
             **placement,
         )
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
-        raise UserError(f"cannot load {path}: {_reason(error)}") from error
+        raise UserError(f"cannot load {path}: {explained(error)}") from error
     broken = sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])})
     if broken:
         raise UserError(
@@ -221,7 +226,7 @@ def _read_patches(directory: Path) -> list[tuple[dict, dict[str, Tensor]]]:
         ]
         kinds = {entry["kind"]: entry.get("package") or "the package of its method" for entry, _ in described}
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise UserError(f"cannot load the patches in {directory}: {_reason(error)}; save the model again") from error
+        raise UserError(f"cannot load the patches in {directory}: {explained(error)}; save the model again") from error
     for kind, package in sorted(kinds.items()):
         if kind not in PATCH_LOADERS:
             raise UserError(
@@ -229,48 +234,6 @@ def _read_patches(directory: Path) -> list[tuple[dict, dict[str, Tensor]]]:
                 f"import {package} first"
             )
     return described
-
-
-def check_directory(path: Path, trust_remote_code: bool = False) -> None:
-    """Refuse what is no loadable checkpoint, before anything large is read."""
-    if not path.exists():
-        atomic_files.recover(path.resolve())  # a kill may have left it beside its place
-    if not path.is_dir():
-        raise UserError(f"cannot load {path}: no such directory")
-    if not (path / "config.json").is_file():
-        raise UserError(f"cannot load {path}: it has no config.json, so it is no model checkpoint")
-    try:
-        model_type = json.loads((path / "config.json").read_text()).get("model_type")
-    except (OSError, ValueError, AttributeError) as error:
-        raise UserError(f"cannot load {path}: config.json cannot be read ({_reason(error)})") from error
-    if model_type not in SUPPORTED and not trust_remote_code:
-        raise UserError(
-            f"cannot load {path}: architecture {model_type!r} is not supported; supported: {', '.join(sorted(SUPPORTED))}"
-        )
-    weights = [file for file in path.glob("*.safetensors") if file.name != PATCHES_TENSORS]
-    if not weights:
-        raise UserError(
-            f"cannot load {path}: it has no safetensors weights, and pickled ones are never loaded; "
-            "convert them first with save_pretrained"
-        )
-
-
-def read_config(path: Path):
-    """The transformers config in a file.
-
-    Raises:
-        UserError: it cannot be read, or its architecture is not supported.
-    """
-    try:
-        config = transformers.AutoConfig.from_pretrained(path.parent, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"cannot load {path.parent}: config.json cannot be read ({_reason(error)})") from error
-    if config.model_type not in SUPPORTED:
-        raise UserError(
-            f"cannot load {path.parent}: architecture {config.model_type!r} is not supported; "
-            f"supported: {', '.join(sorted(SUPPORTED))}"
-        )
-    return config
 
 
 def digest(path: Path) -> str:
@@ -295,7 +258,9 @@ def load_tokenizer(path: Path, trust_remote_code: bool = False):
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(path, **options)
     except Exception as error:  # tokenizers raises bare Exception
-        raise UserError(f"cannot load the tokenizer in {path}: {_reason(error)}; save or download it again") from error
+        raise UserError(
+            f"cannot load the tokenizer in {path}: {explained(error)}; save or download it again"
+        ) from error
     return _as_filed(tokenizer, path)
 
 
@@ -323,9 +288,3 @@ def _as_filed(tokenizer, path: Path):
     )
     plain.instead_of = name
     return plain if alike else tokenizer
-
-
-def _reason(error: BaseException) -> str:
-    """The first line of an error's text, or its type when it has none."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

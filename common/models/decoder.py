@@ -262,6 +262,13 @@ class Decoder:
         return context.masks[kind]
 
 
+def rope_switch(config) -> int | None:
+    """Return the sequence length beyond which a model has other rotary frequencies (longrope); None for other models."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    parts = [part for part in (rope, *rope.values()) if isinstance(part, dict) and part.get("rope_type") == "longrope"]
+    return min((part["original_max_position_embeddings"] for part in parts), default=None)
+
+
 def gained(hidden: Tensor, gain: float | Tensor) -> Tensor:
     """[..., channels] times one factor, a factor per channel [C], or a matrix [C, C] from the right (in float32)."""
     if isinstance(gain, Tensor) and gain.ndim == 2:

@@ -268,17 +268,25 @@ class Streamed:
         """{parameter: how to read it}."""
         found: dict[str, Callable[[], Tensor]] = {}
         for name, _ in layer.named_parameters():
-            found[name] = self._reader(prefix + name) if prefix + name in self._where else self._experts(prefix, name)
+            found[name] = (
+                self._reader(prefix + name) if prefix + name in self._where else self._experts(prefix, name, layer)
+            )
         return found
 
     def _reader(self, name: str) -> Callable[[], Tensor]:
         entry = self._entry(name)
         return lambda: self._read(entry)
 
-    def _experts(self, prefix: str, name: str) -> Callable[[], Tensor]:
+    def _experts(self, prefix: str, name: str, layer: nn.Module) -> Callable[[], Tensor]:
         """Mixtral's checkpoints hold each expert's matrices apart; transformers holds them stacked."""
         parts = stored_names(prefix, name, len([n for n in self._where if n.startswith(prefix) and ".w2." in n]))
         rows = [[self._entry(part) for part in row] for row in parts]
+        found, wanted = _stacked(rows), tuple(layer.get_parameter(name).shape)
+        if found != wanted:
+            raise UserError(
+                f"cannot stream this model: {prefix}{name} is {found} in the files, but config.json asks for {wanted}. "
+                "Restore the config.json that was saved with the weights"
+            )
         if len(rows) == 1 and len(rows[0]) == 1:
             return lambda: self._read(rows[0][0])
         return lambda: torch.stack([torch.cat([self._read(entry) for entry in row]) for row in rows])
@@ -291,6 +299,12 @@ class Streamed:
     def _read(self, entry: Entry) -> Tensor:
         self.bytes_read += entry.end - entry.begin
         return entry.read().to(self.dtype)
+
+
+def _stacked(rows: list[list[Entry]]) -> tuple[int, ...]:
+    """The shape of what is stacked of rows, each of parts joined; of a single entry its own."""
+    joined = (sum(entry.shape[0] for entry in rows[0]), *rows[0][0].shape[1:])
+    return joined if len(rows) == len(rows[0]) == 1 else (len(rows), *joined)
 
 
 def stored_names(prefix: str, name: str, experts: int) -> list[list[str]]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from common.calibration import corpora
 from common.utils.errors import UserError, unknown
+from common.utils.token_ids import open_ended
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ def encode(tokenizer, example: Example, cutoff: int = CUTOFF) -> dict[str, list[
     """
     if not example.response.strip():
         raise UserError(f"the response to {example.instruction[:60]!r} is empty; there is nothing to learn from it")
-    before = prompt(example.instruction, example.input)
+    tokenizer, before = open_ended(tokenizer), prompt(example.instruction, example.input)
     masked = len(tokenizer(before, truncation=True, max_length=cutoff)["input_ids"])
     ids = list(tokenizer(before + example.response, truncation=True, max_length=cutoff)["input_ids"])
     end = tokenizer.eos_token_id
@@ -175,6 +176,7 @@ def blocks(tokenizer, texts: Sequence[str], *, length: int, count: int, seed: in
     order = list(range(len(texts)))
     random.Random(seed).shuffle(order)
     stream: list[int] = []
+    tokenizer = open_ended(tokenizer)
     end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     for index in order:
         stream += tokenizer(texts[index], verbose=False)["input_ids"] + end

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from common.calibration import COSINES
 from common.models.decoder import Decoder
 from common.utils.errors import UserValueError, unknown
+from common.utils.token_ids import open_ended
 
 DEFAULT_COSINE = "flat-sentence"
 
@@ -30,7 +31,7 @@ def tokenise(tokenizer, sentences: Sequence[str]) -> list[Tensor]:
     for number, sentence in enumerate(sentences, 1):
         if not len(tokenizer(sentence, add_special_tokens=False)["input_ids"]):
             raise UserValueError(f"calibration sentence {number} ({sentence!r}) has no tokens; leave it out")
-    return [torch.tensor([tokenizer(sentence)["input_ids"]]) for sentence in sentences]
+    return [torch.tensor([open_ended(tokenizer)(sentence)["input_ids"]]) for sentence in sentences]
 
 
 def boundaries(decoder: Decoder, ids: Tensor) -> list[Tensor]:

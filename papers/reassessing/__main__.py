@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 from dataclasses import replace
@@ -21,7 +20,7 @@ from common.pruning.pipeline import around
 from common.training import instructions
 from common.training.finetuning import CUT, Settings, check_layers, finetune, four_bit
 from common.training.finetuning.learner import checked
-from common.utils import startup
+from common.utils import json_lines, startup
 from common.utils.errors import UserError
 from common.utils.option_fields import Flag
 from papers.reassessing.metrics import LENGTH, NEED_TOKENS, SAMPLES, sample_line_crops
@@ -167,13 +166,11 @@ def _examples(name: str) -> list[instructions.Example]:
         UserError: it cannot be read, a line is no JSON object, there is but one, a column is missing or a response empty.
     """
     try:
-        lines = [line for line in Path(name).read_text(encoding="utf-8").split("\n") if line.strip()]
-        table = [json.loads(line) for line in lines]
+        text = Path(name).read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"cannot read the data {name}: {reason}; one JSON object a line is needed") from error
-    if not table or not all(isinstance(row, dict) for row in table):
-        raise UserError(f"cannot read the data {name}: one JSON object a line is needed")
+    table = json_lines.rows(name, text)
     if len(table) < 2:
         raise UserError(f"{name} has one example; at least 2 are needed, one to train on and one to check")
     return instructions.from_table(table, name=Path(name).name)

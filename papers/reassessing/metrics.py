@@ -31,6 +31,7 @@ from common.calibration import collect
 from common.models.decoder import Decoder
 from common.pruning import importance, selection
 from common.utils.errors import UserError, UserValueError, unknown
+from common.utils.token_ids import open_ended
 
 METRICS = ("random", "reverse-order", "magnitude-l1", "magnitude-l2", "taylor", "ppl", "bi")
 FIDELITIES = ("paper", "code")
@@ -58,7 +59,7 @@ def sample_line_crops(
         index = rng.randint(0, len(lines) - 1)
         if index in short or index in used:
             continue
-        ids = torch.tensor(tokenizer(lines[index], verbose=False)["input_ids"], dtype=torch.long)
+        ids = torch.tensor(open_ended(tokenizer)(lines[index], verbose=False)["input_ids"], dtype=torch.long)
         if len(ids) < length:
             short.add(index)
             continue

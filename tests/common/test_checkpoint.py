@@ -221,7 +221,10 @@ BROKEN = {
         "tensors are missing",
     ),
     "wrong shapes": (lambda d: edit_json(d / "config.json", lambda c: c.update(vocab_size=500)), "cannot load"),
-    "truncated weights": (lambda d: (d / "model.safetensors").write_bytes(b"\x10\x00"), "cannot load"),
+    "truncated weights": (
+        lambda d: (d / "model.safetensors").write_bytes(b"\x10\x00"),
+        "its header is cut off",
+    ),
     "no config": (lambda d: (d / "config.json").unlink(), "has no config.json"),
     "corrupt config": (lambda d: (d / "config.json").write_text("{"), "config.json cannot be read"),
     "unsupported": (

@@ -182,3 +182,32 @@ def test_the_index_of_tasks_is_lm_evals_own(tmp_path, monkeypatch):
     harness._index.cache_clear()
     assert set(found) == set(harness._manager(include_path=[str(tmp_path)]).all_subtasks)
     assert found["below"] == tmp_path / "deep"
+
+
+def own_task(folder, choices, metrics=("acc", "acc_norm")):
+    rows = [
+        {"q": f"the river {n}", "choices": choices if n == 3 else ["a", "bb", "ccc"], "label": n % 3} for n in range(6)
+    ]
+    (folder / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {
+        "task": "own", "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(folder / "items.jsonl")}},
+        "test_split": "test", "output_type": "multiple_choice", "doc_to_text": "{{q}}", "doc_to_target": "{{label}}",
+        "doc_to_choice": "{{choices}}", "metric_list": [{"metric": name} for name in metrics], "num_fewshot": 0,
+    }  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")
+@pytest.mark.parametrize("blank", ["", " "])
+def test_a_blank_choice_is_scored_as_with_hflm(blank, tmp_path, tiny_llama, tiny_tokenizer):
+    task = own_task(tmp_path, ["a", blank, "ccc"])
+    hflm = HFLM(pretrained=tiny_llama, tokenizer=tiny_tokenizer, backend="causal", batch_size=1)
+    ours = harness.evaluate(tiny_llama, tiny_tokenizer, [task])
+    assert ours["own"] == harness.evaluate(tiny_llama, tiny_tokenizer, [task], lm=hflm)["own"]
+    assert ours["endings"]["own"] == {}
+
+
+def test_measurements_that_would_be_dropped_are_refused_or_said(tmp_path, tiny_llama, tiny_tokenizer, caplog):
+    with pytest.raises(UserError, match="the task own measures f1, which is not reported here"):
+        harness.evaluate(tiny_llama, tiny_tokenizer, [own_task(tmp_path, ["a", "b", "c"], ["f1"])])
+    harness.load_tasks([own_task(tmp_path, ["a", "b", "c"], ["acc", "f1"])])
+    assert "own: f1 is not reported" in caplog.text

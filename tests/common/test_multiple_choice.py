@@ -8,6 +8,7 @@ import pytest
 import torch
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from common.evaluation import multiple_choice
 from common.evaluation.multiple_choice import SharedContextLM
@@ -268,3 +269,23 @@ def test_as_many_answers_are_generated_together_as_their_keys_and_values_have_ro
     cache = tiny_llama(torch.ones(1, 7, dtype=torch.long), use_cache=True).past_key_values
     held = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
     assert multiple_choice.generated_together(tiny_llama.config, 4, 7, 2 * 5 * held, 64) == 5
+
+
+def test_long_contexts_with_other_frequencies_score_as_alone(tiny_tokenizer):
+    """longrope takes one set of frequencies for a batch, by its longest sequence: HFLM is right one at a time alone."""
+    rope = {"rope_type": "longrope", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+    config = AutoConfig.for_model(
+        "llama", vocab_size=320, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+        max_position_embeddings=256, initializer_range=0.5,
+        rope_parameters=rope | {"short_factor": [1.0] * 8, "long_factor": [2.0, 5.0, 3.0, 9.0, 2.0, 7.0, 1.5, 4.0]},
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model, rng = AutoModelForCausalLM.from_config(config).eval(), random.Random(1)
+    shared = text(rng, 9)
+    pairs = [(f"{shared} {text(rng, words)}", " river") for words in (1, 2, 4, 6, 9, 14)]
+    pairs += [(shared, " river" * times) for times in (1, 3, 30)]
+    asked = [Instance("loglikelihood", {}, pair, number) for number, pair in enumerate(pairs)]
+    lengths = [len(tiny_tokenizer("".join(pair))["input_ids"]) - 1 for pair in pairs]
+    assert min(lengths) < 60 and max(lengths) > 70
+    alone = HFLM(pretrained=model, tokenizer=tiny_tokenizer, backend="causal", batch_size=1)
+    compare(SharedContextLM(model, tiny_tokenizer).loglikelihood(asked, disable_tqdm=True), alone.loglikelihood(asked))

@@ -429,8 +429,8 @@ def test_qlora_without_bitsandbytes_is_refused_before_the_work(source, tmp_path,
         ('{"instruction": "a", "input": "", "output": ""}\n' * 2, "empty 'output'"),
         ('{"instruction": "a", "input": "", "output": 3}\n' * 2, "row 0 of data.jsonl has no text in 'output'"),
         ('{"instruction": "a", "input": "", "output": "b"}', "at least 2 are needed"),
-        ("not json", "one JSON object a line is needed"),
-        ("[1, 2]", "one JSON object a line is needed"),
+        ("not json", "One JSON object a line is needed"),
+        ("[1, 2]", "One JSON object a line is needed"),
     ],
 )
 def test_damaged_instruction_data_is_named(content, message, source, tmp_path, capsys):

@@ -1,0 +1,196 @@
+"""Refuse a checkpoint's directory that would be read as another model, before its weights are read.
+
+Every way in goes through here: the tools, with and without --stream, `common.models.load`, `checkpoint.load` and the
+reproductions' MODEL=. `read_config` looks at config.json alone; `check_directory` at the files beside it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+import transformers
+from torch import nn
+
+from common.models.architectures import SUPPORTED
+from common.models.files.safetensors_reader import DTYPES, Entry, entries
+from common.utils import atomic_files
+from common.utils.errors import UserError
+
+PATCHES_TENSORS = "patches.safetensors"
+_ADAPTER, _GENERATION = "adapter_config.json", "generation_config.json"
+# How quantised checkpoints name what belongs to their weights, and files in which exporters describe them.
+_SCALES = (
+    *("weight_scale", "weight_scale_inv", "weight_scale_2", "input_scale", "weight_packed", "weight_shape"),
+    *("scales", "qweight", "qzeros", "g_idx", "absmax", "quant_map", "SCB"),
+    *("gate_up_proj_blocks", "gate_up_proj_scales", "down_proj_blocks", "down_proj_scales"),
+)
+_QUANTISED_BY = ("hf_quant_config.json", "quantize_config.json", "quant_config.json")
+
+
+def explained(error: BaseException) -> str:
+    """Return an error's text on one line; its type as well where the text alone says nothing."""
+    text = " ".join(str(error).split())
+    return text if text and not isinstance(error, KeyError) else f"{type(error).__name__} {text}".strip()
+
+
+def check_directory(path: Path, trust_remote_code: bool = False) -> None:
+    """Refuse a directory that holds no loadable checkpoint.
+
+    Raises:
+        UserError: there is none, its config or weights cannot be used, an adapter lies beside them.
+    """
+    if not path.exists():
+        atomic_files.recover(path.resolve())  # a kill may have left it beside its place
+    if not path.is_dir():
+        raise UserError(f"cannot load {path}: no such directory")
+    content = _content(path / "config.json")
+    _check_architecture(path, content, trust_remote_code)
+    _check_unquantised(path, content)
+    if (path / _ADAPTER).exists():
+        raise UserError(
+            f"cannot load {path}: an adapter lies beside the model ({_ADAPTER}), and transformers would apply it. Merge it "
+            "(peft's merge_and_unload, then save_pretrained), or move it away"
+        )
+    weights = [file for file in path.glob("*.safetensors") if file.name != PATCHES_TENSORS]
+    if not weights:
+        raise UserError(
+            f"cannot load {path}: it has no safetensors weights, and pickled ones are never loaded; "
+            "convert them first with save_pretrained"
+        )
+    _check_generation(path)
+
+
+def read_config(file: Path, trust_remote_code: bool = False):
+    """Return the transformers config in a file, from which a model can be built.
+
+    Raises:
+        UserError: it cannot be read, its architecture is not supported, it is quantised, or no model can be built of it.
+    """
+    path, content = file.parent, _content(file)
+    _check_architecture(path, content, trust_remote_code)
+    _check_unquantised(path, content)
+    options = {"local_files_only": True, "trust_remote_code": trust_remote_code}
+    try:
+        config = transformers.AutoConfig.from_pretrained(path, **options)
+    except Exception as error:  # whatever a config may do to its class: there is no common base
+        raise UserError(f"cannot load {path}: its config.json is not understood ({explained(error)})") from error
+    text = config.get_text_config(decoder=True)
+    pad, rows = getattr(text, "pad_token_id", None), getattr(text, "vocab_size", None)
+    if isinstance(pad, int) and isinstance(rows, int) and not -rows <= pad < rows:
+        raise UserError(
+            f"cannot load {path}: pad_token_id {pad} in config.json has no row, the embedding has {rows:,}. Set pad_token_id "
+            "to a token below that, or resize the embedding with model.resize_token_embeddings"
+        )
+    if not trust_remote_code:
+        built(config, path)
+    return config
+
+
+def built(config, path: Path, kind: type[nn.Module] | None = None) -> nn.Module:
+    """Return the config's model without weights, on torch's meta device.
+
+    kind: its class; None: the config's own.
+
+    Raises:
+        UserError: no model can be built of it.
+    """
+    try:
+        with torch.device("meta"):
+            return kind(config) if kind else transformers.AutoModelForCausalLM.from_config(config)
+    except Exception as error:  # as above
+        message = f"cannot load {path}: no model can be built from its config.json ({explained(error)})"
+        raise UserError(message) from error
+
+
+def check_shapes(model: nn.Module, stored: Mapping[str, Entry], path: Path) -> None:
+    """Refuse weights whose shapes contradict the config.
+
+    Args:
+        model: of the config, with or without weights.
+        stored: the tensors in the files. Names that the model does not have are left to the reader.
+
+    Raises:
+        UserError: names the first tensor, with both shapes.
+    """
+    wrong = [
+        (name, stored[name].shape, tuple(parameter.shape))
+        for name, parameter in model.named_parameters()
+        if name in stored and stored[name].shape != tuple(parameter.shape)
+    ]
+    if wrong:
+        name, found, wanted = wrong[0]
+        more = f", and {len(wrong) - 1} more tensors differ" if len(wrong) > 1 else ""
+        raise UserError(
+            f"cannot load {path}: {name} is {_shape(found)} in the files, but config.json asks for {_shape(wanted)}{more}. "
+            "Restore the config.json that was saved with the weights"
+        )
+
+
+def _shape(sizes: tuple[int, ...]) -> str:
+    return " x ".join(map(str, sizes))
+
+
+def _content(file: Path) -> dict:
+    """Return what a config.json says."""
+    if not file.is_file():
+        raise UserError(f"cannot load {file.parent}: it has no config.json, so it is no model checkpoint")
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        content.get("model_type")
+    except (OSError, ValueError, AttributeError) as error:
+        raise UserError(f"cannot load {file.parent}: config.json cannot be read ({explained(error)})") from error
+    return content
+
+
+def _check_architecture(path: Path, content: dict, trust_remote_code: bool) -> None:
+    model_type = content.get("model_type")
+    if model_type not in SUPPORTED and not trust_remote_code:
+        raise UserError(
+            f"cannot load {path}: architecture {model_type!r} is not supported; supported: {', '.join(sorted(SUPPORTED))}"
+        )
+
+
+def _check_unquantised(path: Path, content: dict) -> None:
+    """Refuse quantised weights: read without their scales they are another model."""
+    said = content.get("quantization_config") or content.get("compression_config")
+    nested = any(isinstance(part, dict) and part.get("quantization_config") for part in content.values())
+    why = "config.json has a quantization_config" if said or nested else None
+    why = why or next((f"{name} lies beside it" for name in _QUANTISED_BY if (path / name).exists()), None)
+    if why is None:
+        why = _quantised_tensor(path)
+    if why:
+        raise UserError(
+            f"cannot load {path}: the model is quantised ({why}). Its weights mean nothing without their scales, which "
+            "are not read here. Prune the model that it was made from, and quantise the result again"
+        )
+
+
+def _quantised_tensor(path: Path) -> str | None:
+    """Return what says that a checkpoint's tensors are quantised; None where nothing does, or a file is damaged."""
+    try:
+        stored = entries(path, [PATCHES_TENSORS])
+    except (OSError, UserError):  # told where they are read
+        return None
+    for name, entry in stored.items():
+        if entry.dtype not in DTYPES or name.rpartition(".")[2] in _SCALES:
+            return f"{name} is stored as {entry.dtype}"
+    return None
+
+
+def _check_generation(path: Path) -> None:
+    """Refuse generation settings that transformers would not save again."""
+    if not (path / _GENERATION).exists():
+        return
+    try:
+        found = transformers.GenerationConfig.from_pretrained(path, local_files_only=True)
+        found.validate(strict=False)
+    except OSError:  # damaged: transformers goes by the model's config then
+        return
+    except Exception as error:
+        raise UserError(
+            f"cannot load {path}: transformers does not accept its {_GENERATION} ({explained(error)}). Correct the file, or "
+            "move it away"
+        ) from error

@@ -1,0 +1,58 @@
+"""JSON lines, one object a line: told from plain text, and read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from common.utils.errors import UserError
+
+_ENDINGS = (".jsonl", ".ndjson", ".json")
+
+
+def is_json(name: str, text: str) -> bool:
+    """Return whether a file is JSON by its name, its first line or its whole content."""
+    if Path(name).suffix.lower() in _ENDINGS:
+        return True
+    first = text.lstrip().partition("\n")[0]
+    return any(part.startswith(("{", "[")) and _parsed(part) is not None for part in (first, text.strip()))
+
+
+def rows(name: str, text: str) -> list[dict]:
+    """Return the objects of a file's JSON lines, or of one JSON array.
+
+    Only a line feed ends a line: U+2028 and its like may stand inside a string.
+
+    Raises:
+        UserError: names the first line that is no JSON object.
+    """
+    whole = _parsed(text.strip())
+    if isinstance(whole, dict):
+        whole = [whole]
+    if isinstance(whole, list) and whole and all(isinstance(row, dict) for row in whole):
+        return whole
+    found = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise UserError(f"cannot read {name}: line {number} is no JSON ({error}). {_FIX}") from error
+        if not isinstance(row, dict):
+            raise UserError(f"cannot read {name}: line {number} is no JSON object. {_FIX}")
+        found.append(row)
+    if not found:
+        raise UserError(f"cannot read {name}: it holds no JSON object. {_FIX}")
+    return found
+
+
+_FIX = "One JSON object a line is needed"
+
+
+def _parsed(text: str) -> dict | list | None:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict | list) else None
