@@ -12,9 +12,13 @@ option = $(if $(strip $(2)),$(1) $(call quoted,$(2)))
 on = $(filter-out 0 n no No NO false False FALSE off Off OFF,$(1))
 NARROW = $(call option,--profile,$(PROFILE)) $(foreach m,$(MODEL),$(call option,--model,$(m))) $(call option,--remove,$(REMOVE)) \
 	$(call option,--row,$(ROW)) $(call option,--limit,$(LIMIT)) $(call option,--dtype,$(DTYPE)) \
-	$(if $(call on,$(WHOLE)),--whole) $(if $(call on,$(FULL)),--full)
+	$(if $(call on,$(FULL_TEST_SETS)),--full-test-sets) $(if $(call on,$(PAPER_BUDGET)),--paper-budget)
 SHOWN = $(NARROW) $(call option,--format,$(FORMAT))
 MEASURED = $(SHOWN) $(call option,--columns,$(COLUMNS)) $(call option,--device,$(DEVICE)) $(if $(call on,$(FORCE)),--force)
+
+# Old names of options, for one release.
+renamed = $(if $(filter command line,$(origin $(1))),$(error $(1)= has a new name: use $(2)=1))
+$(call renamed,WHOLE,FULL_TEST_SETS)$(call renamed,FULL,PAPER_BUDGET)
 
 .DEFAULT_GOAL := help
 PAPERS := linearpatch prunecomp laco reassessing
@@ -30,7 +34,7 @@ help:  ## this list
 	@echo "Also:"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1  \2/p' Makefile
 	@echo "  $(PAPERS)  every table and figure of one paper, in one run"
-	@echo "Options: MODEL=smollm2-135m-instruct REMOVE=7,9 PROFILE=paper ROW='LinearPatch*' COLUMNS='WIKI-2,PTB' LIMIT=20 WHOLE=1 FULL=1 DEVICE=cuda DTYPE=bfloat16 FORCE=1 FORMAT=md; for TARGET-fetch CONVERT_WEIGHTS=1"
+	@echo "Options: MODEL=smollm2-135m-instruct REMOVE=7,9 PROFILE=paper ROW='LinearPatch*' COLUMNS='WIKI-2,PTB' LIMIT=20 FULL_TEST_SETS=1 PAPER_BUDGET=1 DEVICE=cuda DTYPE=bfloat16 FORCE=1 FORMAT=md; for TARGET-fetch CONVERT_WEIGHTS=1"
 
 setup: $(STAMP)  ## build .venv from requirements.lock
 

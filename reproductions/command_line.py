@@ -18,6 +18,14 @@ from reproductions.engine import distributed
 from reproductions.render.tables import check_format
 
 DTYPES = ("float32", "bfloat16", "float16")
+RENAMED = {"--whole": "--full-test-sets", "--full": "--paper-budget"}  # for one release
+
+
+class _Renamed(argparse.Action):
+    """Refuse the old name of an option."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        parser.error(f"{option_string} has a new name: use {self.const}")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -96,15 +104,17 @@ def _narrowing(command: argparse.ArgumentParser, default: str = "the stand-in's"
         "--remove", metavar="N,N", help="layers to remove from the model (default: the paper's shares)"
     )
     command.add_argument(
-        "--whole",
+        "--full-test-sets",
         action="store_true",
-        help="a model that is not the paper's: whole test sets and texts in place of parts of them",
+        help="a model that is not the paper's: measure on whole test sets and texts (default: parts of them)",
     )
     command.add_argument(
-        "--full",
+        "--paper-budget",
         action="store_true",
-        help="the same, and the papers' sizes of calibration and training, which are other rows",
+        help="the same, and calibrate and train on as much text as the papers, which gives other rows",
     )
+    for old, new in RENAMED.items():
+        command.add_argument(old, nargs=0, action=_Renamed, const=new, help=argparse.SUPPRESS)
     command.add_argument("--row", metavar="PATTERN", help="only rows whose method fits, e.g. 'LinearPatch*'")
     command.add_argument("--limit", type=int, metavar="N", help="a quick look: only N items of each task")
     command.add_argument(
@@ -161,13 +171,15 @@ def _subjects(options: argparse.Namespace, tables: list) -> list[tuple]:
         raise UserError("--remove says how many layers a model loses: say which with --model (make: MODEL=)")
     if of_paper or (profile and not options.model):
         found.insert(0, (settings.subject("paper" if of_paper else profile), tuple(of_paper)))
-    if options.full or options.whole:
+    if options.paper_budget or options.full_test_sets:
         if not any(subject.small for subject, _ in found):
+            asked = "--paper-budget" if options.paper_budget else "--full-test-sets"
             raise UserError(
-                f"--{'full' if options.full else 'whole'} reads all of what the tables of a model that is not the paper's "
+                f"{asked} reads all of what the tables of a model that is not the paper's "
                 "read a part of: say which with --model (make: MODEL=); the stand-in and the papers' own models have one size"
             )
-        found = [(replace(subject, full=options.full, whole=options.whole), models) for subject, models in found]
+        sizes = {"paper_budget": options.paper_budget, "full_test_sets": options.full_test_sets}
+        found = [(replace(subject, **sizes), models) for subject, models in found]
     if options.dtype:
         default = [] if found else [(settings.STANDIN, ())]
         found = [(replace(subject, dtype=options.dtype), models) for subject, models in found or default]

@@ -66,6 +66,12 @@ def test_what_is_no_target_is_looked_up(make, name):
     assert "Makefile" not in asked
 
 
+@pytest.mark.parametrize(("old", "new"), [("WHOLE", "FULL_TEST_SETS"), ("FULL", "PAPER_BUDGET")])
+def test_an_old_name_of_a_variable_is_refused_with_the_new_one(make, old, new):
+    status, asked, error = make("table1-laco", f"{old}=1")
+    assert status == 2 and not asked and f"{old}= has a new name: use {new}=1" in error
+
+
 def test_without_an_environment_that_is_said(make, tmp_path):
     shutil.rmtree(tmp_path / ".venv")
     status, asked, error = make("tabel1-laco")

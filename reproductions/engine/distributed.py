@@ -85,7 +85,8 @@ def list_work(options: argparse.Namespace, work: Sequence[Work]) -> str:
         value = getattr(options, name)
         command += [] if value is None else [f"--{name}", str(value)]
     command += [part for name in options.model for part in ("--model", name)]
-    command += [f"--{name}" for name in ("whole", "full", "force") if getattr(options, name)]
+    flags = ("full-test-sets", "paper-budget", "force")
+    command += [f"--{name}" for name in flags if getattr(options, name.replace("-", "_"))]
     lines = []
     for share in shares(work, options.workers or PROCESSES):
         names = [f"{entry.recipe.hash}:{','.join(entry.benchmarks)}" for entry in share.work]

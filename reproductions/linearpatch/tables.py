@@ -229,7 +229,7 @@ TABLES = [
             ),
         ),
         "Rows marked (ours) are not in the paper: token-weighted least squares in place of ratios of magnitudes, from the "
-        "same calibration text; refitted: `papers/refit.py`, nothing is added. The stand-in shows both selections, the "
+        "same calibration text; refitted: `extensions/refit`, nothing is added. The stand-in shows both selections, the "
         "window [L] and the lowest BI [S]. " + _FEW_NOTE,
     ),
     _table(

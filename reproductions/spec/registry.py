@@ -132,7 +132,7 @@ class Table:
             not subject.printed
         ):  # what a paper prints as a share of 1 is in percent where nothing is compared with its digits
             found = [replace(c, scale=100) if c.key in SHARES and c.scale == 1 else c for c in found]
-        if (self.full and not subject.large) or subject.whole or not subject.small:
+        if (self.full and not subject.large) or subject.full_test_sets or not subject.small:
             return found
         return [replace(c, benchmark=subsets.smaller(c.benchmark)) if c.benchmark else c for c in found]
 

@@ -42,8 +42,8 @@ class Subject:
     profile: whose texts, tasks and hyperparameters: 'standin' or 'paper'. model: as `common.models.load` takes it; None:
     the paper's own, as printed. layers: N. remove: numbers of layers to remove, in place of the paper's shares. weights:
     digest or revision of the weights. dtype: in which they are held and computed with. text: the corpus that stands for all
-    calibration texts (docstrings then stand for instructions), None for the papers' own. full: the papers' sizes of test
-    sets, texts and calibration for a model that is not theirs. whole: their test sets and texts alone.
+    calibration texts (docstrings then stand for instructions), None for the papers' own. paper_budget: the papers'
+    sizes of test sets, texts and calibration for a model that is not theirs. full_test_sets: their test sets and texts alone.
     large: every table reads a part of them (`reproductions.spec.subsets`) until all rows have answered the whole.
     """
 
@@ -55,8 +55,8 @@ class Subject:
     dtype: str = "float32"
     remove: tuple[int, ...] = ()
     text: str | None = None
-    full: bool = False
-    whole: bool = False
+    paper_budget: bool = False
+    full_test_sets: bool = False
     large: bool = False
 
     @property
@@ -72,9 +72,9 @@ class Subject:
     @property
     def small(self) -> bool:
         """Whether tables read a part of what the papers read (`reproductions.spec.subsets`): any one model's, unless
-        ``full``.
+        ``paper_budget``.
         """
-        return not (self.printed or self.standin or self.full)
+        return not (self.printed or self.standin or self.paper_budget)
 
     @property
     def size(self) -> str:

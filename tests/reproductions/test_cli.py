@@ -59,8 +59,8 @@ from reproductions.spec import registry, shape_recipes, subjects
             "baichuan2-7b cannot be loaded here",
         ),
         (["show", "table1-linearpatch", "--remove", "7"], "say which with --model"),
-        (["show", "table1-linearpatch", "--full"], "the stand-in and the papers' own models have one size"),
-        (["show", "table1-linearpatch", "--whole"], "error: --whole reads all of what"),
+        (["show", "table1-linearpatch", "--paper-budget"], "the stand-in and the papers' own models have one size"),
+        (["show", "table1-linearpatch", "--full-test-sets"], "error: --full-test-sets reads all of what"),
         (["show", "table1-linearpatch", "--model", "standin", "--remove", "7,x"], "--remove '7,x' is no list"),
         (["show", "table1-linearpatch", "--model", "standin", "--remove", "15"], "15 of them cannot be removed"),
         (
@@ -74,6 +74,14 @@ def test_bad_input_is_one_line_that_names_it(arguments, message, capsys):
     error = capsys.readouterr().err
     assert message in error
     assert error.startswith("error: ") and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(("old", "new"), [("--whole", "--full-test-sets"), ("--full", "--paper-budget")])
+def test_an_old_name_of_an_option_is_refused_with_the_new_one(old, new, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["show", "table1-linearpatch", old])
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.startswith(f"error: {old} has a new name: use {new};")
 
 
 def test_list_names_every_target(capsys):

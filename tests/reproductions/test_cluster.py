@@ -294,7 +294,7 @@ def test_listed_commands_ask_for_each_cell_once(stub):
         "paper",
         "--limit",
         "7",
-        "--whole",
+        "--full-test-sets",
     ]
     lines = distributed.list_work(parser().parse_args(text), work).splitlines()
     assert len(lines) > 1
@@ -305,7 +305,7 @@ def test_listed_commands_ask_for_each_cell_once(stub):
         ).stdout.splitlines()
         options = parser().parse_args(words[3:])
         assert (options.model, options.limit, options.workers, options.no_show) == (["a b"], 7, None, True)
-        assert options.whole and not options.full
+        assert options.full_test_sets and not options.paper_budget
         asked += cells(distributed.chosen(work, options.recipe, work))
     assert sorted(asked) == cells(work)
 

@@ -87,17 +87,17 @@ def test_full_test_sets_are_the_papers_models_and_table_1s():
             assert label not in papers or name is None or subsets.whole(name) == papers[label]
     qwen = settings.of_model("qwen2.5-coder-0.5b-instruct")  # of so large a model parts, there, too
     assert asked("table1-linearpatch", qwen)["ARC-e"] == "arc_easy@first-500"
-    assert asked("table1-linearpatch", replace(qwen, whole=True))["ARC-e"] == "arc_easy"
+    assert asked("table1-linearpatch", replace(qwen, full_test_sets=True))["ARC-e"] == "arc_easy"
     for target in ("table1-linearpatch", "table11-linearpatch", "table13-linearpatch", "table14-linearpatch"):
         assert not any(name and name != subsets.whole(name) for name in asked(target, SMOLLM).values())
     assert asked("table1-prunecomp", SMOLLM)["PTB"] == "perplexity@linearpatch-ptb@49152-tokens"
-    whole = replace(SMOLLM, full=True)
+    whole = replace(SMOLLM, paper_budget=True)
     assert asked("table1-prunecomp", whole)["PTB"] == "perplexity@linearpatch-ptb"
     wholes = {label: name and subsets.whole(name) for label, name in table2.items()}
-    assert asked("table2-prunecomp", whole) == asked("table2-prunecomp", replace(SMOLLM, whole=True)) == wholes
+    assert asked("table2-prunecomp", whole) == asked("table2-prunecomp", replace(SMOLLM, full_test_sets=True)) == wholes
     same, other = (
         {row.recipe.hash for row in registry.get("table1-prunecomp").rows(subject) if row.recipe}
-        for subject in (replace(SMOLLM, whole=True), whole)
+        for subject in (replace(SMOLLM, full_test_sets=True), whole)
     )
     assert same == {row.recipe.hash for row in registry.get("table1-prunecomp").rows(SMOLLM) if row.recipe} != other
 
@@ -105,7 +105,7 @@ def test_full_test_sets_are_the_papers_models_and_table_1s():
 def test_a_choice_reads_less_of_a_model_that_is_not_the_papers():
     """Of the calibration's sizes none is left at the paper's, whatever the fidelity; ``full`` gives back all of them."""
     table = registry.get("tableA3-prunecomp")
-    for subject, tokens in ((SMOLLM, 32 * 256), (replace(SMOLLM, full=True), 128 * 2048)):
+    for subject, tokens in ((SMOLLM, 32 * 256), (replace(SMOLLM, paper_budget=True), 128 * 2048)):
         found = {row.method: row.recipe for row in table.rows(subject)}
         assert (
             found["PPL (by the paper's text; ours)"].calibration["count"] * found["PPL"].calibration["length"] == tokens
@@ -268,7 +268,7 @@ def test_what_is_trained_of_another_model_sees_less_and_what_is_at_hand():
     def trained(target, method, subject):
         return next(row.recipe for row in registry.get(target).rows(subject) if row.method == method)
 
-    whole = replace(SMOLLM, full=True)
+    whole = replace(SMOLLM, paper_budget=True)
     for subject, samples, length in ((SMOLLM, 500, 256), (whole, 5000, None)):
         patch = trained("table2-linearpatch", "LinearPatch[L +FT]", subject).repair
         assert (patch["samples"], patch.get("length")) == (samples, length)
