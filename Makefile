@@ -77,7 +77,7 @@ test-slurm: $(STAMP)  ## run a grid on a SLURM of this host alone, kills include
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(RUN) -m pytest -m slurm -rs
 
 test-report: $(STAMP)  ## open the report in a headless Chromium (skipped where there is none)
-	HF_HUB_OFFLINE=1 $(RUN) -m pytest -rs tests/reproductions/test_report.py tests/browser
+	HF_HUB_OFFLINE=1 $(RUN) -m pytest -rs tests/reproductions/site/test_site.py tests/browser
 
 lint: $(STAMP)  ## ruff
 	$(RUN) -m ruff check .

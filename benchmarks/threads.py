@@ -23,7 +23,7 @@ from common.utils.ratios import Ratio, hand_over
 WORK = """
 import sys, time
 if sys.argv[1] == "chosen":
-    from common import threads
+    from common.utils import threads
     threads.settle()
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM

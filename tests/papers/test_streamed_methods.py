@@ -52,7 +52,7 @@ METHODS |= {"refit in place": refitted_in_place}
 @pytest.mark.parametrize("name", sorted(SUPPORTED))
 def test_same_checkpoint(name, method, write_checkpoint, tmp_path, crops, ids):
     if method.startswith("refit") and name in ("gemma2", "mixtral"):
-        pytest.skip("refused: tests/papers/test_refit.py")
+        pytest.skip("refused: tests/extensions/refit/test_method.py")
     folder = write_checkpoint(tmp_path / "model", name)
     whole, tokenizer = checkpoint.load(folder)
     streamed, _ = checkpoint.load(folder, stream=0)

@@ -16,7 +16,7 @@ from reproductions.claims import verdicts
 from reproductions.documents import notebooks
 from reproductions.spec import registry
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SOURCES = [notebooks.source(paper) for paper in registry.PAPERS]
 
 

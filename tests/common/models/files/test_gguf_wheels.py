@@ -26,7 +26,7 @@ from common.models.files import gguf_wheels
 from common.models.files.wheel_parts import Part, Wheels
 from common.utils.errors import UserError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 NAME, LABEL = "tiny-packaged", "Tiny, dequantised from Q4_1"
 MEMBER = "{}/data/Tiny.gguf"
 
@@ -369,13 +369,13 @@ def test_a_qwen2_whose_file_has_a_head_of_its_own(tmp_path, tiny_tokenizer, monk
 KILLED = """
 import dataclasses, pickle, sys, time
 from pathlib import Path
-from common import packaged
+from common.models.files import gguf_wheels
 spec, flag = pickle.loads(bytes.fromhex(sys.argv[1])), Path(sys.argv[2])
 def wait(*args, **kwargs):
     flag.touch()
     time.sleep(300)
-setattr(packaged, sys.argv[3], wait)
-packaged.fetch(spec)
+setattr(gguf_wheels, sys.argv[3], wait)
+gguf_wheels.fetch(spec)
 """
 
 

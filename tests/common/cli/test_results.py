@@ -106,7 +106,7 @@ def test_what_is_saved_is_smaller_and_has_the_dtype_it_came_in(
     paper, name, dtype, source, tmp_path, make_tiny, write_checkpoint
 ):
     if (paper, name) == ("refit", "gemma2"):
-        pytest.skip("refused: tests/papers/test_refit.py")
+        pytest.skip("refused: tests/extensions/refit/test_method.py")
     model = write_checkpoint(tmp_path / "model", model=make_tiny(name).to(dtype))
     assert tool(paper, (model, source[1]), tmp_path / "out", "--remove", "3") == 0
     with safe_open(tmp_path / "out" / "model.safetensors", "pt") as file:

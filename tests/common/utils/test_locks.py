@@ -16,7 +16,7 @@ from common.utils import locks
 
 HOLD = """import sys, time
 from pathlib import Path
-from common import locks
+from common.utils import locks
 print(locks.take(Path(sys.argv[1])), flush=True)
 """
 

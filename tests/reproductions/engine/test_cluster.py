@@ -31,7 +31,7 @@ OURS = ("stderr_to_stdout", "additional_parameters", "setup", "teardown", "srun_
 # What a submitter of its own does; it prints its process's number first.
 SUBMIT = """import os, pickle, sys
 from pathlib import Path
-from reproductions import cluster
+from reproductions.engine import cluster
 print(os.getpid(), flush=True)
 cluster.processes(pickle.loads(Path(sys.argv[1]).read_bytes()), cluster.Request(measure="stub_measure"), 2, Path(sys.argv[2]))
 """

@@ -25,7 +25,7 @@ from reproductions.measurements import magnitudes
 from reproductions.spec import comparisons, registry, reported, shape_recipes, shared_recipes, subjects
 from reproductions.spec.registry import Claim
 
-REPORTED = Path(__file__).resolve().parents[2] / "papers" / "linearpatch" / "reported" / "table1.csv"
+REPORTED = Path(__file__).resolve().parents[3] / "papers" / "linearpatch" / "reported" / "table1.csv"
 TASKS = ("ARC-c", "ARC-e", "BoolQ", "HeSw", "PIQA", "WG", "WSC", "Race-h", "CoPa")
 
 

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -127,8 +128,8 @@ def test_a_stored_teacher_trains_the_same_patch_to_rounding(tiny_llama, tmp_path
 
 _KILLED = """
 import os, signal, sys, torch
-import conftest, test_linearpatch_distill as this
-from common import distillation
+import conftest, test_distill as this
+from common.training import distillation
 torch.set_num_threads(1)
 calls = iter(range(100))
 honest = distillation.Distillation.loss
@@ -150,9 +151,9 @@ def distilled(model, store, folder):
 
 def test_killed_and_started_again_it_ends_with_the_same_bits(make_tiny, tmp_path):
     wanted, report = distilled(make_tiny(), tmp_path / "a", None)
-    here = os.path.dirname(__file__)
+    here = Path(__file__).parent
     arguments = [str(tmp_path / "b"), str(tmp_path / "work")]
-    path = os.pathsep.join([os.path.dirname(here), here, *sys.path])
+    path = os.pathsep.join([str(here.parents[1]), str(here), *sys.path])
     done = subprocess.run([sys.executable, "-c", _KILLED, *arguments], env={**os.environ, "PYTHONPATH": path})
     assert done.returncode == -signal.SIGKILL
     assert (tmp_path / "work" / "fit.safetensors").exists()
