@@ -14,6 +14,8 @@ from common.evaluation import multiple_choice
 from common.evaluation.multiple_choice import SharedContextLM
 from common.evaluation.prefix_trees import cheapest_cuts, grow
 from common.hooks import attach_patch
+from common.models import loading, registry
+from common.models.files import gguf_wheels
 from common.models.surgery import remove_layers
 from common.utils import progress
 from common.utils.errors import UserError
@@ -62,6 +64,27 @@ def test_same_log_likelihoods_as_hflm(tiny, tiny_tokenizer, attention):
     lm = SharedContextLM(tiny, tiny_tokenizer, batch_size=3)
     compare(lm.loglikelihood(requests()), reference(tiny, tiny_tokenizer, requests()))
     assert lm.forward_tokens <= lm.padded_tokens
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct"])
+def test_real_models_of_packages_score_as_with_hflm(name):
+    """Real words through a real tokenizer, without a context, too; skipped where the cache does not hold the model."""
+    if not gguf_wheels.folder(registry.get(name)).is_dir():
+        pytest.skip(f"{name} is not in the cache")
+    model, tokenizer = loading.load(name, dtype="float32")
+    pairs = [
+        ("Question: What do plants need to make food?\nAnswer:", " sunlight"),
+        ("Question: What do plants need to make food?\nAnswer:", " a naïve café in 2024"),
+        ("The trophy didn't fit into the suitcase because the trophy was too", " large."),
+        ("", "The capital of France is Paris."),
+    ]
+    wanted = [
+        Instance(request_type="loglikelihood", doc={}, arguments=pair, idx=index) for index, pair in enumerate(pairs)
+    ]
+    ours = SharedContextLM(model, tokenizer).loglikelihood(wanted)
+    for (value, greedy), (theirs, their_greedy) in zip(ours, reference(model, tokenizer, wanted), strict=True):
+        assert value == pytest.approx(theirs, abs=2e-3) and greedy is their_greedy
 
 
 @pytest.mark.parametrize("position", [3, 4])
