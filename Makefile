@@ -22,7 +22,7 @@ $(call renamed,WHOLE,FULL_TEST_SETS)$(call renamed,FULL,PAPER_BUDGET)
 
 .DEFAULT_GOAL := help
 PAPERS := linearpatch prunecomp laco reassessing
-OWN := help setup setup-quantization setup-browser test test-slow test-all test-slurm test-report lint benchmarks gpu readme \
+OWN := help setup setup-quantization setup-browser test test-slow test-all test-slurm test-report lint benchmarks gpu gpu-batch readme \
 	publish report serve audit clean $(PAPERS)
 FOLDERS := common docs extensions figures papers reproductions tests
 .PHONY: $(OWN) $(FOLDERS)
@@ -88,6 +88,12 @@ benchmarks: $(STAMP)  ## speed and memory against stated baselines, into benchma
 
 gpu: $(STAMP)  ## times and memories that depend on shapes and on a CUDA GPU (under ten minutes)
 	$(RUN) benchmarks/gpu_shapes.py
+
+# DRYRUN=1 prints the forecast alone. MODEL=, DEVICE=, LIMIT= as elsewhere.
+gpu-batch: $(STAMP)  ## measure on a GPU what is missing of the Qwen models, most valuable first, in MINUTES=9 (DRYRUN=1: forecast)
+	@$(RUN) -m reproductions.engine.gpu_batch $(call option,--minutes,$(MINUTES)) $(call option,--workers,$(GPU_WORKERS)) \
+		$(foreach m,$(MODEL),$(call option,--model,$(m))) $(call option,--device,$(DEVICE)) \
+		$(call option,--limit,$(LIMIT)) $(if $(call on,$(DRYRUN)),--dry-run)
 
 readme: $(STAMP)  ## write what README and docs say of the published records
 	$(RUN) -m reproductions.documents.readme

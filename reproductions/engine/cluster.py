@@ -103,14 +103,23 @@ class Task:
         return measured(list(work), store, measure, device=device, **options)
 
 
-def processes(work: Sequence[Work], request: Request, count: int, folder: Path) -> None:
+def processes(
+    work: Sequence[Work],
+    request: Request,
+    count: int,
+    folder: Path,
+    *,
+    shares_in_order: Sequence[Share] = (),
+    ends: float | None = None,
+) -> None:
     """Measure with so many processes of this machine; returns when they have ended. Ctrl-C, SIGTERM and SIGHUP end them.
 
-    A process that dies holds up nothing: the others take its cells over.
+    A process that dies holds up nothing: the others take its cells over. shares_in_order: the work in parts that are begun in
+    this order, in place of the longest first. ends: seconds since the epoch; what is not recorded then is given up.
     """
     submitit = _submitit()
     count = min(count, sum(len(entry.benchmarks) for entry in work))  # more would find nothing to do
-    found = tuple(shares(work, count))
+    found = tuple(shares_in_order or shares(work, count))
     gpus = _gpus(request.device)
     if gpus and request.device not in (None, "auto"):
         request = replace(request, device="cuda")  # as the process that has this one alone calls it
@@ -126,7 +135,7 @@ def processes(work: Sequence[Work], request: Request, count: int, folder: Path) 
                 cores = _cores(number, count)
                 with _threads(len(cores)):
                     jobs.append(executor.submit(Task(request, found, rest=True, cores=() if gpus else cores)))
-            _watch(work, request, jobs)
+            _watch(work, request, jobs, ends)
         except BaseException:
             for job in jobs:
                 _end(job)
@@ -186,13 +195,16 @@ def slurm_options(text: str) -> dict:
     return found
 
 
-def _watch(work: Sequence[Work], request: Request, jobs: Sequence) -> None:
-    """Show how far they are until all have ended; say where the log of one that died is."""
+def _watch(work: Sequence[Work], request: Request, jobs: Sequence, ends: float | None = None) -> None:
+    """Show how far they are until all have ended, or end them in time; say where the log of one that died is."""
     store, told = Store(), set()
     left = [(entry.recipe, benchmark) for entry in work for benchmark in entry.benchmarks]
     with track(None, "measuring", total=len(left), unit="cell") as bar:
         while True:
             running = [job for job in jobs if job.state == "RUNNING"]
+            if ends is not None and time.time() > ends:
+                _end_all(running)
+                return
             before = len(left)
             left = [
                 cell
@@ -219,6 +231,17 @@ def _end(job) -> None:
             first = psutil.Process(int(job.job_id))
             for process in (first, *first.children(recursive=True)):
                 process.kill()
+
+
+def _end_all(jobs: Sequence) -> None:
+    """End processes, and those by force that go on for ten seconds."""
+    known = [psutil.Process(int(job.job_id)) for job in jobs if psutil.pid_exists(int(job.job_id))]
+    for job in jobs:
+        _end(job)
+    for process in psutil.wait_procs(known, timeout=10)[1]:
+        with suppress(psutil.NoSuchProcess):
+            for one in (*process.children(recursive=True), process):
+                one.kill()
 
 
 def _early(job) -> str | None:

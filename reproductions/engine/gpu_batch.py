@@ -1,0 +1,251 @@
+"""Measure on a GPU what is missing of the real models, the most valuable first, and stop in time: `make gpu-batch`.
+
+    python -m reproductions.engine.gpu_batch --dry-run             # what would be measured, and for how long
+    python -m reproductions.engine.gpu_batch --minutes 9 --workers 8
+
+A batch is a list of stages, each some tables of one model. Several processes share the GPU, as one model of this size does
+not fill it. They take the stages in order, and within a stage the next configuration that nobody measures. When the time is
+over they are ended: every finished cell has its record, and the same command goes on with what is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from common.records.results import Store
+from common.utils import startup, threads
+from common.utils.errors import Parser, UserError, one_line, plural, quiet_logging
+
+if __name__ == "__main__":
+    startup.guard()
+    threads.settle()
+
+MODELS = ("qwen2.5-coder-0.5b-instruct", "qwen2.5-coder-1.5b-instruct")
+# Floating-point operations a second of one process, by SmolLM2-135M's records of short tasks. cuda: on an H200, where larger
+# models reach more. cpu: on two cores.
+RATES = {"cuda": 12e12, "cpu": 0.1e12}
+MINUTES = 9.0
+WORKERS = {"cuda": 8, "cpu": 1}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Some columns of some tables.
+
+    Attributes:
+        title: What the forecast calls it.
+        targets: As `python -m reproductions list` prints them.
+        columns: Labels; none: all columns.
+        trains: Whether the rows that train are meant, or those that do not.
+        whole: Whether whole test sets and texts are read.
+        shares: Whether only the papers' shares of layers are removed, where the table has more numbers.
+        most: The largest model, in parameters.
+    """
+
+    title: str
+    targets: tuple[str, ...]
+    columns: tuple[str, ...] = ()
+    trains: bool = False
+    whole: bool = False
+    shares: bool = False
+    most: float = float("inf")
+
+
+_TEXTS = ("table11-linearpatch", "table1-prunecomp")
+_TASKS = ("table1-linearpatch", "table2-prunecomp")
+_OTHERS = (
+    "table12-linearpatch", "table3-prunecomp", "table4-prunecomp", "table1-laco", "table2-laco", "table1-reassessing",
+    "table2-reassessing", "table4-reassessing", "tableK-reassessing",
+)  # fmt: skip
+# The most valuable first. The stages of a group are measured on one model before the next model has its turn.
+STAGES = (
+    (
+        Stage("perplexities of LinearPatch and Prune&Comp", _TEXTS),
+        Stage("tasks of LinearPatch and Prune&Comp", _TASKS),
+    ),
+    (Stage("league, perplexities", ("league",), columns=("WIKI-2", "PTB"), shares=True, most=1e9),),
+    (Stage("other tables, nothing trained", _OTHERS),),
+    (Stage("whole texts and test sets", (*_TEXTS, *_TASKS), whole=True),),
+    (Stage("league", ("league",), most=1e9),),
+    (Stage("what is trained", (*_TEXTS, *_TASKS, *_OTHERS), trains=True),),
+)
+SHARES = ((7, 32), (9, 32))
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A stage of one model with what is missing of it.
+
+    Attributes:
+        title: Of the stage and the model.
+        work: What is missing, without what an earlier stage measures.
+        seconds: How long one process takes, roughly.
+    """
+
+    title: str
+    work: tuple
+    seconds: float
+
+    @property
+    def cells(self) -> int:
+        """How many records are missing."""
+        return sum(len(entry.benchmarks) for entry in self.work)
+
+
+def plan(
+    models: Sequence[str], store: Store, *, limit: int | None = None, rate: float = RATES["cuda"]
+) -> list[Planned]:
+    """Return the stages in which something is missing, in the order in which they are measured.
+
+    Args:
+        models: Names, as for `common.models.load`. A stage is planned for each before the next stage.
+        store: Where records are looked up.
+        limit: Items of each task, for a rehearsal.
+        rate: Operations a second of one process.
+
+    Raises:
+        UserError: An unknown model.
+    """
+    from reproductions.engine import work_shares
+
+    known: set[tuple[str, str]] = set()
+    planned = []
+    for stage, subject in _in_order(models):
+        work = []
+        for entry in _missing(stage, subject, store, limit):
+            new = [name for name in entry.benchmarks if (entry.recipe.hash, name) not in known]
+            known |= {(entry.recipe.hash, name) for name in new}
+            work += [replace(entry, benchmarks=new)] if new else []
+        if work:
+            cost = sum(share.cost for share in work_shares.shares(work, 1))
+            planned.append(Planned(f"{stage.title}, {subject.label.partition(',')[0]}", tuple(work), 2 * cost / rate))
+    return planned
+
+
+def _in_order(models: Sequence[str]) -> list[tuple]:
+    """Return stage and subject of each step of the batch."""
+    from reproductions.spec import subjects
+
+    named = [subjects.of_model(name) for name in models]
+    pairs = [(stage, subject) for group in STAGES for subject in named for stage in group]
+    return [(stage, subject) for stage, subject in pairs if _parameters(subject) <= stage.most]
+
+
+def _missing(stage: Stage, subject, store: Store, limit: int | None) -> list:
+    """Return the recipes of a stage that lack records, with what they lack."""
+    from reproductions.engine import runner
+    from reproductions.spec import registry, steps
+
+    asked = replace(subject, whole=stage.whole and subject.small)
+    if stage.shares and not subject.standin:
+        asked = replace(asked, remove=subject.counts(*SHARES, standin=1))
+    columns = () if subject.standin else stage.columns  # whose columns have other labels
+    tables = [registry.get(target) for target in stage.targets]
+    missing = runner.missing(tables, store, asked, limit=limit, columns=columns)
+    return [entry for entry in missing if steps.trains(entry.recipe) == stage.trains]
+
+
+def _parameters(subject) -> int:
+    from common.models import loading
+
+    return loading.parameters(subject.model)
+
+
+def forecast(planned: Iterable[Planned], workers: int, minutes: float) -> str:
+    """Return a table of the stages: cells, minutes, when each ends, and whether that is in time."""
+    lines, until = [f"{'cells':>6} {'minutes':>8} {'until':>8}  stage"], 0.0
+    for one in planned:
+        own = one.seconds / 60 / workers
+        until += own
+        late = "" if until <= minutes else "  (not in time)"
+        lines.append(f"{one.cells:>6} {own:>8.1f} {until:>8.1f}  {one.title}{late}")
+    return "\n".join(
+        [*lines, f"{plural(workers, 'worker')}, {minutes:g} minutes; minutes are estimates within a factor of three"]
+    )
+
+
+def run(planned: Sequence[Planned], *, device: str, workers: int, ends: float, measure: str | None = None) -> int:
+    """Measure the stages in order until a moment, and return how many cells have a record.
+
+    Args:
+        planned: See `plan`.
+        device: ``cuda`` or ``cpu``.
+        workers: How many processes.
+        ends: When they are ended, in seconds since the epoch.
+        measure: The module that measures, if not the usual one.
+    """
+    from common.pruning.pipeline import work_folder
+    from reproductions.engine import cluster, fetch
+    from reproductions.engine.work_shares import Share
+
+    store = Store()
+    store.check_writable()
+    work = [entry for one in planned for entry in one.work]
+    since = time.time_ns()
+    request = cluster.Request(device=device, lacking=fetch.lacking(work).why, since=since)
+    if measure is not None:
+        request = replace(request, measure=measure)
+    shares = [Share(one.title, one.work, one.seconds) for one in planned]
+    cluster.processes(work, request, workers, work_folder() / "jobs", shares_in_order=shares, ends=ends)
+    cells = [(entry.recipe, name) for entry in work for name in entry.benchmarks]
+    return sum((store.written(*cell) or 0) >= since for cell in cells)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line's parser."""
+    found = Parser(
+        prog="python -m reproductions.engine.gpu_batch", description="Measure what is missing, most valuable first."
+    )
+    found.add_argument(
+        "--minutes", type=float, default=MINUTES, help=f"stop after so many minutes (default: {MINUTES:g})"
+    )
+    found.add_argument("--model", action="append", metavar="NAME", help=f"repeatable (default: {', '.join(MODELS)})")
+    found.add_argument("--device", choices=sorted(RATES), help="default: cuda where there is a GPU")
+    found.add_argument("--workers", type=int, help="processes side by side (default: 8 on a GPU, else 1)")
+    found.add_argument("--limit", type=int, metavar="N", help="a rehearsal: only N items of each task")
+    found.add_argument("--dry-run", action="store_true", help="print the forecast and measure nothing")
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return the exit status: 0 also where the time was over before the work."""
+    begun = time.time()
+    options = parser().parse_args(arguments)
+    quiet_logging()
+    try:
+        if options.minutes <= 0 or (options.workers is not None and options.workers < 1):
+            raise UserError(
+                "--minutes and --workers have to be above 0. Nothing can be measured otherwise. Leave them out."
+            )
+        if options.limit is not None and options.limit < 2:
+            raise UserError(f"--limit {options.limit} leaves no standard error. Use at least 2.")
+        device = options.device or _device()
+        workers = options.workers or WORKERS[device]
+        planned = plan(options.model or MODELS, Store(), limit=options.limit, rate=RATES[device])
+        if not planned:
+            print("every cell has a record; nothing to measure")
+            return 0
+        print(forecast(planned, workers, options.minutes), flush=True)
+        if options.dry_run:
+            return 0
+        total = sum(one.cells for one in planned)
+        done = run(planned, device=device, workers=workers, ends=begun + 60 * options.minutes)
+        print(f"{done} of {total} cells have a record now; the same command goes on with what is left")
+        return 0
+    except UserError as error:
+        print(one_line(f"error: {error}"), file=sys.stderr)
+        return 2
+
+
+def _device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+if __name__ == "__main__":
+    sys.exit(startup.run(main))

@@ -1,0 +1,92 @@
+"""The order and the end of a batch: forecast, stages one after another, nothing measured twice, nothing left running."""
+
+import dataclasses
+import time
+
+import psutil
+import pytest
+
+from common.records.results import Recipe, Store
+from reproductions.engine import cluster, gpu_batch
+from reproductions.engine.gpu_batch import Planned
+from reproductions.engine.runner import Work
+from tests.reproductions.test_cluster import cells, recorded, stub  # noqa: F401 - a fixture
+
+SMALL, LARGE = gpu_batch.MODELS
+
+
+@pytest.fixture
+def nothing_measured(tmp_path):
+    return Store(tmp_path / "records", None)
+
+
+def test_the_most_valuable_comes_first_and_nothing_is_planned_twice(nothing_measured):
+    """Both tables' perplexities and tasks of one model, then of the next; trainings last; the league of one alone."""
+    planned = gpu_batch.plan(gpu_batch.MODELS, nothing_measured)
+    models = [{entry.recipe.model for entry in one.work} for one in planned]
+    assert models[:5] == [{SMALL}, {SMALL}, {LARGE}, {LARGE}, {SMALL}]
+    first = {name.partition("@")[0] for entry in planned[0].work for name in entry.benchmarks}
+    assert first == {"perplexity", "parameters"}
+    assert planned[2].seconds > planned[0].seconds > 0
+    wanted = [cell for one in planned for cell in cells(one.work)]
+    assert len(set(wanted)) == len(wanted) == sum(one.cells for one in planned)
+    trained = [any(entry.recipe.training for entry in one.work) for one in planned]
+    assert trained == sorted(trained) and trained[-2:] == [True, True]
+    assert not any(LARGE in each for each, one in zip(models, planned, strict=True) if one.title.startswith("league"))
+    removed = {
+        entry.recipe.selection["count"] for entry in planned[4].work if "count" in (entry.recipe.selection or {})
+    }
+    assert {5, 7} <= removed and not removed & {2, 3, 4}  # the papers' shares of 24 layers
+
+
+def test_the_forecast_adds_up_and_says_what_comes_too_late():
+    work = (Work(Recipe(model="m", profile="paper"), "row", ["piqa", "copa"]),)
+    lines = gpu_batch.forecast([Planned("one", work, 480.0), Planned("two", work, 960.0)], 4, 5.0).splitlines()
+    assert [line.split()[:3] for line in lines[1:3]] == [["2", "2.0", "2.0"], ["2", "4.0", "6.0"]]
+    assert [line.endswith("(not in time)") for line in lines[1:3]] == [False, True]
+
+
+def test_a_dry_run_measures_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("LAYERLAB_RESULTS", str(tmp_path / "records"))
+    monkeypatch.setattr(cluster, "processes", lambda *_, **__: pytest.fail("something was measured"))
+    assert gpu_batch.main(["--dry-run", "--device", "cuda", "--model", SMALL, "--limit", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "perplexities of LinearPatch and Prune&Comp, Qwen2.5-Coder-0.5B-Instruct" in said and "8 workers" in said
+    assert not (tmp_path / "records").exists()
+
+
+@pytest.mark.parametrize("arguments", [["--minutes", "0"], ["--workers", "0"], ["--limit", "1"], ["--model", "qwen"]])
+def test_what_cannot_be_is_refused_in_one_line(arguments, capsys):
+    assert gpu_batch.main(["--dry-run", "--device", "cpu", *arguments]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def batch():
+    """Two stages; the later one's recipes would be longer, so that the order is the batch's and not the longest first."""
+    recipes = [Recipe("standin", "standin", fidelity=f"f{number}") for number in range(3)]
+    short = (Work(recipes[0], "row 0", ["copa"]), Work(recipes[1], "row 1", ["copa", "wsc273"]))
+    long = (dataclasses.replace(short[0], benchmarks=["hellaswag"]), Work(recipes[2], "row 2", ["boolq"]))
+    return [Planned("short", short, 1.0), Planned("long", long, 1.0)]
+
+
+def test_stages_are_measured_one_after_another(stub):  # noqa: F811
+    planned = batch()
+    options = {"device": "cpu", "workers": 1, "measure": "stub_measure"}
+    assert gpu_batch.run(planned, ends=time.time() + 3600, **options) == 5
+    assert recorded(stub.store, [entry for one in planned for entry in one.work]) == sorted(
+        cell for one in planned for cell in cells(one.work)
+    )
+    assert set(stub.begun().values()) == {1}
+    begun = [line.split()[2] for line in (stub.folder / "log").read_text().splitlines()]
+    assert sorted(begun[:3]) == ["copa", "copa", "wsc273"] and sorted(begun[3:]) == ["boolq", "hellaswag"]
+
+
+def test_when_the_time_is_over_no_process_is_left_and_every_record_is_whole(stub):  # noqa: F811
+    stub.set("STUB_SECONDS", "600")
+    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    assert gpu_batch.run(batch(), device="cpu", workers=2, measure="stub_measure", ends=time.time() + 5) == 0
+    left = [p for p in psutil.Process().children(recursive=True) if p.pid not in before and p.status() != "zombie"]
+    assert not left
+    assert not list((stub.folder / "records").rglob("*.json"))
+    stub.set("STUB_SECONDS", "0")
+    assert gpu_batch.run(batch(), device="cpu", workers=2, measure="stub_measure", ends=time.time() + 3600) == 5
