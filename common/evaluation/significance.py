@@ -56,12 +56,30 @@ def student(differences: np.ndarray) -> tuple[float, float]:
 
 
 def resampled_means(name: str, outcomes: np.ndarray) -> np.ndarray:
-    """[REPLICATES] means of the outcomes [items] of one model on the data called `name`, spread about their mean; other
-    models: the same draws."""
-    drawn, values = draws(name, len(outcomes)), np.asarray(outcomes, np.float64)
-    step, mean = max(1, _IN_CACHE // len(values)), values.mean()
-    means = np.concatenate([drawn[i : i + step] @ values for i in range(0, REPLICATES, step)]) / len(values)
-    return mean + spread(len(values)) * (means - mean)
+    """Return the replicates of the mean of one model's outcomes, spread about their mean.
+
+    Args:
+        name: the data; other models on the same data get the same draws.
+        outcomes: [items] right or wrong, or a loss.
+
+    Returns:
+        [REPLICATES] means, read-only: tables that share a result share its replicates.
+    """
+    return _resampled_means(name, outcomes.dtype.str, outcomes.tobytes())
+
+
+@lru_cache(maxsize=1024)  # 160 kB each
+def _resampled_means(name: str, dtype: str, content: bytes) -> np.ndarray:
+    outcomes = np.frombuffer(content, dtype)
+    # counts of right answers are whole numbers, which single precision holds exactly and adds up faster
+    values = outcomes.astype(np.float32 if outcomes.dtype == bool else np.float64)
+    drawn, items = draws(name, len(values)), len(values)
+    step, mean = max(1, _IN_CACHE // items), outcomes.mean(dtype=np.float64)
+    sums = np.concatenate([drawn[i : i + step] @ values for i in range(0, REPLICATES, step)])
+    means = sums.astype(np.float64) / items
+    means = mean + spread(items) * (means - mean)
+    means.setflags(write=False)
+    return means
 
 
 def of_two(name: str, one: float | np.ndarray, other: float | np.ndarray) -> float | np.ndarray:

@@ -33,9 +33,14 @@ class Unreadable(ValueError):
         self.kind, self.reason = kind, reason
 
 
-def write(content: Mapping) -> str:
-    """A record's fields as the text of its file."""
-    return json.dumps(_spelled(content), indent=1, sort_keys=True, allow_nan=False) + "\n"
+def write(content: Mapping, indent: int | None = 1) -> str:
+    """Return a record's fields as the text of its file.
+
+    Args:
+        content: the fields.
+        indent: spaces a level; None for one line, which is written about ten times faster.
+    """
+    return json.dumps(_spelled(content), indent=indent, sort_keys=True, allow_nan=False) + "\n"
 
 
 def read(text: str) -> dict:

@@ -137,18 +137,23 @@ def _starred(rows: Mapping[tuple, dict]) -> dict[tuple, dict]:
     return own or dict(rows)
 
 
-def measured(source: Source, store: Store, subject: settings.Subject) -> list[Kept]:
-    """On a model at hand, over the tasks that all of a table's rows with scores have answered."""
+def _asked(source: Source, store: Store, subject: settings.Subject) -> tuple[list[dict], dict | None, dict[str, float]]:
+    """Return a table's rows with scores, the dense one, and chance by the tasks that all of them have answered."""
     table = registry.get(source.target)
     entries = show.entries(table, store, subject, table.rows(subject))
     guess = {c.label: c.scale * by for c, by in _guessed(table.columns_for(subject))}
     entries = [entry for entry in entries if entry["scores"].keys() & guess.keys()]
     dense = next((entry for entry in entries if entry["dense"]), None)
     if dense is None:
-        return []
+        return [], None, {}
     guess = {task: by for task, by in guess.items() if all(task in entry["scores"] for entry in entries)}
     errors = {task: float(np.std(dense["replicates"](task))) for task in guess}
-    guess = known(dense["scores"], guess, errors.__getitem__)
+    return entries, dense, known(dense["scores"], guess, errors.__getitem__)
+
+
+def measured(source: Source, store: Store, subject: settings.Subject) -> list[Kept]:
+    """On a model at hand, over the tasks that all of a table's rows with scores have answered."""
+    entries, dense, guess = _asked(source, store, subject)
     if not guess:
         return []
     wholes = {task: dense["replicates"](task) for task in guess}
@@ -275,10 +280,10 @@ def _guessers(store: Store) -> str:
     """What guessing retains by each paper's measure on the published model."""
     subject, found = settings.of_model(settings.PUBLISHED_MODELS[0]), []
     for source in _first():
-        rows = measured(source, store, subject)
-        found += (
-            [f"{rows[0].guessing:.0f} % by {printed_rows.title_of(source.paper)}'s {source.measure}"] if rows else []
-        )
+        entries, dense, guess = _asked(source, store, subject)
+        if guess and len(entries) > 1:
+            retained = _retained(source, guess, dense["scores"], guess)
+            found.append(f"{retained:.0f} % by {printed_rows.title_of(source.paper)}'s {source.measure}")
     return ", ".join(found)
 
 

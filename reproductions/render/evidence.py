@@ -26,6 +26,7 @@ class Loaded(Store):
     def __init__(self, user: Path | None = None, published: Path = PUBLISHED) -> None:
         super().__init__(user or NOWHERE, published)
         self._found: dict[tuple[str, str, str, str], Record] = {}
+        self._outcomes: dict[tuple[str, str], dict] = {}
         own = sorted(user.glob("*/*/*/**/*.json")) if user else []  # a model's name may have slashes
         for record in (*(Record(**fields, origin="published") for fields in self.published), *map(self.read_file, own)):
             key = record and (record.recipe["profile"], record.recipe["model"], record.recipe_hash, record.benchmark)
@@ -34,6 +35,13 @@ class Loaded(Store):
 
     def get(self, recipe: Recipe, benchmark: str) -> Record | None:
         return self._found.get((recipe.profile, recipe.model, recipe.hash, benchmark))
+
+    def items(self, recipe: Recipe, benchmark: str) -> dict:
+        """Return the outcomes per item, read once: several tables show the same result."""
+        key = (recipe.hash, benchmark)
+        if key not in self._outcomes:
+            self._outcomes[key] = super().items(recipe, benchmark)
+        return self._outcomes[key]
 
     def __iter__(self) -> Iterator[Record]:
         """Every record, by model, recipe and benchmark."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -47,13 +48,16 @@ def _short(value: float | None, otherwise: str | None = None) -> float | str | N
     return int(value) if float(value).is_integer() else float(f"{value:.6g}")
 
 
-def choices(evidence: Evidence) -> list[list[str]]:
-    """[hash, what it is called, model, whether items are there] of every recipe with something to compare."""
+def choices(evidence: Evidence, packed: Mapping[str, dict]) -> list[list[str]]:
+    """[hash, what it is called, model, whether items are there] of every recipe with something to compare.
+
+    packed: recipe's hash -> its `items`.
+    """
     found = []
     for digest, records in evidence.records.items():
         if any(record.stderr or record.values for record in records.values()):
             model = label(evidence.recipe(digest).model)
-            found.append([digest, name(evidence, digest), model, int(any(items(evidence, digest).values()))])
+            found.append([digest, name(evidence, digest), model, int(any(packed[digest].values()))])
     names = [tuple(entry[1:3]) for entry in found]
     for entry in found:  # what tables call alike is told apart by its hash
         if names.count(tuple(entry[1:3])) > 1:
@@ -84,12 +88,12 @@ def _packed(values: np.ndarray) -> dict:
     return {"f32": base64.b64encode(values.astype("<f4").tobytes()).decode()}
 
 
-def of_recipe(evidence: Evidence, digest: str) -> dict:
-    """What comparing needs of a recipe: values with standard errors, and items."""
+def of_recipe(evidence: Evidence, digest: str, packed: Mapping[str, dict]) -> dict:
+    """What comparing needs of a recipe: values with standard errors, and its `items`, packed."""
     values = {
         benchmark: {key: [_short(value), _short(record.stderr.get(key))] for key, value in record.values.items()}
         for benchmark, record in evidence.records[digest].items()
         if record.values
     }
-    kept = {benchmark: found for benchmark, found in items(evidence, digest).items() if found}
+    kept = {benchmark: found for benchmark, found in packed.items() if found}
     return {"title": title(evidence, digest), "values": values, "items": kept}

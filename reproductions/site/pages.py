@@ -68,12 +68,13 @@ class Site:
             self._paper(paper)
         for target in registry.targets():
             self._target(target)
+        packed = {digest: data.items(self.evidence, digest) for digest in self.evidence.records}
         for digest in self.evidence.records:
-            self._recipe(digest)
+            self._recipe(digest, packed[digest])
         self._audit()
         self._records()
         self._page("compare.html", "compare.html", here="compare")
-        self._put("data/recipes.js", data.script("recipes", data.choices(self.evidence)))
+        self._put("data/recipes.js", data.script("recipes", data.choices(self.evidence, packed)))
         self._texts()
         for file in sorted(self.prose.code):
             self._code(file)
@@ -266,10 +267,10 @@ class Site:
         self.prose.figures |= {picture["file"] for picture in found}
         return found
 
-    def _recipe(self, digest: str) -> None:
+    def _recipe(self, digest: str, packed: dict) -> None:
         self._page(f"recipes/{digest}.html", "recipe.html", recipe=recipes.view(self.evidence, digest))
         self._put(f"recipes/{digest}.json", recipes.as_json(self.evidence, digest))
-        self._put(f"data/recipes/{digest}.js", data.script(digest, data.of_recipe(self.evidence, digest)))
+        self._put(f"data/recipes/{digest}.js", data.script(digest, data.of_recipe(self.evidence, digest, packed)))
 
     def _audit(self) -> None:
         found = [{**finding.as_dict(), "target": views.target_of(finding)} for finding in audit.findings()]

@@ -189,7 +189,7 @@ def _provenance(records: list[Record]) -> list[tuple[str, str]]:
 
 
 def as_json(evidence: Evidence, digest: str) -> str:
-    """The recipe and all its records, each as its file has it."""
+    """Return the recipe and all its results, as one line of JSON."""
     recipe: Recipe = evidence.recipe(digest)
     records = [record.content() for record in evidence.records[digest].values()]
-    return write({"recipe": recipe.__dict__, "recipe_hash": digest, "records": records})
+    return write({"recipe": recipe.__dict__, "recipe_hash": digest, "records": records}, indent=None)
