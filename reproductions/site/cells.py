@@ -34,6 +34,8 @@ class Cell:
     """One cell: reported and reproduced numbers with error, difference and status. sort: what sorting goes by.
 
     word: what stands in a number's place. why: more about that word. href: the recipe's page. audit: names of findings.
+    shape: whether the number follows from the model's shape, without weights. best: whether no row of as many removed layers
+    has a better number.
     """
 
     reported: Number | None = None
@@ -48,6 +50,8 @@ class Cell:
     audit: tuple[str, ...] = ()
     flag: str = ""
     sort: float | str = ""
+    shape: bool = False
+    best: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,10 @@ class Heading:
 
 @dataclass(frozen=True)
 class Line:
-    """A row: its labels, the page of its recipe, and its cells."""
+    """A row: its labels, the page of its recipe, and its cells.
+
+    full: whether it has a number in all columns that a ranking compares.
+    """
 
     model: str
     sparsity: str
@@ -70,6 +77,7 @@ class Line:
     href: str
     note: str
     cells: tuple[Cell, ...]
+    full: bool = True
 
 
 @dataclass(frozen=True)
@@ -77,7 +85,8 @@ class Grid:
     """The rows of one subject. compared: with reported numbers. size: how much of tasks and texts was asked; '': all.
 
     left_out: which tasks a column of what is retained does not count, and why. shape: whether all that is not reported
-    follows from shapes. guessing: what that scores, by column, where it is known.
+    follows from shapes. guessing: what that scores, by column, where it is known. absent: columns without any number, which
+    are left out.
     """
 
     subject: Subject
@@ -90,6 +99,7 @@ class Grid:
     left_out: str = ""
     shape: bool = False
     guessing: Mapping[str, float] = field(default_factory=dict)
+    absent: tuple[str, ...] = ()
 
 
 def grids(evidence: Evidence, target: str) -> list[Grid]:
@@ -105,7 +115,12 @@ def grids(evidence: Evidence, target: str) -> list[Grid]:
 
 def _grid(evidence: Evidence, table: Table, subject: Subject, facts: dict, lines: list[dict]) -> Grid:
     columns = {column.label: column for column in subsets.read(table, evidence.store, subject)}
-    labels = list(dict.fromkeys(label for line in lines for label in line["cells"]))
+    labels = [
+        label
+        for label in dict.fromkeys(label for line in lines for label in line["cells"])
+        if any(not _unknown(line["cells"].get(label)) for line in lines)
+    ]
+    absent = [label for label in dict.fromkeys(name for line in lines for name in line["cells"]) if label not in labels]
     digits = {label: _digits(line["cells"].get(label) for line in lines) for label in labels}
     rows = {(row.label, row.sparsity, row.method): row for row in table.rows(subject, None)}
     shown = []
@@ -130,6 +145,7 @@ def _grid(evidence: Evidence, table: Table, subject: Subject, facts: dict, lines
         left_out,
         shape,
         facts["guessing"],
+        tuple(absent),
     )
 
 
@@ -138,6 +154,14 @@ def target_of_shapes(evidence: Evidence, target: str) -> bool:
     places = (place for found in evidence.shown.values() for place in found)
     own = (place.row for place in places if (place.target, place.subject, place.shape) == (target, PAPER.name, False))
     return all(row.recipe == row.shapes for row in own)
+
+
+def _unknown(cell: dict | None) -> bool:
+    """Whether nothing is known of a cell: no number, no text, and no reason but that it was not measured."""
+    if cell is None:
+        return True
+    known = cell["reproduced"] is not None or cell["reported"] is not None or "text" in cell or "printed" in cell
+    return not known and cell["status"] in SIGNS
 
 
 def _empty(line: dict) -> bool:
@@ -198,6 +222,7 @@ def _cell(evidence: Evidence, row: Row, column: Column, cell: dict | None, most:
     href = f"{behind}#{column.benchmark}" if behind and column.benchmark else ""
     digits, value, printed = _fraction(cell), cell["reproduced"], cell["reported"]
     facts = {"href": href, "audit": tuple(cell.get("audit", ())), "flag": cell.get("flag", "")}
+    facts["shape"] = shape or row.recipe is not None and row.recipe == row.shapes
     if printed is not None:
         facts |= {"reported": number(printed, digits, most), "sort": printed}
     elif cell.get("printed"):
@@ -218,6 +243,12 @@ def _cell(evidence: Evidence, row: Row, column: Column, cell: dict | None, most:
     if "reported" not in facts and "word" not in facts or first not in SIGNS:
         facts |= {"word": SIGNS.get(first, first if len(first) < 12 else "x"), "why": why or first}
     return Cell(**facts | {"status": first})
+
+
+def own_models(grids: Iterable[Grid]) -> tuple[int, int]:
+    """Return how many reported numbers were measured on the paper's own models, of how many that need their weights."""
+    reported = [c for g in grids if g.compared for line in g.lines for c in line.cells if c.reported and not c.shape]
+    return sum(cell.reproduced is not None for cell in reported), len(reported)
 
 
 def tally(grid: Grid) -> dict[str, int]:

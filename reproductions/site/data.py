@@ -5,13 +5,15 @@ from __future__ import annotations
 import base64
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
 
 from reproductions.claims.bootstrap import told_by
 from reproductions.render.evidence import Evidence
-from reproductions.site.recipes import label, name, title
+from reproductions.site.recipes import is_share, label, name, title
+from reproductions.spec.subjects import PUBLISHED_MODELS
 
 # The columns of the page of all records: (name, whether few strings fill it, so that they are stored once).
 COLUMNS = {"recipe": True, "model": True, "method": True, "n/N": True, "benchmark": True, "key": True}
@@ -25,7 +27,7 @@ def script(name: str, content: object) -> str:
 
 def all_values(rows: list[dict]) -> dict:
     """Every value, those that need no weights last. Strings stand once each, rows hold their positions; numbers have six
-    digits, and where there is none there is a word."""
+    digits, and where there is none there is a word. first: the benchmark that the page opens with, of most recipes."""
     rows = sorted(rows, key=lambda row: row["dtype"] is None)
     strings = {name: list(dict.fromkeys(row[name] or "" for row in rows)) for name in COLUMNS}
     places = {name: {text: at for at, text in enumerate(found)} for name, found in strings.items()}
@@ -37,7 +39,15 @@ def all_values(rows: list[dict]) -> dict:
         ]
         for row in rows
     ]
-    return {"columns": [*COLUMNS, *NUMBERS], "strings": strings, "rows": lines}
+    ranked = Counter((row["model"], row["benchmark"], row["key"]) for row in rows if _ranks(row))
+    first = dict(zip(("model", "benchmark", "key"), ranked.most_common(1)[0][0], strict=True)) if ranked else {}
+    return {"columns": [*COLUMNS, *NUMBERS], "strings": strings, "rows": lines, "first": first}
+
+
+def _ranks(row: dict) -> bool:
+    """Whether a value says how good a model is, and is of a model that others use."""
+    comparable = row["key"] == "perplexity" or is_share(row["benchmark"], row["key"])
+    return comparable and row["value"] is not None and row["model"] in PUBLISHED_MODELS
 
 
 def _short(value: float | None, otherwise: str | None = None) -> float | str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -19,8 +20,8 @@ from reproductions.audit.report import summary
 from reproductions.documents import findings
 from reproductions.render import show, tables, value_lists
 from reproductions.render.evidence import Evidence
-from reproductions.site import cells, claims, data, pictures, recipes, views
-from reproductions.site.papers import ABOUT
+from reproductions.site import beside, cells, claims, data, items, pictures, recipes, views
+from reproductions.site.papers import ABOUT, citations
 from reproductions.site.prose import Prose, formula, place
 from reproductions.spec import printed_rows, registry, reported
 from reproductions.spec.subjects import PAPER, STANDIN
@@ -43,6 +44,8 @@ class Site:
             target: claims.of(target, built, not cells.target_of_shapes(evidence, target))
             for target, (_, _, built) in evidence.tables.items()
         }
+        self.citations = citations(registry.PAPERS)
+        self.originals = recipes.originals(evidence)
         self.environment = _environment()
         self.environment.globals["site"] = self._facts()
 
@@ -73,7 +76,7 @@ class Site:
             self._recipe(digest, packed[digest])
         self._audit()
         self._records()
-        self._page("compare.html", "compare.html", here="compare")
+        self._compare(packed.values())
         self._put("data/recipes.js", data.script("recipes", data.choices(self.evidence, packed)))
         self._texts()
         for file in sorted(self.prose.code):
@@ -82,6 +85,15 @@ class Site:
             self._copy(ROOT / "figures" / "rendered" / name, f"figures/{name}")
         for name in ("style.css", "report.js"):
             self._copy(HERE / "static" / name, f"static/{name}")
+
+    def _compare(self, packed: Collection[dict]) -> None:
+        """The page that compares two recipes, and the items of the tasks that it shows."""
+        found = items.every(items.counts(packed))
+        for task, content in found.items():
+            self._put(f"data/items/{task}.js", data.script(f"items/{task}", content))
+        first, second = recipes.first_compared(self.evidence, self.originals)
+        licences = {(one["source"], one["licence"]) for one in found.values() if one["source"]}
+        self._page("compare.html", "compare.html", here="compare", a=first, b=second, licences=sorted(licences))
 
     def _page(self, path: str, template: str, **content) -> None:
         root = "../" * path.count("/")
@@ -117,7 +129,8 @@ class Site:
             "index.html",
             about=self.prose.markdown(_about(), "README.md", ""),
             lead=self.prose.markdown(self._lead(), "README.md", ""),
-            screen=self._screen(),
+            own=self._own_models(self.grids.values()),
+            summary=self._summary(found),
             findings=found,
             overviews=overviews,
             guides=guides,
@@ -134,11 +147,21 @@ class Site:
             {paper: [findings.row(one, built) for one in found] for paper, found in findings.ABSTRACTS.items()}
         )
 
-    def _screen(self) -> dict:
-        """README's picture of all claims."""
-        alt, file = re.fullmatch(r"!\[(.*)\]\(.*/(.*)\.png\)", findings.PICTURE).groups()
-        self.prose.figures.add(f"{file}.svg")
-        return {"file": f"{file}.svg", "alt": alt, "wide": True}
+    def _own_models(self, grids: Iterable[Sequence[cells.Grid]]) -> dict[str, int]:
+        """How many reported numbers were measured on the papers' own models, of how many that need their weights."""
+        measured, reported_ = zip(*map(cells.own_models, grids), strict=True)
+        return {"measured": sum(measured), "reported": sum(reported_)}
+
+    def _summary(self, found: Sequence[dict]) -> dict:
+        """How many claims of each paper's abstract have which verdict, by the printed numbers and on each model."""
+        names = [claims.PRINTED, *findings.HEADS.values()]
+        lines = []
+        for one in found:
+            counts = claims.tally(one["abstract"])
+            sides = [counts.get(name, {"open": len(one["abstract"])}) for name in names]
+            chips = [[(k, sign, side.get(k, 0)) for k, sign in claims.SIGNS.items() if side.get(k)] for side in sides]
+            lines.append({"paper": one["paper"], "title": one["title"], "sides": chips})
+        return {"names": names, "lines": lines}
 
     def _sentence(self, finding: findings.Finding) -> claims.Claim:
         """A sentence of an abstract with its verdicts, each under the subject's heading."""
@@ -213,6 +236,10 @@ class Site:
         facts = {
             "name": paper,
             "title": PAPER_NAMES[paper],
+            "citation": self.citations[paper],
+            "repository": about.repository,
+            "published": about.published,
+            "own": self._own_models([self.grids[target] for target in self._targets(paper)]),
             "idea": about.idea,
             "equation": formula(about.equation, "block"),
             "where": about.where,
@@ -242,14 +269,18 @@ class Site:
             name for grid in self.grids[target] for line in grid.lines for cell in line.cells for name in cell.audit
         }
         models = [subject.name for subject in subjects if not subject.printed and not subject.standin]
+        ours = table.paper not in registry.PAPERS
+        grids = [views.ranked(grid) if ours else grid for grid in self.grids[target]]
         facts = {
             "title": table.title,
             "page": f"papers/{table.paper}.html" if table.paper in registry.PAPERS else "index.html",
             "paper_title": printed_rows.title_of(table.paper),
             "note": table.note,
             "claims": self.claims[target],
-            "first": views.fullest(self.grids[target]),
-            "grids": [views.with_counts(grid) for grid in self.grids[target]],
+            "first": views.fullest(grids),
+            "grids": [views.with_counts(grid) for grid in grids],
+            "own": self._own_models([grids]),
+            "beside": beside.metrics(grids),
             "tolerance": show.TOLERANCE,
             "gate": show.GATE,
             "gated": any("gate" in row for row in built["rows"]),
@@ -258,7 +289,6 @@ class Site:
             "commands": [f"make {target}", *(f"make {target} MODEL={model}" for model in models)],
             "downloads": [(title, f"targets/{target}.{ENDINGS.get(form, form)}") for form, title in FORMS.items()],
         }
-        ours = table.paper not in registry.PAPERS
         here = f"targets/{target}" if ours else table.paper
         self._page(f"targets/{target}.html", "target.html", target=facts, filters=ours, here=here)
 
@@ -268,7 +298,7 @@ class Site:
         return found
 
     def _recipe(self, digest: str, packed: dict) -> None:
-        self._page(f"recipes/{digest}.html", "recipe.html", recipe=recipes.view(self.evidence, digest))
+        self._page(f"recipes/{digest}.html", "recipe.html", recipe=recipes.view(self.evidence, digest, self.originals))
         self._put(f"recipes/{digest}.json", recipes.as_json(self.evidence, digest))
         self._put(f"data/recipes/{digest}.js", data.script(digest, data.of_recipe(self.evidence, digest, packed)))
 

@@ -6,6 +6,7 @@ import json
 import math
 import shlex
 from collections import Counter
+from collections.abc import Mapping
 
 from common.models import registry as model_registry
 from common.pruning.recipe import SHAPE_ONLY
@@ -16,7 +17,7 @@ from reproductions.render.value_lists import described
 from reproductions.site import pictures
 from reproductions.site.cells import DOWN, UP, number
 from reproductions.spec import registry
-from reproductions.spec.subjects import STANDIN
+from reproductions.spec.subjects import PUBLISHED_MODELS, STANDIN
 
 PARTS = {
     "selection": "How the layers are chosen",
@@ -24,6 +25,7 @@ PARTS = {
     "training": "What is trained afterwards",
     "calibration": "Calibration",
 }
+FIRST_TABLE = "table1-linearpatch"
 # Keys of values that are shares of 1 and read as per cent; higher is better (as in static/report.js).
 SHARES = ("acc", "acc_norm", "exact_match", "score", "weighted", "rouge_1", "rouge_l", "pass@1")
 
@@ -52,8 +54,36 @@ def label(model: str) -> str:
     return "stand-in" if model == STANDIN.model else spec.title if spec else model
 
 
-def view(evidence: Evidence, digest: str) -> dict:
-    """What the page's template shows."""
+def originals(evidence: Evidence) -> dict[str, str]:
+    """Return the recipe of each model as released, with the most records: model -> recipe's hash."""
+    found: dict[str, str] = {}
+    for digest, records in evidence.records.items():
+        recipe = evidence.recipe(digest)
+        places = evidence.shown.get(digest, [])
+        if recipe.weights == SHAPE_ONLY or not any(place.row.dense and not place.shape for place in places):
+            continue
+        before = found.get(recipe.model)
+        if before is None or len(records) > len(evidence.records[before]):
+            found[recipe.model] = digest
+    return found
+
+
+def first_compared(evidence: Evidence, models: Mapping[str, str]) -> tuple[str, str]:
+    """Return which two recipes the comparison opens with: the original model and LinearPatch, '' where there is none.
+
+    models: as `originals` returns them.
+    """
+    for subject in (*PUBLISHED_MODELS, STANDIN.model):
+        for digest in evidence.shown:
+            first = next((place for place in evidence.shown[digest] if place.target == FIRST_TABLE), None)
+            patched = first is not None and first.row.method.startswith("LinearPatch") and not first.shape
+            if patched and first.subject == subject and subject in models:
+                return models[subject], digest
+    return "", ""
+
+
+def view(evidence: Evidence, digest: str, models: Mapping[str, str]) -> dict:
+    """What the page's template shows. models: as `originals` returns them."""
     recipe, records = evidence.recipe(digest), evidence.records[digest]
     removed, layers = evidence.removed(digest)
     facts = [("Model", label(recipe.model)), ("Weights", recipe.weights or "as released")]
@@ -69,6 +99,7 @@ def view(evidence: Evidence, digest: str) -> dict:
     places = evidence.shown.get(digest, [])
     return {
         "hash": digest,
+        "original": models.get(recipe.model, "").removesuffix(digest),
         "title": title(evidence, digest),
         "strip": strip,
         "strip_words": _strip_words(removed, layers, records) if strip else "",

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 from markupsafe import Markup
@@ -109,7 +112,62 @@ def with_counts(grid: cells.Grid) -> dict:
         f"{', '.join(where[:4])}{f' and {len(where) - 4} more' if len(where) > 4 else ''}: {why}"
         for why, where in reasons.items()
     ]
-    return {**grid.__dict__, "counts": f"Cells: {said}" if said else "No cell has a number", "reasons": listed}
+    first = ranking_column(grid)
+    return {
+        **grid.__dict__,
+        "counts": f"Cells: {said}" if said else "No cell has a number",
+        "reasons": listed,
+        "size_first": fullest_size(grid),
+        "ranked_by": "" if first is None else grid.headings[first].label,
+    }
+
+
+def ranked(grid: cells.Grid) -> cells.Grid:
+    """Return a grid with its best rows first, for every number of layers removed, and with its best numbers marked.
+
+    `ranking_column` ranks. A row is full if it has a number in each column with a direction that at least
+    half of the measured rows have.
+    """
+    judged = [at for at, heading in enumerate(grid.headings) if heading.better]
+    first = ranking_column(grid)
+    if first is None:
+        return grid
+
+    def value(line: cells.Line, at: int) -> float | None:
+        return float(line.cells[at].sort) if line.cells[at].reproduced else None
+
+    def worse(line: cells.Line, at: int) -> float:
+        number = value(line, at)
+        return math.inf if number is None else number if grid.headings[at].better == cells.DOWN else -number
+
+    measured = [line for line in grid.lines if any(value(line, at) is not None for at in judged)]
+    asked = [at for at in judged if 2 * sum(value(line, at) is not None for line in measured) >= len(measured)]
+    groups: dict[str, list[cells.Line]] = {}
+    for line in grid.lines:
+        groups.setdefault(line.sparsity, []).append(line)
+    lines = []
+    for group in groups.values():
+        least = {at: min((worse(line, at) for line in group if not line.dense), default=math.inf) for at in judged}
+        for line in sorted(group, key=lambda line: (not line.dense, worse(line, first))):
+            shown = tuple(
+                replace(cell, best=at in least and cell.reproduced is not None and worse(line, at) == least[at])
+                for at, cell in enumerate(line.cells)
+            )
+            full = bool(asked) and all(value(line, at) is not None for at in asked)
+            lines.append(replace(line, cells=line.cells if line.dense else shown, full=full))
+    return replace(grid, lines=tuple(lines))
+
+
+def ranking_column(grid: cells.Grid) -> int | None:
+    """Return the place of the column that ranks a grid's rows: average perplexity, or the first with a direction."""
+    judged = [at for at, heading in enumerate(grid.headings) if heading.better]
+    return next((at for at in judged if grid.headings[at].label.startswith("PPL AVG")), judged[0] if judged else None)
+
+
+def fullest_size(grid: cells.Grid) -> str:
+    """Return the n/N with the most full rows, '' if none has any."""
+    sizes = Counter(line.sparsity for line in grid.lines if line.full and not line.dense)
+    return sizes.most_common(1)[0][0] if sizes else ""
 
 
 def target_of(finding: Finding) -> str:

@@ -158,11 +158,22 @@ def test_the_league_is_narrowed_and_sorted(opened):
     panel = page.locator("#on-standin")
     shown = panel.locator("tbody tr:visible")
     measured = shown.count()
-    assert measured and panel.locator("tbody tr[data-empty]:visible").count() == 0
-    panel.locator("[data-row-measured]").uncheck()
+    assert measured and panel.locator("tbody tr[data-partial]:visible").count() == 0
+    size = panel.locator("select").first.input_value()
+    places = panel.locator("thead th").all_inner_texts()
+    ranking = next(at for at, text in enumerate(places) if text.startswith("PPL AVG"))
+    rows = [text.split("\t") for text in shown.all_inner_texts()]
+    assert all(cells[1] == size for cells in rows[1:]) and rows[0][1].startswith("0/")
+    values = [float(shown.nth(at).locator(f":nth-child({ranking + 1})").inner_text()) for at in range(1, 6)]
+    assert values == sorted(values)
+    assert not panel.get_by_role("columnheader", name=re.compile("^seconds")).is_visible()
+    panel.locator("[data-row-minor]").check()
+    assert panel.get_by_role("columnheader", name=re.compile("^seconds")).is_visible()
+    panel.locator("[data-row-full]").uncheck()
+    panel.locator("select").first.select_option("")
     everything = shown.count()
     panel.locator("[data-row-without]").check()
-    assert measured <= shown.count() < everything
+    assert measured < shown.count() < everything
     assert not any("(trained)" in text for text in shown.locator("th").all_inner_texts())
     panel.locator("[data-row-plain]").check()
     at = panel.locator("thead th").filter(has_text=re.compile("^loaded by")).evaluate("th => th.cellIndex")
@@ -190,7 +201,13 @@ def test_audit_search_and_select(opened):
 def test_all_records_search_sort_and_page(opened):
     page = opened("records.html")
     page.locator("#values tbody tr").first.wait_for()
-    assert page.locator("#values tbody tr").count() == 100
+    ranked = [float(text) for text in page.locator("#values tbody tr > :nth-child(7)").all_inner_texts()]
+    assert ranked == sorted(ranked) and len(ranked) == 100  # perplexities, the best first
+    sizes = page.locator("#values tbody tr > :nth-child(4)").all_inner_texts()
+    first = next(at for at, size in enumerate(sizes) if not size.startswith("0/"))
+    assert "best" in page.locator("#values tbody tr").nth(first).locator(":nth-child(7)").get_attribute("class")
+    for name in ("model", "benchmark", "key"):
+        page.locator(f"[data-values-select={name}]").select_option("")
     page.get_by_role("button", name="Next").click()
     assert "Page 2" in page.locator("#values-pager").inner_text()
     page.get_by_role("searchbox").fill("prune&comp perplexity@standin-learning-thin")

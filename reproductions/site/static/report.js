@@ -27,6 +27,7 @@ const layerlab = (() => {
     element.append(...children);
     return element;
   };
+  const SHARES = ["acc", "acc_norm", "exact_match", "score", "weighted", "rouge_1", "rouge_l", "pass@1"];
   const root = document.body?.dataset.root ?? "";
   const fragment = () => new URLSearchParams(location.hash.slice(1).includes("=") ? location.hash.slice(1) : "");
 
@@ -84,9 +85,20 @@ const layerlab = (() => {
     select(named());
   }
 
+  // Sections of which a list shows one.
+  function choices(container) {
+    const sections = $$("[data-choice]", container);
+    if (sections.length < 2) return;
+    const select = make("select", {}, ...sections.map((section, value) => make("option", { value, textContent: section.dataset.choice })));
+    const show = () => sections.forEach((section, at) => { section.hidden = at !== Number(select.value); });
+    container.prepend(make("p", { className: "filters" }, make("label", {}, container.dataset.choices + " ", select)));
+    select.oninput = show;
+    show();
+  }
+
   // Makes a table's headings buttons that call `sort(column, descending)`.
   function headings(table, sort) {
-    const heads = $$("thead th", table);
+    const heads = $$("thead tr:last-child th", table);
     heads.forEach((head, at) => {
       const button = make("button", { type: "button" }, ...head.childNodes);
       head.append(button);
@@ -155,23 +167,26 @@ const layerlab = (() => {
     const controls = [];
     $$("thead th", table).forEach((head, at) => {
       const words = [...new Set(rows.map((row) => row.cells[at].textContent.trim()))];
+      const sizes = head.textContent.startsWith("n/N");
       const wordy = head.classList.contains("l") || head.textContent.startsWith("calibration") || rows.some((row) => row.cells[at].classList.contains("t"));
       if (at === 0 || !wordy || words.length < 2 || words.length > 12) return;
       const select = make("select", {}, make("option", { value: "", textContent: "all" }), ...words.filter(Boolean).map((word) => make("option", { textContent: word })));
       select.dataset.column = at;
+      if (sizes && words.includes(bar.dataset.size)) select.value = bar.dataset.size;
       bar.insertBefore(make("label", {}, head.textContent.trim() + " ", select), $("output", bar));
-      controls.push([select, at]);
+      controls.push([select, at, sizes]);
     });
-    const search = $("[data-row-search]", bar), box = $("[data-row-without]", bar), measured = $("[data-row-measured]", bar), plain = $("[data-row-plain]", bar);
+    const search = $("[data-row-search]", bar), box = $("[data-row-without]", bar), full = $("[data-row-full]", bar), minor = $("[data-row-minor]", bar), plain = $("[data-row-plain]", bar);
     const loader = $$("thead th", table).findIndex((head) => head.textContent.startsWith("loaded by"));
     if (loader < 0) plain.closest("label").hidden = true;
     const loads = (row) => row.cells[loader]?.textContent.includes(plain.dataset.rowPlain);
     const update = () => {
       const words = wordsOf(search.value);
-      rows.forEach((row) => { row.hidden = !(matches(row.cells[0].textContent.toLowerCase(), words) && !(box.checked && row.cells[0].textContent.includes(box.dataset.rowWithout)) && !(measured.checked && "empty" in row.dataset) && !(plain.checked && !loads(row)) && controls.every(([s, at]) => !s.value || row.cells[at].textContent.trim() === s.value)); });
+      rows.forEach((row) => { row.hidden = !(matches(row.cells[0].textContent.toLowerCase(), words) && !(box.checked && row.cells[0].textContent.includes(box.dataset.rowWithout)) && !(full.checked && "partial" in row.dataset) && !(plain.checked && !loads(row)) && controls.every(([s, at, sizes]) => !s.value || row.cells[at].textContent.trim() === s.value || (sizes && row.classList.contains("dense")))); });
+      table.classList.toggle("minor-hidden", !minor.checked);
       $("output", bar).textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length} rows`;
     };
-    [search, box, measured, plain, ...controls.map(([s]) => s)].forEach((control) => control.addEventListener("input", update));
+    [search, box, full, minor, plain, ...controls.map(([s]) => s)].forEach((control) => control.addEventListener("input", update));
     update();
   }
 
@@ -196,7 +211,10 @@ const layerlab = (() => {
   };
 
   async function values(table) {
-    const { columns, strings, rows } = await layerlab.get("values");
+    const { columns, strings, rows, first } = await layerlab.get("values");
+    const column = Object.fromEntries(columns.map((name, at) => [name, at])), valueAt = column.value;
+    const lower = (row) => ["perplexity", "nll"].includes(read(row, column.key)), higher = (row) => SHARES.includes(read(row, column.key));
+    const place = (row) => ["model", "n/N", "benchmark", "key"].map((name) => row[column[name]]).join();
     const size = 100, read = (row, at) => strings[columns[at]]?.[row[at]] ?? (columns[at] in strings ? "" : row[at]);
     const texts = rows.map((row) => columns.map((name, at) => (name in strings ? strings[name][row[at]] : "")).join(" ").toLowerCase());
     const search = $("#values-search"), selects = $$("[data-values-select]"), pager = $("#values-pager");
@@ -206,13 +224,22 @@ const layerlab = (() => {
     }
     $("thead", table).append(make("tr", {}, ...columns.map((name, at) => make("th", { scope: "col", className: at < 6 ? "l" : "", textContent: name }))));
     let shown = rows.map((_, at) => at), page = 0, by = null;
+    const original = (row) => read(row, column["n/N"]).startsWith("0/"), all = $("#values-all");
+    const best = {}; // of a model and benchmark, with as many layers removed
+    for (const row of rows) {
+      const value = row[valueAt];
+      if (typeof value !== "number" || original(row) || !(lower(row) || higher(row))) continue;
+      const key = place(row);
+      if (!(key in best) || (lower(row) ? value < best[key] : value > best[key])) best[key] = value;
+    }
     const draw = () => {
       const lines = shown.slice(page * size, (page + 1) * size).map((at) => {
         const row = rows[at];
         return make("tr", {}, ...columns.map((name, i) => {
           const value = read(row, i);
           if (name === "recipe") return make("th", { scope: "row", className: "l" }, make("a", { href: `${root}recipes/${value}.html`, textContent: value.slice(0, 8) }));
-          return make("td", { className: i < 6 ? "l" : "", textContent: i < 6 ? value : format(value) });
+          const bold = i === valueAt && !original(row) && best[place(row)] === value;
+          return make("td", { className: bold ? "best" : i < 6 ? "l" : typeof value === "string" && value ? "reason" : "", textContent: i < 6 ? value : format(value) });
         }));
       });
       $("tbody", table).replaceChildren(...lines);
@@ -226,15 +253,21 @@ const layerlab = (() => {
     const update = () => {
       const words = wordsOf(search.value);
       const wanted = selects.filter((s) => s.value !== "").map((s) => [columns.indexOf(s.dataset.valuesSelect), Number(s.value)]);
-      shown = rows.map((_, at) => at).filter((at) => matches(texts[at], words) && wanted.every(([column, value]) => rows[at][column] === value));
+      shown = rows.map((_, at) => at).filter((at) => (all.checked || typeof rows[at][valueAt] === "number") && matches(texts[at], words) && wanted.every(([column, value]) => rows[at][column] === value));
+      const one = ["benchmark", "key"].every((name) => wanted.some(([at]) => at === column[name]));
+      if (!by && one && shown.length && (lower(rows[shown[0]]) || higher(rows[shown[0]]))) shown = sorted(shown, (at) => read(rows[at], valueAt), higher(rows[shown[0]]));
       if (by) shown = sorted(shown, (at) => read(rows[at], by[0]), by[1]);
       page = 0;
       draw();
     };
     headings(table, (at, descending) => { by = [at, descending]; update(); });
     $$("button", pager).forEach((button) => { button.onclick = () => { page += Number(button.dataset.page); draw(); }; });
-    [search, ...selects].forEach((control) => control.addEventListener("input", update));
+    [search, all, ...selects].forEach((control) => control.addEventListener("input", update));
     search.value = fragment().get("q") ?? "";
+    if (!search.value) for (const select of selects) {
+      const name = select.dataset.valuesSelect;
+      if (name in first) select.value = strings[name].indexOf(first[name]);
+    }
     update();
   }
 
@@ -253,7 +286,6 @@ const layerlab = (() => {
     const square = y.reduce((sum, v, i) => sum + (v - x[i] - mean) ** 2, 0) / (x.length - 1);
     return { mean, stderr: Math.sqrt(square / x.length), n: x.length };
   }
-  const SHARES = ["acc", "acc_norm", "exact_match", "score", "weighted", "rouge_1", "rouge_l", "pass@1"];
   const Z = 1.959964;
 
   // One row of the comparison: texts of the cells, and whether the second is better (1), worse (-1) or neither (0).
@@ -279,6 +311,39 @@ const layerlab = (() => {
     return { cells: [format(a * scale, share ? 2 : undefined), format(b * scale, share ? 2 : undefined), signed(difference * scale), text, how], better: tells ? Math.sign(difference) : 0 };
   }
 
+  // Which items of a task two models answer correctly, with prompts where the data were at hand.
+  function itemByItem(first, second) {
+    const kept = (one, benchmark) => Object.fromEntries(Object.entries(one.items[benchmark] ?? {}).filter(([, packed]) => packed.bits !== undefined));
+    const keyOf = (benchmark) => ["acc_norm", ...Object.keys(kept(first, benchmark))].find((key) => key in kept(first, benchmark) && key in kept(second, benchmark) && kept(first, benchmark)[key].n === kept(second, benchmark)[key].n);
+    const tasks = Object.keys(first.items).filter(keyOf), section = $("#compare-items"), select = $("#items-task"), show = $("#items-show");
+    section.hidden = !tasks.length;
+    if (!tasks.length) return;
+    const before = select.value;
+    select.replaceChildren(...tasks.map((value) => make("option", { value, textContent: value })));
+    if (tasks.includes(before)) select.value = before;
+    const draw = async () => {
+      const benchmark = select.value, key = keyOf(benchmark), task = benchmark.split("@")[0];
+      const [x, y] = [unpacked(first.items[benchmark][key]), unpacked(second.items[benchmark][key])];
+      const of = (kind) => [...x.keys()].filter((i) => `${x[i]}${y[i]}` === kind);
+      const count = (kind) => of(kind).length;
+      $("#items-counts").textContent = `${task}, ${key}, ${x.length} items: ${count("11")} right in both, ${count("10")} right in first alone, ${count("01")} right in second alone, ${count("00")} wrong in both.`;
+      $("#items-lost").textContent = `First alone: ${of("10").join(", ") || "none"}.`;
+      $("#items-gained").textContent = `Second alone: ${of("01").join(", ") || "none"}.`;
+      const { items, source, licence } = await layerlab.get(`items/${task}`, `${root}data/items/${task}.js`);
+      if (benchmark !== select.value) return;
+      const shown = items.filter(({ id }) => id < x.length && (!show.value || `${x[id]}${y[id]}` === show.value));
+      $("#items-source").textContent = `${shown.length} of a sample of ${items.length} items, numbered from 0 in the order of the data.${source ? ` Text: ${source}, ${licence}. In bold: the right choice.` : ""}`;
+      const verdict = (right) => make("span", { className: `verdict ${right ? "yes" : "no"}`, textContent: right ? "✓ right" : "✗ wrong" });
+      $("#items-list").replaceChildren(...shown.map(({ id, prompt, choices: offered, answer }) => {
+        const list = (offered ?? []).map((textContent, at) => make("li", { className: at === answer ? "right" : "", textContent }));
+        const text = prompt ? [make("pre", {}, make("code", { textContent: prompt }))] : [];
+        return make("div", { className: "item" }, make("p", {}, `Item ${id}. First: `, verdict(x[id]), ". Second: ", verdict(y[id]), "."), ...text, ...(list.length ? [make("ol", { type: "A" }, ...list)] : []));
+      }));
+    };
+    select.oninput = show.oninput = draw;
+    draw();
+  }
+
   async function comparing(table) {
     const entries = await layerlab.get("recipes");
     const [model, a, b] = ["model", "a", "b"].map((name) => $(`#compare-${name}`));
@@ -287,10 +352,12 @@ const layerlab = (() => {
     const fill = () => {
       const own = entries.filter((entry) => entry[2] === model.value);
       for (const select of [a, b]) {
-        const options = own.map(([value, textContent, , items]) => make("option", { value, textContent: textContent + (items ? " (items kept)" : "") }));
-        select.replaceChildren(...options);
+        const before = select.value, words = wordsOf($(`#${select.id}-search`).value);
+        const options = own.filter((entry) => matches(entry[1].toLowerCase(), words)).map(([value, textContent, , items]) => make("option", { value, textContent: textContent + (items ? " (items kept)" : "") }));
+        if (options.length) select.replaceChildren(...options);
+        if (options.some((option) => option.value === before)) select.value = before;
       }
-      b.selectedIndex = Math.min(1, own.length - 1);
+      if (a.value === b.value && b.options.length > 1) b.selectedIndex = a.selectedIndex ? 0 : 1;
     };
     const show = async () => {
       const load = (hash) => layerlab.get(hash, `${root}data/recipes/${hash}.js`);
@@ -313,17 +380,20 @@ const layerlab = (() => {
       }
       if (!rows.length) rows.push(make("tr", {}, make("td", { className: "l", colSpan: head.length, textContent: "These two have no benchmark in common." })));
       $("tbody", table).replaceChildren(...rows);
+      itemByItem(first, second);
     };
     // The model with most recipes whose items were kept.
     const kept = (name) => entries.filter((entry) => entry[2] === name && entry[3]).length;
     const fullest = models.reduce((best, name) => (kept(name) > kept(best) ? name : best));
     const follow = () => {
       const wanted = fragment(), known = (hash) => entries.find((entry) => entry[0] === hash);
-      const standing = known(wanted.get("a")) ?? entries.find((entry) => entry[3] && entry[2] === fullest) ?? entries[0];
+      const bar = model.closest("p").dataset, asked = known(wanted.get("a"));
+      const standing = asked ?? known(bar.first) ?? entries.find((entry) => entry[3] && entry[2] === fullest) ?? entries[0];
       model.value = standing[2];
+      for (const select of [a, b]) $(`#${select.id}-search`).value = "";
       fill();
       a.value = standing[0];
-      const other = known(wanted.get("b"));
+      const other = known(wanted.get("b")) ?? (asked ? undefined : known(bar.second));
       const beside = entries.find((entry) => entry[2] === model.value && entry[3] && entry[0] !== a.value);
       if (other && other[2] === model.value) b.value = other[0];
       else if (beside) b.value = beside[0];
@@ -331,6 +401,7 @@ const layerlab = (() => {
     };
     model.oninput = () => { fill(); show(); };
     a.oninput = b.oninput = show;
+    for (const select of [a, b]) $(`#${select.id}-search`).oninput = () => { const before = [a.value, b.value].join(); fill(); if ([a.value, b.value].join() !== before) show(); };
     $("#compare-swap").onclick = () => { [a.value, b.value] = [b.value, a.value]; show(); };
     addEventListener("hashchange", follow);
     follow();
@@ -338,6 +409,7 @@ const layerlab = (() => {
 
   theme();
   $$("[data-tabs]").forEach(tabs);
+  $$("[data-choices]").forEach(choices);
   $$("table[data-sortable]").forEach(sortable);
   $$("[data-row-filters]").forEach(rowFilters);
   filters();

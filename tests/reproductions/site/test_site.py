@@ -23,9 +23,10 @@ from reproductions import audit
 from reproductions.documents import findings
 from reproductions.render import tables
 from reproductions.render.evidence import Evidence, Loaded
-from reproductions.site import cells, data, pages, pictures, prose
+from reproductions.site import cells, data, items, pages, pictures, prose, recipes, views
 from reproductions.site.__main__ import main
-from reproductions.spec import registry
+from reproductions.spec import registry, reported
+from reproductions.spec.subjects import STANDIN
 
 RECORDS = {f"{one['recipe_hash']}/{one['benchmark']}": one for one in Published(PUBLISHED)}
 
@@ -337,8 +338,12 @@ def test_the_first_page_opens_with_the_readmes_words_and_its_headline(site):
         assert plain in before, plain
     headline = re.search(r"<!-- screen -->\n(Of .*)", readme)[1].replace("**", "")
     assert ("Of " + after).startswith(headline)
-    picture = page.find("img")
-    assert picture["src"] == "figures/screen.svg" and picture["alt"] and "None of the papers' own models" in before
+    assert "None of the papers' own models" in before
+    assert shown.partition("Layer pruning, reproduced")[2].lstrip().startswith("0 of ")
+    chips = [[int(chip.get_text().split()[0]) for chip in cell.select(".chip")] for cell in page.select(".summary td")]
+    papers, sides = len(page.select(".summary tbody tr")), len(page.select(".summary thead th")) - 1
+    counted = np.array([sum(found) for found in chips]).reshape(papers, sides)
+    assert counted.sum(axis=0).tolist() == [sum(map(len, findings.ABSTRACTS.values()))] * sides
 
 
 def test_what_follows_from_shapes_alone_is_not_called_measured_on_the_papers_models(site):
@@ -407,7 +412,7 @@ def test_guessing_has_its_line_in_a_picture_of_accuracies(site):
 def test_every_heading_of_a_table_has_a_scope_and_every_picture_a_sentence_of_its_own(site):
     for page in site.rglob("*.html"):
         found = parsed(page)
-        assert all(th.get("scope") in ("col", "row") for th in found.select("th")), page
+        assert all(th.get("scope") in ("col", "row", "colgroup") for th in found.select("th")), page
         assert not found.select("svg.effect"), page
         for figure in found.select("figure:has(img):has(figcaption)"):
             assert figure.img["alt"] != figure.figcaption.get_text(strip=True), page
@@ -421,3 +426,129 @@ def test_print_is_light_and_cuts_nothing_off(site):
     printed = style.partition("@media print")[2]
     assert set(re.findall(r"--[\w-]+: #\w+", light)) == set(re.findall(r"--[\w-]+: #\w+", printed))
     assert re.search(r"\.prose \.out \{[^}]*max-height: none", printed)
+
+
+def test_every_paper_has_its_facts_and_the_entry_of_citation_cff(site):
+    text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    for paper in registry.PAPERS:
+        page = parsed(site / "papers" / f"{paper}.html")
+        link = page.select_one('a[href^="https://arxiv.org/abs/"]')
+        number = link["href"].rpartition("/")[2]
+        reference = next(part for part in text.split("- type: article") if f"arXiv:{number}" in part)
+        families = re.findall(r"family-names: ([^}]+)\}", reference)
+        entry = next(code.get_text() for code in page.select(".command code") if code.get_text().startswith("@"))
+        assert re.findall(r"[{ ](\w+), ", re.search(r"author = (.*)", entry)[1]) == families
+        assert re.search(r"year = \{(\d+)\}", entry)[1] == re.search(r"year: (\d+)", reference)[1]
+        title = re.search(r'title: "?(.*?)"?\n', reference)[1]
+        assert title in page.main.get_text() and title.replace("&", r"\&") in entry
+        assert entry.count("{") == entry.count("}")
+
+
+def test_reported_and_measured_stand_in_one_row(site):
+    """Retained performance in Table 1 of LinearPatch: the printed numbers, and those of the tables of each model."""
+    page = parsed(site / "targets" / "table1-linearpatch.html")
+    table = next(s for s in page.select("section[data-choice]") if s["data-choice"].startswith("RP")).table
+    heads = [th.get_text(" ", strip=True) for th in table.select("thead tr:last-child th")][1:]
+    spans = [int(th["colspan"]) for th in table.select("thead tr:first-child th")]
+    assert sum(spans) == len(heads) and len(spans) == 3
+    printed = reported.cells("linearpatch", "1")
+    compared = 0
+    for row in table.select("tbody tr:not(.dense)"):
+        method, cells_ = row.th.get_text(strip=True), row.find_all("td")
+        for head, cell in list(zip(heads, cells_, strict=True))[: spans[0]]:
+            model, sparsity = head.rsplit(" ", 1)
+            assert float(re.search(r"[\d.]+", cell.get_text())[0]) == printed[model, sparsity, method, "RP"].value
+            compared += 1
+        panel = page.select_one("#on-standin tbody")
+        own = [tr for tr in panel.select("tr") if tr.th.get_text(strip=True) == method]
+        values = {tr.td.get_text(strip=True): {td.get("data-v") for td in tr.select("td")} for tr in own}
+        for head, cell in list(zip(heads, cells_, strict=True))[-spans[2] :]:
+            assert cell["data-v"] in values[head]
+            compared += 1
+    assert compared >= 6 * (spans[0] + spans[2])
+
+
+def test_a_league_ranks_by_hand():
+    def line(method, sparsity, *values, dense=False):
+        shown = tuple(
+            cells.Cell(reproduced=None if v is None else cells.number(v, 1, 1), sort="" if v is None else v)
+            for v in values
+        )
+        return cells.Line("m", sparsity, method, dense, "", "", shown)
+
+    headings = (cells.Heading("seconds"), cells.Heading("PPL AVG", cells.DOWN), cells.Heading("AVG", cells.UP))
+    lines = (
+        line("Dense", "0/9", None, 1.0, 9.0, dense=True),
+        line("a", "2/9", 1.0, 5.0, 3.0),
+        line("b", "2/9", 2.0, 4.0, 2.0),
+        line("c", "2/9", None, None, None),
+        line("d", "3/9", None, 2.0, None),
+        line("e", "3/9", 4.0, 7.0, 1.0),
+    )
+    grid = views.ranked(cells.Grid(STANDIN, "t", "published", False, headings, lines))
+    assert [one.method for one in grid.lines] == ["Dense", "b", "a", "c", "d", "e"]
+    assert {one.method for one in grid.lines if one.full} == {"Dense", "a", "b", "e"}
+    best = {(one.method, at) for one in grid.lines for at, cell in enumerate(one.cells) if cell.best}
+    assert best == {("b", 1), ("a", 2), ("d", 1), ("e", 2)}
+    assert views.fullest_size(grid) == "2/9"
+
+
+def test_a_long_reason_does_not_push_the_value_out_of_view(site):
+    """The reason wraps, as no cell of a table does by itself."""
+    style = (site / "static" / "style.css").read_text(encoding="utf-8")
+    assert re.search(r"\.reason \{[^}]*white-space: normal", style)
+    recipe = Recipe("standin", "standin")
+    record = Record(vars(recipe), recipe.hash, "b", "no data", reason="could not fetch " + "x" * 200)
+    evidence = SimpleNamespace(
+        records={recipe.hash: {"b": record}},
+        shown={},
+        recipe=lambda digest: recipe,
+        removed=lambda digest: (None, None),
+        method=lambda digest: "Dense",
+        share=lambda digest: "",
+    )
+    view = recipes.view(evidence, recipe.hash, {})
+    site_ = {"papers": [], "pages": [], "records": 1, "recipes": 1, "commit": ""}
+    html = pages._environment().get_template("recipe.html").render(root="../", here="", recipe=view, site=site_)
+    assert BeautifulSoup(html, "lxml").select_one("td .reason").get_text() == f"no data: {record.reason}"
+
+
+def test_items_are_a_sample_that_each_build_repeats(site, monkeypatch):
+    """Without the data sets the page has numbers of items; all of them are items that were asked."""
+    monkeypatch.delenv("LAYERLAB_HUB", raising=False)
+    found = items.every({"arc_easy": 500, "copa": 30, "mmlu": 7})
+    for task, count in (("arc_easy", 500), ("copa", 30), ("mmlu", 7)):
+        ids = [item["id"] for item in found[task]["items"]]
+        assert ids == sorted(set(ids)) and len(ids) == min(count, 50) and max(ids) < count
+        assert found[task]["licence"] == "" and all(item.keys() == {"id"} for item in found[task]["items"])
+    assert items.sample("arc_easy", 2376) == items.sample("arc_easy", 500)
+    written = {path.stem for path in (site / "data" / "items").glob("*.js")}
+    assert {"arc_easy", "hellaswag", "docstring_word"} <= written
+
+
+def test_an_item_has_the_prompt_that_lm_eval_asks():
+    class Plain:
+        doc_to_text = staticmethod(lambda doc: f"Question: {doc['q']}\nAnswer:")
+        doc_to_choice = staticmethod(lambda doc: doc["options"])
+        doc_to_target = staticmethod(lambda doc: doc["label"])
+
+    doc = {"q": "why?", "options": ["a", "b"], "label": 1}
+    expected = {"prompt": "Question: why?\nAnswer:", "choices": ["a", "b"], "answer": 1}
+    assert items.shown(Plain, doc) == expected
+    assert items.shown(Plain, doc | {"label": "b"}) == expected
+
+    class Contexts(Plain):  # as WinoGrande: the choices come before, one ending after them
+        doc_to_text = staticmethod(lambda doc: 0)
+        doc_to_target = staticmethod(lambda doc: "is red.")
+
+    assert items.shown(Contexts, doc) == {"prompt": "", "choices": ["a is red.", "b is red."], "answer": 0}
+
+
+def test_the_comparison_opens_with_the_original_model_and_linearpatch(site, evidence):
+    bar = parsed(site / "compare.html").select_one("[data-first]")
+    first, second = bar["data-first"], bar["data-second"]
+    assert any(place.row.dense for place in evidence.shown[first])
+    assert any(place.row.method.startswith("LinearPatch") for place in evidence.shown[second])
+    assert evidence.recipe(first).model == evidence.recipe(second).model == "smollm2-135m-instruct"
+    kept = data.items(evidence, first).keys() & data.items(evidence, second).keys()
+    assert len(kept) > 5
