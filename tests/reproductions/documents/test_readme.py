@@ -191,17 +191,6 @@ def test_readme_is_one_screen_and_its_parts_are_known():
         )
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["README.md", *(f"docs/{name}.md" for name in ("findings", "tables", "comparing", "models", "league", "guessing"))],
-)
-def test_links_lead_somewhere(path):
-    links = re.findall(r"\]\(([^)#]+)\)", (ROOT / path).read_text())
-    assert links or path == "docs/models.md"
-    for link in links:
-        assert link.startswith("http") or ((ROOT / path).parent / link).exists(), link
-
-
 def test_the_readmes_screen_is_a_part_of_the_list_of_findings():
     """Every paper's line stands in both; the lines of ours and what more is told stand in the list alone."""
     short, whole = (
