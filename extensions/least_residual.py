@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from common.calibration.block_boundaries import Crossing, Run, crossings
+from common.calibration.layer_inputs import ATTENTION, MLP
 from common.calibration.least_squares import Regression, check_weights, counted
 from common.models.decoder import Decoder
 from common.pruning.pipeline import Context
@@ -129,7 +130,7 @@ def leftovers(
     check_weights(weights)
     if not 0 < ridge < float("inf"):
         raise UserValueError(f"ridge must be a positive number, not {ridge}")
-    if inputs == "features" and "mlp.down_proj" not in decoder.spec.writers:
+    if inputs == "features" and decoder.spec.matrices != (ATTENTION, MLP):
         raise UserError(
             f"architecture {decoder.architecture!r} has no down_proj that writes into the stream; use stream"
         )

@@ -49,6 +49,32 @@ ARCHITECTURES: dict[str, dict] = {
     "gemma2": {"model_type": "gemma2", "sliding_window": 8, "query_pre_attn_scalar": 16},
     "mixtral": {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
 }
+# One of each further family: the contract of `tests/common/test_families.py`, not every test of every module.
+_MOE = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
+FAMILIES: dict[str, dict] = {
+    "gemma3_text": {"sliding_window": 8, "query_pre_attn_scalar": 16},
+    "smollm3": {"no_rope_layer_interval": 3},
+    "granite": {"residual_multiplier": 0.4, "embedding_multiplier": 3.0, "logits_scaling": 2.0},
+    "phi3": {},
+    "starcoder2": {"use_bias": True},
+    "olmo2": {},
+    "olmo3": {"sliding_window": 8},
+    "glm4": {},
+    "cohere2": {"sliding_window": 8, "logit_scale": 0.5},
+    "qwen3_moe": {"num_experts": 4, "decoder_sparse_step": 2, "mlp_only_layers": [3], **_MOE},
+    "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8},
+    "deepseek_v3": {
+        "first_k_dense_replace": 2, "n_routed_experts": 4, "n_group": 1, "topk_group": 1, "kv_lora_rank": 16,
+        "q_lora_rank": 24, "qk_rope_head_dim": 8, "head_dim": 8, "num_key_value_heads": 4, "qk_nope_head_dim": 8,
+        "v_head_dim": 16, **_MOE,
+    },
+    "qwen3_next": {
+        "num_experts": 4, "shared_expert_intermediate_size": 32, "linear_num_value_heads": 4, "linear_num_key_heads": 2,
+        "linear_key_head_dim": 16, "linear_value_head_dim": 16, **_MOE,
+    },
+    "gpt_neox": {},
+    "opt": {"ffn_dim": 96, "word_embed_proj_dim": HIDDEN},
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +86,7 @@ def denormals():
 
 @cache
 def _tiny_model(name: str):
-    settings = {**_SIZES, **ARCHITECTURES[name]}
+    settings = {**_SIZES, **(ARCHITECTURES.get(name) or {"model_type": name, **FAMILIES[name]})}
     if settings["model_type"] == "qwen2":
         settings.pop("head_dim")
     torch.manual_seed(1234)

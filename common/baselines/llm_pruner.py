@@ -28,7 +28,7 @@ from common.models.decoder import Decoder
 from common.models.layer_widths import channels, key_heads, narrow_to, settle, slice_channels, slice_heads, widths
 from common.models.sublayers import present
 from common.pruning.importance import taylor
-from common.utils.errors import UserValueError
+from common.utils.errors import UserError, UserValueError
 
 FIRST, LAST = 4, 2
 EXPERT_STEP = 8  # torch's grouped products take experts whose rows are multiples of 16 bytes
@@ -53,6 +53,7 @@ def prune(
         UserError: a share outside 0..1, or no layer between the first and the last that are spared.
     """
     offload.refuse(model, "LLM-Pruner")
+    check_layout(model)
     decoder = Decoder(model)
     layers = decoder.num_layers
     for share in (ratio, ratio if of_channels is None else of_channels):
@@ -86,6 +87,19 @@ def _check_spared(layers: int, first: int, last: int) -> None:
         )
 
 
+def check_layout(model: nn.Module) -> None:
+    """Refuse an architecture whose heads and channels are not laid out as Llama's.
+
+    Raises:
+        UserError: names it.
+    """
+    if not Decoder(model).spec.narrows:
+        raise UserError(
+            f"LLM-Pruner cannot prune architecture {model.config.model_type!r}: its heads and channels are not laid out as "
+            "Llama's. Remove whole layers instead"
+        )
+
+
 def as_layers(model: nn.Module, count: int, *, first: int = FIRST, last: int = LAST) -> tuple[float, float]:
     """(ratio, of_channels) with which as many parameters go as ``count`` layers have (ours).
 
@@ -95,6 +109,7 @@ def as_layers(model: nn.Module, count: int, *, first: int = FIRST, last: int = L
         UserError: the layers that are not spared have no more than that.
     """
     layers = Decoder(model).layers
+    check_layout(model)
     _check_spared(len(layers), first, last)
     pruned, layer = len(layers) - first - last, layers[first]
     wanted = count / pruned

@@ -35,6 +35,7 @@ from common.models.architectures import (
     architecture_of,
     branch,
     check_one_basis,
+    layer_list,
 )
 from common.models.decoder import Decoder
 from common.models.layer_structure import register_structure
@@ -166,7 +167,7 @@ def _check(model: nn.Module, left: int) -> Architecture:
 
 
 def _sliceable(spec: Architecture) -> bool:
-    return all(half.post is None and half.readers for half in spec.halves.values())
+    return spec.like_llama
 
 
 def _read_in(layer: nn.Module, half: Half, basis: Tensor) -> None:
@@ -197,7 +198,7 @@ def _set(module: nn.Module, name: str, value: Tensor) -> None:
 
 
 def _describe(model: nn.Module) -> dict | None:
-    layer = model.model.layers[0]
+    layer = layer_list(model)[0]
     return {"width": layer.attention_shortcut.shape[0]} if isinstance(layer, _Sliced) else None
 
 

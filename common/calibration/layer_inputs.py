@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
+
+from common.models.architectures import Architecture
+from common.models.decoder import Decoder
 
 ATTENTION, MLP = "self_attn.o_proj", "mlp.down_proj"
 GATE, UP = "mlp.gate_proj", "mlp.up_proj"
 
 
-class Watched:
-    """While open, keeps what goes into a layer's matrices, what gate and up give, and the stream after its attention."""
+def paths(spec: Architecture) -> dict[str, str]:
+    """Return where an architecture has what these names mean in Llama; without gate and up where it has no such pair."""
+    attention, mlp = spec.matrices
+    pair = {GATE: GATE, UP: UP} if spec.mlp.readers == ("gate_proj", "up_proj") else {}
+    return {ATTENTION: attention, MLP: mlp} | pair
 
-    def __init__(self, layer: nn.Module):
-        self.layer = layer
+
+class Watched:
+    """While open, keeps what goes into a layer's matrices, what gate and up give, and the stream after its attention.
+
+    What goes into the matrices that write is multiplied as their output is (`Architecture.multiplier`).
+    """
+
+    def __init__(self, decoder: Decoder, layer: int):
+        self.layer, spec = decoder.layers[layer], decoder.spec
+        self.paths, self.norm = paths(spec), spec.mlp.norm
+        self.factor = getattr(decoder.config, spec.multiplier) if spec.multiplier else None
         self.inputs: dict[str, Tensor] = {}
         self.outputs: dict[str, Tensor] = {}
 
@@ -22,7 +37,8 @@ class Watched:
 
     def __enter__(self) -> Watched:
         def reads(name: str):
-            return lambda module, args: self.inputs.__setitem__(name, args[0])
+            factor = None if name in (GATE, UP) else self.factor
+            return lambda module, args: self.inputs.__setitem__(name, args[0] if factor is None else args[0] * factor)
 
         def gives(name: str):
             return lambda module, args, out: self.outputs.__setitem__(name, out)
@@ -30,11 +46,11 @@ class Watched:
         def middle(module, args) -> None:
             self.outputs[ATTENTION] = args[0]
 
-        matrices = {name: self.layer.get_submodule(name) for name in (ATTENTION, MLP, GATE, UP)}
+        matrices = {name: self.layer.get_submodule(path) for name, path in self.paths.items()}
         self._handles = [
             *(matrix.register_forward_pre_hook(reads(name)) for name, matrix in matrices.items()),
-            *(matrices[name].register_forward_hook(gives(name)) for name in (GATE, UP)),
-            self.layer.post_attention_layernorm.register_forward_pre_hook(middle),
+            *(matrices[name].register_forward_hook(gives(name)) for name in (GATE, UP) if name in matrices),
+            self.layer.get_submodule(self.norm).register_forward_pre_hook(middle),
         ]
         return self
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from common.hooks import capture
+from common.models.architectures import layer_list
 
 TIMES = 10.0  # the median token's norm, from which on the first token's is massive
 
@@ -66,6 +67,6 @@ class Norms:
 @contextmanager
 def watched(model: nn.Module) -> Iterator[Norms]:
     """Inside, what enters the model's layers is looked at; every one has to be entered."""
-    norms = Norms(len(model.model.layers))
-    with capture(model, range(len(model.model.layers)), norms.add):
+    norms = Norms(len(layer_list(model)))
+    with capture(model, range(len(layer_list(model))), norms.add):
         yield norms

@@ -22,7 +22,7 @@ from common.cli.options import tasks
 from common.evaluation import harness, significance
 from common.evaluation.generation import complete
 from common.evaluation.windowed_perplexity import summarise, token_nlls
-from common.models.architectures import absent, at_hand
+from common.models.architectures import absent, at_hand, embedding, final_norm, head, layer_list
 from common.models.surgery import without_layers
 from common.records import results
 from common.utils.errors import UserError, plural
@@ -189,7 +189,7 @@ def round_to(model: nn.Module, dtype: torch.dtype | None) -> None:
     """Round weights to what they are saved as, in the dtype they are computed in: what is measured is what is saved."""
     if dtype in (None, model.dtype):
         return
-    for module in (model.model.embed_tokens, model.model.norm, model.lm_head, *model.model.layers):
+    for module in (embedding(model), final_norm(model), head(model), *layer_list(model)):
         for parameter in at_hand(module).parameters():
             if parameter.is_floating_point() and not absent(parameter):
                 rounded = parameter.data.to(dtype).to(parameter.dtype)

@@ -149,8 +149,9 @@ class SharedContextLM(HFLM):
         self, requests: list[Request], disable_tqdm: bool = False, override_bs: int | None = None
     ) -> list[tuple[float, bool]]:
         implementation = self.decoder.config._attn_implementation
-        if implementation not in _MASKED_ATTENTION:
-            log.warning("attention %r takes no custom mask: contexts are not shared", implementation)
+        if implementation not in _MASKED_ATTENTION or not self.decoder.attends:
+            kind = implementation if implementation not in _MASKED_ATTENTION else "linear"
+            log.warning("attention %r takes no custom mask: contexts are not shared", kind)
             return super()._loglikelihood_tokens(requests, disable_tqdm or _silent(), override_bs)
         groups = [self._batches(trees) for trees in self._grown([self._input(request) for request in requests])]
         self._body = prefix_cache.Body(self.decoder, shared=not self.mixed_precision_dtype)

@@ -70,7 +70,7 @@ class Body:
         with self._counting:
             self.layers_saved += start
             self.layers_run += decoder.num_layers - start
-        hidden = decoder.embed_tokens(ids) if hidden is None else hidden
+        hidden = decoder.embed_tokens(ids, positions) if hidden is None else hidden
         context = None if masks is None else decoder.placed(hidden, positions, masks)
         for stop in [depth for depth in self.kept if depth > start]:
             hidden = decoder.run(hidden, start, stop, context=context)
@@ -92,7 +92,7 @@ class Body:
             for item in items:
                 ids, positions, _, *facts = arguments(item)
                 if (key := _key(ids, positions, facts)) not in different:
-                    different[key], states[key] = item, pool.keep(decoder.embed_tokens(ids))
+                    different[key], states[key] = item, pool.keep(decoder.embed_tokens(ids, positions))
 
         @torch.inference_mode()
         def step(key: str, layer: int) -> None:
@@ -118,7 +118,8 @@ def weights_chain(decoder: Decoder) -> dict[int, str]:
     settings = {name: value for name, value in decoder.config.to_dict().items() if name not in _OWN_PER_MODEL}
     digest = hashlib.blake2b(digest_size=16)
     digest.update(repr((sorted(settings.items(), key=str), decoder.config._attn_implementation)).encode())
-    _add(digest, decoder.embed)
+    for writer in decoder.embedding_writers():
+        _add(digest, writer.module)
     chain = {}
     for depth in range(1, decoder.num_layers):
         layer = decoder.layers[depth - 1]

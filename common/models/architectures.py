@@ -19,8 +19,8 @@ SHORTCUT = "{}_shortcut"  # of a half: the matrix [channels in, channels out] on
 class Half:
     """Attention or MLP of a decoder layer. To the stream x it adds ``module(norm(x))``, or ``post(module(norm(x)))``.
 
-    readers, writer: the module's linear layers that read what the norm returns, and the one that makes what is added; none
-    where experts hold them.
+    norm: '' where the module reads the stream itself. readers, writer: the module's linear layers that read what the norm
+    returns, and the one that makes what is added; none where experts hold them.
     """
 
     norm: str
@@ -32,47 +32,163 @@ class Half:
 
 _ATTENTION = Half("input_layernorm", "self_attn", ("q_proj", "k_proj", "v_proj"), "o_proj")
 _MLP = Half("post_attention_layernorm", "mlp", ("gate_proj", "up_proj"), "down_proj")
+_EXPERTS = Half("post_attention_layernorm", "mlp")
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """What differs between model types. Paths are relative to a decoder layer.
+    """What differs between model types. Paths are relative to a decoder layer, those of the last line to the model.
 
-    writers: modules whose parameters write into the residual stream.
-    attention, mlp: a layer's halves, in the order in which they run.
+    writers: modules whose parameters write into the residual stream; of ``module:parameter`` that parameter alone. A layer
+    has those of them that it has (a mixture's first layers may be dense).
     offset_gain: norms, the writers among them, multiply by `1 + weight`, so scaling by `a` means `w <- a(1 + w) - 1`.
-    per_layer: config attributes that hold one entry per layer.
+    layer_types: whether the config's ``layer_types`` says which layers slide.
+    attention, mlp: a layer's halves, in the order in which they run.
+    parallel: both halves read the stream as it enters the layer.
+    multiplier: config attribute by which what a half adds is multiplied; '' for none.
+    no_halves: why attention and MLP cannot be told apart or taken out; '' where they can.
+    experts: how files name each expert's matrices that memory holds stacked: folder, gate, up, down. () where they are stored
+    as they are held.
+    body, embed, norm, head: the module with the layers, and in it embedding and final norm; the head. positions: an embedding
+    of positions in the body, which writes into the stream too.
     """
 
     writers: tuple[str, ...]
     offset_gain: bool = False
-    per_layer: tuple[str, ...] = ()
+    layer_types: bool = False
     attention: Half = _ATTENTION
     mlp: Half = _MLP
+    parallel: bool = False
+    multiplier: str = ""
+    no_halves: str = ""
+    experts: tuple[str, str, str, str] | tuple[()] = ()
+    body: str = "model"
+    embed: str = "embed_tokens"
+    norm: str = "norm"
+    head: str = "lm_head"
+    positions: str = ""
 
     @property
     def halves(self) -> dict[str, Half]:
         """Attention and MLP by name, as they follow one another."""
         return {"attention": self.attention, "mlp": self.mlp}
 
+    @property
+    def matrices(self) -> tuple[str, str] | None:
+        """Return the paths of the two linear layers that write into the stream themselves; None where they do not.
+
+        Only where attention runs first and the MLP reads what it left.
+        """
+        paths = tuple(f"{half.module}.{half.writer}" for half in (self.attention, self.mlp))
+        return paths if paths == self.writers and not self.parallel and not self.no_halves else None
+
+    @property
+    def like_llama(self) -> bool:
+        """Return whether layers are built and named as Llama's are, down to single heads and channels."""
+        return replace(self, layer_types=False) == Architecture(_PLAIN)
+
+    @property
+    def narrows(self) -> bool:
+        """Return whether heads and channels of a layer can be cut out one by one (`common.models.layer_widths`)."""
+        named = (self.attention.readers, self.attention.writer) == (_ATTENTION.readers, _ATTENTION.writer)
+        inner = self.mlp.readers == _MLP.readers or self.experts[:1] == ("block_sparse_moe.",)
+        return named and inner and bool(self.attention.norm)
+
 
 _PLAIN = ("self_attn.o_proj", "mlp.down_proj")
+_POST_NORMS = ("post_attention_layernorm", "post_feedforward_layernorm")
+_LINEAR = "some of its layers have linear attention, which keeps a state of its own in the cache"
+# Gemma 2 normalises what o_proj and down_proj produce, so only the gains of the post-norms reach the stream.
+_GEMMA = Architecture(
+    _POST_NORMS,
+    offset_gain=True,
+    layer_types=True,
+    attention=replace(_ATTENTION, post=_POST_NORMS[0]),
+    mlp=replace(_MLP, norm="pre_feedforward_layernorm", post=_POST_NORMS[1]),
+)
+# OLMo 2 normalises behind its halves alone: they read the stream itself.
+_OLMO = replace(
+    _GEMMA,
+    offset_gain=False,
+    layer_types=False,
+    attention=replace(_GEMMA.attention, norm=""),
+    mlp=replace(_GEMMA.mlp, norm=""),
+)
+# Each expert's matrices are one 3-D parameter [experts, channels, features] of the module `mlp.experts`.
+_MIXTURE = Architecture(
+    ("self_attn.o_proj", "mlp.down_proj", "mlp.experts:down_proj"),
+    mlp=_EXPERTS,
+    experts=("mlp.", "gate_proj", "up_proj", "down_proj"),
+)
+_DEEPSEEK = replace(
+    _MIXTURE,
+    writers=(*_MIXTURE.writers, "mlp.shared_experts.down_proj"),
+    attention=Half("input_layernorm", "self_attn", ("q_proj", "kv_a_proj_with_mqa"), "o_proj"),
+)
 
 SUPPORTED: dict[str, Architecture] = {
     "llama": Architecture(_PLAIN),
     "mistral": Architecture(_PLAIN),
-    "qwen2": Architecture(_PLAIN, per_layer=("layer_types",)),
-    "qwen3": Architecture(_PLAIN, per_layer=("layer_types",)),
-    # Gemma 2 normalises what o_proj and down_proj produce, so only the gains of the post-norms reach the stream.
-    "gemma2": Architecture(
-        ("post_attention_layernorm", "post_feedforward_layernorm"),
-        offset_gain=True,
-        per_layer=("layer_types",),
-        attention=replace(_ATTENTION, post="post_attention_layernorm"),
-        mlp=replace(_MLP, norm="pre_feedforward_layernorm", post="post_feedforward_layernorm"),
+    "qwen2": Architecture(_PLAIN, layer_types=True),
+    "qwen3": Architecture(_PLAIN, layer_types=True),
+    "smollm3": Architecture(_PLAIN, layer_types=True),
+    "granite": Architecture(_PLAIN, multiplier="residual_multiplier"),
+    "phi3": Architecture(
+        _PLAIN,
+        attention=replace(_ATTENTION, readers=("qkv_proj",)),
+        mlp=replace(_MLP, readers=("gate_up_proj",)),
     ),
-    # `mlp.experts.down_proj` is one 3-D parameter [experts, channels, features] of the module `mlp.experts`.
-    "mixtral": Architecture(("self_attn.o_proj", "mlp.experts:down_proj"), mlp=Half("post_attention_layernorm", "mlp")),
+    "starcoder2": Architecture(
+        ("self_attn.o_proj", "mlp.c_proj"), mlp=Half("post_attention_layernorm", "mlp", ("c_fc",), "c_proj")
+    ),
+    "gemma2": _GEMMA,
+    "gemma3_text": _GEMMA,
+    "olmo2": _OLMO,
+    "olmo3": replace(_OLMO, layer_types=True),
+    "glm4": Architecture(
+        ("post_self_attn_layernorm", "post_mlp_layernorm"),
+        attention=replace(_ATTENTION, post="post_self_attn_layernorm"),
+        mlp=replace(_MLP, readers=("gate_up_proj",), post="post_mlp_layernorm"),
+    ),
+    "cohere2": Architecture(_PLAIN, layer_types=True, mlp=replace(_MLP, norm="input_layernorm"), parallel=True),
+    "mixtral": replace(
+        _MIXTURE,
+        writers=("self_attn.o_proj", "mlp.experts:down_proj"),
+        experts=("block_sparse_moe.", "w1", "w3", "w2"),
+    ),
+    "qwen3_moe": _MIXTURE,
+    "gpt_oss": replace(
+        _MIXTURE,
+        writers=("self_attn.o_proj", "mlp.experts:down_proj", "mlp.experts:down_proj_bias"),
+        layer_types=True,
+        experts=(),
+    ),
+    "deepseek_v3": _DEEPSEEK,
+    "qwen3_next": replace(
+        _MIXTURE,
+        writers=(*_MIXTURE.writers, "linear_attn.out_proj", "mlp.shared_expert.down_proj"),
+        offset_gain=True,
+        layer_types=True,
+        no_halves=_LINEAR,
+    ),
+    "gpt_neox": Architecture(
+        ("attention.dense", "mlp.dense_4h_to_h"),
+        attention=Half("input_layernorm", "attention", ("query_key_value",), "dense"),
+        mlp=Half("post_attention_layernorm", "mlp", ("dense_h_to_4h",), "dense_4h_to_h"),
+        parallel=True,
+        body="gpt_neox",
+        embed="embed_in",
+        norm="final_layer_norm",
+    ),
+    "opt": Architecture(
+        ("self_attn.out_proj", "fc2"),
+        attention=Half("self_attn_layer_norm", "self_attn", ("q_proj", "k_proj", "v_proj"), "out_proj"),
+        mlp=Half("final_layer_norm", "", ("fc1",), "fc2"),
+        no_halves="its MLP is no module of its own",
+        body="model.decoder",
+        norm="final_layer_norm",
+        positions="embed_positions",
+    ),
 }
 
 
@@ -86,8 +202,41 @@ def architecture_of(model: nn.Module) -> Architecture:
 
 def layer_list(model: nn.Module) -> nn.ModuleList:
     """The model's decoder layers (the live list)."""
-    architecture_of(model)
-    return model.model.layers
+    return body(model).layers
+
+
+def body(model: nn.Module) -> nn.Module:
+    """Return the module that holds the decoder layers."""
+    return model.get_submodule(architecture_of(model).body)
+
+
+def embedding(model: nn.Module) -> nn.Module:
+    """Return the token embedding."""
+    return body(model).get_submodule(architecture_of(model).embed)
+
+
+def final_norm(model: nn.Module) -> nn.Module:
+    """Return the norm behind the last layer."""
+    return body(model).get_submodule(architecture_of(model).norm)
+
+
+def head(model: nn.Module) -> nn.Module:
+    """Return the head: channels to vocabulary."""
+    return model.get_submodule(architecture_of(model).head)
+
+
+def check_halves(model: nn.Module, what: str) -> None:
+    """Refuse work on attention and MLP apart where the architecture does not have them so.
+
+    Raises:
+        UserError: names the reason.
+    """
+    spec = architecture_of(model)
+    why = spec.no_halves or ("its attention and MLP run side by side" if spec.parallel else "")
+    if why:
+        raise UserError(
+            f"{what} cannot be done for architecture {model.config.model_type!r}: {why}. Use another method"
+        )
 
 
 def boundary_module(model: nn.Module, position: int) -> nn.Module:
@@ -95,7 +244,7 @@ def boundary_module(model: nn.Module, position: int) -> nn.Module:
     layers = layer_list(model)
     if not 0 <= position <= len(layers):
         raise UserValueError(f"no boundary X[{position}]: the model has {len(layers)} layers, so 0..{len(layers)}")
-    return layers[position] if position < len(layers) else model.model.norm
+    return layers[position] if position < len(layers) else final_norm(model)
 
 
 def at_hand(part: nn.Module) -> nn.Module:
@@ -117,7 +266,7 @@ def absent(weight: Tensor) -> bool:
 def branch(layer: nn.Module, half: Half, hidden: Tensor, **kwargs) -> Tensor:
     """What half a layer adds to the stream ``hidden`` [batch, tokens, channels]; kwargs are for attention alone."""
     module = layer.get_submodule(half.module)
-    added = module(layer.get_submodule(half.norm)(hidden), **kwargs)
+    added = module(layer.get_submodule(half.norm)(hidden) if half.norm else hidden, **kwargs)
     added = added[0] if isinstance(added, tuple) else added  # attention returns its weights too
     return added if half.post is None else layer.get_submodule(half.post)(added)
 

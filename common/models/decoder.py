@@ -12,18 +12,27 @@ patch at `N` sits on the final norm and acts in `logits`.
 
 from __future__ import annotations
 
+import copy
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
 
-from common.models.architectures import architecture_of, at_hand, branch
+from common.models.architectures import (
+    architecture_of,
+    at_hand,
+    body,
+    branch,
+    check_halves,
+    embedding,
+    final_norm,
+    head,
+)
 from common.utils.errors import UserValueError
 
 FULL, SLIDING = "full_attention", "sliding_attention"
-_MASKS = {FULL: create_causal_mask, SLIDING: create_sliding_window_causal_mask}
 _ROWS = 4_096  # of a parameter that are scaled at once
 _KEPT_CONTEXTS = 4  # batch shapes whose masks are remembered; more would hold memory for nothing
 
@@ -64,13 +73,11 @@ class ResidualWriter:
 
 @dataclass(frozen=True)
 class Context:
-    """What every layer needs besides the stream, for one batch shape and one padding mask."""
+    """What every layer is called with besides the stream, by layer, for one batch shape and one padding mask."""
 
     key: tuple
     padding: Tensor | None
-    positions: Tensor
-    rotary: tuple[Tensor, Tensor]
-    masks: dict[str, Tensor | None]
+    calls: list[dict]
 
 
 class Decoder:
@@ -92,7 +99,7 @@ class Decoder:
 
     @property
     def layers(self) -> nn.ModuleList:
-        return self.model.model.layers
+        return body(self.model).layers
 
     @property
     def num_layers(self) -> int:
@@ -104,15 +111,15 @@ class Decoder:
 
     @property
     def embed(self) -> nn.Module:
-        return self.model.model.embed_tokens
+        return embedding(self.model)
 
     @property
     def norm(self) -> nn.Module:
-        return self.model.model.norm
+        return final_norm(self.model)
 
     @property
     def lm_head(self) -> nn.Module:
-        return self.model.lm_head
+        return head(self.model)
 
     @property
     def tied(self) -> bool:
@@ -128,13 +135,27 @@ class Decoder:
         """Whether layers are read from disk when they are called: then take all batches through one before the next."""
         return hasattr(self.model, "streamed")
 
-    def embed_tokens(self, ids: Tensor) -> Tensor:
-        """`ids` [batch, tokens] -> `X[0]` [batch, tokens, channels] (Gemma 2: already times sqrt(channels))."""
-        return self.embed(ids.to(self.device))
+    @property
+    def attends(self) -> bool:
+        """Whether every layer's attention takes a mask of one's own: linear attention reads tokens in their order."""
+        return {self.layer_type(layer) for layer in range(self.num_layers)} <= {FULL, SLIDING}
+
+    def embed_tokens(self, ids: Tensor, positions: Tensor | None = None) -> Tensor:
+        """`ids` [batch, tokens] -> `X[0]` [batch, tokens, channels] (Gemma: already times sqrt(channels)).
+
+        positions [batch, tokens]: of the tokens where they do not just follow one another; for embeddings of positions.
+        """
+        hidden = self.embed(ids.to(self.device))
+        factor = getattr(self.config, "embedding_multiplier", None)
+        hidden = hidden if factor is None else hidden * factor
+        if not self.spec.positions:
+            return hidden
+        places = torch.arange(ids.shape[1])[None] if positions is None else positions
+        return hidden + body(self.model).get_submodule(self.spec.positions)(None, position_ids=places.to(self.device))
 
     def layer_type(self, layer: int) -> str:
-        """Which mask layer `layer` uses: 'full_attention' or 'sliding_attention'."""
-        if "layer_types" in self.spec.per_layer:
+        """Which mask layer `layer` uses: 'full_attention', 'sliding_attention' or 'linear_attention'."""
+        if self.spec.layer_types:
             return self.config.layer_types[layer]
         return SLIDING if getattr(self.config, "sliding_window", None) is not None else FULL
 
@@ -162,16 +183,17 @@ class Decoder:
         for layer in order:
             if gains and layer in gains:
                 hidden = gained(hidden, gains[layer])
-            hidden = self.layers[layer](hidden, **self._surroundings(context, hidden, layer))
+            hidden = self.layers[layer](hidden, **context.calls[layer])
             self.executions += 1
         return hidden
 
     def added(self, hidden: Tensor, layer: int, half: str, attention_mask: Tensor | None = None) -> Tensor:
         """What 'attention' or 'mlp' of a layer adds to the stream ``hidden`` [batch, tokens, channels] that it reads."""
-        found = self.spec.halves[half]
-        context = self._context(hidden, attention_mask)
-        given = self._surroundings(context, hidden, layer) if half == "attention" else {}
-        return branch(at_hand(self.layers[layer]), found, hidden, **given)
+        if self.spec.no_halves:
+            check_halves(self.model, "what half a layer adds")
+        given = self._context(hidden, attention_mask).calls[layer] if half == "attention" else {}
+        added = branch(at_hand(self.layers[layer]), self.spec.halves[half], hidden, **given)
+        return added * getattr(self.config, self.spec.multiplier) if self.spec.multiplier else added
 
     def placed(self, hidden: Tensor, positions: Tensor, masks: Mapping[str, Tensor]) -> Context:
         """A context for `run` on sequences like `hidden` whose tokens do not just follow one another.
@@ -179,22 +201,28 @@ class Decoder:
         positions [batch, tokens]. masks: for each `layer_type` of the model the tensor [batch, 1, tokens, tokens] that is
         added to the scores of attention.
         """
-        positions = positions.to(hidden.device)
-        return Context((), None, positions, self.model.model.rotary_emb(hidden, positions), dict(masks))
+        calls = self._calls(hidden, None, positions.to(hidden.device))
+        return Context(
+            (), None, [given | {"attention_mask": masks[self.layer_type(i)]} for i, given in enumerate(calls)]
+        )
 
     def logits(self, hidden: Tensor) -> Tensor:
         """`X[N]` [batch, tokens, channels] -> logits [batch, tokens, vocabulary]: final norm, head, soft cap if any."""
         return self.head(self.norm(hidden))
 
     def head(self, normed: Tensor) -> Tensor:
-        """What the final norm returns [..., channels] -> logits [..., vocabulary]: head, soft cap if any."""
+        """What the final norm returns [..., channels] -> logits [..., vocabulary]: head, its factor, soft cap if any."""
         logits = self.lm_head(normed)
+        if (factor := getattr(self.config, "logit_scale", None)) is not None:  # Cohere
+            logits = logits * factor
+        if (divisor := getattr(self.config, "logits_scaling", None)) is not None:  # Granite
+            logits = logits / divisor
         cap = getattr(self.config, "final_logit_softcapping", None)
         return logits if cap is None else torch.tanh(logits / cap) * cap
 
     def residual_writers(self, layer: int) -> list[ResidualWriter]:
         """Every parameter (weights, then their biases) with which layer `layer` writes into the residual stream."""
-        writers, attention = [], self.layers[layer].get_submodule(self.spec.attention.module)
+        writers, attention = [], getattr(self.layers[layer], self.spec.attention.module, None)
         if getattr(attention, "state", None) == "linear":  # `common.models.sublayers`: it has no projection of its own
             names = [("weight", attention), ("bias", attention)]
             writers += [
@@ -206,20 +234,25 @@ class Decoder:
                 module = self.layers[layer].get_submodule(module_path)
             except AttributeError:
                 continue  # that half of the layer is gone, or a linear map (`common.models.sublayers`)
+            offset = self.spec.offset_gain and "norm" in module_path
             for name in (parameter,) if parameter else ("weight", "bias"):
                 if getattr(module, name, None) is not None:
-                    writers.append(
-                        ResidualWriter(f"{module_path}.{name}", module, name, self.spec.offset_gain, self.layers[layer])
-                    )
+                    writers.append(ResidualWriter(f"{module_path}.{name}", module, name, offset, self.layers[layer]))
         return writers
 
-    def embedding_writer(self) -> ResidualWriter:
-        """The token embedding as a writer. When `tied`, scaling it scales the logits too: see `final_gain`."""
-        return ResidualWriter("embed_tokens.weight", self.embed, "weight")
+    def embedding_writers(self) -> list[ResidualWriter]:
+        """Return the embeddings of tokens and positions. When `tied`, scaling scales the logits too: see `final_gains`."""
+        writers = [ResidualWriter("embed_tokens.weight", self.embed, "weight")]
+        if self.spec.positions:
+            positions = body(self.model).get_submodule(self.spec.positions)
+            writers.append(ResidualWriter(f"{self.spec.positions}.weight", positions, "weight"))
+        return writers
 
-    def final_gain(self) -> ResidualWriter:
-        """The gain of the final norm; scaled by `a`, it scales what the head reads, and so the logits, by `a`."""
-        return ResidualWriter("norm.weight", self.norm, "weight", self.spec.offset_gain)
+    def final_gains(self) -> list[ResidualWriter]:
+        """The gain of the final norm, and its bias; scaled by `a`, they scale what the head reads, and the logits, by `a`."""
+        names = [name for name in ("weight", "bias") if getattr(self.norm, name, None) is not None]
+        offset = self.spec.offset_gain
+        return [ResidualWriter(f"norm.{name}", self.norm, name, offset and name == "weight") for name in names]
 
     def _context(self, hidden: Tensor, padding: Tensor | None) -> Context:
         """Positions, rotary embedding and masks for this batch shape and padding, built once and then shared."""
@@ -228,38 +261,56 @@ class Decoder:
             hidden.dtype,
             hidden.device,
             self.config._attn_implementation,
+            tuple(map(id, self.layers)),
             # tensors made in inference mode cannot take part in a later backward pass
             torch.is_inference_mode_enabled(),
         )
         for context in self._contexts:
             if context.key == key and _same(context.padding, padding):
                 return context
-        positions = torch.arange(hidden.shape[1], device=hidden.device).unsqueeze(0)
-        rotary = self.model.model.rotary_emb(hidden, positions)
         kept = None if padding is None else padding.detach().to(hidden.device).clone()
-        context = Context(key, kept, positions, rotary, {})
+        context = Context(key, kept, self._calls(hidden, kept))
         self._contexts = [context, *self._contexts[: _KEPT_CONTEXTS - 1]]
         return context
 
-    def _surroundings(self, context: Context, hidden: Tensor, layer: int) -> dict:
-        """What a layer, or its attention, is given besides the stream."""
-        return {
-            "attention_mask": self._mask(context, hidden, self.layer_type(layer)),
-            "position_ids": context.positions,
-            "position_embeddings": context.rotary,
-            "past_key_values": None,
-        }
+    def _calls(self, hidden: Tensor, padding: Tensor | None, positions: Tensor | None = None) -> list[dict]:
+        """What Hugging Face's own forward pass gives each layer: masks, rotary embeddings, positions.
 
-    def _mask(self, context: Context, hidden: Tensor, kind: str) -> Tensor | None:
-        if kind not in context.masks:
-            context.masks[kind] = _MASKS[kind](
-                config=self.config,
-                inputs_embeds=hidden,
-                attention_mask=context.padding,
-                past_key_values=None,
-                position_ids=context.positions,
+        It runs on a copy of the body whose layers only take notes, so the model is not touched and threads may call it.
+        """
+        inner, calls = body(self.model), []
+        notes = copy.copy(inner)
+        takers = nn.ModuleList(_Note(layer, calls) for layer in self.layers)
+        vars(notes)["_modules"] = {**inner._modules, "layers": takers}
+        takers[-1].last = True
+        try:
+            inspect.unwrap(type(inner).forward)(
+                notes, inputs_embeds=hidden, attention_mask=padding, position_ids=positions, use_cache=False
             )
-        return context.masks[kind]
+        except _AllNoted:
+            return calls
+        raise AssertionError(f"{type(inner).__name__} does not call its layers")
+
+
+class _AllNoted(Exception):
+    """Ends a pass once the last layer was called."""
+
+
+class _Note(nn.Module):
+    """Stands for a layer and notes what it is called with; what it is asked for else is the layer's."""
+
+    def __init__(self, layer: nn.Module, calls: list[dict]):
+        super().__init__()
+        vars(self).update(layer=layer, calls=calls, last=False)
+
+    def __getattr__(self, name: str):
+        return getattr(vars(self)["layer"], name)
+
+    def forward(self, hidden: Tensor, **given) -> Tensor:
+        self.calls.append(given)
+        if self.last:
+            raise _AllNoted
+        return hidden
 
 
 def rope_switch(config) -> int | None:

@@ -14,7 +14,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
 
-from common.models.architectures import layer_list
+from common.models.architectures import architecture_of, layer_list
 from common.models.layer_structure import register_structure
 
 
@@ -108,6 +108,8 @@ def settle(model: nn.Module) -> None:
 
 
 def _describe(model: nn.Module) -> list[dict[str, int | None]] | None:
+    if not architecture_of(model).narrows:
+        return None
     config, found = model.config, widths(model)
     plain = {"key_heads": config.num_key_value_heads, "channels": config.intermediate_size}
     return found if any(size not in (None, plain[name]) for one in found for name, size in one.items()) else None

@@ -35,7 +35,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, GenerationConfig
 
-from common.models.architectures import absent, at_hand
+from common.models.architectures import SUPPORTED, absent, at_hand
 from common.models.files.safetensors_reader import DTYPES, INDEX, Entry, entries, header, prevailing_dtype
 from common.utils import cache, locks
 from common.utils.errors import UserError, first_of
@@ -58,6 +58,9 @@ def load(folder: Path, config, *, device: torch.device, dtype: torch.dtype | Non
     Raises:
         UserError: the directory's weights are damaged or incomplete.
     """
+    spec = SUPPORTED[config.model_type]
+    if (spec.body, spec.embed, spec.norm) != ("model", "embed_tokens", "norm"):
+        raise UserError(f"architecture {config.model_type!r} is not read layer by layer. Leave --stream out")
     where = entries(folder, but=("patches.safetensors",))
     stored = DTYPES[prevailing_dtype(where.values())]
     dtype = dtype or stored
@@ -66,10 +69,16 @@ def load(folder: Path, config, *, device: torch.device, dtype: torch.dtype | Non
     with suppress(OSError):  # none there, or damaged: then the model's config says it all, as in `from_pretrained`
         model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
     model.eval().requires_grad_(False)
+    held = {name for name, _ in model.named_parameters()}
+    if other := [name for name in model.state_dict() if name.startswith(LAYERS) and name not in held]:
+        raise UserError(
+            f"architecture {config.model_type!r} is not read layer by layer: {first_of(other, 1)} is no parameter. Leave "
+            "--stream out"
+        )
     streamed = Streamed(model, where, device, (dtype, stored), states)
     streamed.fill_resident()
     known = {name for name, _ in model.named_parameters()} | {f"{_HEAD}.weight"}
-    apart = (".block_sparse_moe.", "rotary_emb.inv_freq")  # of other names in memory; computed
+    apart = (".block_sparse_moe.", ".mlp.experts.", "rotary_emb.inv_freq")  # of other names in memory; computed
     if unknown := sorted(name for name in where if name not in known and not any(part in name for part in apart)):
         log.warning("%s: its config knows no %s; they are left out", folder, first_of(unknown, 3))
     model.streamed = streamed
@@ -278,9 +287,9 @@ class Streamed:
         return lambda: self._read(entry)
 
     def _experts(self, prefix: str, name: str, layer: nn.Module) -> Callable[[], Tensor]:
-        """Mixtral's checkpoints hold each expert's matrices apart; transformers holds them stacked."""
-        parts = stored_names(prefix, name, len([n for n in self._where if n.startswith(prefix) and ".w2." in n]))
-        rows = [[self._entry(part) for part in row] for row in parts]
+        """Mixtures' checkpoints hold each expert's matrices apart; transformers holds them stacked."""
+        kind = self._model().config.model_type
+        rows = [[self._entry(part) for part in row] for row in stored_names(kind, prefix, name, layer)]
         found, wanted = _stacked(rows), tuple(layer.get_parameter(name).shape)
         if found != wanted:
             raise UserError(
@@ -307,14 +316,17 @@ def _stacked(rows: list[list[Entry]]) -> tuple[int, ...]:
     return joined if len(rows) == len(rows[0]) == 1 else (len(rows), *joined)
 
 
-def stored_names(prefix: str, name: str, experts: int) -> list[list[str]]:
-    """The names in a Mixtral checkpoint of what transformers holds as one parameter: rows to stack, of parts to join."""
-    base = f"{prefix}block_sparse_moe."
-    if name == "mlp.experts.gate_up_proj":
-        return [[f"{base}experts.{e}.w1.weight", f"{base}experts.{e}.w3.weight"] for e in range(experts)]
-    if name == "mlp.experts.down_proj":
-        return [[f"{base}experts.{e}.w2.weight"] for e in range(experts)]
-    return [[base + name.removeprefix("mlp.") if name.startswith("mlp.") else prefix + name]]
+def stored_names(kind: str, prefix: str, name: str, layer: nn.Module) -> list[list[str]]:
+    """The names in a mixture's checkpoint of what transformers holds as one parameter: rows to stack, of parts to join."""
+    if not SUPPORTED[kind].experts:
+        return [[prefix + name]]
+    folder, gate, up, down = SUPPORTED[kind].experts
+    parts = {"mlp.experts.gate_up_proj": (gate, up), "mlp.experts.down_proj": (down,)}.get(name)
+    if parts is None:
+        router = folder != "mlp." and name.startswith("mlp.")
+        return [[prefix + folder + name.removeprefix("mlp.") if router else prefix + name]]
+    experts = range(len(layer.get_parameter(name)))
+    return [[f"{prefix}{folder}experts.{expert}.{part}.weight" for part in parts] for expert in experts]
 
 
 def save(model: nn.Module, directory: Path) -> None:
@@ -331,7 +343,7 @@ def save(model: nn.Module, directory: Path) -> None:
         parts[f"{_HEAD}."] = model.lm_head
     names, total, count = {}, 0, len(parts)
     for place, (prefix, module) in enumerate(parts.items()):
-        part = _as_stored(prefix, dict(at_hand(module).named_parameters()))
+        part = _as_stored(model.config.model_type, prefix, at_hand(module))
         if place == len(model.model.layers):  # with the final norm
             part |= {n: p for n, p in model.named_parameters() if not n.startswith(tuple(parts))}
         file = f"model-{place + 1:05}-of-{count:05}.safetensors"
@@ -343,15 +355,12 @@ def save(model: nn.Module, directory: Path) -> None:
     (directory / INDEX).write_text(json.dumps(index, indent=2) + "\n")
 
 
-def _as_stored(prefix: str, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A layer's tensors by the names that they have in files (Mixtral's experts apart, as the hub has them)."""
+def _as_stored(kind: str, prefix: str, part: nn.Module) -> dict[str, Tensor]:
+    """A part's tensors by the names that they have in files (experts apart, as the hub has them)."""
     found = {}
-    for name, value in parameters.items():
-        if not name.startswith(("mlp.experts.", "mlp.gate.")):
-            found[prefix + name] = value
-            continue
-        rows = stored_names(prefix, name, len(value))
-        if name == "mlp.gate.weight":
+    for name, value in part.named_parameters():
+        rows = stored_names(kind, prefix, name, part)
+        if len(rows) == len(rows[0]) == 1:
             found[rows[0][0]] = value
             continue
         for row, matrix in zip(rows, value, strict=True):

@@ -13,6 +13,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from common.models import loading
+from common.models.architectures import layer_list
 from common.models.surgery import remove_layers
 from common.utils.errors import UserError
 
@@ -68,6 +69,6 @@ def memory_mib(model: nn.Module, bits: int, *, quantized: Iterable[type] = ()) -
     kinds = tuple(quantized)
     if not kinds:
         return parameters(model) * bits / 8 / MIB
-    inside = {id(m.weight) for layer in model.model.layers for m in layer.modules() if isinstance(m, kinds)}
+    inside = {id(m.weight) for layer in layer_list(model) for m in layer.modules() if isinstance(m, kinds)}
     total = sum(p.numel() * (bits if id(p) in inside else 16) for p in model.parameters())
     return total / 8 / MIB

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from common.models import offload
-from common.models.architectures import architecture_of, layer_list
+from common.models.architectures import architecture_of, check_halves, embedding, layer_list
 from common.models.layer_structure import register_structure
 from common.utils.errors import UserValueError, unknown
 
@@ -77,7 +77,7 @@ def present(model: nn.Module) -> list[tuple[int, str]]:
         (number, name)
         for number, layer in enumerate(layer_list(model))
         for name, half in halves.items()
-        if not hasattr(getattr(layer, half.module), "state")
+        if not hasattr(getattr(layer, half.module or half.writer, None), "state")
     ]
 
 
@@ -107,6 +107,7 @@ def linear_attention(model: nn.Module, number: int, weight: Tensor, bias: Tensor
 
 
 def _check(model: nn.Module, number: int, name: str) -> None:
+    check_halves(model, "changing halves of layers")
     offload.refuse(model, "changing halves of layers")
     if name not in HALVES:
         raise unknown("half of a layer", name, HALVES)
@@ -130,7 +131,7 @@ def _describe(model: nn.Module) -> list[dict] | None:
     found = []
     for number, layer in enumerate(layer_list(model)):
         for name, half in halves.items():
-            if state := getattr(getattr(layer, half.module), "state", None):
+            if state := getattr(getattr(layer, half.module or half.writer, None), "state", None):
                 found.append({"layer": number, "half": name, "state": state})
     return found or None
 
@@ -139,7 +140,7 @@ def _build(model: nn.Module, description: Sequence[Mapping]) -> None:
     channels = model.config.hidden_size
     for entry in description:
         if entry["state"] == "linear":
-            like = model.model.embed_tokens.weight
+            like = embedding(model).weight
             linear_attention(model, entry["layer"], like.new_empty(channels, channels), like.new_empty(channels))
         else:
             drop_halves(model, [(entry["layer"], entry["half"])])

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from common.hooks import attach_patch, patch_hooks, patches, take_patch_hooks
-from common.models.architectures import architecture_of, boundary_module, check_one_basis, layer_list
+from common.models.architectures import body, boundary_module, check_one_basis, embedding, head, layer_list
 from common.utils.errors import UserError, UserValueError
 
 # The linear layers whose biases a config promises with one flag.
@@ -30,18 +30,17 @@ def remove_layers(model: nn.Module, indices: Iterable[int]) -> None:
     A patch keeps its place in the stream: one that sat before a removed layer now acts before the next remaining layer.
     Raises UserError (a ValueError) for a count outside 1..N-2, and for repeated or non-existing indices.
     """
-    spec = architecture_of(model)
     check_one_basis(model)
     layers = layer_list(model)
     removed = _validated(indices, len(layers))
     kept = [index for index in range(len(layers)) if index not in removed]
     _move_patches(model, removed, kept)
-    model.model.layers = nn.ModuleList([layers[index] for index in kept])
-    for position, layer in enumerate(model.model.layers):
+    body(model).layers = nn.ModuleList([layers[index] for index in kept])
+    for position, layer in enumerate(body(model).layers):
         for module in layer.modules():
             if hasattr(module, "layer_idx"):
                 module.layer_idx = position
-    _slice_config(model.config, spec.per_layer, kept)
+    _slice_config(model.config, kept)
 
 
 @contextmanager
@@ -51,23 +50,21 @@ def without_layers(model: nn.Module, indices: Iterable[int]) -> Iterator[None]:
     Nothing is changed for good: no weights, no `layer_idx`. A patch acts where `remove_layers` would leave it. Raises
     UserError as that does.
     """
-    spec, layers, config = architecture_of(model), layer_list(model), model.config
+    layers, config = layer_list(model), model.config
     check_one_basis(model)
     removed = _validated(indices, len(layers))
     kept = [index for index in range(len(layers)) if index not in removed]
-    names = ("num_hidden_layers", "max_window_layers", *spec.per_layer)
-    before = {name: getattr(config, name) for name in names if getattr(config, name, None) is not None}
+    before = dict(vars(config))
     receivers = [boundary_module(model, position) for position in range(len(layers) + 1)]
     hooks = [patch_hooks(receiver) for receiver in receivers]
     try:
         _move_patches(model, removed, kept)
-        model.model.layers = nn.ModuleList([layers[index] for index in kept])
-        _slice_config(config, spec.per_layer, kept)
+        body(model).layers = nn.ModuleList([layers[index] for index in kept])
+        _slice_config(config, kept)
         yield
     finally:
-        model.model.layers = layers
-        for name, value in before.items():
-            setattr(config, name, value)
+        body(model).layers = layers
+        vars(config).update(before)
         for receiver, own in zip(receivers, hooks, strict=True):
             if patch_hooks(receiver) != own:
                 take_patch_hooks(receiver)
@@ -117,9 +114,9 @@ def untie_embeddings(model: nn.Module) -> None:
     Both the parameter and the config flag change: with the flag alone the head is not saved and reloads at random, with
     the parameter alone the next `tie_weights()` undoes it.
     """
-    head, embedding = model.lm_head, model.model.embed_tokens
-    if head.weight is embedding.weight:
-        head.weight = nn.Parameter(embedding.weight.detach().clone(), requires_grad=embedding.weight.requires_grad)
+    own, tokens = head(model), embedding(model)
+    if own.weight is tokens.weight:
+        own.weight = nn.Parameter(tokens.weight.detach().clone(), requires_grad=tokens.weight.requires_grad)
     model.config.tie_word_embeddings = False
 
 
@@ -167,13 +164,29 @@ def _move_patches(model: nn.Module, removed: set[int], kept: list[int]) -> None:
             target.register_forward_pre_hook(hook, prepend=True)
 
 
-def _slice_config(config, per_layer: tuple[str, ...], kept: list[int]) -> None:
-    """Bring the config in line with the layers `kept` (previous positions)."""
-    for name in dict.fromkeys((*per_layer, "layer_types")):  # which any architecture's config may have
-        values = getattr(config, name, None)
-        if values is not None:
-            setattr(config, name, [values[index] for index in kept])
-    threshold = getattr(config, "max_window_layers", None)
-    if threshold is not None:  # Qwen: layers from here on slide; the scalar form of `layer_types`
-        config.max_window_layers = sum(index < threshold for index in kept)
+def _slice_config(config, kept: list[int]) -> None:
+    """Bring the config in line with the layers `kept` (previous positions).
+
+    Lists with one entry a layer are known by their length, whatever their names. What counts or picks layers by their
+    positions is written anew, or becomes such a list.
+    """
+    layers = config.num_hidden_layers
+    if getattr(config, "decoder_sparse_step", None) is not None:  # Qwen's mixtures: which layers have experts
+        step, dense = config.decoder_sparse_step, config.mlp_only_layers or []
+        mixed = [index not in dense and (index + 1) % step == 0 for index in range(layers)]
+        config.mlp_only_layers = [place for place, index in enumerate(kept) if not mixed[index]]
+        config.decoder_sparse_step = 1
+    for name, values in list(vars(config).items()):
+        if isinstance(values, list | tuple) and len(values) == layers and not name.endswith(_NOT_LAYERS):
+            setattr(config, name, type(values)(values[index] for index in kept))
+    for name in _FIRST:
+        threshold = getattr(config, name, None)
+        if threshold is not None:
+            setattr(config, name, sum(index < threshold for index in kept))
     config.num_hidden_layers = len(kept)
+
+
+# Lists that are not by layer, should they be as long.
+_NOT_LAYERS = ("token_id", "token_ids", "mlp_only_layers", "architectures", "suppress_tokens", "losses")
+# So many of the first layers: with full attention (Qwen), without experts (DeepSeek).
+_FIRST = ("max_window_layers", "first_k_dense_replace")

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from common.calibration.layer_inputs import GATE, MLP, UP, Watched
+from common.calibration.layer_inputs import GATE, MLP, UP, Watched, paths
 from common.calibration.massive_activations import Norms
 from common.models.architectures import at_hand
 from common.models.decoder import Decoder
@@ -74,20 +74,23 @@ class Observed:
         self.decoder, self.norms = decoder, Norms(decoder.num_layers)
         # By layer: what each neuron writes (root mean square), and of first tokens what the MLP and its down_proj read.
         self.uses: list[Tensor] = []
+        self.able = GATE in paths(decoder.spec) and not decoder.spec.multiplier  # neurons of Llama's kind
         self.read: list[Tensor] = []
         self.features: list[Tensor] = []
         hidden = decoder.embed_tokens(ids[:LOOKED_AT])
         for layer in range(decoder.num_layers):
             self.norms.add(layer, hidden)
-            with Watched(decoder.layers[layer]) as seen:
+            with Watched(decoder, layer) as seen:
                 hidden = decoder.run(hidden, layer, layer + 1)
             features = seen.inputs[MLP].float()
             self.uses.append(features.square().mean((0, 1)).sqrt().cpu() * self._lengths(layer))
-            self.read.append(seen.inputs[GATE][:, 0].float().cpu())  # layers may lie on several devices
+            if self.able:
+                self.read.append(seen.inputs[GATE][:, 0].float().cpu())  # layers may lie on several devices
             self.features.append(features[:, 0].cpu())
 
     def _matrix(self, layer: int, name: str) -> nn.Module:
-        return at_hand(self.decoder.layers[layer]).get_submodule(name)
+        where = paths(self.decoder.spec).get(name, name)
+        return at_hand(self.decoder.layers[layer]).get_submodule(where)
 
     def _lengths(self, layer: int) -> Tensor:
         """Of what a neuron writes, per unit."""
@@ -109,7 +112,7 @@ class Observed:
         """
         writer = self.norms.writer
         kept = [layer for layer in range(writer or 0) if layer not in removed]
-        if writer not in removed or not kept:
+        if writer not in removed or not kept or not self.able:
             return None
         host, least = kept[-1], self.norms.median[writer + 1]
         neurons = (self.features[writer].abs().mean(0) * self._lengths(writer) > least).nonzero().flatten()

@@ -39,7 +39,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from common.calibration.layer_inputs import ATTENTION, GATE, MLP, UP, Watched
+from common.calibration.layer_inputs import ATTENTION, GATE, MLP, UP, Watched, paths
 from common.calibration.least_squares import Regression, check_weights, counted
 from common.forward.hidden_state_cache import Stream
 from common.forward.spill_buffer import Held
@@ -126,6 +126,8 @@ def refit(
     check_layers(removed, len(removed), decoder.num_layers)
     check_architecture(decoder.architecture)
     _check(decoder, ids, following, ridge, held_out, weights)
+    if gate_up and GATE not in paths(decoder.spec):
+        raise UserError(f"architecture {decoder.architecture!r} has no gate_proj and up_proj. Leave gate_up out")
     if not 0 <= share <= 1:
         raise UserValueError(f"share must be 0 to 1, not {share}")
     plan = plan_of(decoder.num_layers, removed, following, stages_of(matrices, gate_up), share)
@@ -173,11 +175,14 @@ def check_architecture(name: str) -> None:
     Raises:
         UserError: names the architecture.
     """
-    if name in SUPPORTED and SUPPORTED[name].writers != (ATTENTION, MLP):
-        raise UserError(
-            f"architecture {name!r} cannot be refitted: its output matrices do not write into the stream "
-            "themselves; use another repair"
+    if name in SUPPORTED and SUPPORTED[name].matrices is None:
+        spec = SUPPORTED[name]
+        why = spec.no_halves or (
+            "its attention and MLP run side by side"
+            if spec.parallel
+            else "its output matrices do not write into the stream themselves"
         )
+        raise UserError(f"architecture {name!r} cannot be refitted: {why}; use another repair")
 
 
 def _check(decoder: Decoder, ids: Tensor, following: int, ridge: float, held_out: int, weights: str) -> None:
@@ -205,6 +210,8 @@ def _add_biases(decoder: Decoder, names: Sequence[str]) -> None:
     """Biases for all layers of the kinds that are refitted; nothing changes if one of them cannot have any."""
     flags = sorted({"attention_bias" if name == ATTENTION else "mlp_bias" for name in names})
     check_biases(decoder.config, flags)
+    if decoder.spec.multiplier:
+        raise UserError(f"architecture {decoder.architecture!r} multiplies its biases, too. Leave the intercept out")
     offload.refuse(decoder.model, "a refit with intercepts")
     for flag in flags:
         add_biases(decoder.model, flag)
@@ -319,7 +326,7 @@ class _Streams:
         own, ahead = self.alive[layer], self.alive[after]
         wanted = {name for stage in stages for name in stage} - {MLP}
         for batch in self.batches if wanted else ():
-            with Watched(self.origin.layers[own]) as seen:
+            with Watched(self.origin, own) as seen:
                 out = self.origin.run(batch.dense.to(self.origin.device), own, own + 1)
             batch.ahead = batch.out = self.pool.keep(out)
             batch.targets = {name: self.pool.keep(seen.value(name, out)) for name in wanted}
@@ -346,7 +353,7 @@ class _Streams:
         sums = {(name, held): self.fit.regression() for name in names for held in {b.held for b in self.batches}}
         with _alone(self.decoder):
             for batch in self.batches:
-                with Watched(self.decoder.layers[layer]) as seen:
+                with Watched(self.decoder, layer) as seen:
                     out = self.decoder.run(batch.repaired.to(self.decoder.device), layer, layer + 1)
                 for name in names:
                     target = batch.targets[name].to(out.device, torch.float32)
@@ -374,7 +381,7 @@ class _Streams:
         else:
             change = _change(sums, ridge)
             left = sums.left(change)
-        linear = at_hand(self.decoder.layers[layer]).get_submodule(name)
+        linear = at_hand(self.decoder.layers[layer]).get_submodule(paths(self.decoder.spec)[name])
         rows = change[:-1] if sums.intercept else change
         for own, part in zip(linear.weight.split(ROWS), rows.split(ROWS, 1), strict=True):
             own.copy_(own.double() + part.T.to(own.device))

@@ -59,9 +59,9 @@ NORMS = {"paper": "merge", "code": "first", "drop": "first"}  # what each does w
 def is_stream_norm(name: str) -> bool:
     """Whether a layer's parameter belongs to a norm of the residual stream.
 
-    In every supported architecture these are the layer's only children without children; QK-norms lie in `self_attn`.
+    QK-norms lie in `self_attn`.
     """
-    return name.count(".") == 1
+    return name.count(".") == 1 and "norm" in name
 
 
 @torch.no_grad()

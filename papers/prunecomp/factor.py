@@ -75,9 +75,11 @@ def fuse_factors(model: nn.Module, factors: Mapping[int, float]) -> None:
     if not decoder.streamed:
         check_loaded([decoder.embed.weight, *(writer.tensor for found in writers.values() for writer in found)])
     whole = math.prod(factors.values())
-    decoder.embedding_writer().scale_(whole)
+    for writer in decoder.embedding_writers():
+        writer.scale_(whole)
     if decoder.tied:
-        decoder.final_gain().scale_(1 / whole)
+        for gain in decoder.final_gains():
+            gain.scale_(1 / whole)
     for layer, found in writers.items():
         product = math.prod(factor for position, factor in factors.items() if position > layer)
         for writer in found:
@@ -109,9 +111,19 @@ def check_scale_invariance(decoder: Decoder, stop: int | None = None) -> None:
 
     Each norm of the layer is given a large random input and its double; epsilon does not matter there.
     """
-    for index in range(decoder.num_layers if stop is None else stop):
+    stop = decoder.num_layers if stop is None else stop
+    if stop and not all(half.norm for half in decoder.spec.halves.values()):
+        raise UserError(
+            f"architecture {decoder.architecture!r} has no norm before its attention and MLP. They see the scale of the "
+            "residual stream, so a factor cannot be fused into the weights. Use another method, such as papers.linearpatch"
+        )
+    for index in range(stop):
         layer = at_hand(decoder.layers[index])
-        gone = [half for half in decoder.spec.halves.values() if hasattr(getattr(layer, half.module), "state")]
+        gone = [
+            half
+            for half in decoder.spec.halves.values()
+            if hasattr(getattr(layer, half.module or half.writer, None), "state")
+        ]
         idle = {name for half in gone for name in (half.norm, half.post)}  # identities now (`common.models.sublayers`)
         for name, norm in layer.named_children():
             if "norm" not in name or (name in idle and isinstance(norm, nn.Identity)):

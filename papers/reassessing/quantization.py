@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from common.models import checkpoint
+from common.models.architectures import layer_list
 from common.utils.errors import UserError, UserValueError
 
 BITS = (2, 3, 4, 8)
@@ -52,7 +53,7 @@ def quantize(
     require()
     if bits not in BITS:
         raise UserValueError(f"cannot quantize to {bits} bits; use {', '.join(map(str, BITS))}")
-    inputs = {m.in_features for m in model.model.layers.modules() if isinstance(m, nn.Linear)}
+    inputs = {m.in_features for m in layer_list(model).modules() if isinstance(m, nn.Linear)}
     wrong = sorted(width for width in inputs if width % group_size)
     if group_size < 1 or wrong:
         raise UserValueError(f"a group of {group_size} columns does not divide matrices of {wrong}; use a divisor")

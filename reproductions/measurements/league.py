@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from common.calibration import massive_activations
-from common.calibration.layer_inputs import MLP
+from common.calibration.layer_inputs import ATTENTION, MLP
 from common.evaluation.windowed_perplexity import PROTOCOLS, Protocol, register, spread
 from common.forward.losses import next_token_loss
 from common.pruning.importance import losses_without_windows
@@ -93,7 +93,7 @@ def _windows(context: Context, argument: str) -> tuple[dict, dict, dict, dict]:
 def _carried(context: Context, ids: Tensor, count: int, starts: Sequence[int]) -> dict[int, Tensor]:
     """Losses without the windows that need neurons carried over, with them, by first layer."""
     decoder, found = context.decoder, {}
-    if MLP not in decoder.spec.writers:
+    if decoder.spec.matrices != (ATTENTION, MLP):
         return found
     observed = Observed(decoder, context.windows())
     for start in track(starts, "windows with neurons carried over", unit="window", shown=context.progress):

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from conftest import ARCHITECTURES
 
 from common.baselines import llm_pruner, slicegpt
 from common.calibration import collect
 from common.models import checkpoint, sublayers
-from common.models.architectures import SUPPORTED
 from common.models.decoder import Decoder
 from common.pruning import importance
 from common.pruning.selection import best_window
@@ -49,7 +49,7 @@ METHODS |= {"refit in place": refitted_in_place}
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", sorted(SUPPORTED))
+@pytest.mark.parametrize("name", sorted(ARCHITECTURES))
 def test_same_checkpoint(name, method, write_checkpoint, tmp_path, crops, ids):
     if method.startswith("refit") and name in ("gemma2", "mixtral"):
         pytest.skip("refused: tests/extensions/refit/test_method.py")

@@ -20,9 +20,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from common.models.architectures import architecture_of, body, layer_list
 from common.models.decoder import Decoder
 from common.models.surgery import untie_embeddings
-from common.training.finetuning.settings import Settings
+from common.training.finetuning.settings import PROJECTIONS, Settings
 from common.utils.errors import UserError, UserValueError
 
 log = logging.getLogger(__name__)
@@ -114,11 +115,16 @@ def _add_adapters(model: nn.Module, settings: Settings, dtype: torch.dtype) -> C
     """Put LoRA adapters on the layers' projections; returns what merges them. dtype: of projections put back."""
     import peft
 
-    linear = {name.rpartition(".")[2] for name, module in model.model.named_modules() if isinstance(module, nn.Linear)}
-    targets = [name for name in settings.targets if name in linear]
+    linear = {name.rpartition(".")[2] for name, module in body(model).named_modules() if isinstance(module, nn.Linear)}
+    wanted = settings.targets
+    if wanted == PROJECTIONS:  # and what other architectures have in their places
+        wanted += tuple(
+            name for half in architecture_of(model).halves.values() for name in (*half.readers, half.writer)
+        )
+    targets = [name for name in dict.fromkeys(wanted) if name in linear]
     if not targets:
         raise UserError(f"no layer to adapt: the model has no linear module named {', '.join(settings.targets)}")
-    if any(parameter.ndim == 3 for parameter in model.model.layers.parameters()):
+    if any(parameter.ndim == 3 for parameter in layer_list(model).parameters()):
         log.warning(
             "adapters go to %s alone: the experts are stacked matrices, which stay as they are", ", ".join(targets)
         )
@@ -165,7 +171,7 @@ def four_bit():
 
 def _linears(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
     """(parent, name, module) of every linear module in the decoder layers: all but embedding and head."""
-    for parent in list(model.model.layers.modules()):
+    for parent in list(layer_list(model).modules()):
         for name, module in list(parent.named_children()):
             if isinstance(module, nn.Linear):
                 yield parent, name, module

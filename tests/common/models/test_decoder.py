@@ -3,8 +3,8 @@
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.gemma2 import modeling_gemma2
 
-import common.models.decoder
 from common.hooks import scale_stream
 from common.models.architectures import SUPPORTED
 from common.models.decoder import Decoder
@@ -78,8 +78,9 @@ def test_executions_count_layer_calls(tiny_llama, ids):
 
 def test_masks_and_rotary_embedding_are_built_once_per_shape_and_padding(make_tiny, ids, monkeypatch):
     built = []
-    for kind, make in dict(common.models.decoder._MASKS).items():
-        monkeypatch.setitem(common.models.decoder._MASKS, kind, lambda k=kind, m=make, **kw: built.append(k) or m(**kw))
+    for name in ("create_causal_mask", "create_sliding_window_causal_mask"):
+        make = getattr(modeling_gemma2, name)
+        monkeypatch.setattr(modeling_gemma2, name, lambda k=name, m=make, **kw: built.append(k) or m(**kw))
     model = make_tiny("gemma2")
     rotations = []
     model.model.rotary_emb.register_forward_pre_hook(lambda *_: rotations.append(1))
@@ -129,7 +130,8 @@ def test_residual_writers_are_all_there_is(tiny, ids, boundary):
     with scale_stream(tiny, boundary, 2.0):
         expected = hf_logits(tiny, ids)
     decoder = Decoder(tiny)
-    decoder.embedding_writer().scale_(2.0)
+    for writer in decoder.embedding_writers():
+        writer.scale_(2.0)
     for layer in range(boundary):
         for writer in decoder.residual_writers(layer):
             writer.scale_(2.0)
@@ -157,7 +159,7 @@ def test_view(make_tiny):
 
 def test_unsupported_architecture_is_named():
     config = AutoConfig.for_model("gpt2", n_embd=8, n_layer=2, n_head=2, vocab_size=10)
-    with pytest.raises(UserError, match="'gpt2' is not supported; supported: gemma2, llama") as caught:
+    with pytest.raises(UserError, match="'gpt2' is not supported; supported: cohere2") as caught:
         Decoder(AutoModelForCausalLM.from_config(config))
     assert all(name in str(caught.value) for name in SUPPORTED)
 

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from conftest import ARCHITECTURES
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
@@ -14,7 +15,7 @@ from common.evaluation.multiple_choice import SharedContextLM
 from common.evaluation.windowed_perplexity import token_nlls
 from common.hooks import attach_patch, register_patch
 from common.models import checkpoint, offload
-from common.models.architectures import SUPPORTED, at_hand
+from common.models.architectures import at_hand
 from common.models.decoder import Decoder
 from common.models.files.safetensors_reader import entries
 from common.models.surgery import remove_layers
@@ -22,7 +23,7 @@ from common.records.results import ROOT
 from common.utils.errors import UserError
 
 
-@pytest.fixture(params=sorted(SUPPORTED))
+@pytest.fixture(params=sorted(ARCHITECTURES))
 def both(request, write_checkpoint, tmp_path):
     """The same checkpoint in memory and streamed, without room for states in memory."""
     return opened(write_checkpoint(tmp_path / "model", request.param))
@@ -109,7 +110,7 @@ def test_what_was_changed_is_kept_and_saved(both, ids, tmp_path):
     for model in (whole, streamed):
         decoder = Decoder(model)
         writers = [writer for layer in (1, 3, 4) for writer in decoder.residual_writers(layer)]
-        for writer in (decoder.embedding_writer(), decoder.final_gain(), *writers):
+        for writer in (*decoder.embedding_writers(), *decoder.final_gains(), *writers):
             writer.scale_(0.5)
         remove_layers(model, [2, 3])
         for writer in decoder.residual_writers(1):

@@ -197,3 +197,30 @@ class Twice(torch.nn.Module):
 
     def forward(self, hidden):
         return 2 * hidden
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_every_list_with_an_entry_a_layer_is_shortened_whatever_its_name(name, make_tiny, ids, tmp_path):
+    model = make_tiny(name)
+    model.config.mlp_layer_types = ["dense", "dense", "sparse", "dense", "dense", "dense"]
+    model.config.layer_types = ["full_attention"] * 6
+    model.config.eos_token_id = [2, 3, 4, 5, 6, 7]  # as long, and no list of layers
+    expected = naive_logits(model, ids, [0, 1, 4, 5])
+    remove_layers(model, [2, 3])
+    model.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    assert again.config.mlp_layer_types == ["dense"] * 4 and len(again.config.layer_types) == 4
+    assert again.config.eos_token_id == [2, 3, 4, 5, 6, 7]
+    assert torch.equal(again(ids, use_cache=False).logits, expected)
+
+
+def test_a_mixture_keeps_which_layers_are_dense(make_tiny, tmp_path):
+    """Of layers 1, 5 with experts (every second one but 3): one and five stay, now first and third."""
+    model = make_tiny("qwen3_moe")
+    experts = [hasattr(layer.mlp, "experts") for layer in model.model.layers]
+    assert experts == [False, True, False, False, False, True]
+    remove_layers(model, [0, 2, 3])
+    assert (model.config.mlp_only_layers, model.config.decoder_sparse_step) == ([1], 1)
+    model.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert [hasattr(layer.mlp, "experts") for layer in again.model.layers] == [True, False, True]

@@ -1,0 +1,201 @@
+"""The contract of every further family, on one tiny model of each: Hugging Face's own forward pass is the oracle."""
+
+import pytest
+import torch
+from conftest import FAMILIES
+from lm_eval.api.instance import Instance
+from lm_eval.models.huggingface import HFLM
+from transformers import AutoModelForCausalLM
+
+from common.evaluation.multiple_choice import SharedContextLM
+from common.hooks import attach_patch, scale_stream
+from common.models import checkpoint
+from common.models.architectures import SUPPORTED, layer_list
+from common.models.decoder import Decoder
+from common.models.surgery import remove_layers, untie_embeddings, without_layers
+from common.utils.errors import UserError
+from extensions.refit import refit
+from papers.prunecomp.factor import fuse_factor
+
+REMOVED = [1, 2, 4]
+
+
+@pytest.fixture(params=sorted(FAMILIES))
+def family(request):
+    return request.param
+
+
+@pytest.fixture
+def model(family, make_tiny):
+    return make_tiny(family)
+
+
+def logits_of(model, ids, mask=None):
+    with torch.no_grad():
+        return model(ids, attention_mask=mask, use_cache=False).logits
+
+
+def skipping(model, ids, removed):
+    """The model with these layers skipped from outside: no surgery involved."""
+    handles = [
+        layer.register_forward_hook(lambda _module, args, _output: args[0])
+        for index, layer in enumerate(layer_list(model))
+        if index in removed
+    ]
+    logits = logits_of(model, ids)
+    for handle in handles:
+        handle.remove()
+    return logits
+
+
+def test_every_supported_architecture_has_a_tiny_model():
+    from conftest import ARCHITECTURES
+
+    assert {*FAMILIES, *(settings["model_type"] for settings in ARCHITECTURES.values())} == set(SUPPORTED)
+
+
+@torch.no_grad()
+def test_logits_and_states_are_those_of_hugging_face(model, ids):
+    decoder = Decoder(model)
+    mask = torch.ones_like(ids)
+    mask[1, -7:] = 0
+    for given in (None, mask):
+        logits = decoder.logits(decoder.run(decoder.embed_tokens(ids), attention_mask=given))
+        read = mask.bool() if given is not None else slice(None)
+        assert torch.equal(logits[read], logits_of(model, ids, given)[read])
+    states = model(ids, output_hidden_states=True, use_cache=False).hidden_states
+    for layer in range(decoder.num_layers):
+        assert torch.equal(decoder.run(decoder.embed_tokens(ids), 0, layer), states[layer])
+
+
+@torch.no_grad()
+def test_removal_is_skipping_and_survives_saving(model, ids, tmp_path, greedy):
+    expected = skipping(model, ids, REMOVED)
+    before = logits_of(model, ids)
+    with without_layers(model, REMOVED):
+        assert torch.equal(logits_of(model, ids), expected)
+    assert torch.equal(logits_of(model, ids), before)
+    remove_layers(model, REMOVED)
+    assert torch.equal(logits_of(model, ids), expected)
+    assert torch.equal(greedy(model, ids, use_cache=True), greedy(model, ids, use_cache=False))
+    checkpoint.save(model, None, tmp_path / "model")
+    plain, report = AutoModelForCausalLM.from_pretrained(tmp_path / "model", output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    again, _ = checkpoint.load(tmp_path / "model")
+    for one in (plain.eval(), again):
+        assert torch.equal(logits_of(one, ids), expected)
+
+
+@torch.no_grad()
+def test_patches_act_and_come_back(model, ids, tmp_path, make_patch, monkeypatch):
+    patch = make_patch(0.3)
+    monkeypatch.setitem(checkpoint.PATCH_LOADERS, patch.kind, lambda tensors, options: loaded(make_patch, tensors))
+    decoder = Decoder(model)
+    hidden = patch(decoder.run(decoder.embed_tokens(ids), 0, 2)).to(next(model.parameters()).dtype)
+    expected = decoder.logits(decoder.run(hidden, 4))
+    attach_patch(model, 4, patch)
+    remove_layers(model, [2, 3])
+    assert torch.equal(logits_of(model, ids), expected)
+    again, _ = checkpoint.load(checkpoint.save(model, None, tmp_path / "model"))
+    assert torch.equal(logits_of(again, ids), expected)
+
+
+def loaded(make_patch, tensors):
+    patch = make_patch(0.0)
+    patch.load_state_dict(tensors)
+    return patch
+
+
+@torch.no_grad()
+def test_halves_make_the_layer_or_are_refused(model, family, ids):
+    decoder = Decoder(model)
+    hidden = decoder.embed_tokens(ids)
+    if decoder.spec.no_halves:
+        with pytest.raises(UserError, match=f"cannot be done for architecture '{family}'"):
+            decoder.added(hidden, 0, "attention")
+        return
+    for layer in range(decoder.num_layers):
+        after = decoder.run(hidden, layer, layer + 1)
+        middle = hidden + decoder.added(hidden, layer, "attention")
+        mlp = decoder.added(hidden if decoder.spec.parallel else middle, layer, "mlp")
+        torch.testing.assert_close(middle + mlp, after, rtol=1e-5, atol=1e-5)
+        hidden = after
+
+
+@torch.no_grad()
+def test_factors_are_fused_exactly_or_refused(model, family, ids):
+    """A power of two without epsilons: the weights carry what a hook would do."""
+    for module in model.modules():
+        for name in ("variance_epsilon", "eps"):
+            if "Norm" in type(module).__name__ and hasattr(module, name):
+                setattr(module, name, 0.0)
+    if family in ("olmo2", "olmo3"):
+        with pytest.raises(UserError, match="no norm before its attention and MLP"):
+            fuse_factor(model, 3, 2.0)
+        return
+    with scale_stream(model, 3, 2.0):
+        expected = logits_of(model, ids)
+    fuse_factor(model, 3, 2.0)  # tied heads stay as they are, by the final norm's gain
+    torch.testing.assert_close(logits_of(model, ids), expected, rtol=1e-4, atol=1e-4)
+    untie_embeddings(model)
+    torch.testing.assert_close(logits_of(model, ids), expected, rtol=1e-4, atol=1e-4)
+
+
+STREAMED = sorted({*FAMILIES} - {"gpt_neox", "opt", "deepseek_v3"})
+
+
+@pytest.mark.parametrize("family", STREAMED)
+@torch.no_grad()
+def test_streamed_is_the_same_model(family, write_checkpoint, tmp_path, ids):
+    folder = write_checkpoint(tmp_path / "model", family)
+    whole, tokenizer = checkpoint.load(folder)
+    streamed, _ = checkpoint.load(folder, stream=0)
+    for model in (whole, streamed):
+        remove_layers(model, [1, 4])
+        if family not in ("olmo2", "olmo3"):
+            fuse_factor(model, 2, 1.5)
+    expected = logits_of(whole, ids)
+    assert torch.equal(logits_of(streamed, ids), expected)
+    checkpoint.save(streamed, tokenizer, tmp_path / "out")
+    plain, report = AutoModelForCausalLM.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    assert torch.equal(logits_of(plain.eval(), ids), expected)
+
+
+@pytest.mark.parametrize("family", sorted({*FAMILIES} - {*STREAMED}))
+def test_what_is_not_streamed_is_refused(family, write_checkpoint, tmp_path):
+    with pytest.raises(UserError, match=f"architecture '{family}' is not read layer by layer"):
+        checkpoint.load(write_checkpoint(tmp_path / "model", family), stream=0)
+
+
+REFITTED = ("granite", "phi3", "smollm3", "starcoder2")
+
+
+@pytest.mark.parametrize("family", REFITTED)
+@torch.no_grad()
+def test_a_refit_with_enough_weights_restores_the_stream(family, make_tiny, ids):
+    """As many tokens as features can be met exactly: what is written before the pruning interface is then X[b]."""
+    model = make_tiny(family)
+    few = ids[:1, :20]
+    decoder = Decoder(model)
+    target = decoder.run(decoder.embed_tokens(few), 0, 4)
+    refit(model, few, [2, 3], following=0, ridge=1e-9, held_out=0)
+    restored = decoder.run(decoder.embed_tokens(few), 0, 2)
+    torch.testing.assert_close(restored, target, rtol=1e-3, atol=1e-3 * target.abs().max().item())
+
+
+@pytest.mark.parametrize("family", sorted({*FAMILIES} - {*REFITTED}))
+def test_what_cannot_be_refitted_is_refused(family, make_tiny, ids):
+    with pytest.raises(UserError, match=f"architecture '{family}' cannot be refitted: "):
+        refit(make_tiny(family), ids, [2, 3])
+
+
+@torch.no_grad()
+def test_scores_are_those_of_hflm(model, tiny_tokenizer):
+    context = "the layers of a model are"
+    pairs = [(context, f" {word}") for word in ("removed and scaled", "scaled", "a stream")] + [("the", " model is")]
+    asked = [Instance("loglikelihood", {}, pair, number) for number, pair in enumerate(pairs)]
+    alone = HFLM(pretrained=model, tokenizer=tiny_tokenizer, backend="causal", batch_size=1)
+    ours = SharedContextLM(model, tiny_tokenizer).loglikelihood(asked, disable_tqdm=True)
+    for one, other in zip(ours, alone.loglikelihood(asked, disable_tqdm=True), strict=True):
+        assert one[0] == pytest.approx(other[0], abs=2e-4) and one[1] is other[1]
