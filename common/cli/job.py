@@ -229,17 +229,17 @@ class Job:
         return pieces[: bisect.bisect_right(range(len(pieces) + 1), most, key=tokens) - 1]
 
     def shifted_attention(self) -> str | None:
-        """A note where the layers left alternate between sliding and full attention otherwise than their config's class
-        would have so many do."""
+        """Return a note where the layers left are of other kinds than their config's class would have so many be."""
         found = self.model.config.to_dict()
-        kept = found.pop("layer_types", None)
-        pattern = getattr(type(self.model.config).from_dict(found), "layer_types", None)
-        if pattern in (None, kept):
+        lists = {name: found.pop(name, None) for name in ("layer_types", "no_rope_layers")}
+        pattern = type(self.model.config).from_dict(found)
+        shifted = [name for name, kept in lists.items() if getattr(pattern, name, None) not in (None, kept)]
+        if not shifted:
             return None
+        what = {"layer_types": "attend to a window alone", "no_rope_layers": "have no rotary positions"}[shifted[0]]
         return (
-            "which layers attend to a window alone is in this model's config (layer_types), no longer in the pattern that "
-            "its architecture has: a program that goes by the pattern (llama.cpp does with some; not tried) reads texts "
-            "longer than the window otherwise"
+            f"which layers {what} is in this model's config ({shifted[0]}), no longer in the pattern that its architecture "
+            "has: a program that goes by the pattern (llama.cpp does with some; not tried) computes something else"
         )
 
     def refuse_patches(self, remedy: str) -> None:

@@ -14,6 +14,7 @@ import torch
 import transformers
 from torch import nn
 
+from common.models import unlisted
 from common.models.architectures import SUPPORTED
 from common.models.files.safetensors_reader import DTYPES, Entry, entries
 from common.utils import atomic_files
@@ -146,11 +147,33 @@ def _content(file: Path) -> dict:
 
 
 def _check_architecture(path: Path, content: dict, trust_remote_code: bool) -> None:
-    model_type = content.get("model_type")
-    if model_type not in SUPPORTED and not trust_remote_code:
+    """Refuse an architecture that is not supported, unless it turns out to be built as Llama is."""
+    kind, text = content.get("model_type"), content.get("text_config")
+    if kind in SUPPORTED or trust_remote_code:
+        return
+    if isinstance(text, dict):
+        inner = text.get("model_type")
+        if inner in SUPPORTED:
+            raise UserError(
+                f"cannot load {path}: {kind!r} holds a language model beside other parts, and layers are removed from the "
+                f"language model alone. Take it out first: python -m common.models.language_model {path} NEW-DIRECTORY"
+            )
         raise UserError(
-            f"cannot load {path}: architecture {model_type!r} is not supported; supported: {', '.join(sorted(SUPPORTED))}"
+            f"cannot load {path}: the language model in {kind!r} has architecture {inner!r}, which is not supported; "
+            f"supported: {', '.join(sorted(SUPPORTED))}"
         )
+    why = ""
+    if kind in transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        try:
+            config = transformers.AutoConfig.for_model(**content)
+        except Exception as error:  # as in `read_config`
+            raise UserError(f"cannot load {path}: its config.json is not understood ({explained(error)})") from error
+        if not (differences := unlisted.layout(built(config, path))):
+            return
+        why = f" ({'; '.join(differences)})"
+    raise UserError(
+        f"cannot load {path}: architecture {kind!r} is not supported{why}; supported: {', '.join(sorted(SUPPORTED))}"
+    )
 
 
 def _check_unquantised(path: Path, content: dict) -> None:

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 
 from common.baselines import ghosted, streamline  # noqa: F401 - register their patches
 from common.hooks import PATCH_LOADERS, attach_patch, patches
-from common.models import half_precision, layer_structure, offload
+from common.models import half_precision, layer_structure, offload, unlisted
 from common.models.admission import PATCHES_TENSORS, built, check_directory, check_shapes, explained, read_config
 from common.models.files import block_configs, older_transformers, safetensors_reader
 from common.utils import atomic_files
@@ -184,9 +184,10 @@ def load(
 
 def _patched(model: nn.Module, described: list[tuple[dict, dict[str, Tensor]]]) -> nn.Module:
     half_precision.speed_up(model.dtype, (offload.of(model) or model).device)
+    unlisted.check(model.eval())
     for entry, tensors in described:
         attach_patch(model, entry["position"], PATCH_LOADERS[entry["kind"]](tensors, entry["options"]), entry["kind"])
-    return model.eval()
+    return model
 
 
 def _write_patches(model: nn.Module, directory: Path) -> None:

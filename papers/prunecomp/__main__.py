@@ -12,6 +12,7 @@ from common.pruning.pipeline import around
 from common.utils import startup
 from common.utils.errors import UserError
 from common.utils.option_fields import Flag
+from papers.prunecomp.factor import check_architecture
 from papers.prunecomp.method import repeat
 from papers.prunecomp.search import Search
 from papers.prunecomp.steps import COSTLY, PruneAndComp
@@ -22,6 +23,7 @@ def check(job: Job) -> None:
     for count in job.counts:
         Search(job.options.metric, job.options.fidelity).check(job.layers, count, job.given)
     job.refuse_patches("prune and compensate the model that they were made for")
+    check_architecture(job.config.model_type)
     if job.options.stream is not None and job.options.metric in ("taylor+", "ppl"):
         raise UserError(
             f"--metric {job.options.metric} needs the whole model in memory; leave --stream out, or choose another"

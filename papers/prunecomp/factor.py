@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from common.calibration import Statistics
-from common.models.architectures import at_hand
+from common.models.architectures import SUPPORTED, at_hand
 from common.models.decoder import Decoder
 from common.utils.errors import UserError, UserValueError, unknown
 
@@ -105,6 +105,19 @@ def check_cut(position: int, layers: int) -> None:
         raise UserValueError(f"no layer {position} to receive a scaled stream: the model has 0..{layers - 1}")
 
 
+def check_architecture(name: str) -> None:
+    """Refuse an architecture whose attention or MLP reads the residual stream without a norm (OLMo 2).
+
+    Raises:
+        UserError: names it.
+    """
+    if not all(half.norm for half in SUPPORTED[name].halves.values()):
+        raise UserError(
+            f"architecture {name!r} has no norm before its attention and MLP. They see the scale of the residual stream, "
+            "so a factor cannot be fused into the weights. Use another method, such as papers.linearpatch"
+        )
+
+
 @torch.no_grad()
 def check_scale_invariance(decoder: Decoder, stop: int | None = None) -> None:
     """Refuse a model whose norms in layers ``[0, stop)`` see the scale of what they read: the factor would not go through.
@@ -112,11 +125,8 @@ def check_scale_invariance(decoder: Decoder, stop: int | None = None) -> None:
     Each norm of the layer is given a large random input and its double; epsilon does not matter there.
     """
     stop = decoder.num_layers if stop is None else stop
-    if stop and not all(half.norm for half in decoder.spec.halves.values()):
-        raise UserError(
-            f"architecture {decoder.architecture!r} has no norm before its attention and MLP. They see the scale of the "
-            "residual stream, so a factor cannot be fused into the weights. Use another method, such as papers.linearpatch"
-        )
+    if stop:
+        check_architecture(decoder.architecture)
     for index in range(stop):
         layer = at_hand(decoder.layers[index])
         gone = [

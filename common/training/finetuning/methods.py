@@ -142,7 +142,10 @@ def _add_adapters(model: nn.Module, settings: Settings, dtype: torch.dtype) -> C
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # peft asks the model by names that transformers is to drop
         torch.manual_seed(settings.seed)
-        adapted = peft.get_peft_model(model, config)
+        try:
+            adapted = peft.get_peft_model(model, config)
+        except ValueError as error:  # such as experts that peft adapts as parameters, which take no dropout
+            raise UserError(f"peft cannot adapt this model: {error} Fine-tune whole layers (partial) instead") from error
 
     def merge() -> None:
         with warnings.catch_warnings():

@@ -228,8 +228,8 @@ BROKEN = {
     "no config": (lambda d: (d / "config.json").unlink(), "has no config.json"),
     "corrupt config": (lambda d: (d / "config.json").write_text("{"), "config.json cannot be read"),
     "unsupported": (
-        lambda d: edit_json(d / "config.json", lambda c: c.update(model_type="mamba")),
-        "architecture 'mamba' is not supported; supported: cohere2",
+        lambda d: edit_json(d / "config.json", lambda c: c.update(model_type="other")),
+        "architecture 'other' is not supported; supported: cohere2",
     ),
     "pickled weights": (
         lambda d: (d / "model.safetensors").rename(d / "pytorch_model.bin"),

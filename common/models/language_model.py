@@ -1,0 +1,62 @@
+"""Take the language model out of a model that also sees or hears: ``python -m common.models.language_model FROM TO``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+import transformers
+
+from common.models import admission, checkpoint
+from common.models.architectures import SUPPORTED
+from common.utils.errors import UserError, one_line, quiet_logging
+
+
+@torch.no_grad()
+def extract(source: Path, out: Path) -> Path:
+    """Save the language model of ``source`` as a checkpoint of its own, with the tokenizer.
+
+    Raises:
+        UserError: there is none of a supported architecture, or it gives other logits on its own.
+    """
+    try:
+        whole = transformers.AutoModelForImageTextToText.from_pretrained(
+            source, dtype="auto", use_safetensors=True, local_files_only=True
+        ).eval()
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise UserError(f"cannot load {source}: {admission.explained(error)}") from error
+    config = whole.config.get_text_config(decoder=True)
+    if config.model_type not in SUPPORTED:
+        raise UserError(
+            f"the language model in {source} has architecture {config.model_type!r}, which is not supported"
+        )
+    config.tie_word_embeddings = whole.lm_head.weight is whole.get_input_embeddings().weight
+    alone = transformers.AutoModelForCausalLM.from_config(config, dtype=whole.dtype).eval()
+    alone.model.load_state_dict(whole.model.language_model.state_dict())
+    alone.lm_head.load_state_dict(whole.lm_head.state_dict())
+    alone.generation_config = whole.generation_config
+    ids = torch.arange(3, 15)[None] % config.vocab_size
+    if not torch.equal(alone(ids, use_cache=False).logits, whole(input_ids=ids, use_cache=False).logits):
+        raise UserError(f"the language model in {source} gives other logits on its own; it cannot be taken out")
+    return checkpoint.save(alone, checkpoint.load_tokenizer(source), out)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m common.models.language_model", description=__doc__)
+    parser.add_argument("source", type=Path, help="directory of the whole model")
+    parser.add_argument("out", type=Path, help="directory for the language model")
+    options = parser.parse_args(arguments)
+    quiet_logging()
+    try:
+        print(f"saved to {extract(options.source, options.out)}")
+    except UserError as error:
+        print(one_line(f"error: {error}"), file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""Architectures that `common.models.architectures` does not list, and that turn out to be built as Llama is.
+
+`layout` looks at a model without weights, `check` runs the loaded model on a few tokens. Both refuse by what differs.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+from torch import nn
+
+from common.models.architectures import SUPPORTED, Architecture, embedding, final_norm, layer_list
+from common.models.decoder import Decoder
+from common.utils.errors import UserError, first_of
+
+log = logging.getLogger(__name__)
+
+_OUTSIDE = {"embed_tokens", "layers", "norm", "rotary_emb"}
+_INSIDE = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
+_LINEAR = ("self_attn.o_proj", "mlp.down_proj")
+_TOKENS, _ROWS = 12, 2
+LEARNT: set[str] = set()
+
+
+def layout(model: nn.Module) -> list[str]:
+    """Return what differs from Llama's layout; where nothing does, the model's type is supported from then on."""
+    kind, body = model.config.model_type, getattr(model, "model", None)
+    layers = getattr(body, "layers", None)
+    if not isinstance(layers, nn.ModuleList) or len(layers) != getattr(model.config, "num_hidden_layers", None):
+        return ["it has no list model.layers of num_hidden_layers decoder layers"]
+    differences = []
+    if not isinstance(getattr(model, "lm_head", None), nn.Linear):
+        differences.append("it has no linear lm_head")
+    if other := sorted({name for name, _ in body.named_children()} ^ _OUTSIDE):
+        differences.append(f"model differs in {first_of(other, 4)}")
+    inside = {name for layer in layers for name in {name for name, _ in layer.named_children()} ^ _INSIDE}
+    if inside:
+        differences.append(f"its layers differ in {first_of(sorted(inside), 4)}")
+        return differences
+    modules = dict(layers[0].named_modules())
+    if missing := [path for path in _LINEAR if not isinstance(modules.get(path), nn.Linear)]:
+        differences.append(f"{missing[0]} is no linear module")
+    if not differences:
+        SUPPORTED[kind] = Architecture(_LINEAR, layer_types=getattr(model.config, "layer_types", None) is not None)
+        LEARNT.add(kind)
+    return differences
+
+
+@torch.no_grad()
+def check(model: nn.Module) -> None:
+    """Refuse a model of a learnt architecture that does not compute what the decoder view takes it to compute.
+
+    Raises:
+        UserError: names what differs. The architecture is forgotten.
+    """
+    kind = model.config.model_type
+    if kind not in LEARNT:
+        return
+    try:
+        differs = _difference(model)
+    except (AttributeError, TypeError, RuntimeError, KeyError, AssertionError) as error:
+        differs = f"its parts cannot be called one by one ({type(error).__name__}: {error})"
+    if differs:
+        del SUPPORTED[kind]
+        LEARNT.discard(kind)
+        raise UserError(f"architecture {kind!r} is not supported: {differs}. Supported: {', '.join(sorted(SUPPORTED))}")
+    log.warning(
+        "architecture %r is not among those that this project tests. It is built as Llama is, and gives the same logits "
+        "layer by layer as in one pass",
+        kind,
+    )
+
+
+def _difference(model: nn.Module) -> str:
+    """Return what differs on random tokens; '' where nothing does."""
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(model.config.vocab_size, (_ROWS, _TOKENS), generator=generator)
+    decoder, norm = Decoder(model), final_norm(model)
+    ids = ids.to(embedding(model).weight.device)
+    wanted = model(ids, use_cache=False, output_hidden_states=True)
+    hidden = decoder.embed_tokens(ids)
+    if not torch.equal(hidden, wanted.hidden_states[0]):
+        return "what enters its first layer is not the embedding alone"
+    if not torch.equal(decoder.logits(decoder.run(hidden)), wanted.logits):
+        return "layer by layer it gives other logits than in one pass"
+    for layer in (0, len(layer_list(model)) - 1):
+        after = decoder.run(hidden, layer, layer + 1)
+        middle = hidden + decoder.added(hidden, layer, "attention")
+        sum_ = middle + decoder.added(middle, layer, "mlp")
+        if (sum_ - after).float().norm() > 0.02 * (after - hidden).float().norm():
+            return f"layer {layer} is not its input plus attention plus MLP"
+        hidden = after
+    before = norm(hidden)
+    weight = norm.weight.data
+    norm.weight.data = 2 * weight
+    doubled = norm(hidden)
+    norm.weight.data = weight
+    return "" if torch.equal(doubled, 2 * before) else "its final norm does not multiply by its weight"
