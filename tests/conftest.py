@@ -69,8 +69,8 @@ FAMILIES: dict[str, dict] = {
         "v_head_dim": 16, **_MOE,
     },
     "qwen3_next": {
-        "num_experts": 4, "shared_expert_intermediate_size": 32, "linear_num_value_heads": 4, "linear_num_key_heads": 2,
-        "linear_key_head_dim": 16, "linear_value_head_dim": 16, **_MOE,
+        "full_attention_interval": 3, "num_experts": 4, "shared_expert_intermediate_size": 32, "linear_num_value_heads": 4,
+        "linear_num_key_heads": 2, "linear_key_head_dim": 16, "linear_value_head_dim": 16, **_MOE,
     },
     "gpt_neox": {},
     "opt": {"ffn_dim": 96, "word_embed_proj_dim": HIDDEN},

@@ -34,6 +34,7 @@ def remove_layers(model: nn.Module, indices: Iterable[int]) -> None:
     layers = layer_list(model)
     removed = _validated(indices, len(layers))
     kept = [index for index in range(len(layers)) if index not in removed]
+    _check_kinds(model.config, kept)
     _move_patches(model, removed, kept)
     body(model).layers = nn.ModuleList([layers[index] for index in kept])
     for position, layer in enumerate(body(model).layers):
@@ -153,6 +154,17 @@ def _validated(indices: Iterable[int], count: int) -> set[int]:
     if repeated:
         raise UserValueError(f"cannot remove layers {repeated} more than once; list each index once")
     return set(indices)
+
+
+def _check_kinds(config, kept: list[int]) -> None:
+    """Refuse to leave linear attention alone: the cache counts tokens in layers of another kind."""
+    kinds = getattr(config, "layer_types", None) or []
+    others = [index for index, kind in enumerate(kinds) if kind != "linear_attention"]
+    if others and not set(others) & set(kept):
+        raise UserValueError(
+            f"cannot remove layers {others}: only layers with linear attention would be left, and the model could not "
+            "generate. Keep one of them"
+        )
 
 
 def _move_patches(model: nn.Module, removed: set[int], kept: list[int]) -> None:

@@ -199,3 +199,11 @@ def test_scores_are_those_of_hflm(model, tiny_tokenizer):
     ours = SharedContextLM(model, tiny_tokenizer).loglikelihood(asked, disable_tqdm=True)
     for one, other in zip(ours, alone.loglikelihood(asked, disable_tqdm=True), strict=True):
         assert one[0] == pytest.approx(other[0], abs=2e-4) and one[1] is other[1]
+
+
+def test_linear_attention_is_never_left_alone(make_tiny):
+    model = make_tiny("qwen3_next")
+    assert model.config.layer_types.index("full_attention") == 2
+    with pytest.raises(UserError, match=r"cannot remove layers \[2, 5\]: only layers with linear attention"):
+        remove_layers(model, [2, 5])
+    assert len(model.model.layers) == 6
