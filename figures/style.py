@@ -1,9 +1,10 @@
-"""One look for every figure: readable at column width, told apart without colour, saved as SVG, PNG and PDF."""
+"""One look for every figure: readable at column width, told apart without colour, saved as SVG (PNG and PDF on request)."""
 
 from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,7 +13,11 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
-RENDERED = Path(__file__).parent / "rendered"
+RENDERED = (
+    Path(__file__).parent / "rendered"
+)  # the published pictures; `reproductions.documents.published_figures` alone writes them
+DRAWN = Path(__file__).parents[1] / "build" / "figures"  # where commands draw; git ignores it
+FORMS = ("svg", "png", "pdf")
 # Okabe and Ito's palette, safe for the common forms of colour blindness.
 BLUE, ORANGE, GREEN, VERMILION, PURPLE, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#666666"
 # For pictures of more lines; of Okabe and Ito's, and of Paul Tol's muted ones.
@@ -28,6 +33,7 @@ plt.rcParams.update(
         "legend.frameon": False,
         "svg.hashsalt": "figures",  # the same drawing gives the same file
         "svg.fonttype": "none",
+        "image.interpolation": "none",  # an SVG then holds the values themselves, whatever its resolution
         "figure.constrained_layout.use": True,
     }
 )
@@ -124,10 +130,18 @@ def short(model: str) -> str:
     return model.partition(", ")[0]
 
 
-def save(figure: plt.Figure, name: str, folder: Path = RENDERED) -> list[Path]:
-    """Write ``name``.svg, ``name``.png and ``name``.pdf; returns the paths. git keeps the pictures that are looked at."""
+def save(figure: plt.Figure, name: str, folder: Path | None = None, forms: Sequence[str] = FORMS[:1]) -> list[Path]:
+    """Write a figure to files, close it, and return their paths.
+
+    Args:
+        figure: What to write.
+        name: The files' name without its ending.
+        folder: Where to write (default: `DRAWN`).
+        forms: Which of `FORMS` to write.
+    """
+    folder = folder or DRAWN
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{name}.{kind}" for kind in ("svg", "png", "pdf")]
+    paths = [folder / f"{name}.{form}" for form in forms]
     for path in paths:
         figure.savefig(path, dpi=160, metadata=UNDATED.get(path.suffix))
     plt.close(figure)

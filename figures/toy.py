@@ -1,4 +1,4 @@
-"""The pictures of the stand-in's model card, from the files beside its weights: ``python -m figures.toy``."""
+"""The pictures of the stand-in's model card, from the files beside its weights."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def magnitudes(rows: list[dict]) -> plt.Figure:
     return figure
 
 
-def main() -> None:
-    """Draw the four pictures."""
+def drawn(folder: Path | None = None) -> list[Path]:
+    """Draw the four pictures; returns the files."""
     facts = json.loads((WEIGHTS / "facts.json").read_text())
     log = [json.loads(line) for line in (WEIGHTS / "training-log.jsonl").read_text().splitlines()]
     pruned, sweeps = facts["pruning_curve"], facts["alpha_sweeps"]
@@ -80,10 +80,8 @@ def main() -> None:
         "standin-alpha-sweeps": (alpha_sweeps(sweeps), [stop - start for start, stop in (s["window"] for s in sweeps)]),
         "standin-magnitudes": (magnitudes(facts["magnitudes"]), [0]),
     }
+    files = []
     for name, (figure, counts) in pictures.items():
         caption(figure, [{"model": "stand-in", "sparsity": f"{count}/{layers}"} for count in counts])
-        save(figure, name)
-
-
-if __name__ == "__main__":
-    main()
+        files += save(figure, name, folder)
+    return files

@@ -26,14 +26,13 @@ import copy
 
 import torch
 import transformers
-from IPython.display import Image, Markdown
+from IPython.display import Markdown
 
 from common.calibration import corpora
 from common.evaluation.generation import PROMPT_SETS
 from common.evaluation.windowed_perplexity import perplexity
 from common.models import loading
 from common.records.results import Store
-from figures.style import RENDERED
 from papers.laco import collapse, collapse_to, merge_layers, output_similarity
 from papers.laco.layers import (
     adjacent_cosines,
@@ -118,8 +117,9 @@ for merge in ("paper", "code"):
 # %% [markdown]
 # Every attempt of five searches, from the records:
 
-# %%
-Image(RENDERED / "figure-search-laco.png", width=760)
+# %% [markdown]
+# ![Every attempt of Algorithm 1 from the last layers to the first: filled, it was accepted; the line is T; on the
+# stand-in](../../figures/rendered/figure-search-laco.svg)
 
 # %% [markdown]
 # The similarity is one cosine per sentence, over all its tokens and channels after the final norm, as in the official
@@ -177,8 +177,9 @@ for row in show.build(registry.get("table8-laco"), store, "standin")["rows"]:
 # A short run on the stand-in's own training text, with appendix B's settings but for rate, batch and length. "As small at
 # once": one collapse down to as many layers, no training between.
 
-# %%
-Image(RENDERED / "figure3-laco.png", width=420)
+# %% [markdown]
+# ![Loss of every step of the post-training, and the validation loss where it was taken; on the
+# stand-in](../../figures/rendered/figure3-laco.svg)
 
 # %%
 print(f"{'':52}  layers  Avg.")
@@ -198,8 +199,9 @@ for name, found in adjacent_distances(model).items():
     shares = [100 * distance / apart for distance, apart in zip(found["distance"], found["uncorrelated"])]
     print(f"{name:10} up to {max(found['distance']):4.1f}: {min(shares):.0f} to {max(shares):.0f} % of uncorrelated")
 
-# %%
-Image(RENDERED / "figure4-laco.png", width=420)
+# %% [markdown]
+# ![Distance of each matrix to its neighbour's; dotted, what uncorrelated matrices of these norms would give; below, the
+# one in per cent of the other; on the stand-in](../../figures/rendered/figure4-laco.svg)
 
 # %% [markdown]
 # The dotted lines lie on the measured ones: adjacent layers' weights are as far apart as if they were drawn
@@ -231,8 +233,9 @@ uncorrelated = {"Eq. 1 if uncorrelated": uncorrelated_outputs(model, tokenizer, 
 for name, values in (merged_outputs(model, tokenizer, sentences) | uncorrelated).items():
     print(f"(b) {name:22} {sum(values) / len(values):.3f} (mean over windows)")
 
-# %%
-Image(RENDERED / "figure5-laco.png", width=760)
+# %% [markdown]
+# ![(a) cosine between the outputs of adjacent layers; (b) between a merged layer's output and the last merged one's; on
+# the stand-in](../../figures/rendered/figure5-laco.svg)
 
 # %% [markdown]
 # The code's merge does about as well as keeping the first layer alone. Eq. 1 does far worse, and little better than with
@@ -295,8 +298,9 @@ for name, net, reader, layer in (("stand-in", model, tokenizer, 8), ("SmolLM2", 
 real = subjects.of_model("smollm2-135m-instruct")
 Markdown(tables.render(show.build(registry.get("table2-laco"), store, real), "md"))
 
-# %%
-Image(RENDERED / "figure5-laco-smollm2-135m-instruct.png", width=480)
+# %% [markdown]
+# ![(a) cosine between the outputs of adjacent layers; (b) between a merged layer's output and the last merged one's; on
+# SmolLM2-135M-Instruct](../../figures/rendered/figure5-laco-smollm2-135m-instruct.svg)
 
 # %% [markdown]
 # ## What holds

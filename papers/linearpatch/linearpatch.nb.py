@@ -26,7 +26,7 @@ import copy
 
 import torch
 import transformers
-from IPython.display import Image, Markdown
+from IPython.display import Markdown
 
 from common import calibration
 from common.calibration import collect, corpora
@@ -39,7 +39,7 @@ from common.models.surgery import remove_layers
 from common.pruning.selection import runs
 from common.records.results import Store
 from common.training.fitting import Fitting
-from figures.style import BLUE, ORANGE, RENDERED, above, plt
+from figures.style import BLUE, ORANGE, above, plt
 from papers import linearpatch
 from papers.linearpatch.distill import Settings, distill_cuts
 from reproductions.documents import findings
@@ -102,11 +102,13 @@ _ = axes.legend()
 # $X^{(\ell)}$, which is smaller, in every channel (Figure 1a) and at every layer on the way (Figure 3; the removed layers
 # are shaded). Both are drawn from records.
 
-# %%
-Image(RENDERED / "figure1a-linearpatch.png", width=480)
+# %% [markdown]
+# ![|X| per channel on both sides of the window, its arithmetic mean over calibration tokens: the mismatch; on the
+# stand-in](../../figures/rendered/figure1a-linearpatch.svg)
 
-# %%
-Image(RENDERED / "figure3-linearpatch.png", width=480)
+# %% [markdown]
+# ![Mean |X| at every layer's input, the removed layers shaded; on the
+# stand-in](../../figures/rendered/figure3-linearpatch.svg)
 
 # %% [markdown]
 # ## Scales per channel (Eq. 4)
@@ -138,8 +140,9 @@ for alpha in (0.7, 0.85, 1.0, 1.15, 1.3):
     with scale_stream(scaled, start, alpha):
         print(f"alpha {alpha:.2f}: perplexity {perplexity(scaled, text, 256):.2f}")
 
-# %%
-Image(RENDERED / "figure1b-linearpatch.png", width=480)
+# %% [markdown]
+# ![Mean |X| per channel after scaling, and perplexity as the scales are multiplied by alpha, on an axis that is cut
+# off; on the stand-in](../../figures/rendered/figure1b-linearpatch.svg)
 
 # %% [markdown]
 # ## Smoothing by rotation (section 3.3, Eqs. 5 to 7)
@@ -163,11 +166,12 @@ print("sigma_d plain {:.1f}, rotated {:.1f} on these windows (the figures' recor
 # where a channel's density at zero is positive, the mean of $1 / X^2$ is infinite, and the entries nearest zero decide.
 # Massive tokens, its reason for the rotation, do not occur in the stand-in; what stands out here are a few channels.
 
-# %%
-Image(RENDERED / "figure1c-linearpatch.png", width=480)
+# %% [markdown]
+# ![Each token's largest magnitude at the cut; on the stand-in](../../figures/rendered/figure1c-linearpatch.svg)
 
-# %%
-Image(RENDERED / "figure1d-linearpatch.png", width=480)
+# %% [markdown]
+# ![Each token's largest magnitude at the cut after the rotation, on the scale of 1c; on the
+# stand-in](../../figures/rendered/figure1d-linearpatch.svg)
 
 # %% [markdown]
 # ## The patch (section 3.4, Eq. 8)
@@ -224,8 +228,9 @@ print(f"A is no longer symmetric: largest |A - A'| {(trained - trained.T).abs().
 # %% [markdown]
 # The records have longer trainings. Figure 5, ours, shows their losses.
 
-# %%
-Image(RENDERED / "figure5-linearpatch.png", width=640)
+# %% [markdown]
+# ![Loss against step, raw (faint) and smoothed: a panel for each kind of loss, a line for each row that was trained; on
+# the stand-in](../../figures/rendered/figure5-linearpatch.svg)
 
 # %% [markdown]
 # ## What is trained, and towards what (section 4.4, Table 4)
@@ -307,8 +312,9 @@ for pair in pairs:
 # perplexity against three predictions, and what each repair does to perplexity. How often the rule is right is in its table
 # in the README beside this notebook: at 10 of these 11 cuts; on SmolLM2, where A lowers perplexity at each of 8, at 4.
 
-# %%
-Image(RENDERED / "figure4-linearpatch.png", width=480)
+# %% [markdown]
+# ![Ours: the best single factor per cut, the predictions, and what each repair does to perplexity, on logarithmic axes;
+# on the stand-in](../../figures/rendered/figure4-linearpatch.svg)
 
 # %% [markdown]
 # ## A small run on a real LLM
@@ -354,8 +360,9 @@ for name, net, reader, found, removed in (
 real = subjects.of_model("smollm2-135m-instruct")
 Markdown(tables.render(show.build(registry.get("table1-linearpatch"), store, real), "md"))
 
-# %%
-Image(RENDERED / "figure6-linearpatch-smollm2-135m-instruct.png", width=480)
+# %% [markdown]
+# ![What each piece of the patch changes perplexity by, in percent: a line a piece, a mark a cut, with its interval; on
+# SmolLM2-135M-Instruct](../../figures/rendered/figure6-linearpatch-smollm2-135m-instruct.svg)
 
 # %% [markdown]
 # ## What holds

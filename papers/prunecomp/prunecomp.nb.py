@@ -29,7 +29,7 @@ import copy
 
 import torch
 import transformers
-from IPython.display import Image, Markdown
+from IPython.display import Markdown
 
 from common.calibration import sample_crops
 from common.calibration.corpora import joined_ids
@@ -41,7 +41,7 @@ from common.models.surgery import remove_layers
 from common.pruning.recipe import Calibration
 from common.records.results import Store
 from figures import prunecomp as drawings
-from figures.style import RENDERED, above, plt
+from figures.style import above, plt
 from papers.prunecomp import METRICS, Stream, fuse_factor, next_layer, prune_and_compensate
 from reproductions.documents import findings
 from reproductions.prunecomp.recipes import CROPS
@@ -223,8 +223,9 @@ for name, net, reader, read, count in (
 real = subjects.of_model("smollm2-135m-instruct")
 Markdown(tables.render(show.build(registry.get("table4-prunecomp"), store, real), "md"))
 
-# %%
-Image(RENDERED / "figure1-prunecomp-smollm2-135m-instruct.png", width=480)
+# %% [markdown]
+# ![Average perplexity for each number of pruned layers: nothing, one part of the method, the other, both; on
+# SmolLM2-135M-Instruct](../../figures/rendered/figure1-prunecomp-smollm2-135m-instruct.svg)
 
 # %% [markdown]
 # ## What holds

@@ -26,7 +26,7 @@ import copy
 
 import torch
 import transformers
-from IPython.display import Image, Markdown, display
+from IPython.display import Markdown, display
 
 from common.calibration import corpora
 from common.evaluation.windowed_perplexity import cut, perplexity
@@ -36,7 +36,7 @@ from common.models.surgery import remove_layers
 from common.records.results import Store
 from common.training import instructions
 from figures import reassessing as drawings
-from figures.style import BLUE, ORANGE, RENDERED, above, plt
+from figures.style import BLUE, ORANGE, above, plt
 from papers import reassessing
 from papers.reassessing import gradients, theory
 from reproductions.documents import findings
@@ -228,8 +228,10 @@ for name, net, count, ids, text in (("stand-in", dense, 4, lines, held_out), ("S
 real = subjects.of_model("smollm2-135m-instruct")
 Markdown(tables.render(show.build(registry.get("table2-reassessing"), store, real), "md"))
 
-# %%
-Image(RENDERED / "figure-losses-reassessing-smollm2-135m-instruct.png", width=800)
+# %% [markdown]
+# ![Losses while the pruned model is trained, a panel for each choice of layers: how far they are from LoRA's, and below
+# them the validation losses; on
+# SmolLM2-135M-Instruct](../../figures/rendered/figure-losses-reassessing-smollm2-135m-instruct.svg)
 
 # %% [markdown]
 # ## What holds

@@ -259,7 +259,7 @@ def parts(store: Store) -> dict[str, str]:
     }
 
 
-def drawn(screen: str) -> list[Path]:
+def drawn(screen: str, folder: Path | None = None) -> list[Path]:
     """Draw README's screen from what `parts` wrote for it; returns the files."""
     from figures import screen as picture
     from figures import style
@@ -272,7 +272,7 @@ def drawn(screen: str) -> list[Path]:
         else:
             lines.append(picture.Line(claim, [_shortened(cell) for cell in cells]))
     sides = {"In print": "the papers' own models"} | {HEADS[name]: what for name, what in WHAT.items()}
-    return style.save(picture.draw(groups, sides), "screen")
+    return style.save(picture.draw(groups, sides), "screen", folder)
 
 
 def _shortened(cell: str) -> tuple[str, str]:
@@ -288,7 +288,7 @@ def listed(found: Sequence[findings.Told], part: str = "") -> str:
 
 
 PICTURE = (
-    "![What became of every claim of the papers, in print and on two measured models](figures/rendered/screen.png)"
+    "![What became of every claim of the papers, in print and on two measured models](figures/rendered/screen.svg)"
 )
 
 

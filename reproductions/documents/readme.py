@@ -185,6 +185,11 @@ def marked(text: str) -> list[str]:
     return re.findall(r"<!-- end (\S+) -->", text)
 
 
+def part(text: str, name: str) -> str:
+    """Return the content of a text's marked part."""
+    return re.search(rf"<!-- {re.escape(name)} -->\n(.*?)<!-- end {re.escape(name)} -->", text, re.S)[1]
+
+
 def render(text: str, found: Mapping[str, str]) -> str:
     """A text with every marked part replaced."""
     for name in marked(text):
@@ -194,13 +199,11 @@ def render(text: str, found: Mapping[str, str]) -> str:
 
 
 def main() -> None:
-    """Rewrite the files in place, and draw the two pictures that are no target's."""
+    """Rewrite the files in place."""
     texts = {path: path.read_text() for path in FILES}
     found = parts(name for text in texts.values() for name in marked(text))
     for path, text in texts.items():
         path.write_text(render(text, found))
-    findings.drawn(found["screen"])
-    chance_levels.drawn(Loaded())
 
 
 if __name__ == "__main__":

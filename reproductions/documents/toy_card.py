@@ -1,7 +1,7 @@
 """Measure the trained stand-in and write its model card: ``python -m reproductions.documents.toy_card``.
 
 Writes ``facts.json`` (every number of the card) and ``README.md`` beside the weights. The figures of the card are drawn
-from these files by ``python -m figures.toy``.
+from these files by ``python -m reproductions.documents.published_figures``.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ def part(store: Store) -> str:
     return "\n\n".join(blocks)
 
 
-def drawn(store: Store) -> list[Path]:
+def drawn(store: Store, folder: Path | None = None) -> list[Path]:
     """Draw every printed row, and the measured ones of LaCo on the published models; returns the files."""
     from figures import chance_levels, style
 
@@ -220,7 +220,7 @@ def drawn(store: Store) -> list[Path]:
     shown |= {f"LaCo's Table 2, {rows[0].model} (95 %)": rows} if rows else {}
     printed_in = [registry.get(source.target).title.partition(":")[0] for source in SOURCES if printed(source)]
     sizes = [f"{rows[0].model}, {rows[0].sparsity} layers removed"] if rows else []
-    return style.save(chance_levels.draw(shown, "; ".join([*printed_in, *sizes])), "guessing")
+    return style.save(chance_levels.draw(shown, "; ".join([*printed_in, *sizes])), "guessing", folder)
 
 
 def _on_a_real_model(store: Store) -> list[Kept]:

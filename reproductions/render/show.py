@@ -253,8 +253,12 @@ def drawn(
     models: Sequence[str] = (),
     pattern: str | None = None,
     limit: int | None = None,
+    folder: Path | None = None,
+    forms: Sequence[str] = ("svg",),
 ) -> list[Path]:
-    """Draw a figure from its records; returns the files (SVG, PNG and PDF), none where nothing has been measured.
+    """Draw a figure from its records; returns its files, none where nothing has been measured.
+
+    folder, forms: as `figures.style.save` takes them.
 
     The drawing function gets `entries`. The stand-in's picture, the paper models', any other model's, one of some rows alone
     and one of a quick look go to files of different names.
@@ -286,9 +290,9 @@ def drawn(
     name += "-part" if len(rows) < len(choose_rows(table, subject, (), None, limit)) else ""
     name += f"-limit{limit}" if limit else ""
     try:
-        return style.save(figure, name)
+        return style.save(figure, name, folder, forms)
     except OSError as error:
-        where = error.filename or style.RENDERED
+        where = error.filename or folder or style.DRAWN
         raise NotWritten(
             f"cannot write the picture to {where}: {error.strerror}; free space or permit writing"
         ) from error

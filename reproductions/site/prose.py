@@ -111,7 +111,7 @@ class Prose:
             return f"{root}notebooks/{book[1]}.html"
         if guide := re.fullmatch(r"docs/([\w-]+)\.md", target):
             return f"{root}guides/{guide[1]}.html"
-        if picture := re.fullmatch(r"figures/rendered/([\w.-]+)\.(?:svg|png)", target):
+        if picture := re.fullmatch(r"figures/rendered/([\w.-]+)\.svg", target):
             self.figures.add(f"{picture[1]}.svg")
             return f"{root}figures/{picture[1]}.svg"
         if target.endswith(".py") and (ROOT / target).is_file():
@@ -158,10 +158,8 @@ class Prose:
                     pictures += 1
                     name = f"{path.stem}-{pictures}.png"
                     put(name, base64.b64decode("".join(data["image/png"])))
-                    width = output.get("metadata", {}).get("image/png", {}).get("width")
-                    size = f' width="{width}"' if width else ""
                     words = escape(_seen(text, sources_of(cells)) or f"Output {pictures} of the notebook")
-                    parts.append(f'<p><img src="{name}"{size} alt="{words}" loading="lazy"></p>')
+                    parts.append(f'<p><img src="{name}" alt="{words}" loading="lazy"></p>')
                 elif "text/markdown" in data:
                     parts.append(str(self.markdown("".join(data["text/markdown"]), file, root, code=False)))
                 else:
@@ -178,8 +176,6 @@ def sources_of(cells: list[dict]) -> dict[str, str]:
 
 def _seen(code: str, modules: Mapping[str, str]) -> str:
     """What is seen in the picture that a cell of a notebook draws, in a sentence; '' where the cell does not tell."""
-    if file := re.search(r'RENDERED / "([\w.-]+)\.png"', code):
-        return views.words_of(file[1])
     called = next((found for found in re.finditer(r"\b(\w+)\.(\w+)\(", code) if found[1] in modules), None)
     if called:
         return views.words(f"{modules[called[1]]}:{called[2]}")

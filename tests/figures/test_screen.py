@@ -15,7 +15,7 @@ from reproductions.documents import findings
 def figure(monkeypatch):
     """What is drawn of the README as it stands."""
     kept = []
-    monkeypatch.setattr(style, "save", lambda figure, name: kept.append(figure) or [])
+    monkeypatch.setattr(style, "save", lambda figure, *_: kept.append(figure) or [])
     findings.drawn(re.search(r"<!-- screen -->\n(.*)<!-- end screen", (ROOT / "README.md").read_text(), re.S)[1])
     return kept[0]
 

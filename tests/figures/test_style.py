@@ -35,7 +35,7 @@ def test_the_same_drawing_gives_the_same_files(tmp_path):
     for folder in (tmp_path / "a", tmp_path / "b"):
         figure, axes = plt.subplots()
         axes.plot([1, 2, 3])
-        written.append({path.name: path.read_bytes() for path in style.save(figure, "one", folder)})
+        written.append({path.name: path.read_bytes() for path in style.save(figure, "one", folder, style.FORMS)})
     assert written[0] == written[1] and list(written[0]) == ["one.svg", "one.png", "one.pdf"]
 
 

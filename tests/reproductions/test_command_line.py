@@ -95,7 +95,7 @@ def test_listing_and_showing_load_no_model_library(tmp_path):
     code = (
         "import sys; from figures import style; from reproductions.spec import registry; "
         "from reproductions.__main__ import main;"
-        "style.save = lambda figure, name: style.plt.close(figure) or [];"
+        "style.save = lambda figure, *_: style.plt.close(figure) or [];"
         "main(['list']); main(['show', *registry.targets()]);"
         "main(['show', *registry.targets(), '--profile', 'paper', '--model', 'smollm2-135m-instruct']);"
         "print([m for m in ('torch', 'transformers', 'datasets', 'lm_eval') if m in sys.modules], file=sys.stderr)"
@@ -482,7 +482,7 @@ def test_a_run_ends_with_its_table(measured_by, capsys):
 def test_pictures_that_cannot_be_written_hide_no_table(capsys, monkeypatch, tmp_path):
     """As in a checkout that may only be read."""
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(style.save, "__defaults__", (tmp_path / "file" / "rendered",))
+    monkeypatch.setattr(style, "DRAWN", tmp_path / "file" / "rendered")
     assert main(["show", "figure4-laco", "figure2-prunecomp"]) == 0
     said = capsys.readouterr()
     assert "LaCo, Figure 4" in said.out and "Prune&Comp, Figure 2" in said.out

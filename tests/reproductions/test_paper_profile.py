@@ -261,7 +261,7 @@ def _table(recipe, benchmarks):
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("paper", registry.PAPERS)
 def test_every_kind_of_cell_is_measured_fetched_and_shown(mirrored, paper, tmp_path, monkeypatch):
-    monkeypatch.setattr(style.save, "__defaults__", (tmp_path / "pictures",))
+    monkeypatch.setattr(style, "DRAWN", tmp_path / "pictures")
     monkeypatch.setattr(results, "environment", dict)  # asks git each time
     store, problems, fetched = Store(tmp_path / "records", None), [], {}
     for target, recipe, benchmarks in sample(paper):

@@ -1,6 +1,7 @@
 """The annotated notebooks run as they are committed, say what their sources say, and define nothing of their own."""
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 
@@ -53,7 +54,8 @@ def test_committed_notebook_is_its_source_with_outputs(source):
     notebook = nbformat.read(committed(source), as_version=4)
     assert cells(notebook) == cells(jupytext.read(source))
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
-    assert any("image/png" in output.get("data", {}) for output in outputs)
+    pictures = [name for cell in notebook.cells for name in re.findall(r"\]\((.*\.svg)\)", cell.source)]
+    assert pictures and all((source.parent / name).is_file() for name in pictures)
     assert not any(output.output_type == "error" for output in outputs)
 
 

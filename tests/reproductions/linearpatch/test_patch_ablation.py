@@ -94,7 +94,7 @@ def test_what_is_said_comes_from_the_records(store):
 def test_the_picture_shows_each_row_that_can_be_held_against_its_cut(store, tmp_path, monkeypatch):
     from figures import style
 
-    monkeypatch.setattr(style.save, "__defaults__", (tmp_path / "pictures",))
+    monkeypatch.setattr(style, "DRAWN", tmp_path / "pictures")
     drawn = show.drawn(registry.get(TARGET), store[0], SMOLLM)
     content = drawn[0].read_text()
     assert drawn[0].suffix == ".svg" and "7 of 30" in content.replace("7/30", "7 of 30")

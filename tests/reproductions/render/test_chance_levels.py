@@ -97,7 +97,7 @@ def test_the_picture_has_every_printed_row_where_its_numbers_are(monkeypatch):
     from figures import style
 
     drawn = []
-    monkeypatch.setattr(style, "save", lambda figure, name: drawn.append((figure, name)) or [])
+    monkeypatch.setattr(style, "save", lambda figure, name, folder: drawn.append((figure, name)) or [])
     chance_levels.drawn(Store(NOWHERE))
     [(figure, name)] = drawn
     lines = {line.get_label(): line for line in figure.axes[0].lines}

@@ -1,0 +1,112 @@
+"""Draw the published figures into ``figures/rendered``: ``python -m reproductions.documents.published_figures [--check]``.
+
+Other commands draw into ``build/figures``, which git ignores. Every published figure is one SVG file, made from published
+records alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import io
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from common.records.results import ROOT
+from common.utils.errors import UserError, one_line
+from figures import style, toy
+from reproductions.documents import findings, readme
+from reproductions.render import chance_levels, show
+from reproductions.render.evidence import Loaded
+from reproductions.spec import registry
+
+# How far coordinates (in points) and colours (of 255) of two renders may differ. Last digits depend on the machine.
+POINTS, COLOURS = 0.05, 2
+_ID = re.compile(r"\b[mpchi][0-9a-f]{10}\b")  # matplotlib's ids are hashes of coordinates
+_IMAGE = re.compile(r'"data:image/png;base64,([^"]*)"')
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
+
+
+def draw(folder: Path) -> list[Path]:
+    """Draw every published figure into a folder and return the files."""
+    store = Loaded()
+    files = toy.drawn(folder)
+    files += findings.drawn(readme.part((ROOT / "README.md").read_text(encoding="utf-8"), "screen"), folder)
+    files += chance_levels.drawn(store, folder)
+    for table in registry.targets().values():
+        for subject in show.published(table, store) if table.draw else ():
+            files += show.drawn(table, store, subject, folder=folder)
+    return files
+
+
+def publish(folder: Path = style.RENDERED) -> list[Path]:
+    """Draw every published figure and delete other files of the folder; files that show the same stay as they are."""
+    with tempfile.TemporaryDirectory() as place:
+        drawn = {path.name: path for path in draw(Path(place))}
+        for old in folder.iterdir() if folder.exists() else ():
+            if old.name not in drawn:
+                old.unlink()
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, path in drawn.items():
+            target, content = folder / name, path.read_text(encoding="utf-8")
+            if not target.exists() or not same(target.read_text(encoding="utf-8"), content):
+                target.write_text(content, encoding="utf-8")
+    return [folder / name for name in drawn]
+
+
+def differing(folder: Path = style.RENDERED) -> list[str]:
+    """Return the names of published figures that are missing, left over, or not what the published records show."""
+    with tempfile.TemporaryDirectory() as place:
+        drawn = {path.name: path.read_text(encoding="utf-8") for path in draw(Path(place))}
+    there = {path.name: path for path in folder.iterdir()}
+    changed = [name for name in drawn.keys() & there if not same(there[name].read_text(encoding="utf-8"), drawn[name])]
+    return sorted([*changed, *(drawn.keys() ^ there.keys())])
+
+
+def same(one: str, other: str) -> bool:
+    """Return whether two SVG files show the same, but for `POINTS` and `COLOURS`."""
+    (text, numbers, images), (text2, numbers2, images2) = _parts(one), _parts(other)
+    return (
+        text == text2
+        and np.allclose(numbers, numbers2, rtol=0, atol=POINTS)
+        and len(images) == len(images2)
+        and all(a.shape == b.shape and np.abs(a - b).max() <= COLOURS for a, b in zip(images, images2))
+    )
+
+
+def _parts(svg: str) -> tuple[list[str], list[float], list[np.ndarray]]:
+    """Return an SVG's text between its numbers, with ids counted in order, its numbers, and its embedded images."""
+    images = [_pixels(match[1]) for match in _IMAGE.finditer(svg)]
+    names: dict[str, str] = {}
+    svg = _ID.sub(lambda match: names.setdefault(match[0], f"id{'x' * len(names)}"), _IMAGE.sub('""', svg))
+    return _NUMBER.split(svg), [float(number) for number in _NUMBER.findall(svg)], images
+
+
+def _pixels(encoded: str) -> np.ndarray:
+    return 255 * style.plt.imread(io.BytesIO(base64.b64decode(encoded)), format="png").astype(float)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Draw the published figures, or check them; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m reproductions.documents.published_figures", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("--check", action="store_true", help="only say which differ from the published records")
+    try:
+        if parser.parse_args(arguments).check:
+            names = differing()
+            print("\n".join(names) or "every published figure shows the published records")
+            return 1 if names else 0
+        print(f"{len(publish())} figures in {style.RENDERED}")
+    except UserError as error:
+        print(one_line(f"error: {error}"), file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
