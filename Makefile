@@ -12,13 +12,24 @@ option = $(if $(strip $(2)),$(1) $(call quoted,$(2)))
 on = $(filter-out 0 n no No NO false False FALSE off Off OFF,$(1))
 NARROW = $(call option,--profile,$(PROFILE)) $(foreach m,$(MODEL),$(call option,--model,$(m))) $(call option,--remove,$(REMOVE)) \
 	$(call option,--row,$(ROW)) $(call option,--limit,$(LIMIT)) $(call option,--dtype,$(DTYPE)) \
-	$(if $(call on,$(FULL_TEST_SETS)),--full-test-sets) $(if $(call on,$(PAPER_BUDGET)),--paper-budget)
-SHOWN = $(NARROW) $(call option,--format,$(FORMAT))
+	$(if $(call on,$(FULL_TEST_SETS)),--full-test-sets) $(if $(call on,$(PAPER_BUDGET)),--paper-budget) \
+	$(call option,--samples,$(SAMPLES)) $(call option,--seed,$(SEED)) $(call option,--text,$(TEXT)) $(call option,--alpha,$(ALPHA))
+SHOWN = $(NARROW) $(call option,--format,$(FORMAT)) $(call option,--pictures,$(PICTURES))
 MEASURED = $(SHOWN) $(call option,--columns,$(COLUMNS)) $(call option,--device,$(DEVICE)) $(if $(call on,$(FORCE)),--force)
 
 # Old names of options, for one release.
 renamed = $(if $(filter command line,$(origin $(1))),$(error $(1)= has a new name: use $(2)=1))
 $(call renamed,WHOLE,FULL_TEST_SETS)$(call renamed,FULL,PAPER_BUDGET)
+
+# A variable that no target reads is a mistake: it is refused before anything is made, with the nearest one that there is.
+VARIABLES := ALPHA COLUMNS CONVERT_WEIGHTS DEVICE DTYPE FORCE FORMAT FULL_TEST_SETS LIMIT MODEL ONLY PAPER_BUDGET PICTURES PORT \
+	PROFILE PYTHON REMOVE ROW SAMPLES SEED TEXT VENV WORKERS
+UNKNOWN := $(filter-out $(VARIABLES),$(foreach v,$(.VARIABLES),$(if $(filter command,$(origin $(v))),$(v))))
+ifneq ($(UNKNOWN),)
+nearest = $(shell test ! -x $(RUN) || $(RUN) -c 'import sys; from common.utils.errors import unknown; print(unknown("variable", sys.argv[1], sys.argv[2:]))' \
+	$(call quoted,$(1)) $(VARIABLES))
+$(foreach v,$(UNKNOWN),$(error $(or $(call nearest,$(v)),unknown variable $(v); known: $(VARIABLES))))
+endif
 
 .DEFAULT_GOAL := help
 PAPERS := linearpatch prunecomp laco reassessing
@@ -35,6 +46,7 @@ help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1  \2/p' Makefile
 	@echo "  $(PAPERS)  every table and figure of one paper, in one run"
 	@echo "Options: MODEL=smollm2-135m-instruct REMOVE=7,9 PROFILE=paper ROW='LinearPatch*' COLUMNS='WIKI-2,PTB' LIMIT=20 FULL_TEST_SETS=1 PAPER_BUDGET=1 DEVICE=cuda DTYPE=bfloat16 FORCE=1 FORMAT=md; for TARGET-fetch CONVERT_WEIGHTS=1"
+	@echo "One row another way, beside the published one: ROW='LinearPatch[S]' SAMPLES=16 SEED=3 TEXT=c4-train ALPHA=0.9"
 
 setup: $(STAMP)  ## build .venv from requirements.lock
 

@@ -9,15 +9,19 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
 import os
 import sys
 
+from common.pruning.recipe import MIXED
 from common.utils import startup
 from common.utils.errors import Parser, UserError, one_line, quiet_logging, unknown
 from reproductions.engine import distributed
 from reproductions.render.tables import check_format
+from reproductions.spec.changes import Changes
 
 DTYPES = ("float32", "bfloat16", "float16")
+PICTURES = ("svg", "png", "pdf")
 RENAMED = {"--whole": "--full-test-sets", "--full": "--paper-budget"}  # for one release
 
 
@@ -82,6 +86,9 @@ def parser() -> argparse.ArgumentParser:
 def _shown(command: argparse.ArgumentParser) -> None:
     command.add_argument("--format", default="terminal", help="terminal, md, csv, latex or json (default: terminal)")
     command.add_argument(
+        "--pictures", default="svg", metavar="FORMS", help="forms of a figure: svg, png, pdf, several with commas (default: svg)"
+    )
+    command.add_argument(
         "--every-row",
         action="store_true",
         help="a line for each row without a number, too (else one line counts those that follow one another)",
@@ -122,6 +129,13 @@ def _narrowing(command: argparse.ArgumentParser, default: str = "the stand-in's"
         help="float32, bfloat16 or float16, of weights and computation; records of one type are not those of another "
         "(default: float32 for the stand-in, float16 for the papers' models, bfloat16 for any other)",
     )
+    changed = command.add_argument_group("changed rows, with results of their own; shown beside the unchanged ones")
+    changed.add_argument("--samples", type=int, metavar="N", help="calibrate on N sequences, lines or sentences")
+    changed.add_argument("--seed", type=int, metavar="N", help="draw calibration samples with this seed")
+    changed.add_argument("--text", metavar="CORPUS", help="calibrate on this corpus")
+    changed.add_argument(
+        "--alpha", type=float, metavar="X", help="multiply LinearPatch's patch by X (its section 3.2)"
+    )
 
 
 def _columns(command: argparse.ArgumentParser) -> None:
@@ -138,8 +152,24 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError(f"--limit {options.limit} leaves no standard error; use at least 2")
     if options.dtype is not None and options.dtype not in DTYPES:
         raise unknown("dtype", options.dtype, DTYPES)
+    if options.samples is not None and options.samples < 1:
+        raise UserError(f"--samples {options.samples} leaves nothing to calibrate on; use at least 1")
+    if options.seed is not None and options.seed < 0:
+        raise UserError(f"--seed {options.seed} is negative; use 0 or more")
+    if options.alpha is not None and not (math.isfinite(options.alpha) and options.alpha > 0):
+        raise UserError(f"--alpha {options.alpha} scales no patch; use a number above 0, such as 0.9")
+    if options.alpha == 1:
+        raise UserError("--alpha 1 is the patch as it is; use another number, or leave the option out")
+    if options.text is not None:
+        from common.calibration import corpora
+
+        for name in options.text.split(MIXED):
+            corpora.get(name)
     if hasattr(options, "format"):
         check_format(options.format)
+        for form in options.pictures.split(","):
+            if form not in PICTURES:
+                raise unknown("form of a picture", form, PICTURES)
 
 
 def _subjects(options: argparse.Namespace, tables: list) -> list[tuple]:
@@ -183,6 +213,9 @@ def _subjects(options: argparse.Namespace, tables: list) -> list[tuple]:
     if options.dtype:
         default = [] if found else [(settings.STANDIN, ())]
         found = [(replace(subject, dtype=options.dtype), models) for subject, models in found or default]
+    changes = Changes(options.samples, options.seed, options.text, options.alpha)
+    if changes:
+        found = [(replace(subject, changes=changes), models) for subject, models in found or [(settings.STANDIN, ())]]
     return found
 
 
@@ -310,6 +343,10 @@ def _show(options: argparse.Namespace) -> int:
     chosen = {"pattern": options.row, "limit": options.limit}
     first = named[0] if named else (settings.STANDIN, ())
     shown = runner.fitting(wanted, first[0], first[1], *chosen.values())
+    if first[0].changes:
+        found = [show.changed(table, store, *one, **chosen) for table, _ in shown for one in named]
+        print(tables.render_changes(found, options.format, layout.terminal_width()), end="")
+        return 0
     built, pictures = [], []
     for table, _ in shown:
         subjects = [subject for subject, _ in named] or show.published(table, store, options.limit)
@@ -330,7 +367,7 @@ def _draw(options: argparse.Namespace, store, pictures: list, models: list[str])
     for table, subject in pictures:
         narrowed = {"models": models if subject.printed else (), "pattern": options.row, "limit": options.limit}
         try:
-            paths = show.drawn(table, store, subject, **narrowed)
+            paths = show.drawn(table, store, subject, forms=options.pictures.split(","), **narrowed)
         except show.NotWritten as error:
             print(one_line(f"no pictures: {error}"), file=sys.stderr)
             return

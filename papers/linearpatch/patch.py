@@ -58,8 +58,11 @@ def patch_values(
     kind: str = "hadamard",
     estimator: str = "ratio-of-means",
     ridge: float = RIDGE,
+    alpha: float = 1.0,
 ) -> Tensor:
     """What a patch of ``kind`` holds for the removed run ``[start, stop)``: scales [channels], one factor [], or [C, C].
+
+    alpha: section 3.2's perturbation coefficient, by which all of them are multiplied.
 
     A ``scalar`` is the mean over channels of the plain ratios (Prune&Comp's factor), or the least-squares factor.
     A ``matrix`` is the ridge regression of X^(l+n) on X^(l), and has no other estimator. Both are ours.
@@ -86,7 +89,7 @@ def patch_values(
             f"the scales across layers [{start}, {stop}) are not finite; use float32 or bfloat16, other text, or another "
             "estimator"
         )
-    return values
+    return values if alpha == 1.0 else alpha * values
 
 
 class LinearPatch(nn.Module):
@@ -232,17 +235,18 @@ def cut_patches(
     kind: str = "hadamard",
     estimator: str = "ratio-of-means",
     ridge: float = RIDGE,
+    alpha: float = 1.0,
     acts_on: str = "all",
 ) -> dict[tuple[int, int], LinearPatch]:
     """One patch per maximal run of removed layers, with the dense model's values: {(start, stop): patch}.
 
-    The paper patches one contiguous cut. For several runs its procedure is unpublished; this is our reading. acts_on: see
-    `LinearPatch`.
+    The paper patches one contiguous cut. For several runs its procedure is unpublished; this is our reading. alpha: see
+    `patch_values`; acts_on: see `LinearPatch`.
 
     Raises:
         UserError: what `patch_values` refuses.
     """
-    options = {"kind": kind, "estimator": estimator, "ridge": ridge}
+    options = {"kind": kind, "estimator": estimator, "ridge": ridge, "alpha": alpha}
     channels = statistics.magnitudes[False].shape[-1]
     return {
         run: LinearPatch(patch_values(statistics, *run, **options), kind, channels, acts_on) for run in runs(removed)
@@ -260,7 +264,7 @@ def patch_cuts(
 ) -> list[dict]:
     """Remove layers and put one patch at the end of each maximal removed run (`cut_patches`), in place.
 
-    options: kind, estimator and ridge of `cut_patches`, as acts_on. ends: also patch a run that holds the first or the last
+    options: kind, estimator, ridge and alpha of `cut_patches`, as acts_on. ends: also patch a run that holds the first or the last
     layer (before layer 0: the embedding, after the last: the final norm's input). Returns a summary per patch: run, position
     in the pruned model, and the mean, least and largest scale (of a matrix: of its diagonal).
 

@@ -54,6 +54,7 @@ class Patch(Repair):
     """A matrix at every cut that gives each channel its magnitude back (Eqs. 4, 6 to 8); kinds and estimators: `patch_cuts`.
 
     weights, first: how tokens count in least squares, and whether a sample's first does (`common.calibration.least_squares`).
+    alpha: the perturbation coefficient of section 3.2, by which the patch is multiplied.
     """
 
     kind: str = option(
@@ -70,6 +71,7 @@ class Patch(Repair):
         "tokens that the patch changes: all, or ordinary, massive ones stay as they are (ours)",
         choices=TOKENS[:2],
     )
+    alpha: float | None = None
 
     def apply(self, context: Context) -> None:
         counting = {name: value for name in ("weights", "first") if (value := getattr(self, name)) is not None}
@@ -84,7 +86,7 @@ class Patch(Repair):
         windows.
         """
         options = {"kind": self.kind, "estimator": self.estimator, "ridge": RIDGE if self.ridge is None else self.ridge}
-        options["acts_on"] = self.acts_on or "all"
+        options |= {"acts_on": self.acts_on or "all", "alpha": 1.0 if self.alpha is None else self.alpha}
         context.details["patches"] = patch_cuts(context.model, statistics, context.removed, ends=ends, **options)
 
 

@@ -7,7 +7,7 @@ import fnmatch
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from common.records import results
 from common.records.results import Recipe, Record, Store
@@ -15,6 +15,7 @@ from common.utils.errors import NoData, UserError, unknown
 from common.utils.progress import track
 from reproductions.engine.cell_locks import Turns
 from reproductions.spec import subjects, subsets
+from reproductions.spec.changes import Changes
 from reproductions.spec.registry import Column, Row, Table
 from reproductions.spec.subjects import PAPER, Subject
 
@@ -53,6 +54,12 @@ def choose_rows(
         if model not in known:
             raise unknown(f"model in the {subject.profile} profile of {table.target}", model, known)
     chosen = [row for row in rows if _fits(row, models, pattern)]
+    plain = table.rows(replace(subject, changes=Changes()), limit) if subject.changes else ()
+    if all(row.dense for row in chosen) and any(_fits(row, models, pattern) for row in plain):
+        raise UserError(
+            f"no row of {table.target} changes with {subject.changes}: none is calibrated or patched that way; choose another "
+            "target, or leave the option out"
+        )
     if pattern is not None and not chosen:
         raise unknown("row", pattern, {row.method for row in rows}, f"`show {table.target}` prints all")
     return chosen
@@ -140,7 +147,8 @@ def missing(
             if row.recipe is not None:
                 wanted = [c for c in asked_of(asked) if not c.shape_only or row.recipe == row.shapes]
                 want(row.recipe, row, [c.benchmark for c in wanted])
-        for row in table.rows(PAPER, None) if subject.standin or subject.printed else []:
+        shapes = (subject.standin or subject.printed) and not subject.changes
+        for row in table.rows(PAPER, None) if shapes else []:
             if row.shapes is not None and _fits(row, models, pattern):
                 want(row.shapes, row, [c.benchmark for c in asked_of(table.columns_for(PAPER)) if c.weight_free])
     return list(work.values())

@@ -6,10 +6,13 @@ import importlib
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
+from common.evaluation import significance
 from common.records.results import Record, Store
 from common.utils.errors import UserError
 from reproductions import audit
@@ -19,6 +22,7 @@ from reproductions.claims.derived_columns import Measured, Score, Text, score
 from reproductions.engine.runner import choose_rows
 from reproductions.spec import reported, subsets
 from reproductions.spec import subjects as settings
+from reproductions.spec.changes import Changes
 from reproductions.spec.columns import chance
 from reproductions.spec.registry import Column, Row, Table
 from reproductions.spec.subjects import PAPER, STANDIN, Subject
@@ -296,6 +300,48 @@ def drawn(
         raise NotWritten(
             f"cannot write the picture to {where}: {error.strerror}; free space or permit writing"
         ) from error
+
+
+def changed(
+    table: Table,
+    store: Store,
+    subject: Subject,
+    models: Sequence[str] = (),
+    *,
+    pattern: str | None = None,
+    limit: int | None = None,
+) -> dict:
+    """A table's rows with a user's changes beside the unchanged ones, as `common.tables.render_changes` takes them.
+
+    ``rows``: one for each cell that has a number on a side: ``yours``, ``unchanged``, their ``difference`` and its 95 %
+    ``interval`` over the same items. ``origin``: whose the unchanged results are.
+    """
+    columns, origins = subsets.read(table, store, subject, limit), set()
+    own = choose_rows(table, subject, models, pattern, limit)
+    plain = {_labels(row): row for row in choose_rows(table, replace(subject, changes=Changes()), models, pattern, limit)}
+    pairs = [(replace(row, method=f"{row.method} ({subject.changes})"), plain[_labels(row)]) for row in own if not row.dense]
+    dense = [row for row in table.rows(subject, limit) if row.dense]
+    found, _ = _scored(columns, subject, store, [*dense, *(row for row, _ in pairs)], set())
+    found += _scored(columns, subject, store, [*dense, *(row for _, row in pairs)], origins)[0][len(dense) :]
+    scores, drawn = {_labels(row): scored for row, _, scored in found}, Resampled(store, found, columns)
+    rows = []
+    for mine, other in pairs:
+        for column in columns:
+            values = [scores[_labels(row)].get(column.label) for row in (mine, other)]
+            numbers = [value.value if isinstance(value, Score) else None for value in values]
+            if column.hidden or numbers == [None, None]:
+                continue
+            line = {"model": other.label, "sparsity": other.sparsity, "method": other.method, "column": column.label}
+            line |= {"yours": numbers[0], "unchanged": numbers[1], "difference": None, "interval": None}
+            if None not in numbers:
+                apart = drawn(*_labels(mine), column.label) - drawn(*_labels(other), column.label)
+                line["difference"] = numbers[0] - numbers[1]
+                line["interval"] = list(significance.interval(apart)) if np.ndim(apart) else None
+            rows.append(line)
+    origin = " and ".join(sorted(origins)) or "no"
+    return {"target": table.target, "title": table.title, "subject": subject.name, "label": subject.label} | {
+        "changes": str(subject.changes), "origin": origin, "rows": rows
+    }
 
 
 def _cell(row: Row, column: Column, scores: dict, printed: dict) -> dict:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
 
-from common.utils.errors import plural, unknown
+from common.utils.errors import UserError, plural, unknown
 from common.utils.text_tables import aligned, filled, markdown
 
 FORMATS = ("terminal", "md", "csv", "latex", "json")
@@ -52,6 +52,56 @@ def check_format(form: str) -> None:
     """Raise UserError for what is none of the FORMATS."""
     if form not in FORMATS:
         raise unknown("format", form, FORMATS)
+
+
+def render_changes(found: Sequence[dict], form: str = "terminal", width: int | None = None) -> str:
+    """Render rows with a user's changes (`reproductions.show.changed`): yours, the unchanged, the difference.
+
+    Raises:
+        UserError: a format that has no such table.
+    """
+    if form == "latex":
+        raise UserError("rows with changes have no LaTeX form; use --format terminal, md, csv or json")
+    if form == "json":
+        return json.dumps(list(found), indent=1, allow_nan=False) + "\n"
+    if form == "csv":
+        out = io.StringIO()
+        fields = ["target", "subject", "changes", *_CHANGED, "low", "high"]
+        writer = csv.DictWriter(out, fields, lineterminator="\n", extrasaction="ignore")
+        writer.writeheader()
+        for one in found:
+            for row in one["rows"]:
+                low, high = row["interval"] or (None, None)
+                writer.writerow(one | row | {"low": low, "high": high})
+        return out.getvalue()
+    blocks = []
+    for one in found:
+        unchanged = "Published" if one["origin"] == "published" else "Unchanged"
+        labels = [*["model"] * (one["subject"] == PAPER), "sparsity", "method", "column"]
+        header = [*["Model"] * (one["subject"] == PAPER), "n/N", "Method", "Column"]
+        header += ["Yours", unchanged, "Difference [95 %]"]
+        lines = [[row[key] for key in labels] + _three(row) for row in one["rows"]]
+        blocks.append(f"{one['title']}: {one['label']} with {one['changes']}")
+        if form == "md":
+            blocks.append(markdown(header, lines, "l" * len(labels) + "r"))
+        else:
+            blocks.append(aligned(header, lines, len(labels), width))
+    return "\n\n".join(blocks) + "\n"
+
+
+_CHANGED = ("model", "sparsity", "method", "column", "yours", "unchanged", "difference")
+
+
+def _three(row: dict) -> list[str]:
+    numbers = ["·" if row[key] is None else _number(row[key]) for key in ("yours", "unchanged")]
+    if row["difference"] is None:
+        return [*numbers, "·"]
+    ends = f" [{', '.join(_signed(end) for end in row['interval'])}]" if row["interval"] else ""
+    return [*numbers, _signed(row["difference"]) + ends]
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.2f}".replace("-", "−")
 
 
 def _number(value: float, digits: int | None = None) -> str:

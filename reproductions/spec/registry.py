@@ -10,6 +10,7 @@ from functools import lru_cache
 from common.records.results import Recipe
 from common.utils.errors import unknown
 from reproductions.spec import subjects, subsets
+from reproductions.spec.changes import Changes
 from reproductions.spec.subjects import Subject
 
 PAPERS = ("linearpatch", "prunecomp", "laco", "reassessing")
@@ -119,10 +120,14 @@ class Table:
     full: bool = False
 
     def rows(self, subject: Subject | str, limit: int | None = None) -> list[Row]:
-        """The declared rows of a subject (or of a profile's name), each once, in its type of numbers."""
+        """The declared rows of a subject (or of a profile's name), each once, in its type of numbers.
+
+        With a user's changes: the dense rows, and those whose recipes they change.
+        """
         subject = subjects.subject(subject)
         rows = {(row.label, row.sparsity, row.method): row for row in self.declared(subject, limit)}
-        return [_in_type(row, subject.dtype) for row in rows.values()]
+        found = [_in_type(row, subject.dtype) for row in rows.values()]
+        return _changed(found, subject.changes) if subject.changes else found
 
     def columns_for(self, subject: Subject) -> list[Column]:
         """The columns that a subject's rows have, in the size that it is asked."""
@@ -142,6 +147,16 @@ def _in_type(row: Row, dtype: str) -> Row:
     if row.recipe is None or row.recipe == row.shapes:
         return row
     return replace(row, recipe=replace(row.recipe, dtype=dtype))
+
+
+def _changed(rows: list[Row], changes: Changes) -> list[Row]:
+    """The dense rows, and the others with changed recipes, without those that have nothing to change."""
+    found = []
+    for row in rows:
+        recipe = changes.of(row.recipe) if row.recipe is not None and row.recipe != row.shapes else row.recipe
+        if row.dense or recipe != row.recipe:
+            found.append(replace(row, recipe=recipe, shapes=row.shapes if row.dense else None))
+    return found
 
 
 @lru_cache(maxsize=1)

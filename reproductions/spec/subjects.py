@@ -16,6 +16,7 @@ from common.pruning.recipe import MIXED
 from common.records.results import Recipe
 from common.toy import WEIGHTS
 from common.utils.errors import UserError, plural, unknown
+from reproductions.spec.changes import Changes
 
 # What a model is calibrated on while the text that the papers take cannot be had for it (`Subject.text`).
 _TEXTS = dict.fromkeys(
@@ -45,6 +46,7 @@ class Subject:
     calibration texts (docstrings then stand for instructions), None for the papers' own. paper_budget: the papers'
     sizes of test sets, texts and calibration for a model that is not theirs. full_test_sets: their test sets and texts alone.
     large: every table reads a part of them (`reproductions.spec.subsets`) until all rows have answered the whole.
+    changes: what a user changes in the rows' recipes.
     """
 
     profile: str
@@ -58,6 +60,7 @@ class Subject:
     paper_budget: bool = False
     full_test_sets: bool = False
     large: bool = False
+    changes: Changes = Changes()
 
     @property
     def printed(self) -> bool:
