@@ -86,7 +86,10 @@ def parser() -> argparse.ArgumentParser:
 def _shown(command: argparse.ArgumentParser) -> None:
     command.add_argument("--format", default="terminal", help="terminal, md, csv, latex or json (default: terminal)")
     command.add_argument(
-        "--pictures", default="svg", metavar="FORMS", help="forms of a figure: svg, png, pdf, several with commas (default: svg)"
+        "--pictures",
+        default="svg",
+        metavar="FORMS",
+        help="forms of a figure, as svg,png,pdf (default: svg)",
     )
     command.add_argument(
         "--every-row",
@@ -133,9 +136,7 @@ def _narrowing(command: argparse.ArgumentParser, default: str = "the stand-in's"
     changed.add_argument("--samples", type=int, metavar="N", help="calibrate on N sequences, lines or sentences")
     changed.add_argument("--seed", type=int, metavar="N", help="draw calibration samples with this seed")
     changed.add_argument("--text", metavar="CORPUS", help="calibrate on this corpus")
-    changed.add_argument(
-        "--alpha", type=float, metavar="X", help="multiply LinearPatch's patch by X (its section 3.2)"
-    )
+    changed.add_argument("--alpha", type=float, metavar="X", help="multiply LinearPatch's patch by X (its section 3.2)")
 
 
 def _columns(command: argparse.ArgumentParser) -> None:
@@ -257,7 +258,8 @@ def _run(options: argparse.Namespace) -> int:
         return 0
     failed = _measured(options, tables, store, jobs, work) if work else 0
     if not work:
-        print("every cell has a record; nothing to measure", file=sys.stderr)
+        labels = ", ".join(dict.fromkeys("the paper's models" if one.printed else one.label for one, _ in jobs))
+        print(f"every cell on {labels} has a result; nothing to measure", file=sys.stderr)
     if failed:
         cells = "1 cell" if failed == 1 else f"{failed} cells"
         again = "the reasons are recorded and the next run tries again"
@@ -316,11 +318,12 @@ def _measured(options: argparse.Namespace, tables: list, store, jobs: list, work
     every = _work(tables, store, jobs, force=True)
     untouched = sum(len(e.benchmarks) for e in work) == sum(len(e.benchmarks) for e in every)
     if lacking.everything and untouched:  # where there are records, the rest is as good as it gets
-        why = fetch.summary(lacking, tables)
+        why = fetch.summary(lacking, tables).replace("fetch TARGET", f"fetch {tables[0].target}")
         mirror = "" if "LAYERLAB_HUB" in why else "; a mirror of the hub can be named in LAYERLAB_HUB"
         raise UserError(f"nothing can be measured: {why}{mirror}")
     if lacking.benchmarks or lacking.recipes:
-        print(one_line(f"warning: {fetch.summary(lacking, tables)}"), file=sys.stderr)
+        why = fetch.summary(lacking, tables).replace("fetch TARGET", f"fetch {tables[0].target}")
+        print(one_line(f"warning: {why}"), file=sys.stderr)
     if options.workers or options.slurm is not None:
         return distributed.measured(options, store, work, lacking.why)
     store.check_writable()
@@ -345,7 +348,7 @@ def _show(options: argparse.Namespace) -> int:
     shown = runner.fitting(wanted, first[0], first[1], *chosen.values())
     if first[0].changes:
         found = [show.changed(table, store, *one, **chosen) for table, _ in shown for one in named]
-        print(tables.render_changes(found, options.format, layout.terminal_width()), end="")
+        print(tables.render_changes(found, options.format, text_tables.terminal_width()), end="")
         return 0
     built, pictures = [], []
     for table, _ in shown:
@@ -354,7 +357,8 @@ def _show(options: argparse.Namespace) -> int:
         pictures += [(table, subject) for subject in subjects if table.draw]
     width = text_tables.terminal_width() if options.format == "terminal" else None
     found = built if len(wanted) > 1 else built[0]
-    print(tables.render(found, options.format, width, every_row=options.every_row), end="")
+    named_models = bool(options.model)  # who names a model asks for its numbers alone
+    print(tables.render(found, options.format, width, every_row=options.every_row, reported=not named_models), end="")
     if options.format == "terminal":  # another form is asked for by a program
         _draw(options, store, pictures, models)
     return 0

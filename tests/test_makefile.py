@@ -1,8 +1,10 @@
 """What make asks of the command line: a stand-in for Python prints its arguments, one a line."""
 
 import os
+import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -10,8 +12,9 @@ from common.records.results import ROOT
 from reproductions.command_line import parser
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
-PYTHON = """#!/bin/sh
+PYTHON = f"""#!/bin/sh
 case "$*" in
+  "-c "*) cd {ROOT} && exec {sys.executable} "$@" ;;
   "-m reproductions list") printf 'table1-laco  title\nfigure-search-laco  title\ntable1-linearpatch  title\n' ;;
   *) printf '%s\n' "$@" ;;
 esac
@@ -51,12 +54,38 @@ def make(tmp_path):
         (["table1-laco", 'ROW="; exit 7; `exit 8` #'], ["run", "table1-laco", "--row", '"; exit 7; `exit 8` #']),
         (["table1-laco", "MODEL=a b'c", "REMOVE=7,9"],
          ["run", "table1-laco", "--model", "a", "--model", "b'c", "--remove", "7,9"]),
+        (["table1-laco", "SAMPLES=16", "SEED=3", "TEXT=c4-train", "ALPHA=0.9", "PICTURES=png"],
+         ["run", "table1-laco", "--samples", "16", "--seed", "3", "--text", "c4-train", "--alpha", "0.9",
+          "--pictures", "png"]),
         (["laco", "ROW=O'Brien"], ["run", "table1-laco", "figure-search-laco", "--row", "O'Brien"]),
     ],
 )  # fmt: skip
 def test_values_reach_the_command_line_as_they_are(make, arguments, asked):
     assert make(*arguments) == (0, asked, "")
     parser().parse_args(asked)
+
+
+@pytest.mark.parametrize(
+    ("variable", "nearest"), [("MODLE", "'MODEL'"), ("SAMPLE", "'SAMPLES'"), ("row", "'ROW'"), ("ALFA", "'ALPHA'")]
+)
+@pytest.mark.parametrize("target", ["table1-laco", "laco", "help"])
+def test_a_variable_that_no_target_reads_is_refused_with_the_nearest(make, target, variable, nearest):
+    status, asked, error = make(target, f"{variable}=a b")
+    assert status == 2 and not asked and f"unknown variable '{variable}'" in error and nearest in error
+
+
+def test_without_an_environment_an_unknown_variable_is_refused_too(make, tmp_path):
+    shutil.rmtree(tmp_path / ".venv")
+    status, asked, error = make("setup", "MODLE=a")
+    assert status == 2 and not asked and "unknown variable MODLE; known: ALPHA" in error
+
+
+def test_each_variable_that_the_makefile_reads_is_known():
+    text = (ROOT / "Makefile").read_text()
+    read = set(re.findall(r"\$\(([A-Z_]+)\)", text)) | {"PYTHON", "WORKERS"}
+    own = set(re.findall(r"^([A-Z_]+) *:?=", text, re.M))  # the Makefile's, which no user gives
+    known = set(re.search(r"^VARIABLES := (.*?[^\\])\n", text, re.M | re.S)[1].replace("\\", "").split())
+    assert read - own - {"MAKEFLAGS", "VARIABLES"} <= known <= read | {"VENV"}
 
 
 @pytest.mark.parametrize("name", ["table", "figure", "tabel1-laco", "tests", "it's", "table.o"])

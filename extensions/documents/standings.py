@@ -121,6 +121,9 @@ def _line(entry: dict, repair: str, share: str, texts: Sequence[str], plain: str
     perplexities = [f"{scores[label]:.1f}" for label in texts]
     accuracy = f"{scores[ACCURACY]:.1f}" if ACCURACY in scores else ""
     loaded = entry["records"].get("loadable", {}).get("details", {}).get("loaded_by", "")
+    halves = any(record["details"].get("halves") for record in entry["records"].values())
+    if not loaded and repair == rows.NONE and not halves:
+        loaded = "Transformers"  # whole layers were left out and nothing was put in
     kind = "plain" if loaded.startswith("Transformers") else loaded
     time = [] if plain is None else [_time(entry) or (plain if kind == "plain" else "")]
     return entry["sparsity"], repair, entry["selection"], *perplexities, share, accuracy, *time, kind

@@ -264,9 +264,9 @@ def patch_cuts(
 ) -> list[dict]:
     """Remove layers and put one patch at the end of each maximal removed run (`cut_patches`), in place.
 
-    options: kind, estimator, ridge and alpha of `cut_patches`, as acts_on. ends: also patch a run that holds the first or the last
-    layer (before layer 0: the embedding, after the last: the final norm's input). Returns a summary per patch: run, position
-    in the pruned model, and the mean, least and largest scale (of a matrix: of its diagonal).
+    options: kind, estimator, ridge and alpha of `cut_patches`, as acts_on. ends: also patch a run that holds the first or the
+    last layer (before layer 0: the embedding, after the last: the final norm's input). Returns a summary per patch: run,
+    position in the pruned model, and the mean, least and largest scale (of a matrix: of its diagonal).
 
     Raises:
         UserError: statistics of a model of another shape, a cut that holds the first or last layer without ``ends``, or

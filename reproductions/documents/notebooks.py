@@ -15,7 +15,7 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 
 from common.records.results import ROOT
-from common.utils.errors import UserError, one_line, unknown
+from common.utils.errors import Parser, UserError, one_line, unknown
 from reproductions.spec.registry import PAPERS
 
 TIMEOUT = 600  # seconds a cell
@@ -51,8 +51,13 @@ def executed(path: Path, without: Collection[str] = ()) -> NotebookNode:
     return notebook
 
 
-def main(papers: list[str]) -> int:
-    """Returns the exit status."""
+def main(arguments: list[str] | None = None) -> int:
+    """Run the notebooks that a command line names; returns the exit status."""
+    parser = Parser(
+        prog="python -m reproductions.notebooks", description="Run the papers' notebooks and write them anew."
+    )
+    parser.add_argument("papers", nargs="*", metavar="PAPER", help=f"{', '.join(PAPERS)} (default: all)")
+    papers = parser.parse_args(arguments).papers
     try:
         for paper in papers:
             if paper not in PAPERS:
@@ -68,4 +73,4 @@ def main(papers: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -36,7 +36,7 @@ class Lacking:
 
     def why(self, recipe: Recipe, benchmark: str) -> str | None:
         """Why a cell has no data; None if it has, or reads none."""
-        return self.recipes.get(recipe.hash) or self.benchmarks.get(benchmark)
+        return self.benchmarks.get(benchmark) or self.recipes.get(recipe.hash)
 
 
 def fetch(
@@ -100,7 +100,12 @@ def lacking(work: Sequence[Work]) -> Lacking:
         library.setLevel(before)
     found = Lacking(
         benchmarks={name: absent["benchmark", name] for name in names if ("benchmark", name) in absent},
-        recipes={key: absent[job] for key, jobs in texts.items() for job in jobs[::-1] if job in absent},
+        recipes={
+            key: f"for the row's {kind} {name}: {absent[kind, name]}"
+            for key, jobs in texts.items()
+            for kind, name in jobs[::-1]
+            if (kind, name) in absent
+        },
         texts={job: reason for job, reason in absent.items() if job[0] != "benchmark"},
     )
     cells = [(entry.recipe, name) for entry in real for name in entry.benchmarks if _readers(name)]

@@ -53,12 +53,12 @@ def choose_rows(
     for model in models:
         if model not in known:
             raise unknown(f"model in the {subject.profile} profile of {table.target}", model, known)
-    chosen = [row for row in rows if _fits(row, models, pattern)]
+    chosen = [row for row in rows if fits(row, models, pattern)]
     plain = table.rows(replace(subject, changes=Changes()), limit) if subject.changes else ()
-    if all(row.dense for row in chosen) and any(_fits(row, models, pattern) for row in plain):
+    if all(row.dense for row in chosen) and any(fits(row, models, pattern) for row in plain):
         raise UserError(
-            f"no row of {table.target} changes with {subject.changes}: none is calibrated or patched that way; choose another "
-            "target, or leave the option out"
+            f"no row of {table.target} changes with {subject.changes}: none is calibrated or patched that way; choose "
+            "another target, or leave the option out"
         )
     if pattern is not None and not chosen:
         raise unknown("row", pattern, {row.method for row in rows}, f"`show {table.target}` prints all")
@@ -84,7 +84,8 @@ def fitting(
     return found
 
 
-def _fits(row: Row, models: Sequence[str], pattern: str | None) -> bool:
+def fits(row: Row, models: Sequence[str], pattern: str | None) -> bool:
+    """Return whether a row is of one of these models (none: any) and its method fits the pattern (None: any)."""
     if models and row.model not in models:
         return False
     return pattern is None or _like(row.method, pattern)
@@ -149,7 +150,7 @@ def missing(
                 want(row.recipe, row, [c.benchmark for c in wanted])
         shapes = (subject.standin or subject.printed) and not subject.changes
         for row in table.rows(PAPER, None) if shapes else []:
-            if row.shapes is not None and _fits(row, models, pattern):
+            if row.shapes is not None and fits(row, models, pattern):
                 want(row.shapes, row, [c.benchmark for c in asked_of(table.columns_for(PAPER)) if c.weight_free])
     return list(work.values())
 

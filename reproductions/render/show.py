@@ -19,7 +19,7 @@ from reproductions import audit
 from reproductions.claims import derived_columns, verdicts
 from reproductions.claims.bootstrap import Resampled
 from reproductions.claims.derived_columns import Measured, Score, Text, score
-from reproductions.engine.runner import choose_rows
+from reproductions.engine.runner import choose_rows, fits
 from reproductions.spec import reported, subsets
 from reproductions.spec import subjects as settings
 from reproductions.spec.changes import Changes
@@ -73,7 +73,9 @@ def build(
         rows += own
         if pattern is not None:  # the rows that a command names are shown; what follows from others stays what it is
             asked = choose_rows(table, subject, models=models, pattern=pattern, limit=limit)
-            kept = set(map(_labels, asked))
+            kept = set(map(_labels, asked)) | {
+                _labels(row) for row in chosen if row.dense
+            }  # what they are compared with
             left_out |= {(subject.name, *_labels(row)) for row in chosen if _labels(row) not in kept}
         readings[subject.name] = [Resampled(store, own, columns)]
         for more, answering in subsets.more(columns, chosen, store) if claims else ():
@@ -94,6 +96,8 @@ def build(
         every = table.columns_for(PAPER)
         weight_free = [column for column in every if column.weight_free]
         for row in table.rows(PAPER, None):
+            if pattern is not None and not fits(row, models, pattern):
+                left_out.add((PAPER.name, *_labels(row)))
             rows.append((row, PAPER, _measured(row, every if _of_shape(row) else weight_free, store, set())))
     lines = []
     for row, subject, scores in rows:
@@ -114,6 +118,7 @@ def build(
         "target": table.target,
         "profile": first.profile,
         "title": table.title + (f" (only {limit} items of each task)" if limit else ""),
+        "own_models": own_models(table, store),
         "origin": facts[0]["origin"],
         "subjects": facts,
         "columns": [column.label for column in table.columns_for(first) if not column.hidden],
@@ -122,6 +127,14 @@ def build(
         "gate": GATE,
         "rows": [r for r in lines if (r["subject"], r["model"], r["sparsity"], r["method"]) not in left_out],
     } | judged
+
+
+def own_models(table: Table, store: Store) -> dict[str, int]:
+    """Count a table's cells on the paper's own models, and those with a value; without what follows from shapes alone."""
+    names = [c.benchmark for c in table.columns_for(PAPER) if c.benchmark and not c.weight_free and not c.shape_only]
+    recipes = [row.recipe for row in table.rows(PAPER) if row.recipe is not None and not _of_shape(row)]
+    records = [store.get(recipe, name) for recipe in recipes for name in names]
+    return {"measured": sum(one is not None and one.status == "ok" for one in records), "cells": len(records)}
 
 
 def _of_shape(row: Row) -> bool:
@@ -318,11 +331,17 @@ def changed(
     """
     columns, origins = subsets.read(table, store, subject, limit), set()
     own = choose_rows(table, subject, models, pattern, limit)
-    plain = {_labels(row): row for row in choose_rows(table, replace(subject, changes=Changes()), models, pattern, limit)}
-    pairs = [(replace(row, method=f"{row.method} ({subject.changes})"), plain[_labels(row)]) for row in own if not row.dense]
+    plain = {
+        _labels(row): row for row in choose_rows(table, replace(subject, changes=Changes()), models, pattern, limit)
+    }
+    pairs = [
+        (replace(row, method=f"{row.method} ({subject.changes})"), plain[_labels(row)]) for row in own if not row.dense
+    ]
     dense = [row for row in table.rows(subject, limit) if row.dense]
-    found, _ = _scored(columns, subject, store, [*dense, *(row for row, _ in pairs)], set())
-    found += _scored(columns, subject, store, [*dense, *(row for _, row in pairs)], origins)[0][len(dense) :]
+    for _, row in pairs:
+        _measured(row, columns, store, origins)
+    # together, so that averages of both are over the same columns
+    found, _ = _scored(columns, subject, store, [*dense, *(row for pair in pairs for row in pair)], set())
     scores, drawn = {_labels(row): scored for row, _, scored in found}, Resampled(store, found, columns)
     rows = []
     for mine, other in pairs:
@@ -340,7 +359,9 @@ def changed(
             rows.append(line)
     origin = " and ".join(sorted(origins)) or "no"
     return {"target": table.target, "title": table.title, "subject": subject.name, "label": subject.label} | {
-        "changes": str(subject.changes), "origin": origin, "rows": rows
+        "changes": str(subject.changes),
+        "origin": origin,
+        "rows": rows,
     }
 
 

@@ -26,13 +26,19 @@ FOLDED = 4  # as many rows without a number, one after another, become one line
 
 
 def render(
-    table: dict | Sequence[dict], form: str = "terminal", width: int | None = None, *, every_row: bool = False
+    table: dict | Sequence[dict],
+    form: str = "terminal",
+    width: int | None = None,
+    *,
+    every_row: bool = False,
+    reported: bool = True,
 ) -> str:
     """One of the FORMATS, ending in a line break; of several tables one after the other, as one document.
 
     JSON: one table is an object, several are a list of them. CSV: one header; of several, the first column is the target.
     width: of the terminal, in characters; None: lines are as long as they are. every_row: a line for each of the rows
     without a number, too; else FOLDED of them or more in succession are counted in one (JSON and CSV have them all).
+    reported: the paper's numbers, too, where the table is of another model (JSON and CSV have them all).
 
     Raises:
         UserError: an unknown format.
@@ -45,7 +51,16 @@ def render(
         return _csv(found, with_target=not isinstance(table, dict))
     makers = {"terminal": partial(_terminal, width=width), "md": _markdown, "latex": _latex}
     least = math.inf if every_row else FOLDED
+    if not reported:
+        found = [_without_reported(one) for one in found]
     return "\n".join(makers[form](one, least) for one in found)
+
+
+def _without_reported(table: dict) -> dict:
+    """The table without the paper's rows, unless it is of the paper's models."""
+    if PAPER in [subject["name"] for subject in table["subjects"]]:
+        return table
+    return table | {"rows": [row for row in table["rows"] if row["subject"] != PAPER], "own_models": None}
 
 
 def check_format(form: str) -> None:
@@ -169,6 +184,7 @@ def _parts(table: dict) -> list[tuple[str, list[dict], callable]]:
         parts.append((f"Measured on {name} ({subject['dtype']}{size}; {_whose(subject['origin'])})", own, measured))
     reported = [row for row in table["rows"] if row["subject"] == PAPER]
     if PAPER not in [subject["name"] for subject in table["subjects"]]:
+        reported = [row for row in reported if not _without_number(row)]  # what is only declared is no report
         heading = "Reported by the paper on its own models; none of these was run here"
         if any(cell["reproduced"] is not None for row in reported for cell in row["cells"].values()):
             heading += ". What needs no weights: reported | from the model's shape (difference)"
@@ -226,7 +242,7 @@ def _statuses(table: dict) -> list[str]:
         for status in dict.fromkeys(failed.values()):
             names = ", ".join(name for name, value in failed.items() if value == status)
             lines.append(f"{row['model']} {row['sparsity']} {row['method']}, {names}: {status}")
-    return lines
+    return [line.replace("fetch TARGET", f"fetch {table['target']}") for line in lines]
 
 
 def _claims(table: dict) -> list[list[str]]:
@@ -352,19 +368,37 @@ def _header(table: dict, rows: list[dict], columns: list[str]) -> list[str]:
     return [*first, *(f"{c} of {over[c]}" if c in over else c for c in columns)]
 
 
+def headline(table: dict) -> list[str]:
+    """Say first how many cells were measured on the paper's own models; [] where it has none."""
+    own = table.get("own_models")
+    if not own or not own["cells"]:
+        return []
+    return [f"Measured on the paper's own models: {own['measured']} of {own['cells']} cells."]
+
+
 def _notes(table: dict) -> list[str]:
     lines = [table["note"]] if table.get("note") else []
     for subject in table["subjects"]:
         lines += guessed(subject)
-    marks = {c["status"] for row in table["rows"] if row["subject"] != PAPER for c in row["cells"].values()}
-    if "not run" in marks:
-        lines.append("·: not run; `python -m reproductions run` measures it.")
+    for subject in table["subjects"]:
+        own = [row for row in table["rows"] if row["subject"] == subject["name"] != PAPER]
+        if any(cell["status"] == "not run" for row in own for cell in row["cells"].values()):
+            model = "" if subject["profile"] == "standin" else f" --model {subject['name']}"
+            command = f"`python -m reproductions run {table['target']}{model}`"
+            lines.append(f"·: no result on {subject['label']}. {command} measures it where its data can be had.")
     printed = [cell for row in table["rows"] if row["subject"] == PAPER for cell in row["cells"].values()]
     if any(cell["reproduced"] is not None for cell in printed):
         lines += [table["tolerance"]] if table.get("tolerance") else []
         counts = {mark: sum(cell["status"] == mark for cell in printed) for mark in ("match", "differs")}
         if any(counts.values()):
-            lines.append(f"Compared with the paper: {counts['match']} cells match, {counts['differs']} differ.")
+            shapes = sum(counts.values()) - table.get("own_models", {}).get("measured", 0)
+            if shapes == sum(counts.values()):
+                lines.append(
+                    "Nothing of this is a reproduced score: parameter counts and ratios, computed from the shapes of the "
+                    f"paper's models. {counts['match']} match the printed numbers, {counts['differs']} differ."
+                )
+            else:
+                lines.append(f"Compared with the paper: {counts['match']} cells match, {counts['differs']} differ.")
         if any(cell.get("explanation") == "cut off" for cell in printed):
             lines.append("cut off: the paper prints the first digits of the number, not its rounding.")
     if any("gate" in row for row in table["rows"]):
@@ -389,14 +423,15 @@ def guessed(subject: dict) -> list[str]:
 
 
 def _terminal(table: dict, least: float, width: int | None) -> str:
-    blocks, folded = [filled(table["title"], width)], False
+    blocks, folded = [filled(table["title"], width), *(filled(line, width) for line in headline(table))], False
     for heading, rows, text in _parts(table):
         columns = _columns(rows)
         blocks.append(filled(heading, width))
         lines = _grid(rows, columns, text, least)
         blocks.append(aligned(_header(table, rows, columns), lines, 3 - _one_model(rows), width))
         folded |= len(lines) < len(rows)
-    notes = _notes(table) + ["n rows: --every-row lists them, --format csv and json hold them all."] * folded
+    more = "Rows without a number are counted in one line: --every-row lists them, --format csv and json hold them."
+    notes = _notes(table) + [more] * folded
     blocks += [filled(note, width) for note in notes]
     if table["claims"]:
         blocks.append(aligned(_claims_header(table), _claims(table), 1, width, right=False))
@@ -405,7 +440,7 @@ def _terminal(table: dict, least: float, width: int | None) -> str:
 
 
 def _markdown(table: dict, least: float) -> str:
-    blocks = [f"**{table['title']}**"]
+    blocks = [f"**{table['title']}**", *headline(table)]
     for heading, rows, text in _parts(table):
         columns = _columns(rows)
         lines = _grid(rows, columns, text, least)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from common.records.results import Recipe
-from common.utils.errors import unknown
+from common.utils.errors import UserError, unknown
 from reproductions.spec import subjects, subsets
 from reproductions.spec.changes import Changes
 from reproductions.spec.subjects import Subject
@@ -168,12 +168,26 @@ def targets() -> dict[str, Table]:
     return found
 
 
+_SKETCH = "a drawing of the method without numbers"
+NO_TARGETS = {
+    "table8-linearpatch": "download links of the models (docs/models.md has ours)",
+    "figure1-linearpatch": "four panels, targets of their own: figure1a-linearpatch to figure1d-linearpatch",
+    "figure2-linearpatch": _SKETCH,
+    "figure3-prunecomp": _SKETCH,
+    "figure4-prunecomp": _SKETCH,
+    "figure1-laco": _SKETCH,
+    "figure2-laco": _SKETCH,
+}  # tables and figures of the papers that have no target, and what is in them
+
+
 def get(target: str, others: Sequence[str] = ()) -> Table:
     """The table of a target. others: what besides targets may have been meant, where that is more than them.
 
     Raises:
         UserError: there is none; the nearest names are given.
     """
+    if target in NO_TARGETS:
+        raise UserError(f"{target} is no target: the paper's holds {NO_TARGETS[target]}")
     if target not in targets():
         where = "`make help`" if others else "`python -m reproductions list`"
         raise unknown("target", target, [*targets(), *others], f"{where} prints all")
