@@ -22,8 +22,8 @@ renamed = $(if $(filter command line,$(origin $(1))),$(error $(1)= has a new nam
 $(call renamed,WHOLE,FULL_TEST_SETS)$(call renamed,FULL,PAPER_BUDGET)
 
 # A variable that no target reads is a mistake: it is refused before anything is made, with the nearest one that there is.
-VARIABLES := ALPHA COLUMNS CONVERT_WEIGHTS DEVICE DTYPE FORCE FORMAT FULL_TEST_SETS LIMIT MODEL ONLY PAPER_BUDGET PICTURES PORT \
-	PROFILE PYTHON REMOVE ROW SAMPLES SEED TEXT VENV WORKERS
+VARIABLES := ALPHA COLUMNS CONVERT_WEIGHTS DEVICE DRYRUN DTYPE EACH FORCE FORMAT FULL_TEST_SETS GPU_WORKERS JOIN LIMIT MINUTES MODEL \
+	ONLY PAPER_BUDGET PICTURES PORT PROFILE PYTHON REMOVE ROW SAMPLES SEED SIZE TEXT VENV WORKERS
 UNKNOWN := $(filter-out $(VARIABLES),$(foreach v,$(.VARIABLES),$(if $(filter command,$(origin $(v))),$(v))))
 ifneq ($(UNKNOWN),)
 nearest = $(shell test ! -x $(RUN) || $(RUN) -c 'import sys; from common.utils.errors import unknown; print(unknown("variable", sys.argv[1], sys.argv[2:]))' \
