@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from common.models.architectures import boundary_module, check_one_basis, layer_list
 from common.utils.errors import UserError
+from common.utils.plugins import import_modules
 
 PatchLoader = Callable[[dict[str, Tensor], dict], nn.Module]
 PATCH_LOADERS: dict[str, PatchLoader] = {}
@@ -36,6 +37,13 @@ def register_patch(kind: str, loader: PatchLoader) -> None:
     options: the JSON-able mapping in the module's attribute `options` when it was saved, {} if it has none.
     """
     PATCH_LOADERS[kind] = loader
+
+
+def patch_loader(kind: str) -> PatchLoader | None:
+    """Return the loader of a kind of patches, those of the methods in `common.baselines` too; None for an unknown kind."""
+    if kind not in PATCH_LOADERS:
+        import_modules("common.baselines")
+    return PATCH_LOADERS.get(kind)
 
 
 @contextmanager

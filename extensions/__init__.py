@@ -7,7 +7,7 @@ import sys
 
 from common.utils import startup, threads
 
-STEPS = ("extensions.least_residual", "extensions.refit.steps")
+STEPS = ("extensions.refit.least_residual", "extensions.refit.steps")
 
 if sys.argv[:1] == ["-m"]:  # `python -m extensions.<method>`: this is imported before its __main__
     startup.guard()

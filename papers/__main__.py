@@ -8,11 +8,13 @@ import sys
 
 import common.pruning.steps  # noqa: F401 - registers its steps
 import papers
+from common import baselines
 from common.pruning.recipe import PARTS, known
 
 
 def main() -> int:
     """Print the steps by the part of a recipe that they stand in; returns the exit status."""
+    baselines.load_steps()
     papers.load_steps()
     try:
         _print()

@@ -1,7 +1,9 @@
 """The shape of the repository: import direction, one environment in two files, a Makefile that knows its targets."""
 
 import ast
+import graphlib
 import re
+from collections.abc import Container
 from pathlib import Path
 
 import pytest
@@ -9,40 +11,108 @@ import pytest
 from reproductions.spec import registry
 
 ROOT = Path(__file__).resolve().parents[1]
-# A package may import those before it (figures reads files only).
-ALLOWED = {
-    "common": {"common"},
-    "papers": {"common", "papers"},
-    "extensions": {"common", "papers", "extensions", "reproductions", "figures"},
-    "reproductions": {"common", "papers", "extensions", "reproductions", "figures"},
-    "figures": {"figures"},
-}
+# Packages from the bottom to the top: a module imports those of lines above its own, and of its own package.
+ORDER = """
+common.utils
+common.hadamard
+common.toy
+common.models common.hooks
+common.forward
+common.calibration
+common.evaluation
+common.training
+common.pruning
+common.records
+common.baselines
+common.cli
+papers
+extensions.refit
+figures
+reproductions.spec
+reproductions.linearpatch reproductions.prunecomp reproductions.laco reproductions.reassessing extensions.league
+reproductions.audit
+reproductions.measurements
+reproductions.engine
+reproductions.claims
+reproductions.render
+extensions.documents
+reproductions.documents
+reproductions.site
+reproductions.publish reproductions.command_line
+extensions.__main__
+reproductions.__main__
+"""
+LEVELS = {package: level for level, line in enumerate(ORDER.split("\n")) for package in line.split()}
+TOGETHER = {"common.models", "common.hooks"}  # a patch is a hook on a layer; surgery and checkpoints move patches
+ROOTS = {"common", "papers", "extensions", "reproductions", "figures"}  # their __init__ files import only from below
 
 
-def imports(path: Path) -> set[str]:
+def sources() -> dict[str, Path]:
+    """Every module by its dotted name; notebooks lie with their paper, but show what the whole repository says about it."""
+    files = [path for root in sorted(ROOTS) for path in (ROOT / root).rglob("*.py")]
+    return {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in files
+        if not path.name.endswith(".nb.py")
+    }
+
+
+def imports(path: Path, modules: Container[str]) -> set[str]:
+    """The modules of ours that a file imports, inside functions too."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in modules else node.module for name in names}
+    return {name for name in found if name.split(".")[0] in ROOTS}
 
 
-@pytest.mark.parametrize("package", ALLOWED)
-def test_imports_go_one_way(package):
-    # the annotated notebooks lie with their paper, but show what the whole repository says about it
-    files = [path for path in (ROOT / package).rglob("*.py") if not path.name.endswith(".nb.py")]
-    assert files
-    for path in files:
-        ours = {name for name in imports(path) if name.split(".")[0] in ALLOWED}
-        assert {name.split(".")[0] for name in ours} <= ALLOWED[package], path
-        parts = path.relative_to(ROOT).parts
-        if package == "papers" or parts[:-1] and parts[1] in registry.PAPERS:
-            own, folders = ".".join(parts[:2]).removesuffix(".py"), [f"{package}.{paper}" for paper in registry.PAPERS]
-            others = {name for name in ours if name.startswith(tuple(folders)) and not name.startswith(own)}
-            assert not others, f"{path} imports another paper: {others}"
+@pytest.fixture(scope="module")
+def graph() -> dict[str, set[str]]:
+    modules = sources()
+    return {name: imports(path, modules) - {name} for name, path in modules.items()}
+
+
+def package(module: str) -> str | None:
+    """The package of ORDER that a module belongs to; None for what only imports from below."""
+    parts = module.split(".")
+    names = [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
+    return next((name for name in names if name in LEVELS), None)
+
+
+def test_every_module_has_its_place(graph):
+    assert [name for name in graph if package(name) is None and name not in ROOTS] == []
+    assert [name for name in LEVELS if not any(module.startswith(name) for module in graph)] == []
+
+
+def test_imports_point_down(graph):
+    for module, imported in graph.items():
+        own = package(module)
+        for name in imported if own else ():
+            other = package(name)
+            allowed = other in (None, own) or LEVELS[other] < LEVELS[own] or {own, other} == TOGETHER
+            assert allowed, f"{module} imports {name}, which is above it or beside it"
+
+
+def test_no_modules_import_one_another_in_a_circle(graph):
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError with the circle
+
+
+def test_figures_read_records_and_files_alone(graph):
+    for module, imported in graph.items():
+        if package(module) == "figures":
+            assert {name.split(".")[0] for name in imported} <= {"figures"}, module
+
+
+def test_no_paper_imports_another(graph):
+    for module, imported in graph.items():
+        if module.startswith("papers."):
+            own = module.split(".")[1]
+            others = {name for name in imported if name.split(".")[:1] == ["papers"]}
+            assert {name.split(".")[1] for name in others if "." in name} <= {own}, module
 
 
 def pins(text: str) -> set[str]:

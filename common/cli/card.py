@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import shlex
 from pathlib import Path
@@ -12,7 +11,6 @@ from pathlib import Path
 from common.cli import elsewhere
 from common.cli.measure import REPEATS, shown
 from common.models import loading
-from common.pruning.recipe import MIXED
 from common.utils.errors import plural
 from common.utils.text_tables import markdown
 
@@ -301,23 +299,3 @@ def finite(value):
     if isinstance(value, list | tuple):
         return [finite(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def public(name: str) -> str:
-    """A name to print in a card: hub ids, short names and texts as given, of a path its last part; each of a mix."""
-    path = Path(os.path.expanduser(name))
-    if not path.exists() and MIXED in name:
-        return MIXED.join(map(public, name.split(MIXED)))
-    return path.resolve().name if path.exists() or name.startswith(("/", ".", "~")) else name
-
-
-def said(options: dict) -> dict:
-    """The options that say what is made."""
-    return {key: value for key, value in options.items() if key not in ("out", "force", "plan")}
-
-
-def plain(options: dict) -> dict:
-    """The options as JSON; of paths the last part."""
-    shown = said(options)
-    named = ("model", "text", "test", "data")
-    return {key: public(value) if key in named and value else value for key, value in shown.items()}

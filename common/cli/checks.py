@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from common.calibration import corpora
+from common.cli import measure
 from common.cli import options as shared
 from common.cli.job import Job, is_file, read, texts, work_folder
 from common.models import checkpoint, layer_structure, loading, offload
@@ -49,7 +50,9 @@ def checked(method: shared.Method, options: argparse.Namespace) -> Job:
             f"parts of layers were taken out of the model in {source}, or its stream was made narrower; prune the model "
             "that it was made from"
         )
-    job = Job(method, options, source, config, tokenizer, work_folder(options.out))
+    job = Job(
+        method, options, source, config, tokenizer, work_folder(options.out), measure_unrepaired=measure.note_unrepaired
+    )
     if job.given is not None:
         check_layers(job.given, len(job.given), job.layers)
     for count in job.counts:

@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -24,6 +25,7 @@ from common.models.decoder import Decoder
 from common.pruning.recipe import MIXED, Calibration, share
 from common.utils import json_lines
 from common.utils.errors import UserError, UserValueError
+from common.utils.progress import say
 
 # Options that change nothing about what is trained.
 _NO_MATTER = ("out", "force", "plan", "sweep", "windows", "tasks", "limit", "no_evaluation")
@@ -45,7 +47,7 @@ class Job:
     long work, kept until the result is saved. model: None until `load`. notes: lines for card and terminal. kept: what the
     runs of a sweep share, and what was read before the weights. cut: what was measured of the model without the layers that
     go, before any repair. folders: those that `folder` gave. apart: so many of the last calibration windows share no token
-    with the others.
+    with the others. measure_unrepaired: called once the layers that go are known, while the model is still whole.
     """
 
     method: Method
@@ -61,6 +63,7 @@ class Job:
     removed: list[int] = field(default_factory=list)
     folders: list[Path] = field(default_factory=list)
     apart: int = 0
+    measure_unrepaired: Callable[[Job], None] = lambda job: None
 
     def load(self) -> None:
         """Read the weights, again for every run of a sweep."""
@@ -266,8 +269,6 @@ class Job:
 
         replace: whether a result of ours may be. What the options say is changed with it, so all that comes later agrees.
         """
-        from common.cli import measure
-
         out, number = self.options.out, 1
         reason = checkpoint.not_replaceable(out)
         if reason is None and not replace and out.is_dir() and any(out.iterdir()):
@@ -275,18 +276,14 @@ class Job:
         if reason is not None:
             while (beside := out.with_name(f"{out.name}-{(number := number + 1)}")).exists():
                 pass
-            measure.say(f"warning: --out {out} cannot be used any more: {reason}; saving to {beside}")
+            say(f"warning: --out {out} cannot be used any more: {reason}; saving to {beside}")
             self.options.out = beside
         return self.options.out
 
     def chosen(self, removed: list[int]) -> None:
         """Note the layers that go, while the model is still whole, and measure it without them."""
-        from common.cli import measure
-
         self.removed = [int(layer) for layer in removed]
-        self.cut = measure.cut_alone(self)
-        if said := measure.massive_activation(self):
-            self.notes.append(said)
+        self.measure_unrepaired(self)
 
     def _ids(self, name: str) -> Tensor:
         found = self.kept.setdefault("ids", {})

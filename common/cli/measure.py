@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import math
 import re
-import sys
 import time
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -24,8 +23,9 @@ from common.evaluation.generation import complete
 from common.evaluation.windowed_perplexity import summarise, token_nlls
 from common.models.architectures import absent, at_hand, embedding, final_norm, head, layer_list
 from common.models.surgery import without_layers
-from common.records import results
 from common.utils.errors import UserError, plural
+from common.utils.peak_memory import peak_memory_bytes
+from common.utils.progress import say
 from common.utils.token_ids import open_ended
 
 BROKEN = 10.0  # times the dense model's perplexity
@@ -71,6 +71,13 @@ def cut_alone(job: Job) -> dict:
         return {}
     with without_layers(job.model, job.removed):
         return perplexity(job, job.model, "of the cut alone")
+
+
+def note_unrepaired(job: Job) -> None:
+    """Measure the model without the layers that go, before any repair, and note what their removal takes with them."""
+    job.cut = cut_alone(job)
+    if said := massive_activation(job):
+        job.notes.append(said)
 
 
 def massive_activation(job: Job) -> str:
@@ -202,14 +209,9 @@ def shown(value: float) -> str:
     return f"{value:.2f}" if value < 1e5 else f"{value:.3e}" if math.isfinite(value) else "not finite"
 
 
-def say(line: str) -> None:
-    """A line about the work, which is no result."""
-    print(line, file=sys.stderr, flush=True)
-
-
 def highest_memory() -> int:
     """The most memory the process has held so far, in bytes; 0 where the system does not tell."""
-    return max(*_SEEN, results.peak_memory_bytes() or 0, 0)
+    return max(*_SEEN, peak_memory_bytes() or 0, 0)
 
 
 class _Peak:
@@ -220,7 +222,7 @@ class _Peak:
         if self.known:
             torch.cuda.reset_peak_memory_stats(device)
         else:
-            _SEEN.append(results.peak_memory_bytes() or 0)
+            _SEEN.append(peak_memory_bytes() or 0)
             with suppress(OSError):
                 Path("/proc/self/clear_refs").write_text("5")
                 self.known = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import re
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.cli import printable
 from common.models import checkpoint
 from common.pruning.recipe import MIXED
 from common.utils import atomic_files
@@ -218,9 +220,7 @@ def _check_out(options: argparse.Namespace) -> None:
         sweeps = ((out / SWEEP).exists(), options.sweep is not None)
         held, wanted = ("a sweep" if one else "a checkpoint" for one in sweeps)
         if not options.force:
-            from common.cli import sweep  # which reads its options from here
-
-            if all(sweeps) and sweep.goes_on(options):
+            if all(sweeps) and stopped_sweep(options):
                 return
             raise UserError(f"--out {out} holds {held}; choose another directory, or replace it with --force")
         if held != wanted:
@@ -266,3 +266,18 @@ def numbers(text: str | None, name: str) -> list[int] | None:
 def tasks(options: argparse.Namespace) -> list[str]:
     """The lm-eval tasks asked for, each once."""
     return list(dict.fromkeys(task.strip() for task in options.tasks.split(",") if task.strip()))
+
+
+def stopped_sweep(options: argparse.Namespace) -> dict | None:
+    """The report in `--out` of a sweep with these options that was stopped; None where there is none."""
+    try:
+        found = json.loads((options.out / SWEEP).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    asked = json.loads(json.dumps(sweep_options(options)))
+    return found if isinstance(found, dict) and found.get("missing") and found.get("options") == asked else None
+
+
+def sweep_options(options: argparse.Namespace) -> dict:
+    """Return the options of a sweep as its report holds them."""
+    return printable.plain(vars(options)) | {"remove": None}

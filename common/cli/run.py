@@ -14,14 +14,14 @@ import torch
 import transformers
 from safetensors import SafetensorError
 
-from common.cli import card, checks, forecast, measure, sweep
+from common.cli import card, checks, forecast, measure, printable, sweep
 from common.cli import options as shared
 from common.cli.job import Job, work_folder
 from common.models import checkpoint, half_precision
 from common.models.architectures import absent
 from common.records import results
 from common.utils.errors import NoData, UserError, first_of, one_line, quiet_logging
-from common.utils.progress import clock
+from common.utils.progress import clock, say
 
 TERMS = ("LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*")
 MEMORY = "out of memory; use a larger --device, --dtype bfloat16 or fewer --samples"
@@ -75,7 +75,7 @@ def run(method: shared.Method, options: argparse.Namespace) -> dict:
     job = checks.checked(method, options)
     torch.set_flush_denormal(True)
     torch.manual_seed(options.seed)
-    measure.say(f"reading {options.model}")
+    say(f"reading {options.model}")
     if options.sweep:
         return sweep.run(job)
     dtype = checks.stored_dtype(job.source)
@@ -84,11 +84,9 @@ def run(method: shared.Method, options: argparse.Namespace) -> dict:
     if job.decoder.streamed:
         slow = job.model.streamed.dtype == torch.float16 and not half_precision.has_instructions(torch.float16)
         if options.device == "cpu" and slow and half_precision.has_instructions(torch.bfloat16):
-            measure.say(
-                "this CPU has instructions for bfloat16 and none for float16: --dtype bfloat16 may take less time"
-            )
+            say("this CPU has instructions for bfloat16 and none for float16: --dtype bfloat16 may take less time")
         expected = forecast.forecast(job)
-        measure.say(expected.line())
+        say(expected.line())
         if options.plan:
             print(f"plan: {expected.line()}\nnothing was written; which layers go is known after the calibration pass")
             return {"forecast": asdict(expected)}
@@ -98,7 +96,7 @@ def run(method: shared.Method, options: argparse.Namespace) -> dict:
     sizes = measure.sizes(job, dtype)
     before = measure.whole(job, "of the dense model")
     aim = f"removing {job.count} of {job.layers} layers" if job.count else f"shortening {job.layers} layers"
-    measure.say(f"{method.title}: {aim}")
+    say(f"{method.title}: {aim}")
     facts = method.apply(job)
     made_from = card.lineage(job.source)
     of_source = (card.already_pruned(made_from), card.tokenizer_note(job.tokenizer), checks.rounded(job.source, dtype))
@@ -127,7 +125,7 @@ def run(method: shared.Method, options: argparse.Namespace) -> dict:
     print(card.summary(report))
     print(f"saved to {options.out} (card: README.md, facts: {card.REPORT})")
     if broken:
-        measure.say(f"warning: {broken}")
+        say(f"warning: {broken}")
     return report
 
 
@@ -136,7 +134,7 @@ def plan(report: dict, job: Job) -> str:
     removed = ", ".join(map(str, sorted(report["facts"]["removed"])))
     peak = measure.highest_memory()
     lines = [
-        f"plan: {card.command(report, card.said(vars(job.options)))}",
+        f"plan: {card.command(report, printable.said(vars(job.options)))}",
         f"layers that go: {removed}",
         card.summary(report),
     ]
@@ -155,16 +153,16 @@ def _report(job: Job, facts: dict, dtype: torch.dtype | None, evaluation: dict) 
     return {
         "package": job.method.package,
         "paper": job.method.paper,
-        "model": card.public(options.model),
+        "model": printable.public(options.model),
         "source": card.source_facts(options.model, job.source),
-        "options": card.plain(vars(options)),
+        "options": printable.plain(vars(options)),
         "layers": {"before": job.layers, "after": job.decoder.num_layers},
         "dtype": str(dtype or job.model.dtype).removeprefix("torch."),
         "computed_in": str(job.model.dtype).removeprefix("torch."),
         "text": {
-            "calibration": card.public(job.text),
-            "test": card.public(job.test),
-            "held_out": ", ".join(map(card.public, job.shared_texts)),
+            "calibration": printable.public(job.text),
+            "test": printable.public(job.test),
+            "held_out": ", ".join(map(printable.public, job.shared_texts)),
             "window": job.length,
         },
         "facts": facts,

@@ -7,20 +7,19 @@ number that cannot be had says why.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import hashlib
 import json
 import time
 from pathlib import Path
 
-from common.cli import card, checks, measure
+from common.cli import card, checks, measure, printable
 from common.cli.job import Job, is_file, texts
-from common.cli.options import SWEEP
+from common.cli.options import SWEEP, stopped_sweep, sweep_options
 from common.records import results
 from common.utils import atomic_files
 from common.utils.errors import UserError, one_line, plural
-from common.utils.progress import clock, track
+from common.utils.progress import clock, say, track
 from common.utils.text_tables import markdown
 
 FIELDS = ("removed", "cut_alone", "repaired", "repaired_stderr", "layers", "reason")
@@ -49,7 +48,7 @@ def run(job: Job) -> dict:
             steps.note(f"{plural(count, 'layer')}: {measure.shown(rows[-1]['repaired'])}")
         except UserError as error:
             rows.append(dict.fromkeys(FIELDS) | {"removed": count, "layers": [], "reason": one_line(str(error))})
-            measure.say(f"{plural(count, 'layer')}: {rows[-1]['reason']}")
+            say(f"{plural(count, 'layer')}: {rows[-1]['reason']}")
             if len(rows) == len(counts) and all(row["reason"] for row in rows):
                 raise
         report = _report(job, before, sorted(rows, key=lambda row: row["removed"]), time.perf_counter() - started)
@@ -67,9 +66,9 @@ def _report(job: Job, before: dict, rows: list[dict], seconds: float) -> dict:
         "package": job.method.package,
         "paper": job.method.paper,
         "title": job.method.title,
-        "model": card.public(job.options.model),
-        "options": _options(job.options),
-        "text": {"calibration": card.public(job.text), "test": card.public(job.test), "window": job.length},
+        "model": printable.public(job.options.model),
+        "options": sweep_options(job.options),
+        "text": {"calibration": printable.public(job.text), "test": printable.public(job.test), "window": job.length},
         "dense": before,
         "rows": rows,
         "seconds": round(seconds, 1),
@@ -92,23 +91,13 @@ def _write(job: Job, report: dict) -> None:
     atomic_files.put(place.resolve(), write)
 
 
-def goes_on(options: argparse.Namespace) -> dict | None:
-    """The report in `--out` of a sweep with these options that was stopped; None where there is none."""
-    try:
-        found = json.loads((options.out / SWEEP).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    asked = json.loads(json.dumps(_options(options)))
-    return found if isinstance(found, dict) and found.get("missing") and found.get("options") == asked else None
-
-
 def _begun(job: Job) -> dict | None:
     """What a stopped sweep measured; None where it is all to be measured.
 
     Raises:
         UserError: model or texts have changed since.
     """
-    found = None if job.options.force else goes_on(job.options)
+    found = None if job.options.force else stopped_sweep(job.options)
     if found is None:
         return None
     if found.get("of") != _digest(job):
@@ -117,7 +106,7 @@ def _begun(job: Job) -> dict | None:
             "or replace it with --force"
         )
     job.kept["swept"] = job.options.out
-    measure.say(f"going on from {job.options.out}: {', '.join(map(str, found['missing']))} left")
+    say(f"going on from {job.options.out}: {', '.join(map(str, found['missing']))} left")
     return found
 
 
@@ -126,10 +115,6 @@ def _digest(job: Job) -> str:
     files = [*job.source.iterdir(), *(Path(name) for name in (*texts(job.text), *texts(job.test)) if is_file(name))]
     facts = sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file())
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
-
-
-def _options(options: argparse.Namespace) -> dict:
-    return card.plain(vars(options)) | {"remove": None}
 
 
 def _row(count: int, job: Job, facts: dict, after: dict) -> dict:

@@ -33,8 +33,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from common.baselines import ghosted, streamline  # noqa: F401 - register their patches
-from common.hooks import PATCH_LOADERS, attach_patch, patches
+from common.hooks import attach_patch, patch_loader, patches
 from common.models import half_precision, layer_structure, offload, unlisted
 from common.models.admission import PATCHES_TENSORS, built, check_directory, check_shapes, explained, read_config
 from common.models.files import block_configs, older_transformers, safetensors_reader
@@ -186,7 +185,7 @@ def _patched(model: nn.Module, described: list[tuple[dict, dict[str, Tensor]]]) 
     half_precision.speed_up(model.dtype, (offload.of(model) or model).device)
     unlisted.check(model.eval())
     for entry, tensors in described:
-        attach_patch(model, entry["position"], PATCH_LOADERS[entry["kind"]](tensors, entry["options"]), entry["kind"])
+        attach_patch(model, entry["position"], patch_loader(entry["kind"])(tensors, entry["options"]), entry["kind"])
     return model
 
 
@@ -198,7 +197,7 @@ def _write_patches(model: nn.Module, directory: Path) -> None:
         entries.append(
             {
                 "kind": patch.kind,
-                "package": PATCH_LOADERS[patch.kind].__module__ if patch.kind in PATCH_LOADERS else None,
+                "package": getattr(patch_loader(patch.kind), "__module__", None),
                 "position": patch.position,
                 "options": dict(getattr(patch.module, "options", {})),
                 "tensors": {name: list(value.shape) for name, value in state.items()},
@@ -229,7 +228,7 @@ def _read_patches(directory: Path) -> list[tuple[dict, dict[str, Tensor]]]:
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise UserError(f"cannot load the patches in {directory}: {explained(error)}; save the model again") from error
     for kind, package in sorted(kinds.items()):
-        if kind not in PATCH_LOADERS:
+        if patch_loader(kind) is None:
             raise UserError(
                 f"cannot load {directory}: it has a patch of kind {kind!r}, which nothing imported so far can rebuild; "
                 f"import {package} first"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,14 @@ import transformers
 from torch import nn
 
 from common.utils.errors import UserError
+from common.utils.plugins import import_modules
 
 FORMAT = 1
 FILE = "structure.json"
-# What registers each kind, in the order in which they are built.
+# What registers each kind of `common.models`, in the order in which they are built; those of `common.baselines` follow.
 _OWN = {
     "halves": "common.models.sublayers",
     "widths": "common.models.layer_widths",
-    "slicegpt": "common.baselines.slicegpt",
 }
 
 Describe = Callable[[nn.Module], Any]
@@ -48,7 +48,7 @@ def register_structure(kind: str, describe: Describe, build: Build, reason: str)
 def describe(model: nn.Module) -> dict[str, Any]:
     """Every difference of a model from its config, by kind; empty for a plain model."""
     _registered()
-    found = {kind: read(model) for kind, (read, _, _) in _KINDS.items()}
+    found = {kind: _KINDS[kind][0](model) for kind in _kinds()}
     return {kind: description for kind, description in found.items() if description is not None}
 
 
@@ -82,7 +82,7 @@ def read(directory: Path) -> dict[str, Any]:
         ) from error
     if found != FORMAT:
         raise UserError(f"cannot load {file}: format {found!r}, this version reads {FORMAT}")
-    _registered()
+    _registered(parts)
     if strange := sorted(parts.keys() - _KINDS.keys()):
         raise UserError(
             f"cannot load {file}: it has a difference of kind {strange[0]!r}; known: {', '.join(sorted(_KINDS))}"
@@ -96,13 +96,19 @@ def model_class(config, parts: Mapping[str, Any]) -> type[nn.Module]:
 
     def made(self, config, *args, **kwargs):
         plain.__init__(self, config, *args, **kwargs)
-        for kind in (kind for kind in _OWN if kind in parts):
+        for kind in (kind for kind in _kinds() if kind in parts):
             _KINDS[kind][1](self, parts[kind])
 
     return type(plain.__name__, (plain,), {"__init__": made, "__module__": plain.__module__})
 
 
-def _registered() -> None:
+def _kinds() -> list[str]:
+    return [*_OWN, *(kind for kind in _KINDS if kind not in _OWN)]
+
+
+def _registered(kinds: Iterable[str] = ()) -> None:
     """Import what registers: late, because some of it imports the checkpoint's module, which imports this one."""
     for name in _OWN.values():
         importlib.import_module(name)
+    if not _KINDS.keys() >= set(kinds):
+        import_modules("common.baselines")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -13,8 +13,11 @@ from common.calibration import corpora
 from common.evaluation.windowed_perplexity import cut
 from common.pruning.recipe import Calibration
 
-if TYPE_CHECKING:
-    from common.pruning.pipeline import Context
+
+class Tokenizing(Protocol):
+    """What samplers need of a pipeline's context."""
+
+    tokenizer: Any
 
 
 @lru_cache(maxsize=2)
@@ -23,31 +26,31 @@ def _ids(tokenizer, corpus: str) -> Tensor:
 
 
 # How a calibration entry becomes token ids: name -> f(context, entry) -> [samples, tokens]. A paper adds its own.
-SAMPLERS: dict[str, Callable[[Context, Calibration], Tensor]] = {}
+SAMPLERS: dict[str, Callable[..., Tensor]] = {}
 
 
 def sampler(*names: str):
     """Function decorator: calibration entries name this way of drawing tokens so."""
 
-    def registered(draw: Callable[[Context, Calibration], Tensor]) -> Callable[[Context, Calibration], Tensor]:
+    def registered(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
         SAMPLERS.update(dict.fromkeys(names, draw))
         return draw
 
     return registered
 
 
-def crops(context: Context, entry: Calibration, **usual) -> Tensor:
+def crops(context: Tokenizing, entry: Calibration, **usual) -> Tensor:
     """Random crops of the joined text, by options of `calibration.sample_crops`; usual: what the entry does not say."""
     return calibration.sample_crops(_ids(context.tokenizer, entry.corpus), **usual | entry.drawing())
 
 
 @sampler("windows")
-def first_windows(context: Context, entry: Calibration) -> Tensor:
+def first_windows(context: Tokenizing, entry: Calibration) -> Tensor:
     """The first ``count`` windows (None: all) of the joined text, which do not overlap."""
     return cut(_ids(context.tokenizer, entry.corpus), entry.length)[: entry.count]
 
 
 @sampler("lines")
-def lines(context: Context, entry: Calibration) -> Tensor:
+def lines(context: Tokenizing, entry: Calibration) -> Tensor:
     """SLEB's shuffled lines."""
     return calibration.sample_lines(context.tokenizer, corpora.texts(entry.corpus), **entry.drawing())

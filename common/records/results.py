@@ -28,6 +28,7 @@ from common.records.published import Published, fold
 from common.records.record_json import SCHEMA, Unreadable
 from common.utils import atomic_files
 from common.utils.errors import UserError
+from common.utils.peak_memory import peak_memory_bytes
 
 log = logging.getLogger(__name__)
 
@@ -385,13 +386,3 @@ def peak_memory() -> dict[str, int | None]:
         devices = range(torch.cuda.device_count())
         found["peak_device_memory_bytes"] = sum(map(torch.cuda.max_memory_allocated, devices))
     return found
-
-
-def peak_memory_bytes() -> int | None:
-    """The most memory the process has held so far; None where the system does not tell."""
-    try:
-        import resource
-    except ImportError:
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

@@ -112,3 +112,8 @@ def clock(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def say(line: str) -> None:
+    """A line about the work, which is no result."""
+    print(line, file=sys.stderr, flush=True)

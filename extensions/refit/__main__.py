@@ -18,9 +18,9 @@ from common.utils import startup
 from common.utils.errors import UserError
 from common.utils.option_fields import Flag, option
 from common.utils.progress import track
-from extensions.least_residual import carried, least_set, leftovers
 from extensions.refit.cost import Cost
 from extensions.refit.graft import Observed
+from extensions.refit.least_residual import carried, least_set, leftovers
 from extensions.refit.method import LARGE, RIDGE, check_architecture, check_biases, plan_of, stages_of
 from extensions.refit.steps import Refit
 

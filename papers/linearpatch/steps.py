@@ -17,7 +17,7 @@ from common.pruning.calibration_text import crops, sampler
 from common.pruning.pipeline import Context, work_folder
 from common.pruning.recipe import Calibration, Pruning, Repair, register
 from common.pruning.selection import runs
-from common.pruning.steps import TrainedRepair, note_training
+from common.pruning.trained_repair import TrainedRepair, note_training
 from common.training.fitting import Fitting
 from common.utils.errors import UserError, unknown
 from common.utils.option_fields import option

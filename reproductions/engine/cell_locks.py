@@ -11,15 +11,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from common.pruning.recipe import Recipe
 from common.records.results import Record, Store
 from common.utils import locks
 from common.utils.errors import UserError
-
-if TYPE_CHECKING:
-    from reproductions.engine.runner import Work
+from reproductions.engine.work import Work
 
 log = logging.getLogger(__name__)
 

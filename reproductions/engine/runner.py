@@ -7,14 +7,15 @@ import fnmatch
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from common.records import results
 from common.records.results import Recipe, Record, Store
 from common.utils.errors import NoData, UserError, unknown
 from common.utils.progress import track
 from reproductions.engine.cell_locks import Turns
-from reproductions.spec import subjects, subsets
+from reproductions.engine.work import Work
+from reproductions.spec import coverage, subjects
 from reproductions.spec.changes import Changes
 from reproductions.spec.registry import Column, Row, Table
 from reproductions.spec.subjects import PAPER, Subject
@@ -23,20 +24,6 @@ log = logging.getLogger(__name__)
 
 # How GPU and CPU allocators, and cuBLAS, say that there is not enough memory.
 _NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
-
-
-@dataclass
-class Work:
-    """One recipe and the benchmarks that are missing for it."""
-
-    recipe: Recipe
-    title: str
-    benchmarks: list[str] = field(default_factory=list)
-
-    def of(self, wanted: Callable[[str], bool]) -> list[Work]:
-        """This work with the wanted benchmarks alone; [] where that leaves none."""
-        kept = [benchmark for benchmark in self.benchmarks if wanted(benchmark)]
-        return [Work(self.recipe, self.title, kept)] if kept else []
 
 
 def choose_rows(
@@ -121,7 +108,7 @@ def missing(
     force: bool = False,
 ) -> list[Work]:
     """What has to be measured, grouped by recipe. What failed or had no data is tried again, and so is a part of what was
-    measured anew; ``force`` measures all anew, as the tables read it (`subsets.read`).
+    measured anew; ``force`` measures all anew, as the tables read it (`coverage.read`).
 
     Cells of the paper's models that need no weights are part of either profile. columns: patterns of labels; where there
     are any, only the columns that fit one.
@@ -143,7 +130,7 @@ def missing(
                 entry.benchmarks.append(benchmark)
 
     for table, rows in fitting(tables, subject, models, pattern, limit):
-        asked = subsets.read(table, store, subject, limit) if force else table.columns_for(subject)
+        asked = coverage.read(table, store, subject, limit) if force else table.columns_for(subject)
         for row in rows:
             if row.recipe is not None:
                 wanted = [c for c in asked_of(asked) if not c.shape_only or row.recipe == row.shapes]

@@ -15,6 +15,7 @@ from functools import cache
 
 from reproductions.spec import subsets
 
+TASK = "task"  # what every name that is not registered is taken for: an lm-eval task
 Measured = tuple  # values, standard errors, details[, outcomes per window or item: numpy arrays by name]
 
 
@@ -64,10 +65,8 @@ def measure(context, name: str) -> Measured:
     Raises:
         UserError: an unknown task or argument, or data that cannot be had.
     """
-    from reproductions.measurements.general import task
-
     items = subsets.of_each(name)
     if items is not None:
         context, name = context.limited(items), subsets.whole(name)
     base, _, argument = name.partition("@")
-    return known()[base].measure(context, argument) if base in known() else task(context, name)
+    return known()[base].measure(context, argument) if base in known() else known()[TASK].measure(context, name)

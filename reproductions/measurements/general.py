@@ -7,7 +7,7 @@ from common.evaluation import harness
 from common.evaluation.windowed_perplexity import PROTOCOLS
 from common.pruning.pipeline import Context
 from common.utils.errors import unknown
-from reproductions.measurements import batch_size, benchmark
+from reproductions.measurements import TASK, batch_size, benchmark
 from reproductions.spec import steps, subsets  # noqa: F401 - and the papers' protocols
 
 
@@ -40,6 +40,7 @@ def _removed(context: Context, argument: str) -> tuple[dict, dict, dict]:
     return {"count": len(context.details.get("removed", []))}, {}, {}
 
 
+@benchmark(TASK)
 def task(context: Context, name: str) -> tuple[dict, dict, dict, dict]:
     """Accuracies of one lm-eval task, and which items are right.
 

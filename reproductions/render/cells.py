@@ -7,7 +7,7 @@ from pathlib import Path
 
 from common.records.results import PUBLISHED, Store
 from reproductions.render import show
-from reproductions.spec import registry, subsets
+from reproductions.spec import coverage, registry
 from reproductions.spec.registry import Column, Row, Table
 from reproductions.spec.subjects import PAPER, Subject
 
@@ -50,7 +50,7 @@ def rows(store: Store) -> Iterator[dict]:
 
 def _declared(table: Table, subject: Subject, store: Store) -> tuple[dict[tuple, Row], dict[str, Column]]:
     rows = {(row.label, row.sparsity, row.method): row for row in table.rows(subject)}
-    return rows, {column.label: column for column in subsets.read(table, store, subject)}
+    return rows, {column.label: column for column in coverage.read(table, store, subject)}
 
 
 def _cell(

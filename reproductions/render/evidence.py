@@ -9,7 +9,7 @@ from pathlib import Path
 
 from common.records.results import NOWHERE, PUBLISHED, Recipe, Record, Store, user_folder
 from reproductions.render import show
-from reproductions.spec import registry, subsets
+from reproductions.spec import coverage, registry
 from reproductions.spec import subjects as settings
 from reproductions.spec.registry import Row, Table
 from reproductions.spec.subjects import PAPER, STANDIN, Subject
@@ -75,7 +75,7 @@ class Evidence:
         self.subjects = {target: [*show.published(table, store), PAPER] for target, table in registry.targets().items()}
         for target, table in registry.targets().items():
             for subject in (one for one in subjects if one in self.subjects[target]):
-                benchmarks = {column.benchmark for column in subsets.read(table, store, subject)}
+                benchmarks = {column.benchmark for column in coverage.read(table, store, subject)}
                 for row in table.rows(subject, None):
                     self._note(target, subject, row, benchmarks)
 

@@ -20,7 +20,7 @@ from reproductions.claims import derived_columns, verdicts
 from reproductions.claims.bootstrap import Resampled
 from reproductions.claims.derived_columns import Measured, Score, Text, score
 from reproductions.engine.runner import choose_rows, fits
-from reproductions.spec import reported, subsets
+from reproductions.spec import coverage, reported, subsets
 from reproductions.spec import subjects as settings
 from reproductions.spec.changes import Changes
 from reproductions.spec.columns import chance
@@ -68,7 +68,7 @@ def build(
     for subject in subjects:
         origins: set[str] = set()
         chosen = choose_rows(table, subject, models=models, pattern=None, limit=limit)
-        columns = subsets.read(table, store, subject, limit)
+        columns = coverage.read(table, store, subject, limit)
         own, over = _scored(columns, subject, store, chosen, origins)
         rows += own
         if pattern is not None:  # the rows that a command names are shown; what follows from others stays what it is
@@ -78,7 +78,7 @@ def build(
             }  # what they are compared with
             left_out |= {(subject.name, *_labels(row)) for row in chosen if _labels(row) not in kept}
         readings[subject.name] = [Resampled(store, own, columns)]
-        for more, answering in subsets.more(columns, chosen, store) if claims else ():
+        for more, answering in coverage.more(columns, chosen, store) if claims else ():
             closer = [more.get(column.label, column) for column in columns]
             again, _ = _scored(closer, subject, store, answering, set())
             readings[subject.name].append(Resampled(store, again, closer, whole=more))
@@ -246,7 +246,7 @@ def entries(table: Table, store: Store, subject: Subject, rows: Sequence[Row]) -
     (``chance``); by column the ``scores``, ``replicates``, which gives a column as `Resampled` does, and ``over`` how many of
     the others it is.
     """
-    columns = subsets.read(table, store, subject)
+    columns = coverage.read(table, store, subject)
     benchmarks = dict.fromkeys(column.benchmark for column in columns if column.benchmark)
     own, fewer = _scored(columns, subject, store, rows, set())
     over = {c.label: fewer.get(c.label, len(c.of)) for c in columns if c.derived and c.of}
@@ -329,7 +329,7 @@ def changed(
     ``rows``: one for each cell that has a number on a side: ``yours``, ``unchanged``, their ``difference`` and its 95 %
     ``interval`` over the same items. ``origin``: whose the unchanged results are.
     """
-    columns, origins = subsets.read(table, store, subject, limit), set()
+    columns, origins = coverage.read(table, store, subject, limit), set()
     own = choose_rows(table, subject, models, pattern, limit)
     plain = {
         _labels(row): row for row in choose_rows(table, replace(subject, changes=Changes()), models, pattern, limit)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from reproductions.render.evidence import Evidence
 from reproductions.render.tables import LARGE, guessed
 from reproductions.site.claims import PAPERS_OWN
-from reproductions.spec import subsets
+from reproductions.spec import coverage
 from reproductions.spec.registry import Column, Row, Table
 from reproductions.spec.subjects import PAPER, Subject
 
@@ -114,7 +114,7 @@ def grids(evidence: Evidence, target: str) -> list[Grid]:
 
 
 def _grid(evidence: Evidence, table: Table, subject: Subject, facts: dict, lines: list[dict]) -> Grid:
-    columns = {column.label: column for column in subsets.read(table, evidence.store, subject)}
+    columns = {column.label: column for column in coverage.read(table, evidence.store, subject)}
     labels = [
         label
         for label in dict.fromkeys(label for line in lines for label in line["cells"])

@@ -9,16 +9,17 @@ from dataclasses import dataclass
 
 import extensions
 import papers
-from common import calibration
+from common import baselines, calibration
 from common.models.surgery import remove_layers
 from common.pruning import steps as _shared  # noqa: F401 - registers them
 from common.pruning.pipeline import Context
 from common.pruning.recipe import Options, Pruning, Recipe, register
-from common.pruning.steps import TrainedRepair
+from common.pruning.trained_repair import TrainedRepair
 from papers import linearpatch, prunecomp
 from papers.prunecomp.steps import COSTLY, ranking, stream
 from reproductions.spec import shape_recipes as _shapes  # noqa: F401 - registers those over a shape alone
 
+baselines.load_steps()
 papers.load_steps()
 extensions.load_steps()
 

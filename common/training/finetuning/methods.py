@@ -145,7 +145,9 @@ def _add_adapters(model: nn.Module, settings: Settings, dtype: torch.dtype) -> C
         try:
             adapted = peft.get_peft_model(model, config)
         except ValueError as error:  # such as experts that peft adapts as parameters, which take no dropout
-            raise UserError(f"peft cannot adapt this model: {error} Fine-tune whole layers (partial) instead") from error
+            raise UserError(
+                f"peft cannot adapt this model: {error} Fine-tune whole layers (partial) instead"
+            ) from error
 
     def merge() -> None:
         with warnings.catch_warnings():

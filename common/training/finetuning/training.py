@@ -19,7 +19,6 @@ from torch import nn
 from transformers.trainer_callback import PrinterCallback
 
 from common.models.decoder import Decoder
-from common.records.results import peak_memory_bytes
 from common.training.finetuning import state
 from common.training.finetuning.learner import Learner, Rows, checked, collate
 from common.training.finetuning.memory import check_disk, sized
@@ -27,6 +26,7 @@ from common.training.finetuning.methods import Attached, attach, check_layers
 from common.training.finetuning.prefix import FrozenPrefix
 from common.training.finetuning.settings import Settings
 from common.training.finetuning.trainer import Diverged, ParameterTrainer, Watch, arguments
+from common.utils.peak_memory import peak_memory_bytes
 
 log = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from common.baselines import entrodrop
+from common.baselines import sublayer_steps as _steps  # noqa: F401 - registers them
 from common.models.decoder import Decoder
 from common.models.sublayers import ATTENTION, HALVES, MLP, drop_halves, present
-from common.pruning import steps as _steps  # noqa: F401 - registers them
 from common.pruning.pipeline import around, carry_out
 from common.utils.errors import UserError
 

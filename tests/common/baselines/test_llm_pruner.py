@@ -7,11 +7,11 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from common.baselines import llm_pruner
+from common.baselines import sublayer_steps as _steps  # noqa: F401 - registers them
 from common.models import checkpoint, layer_structure
 from common.models.decoder import Decoder
 from common.models.layer_widths import widths
 from common.models.surgery import remove_layers
-from common.pruning import steps as _steps  # noqa: F401 - registers them
 from common.pruning.pipeline import around, carry_out
 from common.utils.errors import UserError
 

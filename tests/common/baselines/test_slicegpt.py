@@ -7,11 +7,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from common.baselines import slicegpt
+from common.baselines import sublayer_steps as _steps  # noqa: F401 - registers them
 from common.baselines.sublayer_steps import SliceGpt
 from common.hooks import attach_patch
 from common.models import checkpoint, layer_structure
 from common.models.surgery import remove_layers, without_layers
-from common.pruning import steps as _steps  # noqa: F401 - registers them
 from common.pruning.pipeline import around, carry_out
 from common.utils.errors import UserError
 

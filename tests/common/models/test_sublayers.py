@@ -7,13 +7,13 @@ import torch
 from silenced import silenced
 
 from common.baselines import entrodrop, finercut, llm_pruner, slicegpt, sublayer_removal
+from common.baselines import sublayer_steps as _steps  # noqa: F401 - registers them
 from common.hooks import attach_patch
 from common.models import checkpoint, layer_structure
 from common.models.decoder import Decoder
 from common.models.sublayers import ATTENTION, HALVES, MLP, drop_halves, present
 from common.models.surgery import remove_layers
 from common.pruning import importance, selection
-from common.pruning import steps as _steps  # noqa: F401 - registers them
 from common.pruning.pipeline import around, carry_out
 from common.utils.errors import UserError
 

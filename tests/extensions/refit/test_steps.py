@@ -18,9 +18,9 @@ from common.pruning import steps  # noqa: F401 - steps: those that recipes name
 from common.pruning.pipeline import around, carry_out
 from common.utils.errors import UserError
 from extensions import refit
-from extensions.least_residual import leftovers
 from extensions.refit import __main__ as tool
 from extensions.refit.cost import Cost
+from extensions.refit.least_residual import leftovers
 
 
 @pytest.fixture(scope="module")

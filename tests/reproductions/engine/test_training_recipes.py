@@ -11,7 +11,8 @@ from common.models.decoder import Decoder
 from common.pruning import steps
 from common.pruning.pipeline import Context
 from common.pruning.recipe import Recipe
-from common.pruning.steps import Given, note_training
+from common.pruning.steps import Given
+from common.pruning.trained_repair import note_training
 from common.utils.errors import UserError
 
 IDS = torch.randint(3, 320, (12, 16), generator=torch.Generator().manual_seed(5))

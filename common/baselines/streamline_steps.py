@@ -1,0 +1,71 @@
+"""LLM-Streamline in recipes: a feed-forward network, or one layer, in the place of several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from common.baselines import streamline
+from common.pruning.calibration_text import crops
+from common.pruning.pipeline import Context
+from common.pruning.recipe import register
+from common.pruning.trained_repair import TrainedRepair, note_training
+from common.training.fitting import Fitting
+
+# Windows of LinearPatch's official scripts, which draw them with the training's generator, behind its crops; here a generator
+# of their own with its seed. How many LLM-Streamline's code takes is its data's.
+HELD_OUT, SEED = 16, 2
+
+
+@dataclass(frozen=True)
+class _Streamline(TrainedRepair):
+    """validation: held-out windows, the weights that do best on which are kept, looked at every validate_every steps.
+
+    In a recipe of the official code's fidelity it trains as that does (`streamline.OFFICIAL`), with validation.
+    """
+
+    validation: int | None = None
+    validate_every: int | None = None
+
+    def train(self, context: Context, method, names: Sequence[str], without: Sequence[str] = ()) -> None:
+        """Replace the chosen layers by what `method` trains; names: of `streamline.Settings`."""
+        code = context.fidelity == "code"
+        fitting = self.fitting(streamline.OFFICIAL if code else Fitting(), without=without)
+        windows, held_out = self.windows(context), None
+        count = HELD_OUT if code and self.validation is None else self.validation
+        if count:
+            held_out = crops(context, replace(context.calibration, count=count), seed=SEED, stretch="validation")
+        said = self.said(*names)
+        if code:
+            said = {"validate_every": fitting.steps(len(windows))} | said  # at the end of its one epoch
+        settings = streamline.Settings(fitting=fitting, **said)
+        options = {"folder": context.folder / "streamline", "progress": context.progress}
+        report = method(context.model, context.removed, windows, settings, validation=held_out, **options)
+        note_training(context, report)
+
+
+@register("streamline-ffn")
+@dataclass(frozen=True)
+class StreamlineNetwork(_Streamline):
+    """A feed-forward network in the place of the layers; without samples, as it is before any training.
+
+    seed: of its first weights. spare_massive: see `streamline.Settings`.
+    """
+
+    spare_massive: bool | None = None
+
+    def apply(self, context: Context) -> None:
+        if self.samples is None:
+            context.details["replaced"] = streamline.insert_ffn(context.model, context.removed)
+            return
+        names = ("target", "top_k", "seed", "spare_massive", "validate_every")
+        self.train(context, streamline.replace_with_ffn, names, without=("seed",))
+
+
+@register("streamline-layer")
+@dataclass(frozen=True)
+class StreamlineLayer(_Streamline):
+    """One layer in the place of several: its selection takes one layer more than the model is to lose."""
+
+    def apply(self, context: Context) -> None:
+        self.train(context, streamline.replace_with_layer, ("target", "top_k", "validate_every"))

@@ -1,0 +1,28 @@
+"""Options and names as cards and reports print them: without paths of this machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from common.pruning.recipe import MIXED
+
+
+def public(name: str) -> str:
+    """A name to print in a card: hub ids, short names and texts as given, of a path its last part; each of a mix."""
+    path = Path(os.path.expanduser(name))
+    if not path.exists() and MIXED in name:
+        return MIXED.join(map(public, name.split(MIXED)))
+    return path.resolve().name if path.exists() or name.startswith(("/", ".", "~")) else name
+
+
+def said(options: dict) -> dict:
+    """The options that say what is made."""
+    return {key: value for key, value in options.items() if key not in ("out", "force", "plan")}
+
+
+def plain(options: dict) -> dict:
+    """The options as JSON; of paths the last part."""
+    shown = said(options)
+    named = ("model", "text", "test", "data")
+    return {key: public(value) if key in named and value else value for key, value in shown.items()}

@@ -1,0 +1,81 @@
+"""A repair that is trained on the original model, and what its records keep of the training."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from torch import Tensor
+
+from common.pruning.pipeline import Context
+from common.pruning.recipe import Repair
+from common.training.fitting import Fitting
+from common.utils.errors import UserError
+
+POINTS = 250  # of a loss curve in a record
+
+
+@dataclass(frozen=True)
+class TrainedRepair(Repair):
+    """A repair that learns from the layers that go: it trains on the dense model and then does the surgery.
+
+    samples: training windows, the first so many crops of the recipe's calibration entry (the paper: 5,000; in its code the
+    first 128 also calibrate); a recipe's limit cuts them too, so that a quick look is quick. length: tokens of each, where
+    not the calibration's. target: ``logits`` (KL) or ``output`` (mean squared error). top_k: logits per token that the target
+    ``logits`` compares. The others are fields of `common.training.fitting.Fitting`; None leaves its default.
+    """
+
+    target: str | None = None
+    top_k: int | None = None
+    samples: int | None = None
+    length: int | None = None
+    learning_rate: float | None = None
+    final_share: float | None = None
+    weight_decay: float | None = None
+    betas: tuple[float, float] | None = None
+    warmup_share: float | None = None
+    clip: float | None = None
+    batch_size: int | None = None
+    accumulate: int | None = None
+    epochs: int | None = None
+    order: str | None = None
+    seed: int | None = None
+    loss_scaling: bool | None = None
+    save_every: int | None = None
+
+    def said(self, *names: str) -> dict[str, Any]:
+        """Those of these options that are given."""
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+    def fitting(self, default: Fitting, *, without: Sequence[str] = ()) -> Fitting:
+        """How it trains."""
+        return replace(default, **self.said(*(f.name for f in fields(Fitting) if f.name not in without)))
+
+    def tokens(self, context: Context) -> int:
+        return 0 if self.samples is None else self.windows(context).numel()
+
+    def windows(self, context: Context) -> Tensor:
+        """The training windows [samples, tokens].
+
+        Raises:
+            UserError: the recipe does not say which text, or how many windows of it.
+        """
+        if context.calibration is None or self.samples is None:
+            raise UserError("a repair that trains needs the recipe's calibration entry and a number of samples")
+        count = min(self.samples, context.recipe.limit or sys.maxsize)
+        return context.tokens(replace(context.calibration, count=count, **self.said("length")))
+
+
+def note_training(context: Context, report: dict) -> None:
+    """Keep the report in the records' details, its loss curve thinned to means of equal stretches."""
+    losses = report.pop("losses")
+    stretch = max(1, -(-len(losses) // POINTS))
+    means = [sum(part) / len(part) for part in (losses[i : i + stretch] for i in range(0, len(losses), stretch))]
+    curve = {"losses": [round(value, 6) for value in means], "steps_per_point": stretch}
+    report["seconds"] = round(report["seconds"], 2)
+    for name in ("patches", "replaced"):
+        if name in report:
+            context.details[name] = report.pop(name)
+    context.details["training"] = report | curve

@@ -1,0 +1,15 @@
+"""The most memory that this process has held."""
+
+from __future__ import annotations
+
+import sys
+
+
+def peak_memory_bytes() -> int | None:
+    """The most memory the process has held so far; None where the system does not tell."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

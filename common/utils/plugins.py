@@ -1,0 +1,12 @@
+"""Packages whose modules register what they bring."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+
+def import_modules(package: str) -> None:
+    """Import every module of a package, so that each registers its steps, patches and structures."""
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
+        importlib.import_module(module.name)
