@@ -239,7 +239,9 @@ const layerlab = (() => {
           const value = read(row, i);
           if (name === "recipe") return make("th", { scope: "row", className: "l" }, make("a", { href: `${root}recipes/${value}.html`, textContent: value.slice(0, 8) }));
           const bold = i === valueAt && !original(row) && best[place(row)] === value;
-          return make("td", { className: bold ? "best" : i < 6 ? "l" : typeof value === "string" && value ? "reason" : "", textContent: i < 6 ? value : format(value) });
+          const cell = make("td", { className: bold ? "best" : i < 6 ? "l" : typeof value === "string" && value ? "reason" : "", textContent: i < 6 ? value : format(value) });
+          cell.dataset.label = name;
+          return cell;
         }));
       });
       $("tbody", table).replaceChildren(...lines);
@@ -337,7 +339,7 @@ const layerlab = (() => {
       $("#items-list").replaceChildren(...shown.map(({ id, prompt, choices: offered, answer }) => {
         const list = (offered ?? []).map((textContent, at) => make("li", { className: at === answer ? "right" : "", textContent }));
         const text = prompt ? [make("pre", {}, make("code", { textContent: prompt }))] : [];
-        return make("div", { className: "item" }, make("p", {}, `Item ${id}. First: `, verdict(x[id]), ". Second: ", verdict(y[id]), "."), ...text, ...(list.length ? [make("ol", { type: "A" }, ...list)] : []));
+        return make("div", { className: offered ? "item" : "item bare" }, make("p", {}, `Item ${id}. First: `, verdict(x[id]), ". Second: ", verdict(y[id]), "."), ...text, ...(list.length ? [make("ol", { type: "A" }, ...list)] : []));
       }));
     };
     select.oninput = show.oninput = draw;
