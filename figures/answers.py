@@ -7,9 +7,10 @@ from matplotlib.lines import Line2D
 
 from figures.style import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, caption, plt, whiskers
 
-NONE = ", none"  # ends the name of the row that the others of its choice of layers are held against
-SCALED, RIGHT, WRONG, GAP = ", logits scaled", ", right", ", wrong", ", gap"
-AVERAGE = "AVG of these"
+NONE = "none"  # the repair of the row that the others of its choice of layers are held against
+SCALED, RIGHT, WRONG, GAP = "/scaled", "/right", "/wrong", "/gap"  # end the ids of columns
+AVERAGE = "average"
+SHORT = {"refit": "refitted (ours)", "replaceme": "ReplaceMe"}  # repairs in few words
 COLOURS = (BLUE, ORANGE, PURPLE)  # one a task
 ROOM = 0.75  # inches below an axis for its ticks and label
 MARK = {"marker": "o", "ms": 4}
@@ -40,11 +41,11 @@ def against_none(entries: list[dict]) -> dict[tuple[str, str], Changes]:
 
 def alone(entry: dict, entries: list[dict]) -> dict | None:
     """The row of the same layers removed without a repair; None for that row itself, and where there is none."""
-    method = entry["method"].partition(",")[0] + NONE
-    place = (entry["model"], entry["sparsity"], method)
-    if entry["method"] == method:
+    if entry["dense"] or entry["spec"].repair == NONE:
         return None
-    return next((e for e in entries if (e["model"], e["sparsity"], e["method"]) == place), None)
+    place = (entry["group"], entry["sparsity"], entry["spec"].selection, NONE)
+    cuts = (e for e in entries if not e["dense"])
+    return next((e for e in cuts if (e["group"], e["sparsity"], e["spec"].selection, e["spec"].repair) == place), None)
 
 
 def ratio(entry: dict, none: dict, column: str) -> Change:
@@ -74,6 +75,7 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
     for (sparsity, method), changes in found.items():
         by_size.setdefault(sparsity, {})[method] = changes
     columns = dict.fromkeys(name for changes in found.values() for name in changes)
+    specs = {entry["method"]: entry["spec"] for entry in entries}
     tasks = [name.removesuffix(GAP) for name in columns if name.endswith(GAP)]
     heights = [len(rows) for rows in by_size.values()]
     figure, grid = plt.subplots(
@@ -90,7 +92,7 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
         for one in axes:
             one.axvline(0, color=GREY, lw=0.8)
             one.set(ylim=(len(rows) - 0.5, -0.5), yticks=range(len(rows)), yticklabels=[])
-        axes[0].set_yticklabels([_short(method) for method in rows])
+        axes[0].set_yticklabels([_short(specs[method]) for method in rows])
         axes[0].set_ylabel(f"{sparsity} removed")
     labels = (
         "change of\nperplexity (%);\nless is better",
@@ -127,10 +129,10 @@ def _mark(axes: plt.Axes, y: float, change: Change, **look) -> None:
     axes.errorbar(value, y, xerr=whiskers(value, low, high), **MARK | look, ls="none", capsize=2, lw=1)
 
 
-def _short(method: str) -> str:
-    """A row's name in few words: of how it was refitted there is one here."""
-    short = method.replace(", 3 layers, ridge from held-out text (ours)", " (ours)").replace(", least squares", "")
-    return short.replace(", from other items of HellaSwag", ",\nfrom HellaSwag's text")
+def _short(spec) -> str:
+    """A row in few words: of how it was refitted, and of ReplaceMe's objectives, there is one here."""
+    repair = SHORT.get(spec.repair, spec.repaired)
+    return f"{spec.selected}, {repair}" + (",\nfrom HellaSwag's text" if spec.text else "")
 
 
 def _legends(figure: plt.Figure, bottom: np.ndarray, tasks: list[str]) -> None:

@@ -37,28 +37,30 @@ def draw(entries: Iterable[dict], profile: str, group: Callable[[dict], str] = l
     the losses of the others are subtracted in a panel that has it, step by step: read from the same batches, they rise and
     fall together, far more than they differ.
     """
-    panels: dict[tuple[str, str], list[tuple[str, dict]]] = {}
+    panels: dict[tuple[str, str], list[tuple[str, str, dict]]] = {}
     entries = list(entries)
     several = len({(entry["model"], entry["sparsity"]) for entry in entries}) > 1
     for entry in entries:
         curve = trained(entry)
         if curve is not None:
-            label = f"{entry['method']}, {entry['model']} {entry['sparsity']}" if several else entry["method"]
-            panels.setdefault((group(entry), curve.get("loss", "ce")), []).append((label, curve))
+            label = f"{entry['name']}, {entry['model']} {entry['sparsity']}" if several else entry["name"]
+            panels.setdefault((group(entry), curve.get("loss", "ce")), []).append((entry["method"], label, curve))
     if not panels:
         figure = plt.figure(figsize=(4.4, 1))
         figure.text(0.5, 0.5, "no training has been recorded", ha="center", va="center", color=GREY)
         return figure
-    below = any(curve.get("validation") for lines in panels.values() for _, curve in lines)
+    below = any(curve.get("validation") for lines in panels.values() for *_, curve in lines)
     size = 0.6 + 3.8 * len(panels), 6.6 if below else 4.2
     figure, grid = plt.subplots(1 + below, len(panels), figsize=size, squeeze=False)
     for axes, ((title, kind), lines) in zip(grid.T, sorted(panels.items())):
         axes[0].set_title(title)
-        base = next((curve["losses"] for label, curve in lines if label == against), None)
+        base, against_label = next(
+            ((curve["losses"], label) for method, label, curve in lines if method == against), (None, "")
+        )
         less = {} if base is None else dict(enumerate(base))
         # One label looks the same in all panels; of a method that was trained towards several losses, one look a loss.
-        known = list(dict.fromkeys(label for own in panels.values() for label, _ in own))
-        for place, (label, curve) in enumerate(lines):
+        known = list(dict.fromkeys(label for own in panels.values() for _, label, _ in own))
+        for place, (_, label, curve) in enumerate(lines):
             number = known.index(label)
             look = {
                 "color": COLOURS[number % len(COLOURS)],
@@ -72,10 +74,10 @@ def draw(entries: Iterable[dict], profile: str, group: Callable[[dict], str] = l
             marked = [] if below else _marked(len(curve["losses"]), number / len(known))
             _line(axes[0], label, curve, look | {"markevery": marked}, less, kind != "ce")
             if below:
-                apart = FARTHEST * max(len(curve["losses"]) * curve.get("steps_per_point", 1) for _, curve in lines)
+                apart = FARTHEST * max(len(curve["losses"]) * curve.get("steps_per_point", 1) for *_, curve in lines)
                 _validation(axes[1], curve, look, apart * (2 * place / max(1, len(lines) - 1) - (len(lines) > 1)))
         for axis, of in zip(axes, ("", "validation ")):
-            axis.set_ylabel(of + NAMES.get(kind, kind) + (f"\nless that of {against}" if less and not of else ""))
+            axis.set_ylabel(of + NAMES.get(kind, kind) + (f"\nless that of {against_label}" if less and not of else ""))
             axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
             if kind != "ce":
                 axis.set_yscale("log")  # starts far apart
@@ -87,7 +89,7 @@ def draw(entries: Iterable[dict], profile: str, group: Callable[[dict], str] = l
         axes[0].set_xlabel("step (smoothed)" if less else "step (faint: raw; line: smoothed)")
         if below:
             axes[1].set(xlabel="step (marks of one step side by side)", xlim=axes[0].get_xlim())
-            taken = {step for _, curve in lines for step, _ in curve.get("validation", ())}
+            taken = {step for *_, curve in lines for step, _ in curve.get("validation", ())}
             axes[1].xaxis.set_major_locator(FixedLocator(sorted(taken), nbins=8))
         handles, labels = axes[0].get_legend_handles_labels()
         axes[-1].legend(handles, labels, loc="upper left", bbox_to_anchor=(-0.12, -0.2), fontsize=7.5, handlelength=3)

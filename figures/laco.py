@@ -15,6 +15,8 @@ MATRICES = {
     "up_proj": (VERMILION, 6, "D"),
     "down_proj": (PURPLE, 2.5, "v"),
 }
+# How a recipe calls a merge -> how the pictures do.
+MERGES = {"paper": "Eq. 1", "code": "code's merge", "drop": "nothing merged"}
 ORTHOGONAL, UNCORRELATED = "orthogonal", "uncorrelated"
 # Label, colour, line, its width: what lies on one another is drawn from wide to narrow.
 ADJACENT = {
@@ -31,9 +33,9 @@ WINDOWS = {
 
 
 def _name(entry: dict, several: bool) -> str:
-    """A row's method without what the title already says; its model too where there are several."""
-    named = (name for name in ("code's merge", "nothing merged") if name in entry["method"])
-    merge = next(named, "Eq. 1")
+    """Return how a row merges, by its recipe; with its model where there are several."""
+    recipe = next(iter(entry["records"].values()))["recipe"]
+    merge = MERGES[recipe["selection"]["merge"]]
     return f"{entry['model']}, {merge}" if several else merge
 
 

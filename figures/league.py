@@ -10,11 +10,9 @@ from matplotlib.lines import Line2D
 from figures.choices import COLUMN, before
 from figures.style import BLUE, GREY, ORANGE, PURPLE, caption, plt, round_ticks, whiskers
 
-NONE = "none"
-OURS, TRAINED = "(ours)", "(trained)"
-SLICES = "slices of layers"
+NONE, SLICES = "none", "slices"
 # NBL takes fewer parameters than the layers have that the others remove; the matrix is within a percent of Ghosted Layers'.
-LEFT_OUT = ("NBL", "least-squares matrix, massive tokens as they are (ours)")
+LEFT_OUT = ("nbl", "least-squares-spared")
 LABEL_WIDTH = 46  # characters; longer labels are wrapped
 # Who a repair is by: colour and mark.
 KINDS = {
@@ -38,15 +36,15 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
         return None
     shown = [entry for found in lines.values() for entry in found]
     counts = sorted(set(map(_removed, shown)))
-    labels = [_label(repair, found) for repair, found in lines.items()]
+    labels = [_label(found) for found in lines.values()]
     tall = sum(0.1 + 0.14 * (label.count("\n") + 1) for label in labels)
     figure, row = plt.subplots(1, len(counts), figsize=(9.6, 1.5 + tall), sharey=True, squeeze=False)
     for axes, count in zip(row[0], counts, strict=True):
         lowest = []
-        for place, (repair, found) in enumerate(lines.items()):
+        for place, found in enumerate(lines.values()):
             for entry in found:
                 if _removed(entry) == count:
-                    lowest.append(_mark(axes, place, entry, dense, KINDS[_kind(repair)]))
+                    lowest.append(_mark(axes, place, entry, dense, KINDS[_kind(entry)]))
         axes.axvline(min(lowest), color=GREY, ls=":", lw=1)
         axes.set_title(f"{count}/{shown[0]['sparsity'].partition('/')[2]} removed", fontsize=9)
         axes.set_xscale("log")
@@ -58,7 +56,7 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
         f"average perplexity, times the dense model's of {dense['scores'][COLUMN]:.1f} "
         "(bars: 95 %, paired with it; each axis has its own logarithmic scale)"
     )
-    here = dict.fromkeys(map(_kind, lines))
+    here = dict.fromkeys(_kind(found[0]) for found in lines.values())
     handles = [Line2D([], [], ls="none", ms=5, label=kind, **look) for kind, look in KINDS.items() if kind in here]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=8, title=said)
     caption(figure, shown)
@@ -73,42 +71,37 @@ def best(entries: list[dict]) -> dict[str, list[dict]]:
     """
     found: dict[str, dict[int, dict]] = {}
     for entry in entries:
-        if not entry["dense"] and _parts(entry)[1] not in LEFT_OUT:
-            by_count, count = found.setdefault(_parts(entry)[1], {}), _removed(entry)
+        if not entry["dense"] and entry["spec"].repair not in LEFT_OUT:
+            by_count, count = found.setdefault(entry["spec"].repair, {}), _removed(entry)
             if count not in by_count or before(entry, by_count[count]):
                 by_count[count] = entry
     lines = {repair: [by_count[count] for count in sorted(by_count)] for repair, by_count in found.items()}
     if any(len(points) > 1 for points in lines.values()):
         lines = {repair: points for repair, points in lines.items() if len(points) > 1}
     most = max(map(len, lines.values()), default=0)
-    kept = [repair for repair, points in lines.items() if not repair.endswith(OURS) or len(points) == most]
+    kept = [repair for repair, points in lines.items() if not points[0]["spec"].own_repair or len(points) == most]
     kept.sort(key=lambda repair: (-_removed(lines[repair][-1]), lines[repair][-1]["scores"][COLUMN]))
     return {repair: lines[repair] for repair in kept}
 
 
-def _parts(entry: dict) -> tuple[str, str]:
-    """Choice of layers, repair: a row's name."""
-    selection, _, repair = entry["method"].partition(", ")
-    return selection, repair
-
-
-def _label(repair: str, entries: list[dict]) -> str:
-    """A repair, and after which choice of layers it is shown; at which numbers, where they differ."""
+def _label(entries: list[dict]) -> str:
+    """A repair's entries: its label, and after which choice of layers they are; at which numbers, where they differ."""
     by_selection: dict[str, list[str]] = {}
     for entry in entries:
-        by_selection.setdefault(_parts(entry)[0], []).append(str(_removed(entry)))
+        by_selection.setdefault(entry["spec"].selected, []).append(str(_removed(entry)))
+    spec = entries[0]["spec"]
     whole = len(by_selection) == 1
     chosen = "; ".join(name + ("" if whole else f" at {', '.join(at)}") for name, at in by_selection.items())
-    after = "" if chosen == SLICES else "after "
-    return textwrap.fill(f"{'no repair' if repair == NONE else repair}, {after}{chosen}", LABEL_WIDTH)
+    after = "" if {entry["spec"].selection for entry in entries} == {SLICES} else "after "
+    return textwrap.fill(f"{'no repair' if spec.repair == NONE else spec.repaired}, {after}{chosen}", LABEL_WIDTH)
 
 
-def _kind(repair: str) -> str:
-    if repair == NONE:
+def _kind(entry: dict) -> str:
+    if entry["spec"].repair == NONE:
         return "no repair"
-    if repair.endswith(OURS):
+    if entry["spec"].own_repair:
         return "ours"
-    return "published, trained" if repair.endswith(TRAINED) else "published"
+    return "published, trained" if entry["spec"].trained else "published"
 
 
 def _removed(entry: dict) -> int:

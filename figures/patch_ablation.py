@@ -8,9 +8,9 @@ import numpy as np
 
 from figures.style import BLUE, GREY, ORANGE, above, plt, removed, whiskers
 
-ALONE = "cut alone"  # what the others are held against
-FEWER = "A of fewer tokens"  # from this row on scales are of other windows: what those rows are to be held against
-OTHER_CUT = " [S]"  # behind the model's name: the layers of lowest block influence, not the window
+ALONE = "cut"  # what the others are held against
+FEWER = "a-of-fewer-tokens"  # from this row on scales are of other windows: what those rows are to be held against
+CUTS = {"": "[L], one window", "S": "[S], lowest block influence"}  # by a row's variant
 LOOKS = (("o", BLUE), ("s", ORANGE))  # one a cut
 REACH = 3.0  # the axis ends at so many times the third quartile of |change|; what is beyond is written
 
@@ -18,21 +18,21 @@ Change = tuple[float, float, float]  # percent, and the ends of its 95 % interva
 
 
 def changes(entries: list[dict]) -> dict[tuple[str, str, str], Change]:
-    """(model, sparsity, method) -> the change of perplexity against the same layers cut and nothing else.
+    """(group, sparsity, method) -> the change of perplexity against the same layers cut and nothing else.
 
     The interval is that of the ratio on the same draws of windows. Rows whose cut alone has no number are left out.
     """
-    alone = {(e["model"], e["sparsity"]): e for e in entries if e["method"] == ALONE and e["scores"]}
+    alone = {(e["group"], e["sparsity"]): e for e in entries if e["method"] == ALONE and e["scores"]}
     found = {}
     for entry in entries:
-        cut = alone.get((entry["model"], entry["sparsity"]))
+        cut = alone.get((entry["group"], entry["sparsity"]))
         if cut is None or entry is cut or not entry["scores"]:
             continue
         ((column, value),) = entry["scores"].items()
         ratios = entry["replicates"](column) / cut["replicates"](column)
         ends = np.percentile(ratios, (2.5, 97.5))
         ratio = value / cut["scores"][column]
-        found[entry["model"], entry["sparsity"], entry["method"]] = tuple(
+        found[entry["group"], entry["sparsity"], entry["method"]] = tuple(
             100 * (float(one) - 1) for one in (ratio, *ends)
         )
     return found
@@ -47,6 +47,8 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
     if not found:
         return None
     cuts = list(dict.fromkeys(key[:2] for key in found))
+    of = {(entry["group"], entry["sparsity"]): entry for entry in entries}
+    labels = {entry["method"]: entry["name"] for entry in entries}
     names = list(dict.fromkeys(key[2] for key in found))
     figure, axes = plt.subplots(figsize=(6.4, 1.3 + 0.27 * len(names)))
     sizes = sorted(abs(change[0]) for change in found.values())
@@ -62,8 +64,7 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
                 axes.annotate(f"{value:+.0f} %", (side * reach, y), **where)
                 continue
             axes.errorbar(value, y, xerr=whiskers(value, low, high), fmt=mark, color=colour, ms=4, capsize=2, lw=1)
-        label = "[S], lowest block influence" if cut[0].endswith(OTHER_CUT) else "[L], one window"
-        axes.plot([], [], mark, color=colour, ms=4, label=f"{label}, {cut[1]}")
+        axes.plot([], [], mark, color=colour, ms=4, label=f"{CUTS[of[cut]['variant']]}, {cut[1]}")
     axes.axvline(0, color=GREY, lw=0.8)
     if FEWER in names:
         axes.axhline(names.index(FEWER) - 0.5, color=GREY, lw=0.8, ls=":")
@@ -83,8 +84,12 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
         right = max(0.0, *(high for _, _, high in found.values()))
     margin = 0.05 * (right - left)
     axes.set(xlim=(left - margin, right + margin), ylim=(len(names) - 0.5, -0.5))
-    axes.set(xlabel="perplexity against the cut alone (%; bars: 95 %)", yticks=range(len(names)), yticklabels=names)
-    once = [{"model": model.removesuffix(OTHER_CUT), "sparsity": sparsity} for model, sparsity in cuts]
-    above(figure, removed(once))
+    axes.set(
+        xlabel="perplexity against the cut alone (%; bars: 95 %)",
+        yticks=range(len(names)),
+        yticklabels=[labels[name] for name in names],
+    )
+    model = next((entry["model"] for entry in entries if not entry["variant"]), entries[0]["model"])
+    above(figure, removed([{"model": model, "sparsity": sparsity} for _, sparsity in cuts]))
     figure.legend(loc="outside lower right")
     return figure

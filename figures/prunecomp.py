@@ -23,8 +23,8 @@ _COLUMNS = {
     "factor": "factor,\nfused;\nmagnitudes",
     "d": "d;\nmagnitudes",
     "A": "A;\nmagnitudes,\nrotated",
-    "d, least squares": "d;\nleast\nsquares",
-    "matrix, least squares": "matrix;\nleast\nsquares",
+    "d-least-squares": "d;\nleast\nsquares",
+    "matrix-least-squares": "matrix;\nleast\nsquares",
 }
 
 
@@ -139,10 +139,8 @@ def grid(entries: list[dict], profile: str) -> plt.Figure | None:
     """
     cells = {}
     for entry in entries:
-        metric, _, rest = entry["method"].partition(", ")
-        schedule, _, repair = rest.partition(", ")
-        if repair:
-            cells[f"{metric}, {schedule}", repair.partition(" (")[0]] = average(entry, entries)
+        if row := entry["spec"]:
+            cells[f"{row.metric}, {row.schedule}", row.repair] = average(entry, entries)
     dense = next((average(entry, entries) for entry in entries if entry["method"] == "Dense"), None)
     names = list(dict.fromkeys(name for name, _ in cells))
     if not names:

@@ -7,6 +7,7 @@ import math
 from figures import curves
 from figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, above, break_below, plt, short
 
+LORA = "+LoRA"  # the arm that others are held against
 _LOOKS = [(BLUE, "o", "-"), (VERMILION, "s", "--"), (GREEN, "^", "-."), (PURPLE, "D", ":"), (ORANGE, "v", "-")]
 
 
@@ -64,13 +65,13 @@ def rates(entries: list[dict], profile: str) -> plt.Figure:
     """
     tasks = [name for name, record in entries[0]["records"].items() if "acc" in record["values"]]
     dense = [e for e in entries if e["dense"]]
-    names = dict.fromkeys(e["method"].split("[")[0].split(" +")[0] for e in entries if not e["dense"])
+    names = dict.fromkeys(e["spec"].metric for e in entries if not e["dense"])
     shape = -(-(len(tasks) + 1) // 3), 3
     size = (7.2, 0.6 + 2.0 * shape[0])
     figure, panels = plt.subplots(*shape, figsize=size, squeeze=False, sharex=True)
     for axes, task in zip(panels.flat, [*tasks, None]):
         for side, (name, (color, marker, line)) in enumerate(zip(names, _LOOKS)):
-            chosen = [*dense, *(e for e in entries if e["method"].startswith(name))]
+            chosen = [*dense, *(e for e in entries if e["spec"] and e["spec"].metric == name)]
             points = sorted(
                 (int(e["sparsity"].split("/")[0]), _accuracy(e["records"], task), _error(e["records"], task))
                 for e in chosen
@@ -92,7 +93,8 @@ def rates(entries: list[dict], profile: str) -> plt.Figure:
         mean, *free = panels.flat[len(tasks) :]
         (free[0] if free else mean).legend(*mean.get_legend_handles_labels(), fontsize=8 if free else 7)
     model, layers = entries[0]["model"], entries[0]["sparsity"].split("/")[1]
-    trained = "LoRA" if any("LoRA" in entry["method"] for entry in entries) else "no fine-tuning"
+    arms = [entry["spec"].arm for entry in entries if entry["spec"]]
+    trained = "LoRA" if any(arm and arm.kind == "lora" for arm in arms) else "no fine-tuning"
     above(figure, f"{model}, n/{layers} layers removed, {trained}")
     figure.supxlabel(f"layers removed, n of {layers}", fontsize=9)
     figure.supylabel("accuracy ± standard error, % (not by length)", fontsize=9)
@@ -105,7 +107,7 @@ def similarity(entries: list[dict], profile: str) -> plt.Figure:
     for axes, entry in zip(panels[0], entries):
         matrix = entry["records"]["similarity@cka"]["details"]["matrix"]
         image = axes.imshow(matrix, vmin=0, vmax=1, cmap="viridis", origin="lower")
-        axes.set_title(entry["method"].replace("[", ", ").rstrip("]"), fontsize=9)
+        axes.set_title(entry["name"].replace("[", ", ").rstrip("]"), fontsize=9)
         axes.set(xlabel="remaining layer", ylabel="remaining layer" if axes is panels[0][0] else "")
         axes.grid(False)
         for axis in (axes.xaxis, axes.yaxis):
@@ -147,8 +149,8 @@ def losses(entries: list[dict], profile: str) -> plt.Figure:
     """Losses while the pruned model is trained, a panel for each choice of layers: how far they are from LoRA's, and below
     them the validation losses. See `figures.curves.draw`."""
     arms = [
-        entry | {"method": f"+{arm}", "metric": metric}
+        entry | {"method": entry["spec"].arm.id, "name": entry["spec"].arm.label}
         for entry in entries
-        for metric, _, arm in [entry["method"].partition(" +")]
+        if entry["spec"].arm
     ]
-    return curves.draw(arms, profile, group=lambda entry: f"layers chosen: {entry['metric']}", against="+LoRA")
+    return curves.draw(arms, profile, group=lambda entry: f"layers chosen: {entry['spec'].metric}", against=LORA)

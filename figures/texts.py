@@ -5,12 +5,12 @@ from __future__ import annotations
 from figures.answers import alone, difference, ratio
 from figures.style import BLUE, GREEN, GREY, ORANGE, caption, plt, whiskers
 
-PERPLEXITY, AVERAGE = "PPL AVG", "AVG of tasks not read"
-CHOICE = "[L]"  # after which all texts are compared
-# How a row's name ends -> what its repair was calibrated on.
+PERPLEXITY, AVERAGE = "PPL AVG", "average"
+CHOICE = "l"  # after which all texts are compared
+# What a row's repair was calibrated on.
 TEXTS = {
-    "other items of HellaSwag": ("questions", ORANGE, "s"),
-    "both texts": ("both, in turn", GREEN, "^"),
+    "items": ("questions", ORANGE, "s"),
+    "both-texts": ("both, in turn", GREEN, "^"),
     "": ("plain text", BLUE, "o"),
 }
 
@@ -22,7 +22,7 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
     """
     by_size: dict[str, list[dict]] = {}
     for entry in entries:
-        none = alone(entry, entries) if entry["method"].startswith(CHOICE) else None
+        none = alone(entry, entries) if entry["spec"] and entry["spec"].selection == CHOICE else None
         if none is not None and {PERPLEXITY, AVERAGE} <= entry["scores"].keys() & none["scores"].keys():
             by_size.setdefault(entry["sparsity"], []).append(entry)
     if not by_size:
@@ -32,7 +32,7 @@ def draw(entries: list[dict], profile: str) -> plt.Figure | None:
     )
     for axes, (sparsity, rows) in zip(grid[0], by_size.items(), strict=True):
         for entry in rows:
-            label, colour, mark = next(shown for ending, shown in TEXTS.items() if entry["method"].endswith(ending))
+            label, colour, mark = TEXTS[entry["spec"].text]
             none = alone(entry, entries)
             (x, *ends), (y, *sides) = ratio(entry, none, PERPLEXITY), difference(entry, none, AVERAGE)
             axes.errorbar(

@@ -15,11 +15,12 @@ def text(store: Store) -> str:
 
     columns: dict[str, dict[str, Change]] = {}
     for subject in show.published(CAUSES, store):
-        found = changes(show.entries(CAUSES, store, subject, CAUSES.rows(subject)))
-        for (label, sparsity, method), change in found.items():
+        entries = show.entries(CAUSES, store, subject, CAUSES.rows(subject))
+        of = {(entry["group"], entry["sparsity"], entry["method"]): entry for entry in entries}
+        for key, change in changes(entries).items():
             name = "the stand-in" if subject.standin else subject.label.partition(",")[0]
-            cut = f"{name}, {'[L]' if label == subject.label else '[S]'} {sparsity}"
-            columns.setdefault(cut, {})[method] = change
+            cut = f"{name}, [{of[key]['variant'] or 'L'}] {key[1]}"
+            columns.setdefault(cut, {})[of[key]["name"]] = change
     methods = dict.fromkeys(method for found in columns.values() for method in found)
     if not methods:
         return "Not measured yet."
@@ -39,13 +40,15 @@ def endings(store: Store) -> str:
         columns += [ending.format(tasks[0]) for ending in (answers.RIGHT, answers.WRONG)]
         columns += [answers.GAP.format(task) for task in tasks]
         columns.append(answers.AVERAGE)
-        heads = [f"{label}, %", "logits scaled, %", *columns[2:]]
+        labels = {column.id: column.label for column in answers.columns(profile)}
+        heads = [f"{labels[label]}, %", "logits scaled, %", *(labels[name] for name in columns[2:])]
         lines = []
-        rows = against_none(show.entries(answers.ANSWERS, store, subject, answers.ANSWERS.rows(subject)))
+        entries = show.entries(answers.ANSWERS, store, subject, answers.ANSWERS.rows(subject))
+        rows, names = against_none(entries), {entry["method"]: entry["name"] for entry in entries}
         for (sparsity, method), changes in rows.items():
             digits = [1, 1, *([0] * (len(columns) - 3)), 1]
             cells = [_cell(changes.get(name), number) for name, number in zip(columns, digits, strict=True)]
-            lines.append([sparsity, method, *cells])
+            lines.append([sparsity, names[method], *cells])
         if rows:
             parts.append(f"{subject.label}:\n\n{markdown(['Removed', 'Repair', *heads], lines, 'rlr')}")
     return "\n\n".join(parts) or "Not measured yet."

@@ -12,7 +12,7 @@ from extensions.league import answers, grafts, texts, windows
 from extensions.league import rows as league
 from reproductions import audit
 from reproductions.audit.engine import SLIP
-from reproductions.reassessing.rows import AT_CUT, LAST3, LORA
+from reproductions.reassessing.specs import AT_CUT, LAST3, LORA, Arm
 from reproductions.render import chance_levels, show
 from reproductions.spec import registry, reported, subjects
 from reproductions.spec.columns import QUESTIONS
@@ -78,7 +78,7 @@ def _answers(store: Store) -> str:
     told = []
     for subject in map(subjects.of_model, subjects.PUBLISHED_MODELS):
         changes = against_none(show.entries(answers.ANSWERS, store, subject, answers.ANSWERS.rows(subject)))
-        name = league.name("[L]", league.REFIT_LONG)
+        name = league.name(league.WINDOW, league.REFIT_LONG)
         text, task = answers.TEXTS[subject.profile][0], answers.ASKED[subject.profile][0]
         right, wrong, gap = (kind.format(task) for kind in (answers.RIGHT, answers.WRONG, answers.GAP))
         told += [
@@ -131,8 +131,11 @@ def _refitted_with_them(store: Store) -> str:
     """By `league-graft`: the refit after the layers chosen with the neurons, against the refit after those chosen without and
     the best rival that is given them, too."""
     told: dict[str, list[str]] = {}
-    rival = league.name("[L]", grafts.THEN.format(league.GHOSTED))
-    others = {grafts.LEFT_REFIT: "after layers chosen without", rival: f"{league.GHOSTED} with them after [L]"}
+    rival = league.name(league.WINDOW, grafts.THEN.format(league.GHOSTED))
+    others = {
+        grafts.LEFT_REFIT: "after layers chosen without",
+        rival: f"{league.LABELS[league.GHOSTED]} with them after [L]",
+    }
     for subject in map(subjects.of_model, subjects.PUBLISHED_MODELS):
         found = {(e["sparsity"], e["method"]): e for e in standings.entries(store, subject, "league-graft")}
         for (sparsity, method), entry in found.items():
@@ -200,15 +203,14 @@ def _training(store: Store) -> str:
 
     table, told, near = registry.get("figure-losses-reassessing"), [], []
     for subject in map(subjects.of_model, subjects.PUBLISHED_MODELS):
-        ends: dict[str, dict[str, float]] = {}
+        ends: dict[str, dict[Arm, float]] = {}
         for entry in show.entries(table, store, subject, table.rows(subject)):
-            metric, _, arm = entry["method"].partition(" ")
             if (curve := trained(entry)) is not None and curve.get("validation"):
-                ends.setdefault(metric, {})[arm] = curve["validation"][-1][1]
+                ends.setdefault(entry["spec"].metric, {})[entry["spec"].arm] = curve["validation"][-1][1]
         whole = {metric: arms for metric, arms in ends.items() if {LORA, LAST3} <= arms.keys()}
         if len({arms[LORA] < arms[LAST3] for arms in whole.values()}) > 1:
             lines = [
-                f"after {metric} {', '.join(f'{arm[1:]} {arms[arm]:.2f}' for arm in sorted(arms, key=arms.get))}"
+                f"after {metric} {', '.join(f'{arm.label[1:]} {arms[arm]:.2f}' for arm in sorted(arms, key=arms.get))}"
                 for metric, arms in whole.items()
             ]
             told.append(f"on {HEADS[subject.name]} {'; '.join(lines)}")
@@ -231,12 +233,12 @@ def _least_squares(store: Store) -> str:
     """By the records of LinearPatch's Figure 4 (ours), of every model that has them."""
     told = []
     for model, cells in _cells(store, "figure4-linearpatch").items():
-        off = [math.exp(cells[f"{name} is off by"]) for name in ("ratio", "least squares", "alike at the end")]
+        off = [math.exp(cells[f"{name}-off"]) for name in ("ratio", "least-squares", "alike-at-end")]
         told.append(
             f"on {model}, over {cells['cuts']:.0f} cuts, the ratio of magnitudes is off the best factor by "
             f"{off[0]:.2f} times, least squares by {off[1]:.2f}, the factor that makes the last states most like the dense "
-            f"model's by {off[2]:.2f}; A lowers perplexity at {cells['A lowers PPL, % of cuts']:.0f} % "
-            f"of the cuts, a least-squares matrix at {cells['matrix lowers PPL, %']:.0f} %"
+            f"model's by {off[2]:.2f}; A lowers perplexity at {cells['patch-helps']:.0f} % "
+            f"of the cuts, a least-squares matrix at {cells['matrix-helps']:.0f} %"
         )
     return f"**Least squares instead of magnitudes** (`figure4-linearpatch`): {'; '.join(told)}." if told else ""
 
@@ -246,10 +248,10 @@ def _merging(store: Store) -> str:
     shares, outputs = (_cells(store, f"figure{number}-laco") for number in (4, 5))
     told = []
     for model in shares.keys() & outputs.keys():
-        share, found = shares[model]["distance, % of unrelated weights'"], outputs[model]
+        share, found = shares[model]["distance-share"], outputs[model]
         merged, code, none = (
             f"{found[name]:.2f}".replace("-", "−")
-            for name in ("least merged, Eq. 1 (b)", "least merged, code (b)", "no layer")
+            for name in ("least-merged-equation", "least-merged-code", "least-none")
         )
         told.append(
             f"on {model} the matrices of adjacent layers are {share:.2f} % as far apart as unrelated ones; the output of "
@@ -264,8 +266,9 @@ def _merging(store: Store) -> str:
 def _cells(store: Store, target: str) -> dict[str, dict[str, float]]:
     """Model -> column -> value, of the measured models whose first row is whole."""
     table, found = registry.get(target), {}
-    for line in show.build(table, store, show.published(table, store), claims=False)["rows"]:
-        cells = {name: cell["reproduced"] for name, cell in line["cells"].items()}
+    content = show.build(table, store, show.published(table, store), claims=False)
+    for line in content["rows"]:
+        cells = {content["column_ids"][label]: cell["reproduced"] for label, cell in line["cells"].items()}
         if line["subject"] != subjects.PAPER.name and None not in cells.values():
             label = HEADS.get(line["subject"], line["model"])
             found.setdefault(label, cells)

@@ -38,12 +38,9 @@ def best(found: Iterable[dict]) -> dict[str, dict[str, dict]]:
     for entry in found:
         if entry["dense"]:
             continue
-        selection, _, repair = entry["method"].partition(", ")
-        if not repair or selection == rows.ONE_BY_ONE.partition(", ")[0]:
-            selection, repair = "", entry["method"]
-        known = by_count.setdefault(entry["sparsity"], {})
+        known, repair = by_count.setdefault(entry["sparsity"], {}), entry["spec"].repair
         if repair not in known or before(entry, known[repair]):
-            known[repair] = entry | {"selection": selection}
+            known[repair] = entry
     order = sorted(by_count, key=lambda sparsity: int(sparsity.partition("/")[0]))
     return {
         count: dict(sorted(by_count[count].items(), key=lambda pair: pair[1]["scores"][PERPLEXITY])) for count in order
@@ -68,8 +65,8 @@ def ratio(entry: dict, rival: dict) -> str:
 
 
 def leads(found: Sequence[dict]) -> list[tuple[str, str, str, str, list[str]]]:
-    """For each number of layers: sparsity, the best of ours, what it is of the best rival's perplexity (`ratio`), that rival,
-    and the rivals that are worse than no repair after the same choice of layers."""
+    """For each number of layers: sparsity, the best of ours, what it is of the best rival's perplexity (`ratio`), the rival's
+    label, and the labels of rivals that are worse than no repair after the same choice of layers."""
     alone = {(e["sparsity"], e["method"]): e["scores"][PERPLEXITY] for e in found}
     told = []
     for sparsity, repairs in best(found).items():
@@ -78,12 +75,13 @@ def leads(found: Sequence[dict]) -> list[tuple[str, str, str, str, list[str]]]:
         if ours is None or not rivals:
             continue
         worse = [
-            repair
+            entry["spec"].repaired
             for repair, entry in repairs.items()
             if repair in rows.RIVALS
-            and entry["scores"][PERPLEXITY] > alone.get((sparsity, rows.name(entry["selection"], rows.NONE)), math.inf)
+            and entry["scores"][PERPLEXITY]
+            > alone.get((sparsity, rows.name(entry["spec"].selection, rows.NONE)), math.inf)
         ]
-        told.append((sparsity, ours, ratio(repairs[ours], repairs[rivals[0]]), rivals[0], worse))
+        told.append((sparsity, ours, ratio(repairs[ours], repairs[rivals[0]]), rows.LABELS[rivals[0]], worse))
     return told
 
 
@@ -96,16 +94,17 @@ def table(found: Sequence[dict], texts: Sequence[str], short: bool = False) -> s
     header = [*HEADER[:3], *texts, HEADER[3], f"{HEADER[4]} of {found[0]['over'][ACCURACY]}", *HEADER[5 + short :]]
     lines = []
     for dense in (entry for entry in found if entry["dense"]):
-        lines.append(_line(dense | {"selection": ""}, "dense", "", texts, None if short else ""))
+        lines.append(_line(dense, "dense", "", texts, None if short else ""))
     for sparsity, repairs in list(best(found).items())[-FEW if short else None :]:
-        cuts = (e for e in found if e["sparsity"] == sparsity and e["method"].endswith(rows.name("", rows.NONE)))
+        cuts = (e for e in found if e["sparsity"] == sparsity and e["spec"].repair == rows.NONE)
         plain = None if short else next(filter(None, map(_time, cuts)), "")
         rivals = [entry for repair, entry in repairs.items() if repair in rows.TRAINING_FREE]
         ours = next((repair for repair in repairs if repair in rows.OURS), None)
         for repair, entry in repairs.items():
             if not short or repair in SHORT or repair == ours:
                 share = ratio(entry, rivals[0]) if rivals else ""
-                lines.append(_line(entry, f"**{repair}**" if repair == ours else repair, share, texts, plain))
+                label = entry["spec"].repaired
+                lines.append(_line(entry, f"**{label}**" if repair == ours else label, share, texts, plain))
     return markdown(header, lines, "rll" + "r" * (len(header) - 4) + "l")
 
 
@@ -126,7 +125,16 @@ def _line(entry: dict, repair: str, share: str, texts: Sequence[str], plain: str
         loaded = "Transformers"  # whole layers were left out and nothing was put in
     kind = "plain" if loaded.startswith("Transformers") else loaded
     time = [] if plain is None else [_time(entry) or (plain if kind == "plain" else "")]
-    return entry["sparsity"], repair, entry["selection"], *perplexities, share, accuracy, *time, kind
+    return (
+        entry["sparsity"],
+        repair,
+        entry["spec"].selected if entry["spec"] else "",
+        *perplexities,
+        share,
+        accuracy,
+        *time,
+        kind,
+    )
 
 
 def parts(store: Store, subjects: Sequence[Subject]) -> dict[str, str]:
@@ -155,17 +163,19 @@ def _under(
 
 def _texts(subject: Subject) -> tuple[str, ...]:
     """The columns that the average perplexity is of."""
-    return next(column.of for column in registry.get("league").columns_for(subject) if column.label == PERPLEXITY)
+    return next(column.of for column in registry.get("league").columns_for(subject) if column.id == PERPLEXITY)
 
 
 def training(found: Sequence[dict], texts: Sequence[str]) -> str:
     """What the refit takes off the average perplexity, as a part of what training LinearPatch's A takes off after the same
     choice of layers: a clause for each number of them."""
     told, measured = [], {(entry["sparsity"], entry["method"]): entry for entry in found}
-    for (sparsity, method), patch in measured.items():
-        selection, _, repair = method.partition(", ")
+    for (sparsity, _), patch in measured.items():
+        if patch["dense"] or patch["spec"].repair != rows.TRAINED_PATCH:
+            continue
+        selection = patch["spec"].selection
         same = [measured.get((sparsity, rows.name(selection, other))) for other in (rows.NONE, rows.REFIT_LONG)]
-        if repair != rows.TRAINED_PATCH or None in same:
+        if None in same:
             continue
         none, ours = same
         taken = [none["scores"][PERPLEXITY] - entry["scores"][PERPLEXITY] for entry in (ours, patch)]
@@ -186,10 +196,10 @@ def draws(found: Iterable[dict], labels: Sequence[str]) -> str:
             values = [_over(by_seed.values(), label) for label in labels]
             shares, below = _shares(by_seed, repairs[rival]) if rival not in (None, repair) else ([], 0)
             spread = f"{np.mean(shares):.3f} ({min(shares):.3f} to {max(shares):.3f})" if shares else ""
-            name = f"**{repair}**" if repair in rows.OURS else repair
+            name = f"**{rows.LABELS[repair]}**" if repair in rows.OURS else rows.LABELS[repair]
             cells = (
                 sparsity,
-                text,
+                rows.TEXTS[text],
                 name,
                 str(len(by_seed)),
                 *values,
@@ -213,13 +223,13 @@ def won(found: Iterable[dict]) -> list[tuple[str, int, int]]:
     return [(sparsity, below, compared) for sparsity, (below, compared) in told.items()]
 
 
-def _drawn(found: Iterable[dict]) -> dict[tuple[str, str], dict[str, dict[str, dict]]]:
+def _drawn(found: Iterable[dict]) -> dict[tuple[str, str], dict[str, dict[int, dict]]]:
     """(sparsity, calibration text) -> repair -> seed -> entry."""
-    drawn: dict[tuple, dict[str, dict[str, dict]]] = {}
+    drawn: dict[tuple, dict[str, dict[int, dict]]] = {}
     for entry in found:
         if not entry["dense"]:
-            repair, text, seed = entry["method"].rsplit(", ", 2)
-            drawn.setdefault((entry["sparsity"], text), {}).setdefault(repair, {})[seed] = entry
+            spec = entry["spec"]
+            drawn.setdefault((entry["sparsity"], spec.text), {}).setdefault(spec.repair, {})[spec.seed] = entry
     return drawn
 
 

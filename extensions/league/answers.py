@@ -11,27 +11,29 @@ from reproductions.spec.registry import Claim, Column, Row, Table
 from reproductions.spec.subjects import Subject
 
 # Two of them once more, calibrated on items of a task that are not among those asked.
-FROM_TASK, TASK_TEXT = ", from other items of HellaSwag", "hellaswag-after-500"
+TASK_TEXT = "hellaswag-after-500"
 AGAIN = (rows.PATCHED, rows.REFIT_LONG)
 REPAIRS = (rows.PATCHED, rows.REPLACEME, rows.GHOSTED, rows.REFIT_LONG)
 # Tasks that give one context several endings and are judged per character; the text beside them.
 ASKED = {"paper": ("HeSw", "ARC-e", "PIQA"), "standin": ("Continue", "ParType", "ParText")}
 TEXTS = {"paper": ("WIKI-2", "league-wikitext2"), "standin": ("Learning", "standin-learning-quarter")}
-SCALED, FACTOR = "{}, logits scaled", "{}, best factor"
-AVERAGE = "AVG of these"
+SCALED, FACTOR = "{}/scaled", "{}/factor"
+AVERAGE = "average"
 NATS = "nats per 1,000 characters"
-RIGHT, WRONG, GAP = "{}, right", "{}, wrong", "{}, gap"
+RIGHT, WRONG, GAP = "{}/right", "{}/wrong", "{}/gap"
 
 
 def answers(subject: Subject, limit: int | None = None) -> list[Row]:
     """The league's rows of the leaders and of no repair, after [L] and [S], at its larger numbers of layers; not on the
     stand-in, whose league is calibrated on text like its questions, two of them calibrated on text like HellaSwag's."""
-    shown = {rows.name(selection, repair) for selection in ("[L]", "[S]") for repair in (rows.NONE, *REPAIRS)}
+    shown = {
+        rows.name(selection, repair) for selection in (rows.WINDOW, rows.LOWEST_BI) for repair in (rows.NONE, *REPAIRS)
+    }
     return rows.larger(subject, limit, shown, lambda count: [_from_task(subject, limit, count, one) for one in AGAIN])
 
 
 def _from_task(subject: Subject, limit: int | None, count: int, repair: str) -> Row:
-    return rows.reading(subject, limit, count, repair, rows.name("[L]", repair + FROM_TASK), corpus=TASK_TEXT)
+    return rows.reading(subject, limit, count, rows.Spec(rows.WINDOW, repair, rows.ITEMS), corpus=TASK_TEXT)
 
 
 def columns(profile: str) -> list[Column]:
@@ -40,16 +42,23 @@ def columns(profile: str) -> list[Column]:
     label, protocol = TEXTS[profile]
     found = [
         Column(label, f"perplexity@{protocol}", "perplexity", compare="perplexity"),
-        Column(SCALED.format(label), f"scaled@{protocol}", "perplexity", compare="perplexity"),
-        Column(FACTOR.format(label), f"scaled@{protocol}", "factor", compare="exact"),
+        Column(
+            SCALED.format(label),
+            f"scaled@{protocol}",
+            "perplexity",
+            compare="perplexity",
+            label=f"{label}, logits scaled",
+        ),
+        Column(FACTOR.format(label), f"scaled@{protocol}", "factor", compare="exact", label=f"{label}, best factor"),
     ]
-    scores = {column.label: column for column in tasks(profile)}
+    scores = {column.id: column for column in tasks(profile)}
     for task in ASKED[profile]:
         endings = f"endings@{scores[task].benchmark}"
         found.append(scores[task])
         for name, key in ((RIGHT, "right"), (WRONG, "wrong"), (GAP, "gap")):
-            found.append(Column(name.format(task), endings, key, scale=1000, compare="exact"))
-    return [*found, Column(AVERAGE, derived="average", of=ASKED[profile])]
+            label = f"{scores[task].label}, {key}"
+            found.append(Column(name.format(task), endings, key, scale=1000, compare="exact", label=label))
+    return [*found, Column(AVERAGE, derived="average", of=ASKED[profile], label="AVG of these")]
 
 
 def _better(columns_: list[str], **how) -> comparisons.Check:
@@ -57,7 +66,7 @@ def _better(columns_: list[str], **how) -> comparisons.Check:
     return comparisons.every(
         *(
             comparisons.beats(rows.name(selection, repair), rows.name(selection, rows.NONE), column=column, **how)
-            for selection in ("[L]", "[S]")
+            for selection in (rows.WINDOW, rows.LOWEST_BI)
             for repair in REPAIRS
             for column in columns_
         )
@@ -66,10 +75,11 @@ def _better(columns_: list[str], **how) -> comparisons.Check:
 
 def _from_task_better(column: str, repairs: Sequence[str] = AGAIN, text: bool = False, **how) -> comparisons.Check:
     """What is calibrated on a task's other items against no repair, or (`text`) the same repair from the league's text."""
-    pairs = [(repair + FROM_TASK, repair if text else rows.NONE) for repair in repairs]
-    return comparisons.every(
-        *(comparisons.beats(*(rows.name("[L]", one) for one in pair), column=column, **how) for pair in pairs)
-    )
+    pairs = [
+        (rows.name(rows.WINDOW, repair, rows.ITEMS), rows.name(rows.WINDOW, repair if text else rows.NONE))
+        for repair in repairs
+    ]
+    return comparisons.every(*(comparisons.beats(*pair, column=column, **how) for pair in pairs))
 
 
 _TEXT_LABELS = [label for label, _ in TEXTS.values()]
@@ -84,21 +94,40 @@ ANSWERS = Table(
     draw="figures.answers:draw",
     columns=columns,
     claims=(
-        Claim("ours: repairs lower perplexity", _better(_TEXT_LABELS, lower=True)),
-        Claim("ours: they do with the scale of the logits set aside",
-              _better([SCALED.format(label) for label in _TEXT_LABELS], lower=True)),
-        Claim("ours: they make right endings likelier", _better([RIGHT.format(task) for task in _ASKED], lower=True)),
-        Claim("ours: they widen the gap between right and wrong endings",
-              _better([GAP.format(task) for task in _ASKED], unit=NATS)),
-        Claim("ours: they answer more questions", _better([AVERAGE])),
-        Claim("ours: calibrated on other items of HellaSwag, they widen its gap",
-              _from_task_better(GAP.format("HeSw"), unit=NATS)),
-        Claim("ours: calibrated on other items of HellaSwag, the refit answers more questions",
-              _from_task_better(AVERAGE, [rows.REFIT_LONG])),
-        Claim("ours: calibrated on other items of HellaSwag, they answer more than calibrated on the league's text",
-              _from_task_better(AVERAGE, text=True)),
+        Claim("repairs-lower-perplexity", "ours: repairs lower perplexity", _better(_TEXT_LABELS, lower=True)),
+        Claim(
+            "repairs-lower-scaled-perplexity",
+            "ours: they do with the scale of the logits set aside",
+            _better([SCALED.format(label) for label in _TEXT_LABELS], lower=True),
+        ),
+        Claim(
+            "right-endings-likelier",
+            "ours: they make right endings likelier",
+            _better([RIGHT.format(task) for task in _ASKED], lower=True),
+        ),
+        Claim(
+            "gap-widens",
+            "ours: they widen the gap between right and wrong endings",
+            _better([GAP.format(task) for task in _ASKED], unit=NATS),
+        ),
+        Claim("more-answers", "ours: they answer more questions", _better([AVERAGE])),
+        Claim(
+            "from-items-gap-widens",
+            "ours: calibrated on other items of HellaSwag, they widen its gap",
+            _from_task_better(GAP.format("HeSw"), unit=NATS),
+        ),
+        Claim(
+            "from-items-refit-answers-more",
+            "ours: calibrated on other items of HellaSwag, the refit answers more questions",
+            _from_task_better(AVERAGE, [rows.REFIT_LONG]),
+        ),
+        Claim(
+            "from-items-beats-from-text",
+            "ours: calibrated on other items of HellaSwag, they answer more than calibrated on the league's text",
+            _from_task_better(AVERAGE, text=True),
+        ),
     ),
     note="The league's rows. Logits scaled: perplexity at the best one factor on all logits, half of the windows by "
     "the factor that is best on the other half, and vice versa. Right, wrong: the mean loss of the right ending and of the "
     "wrong ones, in nats per 1,000 characters, by which these tasks pick; gap: wrong less right.",
-)  # fmt: skip
+)

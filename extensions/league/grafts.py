@@ -16,13 +16,13 @@ from reproductions.spec.subjects import Subject
 SHARES = ((8, 30), rows.SHARES[-1])
 # The rivals, too: each as it is, and by what the model shows that has the neurons in their new place.
 RIVALS = (rows.FACTOR, rows.PATCHED, rows.REPLACEME, rows.GHOSTED)
-THEN = "neurons carried over, {} (ours)"
+THEN = "graft-{}"
 BEFORE = {rows.NONE: None, rows.REFIT_LONG: rows.REPAIRS[rows.REFIT_LONG]}
-NONE, REFIT = (rows.name("[L]", repair) for repair in BEFORE)
-GRAFT, BOTH = (rows.name("[L]", repair) for repair in rows.GRAFTS)
+NONE, REFIT = (rows.name(rows.WINDOW, repair) for repair in BEFORE)
+GRAFT, BOTH = (rows.name(rows.WINDOW, repair) for repair in rows.GRAFTS)
 LEFT_REFIT = rows.name(rows.LEAST_LEFT, rows.REFIT_LONG)
 CHOSEN_BOTH = rows.name(rows.WITH_THEM, rows.CARRIED_REFIT)
-AVERAGE = "AVG of tasks"
+AVERAGE = "average"
 
 
 def grafts(subject: Subject, limit: int | None = None) -> list[Row]:
@@ -38,20 +38,24 @@ def grafts(subject: Subject, limit: int | None = None) -> list[Row]:
         if count in larger:
             own = {rival: rows.REPAIRS[rival] for rival in RIVALS}
             carried = {THEN.format(rival): {"method": "graft", "then": step} for rival, step in own.items()}
-            after = {"[L]": BEFORE | rows.GRAFTS | own | carried} | after
+            after = {rows.WINDOW: BEFORE | rows.GRAFTS | own | carried} | after
         chosen = rows.selections(count) | {rows.WITH_THEM: rows.with_them(count)}
         for selection, repairs in after.items():
             for repair, step in repairs.items():
                 fields = {"selection": chosen[selection], "repair": step}
-                found.append(rows.pruned(subject, limit, count, rows.name(selection, repair), **fields))
+                found.append(rows.pruned(subject, limit, count, rows.Spec(selection, repair), **fields))
     return found
 
 
 def columns(profile: str) -> list[Column]:
     """The league's texts and some tasks."""
-    scores = {column.label: column for column in tasks(profile)}
+    scores = {column.id: column for column in tasks(profile)}
     asked = UNREAD if profile == "paper" else ASKED[profile]
-    return [*perplexities(profile), *(scores[task] for task in asked), Column(AVERAGE, derived="average", of=asked)]
+    return [
+        *perplexities(profile),
+        *(scores[task] for task in asked),
+        Column(AVERAGE, derived="average", of=asked, label="AVG of tasks"),
+    ]
 
 
 def _lower(better: str, worse: str) -> comparisons.Check:
@@ -71,18 +75,36 @@ GRAFTS = Table(
     columns=columns,
     claims=(
         Claim(
+            "carried-lowers-perplexity",
             "ours: carried over, they lower the perplexity of [L]'s cut, of its refit and of every rival",
             comparisons.every(
                 _lower(GRAFT, NONE),
                 _lower(BOTH, REFIT),
-                *(_lower(rows.name("[L]", THEN.format(rival)), rows.name("[L]", rival)) for rival in RIVALS),
+                *(
+                    _lower(rows.name(rows.WINDOW, THEN.format(rival)), rows.name(rows.WINDOW, rival))
+                    for rival in RIVALS
+                ),
             ),
         ),
-        Claim("ours: chosen with them, the set of least left is lower, refitted", _lower(CHOSEN_BOTH, LEFT_REFIT)),
-        Claim("ours: carried over, they answer more of the tasks than [L]'s cut", _answers(GRAFT, NONE)),
-        Claim("ours: carried over and refitted, they answer more than its refit", _answers(BOTH, REFIT)),
         Claim(
-            "ours: chosen with them and refitted, more than the set of least left", _answers(CHOSEN_BOTH, LEFT_REFIT)
+            "chosen-with-them-lowers-perplexity",
+            "ours: chosen with them, the set of least left is lower, refitted",
+            _lower(CHOSEN_BOTH, LEFT_REFIT),
+        ),
+        Claim(
+            "carried-answers-more",
+            "ours: carried over, they answer more of the tasks than [L]'s cut",
+            _answers(GRAFT, NONE),
+        ),
+        Claim(
+            "carried-refit-answers-more",
+            "ours: carried over and refitted, they answer more than its refit",
+            _answers(BOTH, REFIT),
+        ),
+        Claim(
+            "chosen-with-them-answers-more",
+            "ours: chosen with them and refitted, more than the set of least left",
+            _answers(CHOSEN_BOTH, LEFT_REFIT),
         ),
     ),
     note="[L]'s window takes the layer that writes the first token's massive activation; the set of least left spares it. "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 
 from reproductions.spec.registry import Row
 from reproductions.spec.shared_recipes import (
@@ -24,56 +25,172 @@ BUDGET = {"paper": CALIBRATION["paper"] | {"length": 512}, "standin": CALIBRATIO
 HELD_OUT = 16  # windows of the 128
 
 NONE = "none"
-GHOSTED, REPLACEME, FACTOR = "Ghosted Layers", "ReplaceMe, least squares", "Prune&Comp's factor"
-PATCHED = "LinearPatch's A"
-REFIT, REFIT_LONG = "refitted, 3 layers (ours)", "refitted, 3 layers, ridge from held-out text (ours)"
-APART = "refitted, 3 layers, ridge from held-out text apart (ours)"  # as the tool draws it
-WEIGHTED = "least-squares matrix, tokens weighted (ours)"
-ATTENTION, SHARED = "refitted, o_proj of 3 layers (ours)", "refitted, o_proj of 3 layers and before the cut (ours)"
+GHOSTED, REPLACEME, FACTOR = "ghosted", "replaceme", "factor"
+REPLACEME_BIAS, REPLACEME_COSINE, REPLACEME_STREAM = "replaceme-bias", "replaceme-cosine", "replaceme-stream-cosine"
+PATCHED = "linearpatch"
+REFIT, REFIT_LONG = "refit-fixed-ridge", "refit"
+APART = "refit-apart"  # as the tool draws it
+BIAS, WEIGHTED, BEFORE_CUT = "bias", "least-squares", "refit-before-cut"
+ATTENTION, SHARED = "refit-attention", "refit-attention-shared"
 REPAIRS: dict[str, dict | None] = {
     NONE: None,
     FACTOR: {"method": "magnitude-factor", "window_factor": "product"},
     PATCHED: PATCH,
     GHOSTED: {"method": "ghosted-layers", "eps": 1e-6},
     REPLACEME: {"method": "replaceme", "objective": "least-squares"},
-    "ReplaceMe, least squares with a bias": {"method": "replaceme", "objective": "least-squares", "bias": True},
-    "ReplaceMe, cosine": {"method": "replaceme", "objective": "cosine"},
-    "ReplaceMe, cosine of the stream": {"method": "replaceme", "objective": "cosine-stream"},
-    "bias alone (ours)": {"method": "replaceme", "objective": "bias"},
+    REPLACEME_BIAS: {"method": "replaceme", "objective": "least-squares", "bias": True},
+    REPLACEME_COSINE: {"method": "replaceme", "objective": "cosine"},
+    REPLACEME_STREAM: {"method": "replaceme", "objective": "cosine-stream"},
+    BIAS: {"method": "replaceme", "objective": "bias"},
     WEIGHTED: least_squares("matrix"),
-    "refitted, down_proj before the cut (ours)": {"method": "refit", "following": 0, "ridge": 1e-3},
+    BEFORE_CUT: {"method": "refit", "following": 0, "ridge": 1e-3},
     REFIT: {"method": "refit", "following": 3, "ridge": 1e-3},
     ATTENTION: {"method": "refit", "following": 3, "ridge": 1e-3, "matrices": "attention"},
     SHARED: {"method": "refit", "following": 3, "ridge": 1e-3, "matrices": "attention", "share": 0.5},
     REFIT_LONG: {"method": "refit", "following": 3, "ridge": 1e-3, "held_out": HELD_OUT},
     APART: {"method": "refit", "following": 3, "ridge": 1e-3, "held_out": HELD_OUT, "apart": True},
 }
-# Those that go into the weights; what makes them better than no repair shows in plain checkpoints.
-RIVALS = tuple(name for name in REPAIRS if "(ours)" not in name and name != NONE)
+# The repairs of papers.
+RIVALS = (FACTOR, PATCHED, GHOSTED, REPLACEME, REPLACEME_BIAS, REPLACEME_COSINE, REPLACEME_STREAM)
 # Where the layer goes that writes the massive activation, its neurons are carried over; after [L] in `league-graft`.
-CARRIED = "neurons carried over (ours)"
-CARRIED_REFIT = f"neurons carried over, {REFIT_LONG}"
+CARRIED, CARRIED_REFIT = "graft", "graft-refit"
 GRAFTS = {CARRIED: {"method": "graft"}, CARRIED_REFIT: REPAIRS[REFIT_LONG] | {"graft": True}}
 # After [L]: patches that leave massive tokens as they are; the stand-in has none.
 SPARED = {
-    "LinearPatch's A, massive tokens as they are (ours)": PATCH | {"acts_on": "ordinary"},
-    "least-squares matrix, massive tokens as they are (ours)": REPAIRS[WEIGHTED] | {"acts_on": "ordinary"},
+    "linearpatch-spared": PATCH | {"acts_on": "ordinary"},
+    "least-squares-spared": REPAIRS[WEIGHTED] | {"acts_on": "ordinary"},
 }
 OURS = (CARRIED_REFIT, REFIT_LONG, REFIT, ATTENTION, SHARED)
 
-LEAST_LEFT, LEAST_LEFT_WINDOW = "set of least left (ours)", "window of least left (ours)"
-LEAST_LOSS = "window of least loss (ours)"
-WITH_THEM = "set of least left with them (ours)"  # with the neurons that are carried over
-ONE_BY_ONE = "one by one, refitted after each (ours)"
-TRAINED_PATCH, TRAINED_LAYER = "LinearPatch +FT (trained)", "LLM-Streamline(layer) +FT (trained)"
-HALVES = "twice as many halves of layers"  # in the place of a repair's name
+LOWEST_BI, WINDOW, UIDL, LORP, SLEB = "s", "l", "uidl", "lorp", "sleb"
+LEAST_LEFT, LEAST_LEFT_WINDOW, LEAST_LOSS = "least-left", "least-left-window", "least-loss-window"
+WITH_THEM = "least-left-with-them"  # with the neurons that are carried over
+ONE_BY_ONE = "one-by-one"
+TRAINED_PATCH, TRAINED_LAYER = "linearpatch-trained", "streamline-layer-trained"
+DROP, ENTRODROP, BLOCKPRUNER, FINERCUT = "llm-drop", "entrodrop", "blockpruner", "finercut"
+HALVES = "halves"  # in the place of a repair
 TRIED = 8  # windows on which every window of layers is tried
 SEARCHED = 4  # windows that a search by removing reads: about as many tokens as SLEB's lines of small models
 
 # What takes no whole layers: as many parameters out of layers that stay, and attentions that become linear maps.
-SLICES, MAPS = "slices of layers", "twice as many attentions"
-PRUNER, SLICEGPT, NBL = "LLM-Pruner", "SliceGPT", "NBL"
+SLICES, MAPS = "slices", "attentions"
+PRUNER, SLICEGPT, NBL = "llm-pruner", "slicegpt", "nbl"
 BATCH = 10  # samples of LLM-Pruner's one batch, as in its paper
+FIRST, OTHER = "first-text", "other-text"  # that `seeds` are drawn from
+ITEMS, BOTH = "items", "both-texts"  # what else a repair is calibrated on
+
+# What people read in the place of an id.
+SELECTIONS = {
+    LOWEST_BI: "[S]",
+    WINDOW: "[L]",
+    UIDL: "UIDL",
+    LORP: "LoRP",
+    SLEB: "SLEB",
+    LEAST_LEFT: "set of least left (ours)",
+    LEAST_LEFT_WINDOW: "window of least left (ours)",
+    LEAST_LOSS: "window of least loss (ours)",
+    WITH_THEM: "set of least left with them (ours)",
+    SLICES: "slices of layers",
+    MAPS: "twice as many attentions",
+    DROP: "LLM-Drop",
+    ENTRODROP: "EntroDrop",
+    BLOCKPRUNER: "BlockPruner",
+    FINERCUT: "FinerCut",
+}
+_OF_PAPERS = {
+    NONE: "none",
+    FACTOR: "Prune&Comp's factor",
+    PATCHED: "LinearPatch's A",
+    GHOSTED: "Ghosted Layers",
+    REPLACEME: "ReplaceMe, least squares",
+    REPLACEME_BIAS: "ReplaceMe, least squares with a bias",
+    REPLACEME_COSINE: "ReplaceMe, cosine",
+    REPLACEME_STREAM: "ReplaceMe, cosine of the stream",
+    TRAINED_PATCH: "LinearPatch +FT (trained)",
+    TRAINED_LAYER: "LLM-Streamline(layer) +FT (trained)",
+    HALVES: "twice as many halves of layers",
+    PRUNER: "LLM-Pruner",
+    SLICEGPT: "SliceGPT",
+    NBL: "NBL",
+}
+_OF_OURS = {
+    BIAS: "bias alone (ours)",
+    WEIGHTED: "least-squares matrix, tokens weighted (ours)",
+    BEFORE_CUT: "refitted, down_proj before the cut (ours)",
+    REFIT: "refitted, 3 layers (ours)",
+    ATTENTION: "refitted, o_proj of 3 layers (ours)",
+    SHARED: "refitted, o_proj of 3 layers and before the cut (ours)",
+    REFIT_LONG: "refitted, 3 layers, ridge from held-out text (ours)",
+    APART: "refitted, 3 layers, ridge from held-out text apart (ours)",
+    CARRIED: "neurons carried over (ours)",
+    CARRIED_REFIT: "neurons carried over, refitted, 3 layers, ridge from held-out text (ours)",
+    **dict(
+        zip(
+            SPARED,
+            (
+                "LinearPatch's A, massive tokens as they are (ours)",
+                "least-squares matrix, massive tokens as they are (ours)",
+            ),
+            strict=True,
+        )
+    ),
+    ONE_BY_ONE: "one by one, refitted after each (ours)",
+    # in `league-graft`: rivals by what the model shows that has the neurons in their new place
+    **{f"graft-{rival}": f"neurons carried over, {_OF_PAPERS[rival]} (ours)" for rival in RIVALS},
+}
+LABELS = _OF_PAPERS | _OF_OURS  # of repairs
+TEXTS = {FIRST: "first text", OTHER: "other text", ITEMS: "from other items of HellaSwag", BOTH: "from both texts"}
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What sets a row apart: its choice of layers (one of SELECTIONS), its repair (one of LABELS), and, where a table varies
+    them, what the repair is calibrated on (one of TEXTS) and the seed of the draw."""
+
+    selection: str
+    repair: str
+    text: str = ""
+    seed: int | None = None
+
+    @property
+    def method(self) -> str:
+        """Return what finds the row."""
+        seed = [] if self.seed is None else [str(self.seed)]
+        return "/".join([*filter(None, (self.selection, self.repair, self.text)), *seed])
+
+    @property
+    def selected(self) -> str:
+        """Return the label of the choice of layers."""
+        return SELECTIONS.get(self.selection, "")
+
+    @property
+    def repaired(self) -> str:
+        """Return the label of the repair."""
+        return LABELS[self.repair]
+
+    @property
+    def label(self) -> str:
+        """Return how the row is called; one of `seeds` by its repair and its draw."""
+        parts = [self.repaired, TEXTS.get(self.text, "")]
+        parts = [self.selected, *parts] if self.seed is None else [*parts, f"seed {self.seed}"]
+        return ", ".join(filter(None, parts))
+
+    @property
+    def own_repair(self) -> bool:
+        """Whether the repair is of no paper."""
+        return self.repair in _OF_OURS
+
+    @property
+    def extension(self) -> bool:
+        """Whether the repair or the choice of layers is of no paper."""
+        return self.own_repair or self.selection in (LEAST_LEFT, LEAST_LEFT_WINDOW, LEAST_LOSS, WITH_THEM)
+
+    @property
+    def trained(self) -> bool:
+        """Whether the repair is trained."""
+        return self.repair in (TRAINED_PATCH, TRAINED_LAYER)
+
+
 # What a repair is measured against: as many parameters gone, no training.
 TRAINING_FREE = (*RIVALS, HALVES, PRUNER, SLICEGPT)
 
@@ -86,13 +203,13 @@ LEADERS = (GHOSTED, REPLACEME, FACTOR, REFIT_LONG)
 
 
 def selections(count: int) -> dict[str, dict]:
-    """How a row's layers are chosen: by name, as a recipe's selection."""
+    """How a row's layers are chosen: by id, as a recipe's selection."""
     left = {"method": "least-left", "count": count, "inputs": "stream", "ridge": 1e-3}
     return {
-        "[S]": lowest_bi(count),
-        "[L]": window(count),
-        "UIDL": window(count, "last-token-angle"),
-        "LoRP": {"method": "lorp", "count": count},
+        LOWEST_BI: lowest_bi(count),
+        WINDOW: window(count),
+        UIDL: window(count, "last-token-angle"),
+        LORP: {"method": "lorp", "count": count},
         LEAST_LEFT_WINDOW: left | {"shape": "window"},
         LEAST_LEFT: left | {"shape": "set"},
         LEAST_LOSS: {"method": "window-loss", "count": count, "samples": TRIED},
@@ -104,63 +221,63 @@ def with_them(count: int) -> dict:
     return selections(count)[LEAST_LEFT] | {"carried": True}
 
 
-def name(selection: str, repair: str) -> str:
-    """How a row is called."""
-    return f"{selection}, {repair}"
+def name(selection: str, repair: str, text: str = "") -> str:
+    """What finds a row: by its choice of layers and its repair, and what the repair is calibrated on."""
+    return Spec(selection, repair, text).method
 
 
 def halves(count: int, calibration: dict) -> dict[str, dict]:
-    """Attentions and MLPs in one ranking, as many of them as ``count`` layers have: by name, as a recipe's selection.
+    """Attentions and MLPs in one ranking, as many of them as ``count`` layers have: by id, as a recipe's selection.
 
     What tries every half at every step reads the first windows of the budget, as SLEB does with its lines.
     """
     twice, search = {"count": 2 * count}, {"calibration": calibration | {"count": SEARCHED}}
     return {
-        "LLM-Drop": {"method": "llm-drop", "kind": "both"} | twice,
-        "EntroDrop": {"method": "entrodrop", "kind": "both"} | twice,
-        "BlockPruner": {"method": "blockpruner"} | twice | search,
-        "FinerCut": {"method": "finercut"} | twice | search,
+        DROP: {"method": "llm-drop", "kind": "both"} | twice,
+        ENTRODROP: {"method": "entrodrop", "kind": "both"} | twice,
+        BLOCKPRUNER: {"method": "blockpruner"} | twice | search,
+        FINERCUT: {"method": "finercut"} | twice | search,
     }
 
 
-def others(count: int, layers: int, profile: str) -> dict[str, dict]:
-    """SLEB, on its own lines as in LinearPatch's tables, and pruning that takes no whole layers: name -> fields."""
+def others(count: int, layers: int, profile: str) -> dict[Spec, dict]:
+    """SLEB, on its own lines as in LinearPatch's tables, and pruning that takes no whole layers: row -> fields."""
     calibration = BUDGET[profile]
     found = {
-        name("SLEB", NONE): without_training("SLEB", count, profile) | {"calibration": None},
-        name(SLICES, SLICEGPT): {"selection": {"method": "slicegpt", "layers": count}, "calibration": calibration},
-        name(MAPS, NBL): {"selection": {"method": "nbl", "count": 2 * count}, "calibration": calibration},
+        Spec(SLEB, NONE): without_training("SLEB", count, profile) | {"calibration": None},
+        Spec(SLICES, SLICEGPT): {"selection": {"method": "slicegpt", "layers": count}, "calibration": calibration},
+        Spec(MAPS, NBL): {"selection": {"method": "nbl", "count": 2 * count}, "calibration": calibration},
     }
     if pruner_can(count, layers):
         sliced = {"selection": {"method": "llm-pruner", "layers": count}, "calibration": calibration | {"count": BATCH}}
-        found[name(SLICES, PRUNER)] = sliced
+        found[Spec(SLICES, PRUNER)] = sliced
     return found
 
 
-def trained(count: int, samples: int, learning_rate: float) -> dict[str, dict]:
-    """LinearPatch's and LLM-Streamline's training on the budget's windows alone: name -> selection and repair."""
+def trained(count: int, samples: int, learning_rate: float) -> dict[Spec, dict]:
+    """LinearPatch's and LLM-Streamline's training on the budget's windows alone: row -> selection and repair."""
     training = {"samples": samples, "learning_rate": learning_rate}
     patch = {"method": "linearpatch-distilled", "trainable": "matrix", "target": "logits", "top_k": 100} | training
     layer = {"method": "streamline-layer", "target": "output"} | training
     return {
-        name("[L]", TRAINED_PATCH): {"selection": window(count), "repair": patch},
-        name("[L]", TRAINED_LAYER): {"selection": window(count + 1), "repair": layer},
+        Spec(WINDOW, TRAINED_PATCH): {"selection": window(count), "repair": patch},
+        Spec(WINDOW, TRAINED_LAYER): {"selection": window(count + 1), "repair": layer},
     }
 
 
-def _fields(subject: Subject, count: int) -> Iterator[tuple[str, dict]]:
+def _fields(subject: Subject, count: int) -> Iterator[tuple[Spec, dict]]:
     for selection, chosen in selections(count).items():
         for repair in AFTER_LEAST_LOSS if selection == LEAST_LOSS else REPAIRS:
-            yield name(selection, repair), {"selection": chosen, "repair": REPAIRS[repair]}
+            yield Spec(selection, repair), {"selection": chosen, "repair": REPAIRS[repair]}
     for repair, step in () if subject.standin else SPARED.items():
-        yield name("[L]", repair), {"selection": selections(count)["[L]"], "repair": step}
+        yield Spec(WINDOW, repair), {"selection": selections(count)[WINDOW], "repair": step}
     for repair, step in GRAFTS.items():
-        yield name(WITH_THEM, repair), {"selection": with_them(count), "repair": step}
+        yield Spec(WITH_THEM, repair), {"selection": with_them(count), "repair": step}
     for selection, chosen in halves(count, BUDGET[subject.profile]).items():
-        yield name(selection, HALVES), {"selection": chosen}
+        yield Spec(selection, HALVES), {"selection": chosen}
     yield from others(count, subject.layers, subject.profile).items()
     one_by_one = {"method": "least-left-refit", "count": count, "following": 3, "ridge": 1e-3}
-    yield ONE_BY_ONE, {"selection": one_by_one}
+    yield Spec("", ONE_BY_ONE), {"selection": one_by_one}
     rate = DISTILLING[subject.size]["learning_rate"]  # as in LinearPatch's tables
     yield from trained(count, BUDGET[subject.profile]["count"], rate).items()
 
@@ -168,14 +285,15 @@ def _fields(subject: Subject, count: int) -> Iterator[tuple[str, dict]]:
 def dense(subject: Subject, limit: int | None) -> Row:
     """The first row: the model as it is."""
     made = recipe(subject.model, subject, limit)
-    return Row(subject.model, subject.label, f"0/{subject.layers}", "Dense", made, dense=True)
+    return Row(subject.model, subject.group, f"0/{subject.layers}", "Dense", made, dense=True)
 
 
-def pruned(subject: Subject, limit: int | None, count: int, method: str, **fields) -> Row:
-    """A row called ``method``, of so many layers less; fields: of its recipe, on the league's budget if they name none."""
+def pruned(subject: Subject, limit: int | None, count: int, spec: Spec, **fields) -> Row:
+    """A row of so many layers less; fields: of its recipe, on the league's budget if they name none."""
     fields = {"calibration": BUDGET[subject.profile]} | fields
     made = recipe(subject.model, subject, limit, **{key: value for key, value in fields.items() if value})
-    return Row(subject.model, subject.label, f"{count}/{subject.layers}", method, made)
+    own = {"name": spec.label, "extension": spec.extension, "spec": spec}
+    return Row(subject.model, subject.group, f"{count}/{subject.layers}", spec.method, made, **own)
 
 
 def league(subject: Subject, limit: int | None = None) -> list[Row]:
@@ -184,42 +302,42 @@ def league(subject: Subject, limit: int | None = None) -> list[Row]:
         return []
     found = [dense(subject, limit)]
     for count in subject.counts(*SHARES, standin=STANDIN_COUNTS):
-        found += [pruned(subject, limit, count, method, **fields) for method, fields in _fields(subject, count)]
+        found += [pruned(subject, limit, count, spec, **fields) for spec, fields in _fields(subject, count)]
     return found
 
 
 def drawn(repair: str, text: str, seed: int) -> str:
-    """How a row of `seeds` is called: by its repair, its calibration text and the seed that drew it."""
-    return f"{repair}, {text}, seed {seed}"
+    """What finds a row of `seeds`: its repair, its calibration text and the seed that drew it."""
+    return Spec(WINDOW, repair, text, seed).method
 
 
 def seeds(subject: Subject, limit: int | None = None) -> list[Row]:
     """The leaders after one window, [L]'s on the league's budget, repaired from two texts and five draws of each."""
     if subject.printed:
         return []
-    texts = (("first text", BUDGET[subject.profile]["corpus"]), ("other text", OTHER_TEXT[subject.profile]))
+    texts = ((FIRST, BUDGET[subject.profile]["corpus"]), (OTHER, OTHER_TEXT[subject.profile]))
     found = [dense(subject, limit)]
     for count in subject.counts(*SHARES[2:], standin=STANDIN_COUNTS[2:]):
         for repair in LEADERS:
             for text, corpus in texts:
                 for seed in SEEDS:
-                    method = drawn(repair, text, seed)
-                    found.append(reading(subject, limit, count, repair, method, corpus=corpus, seed=seed))
+                    spec = Spec(WINDOW, repair, text, seed)
+                    found.append(reading(subject, limit, count, spec, corpus=corpus, seed=seed))
     return found
 
 
-def reading(subject: Subject, limit: int | None, count: int, repair: str, method: str, **text) -> Row:
-    """A row called ``method``: [L]'s window on the league's own budget, whose repair alone reads another text or draw."""
+def reading(subject: Subject, limit: int | None, count: int, spec: Spec, **text) -> Row:
+    """A row of [L]'s window on the league's own budget, whose repair alone reads another text or draw."""
     budget = BUDGET[subject.profile]
-    selection = selections(count)["[L]"] | {"calibration": budget}
-    fields = {"selection": selection, "repair": REPAIRS[repair], "calibration": budget | text}
-    return pruned(subject, limit, count, method, **fields)
+    selection = selections(count)[WINDOW] | {"calibration": budget}
+    fields = {"selection": selection, "repair": REPAIRS[spec.repair], "calibration": budget | text}
+    return pruned(subject, limit, count, spec, **fields)
 
 
 def larger(
     subject: Subject, limit: int | None, shown: Collection[str], others: Callable[[int], Iterable[Row]]
 ) -> list[Row]:
-    """Dense, and by the league's larger numbers of layers its rows of the names ``shown`` and, but on the stand-in, whose
+    """Dense, and by the league's larger numbers of layers its rows ``shown`` (`Row.method`) and, but on the stand-in, whose
     calibration text is like its questions, ``others`` of a number."""
     counts = subject.counts(*SHARES[2:], standin=STANDIN_COUNTS[2:]) if not subject.printed else ()
     whole, found = league(subject, limit), []

@@ -30,20 +30,20 @@ def perplexities(profile: str) -> list[Column]:
 def columns(profile: str) -> list[Column]:
     """Perplexities, the tasks' accuracies, and what a user asks of a repair: size, text, time, and what can load it."""
     chosen = tasks(profile, few=True)
-    labels = tuple(column.label for column in chosen)
+    labels = tuple(column.id for column in chosen)
     return [
         RATIO,
         *perplexities(profile),
         *chosen,
         Column("AVG", derived="average", of=labels),
         Column("RP", derived="retained", of=labels),
-        Column("parameters (M)", "parameters", "left", scale=1e-6, compare="exact"),
-        Column("of patches (M)", "parameters", "patch_millions", compare="exact"),
-        Column("time of dense", "latency", "of_dense", compare="exact"),
-        Column("calibration tokens", "repair", "calibration_tokens", compare="exact"),
-        Column("seconds", "repair", "seconds", compare="exact"),
-        Column("loaded by", "loadable", "loaded_by", text=True),
-        Column("removed layers", "removed", "removed", text=True),
+        Column("parameters", "parameters", "left", scale=1e-6, compare="exact", label="parameters (M)"),
+        Column("patches", "parameters", "patch_millions", compare="exact", label="of patches (M)"),
+        Column("latency", "latency", "of_dense", compare="exact", label="time of dense"),
+        Column("calibration-tokens", "repair", "calibration_tokens", compare="exact", label="calibration tokens"),
+        Column("seconds", "repair", "seconds", compare="exact", unit="s"),
+        Column("loaded-by", "loadable", "loaded_by", text=True, label="loaded by"),
+        Column("removed", "removed", "removed", text=True, label="removed layers"),
     ]
 
 
@@ -79,7 +79,7 @@ def _beats_slices(column: str, lower: bool = False) -> comparisons.Check:
 
 def _wins_each_draw(rival: str) -> comparisons.Check:
     """The refit is below this rival after every draw of either text."""
-    draws = [(text, seed) for text in ("first text", "other text") for seed in rows.SEEDS]
+    draws = [(text, seed) for text in (rows.FIRST, rows.OTHER) for seed in rows.SEEDS]
     pairs = [(rows.drawn(rows.REFIT_LONG, *draw), rows.drawn(rival, *draw)) for draw in draws]
     return comparisons.every(*(comparisons.beats(ours, other, column="PPL AVG", lower=True) for ours, other in pairs))
 
@@ -95,21 +95,37 @@ TABLES = [
         columns=columns,
         claims=(
             Claim(
+                "refit-beats-rivals",
                 "ours: the refit has a lower perplexity than each rival",
                 _refit_beats(rows.RIVALS, "PPL AVG", lower=True),
             ),
             Claim(
+                "refit-beats-rivals-on-each-text",
                 "ours: on each text by itself the refit has a lower perplexity than each rival",
                 comparisons.every(*(_refit_beats(rows.RIVALS, label, lower=True) for label in _LABELS)),
             ),
             Claim(
+                "refit-beats-slices",
                 "ours: the refit has a lower perplexity than what takes parts of layers",
                 _beats_slices("PPL AVG", lower=True),
             ),
-            Claim("ours: the refit retains more than every rival", _refit_beats(rows.RIVALS, "RP")),
-            Claim("ours: the refit retains more than what takes parts of layers", _beats_slices("RP")),
-            Claim("ours: the refit retains more than no repair", _refit_beats((rows.NONE,), "RP")),
             Claim(
+                "refit-retains-more-than-rivals",
+                "ours: the refit retains more than every rival",
+                _refit_beats(rows.RIVALS, "RP"),
+            ),
+            Claim(
+                "refit-retains-more-than-slices",
+                "ours: the refit retains more than what takes parts of layers",
+                _beats_slices("RP"),
+            ),
+            Claim(
+                "refit-retains-more-than-none",
+                "ours: the refit retains more than no repair",
+                _refit_beats((rows.NONE,), "RP"),
+            ),
+            Claim(
+                "least-left-is-best-choice",
                 "ours: refitted, the set of least left is as low as after every other choice, within 1 %",
                 comparisons.beats(
                     rows.name(rows.LEAST_LEFT, rows.REFIT_LONG),
@@ -120,6 +136,7 @@ TABLES = [
                 ),
             ),
             Claim(
+                "ghosted-beats-replaceme",
                 "ours: Ghosted Layers has a lower perplexity than ReplaceMe, which is fused, after each choice",
                 comparisons.every(
                     *(
@@ -135,10 +152,14 @@ TABLES = [
             ),
             *(
                 Claim(
+                    f"spared-{spared_id}-beats-{spared_id}",
                     f"ours: {what} has a lower perplexity at [L]'s cut where massive tokens stay as they are",
-                    comparisons.beats(rows.name("[L]", spared), rows.name("[L]", plain), column="PPL AVG", lower=True),
+                    comparisons.beats(
+                        rows.name(rows.WINDOW, spared), rows.name(rows.WINDOW, plain), column="PPL AVG", lower=True
+                    ),
                 )
-                for what, spared, plain in zip(
+                for spared_id, what, spared, plain in zip(
+                    ("patch", "matrix"),
                     ("LinearPatch's A", "the least-squares matrix"),
                     rows.SPARED,
                     (rows.PATCHED, rows.WEIGHTED),
@@ -168,7 +189,11 @@ TABLES = [
         declared=rows.seeds,
         columns=perplexities,
         claims=tuple(
-            Claim(f"ours: from every draw the refit has a lower perplexity than {rival}", _wins_each_draw(rival))
+            Claim(
+                f"refit-beats-{rival}-from-each-draw",
+                f"ours: from every draw the refit has a lower perplexity than {rows.LABELS[rival]}",
+                _wins_each_draw(rival),
+            )
             for rival in rows.LEADERS
             if rival not in rows.OURS
         ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from extensions.league import rows
 from extensions.league.answers import TEXTS
 from reproductions.spec.registry import Column, Row, Table
@@ -17,7 +19,8 @@ def windows(subject: Subject, limit: int | None = None) -> list[Row]:
     found = []
     for count in subject.counts(*SHARES, standin=rows.STANDIN_COUNTS):
         selection = {"method": "observed-window", "count": count, "cosine": "token"}
-        found.append(rows.pruned(subject, limit, count, "every window", selection=selection))
+        row = rows.pruned(subject, limit, count, rows.Spec("", rows.NONE), selection=selection)
+        found.append(replace(row, method="every-window", name="every window", spec=None))
     return found
 
 
@@ -34,7 +37,7 @@ def columns(profile: str) -> list[Column]:
         "cosine_carried": "PPL, [L], neurons carried over",
         "writer": "first token massive after layer",
     }
-    return [Column(label, benchmark, key, compare="exact") for key, label in labels.items()]
+    return [Column(key, benchmark, key, compare="exact", label=label) for key, label in labels.items()]
 
 
 WINDOWS = Table(

@@ -185,7 +185,7 @@ texts = [column.benchmark for column in table.columns("standin")[:3]]  # three p
 entries = []
 for row in table.rows("standin", None):
     records = {name: vars(record) for name in texts if (record := store.get(row.recipe, name))}
-    entries.append({"method": row.method, "records": records})
+    entries.append({"method": row.method, "spec": row.spec, "records": records})
 above(drawings.grid(entries, "standin"), "stand-in, 5/16 layers removed")
 
 # %% [markdown]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 
 import numpy as np
@@ -14,9 +14,10 @@ from common.utils.errors import UserError
 from reproductions.claims import derived_columns
 from reproductions.claims.derived_columns import Measured, Score
 from reproductions.spec import subsets
+from reproductions.spec.comparisons import Named
 from reproductions.spec.registry import Column, Row
 
-Key = tuple[str, str, str, str]  # model label, sparsity, method, column
+Key = tuple[str, str, str, str]  # group, sparsity, method, column's id
 Number = float | np.ndarray
 
 
@@ -33,13 +34,15 @@ def told_by(record: Record, key: str, outcomes: np.ndarray) -> bool:
 
 
 class Looked:
-    """A claim's lookup that makes each cell's value once."""
+    """A claim's lookup that makes each cell's value once. labels: of the ids in comparisons, where they have any."""
+
+    labels: Mapping[Named, str] = {}
 
     def __init__(self) -> None:
         self._found: dict[Key, Number | None] = {}
 
-    def __call__(self, model: str, sparsity: str, method: str, column: str) -> Number | None:
-        key = (model, sparsity, method, column)
+    def __call__(self, group: str, sparsity: str, method: str, column: str) -> Number | None:
+        key = (group, sparsity, method, column)
         if key not in self._found:
             self._found[key] = self._value(key)
         return self._found[key]
@@ -48,7 +51,7 @@ class Looked:
         raise NotImplementedError
 
     def read_whole(self, keys: Iterable[Key]) -> list[str]:
-        """Labels of the columns behind several cells that are read whole where the table shows a part."""
+        """Return the labels of the columns behind several cells that are read whole where the table shows a part."""
         return []
 
 
@@ -58,7 +61,7 @@ class Resampled(Looked):
     Every row's replicates come from the same draws of a benchmark's items, every benchmark's from draws of its own
     (`common.evaluation.significance`). Where outcomes per item are missing they are normal with the record's standard
     error, and drawn independently of any other recipe's; such a cell is not `paired`. What has no standard error is one
-    number. whole: labels of the columns that are read whole where the table shows a part.
+    number. whole: ids of the columns that are read whole where the table shows a part.
     """
 
     def __init__(self, store: Store, rows: Measured, columns: list[Column], whole: Collection[str] = ()) -> None:
@@ -66,22 +69,31 @@ class Resampled(Looked):
         self._whole = whole
         self._store = store
         self._measured = rows
-        self._rows = {(row.label, row.sparsity, row.method): (row, scores) for row, _, scores in rows}
-        self._columns = {column.label: column for column in columns}
+        self._rows = {row.key: (row, scores) for row, _, scores in rows}
+        self._columns = {column.id: column for column in columns}
         self._outcomes: dict[tuple[str, str, str | None], np.ndarray | None] = {}
         self._names_of: dict[tuple[str, str], list[str]] = {}
 
     @cached_property
+    def labels(self) -> dict[Named, str]:
+        """Return the labels of the rows' groups and methods, and of the columns."""
+        rows = [row for row, _, _ in self._measured]
+        found = {Named("group", row.group): row.label for row in rows} | {
+            Named("method", r.method): r.name for r in rows
+        }
+        return found | {Named("column", name): column.label for name, column in self._columns.items()}
+
+    @cached_property
     def guessed(self) -> frozenset[str]:
-        """Labels of the tasks on which the dense model only guesses, and of what follows from them alone."""
+        """Ids of the tasks on which the dense model only guesses, and of what follows from them alone."""
         models = {row.model for row, _, _ in self._measured}
         columns = list(self._columns.values())
         found = {label for model in models for label in derived_columns.at_guessing(columns, model, self._measured)}
-        return frozenset(found | {column.label for column in columns if column.of and found.issuperset(column.of)})
+        return frozenset(found | {column.id for column in columns if column.of and found.issuperset(column.of)})
 
-    def shown(self, model: str, sparsity: str, method: str, column: str) -> float | None:
+    def shown(self, group: str, sparsity: str, method: str, column: str) -> float | None:
         """A cell's number as it is; None where there is none to be shown."""
-        _, scores = self._rows.get((model, sparsity, method), (None, {}))
+        _, scores = self._rows.get((group, sparsity, method), (None, {}))
         score = scores.get(column)
         return score.value if isinstance(score, Score) and not self._columns[column].hidden else None
 
@@ -102,11 +114,11 @@ class Resampled(Looked):
     def _parts(self, row: Row, column: Column, of: Row) -> dict[str, Number]:
         """What a derived column of a row follows from, in that row or in the dense one."""
         names = self._names(column, row.model)
-        return {name: self(of.label, of.sparsity, of.method, name) for name in names}
+        return {name: self(*of.key, name) for name in names}
 
     def _names(self, column: Column, model: str) -> list[str]:
         """The columns that a derived one follows from in a model's rows."""
-        place = (column.label, model)
+        place = (column.id, model)
         if place not in self._names_of:
             self._names_of[place], _ = derived_columns.parts(
                 column, list(self._columns.values()), model, self._measured
@@ -158,7 +170,7 @@ class Resampled(Looked):
             return [(row, column)]
         of = [row] if column.derived == "average" else [row, self._dense(row)]
         names = self._names(column, row.model)
-        return [found for one in of for n in names for found in self.sources((one.label, one.sparsity, one.method, n))]
+        return [found for one in of for n in names for found in self.sources((*one.key, n))]
 
     def paired(self, keys: tuple[Key, ...]) -> bool:
         """Whether all of several cells that vary come from outcomes per item, of equally many items of each score."""
@@ -174,11 +186,11 @@ class Resampled(Looked):
         found = [source for key in keys for source in self.sources(key)]
         return {(row.recipe.hash, subsets.whole(column.benchmark)) for row, column in found if not row.dense}
 
-    def labels(self, keys: Iterable[Key]) -> set[str]:
+    def columns(self, keys: Iterable[Key]) -> set[str]:
         """Of the columns behind several cells."""
-        return {column.label for key in keys for _, column in self.sources(key)}
+        return {column.id for key in keys for _, column in self.sources(key)}
 
     def read_whole(self, keys: Iterable[Key]) -> list[str]:
         """Of the columns behind several cells, in the table's order."""
-        labels = self.labels(keys)
-        return [label for label in self._whole if label in labels]
+        ids = self.columns(keys)
+        return [self._columns[name].label for name in self._whole if name in ids]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from common.evaluation import scores as scoring
 from reproductions.spec.columns import chance
 from reproductions.spec.registry import Column, Row
+from reproductions.spec.statuses import DENSE_ZERO, DIVERGED, GUESSES, NOT_RUN, Status
 from reproductions.spec.subjects import Subject
 
 
@@ -27,15 +28,15 @@ class Text:
     text: str
 
 
-Scores = dict[str, Score | Text | str]  # column -> score, or the reason why there is none
+Scores = dict[str, Score | Text | Status]  # column -> score, or why there is none
 Measured = list[tuple[Row, Subject, Scores]]
 _KINDS = {"retained": "mean-of-ratios", "retained-average": "ratio-of-means"}
 
 
-def score(value: float, error: float | None) -> Score | str:
+def score(value: float, error: float | None) -> Score | Status:
     """A number to be shown, or that it has diverged."""
     if not math.isfinite(value):
-        return "diverged"
+        return DIVERGED
     return Score(value, error if error is not None and math.isfinite(error) else None)
 
 
@@ -48,7 +49,7 @@ def fill(rows: Measured, columns: Sequence[Column]) -> dict[str, int]:
     dense = {row.model: scores for row, _, scores in rows if row.dense}
     following = [column for column in columns if column.derived is not None]
     names_of = {
-        (column.label, model): parts(column, columns, model, rows)
+        (column.id, model): parts(column, columns, model, rows)
         for column in following
         for model in {row.model for row, _, _ in rows}
     }
@@ -56,22 +57,22 @@ def fill(rows: Measured, columns: Sequence[Column]) -> dict[str, int]:
     for row, _, scores in rows:
         for column in following:
             reference = scores if column.derived == "average" else dense.get(row.model, {})
-            names, everything = names_of[column.label, row.model]
+            names, everything = names_of[column.id, row.model]
             if 0 < len(names) < everything:
-                over[column.label] = len(names)
+                over[column.id] = len(names)
             asked = names or _run(column, columns, row.model, rows)[0]
             needed = [side.get(name, row.status) for side in (scores, reference) for name in asked]
-            if reasons := [found for found in needed if isinstance(found, str)]:
-                scores[column.label] = reasons[0]
+            if reasons := [found for found in needed if isinstance(found, Status)]:
+                scores[column.id] = reasons[0]
             elif not names:
-                scores[column.label] = "the dense model only guesses"
+                scores[column.id] = GUESSES
             elif column.derived != "average" and not all(reference[name].value for name in names):
-                scores[column.label] = "the dense model scores 0"  # after a quick look, for instance
+                scores[column.id] = DENSE_ZERO
             else:
                 cells, errors = _split(scores, names)
                 wholes, whole_errors = _split(reference, names)
                 value = combine(column, cells, wholes)
-                scores[column.label] = score(value, _error(column, row, cells, wholes, errors, whole_errors))
+                scores[column.id] = score(value, _error(column, row, cells, wholes, errors, whole_errors))
     return over
 
 
@@ -92,7 +93,7 @@ def parts(column: Column, columns: Sequence[Column], model: str | None, rows: Me
 
 def _run(column: Column, columns: Sequence[Column], model: str | None, rows: Measured) -> tuple[list[str], int]:
     """`parts`, whatever the dense model knows."""
-    everything = list(column.of) or [c.label for c in columns if c.benchmark and c.compare == "accuracy"]
+    everything = list(column.of) or [c.id for c in columns if c.benchmark and c.compare == "accuracy"]
     own = [(row, scores) for row, _, scores in rows if row.model == model and row.recipe is not None]
     run = [(row, scores) for row, scores in own if any(isinstance(scores.get(n), Score) for n in everything)]
     siblings = [scores for row, scores in run if not row.dense] or [scores for _, scores in run or own]
@@ -110,7 +111,7 @@ def at_guessing(columns: Sequence[Column], model: str | None, rows: Measured) ->
         (scores for row, subject, scores in rows if row.dense and row.model == model and not subject.printed), {}
     )
     shares = chance(c.benchmark for c in columns if c.benchmark)
-    guesses = {c.label: c.scale * shares[c.benchmark] for c in columns if c.benchmark in shares}
+    guesses = {c.id: c.scale * shares[c.benchmark] for c in columns if c.benchmark in shares}
     found = {label: dense.get(label) for label in guesses}
     known = {label: score for label, score in found.items() if isinstance(score, Score) and score.stderr is not None}
     return [label for label, score in known.items() if score.value <= guesses[label] + 2 * score.stderr]
@@ -119,12 +120,12 @@ def at_guessing(columns: Sequence[Column], model: str | None, rows: Measured) ->
 def levels(columns: Sequence[Column], model: str | None, rows: Measured) -> dict[str, float]:
     """What guessing scores in each average of a model's rows; of those alone whose every task is known to have a level."""
     shares = chance(c.benchmark for c in columns if c.benchmark)
-    guesses = {c.label: c.scale * shares[c.benchmark] for c in columns if c.benchmark in shares}
+    guesses = {c.id: c.scale * shares[c.benchmark] for c in columns if c.benchmark in shares}
     found = {}
     for column in columns:
         names = parts(column, columns, model, rows)[0] if column.derived == "average" else []
         if names and guesses.keys() >= set(names):
-            found[column.label] = scoring.average({name: guesses[name] for name in names})
+            found[column.id] = scoring.average({name: guesses[name] for name in names})
     return found
 
 
@@ -147,8 +148,8 @@ def _error(column: Column, row: Row, cells: dict, dense: dict, errors: dict, den
     return scoring.retained_performance_stderr(cells, dense, errors, dense_errors, _KINDS[column.derived])
 
 
-def _nowhere(found: Score | Text | str | None) -> bool:
-    return isinstance(found, str) and found.startswith(("no data", "not run"))
+def _nowhere(found: Score | Text | Status | None) -> bool:
+    return isinstance(found, Status) and found.id in ("no-data", NOT_RUN.id)
 
 
 def _split(scores: Scores, names: list[str]) -> tuple[dict, dict]:

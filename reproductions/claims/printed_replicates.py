@@ -28,9 +28,9 @@ class Printed(Looked):
     def __init__(self, table: Table) -> None:
         super().__init__()
         self._cells = reported.cells(table.paper, table.number)
-        self._columns = {column.label: column for column in table.columns_for(PAPER)}
+        self._columns = {column.id: column for column in table.columns_for(PAPER)}
         self._questions = audit.questions(table.paper, table.number)
-        self._dense = {model: (s, name) for model, s, name, _ in self._cells if name.startswith("Dense")}
+        self._dense = {model: (s, name) for model, s, name, _ in self._cells if name in reported.DENSE}
 
     def _value(self, key: Key) -> Number | None:
         number = self._cells.get(key)

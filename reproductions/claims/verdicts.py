@@ -16,8 +16,9 @@ import numpy as np
 from common.evaluation import significance
 from reproductions.claims.bootstrap import Resampled
 from reproductions.claims.printed_replicates import Printed
-from reproductions.spec.comparisons import PERCENT, POINTS, Comparison, Key
+from reproductions.spec.comparisons import PERCENT, POINTS, Comparison, Key, told
 from reproductions.spec.registry import Claim, Table
+from reproductions.spec.reported import DENSE
 from reproductions.spec.subjects import Subject
 
 WORDS = HOLDS, FAILS, NOISE, UNTESTED = "holds", "fails", "within noise", "not testable"
@@ -48,7 +49,7 @@ def claims(
         return number.value if number else None
 
     drawn, printed_rows = Printed(table), _rows(numbers)
-    in_print = pruned((model, sparsity, method.startswith("Dense")) for model, sparsity, method, *_ in numbers)
+    in_print = pruned((model, sparsity, method in DENSE) for model, sparsity, method, *_ in numbers)
     found, chance = [], {}
     for claim in table.claims:
         compared = claim.compare(printed, in_print)
@@ -57,12 +58,14 @@ def claims(
             pairs.setdefault(_in_print(one, printed_rows), (one, replicates))
         said = [[name, one.holds, _by_interval(_one(one, again, drawn))] for name, (one, again) in pairs.items()]
         held, sure = sum(one[1] for one in said), sum(one[2] == HOLDS for one in said)
-        found.append({"text": claim.text, "reported": claim.by([one for one, _ in pairs.values()])})
+        found.append(
+            {"id": table.claim_id(claim), "text": claim.text, "reported": claim.by([one for one, _ in pairs.values()])}
+        )
         found[-1] |= {"reported_counts": [held, len(said)], "reported_of": said}
         found[-1] |= {"reported_beyond": [sure, sum(one[2] is not None for one in said)]}
     for subject in subjects:
         own = [line for line in lines if line["subject"] == subject.name]
-        settings = pruned((line["model"], line["sparsity"], line["dense"]) for line in own)
+        settings = pruned((line["model_id"], line["sparsity"], line["dense"]) for line in own)
         records = []
         for claim, result in zip(table.claims, found, strict=True):
             skipped = claim.only_reported and not subject.printed
@@ -119,7 +122,7 @@ def _compared(claim: Claim, readings: Sequence[Resampled], settings: list[tuple[
                 continue
             if number and (key not in found or not replicates.read_whole(cells)):
                 continue
-            if not number or replicates.labels(cells) == readings[0].labels(cells):
+            if not number or replicates.columns(cells) == readings[0].columns(cells):
                 found[key] = (point, resample, replicates)
     return list(found.values())
 
@@ -247,7 +250,13 @@ def _one(point: Comparison, resample: Comparison, replicates: Resampled) -> dict
         found = [one for one in found if not _same(one)] or found
         return min(found, key=_worst_first) | {"against": len(found)}
     difference = float(point.difference) if np.isfinite(point.difference) else None
-    found = {"what": point.what, "difference": difference, "unit": point.unit, "interval": None, "paired": None}
+    found = {
+        "what": told(point.what, replicates.labels),
+        "difference": difference,
+        "unit": point.unit,
+        "interval": None,
+        "paired": None,
+    }
     found |= {"against": 1, "about": _about(point), "from_zero": (point.low <= 0 <= point.high) == point.inside}
     found["limit"] = _limit(point)
     found["slack"] = float(np.clip(np.nan_to_num(point.slack, nan=-LARGE), -LARGE, LARGE))  # JSON has no infinity

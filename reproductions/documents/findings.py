@@ -17,7 +17,7 @@ from common.utils.text_tables import markdown
 from extensions.documents import findings
 from extensions.documents.findings import HEADS
 from reproductions.claims import verdicts as judge
-from reproductions.laco import claims as laco
+from reproductions.prunecomp.claims import consistent
 from reproductions.render import show, tables
 from reproductions.spec import printed_rows, registry, subjects
 
@@ -30,189 +30,208 @@ SIDES = ("The paper's printed numbers", *(f"On {HEADS[name]}" for name in SHOWN)
 class Finding:
     """A claim of a paper in a line, from its abstract, an insight or a main result.
 
-    words: of those claims of a target's table that say the same, each has one of these.
+    ids: of those claims of the target's table that say the same (`registry.Claim.id`).
     printed: other targets whose such claims count by the printed numbers, too; measured, they would be the same records.
     """
 
     sentence: str
     target: str
-    words: tuple[str, ...]
+    ids: tuple[str, ...]
     printed: tuple[str, ...] = ()
 
     def claims(self, content: dict) -> list[dict]:
         """Those of a table's JSON form."""
-        return [claim for claim in content["claims"] if any(words in claim["text"] for words in self.words)]
+        return [claim for claim in content["claims"] if claim["id"].rpartition("/")[2] in self.ids]
 
     def in_print(self, built: Mapping[str, dict]) -> list[dict]:
         """Those that count by the printed numbers, from the JSON forms of all targets."""
         return [claim for target in (self.target, *self.printed) for claim in self.claims(built[target])]
 
 
+_EACH_METRIC = tuple(claim.id for claim in consistent("AVG"))
 ABSTRACTS = {
     "linearpatch": (
-        Finding("A patch at the cut brings back answers to questions", "table1-linearpatch", ("unpatched",)),
-        Finding("A patch at the cut brings back perplexity", "table11-linearpatch", ("unpatched",)),
-        Finding("Its better variant answers more than every earlier method", "table1-linearpatch", ("every earlier",)),
+        Finding(
+            "A patch at the cut brings back answers to questions",
+            "table1-linearpatch",
+            ("patch-s-beats-cut", "patch-l-beats-cut"),
+        ),
+        Finding(
+            "A patch at the cut brings back perplexity",
+            "table11-linearpatch",
+            ("patch-s-beats-cut", "patch-l-beats-cut"),
+        ),
+        Finding(
+            "Its better variant answers more than every earlier method",
+            "table1-linearpatch",
+            ("better-variant-beats-earlier-methods",),
+        ),
         Finding(
             "Ahead by 4 %, 5 of LLaMA-3-8B's layers gone (if relative; in points by 3: LP-1)",
             "table1-linearpatch",
-            ("by 4 %",),
+            ("abstract-llama-3-8b",),
         ),
-        Finding("Rotation and scales each lower perplexity", "table5-linearpatch", ("every ingredient lowers",)),
-        Finding("Distilling the patch brings back more answers", "table2-linearpatch", ("distillation adds",)),
-        Finding("Distilling the patch lowers perplexity further", "table3-linearpatch", ("distillation lowers",)),
+        Finding(
+            "Rotation and scales each lower perplexity", "table5-linearpatch", ("every-ingredient-lowers-perplexity",)
+        ),
+        Finding("Distilling the patch brings back more answers", "table2-linearpatch", ("distillation-helps",)),
+        Finding("Distilling the patch lowers perplexity further", "table3-linearpatch", ("distillation-helps",)),
         Finding(
             "Distilled, it answers more than LLM-Streamline, trained alike",
             "table2-linearpatch",
-            ("+FT retains more than LLM-Streamline",),
+            ("distilled-beats-streamline-ffn",),
         ),
         Finding(
             "Distilled, its perplexity is below LLM-Streamline's, trained alike",
             "table3-linearpatch",
-            ("has a lower perplexity than LLM-Streamline",),
+            ("distilled-beats-streamline-ffn",),
         ),
     ),
     "prunecomp": (
         Finding(
             "Every layer adds magnitude (any amount; the abstract: 'significant')",
             "figure2-prunecomp",
-            ("gains magnitude",),
+            ("every-layer-gains",),
         ),
         Finding(
             "It improves all of five metrics: perplexity",
             "table1-prunecomp",
-            ("better with",),
+            _EACH_METRIC,
             ("tableA1-prunecomp",),
         ),
         Finding(
             "It improves all of five metrics: questions",
             "table2-prunecomp",
-            ("better with",),
+            _EACH_METRIC,
             ("tableA2-prunecomp",),
         ),
         Finding(
             "BI, 5 of LLaMA-3-8B's layers: nearly half the perplexity, 4.01 points more",
             "table2-prunecomp",
-            ("abstract",),
+            ("abstract-llama-3-8b",),
             ("table1-prunecomp",),
         ),
-        Finding("Loop and factor each help, and most together", "table4-prunecomp", ("each help alone",)),
+        Finding("Loop and factor each help, and most together", "table4-prunecomp", ("each-part-helps",)),
     ),
     "laco": (
         Finding(
             "Over 80 % kept by three of four models ('at 25-30 %': by one, LC-2)",
             "table2-laco",
-            ("surpasses 80 %",),
+            ("over-80-percent-kept",),
         ),
-        Finding("Merging keeps more than structured pruning", "table2-laco", ("both baselines",)),
+        Finding("Merging keeps more than structured pruning", "table2-laco", ("beats-both-baselines",)),
         Finding(
             "Post-training raises the average (of LLaMA-2-7B; not of Baichuan2-7B)",
             "table3-laco",
-            ("post-training raises",),
+            ("post-training-helps",),
         ),
         Finding(
-            "Adjacent layers' weights are alike (half its motivation; limit ours)", "figure4-laco", ("are similar",)
+            "Adjacent layers' weights are alike (half its motivation; limit ours)",
+            "figure4-laco",
+            ("adjacent-matrices-similar",),
         ),
     ),
     "reassessing": (
         Finding(
             "Removing the last layers is ahead of all other choices, with LoRA (in print at 25 and 50 %)",
             "table1-reassessing",
-            ("insight 1",),
+            ("reverse-order-best",),
             ("tableL-reassessing",),
         ),
         Finding(
-            "Without training it is ahead of SLEB and LLM-Pruner", "tableK-reassessing", ("above SLEB and LLM-Pruner",)
+            "Without training it is ahead of SLEB and LLM-Pruner",
+            "tableK-reassessing",
+            ("reverse-order-beats-sleb-and-llm-pruner",),
         ),
-        Finding("Training head and last layers answers more than LoRA", "table2-reassessing", ("insight 2",)),
-        Finding("The same after Taylor's choice of layers", "tableM-reassessing", ("insight 2",)),
+        Finding("Training head and last layers answers more than LoRA", "table2-reassessing", ("partial-beats-lora",)),
+        Finding("The same after Taylor's choice of layers", "tableM-reassessing", ("partial-beats-lora",)),
         Finding(
             "Iterative pruning gains no point over one shot (limit ours)",
             "tableA-reassessing",
-            ("it has no benefit",),
+            ("iterating-has-no-benefit",),
             ("tableN-reassessing",),
         ),
         Finding(
             "The recipe answers more than earlier methods (starred rows left out: RE-72)",
             "table4-reassessing",
-            ("above every other",),
+            ("recipe-beats-others",),
             ("table5-reassessing",),
         ),
         Finding(
             "In a trained model shallower layers have larger gradients (its theory)",
             "figure-theory-reassessing",
-            ("trained model (section",),
+            ("trained-gradients-fall",),
         ),
     ),
 }
 OURS = (
-    Finding("The refit lowers perplexity further than each rival, on each text", "league", ("each text by itself",)),
     Finding(
-        "The refit lowers it further than LLM-Pruner and SliceGPT", "league", ("lower perplexity than what takes",)
+        "The refit lowers perplexity further than each rival, on each text",
+        "league",
+        ("refit-beats-rivals-on-each-text",),
     ),
+    Finding("The refit lowers it further than LLM-Pruner and SliceGPT", "league", ("refit-beats-slices",)),
     Finding(
         "Refitted, no other choice of layers is 1 % below the set of which a repair leaves least",
         "league",
-        ("set of least left",),
+        ("least-left-is-best-choice",),
     ),
-    Finding("The refit retains more of the questions than every rival", "league", ("than every rival",)),
-    Finding("The refit retains more of them than the cut alone", "league", ("than no repair",)),
+    Finding("The refit retains more of the questions than every rival", "league", ("refit-retains-more-than-rivals",)),
+    Finding("The refit retains more of them than the cut alone", "league", ("refit-retains-more-than-none",)),
     Finding(
         "The refit retains more of them than LLM-Pruner (stand-in: and SliceGPT)",
         "league",
-        ("retains more than what takes",),
+        ("refit-retains-more-than-slices",),
     ),
-    Finding("Repairs widen the gap between right and wrong endings", "league-answers", ("widen the gap",)),
+    Finding("Repairs widen the gap between right and wrong endings", "league-answers", ("gap-widens",)),
     Finding(
         "From plain text and questions in turn the refit answers more of other tasks than the cut alone",
         "league-texts",
-        ("from both texts it answers more of the tasks",),
+        ("both-texts-beat-cut",),
     ),
     Finding(
         "The cut alone answers more of them after the set of least left than after [L]'s window",
         "league-texts",
-        ("the cut alone answers",),
+        ("least-left-cut-beats-l-cut",),
     ),
     Finding(
         "After [L]'s 8 and 9 layers, among them the one that writes the massive activation, its neurons, carried over, lower "
         "the perplexity of the cut and of five repairs",
         "league-graft",
-        ("carried over, they lower the perplexity",),
+        ("carried-lowers-perplexity",),
     ),
-    Finding(
-        "Carried over, they answer more questions than [L]'s cut", "league-graft", ("they answer more of the tasks",)
-    ),
+    Finding("Carried over, they answer more questions than [L]'s cut", "league-graft", ("carried-answers-more",)),
     Finding(
         "Removing the last layers is the best choice of seven, not fine-tuned",
         "table1-reassessing",
-        ("without fine-tuning",),
+        ("reverse-order-best-untrained",),
     ),
-    Finding("Merging by Eq. 1 keeps more than leaving the layers out", "table2-laco", (f"Eq. 1 {laco.WORTH}",)),
-    Finding("Merging as the official code does keeps more", "table2-laco", (f"the code's merge {laco.WORTH}",)),
+    Finding("Merging by Eq. 1 keeps more than leaving the layers out", "table2-laco", ("equation-beats-leaving-out",)),
+    Finding("Merging as the official code does keeps more", "table2-laco", ("code-beats-leaving-out",)),
     Finding(
         "The FFN that LinearPatch is compared with is below the cut alone, trained as printed",
         "table3-linearpatch",
-        ("the rival itself",),
+        ("ffn-beats-cut",),
     ),
     Finding(
         "That FFN is below the cut alone where it leaves massive tokens as they are",
         "table3-linearpatch",
-        ("where it leaves massive tokens",),
+        ("spared-ffn-beats-cut",),
     ),
     Finding(
         "LinearPatch, trained, retains more of the questions than that FFN leaving massive tokens as they are",
         "table2-linearpatch",
-        ("LinearPatch[L +FT] retains more than it does",),
+        ("distilled-beats-spared-ffn",),
     ),
     Finding(
-        "A by least squares lowers perplexity further than A", "figure6-linearpatch", ("least squares in A's basis is",)
+        "A by least squares lowers perplexity further than A", "figure6-linearpatch", ("least-squares-beats-ratio",)
     ),
     Finding(
         "A lowers perplexity further where massive tokens stay as they are",
         "figure6-linearpatch",
-        ("A is better where",),
+        ("spared-beats-patch",),
     ),
-    Finding("A on massive tokens alone lowers perplexity", "figure6-linearpatch", ("to massive tokens alone",)),
+    Finding("A on massive tokens alone lowers perplexity", "figure6-linearpatch", ("massive-tokens-alone-beat-cut",)),
 )
 
 
@@ -352,7 +371,7 @@ LEGEND = (
 def chance(name: str, built: Mapping[str, dict], found: Sequence[Finding]) -> str:
     """How many comparisons of these lines on a subject have an interval, and how many chance alone would make fail."""
     claims = {
-        (one.target, claim["text"]): claim["judged"].get(name, {"comparisons": []})
+        claim["id"]: claim["judged"].get(name, {"comparisons": []})
         for one in found
         for claim in one.claims(built[one.target])
     }

@@ -49,14 +49,14 @@ def counts(table: registry.Table, store: Store) -> dict:
     rows = _rows(table, store, PAPER)
     free = {column.label for column in table.columns_for(PAPER) if column.weight_free}
     paper = [(row["shape"] or label in free, cell) for row in rows for label, cell in row["cells"].items()]
-    shaped = [cell["status"] for weight_free, cell in paper if weight_free and cell["reproduced"] is not None]
+    shaped = [cell["status_id"] for weight_free, cell in paper if weight_free and cell["reproduced"] is not None]
     return {
         "reported": len(reported.numbers(table.paper, table.number)),
         "weight-free": {status: shaped.count(status) for status in ("match", "differs", "measured")},
         "smollm2": sum(_measured(table, store, subjects.of_model(name)) for name in subjects.PUBLISHED_MODELS),
         "stand-in": _measured(table, store, STANDIN),
         "paper": sum(not weight_free and _has_content(cell) for weight_free, cell in paper),
-        "not run": sum(not _has_content(cell) and cell["status"] != "none" for _, cell in paper),
+        "not run": sum(not _has_content(cell) and cell["status_id"] != "none" for _, cell in paper),
     }
 
 

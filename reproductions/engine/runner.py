@@ -48,7 +48,7 @@ def choose_rows(
             "another target, or leave the option out"
         )
     if pattern is not None and not chosen:
-        raise unknown("row", pattern, {row.method for row in rows}, f"`show {table.target}` prints all")
+        raise unknown("row", pattern, {row.name for row in rows}, f"`show {table.target}` prints all")
     return chosen
 
 
@@ -75,7 +75,7 @@ def fits(row: Row, models: Sequence[str], pattern: str | None) -> bool:
     """Return whether a row is of one of these models (none: any) and its method fits the pattern (None: any)."""
     if models and row.model not in models:
         return False
-    return pattern is None or _like(row.method, pattern)
+    return pattern is None or _like(row.name, pattern) or _like(row.method, pattern)
 
 
 def _like(name: str, pattern: str) -> bool:
@@ -90,10 +90,15 @@ def check_columns(tables: Sequence[Table], subject: Subject | str, patterns: Seq
         UserError: There is such a pattern.
     """
     columns = [column for table in tables for column in table.columns_for(subjects.subject(subject))]
-    labels = {column.label for column in columns if column.benchmark}
+    measured = [column for column in columns if column.benchmark]
     for pattern in patterns:
-        if not any(_like(label, pattern) for label in labels):
-            raise unknown("column", pattern, labels)
+        if not any(_names(column, pattern) for column in measured):
+            raise unknown("column", pattern, {column.label for column in measured})
+
+
+def _names(column: Column, pattern: str) -> bool:
+    """Return whether a pattern fits a column's label or its id."""
+    return _like(column.label, pattern) or _like(column.id, pattern)
 
 
 def missing(
@@ -110,22 +115,22 @@ def missing(
     """What has to be measured, grouped by recipe. What failed or had no data is tried again, and so is a part of what was
     measured anew; ``force`` measures all anew, as the tables read it (`coverage.read`).
 
-    Cells of the paper's models that need no weights are part of either profile. columns: patterns of labels; where there
-    are any, only the columns that fit one.
+    Cells of the paper's models that need no weights are part of either profile. columns: patterns of labels or ids; where
+    there are any, only the columns that fit one.
     """
     subject = subjects.subject(subject)
     work: dict[str, Work] = {}
     check_columns(tables, subject, columns)
 
     def asked_of(found: Iterable[Column]) -> list[Column]:
-        return [c for c in found if c.benchmark and (not columns or any(_like(c.label, one) for one in columns))]
+        return [c for c in found if c.benchmark and (not columns or any(_names(c, one) for one in columns))]
 
     def want(recipe: Recipe, row: Row, benchmarks: Iterable[str]) -> None:
         for benchmark in benchmarks:
             record = None if force else store.get(recipe, benchmark)
             if record is not None and record.status == "ok" and not _outdated(record, recipe, store):
                 continue
-            entry = work.setdefault(recipe.hash, Work(recipe, f"{row.label} {row.sparsity} {row.method}"))
+            entry = work.setdefault(recipe.hash, Work(recipe, f"{row.label} {row.sparsity} {row.name}"))
             if benchmark not in entry.benchmarks:
                 entry.benchmarks.append(benchmark)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from reproductions.laco.recipes import AGAIN, AT_ONCE, CODE, DENSE, LACO, LEFT_OUT, PRUNER, SLICEGPT, TRAINED
+from reproductions.laco.recipes import AGAIN, AT_ONCE, CODE, DENSE, LACO, LEFT_OUT, PAPERS, PRUNER, SLICEGPT, TRAINED
 from reproductions.spec.columns import LACO_CATEGORIES
-from reproductions.spec.comparisons import OF_DENSE, Check, Comparison, Pairs, against, in_most, where
+from reproductions.spec.comparisons import OF_DENSE, Check, Comparison, Named, Pairs, against, in_most, where
 from reproductions.spec.registry import Claim, Lookup
+from reproductions.spec.subjects import STANDIN
 
 BASELINES = (PRUNER, SLICEGPT)
-PAPERS = ", the paper's C and T (ours)"
 
 
 def dense(cell: Lookup, settings: Pairs, model: str, column: str) -> tuple | None:
@@ -19,7 +19,7 @@ def dense(cell: Lookup, settings: Pairs, model: str, column: str) -> tuple | Non
 
 
 def _labels(settings: Pairs) -> list[str]:
-    standin = any(model == "stand-in" for model, _ in settings)
+    standin = any(group == STANDIN.group for group, _ in settings)
     return [label for category in LACO_CATEGORIES["standin" if standin else "paper"].values() for label in category]
 
 
@@ -50,7 +50,9 @@ def best_on_each(cell: Lookup, settings: Pairs) -> list[Comparison]:
 def four_models_above_80(cell: Lookup, settings: Pairs) -> list[Comparison]:
     """Per. of each model against 80 %; nothing of fewer than four."""
     keys = [key for setting in settings if cell(*(key := (*setting, LACO, "Per."))) is not None]
-    found = [Comparison(f"{where(*k[:2])}: Per.", cell(*k), OF_DENSE, (k,), low=80) for k in keys]
+    found = [
+        Comparison((*where(*k[:2]), ": ", Named("column", "Per.")), cell(*k), OF_DENSE, (k,), low=80) for k in keys
+    ]
     return found if len(found) >= 4 else []
 
 
@@ -66,7 +68,9 @@ def percentages(limit: float) -> Check:
     def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         keys = [(*s, LACO, label) for s in settings for label in _labels(settings)]
         keys = [key for key in keys if cell(*key) is not None]
-        return [Comparison(f"{where(*k[:2])}: {k[3]}", cell(*k), OF_DENSE, (k,), low=limit) for k in keys]
+        return [
+            Comparison((*where(*k[:2]), ": ", Named("column", k[3])), cell(*k), OF_DENSE, (k,), low=limit) for k in keys
+        ]
 
     return check
 
@@ -85,7 +89,7 @@ def post_training_helps(cell: Lookup, settings: Pairs) -> list[Comparison]:
 def _kept(key: tuple, value, whole: tuple, share: float) -> Comparison:
     """What is left of the dense model's number, against a share of it."""
     difference = 100 * value / whole[1]
-    what = f"{where(*key[:2])}: {key[2]}, of the dense model's"
+    what = (*where(*key[:2]), ": ", Named("method", key[2]), ", of the dense model's")
     return Comparison(what, difference, OF_DENSE, (key, whole[0]), low=100 * share, closed=True)
 
 
@@ -135,27 +139,51 @@ def half_retains(share: float) -> Check:
 
 
 def _accepts(cell: Lookup, settings: Pairs) -> list[Comparison]:
-    keys = [(*s, method, "merges (ours)") for s in settings for method in (LACO, LACO + PAPERS)]
+    keys = [(*s, method, "merges") for s in settings for method in (LACO, LACO + PAPERS)]
     keys = [key for key in keys if cell(*key) is not None]
-    return [Comparison(f"{where(*k[:2])}: merges of {k[2]}", cell(*k), "", (k,), low=0) for k in keys]
+    return [
+        Comparison((*where(*k[:2]), ": merges of ", Named("method", k[2])), cell(*k), "", (k,), low=0) for k in keys
+    ]
 
 
-ABOVE_BASELINES = Claim("LaCo's average is above both baselines' on every model", above(LACO, BASELINES, "Avg."))
+ABOVE_BASELINES = Claim(
+    "beats-both-baselines", "LaCo's average is above both baselines' on every model", above(LACO, BASELINES, "Avg.")
+)
 SOME_70 = 0.65  # what rounds to 70 % where tens are given
 WORTH = "keeps more than leaving out the layers that it merges away"
 AGAINST_LEFT_OUT = (
-    Claim(f"ours: Eq. 1 {WORTH}", above(LACO, (LEFT_OUT[LACO],), "Avg.")),
-    Claim(f"ours: the code's merge {WORTH}", above(LACO + CODE, (LEFT_OUT[LACO + CODE],), "Avg.")),
+    Claim("equation-beats-leaving-out", f"ours: Eq. 1 {WORTH}", above(LACO, (LEFT_OUT[LACO],), "Avg.")),
+    Claim(
+        "code-beats-leaving-out",
+        f"ours: the code's merge {WORTH}",
+        above(LACO + CODE, (LEFT_OUT[LACO + CODE],), "Avg."),
+    ),
 )
-EQUATION = Claim("ours: Eq. 1 keeps more than the code's merge of as many layers", above(LACO, (LACO + CODE,), "Avg."))
+EQUATION = Claim(
+    "equation-beats-code",
+    "ours: Eq. 1 keeps more than the code's merge of as many layers",
+    above(LACO, (LACO + CODE,), "Avg."),
+)
 CLAIMS = {
-    "1": (Claim("LaCo is the best of the three on most benchmarks", best_on_each, known=True, enough=in_most),),
+    "1": (
+        Claim(
+            "best-on-most-benchmarks",
+            "LaCo is the best of the three on most benchmarks",
+            best_on_each,
+            known=True,
+            enough=in_most,
+        ),
+    ),
     "2": (
         ABOVE_BASELINES,
         Claim(
-            "Per. surpasses 80 % on three of four models", four_models_above_80, enough=lambda holding, _: holding >= 3
+            "over-80-percent-kept",
+            "Per. surpasses 80 % on three of four models",
+            four_models_above_80,
+            enough=lambda holding, _: holding >= 3,
         ),
         Claim(
+            "ahead-in-four-categories",
             "ahead of the baselines in language, knowledge, examination and understanding, on most models",
             four_categories,
             enough=in_most,
@@ -164,30 +192,52 @@ CLAIMS = {
         *AGAINST_LEFT_OUT,
     ),
     "3": (
-        Claim("post-training raises the average of the model that is pruned again (LLaMA-2-7B)", post_training_helps),
         Claim(
+            "post-training-helps",
+            "post-training raises the average of the model that is pruned again (LLaMA-2-7B)",
+            post_training_helps,
+        ),
+        Claim(
+            "pruned-again-keeps-70-percent",
             "pruned again, 55 % of its parameters left, it keeps some 70 % of the dense average (65 % or more)",
             again_retains(SOME_70),
         ),
         Claim(
+            "two-steps-beat-one",
             "ours: two steps with training between beat one step as far without training",
             above(AGAIN, (AT_ONCE,), "Avg."),
         ),
-        Claim("ours: so they do under the code's merge", above(AGAIN + CODE, (AT_ONCE + CODE,), "Avg.")),
+        Claim(
+            "two-steps-beat-one-code",
+            "ours: so they do under the code's merge",
+            above(AGAIN + CODE, (AT_ONCE + CODE,), "Avg."),
+        ),
     ),
     "4": (
-        Claim("the average falls as more layers are removed, at most steps", falls_with_size, enough=in_most),
-        Claim("near 50 % some 70 % of the performance is kept (65 % or more)", half_retains(SOME_70)),
+        Claim(
+            "falls-with-size",
+            "the average falls as more layers are removed, at most steps",
+            falls_with_size,
+            enough=in_most,
+        ),
+        Claim(
+            "half-keeps-70-percent",
+            "near 50 % some 70 % of the performance is kept (65 % or more)",
+            half_retains(SOME_70),
+        ),
         EQUATION,
     ),
-    "5": (Claim("ours: with every setting some merge is accepted under Eq. 1", _accepts),),
+    "5": (Claim("some-merge-accepted", "ours: with every setting some merge is accepted under Eq. 1", _accepts),),
     "7": (
         Claim(
+            "above-70-percent",
             "LaCo stays above 70 % of the dense score on most benchmarks",
             percentages(70),
             known=True,
             enough=in_most,
         ),
-        Claim("no benchmark crashes below 30 % of the dense score", percentages(30), known=True),
+        Claim(
+            "none-below-30-percent", "no benchmark crashes below 30 % of the dense score", percentages(30), known=True
+        ),
     ),
 }

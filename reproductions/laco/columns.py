@@ -19,8 +19,8 @@ def with_layers(profile: str) -> list[Column]:
 def percentages(profile: str) -> list[Column]:
     """Layers left, and each score relative to the dense model's (Table 7)."""
     scores = columns.laco(profile)
-    hidden = [replace(column, label=f"{column.label} score", hidden=True) for column in scores]
-    shown = [Column(column.label, derived="retained", of=(f"{column.label} score",)) for column in scores]
+    hidden = [replace(column, id=f"{column.id} score", label=f"{column.label} score", hidden=True) for column in scores]
+    shown = [Column(column.id, derived="retained", of=(f"{column.id} score",), label=column.label) for column in scores]
     return [SHARE, LAYERS, *hidden, *shown]
 
 
@@ -29,7 +29,7 @@ def averages(profile: str, percent: bool = False, layers: bool = False) -> list[
 
     percent: also Per., the mean over scores of the ratio to Dense* (Table 2). layers: also the share of parameters removed.
     """
-    shown = [column for column in columns.laco_averages(profile) if percent or column.label != "Per."]
+    shown = [column for column in columns.laco_averages(profile) if percent or column.id != "Per."]
     return [*([SHARE] if layers else []), LAYERS, *columns.laco(profile, hidden=True), *shown]
 
 
@@ -38,15 +38,15 @@ def settings(table: str):
     given = {name: Column(name, "laco-search", name, compare="exact") for name in ("C", "L", "H", "I", "T")}
     given["layers"] = Column("layers", "laco-search", "layers", compare="exact")
     ours = [
-        Column("merges (ours)", "laco-search", "merges"),
-        Column("attempts (ours)", "laco-search", "attempts"),
-        Column("highest s (ours)", "laco-search", "highest"),
-        Column("least accepted s (ours)", "laco-search", "lowest_accepted"),
+        Column("merges", "laco-search", "merges", label="merges (ours)"),
+        Column("attempts", "laco-search", "attempts", label="attempts (ours)"),
+        Column("highest-similarity", "laco-search", "highest", label="highest s (ours)"),
+        Column("least-accepted-similarity", "laco-search", "lowest_accepted", label="least accepted s (ours)"),
     ]
 
     def made(profile: str) -> list[Column]:
         labels = reported.columns("laco", table)
-        shown = [SHARE if label == SHARE.label else given[label] for label in labels]
+        shown = [SHARE if label == SHARE.id else given[label] for label in labels]
         rest = [column for label, column in given.items() if label not in labels]
         return [*shown, *rest, *ours]
 
@@ -56,7 +56,11 @@ def settings(table: str):
 def generations(profile: str) -> list[Column]:
     """What a model writes (Table 8); the share of distinct bigrams tells a loop from a sentence."""
     protocol, texts = ("laco-xsum", 1) if profile == "paper" else ("standin-1", 3)
-    shown = [Column("distinct bigrams", f"generations@{protocol}", "distinct_2", scale=100)]
+    shown = [Column("distinct-bigrams", f"generations@{protocol}", "distinct_2", scale=100, label="distinct bigrams")]
     for number in range(1, texts + 1):
-        shown.append(Column(f"response {number}", f"generations@{protocol}", f"text-{number}", text=True))
+        shown.append(
+            Column(
+                f"response-{number}", f"generations@{protocol}", f"text-{number}", text=True, label=f"response {number}"
+            )
+        )
     return shown

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
+from common.records.results import Recipe
 from reproductions.laco import recipes
-from reproductions.laco.recipes import CODE, DENSE, LACO, MAIN, TRAINED, collapsed, one_model, trained, unmerged
+from reproductions.laco.recipes import CODE, DENSE, LACO, MAIN, NAMES, TRAINED, collapsed, one_model, trained, unmerged
 from reproductions.spec import comparisons, printed_rows
 from reproductions.spec.registry import Claim, Column, Row, Table
 from reproductions.spec.shared_recipes import sentences
@@ -23,6 +24,12 @@ def _dense(subject: Subject, limit: int | None, **fields) -> list[Row]:
     return one_model(subject, [(subject.layers, DENSE, recipe(subject.model, subject, limit, **fields))])
 
 
+def _printed(model: str, method: str, recipe: Recipe) -> Row:
+    """A row of one of the paper's models."""
+    own = {"name": NAMES.get(method, ""), "extension": method in NAMES}
+    return Row(model, LABELS[model], "", method, recipe, **own)
+
+
 def _similarity_rows(subject: Subject, limit: int | None) -> list[Row]:
     return _dense(subject, limit, calibration=sentences(subject.profile, SENTENCES))
 
@@ -32,7 +39,7 @@ def _training_rows(subject: Subject, limit: int | None) -> list[Row]:
     for merge, name in (("paper", ""), ("code", CODE)):
         if subject.printed:
             wanted = trained("llama-2-7b", subject, limit, merge)
-            rows.append(Row("llama-2-7b", LABELS["llama-2-7b"], "", TRAINED + name, wanted))
+            rows.append(_printed("llama-2-7b", TRAINED + name, wanted))
         else:
             wanted = trained(subject.model, subject, limit, merge)
             rows += one_model(subject, [(recipes.main_left(subject), TRAINED + name, wanted)])
@@ -47,8 +54,8 @@ def _search_rows(subject: Subject, limit: int | None) -> list[Row]:
             rows += [(left, LACO + name, collapsed(subject.model, subject, limit, left, merge)) for left in lefts]
         return one_model(subject, [*rows, (recipes.main_left(subject), recipes.UNMERGED, unmerged(subject, limit))])
     return [
-        Row(model, label, "", LACO + name, collapsed(model, subject, limit, MAIN[model], merge))
-        for model, label in LABELS.items()
+        _printed(model, LACO + name, collapsed(model, subject, limit, MAIN[model], merge))
+        for model in LABELS
         for merge, name in (("paper", ""), ("code", CODE))
     ]
 
@@ -73,12 +80,12 @@ FIGURES = [
         "Figure 3: loss curves of post-training",
         _training_rows,
         [
-            Column("tokens (M)", "laco-training", "millions"),
+            Column("tokens", "laco-training", "millions", label="tokens (M)"),
             Column("steps", "laco-training", "steps"),
-            Column("first loss", "laco-training", "first"),
-            Column("last loss (mean of ten)", "laco-training", "last"),
-            Column("validation loss", "laco-training", "validation"),
-            Column("seconds", "laco-training", "seconds"),
+            Column("first-loss", "laco-training", "first", label="first loss"),
+            Column("last-loss", "laco-training", "last", label="last loss (mean of ten)"),
+            Column("validation-loss", "laco-training", "validation", label="validation loss"),
+            Column("seconds", "laco-training", "seconds", unit="s"),
         ],
         note="The stand-in's run is short: 48 steps of eight windows of 256 tokens at a rate of 1e-3.",
     ),
@@ -87,15 +94,18 @@ FIGURES = [
         "Figure 4: distances between adjacent layers' matrices",
         _similarity_rows,
         [
-            Column("largest distance", "laco-distances", "largest"),
-            Column("distance, % of unrelated weights'", "laco-distances", "mean_share", scale=100),
-            Column("least share", "laco-distances", "least_share", scale=100),
-            Column("largest share", "laco-distances", "most_share", scale=100),
+            Column("largest-distance", "laco-distances", "largest", label="largest distance"),
+            Column(
+                "distance-share", "laco-distances", "mean_share", scale=100, label="distance, % of unrelated weights'"
+            ),
+            Column("least-share", "laco-distances", "least_share", scale=100, label="least share"),
+            Column("largest-share", "laco-distances", "most_share", scale=100, label="largest share"),
         ],
         (
             Claim(
+                "adjacent-matrices-similar",
                 "adjacent layers' matrices are similar (here: closer than 90 % of what uncorrelated ones would be)",
-                comparisons.between("distance, % of unrelated weights'", -math.inf, 90, DENSE, strict=True),
+                comparisons.between("distance-share", -math.inf, 90, DENSE, strict=True),
             ),
         ),
         "Uncorrelated matrices are sqrt(|A|^2 + |B|^2) apart: 100 % says that two layers have nothing in common.",
@@ -105,24 +115,26 @@ FIGURES = [
         "Figure 5: outputs of adjacent layers, and of layers merged into one",
         _similarity_rows,
         [
-            Column("least adjacent (a)", "laco-outputs", "least_adjacent"),
-            Column("if orthogonal (a)", "laco-uncorrelated", "least_adjacent"),
-            Column("least merged, Eq. 1 (b)", "laco-outputs", "least_paper"),
-            Column("Eq. 1 if uncorrelated (b)", "laco-uncorrelated", "least_paper"),
-            Column("least merged, code (b)", "laco-outputs", "least_code"),
-            Column("first layer alone", "laco-outputs", "least_alone"),
-            Column("no layer", "laco-outputs", "least_none"),
-            Column("norm of Eq. 1", "laco-outputs", "norm"),
-            Column("norm if uncorrelated", "laco-outputs", "norm_uncorrelated"),
+            Column("least-adjacent", "laco-outputs", "least_adjacent", label="least adjacent (a)"),
+            Column("least-adjacent-orthogonal", "laco-uncorrelated", "least_adjacent", label="if orthogonal (a)"),
+            Column("least-merged-equation", "laco-outputs", "least_paper", label="least merged, Eq. 1 (b)"),
+            Column("least-merged-uncorrelated", "laco-uncorrelated", "least_paper", label="Eq. 1 if uncorrelated (b)"),
+            Column("least-merged-code", "laco-outputs", "least_code", label="least merged, code (b)"),
+            Column("least-alone", "laco-outputs", "least_alone", label="first layer alone"),
+            Column("least-none", "laco-outputs", "least_none", label="no layer"),
+            Column("norm", "laco-outputs", "norm", label="norm of Eq. 1"),
+            Column("norm-uncorrelated", "laco-outputs", "norm_uncorrelated", label="norm if uncorrelated"),
         ],
         (
             Claim(
+                "merged-output-similar",
                 "(b) the lowest cosine between the merged layer's output and the last one's is above .996",
-                comparisons.between("least merged, Eq. 1 (b)", 0.996, math.inf, DENSE, strict=True),
+                comparisons.between("least-merged-equation", 0.996, math.inf, DENSE, strict=True),
             ),
             Claim(
+                "code-merged-output-similar",
                 "ours: so it is for the code's merge",
-                comparisons.between("least merged, code (b)", 0.996, math.inf, DENSE, strict=True),
+                comparisons.between("least-merged-code", 0.996, math.inf, DENSE, strict=True),
             ),
         ),
         "Cosines per token, mean over the tokens of twenty sentences. Windows of four within the same part of the model as "
@@ -139,8 +151,8 @@ FIGURES = [
             Column("layers", "laco-search", "layers"),
             Column("merges", "laco-search", "merges"),
             Column("attempts", "laco-search", "attempts"),
-            Column("highest s", "laco-search", "highest"),
-            Column("layer executions", "laco-search", "layer_executions"),
+            Column("highest-similarity", "laco-search", "highest", label="highest s"),
+            Column("layer-executions", "laco-search", "layer_executions", label="layer executions"),
         ],
         note="Layer executions count every sentence; the rows without a given T searched for it.",
     ),

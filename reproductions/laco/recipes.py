@@ -9,7 +9,6 @@ from common.records.results import Recipe
 from reproductions.spec import printed_rows, reported, shape_recipes
 from reproductions.spec.registry import Row
 from reproductions.spec.shared_recipes import (
-    REFUSED,
     collapse,
     llm_pruner,
     merged_at_once,
@@ -18,16 +17,31 @@ from reproductions.spec.shared_recipes import (
     slicegpt,
     without_training,
 )
+from reproductions.spec.statuses import REFUSED, REPORTED
 from reproductions.spec.subjects import PAPER, Subject, recipe
 
 DENSE, LACO, TRAINED, AGAIN = "Dense*", "LaCo", "LaCo +post train", "LaCo +post train +re prune"
-CODE = ", code's merge (ours)"  # what every row of LaCo gets a neighbour with
-UNMERGED, SHORTGPT = "LaCo, nothing merged (ours)", "ShortGPT (ours)"
+CODE = "/code"  # what every row of LaCo gets a neighbour with: the code's merge
+PAPERS = "/papers-settings"  # with the paper's C and T
+UNMERGED, SHORTGPT = "LaCo/unmerged", "ShortGPT"
 # The layers that each search merges away, left out instead: a merge's worth, by the same choice of layers.
-LEFT_OUT = {LACO: "LaCo, its layers left out (ours)", LACO + CODE: "LaCo, code's merge, its layers left out (ours)"}
-AT_ONCE = "LaCo, as small at once (ours)"
+LEFT_OUT = {LACO: "LaCo/left-out", LACO + CODE: "LaCo/code/left-out"}
+AT_ONCE = "LaCo/at-once"
+# The labels of rows that the paper does not have.
+NAMES = {
+    UNMERGED: "LaCo, nothing merged (ours)",
+    SHORTGPT: "ShortGPT (ours)",
+    LEFT_OUT[LACO]: "LaCo, its layers left out (ours)",
+    LEFT_OUT[LACO + CODE]: "LaCo, code's merge, its layers left out (ours)",
+    AT_ONCE: "LaCo, as small at once (ours)",
+    LACO + PAPERS: "LaCo, the paper's C and T (ours)",
+}
+NAMES |= {
+    name + CODE: f"{NAMES.get(name, name)}, code's merge (ours)"
+    for name in (LACO, TRAINED, AGAIN, AT_ONCE, LACO + PAPERS)
+}
 STATUSES = {
-    "Dense": "as reported only: OpenCompass's own numbers",
+    "Dense": dataclasses.replace(REPORTED, reason="OpenCompass's own numbers"),
 }
 PRUNER, SLICEGPT = "LLMPru.", "SliceGPT"
 # The paper gives their shares of parameters alone. LLM-Pruner's flags are fitted to theirs (27.0 and 24.4 %); SliceGPT's
@@ -184,18 +198,33 @@ def printed(table: str, shape: Callable | None = None) -> Callable[[int | None],
             found.append(dataclasses.replace(row, recipe=of_printed(row, limit, "paper")))
             if row.method not in (DENSE, PRUNER, SLICEGPT):
                 code = of_printed(row, limit, "code")
-                found.append(dataclasses.replace(row, method=row.method + CODE, recipe=code, shapes=None))
+                found.append(of_ours(row, row.method + CODE, recipe=code))
         return found
 
     return rows
+
+
+def of_ours(row: Row, method: str, recipe: Recipe | None) -> Row:
+    """A row beside a printed one, by its id."""
+    own = {"name": NAMES[method], "extension": True, "printed": None, "shapes": None}
+    return dataclasses.replace(row, method=method, recipe=recipe, **own)
 
 
 def one_model(subject: Subject, entries: Iterable[tuple[int | None, str, Recipe]]) -> list[Row]:
     """Rows of one model from (layers left, method, recipe); None: how many are left is for the search to find."""
     N = subject.layers
     return [
-        Row(subject.model, subject.label, "" if left is None else f"{N - left}/{N}", name, wanted, dense=name == DENSE)
-        for left, name, wanted in entries
+        Row(
+            subject.model,
+            subject.group,
+            "" if left is None else f"{N - left}/{N}",
+            method,
+            wanted,
+            dense=method == DENSE,
+            name=NAMES.get(method, ""),
+            extension=method in NAMES,
+        )
+        for left, method, wanted in entries
     ]
 
 

@@ -6,8 +6,8 @@ import dataclasses
 from functools import partial
 
 from reproductions.laco import columns, recipes
-from reproductions.laco.claims import CLAIMS, PAPERS
-from reproductions.laco.recipes import CODE, DENSE, LACO, collapsed, one_model
+from reproductions.laco.claims import CLAIMS
+from reproductions.laco.recipes import CODE, DENSE, LACO, PAPERS, collapsed, one_model
 from reproductions.spec import printed_rows
 from reproductions.spec.registry import Row, Table
 from reproductions.spec.shared_recipes import collapse, sentences

@@ -21,12 +21,14 @@ def question_answering(profile: str) -> list[Column]:
     found = [RATIO, *tasks(profile), *_summary(tasks(profile), "AVG", "RP")]
     if profile == "paper":
         text = f"perplexity@{PROTOCOLS[profile]['WIKI-2']}"
-        found.append(Column("WIKI-2 (ours)", text, "perplexity", compare="perplexity", only="one model"))
+        found.append(
+            Column("wiki-2", text, "perplexity", compare="perplexity", only="one model", label="WIKI-2 (ours)")
+        )
     return found
 
 
-def perplexities(profile: str, average: str, part: str = "quarter") -> list[Column]:
-    """Perplexity on three texts, and their mean under the name the table has for it.
+def perplexities(profile: str, average: str, part: str = "quarter", label: str = "") -> list[Column]:
+    """Perplexity on three texts, and their mean under the name the table has for it, shown as `label` if that is given.
 
     part: how much of the stand-in's texts, ``quarter`` or ``thin`` (an eighth, where rows are trained); one table has one.
     """
@@ -35,7 +37,10 @@ def perplexities(profile: str, average: str, part: str = "quarter") -> list[Colu
         Column(label, f"perplexity@{protocol}{suffix}", "perplexity", compare="perplexity")
         for label, protocol in PROTOCOLS[profile].items()
     ]
-    return [*found, Column(average, derived="average", compare="perplexity", of=tuple(c.label for c in found))]
+    return [
+        *found,
+        Column(average, derived="average", compare="perplexity", of=tuple(c.id for c in found), label=label),
+    ]
 
 
 def text(profile: str, average: str = "PPL AVG", part: str = "quarter") -> list[Column]:
@@ -56,7 +61,7 @@ def everything(profile: str) -> list[Column]:
 
 
 def _summary(found: list[Column], average: str, retained: str) -> list[Column]:
-    labels = tuple(column.label for column in found)
+    labels = tuple(column.id for column in found)
     return [Column(average, derived="average", of=labels), Column(retained, derived="retained", of=labels)]
 
 
@@ -66,8 +71,8 @@ def settings(profile: str) -> list[Column]:
         RATIO,
         Column("start", "window", "start", compare="exact"),
         Column("end", "window", "end", compare="exact"),
-        Column("cuts (ours)", "window", "cuts", compare="exact"),
-        Column("removed, in order (ours)", "removed", "removed", text=True),
+        Column("cuts", "window", "cuts", compare="exact", label="cuts (ours)"),
+        Column("removed", "removed", "removed", text=True, label="removed, in order (ours)"),
     ]
 
 
@@ -75,15 +80,16 @@ STORED = [
     Column("stored input per token", "storage", "input", compare="exact", weight_free=True, shape_only=True),
     Column("stored target per token", "storage", "target", compare="exact", weight_free=True, shape_only=True),
     Column(
-        "target with indices (ours)",
+        "target-with-indices",
         "storage",
         "target_with_indices",
         compare="exact",
         weight_free=True,
         shape_only=True,
+        label="target with indices (ours)",
     ),
 ]
 INSERTED = [
     Column("Parameters (M)", "parameters", "patch_millions", compare="exact", weight_free=True),
-    Column("Time cost (s)", "inserted", "seconds", compare="exact"),
+    Column("Time cost (s)", "inserted", "seconds", compare="exact", unit="s"),
 ]

@@ -24,10 +24,10 @@ def _observed(counts: dict[str, int] | None = None) -> Callable[[Subject, int | 
         if counts is not None:
             settings = rows.chosen(subject, counts)
         found = []
-        for model, label, layers, count in settings:
+        for model, group, layers, count in settings:
             selection = {"method": "observed-window", "count": count, "cosine": "token"}
             fields = {"selection": selection, "calibration": CALIBRATION[subject.profile]}
-            found.append(Row(model, label, f"{count}/{layers}", "observed", recipe(model, subject, limit, **fields)))
+            found.append(Row(model, group, f"{count}/{layers}", "observed", recipe(model, subject, limit, **fields)))
         return found
 
     return observed
@@ -52,13 +52,14 @@ _FIGURE1 = {"llama-2-7b": 9, "standin": 5}
 _CUTS = {"llama-2-7b": 9, "standin": 4}
 
 
-def _number(label: str, benchmark: str, key: str, scale: float = 1.0) -> Column:
-    return Column(label, benchmark, key, scale=scale, compare="exact")
+def _number(name: str, benchmark: str, key: str, scale: float = 1.0, label: str = "") -> Column:
+    return Column(name, benchmark, key, scale=scale, compare="exact", label=label)
 
 
 _LARGER = Claim(
+    "expected-channels-larger",
     "the channels the next layer expects are larger than those it receives (mean ratio above 1)",
-    comparisons.between("mean ratio", 1.0, math.inf),
+    comparisons.between("mean-ratio", 1.0, math.inf),
 )
 
 FIGURES = [
@@ -66,7 +67,7 @@ FIGURES = [
         "1a",
         "magnitudes per channel around the removed window",
         _FIGURE1,
-        [*_WINDOW, _number("mean ratio", "magnitudes", "ratio_plain")],
+        [*_WINDOW, _number("mean-ratio", "magnitudes", "ratio_plain", label="mean ratio")],
         claims=(_LARGER,),
     ),
     _figure(
@@ -76,19 +77,24 @@ FIGURES = [
         [
             *_WINDOW,
             *(
-                _number(f"PPL, {name}", "alpha", f"perplexity_{key}")
+                _number(f"perplexity-{key}", "alpha", f"perplexity_{key}", label=f"PPL, {name}")
                 for name, key in (("cut", "none"), ("+d", "d"), ("+A", "A"))
             ),
             *(
-                _number(f"best alpha, {name}", "alpha", f"best_alpha_{key}")
+                _number(f"best-alpha-{key}", "alpha", f"best_alpha_{key}", label=f"best alpha, {name}")
                 for name, key in (("cut", "none"), ("+d", "d"), ("+A", "A"))
             ),
         ],
         claims=(
-            Claim("scaling by d lowers perplexity", comparisons.column_below("PPL, +d", "PPL, cut")),
             Claim(
+                "d-lowers-perplexity",
+                "scaling by d lowers perplexity",
+                comparisons.column_below("perplexity-d", "perplexity-none"),
+            ),
+            Claim(
+                "alpha-is-one",
                 "the scales d are best as they are (best alpha between 0.95 and 1.05)",
-                comparisons.between("best alpha, +d", 0.95, 1.05),
+                comparisons.between("best-alpha-d", 0.95, 1.05),
             ),
         ),
     ),
@@ -98,13 +104,14 @@ FIGURES = [
         _FIGURE1,
         [
             *_WINDOW,
-            _number("largest / median token", "magnitudes", "peak_plain"),
+            _number("largest-token", "magnitudes", "peak_plain", label="largest / median token"),
             _number("sigma_d", "magnitudes", "sigma_plain"),
         ],
         claims=(
             Claim(
+                "massive-tokens",
                 "massive tokens: the largest is at least ten times the median one",
-                comparisons.between("largest / median token", 10.0, math.inf),
+                comparisons.between("largest-token", 10.0, math.inf),
             ),
         ),
         note="A token's magnitude is its largest |X| over channels. The paper's massive tokens are above 1000.",
@@ -115,12 +122,13 @@ FIGURES = [
         _FIGURE1,
         [
             *_WINDOW,
-            _number("largest / median token", "magnitudes", "peak_rotated"),
+            _number("largest-token", "magnitudes", "peak_rotated", label="largest / median token"),
             _number("sigma_d", "magnitudes", "sigma_plain"),
             _number("sigma_d, rotated", "magnitudes", "sigma_rotated"),
         ],
         claims=(
             Claim(
+                "rotation-lowers-sigma",
                 "the rotation lowers sigma_d",
                 comparisons.column_below("sigma_d, rotated", "sigma_d"),
                 only_reported=True,
@@ -134,7 +142,7 @@ FIGURES = [
         "3",
         "magnitudes per layer, the removed ones shaded",
         None,
-        [*_WINDOW, _number("mean ratio", "magnitudes", "ratio_plain")],
+        [*_WINDOW, _number("mean-ratio", "magnitudes", "ratio_plain", label="mean ratio")],
         claims=(_LARGER,),
     ),
     _figure(
@@ -143,29 +151,32 @@ FIGURES = [
         _CUTS,
         [
             _number("cuts", "cut-factors", "cuts"),
-            _number("ratio is off by", "cut-factors", "off_ratio"),
-            _number("least squares is off by", "cut-factors", "off_least_squares"),
-            _number("alike at the end is off by", "cut-factors", "off_alike_at_end"),
-            _number("A lowers PPL, % of cuts", "cut-factors", "helps_ratio", 100),
-            _number("its error tells, % of cuts", "cut-factors", "told", 100),
-            _number("matrix lowers PPL, %", "cut-factors", "helps_matrix", 100),
-            _number("matrix is best, %", "cut-factors", "matrix_best", 100),
+            _number("ratio-off", "cut-factors", "off_ratio", label="ratio is off by"),
+            _number("least-squares-off", "cut-factors", "off_least_squares", label="least squares is off by"),
+            _number("alike-at-end-off", "cut-factors", "off_alike_at_end", label="alike at the end is off by"),
+            _number("patch-helps", "cut-factors", "helps_ratio", 100, label="A lowers PPL, % of cuts"),
+            _number("error-tells", "cut-factors", "told", 100, label="its error tells, % of cuts"),
+            _number("matrix-helps", "cut-factors", "helps_matrix", 100, label="matrix lowers PPL, %"),
+            _number("matrix-best", "cut-factors", "matrix_best", 100, label="matrix is best, %"),
         ],
         claims=(
             Claim(
+                "least-squares-nearer-than-ratio",
                 "ours: on average over the cuts least squares is nearer to the best factor than the ratio of magnitudes",
-                comparisons.column_below("least squares is off by", "ratio is off by"),
+                comparisons.column_below("least-squares-off", "ratio-off"),
             ),
             Claim(
+                "alike-at-end-nearest",
                 "ours: nearer than either is the factor that makes the last states most like the dense model's",
                 comparisons.every(
-                    comparisons.column_below("alike at the end is off by", "least squares is off by"),
-                    comparisons.column_below("alike at the end is off by", "ratio is off by"),
+                    comparisons.column_below("alike-at-end-off", "least-squares-off"),
+                    comparisons.column_below("alike-at-end-off", "ratio-off"),
                 ),
             ),
             Claim(
+                "matrix-best-at-every-cut",
                 "ours: the least-squares matrix is the best repair at every cut",
-                comparisons.between("matrix is best, %", 99.9, 100.1),
+                comparisons.between("matrix-best", 99.9, 100.1),
             ),
         ),
         note="Off by: mean |log(predicted factor / best factor)| over the cuts. Alike at the end: the factor by which, on "

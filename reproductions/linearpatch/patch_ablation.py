@@ -8,24 +8,45 @@ from common.records.results import Recipe
 from reproductions.linearpatch import rows
 from reproductions.spec import comparisons
 from reproductions.spec.registry import Claim, Column, Row, Table
-from reproductions.spec.shared_recipes import CALIBRATION, PATCH, PLAIN, lowest_bi, window
+from reproductions.spec.shared_recipes import CALIBRATION, PATCH, PLAIN
 from reproductions.spec.subjects import Subject, recipe
 
-CUT = "cut alone"
-A, D = "A", "+d"
-ONE, DIAGONAL = "one factor, mean of d", "one factor, A's diagonal"
-MASSIVE, OTHERS = "A on massive channels, +d on the others", "+d on massive channels, A on the others"
-STRENGTHS = {"A at 25 %": 0.25, "A at 50 %": 0.5, "A at 75 %": 0.75, "A at 125 %": 1.25}
+CUT = "cut"
+A, D = "a", "d"
+ONE, DIAGONAL = "one-factor", "one-factor-diagonal"
+MASSIVE, OTHERS = "a-on-massive-channels", "d-on-massive-channels"
+STRENGTHS = {"a-at-25": 0.25, "a-at-50": 0.5, "a-at-75": 0.75, "a-at-125": 1.25}
 # Of the table's 128 x 2048 tokens one sixteenth: every row of these reads the text anew.
-FEW, FEW_D = "A of fewer tokens", "+d of fewer tokens"
-LATER, LATER_D = "A without first tokens", "+d without first tokens"
-FITTED = "A by least squares"
-SEEDS = {"A of another draw": 0, "A of a third draw": 1}
-TEXT = "A of another text"
+FEW, FEW_D = "a-of-fewer-tokens", "d-of-fewer-tokens"
+LATER, LATER_D = "a-without-first-tokens", "d-without-first-tokens"
+FITTED = "a-by-least-squares"
+SEEDS = {"a-of-another-draw": 0, "a-of-a-third-draw": 1}
+TEXT = "a-of-another-text"
 # Of the tokens those whose states are massive stay as they are, or change alone
 # (`common.calibration.massive_activations`); the stand-in has none.
-SPARED = {"A": "A, massive tokens as they are", "d": "+d, massive tokens as they are"}
-FITTED_SPARED, SINK = "A by least squares, massive tokens as they are", "A on massive tokens alone"
+SPARED = {"A": "a-spared", "d": "d-spared"}
+FITTED_SPARED, SINK = "a-by-least-squares-spared", "a-on-massive-tokens"
+NAMES = {
+    CUT: "cut alone",
+    A: "A",
+    D: "+d",
+    ONE: "one factor, mean of d",
+    DIAGONAL: "one factor, A's diagonal",
+    MASSIVE: "A on massive channels, +d on the others",
+    OTHERS: "+d on massive channels, A on the others",
+    **{method: f"A at {100 * strength:.0f} %" for method, strength in STRENGTHS.items()},
+    FEW: "A of fewer tokens",
+    FEW_D: "+d of fewer tokens",
+    LATER: "A without first tokens",
+    LATER_D: "+d without first tokens",
+    FITTED: "A by least squares",
+    **dict(zip(SEEDS, ("A of another draw", "A of a third draw"), strict=True)),
+    TEXT: "A of another text",
+    SPARED["A"]: "A, massive tokens as they are",
+    SPARED["d"]: "+d, massive tokens as they are",
+    FITTED_SPARED: "A by least squares, massive tokens as they are",
+    SINK: "A on massive tokens alone",
+}
 _FEWER = {"paper": {"length": 512, "count": 32}, "standin": {"length": 128, "count": 32}}
 _OTHER = {"paper": "ptb-validation", "standin": "standin-valid"}
 _PERPLEXITY = {"paper": ("WIKI-2", "league-wikitext2"), "standin": ("PPL", "standin-learning-thin")}
@@ -76,15 +97,15 @@ def _on_other_text(made: Recipe, profile: str) -> Recipe:
 def causes(subject: Subject, limit: int | None = None) -> list[Row]:
     """The rows at the window [L] and, where the model is not a printed one, at the lowest BI [S]."""
     found = []
-    for model, label, layers, count in rows.chosen(subject, {"llama-2-7b": 7, "standin": 4}):
-        found.append(Row(model, label, f"0/{layers}", "Dense", recipe(model, subject, limit), dense=True))
-        cuts = {label: window(count)} | ({} if subject.printed else {f"{label} [S]": lowest_bi(count)})
-        for name, selection in cuts.items():
+    for model, group, layers, count in rows.chosen(subject, {"llama-2-7b": 7, "standin": 4}):
+        found.append(Row(model, group, f"0/{layers}", "Dense", recipe(model, subject, limit), dense=True))
+        for variant, selection in rows.variants(subject, count).items():
             choice = {"selection": selection, "calibration": CALIBRATION[subject.profile]}
             for method, repair in _repairs(subject.profile).items():
                 made = recipe(model, subject, limit, **choice, **({"repair": repair} if repair else {}))
                 made = _on_other_text(made, subject.profile) if method == TEXT else made
-                found.append(Row(model, name, f"{count}/{layers}", method, made))
+                own = {"name": NAMES[method], "extension": method not in (CUT, A, D)}
+                found.append(rows.of_variant(Row(model, group, f"{count}/{layers}", method, made, **own), variant))
     return found
 
 
@@ -108,21 +129,59 @@ CAUSES = Table(
     declared=causes,
     columns=_columns,
     claims=(
-        Claim("the patch lowers perplexity", _below(A, CUT)),
-        Claim("scales in the rotated basis are better than plain ones (+A against +d)", _below(A, D)),
-        Claim("ours: A is better than its diagonal, one factor", _below(A, DIAGONAL)),
-        Claim("ours: rotating the massive channels alone is as good as A (within 0.5 %)", comparisons.every(
-            *(comparisons.beats(MASSIVE, A, column=label, lower=True, within=0.005) for label in _LABELS))),
-        Claim("ours: A as it is is better than weaker or stronger", _below(A, *STRENGTHS)),
-        Claim("ours: first tokens do not matter to A (0.5 %)", comparisons.steady([FEW, LATER], _LABELS, 0.005)),
-        Claim("ours: first tokens do not matter to +d (0.5 %)", comparisons.steady([FEW_D, LATER_D], _LABELS, 0.005)),
-        Claim("ours: another draw of the text changes perplexity by less than 0.5 %",
-              comparisons.steady([FEW, *SEEDS], _LABELS, 0.005)),
-        Claim("ours: another text changes perplexity by less than 0.5 %", comparisons.steady([FEW, TEXT], _LABELS, 0.005)),
-        Claim("ours: least squares in A's basis is better than ratios of magnitudes", _below(FITTED, FEW)),
-        Claim("ours: A is better where massive tokens stay as they are", _below(SPARED["A"], FEW)),
-        Claim("ours: so is least squares in A's basis", _below(FITTED_SPARED, FITTED)),
-        Claim("ours: what A does to massive tokens alone lowers perplexity", _below(SINK, CUT)),
+        Claim("patch-beats-cut", "the patch lowers perplexity", _below(A, CUT)),
+        Claim(
+            "rotated-beats-plain",
+            "scales in the rotated basis are better than plain ones (+A against +d)",
+            _below(A, D),
+        ),
+        Claim("patch-beats-one-factor", "ours: A is better than its diagonal, one factor", _below(A, DIAGONAL)),
+        Claim(
+            "massive-channels-suffice",
+            "ours: rotating the massive channels alone is as good as A (within 0.5 %)",
+            comparisons.every(
+                *(comparisons.beats(MASSIVE, A, column=label, lower=True, within=0.005) for label in _LABELS)
+            ),
+        ),
+        Claim("full-strength-is-best", "ours: A as it is is better than weaker or stronger", _below(A, *STRENGTHS)),
+        Claim(
+            "first-tokens-a",
+            "ours: first tokens do not matter to A (0.5 %)",
+            comparisons.steady([FEW, LATER], _LABELS, 0.005),
+        ),
+        Claim(
+            "first-tokens-d",
+            "ours: first tokens do not matter to +d (0.5 %)",
+            comparisons.steady([FEW_D, LATER_D], _LABELS, 0.005),
+        ),
+        Claim(
+            "another-draw",
+            "ours: another draw of the text changes perplexity by less than 0.5 %",
+            comparisons.steady([FEW, *SEEDS], _LABELS, 0.005),
+        ),
+        Claim(
+            "another-text",
+            "ours: another text changes perplexity by less than 0.5 %",
+            comparisons.steady([FEW, TEXT], _LABELS, 0.005),
+        ),
+        Claim(
+            "least-squares-beats-ratio",
+            "ours: least squares in A's basis is better than ratios of magnitudes",
+            _below(FITTED, FEW),
+        ),
+        Claim(
+            "spared-beats-patch", "ours: A is better where massive tokens stay as they are", _below(SPARED["A"], FEW)
+        ),
+        Claim(
+            "spared-least-squares-beats-least-squares",
+            "ours: so is least squares in A's basis",
+            _below(FITTED_SPARED, FITTED),
+        ),
+        Claim(
+            "massive-tokens-alone-beat-cut",
+            "ours: what A does to massive tokens alone lowers perplexity",
+            _below(SINK, CUT),
+        ),
     ),
     note="The layers are those that Table 1 removes. WIKI-2: 48 windows of 512 tokens, spread over the test text (stand-in: "
     "every eighth window of one domain). A at a share s is I + s (A - I). Massive: a channel whose mean magnitude at the cut "
@@ -130,4 +189,4 @@ CAUSES = Table(
     "tokens, and all below them, take their scales from 32 windows of 512 "
     "tokens (stand-in: 128), each with its first token; another text: PTB's validation text (stand-in: other docstrings).",
     draw="figures.patch_ablation:draw",
-)  # fmt: skip
+)

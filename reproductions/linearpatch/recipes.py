@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from common.records.results import Recipe
 from reproductions.spec import shape_recipes
 from reproductions.spec.registry import Row
-from reproductions.spec.shared_recipes import REFUSED, TOO_FEW, llm_pruner, pruner_can, without_training
+from reproductions.spec.shared_recipes import llm_pruner, pruner_can, without_training
+from reproductions.spec.statuses import NOT_RUN, REFUSED, TOO_FEW
 from reproductions.spec.subjects import Subject, recipe
 
 # As printed in the paper: label, layers, numbers of layers removed.
@@ -37,14 +38,16 @@ TOP_K = 100
 
 
 def settings(subject: Subject, baichuan: bool = False) -> Iterator[tuple[str, str, int, tuple[int, ...]]]:
-    """(registry name, label, layers, numbers removed) of a table's models."""
+    """(registry name, group, layers, numbers removed) of a table's models."""
     if not subject.printed:
-        yield subject.model, subject.label, subject.layers, subject.counts(*SHARES, standin=STANDIN_COUNTS)
+        yield subject.model, subject.group, subject.layers, subject.counts(*SHARES, standin=STANDIN_COUNTS)
         return
-    for model, (label, layers, counts) in (BAICHUAN if baichuan else PAPER_MODELS).items():
-        yield model, label, layers, counts
+    for model, (group, layers, counts) in (BAICHUAN if baichuan else PAPER_MODELS).items():
+        yield model, group, layers, counts
 
 
+# A row's repair -> what its shape has in the place of the removed layers.
+_INSERTED = {"linearpatch": "linearpatch", "linearpatch-distilled": "linearpatch", "streamline-ffn": "streamline-ffn"}
 METHODS = ("LLM-Pruner", "SLEB", "ShortGPT", "LLM-Streamline(None)", "LinearPatch[S]", "LinearPatch[L]")
 
 
@@ -56,17 +59,17 @@ def training_free(
     Baichuan2's rows have no recipe: its weights cannot be loaded without running its repository's code.
     """
     rows = []
-    for model, label, layers, counts in settings(subject, baichuan):
+    for model, group, layers, counts in settings(subject, baichuan):
         refused = baichuan and subject.printed
         dense = None if refused else recipe(model, subject, limit)
-        rows.append(Row(model, label, f"0/{layers}", "Dense", dense, REFUSED if refused else "not run", dense=True))
+        rows.append(Row(model, group, f"0/{layers}", "Dense", dense, REFUSED if refused else NOT_RUN, dense=True))
         for count in counts:
             for method in METHODS if pruner else METHODS[1:]:
                 fields = None if refused else _fields(model, method, count, layers, subject)
                 wanted = None if fields is None else recipe(model, subject, limit, **fields)
-                status = REFUSED if refused else TOO_FEW if fields is None else "not run"
+                status = REFUSED if refused else TOO_FEW if fields is None else NOT_RUN
                 shape = shape_of(model, method, count) if subject.printed else None
-                rows.append(Row(model, label, f"{count}/{layers}", method, wanted, status, shapes=shape))
+                rows.append(Row(model, group, f"{count}/{layers}", method, wanted, status, shapes=shape))
     return rows
 
 
@@ -79,13 +82,10 @@ def _fields(model: str, method: str, count: int, layers: int, subject: Subject) 
     return llm_pruner(subject.profile, PRUNER_TEXT, **size) if fits else None
 
 
-def shape_of(model: str, method: str, count: int) -> Recipe | None:
-    """The recipe over the model's shape that a row's Ratio follows from."""
+def shape_of(model: str, method: str, count: int, fields: Mapping | None = None) -> Recipe | None:
+    """The recipe over the model's shape that a row's Ratio follows from; fields: of its recipe, if it is not printed."""
     if method == "LLM-Pruner":
         return shape_recipes.pruner(model, PRUNER_RATIOS[model, count]) if (model, count) in PRUNER_RATIOS else None
-    repair = None
-    if method.startswith("LinearPatch"):
-        repair = {"method": "linearpatch"}
-    elif method.startswith("LLM-Streamline(FFN)"):
-        repair = {"method": "streamline-ffn"}
-    return shape_recipes.recipe(model, count, repair)
+    fields = fields or without_training(method, count, "paper") or {}
+    inserted = _INSERTED.get((fields.get("repair") or {}).get("method"))
+    return shape_recipes.recipe(model, count, {"method": inserted} if inserted else None)

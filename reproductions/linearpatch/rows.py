@@ -15,21 +15,18 @@ from reproductions.spec.shared_recipes import (
     CALIBRATION,
     PATCH,
     PLAIN,
-    REFUSED,
     least_squares,
     lowest_bi,
     window,
     without_training,
 )
+from reproductions.spec.statuses import REFUSED
 from reproductions.spec.subjects import STANDIN, Subject, recipe
 
 # Table 5: the paper's ladder, and ours beside it.
 LADDER = ("Vanilla", "+d", "+A", "+FT")
-REFIT = "output matrices around the cut refitted (ours)"
-SCALAR, CHANNELS, SPECTRUM, MATRIX = (
-    f"least squares: {what} (ours)" for what in ("one factor", "+d", "+A", "any matrix")
-)
-ONE_RATIO = "one factor, mean of d (ours)"
+REFIT, ONE_RATIO = "refit", "one-factor"
+SCALAR, CHANNELS, SPECTRUM, MATRIX = (f"least-squares-{what}" for what in ("one-factor", "d", "a", "matrix"))
 TRAINING_FREE = ("Vanilla", "+d", "+A", ONE_RATIO, SCALAR, CHANNELS, SPECTRUM)
 _SCALAR_RATIO = {"method": "linearpatch", "kind": "scalar", "estimator": "ratio-of-means"}
 _REPAIRS = {
@@ -45,8 +42,7 @@ _REPAIRS = {
 }
 
 # Tables 2 and 3.
-MATRIX_L = "LinearPatch[L], least-squares matrix (ours)"
-CUT = "the same cut alone (ours)"
+MATRIX_L, CUT = "linearpatch-l-least-squares", "cut"
 
 # Tables 6 and 7: the inserted network alone; nothing is removed.
 INSERTED_SHAPES = {
@@ -54,35 +50,77 @@ INSERTED_SHAPES = {
     "LinearPatch": {"method": "linearpatch", "top_k": TOP_K},
 }
 
+STORED_SHAPES = {
+    "LLM-Streamline": INSERTED_SHAPES["LLM-Streamline(FFN)"],
+    "LinearPatch": INSERTED_SHAPES["LinearPatch"],
+}
+QUOTIENT = "ffn-over-patch"
+
 # Table 10: what the paper tried, and fewer.
 SAMPLES = (64, 128, 256, 512)
 FEWER = (8, 16)
 TEXTS = tuple(label for profile in columns.PROTOCOLS.values() for label in profile)
 
+# Table 9's choices by another cosine.
+_COSINES = {
+    "linearpatch-l-code": "LinearPatch[L], channel cosine, ends kept: the code (ours)",
+    "linearpatch-l-batch-cosine": "LinearPatch[L], cosine of the batch (ours)",
+    "linearpatch-l-sample-cosine": "LinearPatch[L], cosine of the sample (ours)",
+    "linearpatch-s-channel-cosine": "LinearPatch[S], channel cosine (ours)",
+}
+# The labels of rows that the paper does not have.
+NAMES = (
+    trained.NAMES
+    | _COSINES
+    | {
+        REFIT: "output matrices around the cut refitted (ours)",
+        SCALAR: "least squares: one factor (ours)",
+        CHANNELS: "least squares: +d (ours)",
+        SPECTRUM: "least squares: +A (ours)",
+        MATRIX: "least squares: any matrix (ours)",
+        ONE_RATIO: "one factor, mean of d (ours)",
+        MATRIX_L: "LinearPatch[L], least-squares matrix (ours)",
+        CUT: "the same cut alone (ours)",
+        QUOTIENT: "FFN / LinearPatch on this CPU (ours)",
+        **{f"LinearPatch[{count} samples]": f"LinearPatch[{count} samples] (ours)" for count in FEWER},
+    }
+)
+
 
 def chosen(subject: Subject, counts: Mapping[str, int]) -> list[tuple[str, str, int, int]]:
-    """(registry name, label, layers, number removed) of the models a table shows, one number each.
+    """(registry name, group, layers, number removed) of the models a table shows, one number each.
 
     counts: what the paper's models lose and what the stand-in does; any other model loses the first one's share.
     """
     if subject.printed:
-        return [(m, label, layers, counts[m]) for m, label, layers, _ in models_of(subject) if m in counts]
+        return [(m, group, layers, counts[m]) for m, group, layers, _ in models_of(subject) if m in counts]
     first, count = next(iter(counts.items()))
     removed = subject.counts((count, PAPER_MODELS[first][1]), standin=counts[STANDIN.model])
-    return [(subject.model, subject.label, subject.layers, n) for n in removed]
+    return [(subject.model, subject.group, subject.layers, n) for n in removed]
 
 
-def _dense(model: str, label: str, layers: int, subject: Subject, limit: int | None) -> Row:
-    return Row(model, label, f"0/{layers}", "Dense", recipe(model, subject, limit), dense=True)
+def _dense(model: str, group: str, layers: int, subject: Subject, limit: int | None) -> Row:
+    return Row(model, group, f"0/{layers}", "Dense", recipe(model, subject, limit), dense=True)
 
 
 def _row(
     setting: tuple, subject: Subject, limit: int | None, method: str, fields: dict | None, shaped: bool = True
 ) -> Row:
-    model, label, layers, count = setting
+    model, group, layers, count = setting
     wanted = None if fields is None else recipe(model, subject, limit, **fields)
-    shape = shape_of(model, method, count) if subject.printed and shaped else None
-    return Row(model, label, f"{count}/{layers}", method, wanted, shapes=shape)
+    shape = shape_of(model, method, count, fields) if subject.printed and shaped else None
+    own = {"name": NAMES.get(method, ""), "extension": method in NAMES}
+    return Row(model, group, f"{count}/{layers}", method, wanted, shapes=shape, **own)
+
+
+def variants(subject: Subject, count: int) -> dict[str, dict]:
+    """The choices of layers that a table shows side by side: the window and, but on the paper's models, the lowest BI."""
+    return {"": window(count)} | ({} if subject.printed else {"S": lowest_bi(count)})
+
+
+def of_variant(row: Row, variant: str) -> Row:
+    """The row in a group of its own for another choice of layers than the table's first."""
+    return replace(row, group=f"{row.group}/{variant}", label="", variant=variant) if variant else row
 
 
 def post_training(subject: Subject, limit: int | None = None) -> list[Row]:
@@ -90,8 +128,8 @@ def post_training(subject: Subject, limit: int | None = None) -> list[Row]:
     leaves massive tokens alone, and the cut alone: a rival that is worse than that says nothing."""
     found = []
     for setting in chosen(subject, {"llama-2-7b": 7, "llama-3-8b": 5, "standin": 4}):
-        model, label, layers, count = setting
-        found.append(_dense(model, label, layers, subject, limit))
+        model, group, layers, count = setting
+        found.append(_dense(model, group, layers, subject, limit))
         fields = {
             CUT: without_training("LLM-Streamline(None)", count, subject.profile),
             "LLM-Streamline(FFN) +FT": trained.fields(FFN_MSE, count, subject),
@@ -118,50 +156,46 @@ def what_is_trained(subject: Subject, limit: int | None = None) -> list[Row]:
 def ingredients(subject: Subject, limit: int | None = None) -> list[Row]:
     """Table 5, and ours beside it. The paper's [S] and [L] are one there; elsewhere they need not be, so both are shown."""
     found = []
-    for model, label, layers, count in chosen(subject, {"llama-2-7b": 9, "standin": 5}):
-        found.append(_dense(model, label, layers, subject, limit))
-        variants = {label: window(count)}
-        if not subject.printed:
-            variants |= {f"{label} [S]": lowest_bi(count)}
-        for name, selection in variants.items():
-            setting, choice = (
-                (model, name, layers, count),
-                {"selection": selection, "calibration": CALIBRATION[subject.profile]},
-            )
-            for method, repair in _REPAIRS.items():
-                fields = choice | ({"repair": repair} if repair else {})
-                found.append(_row(setting, subject, limit, method, fields, shaped=False))
-            tuned = trained.fields(FULL, count, subject) if name == label else None
-            if tuned or name == label:
-                found.append(_row(setting, subject, limit, "+FT", tuned, shaped=False))
+    for setting in chosen(subject, {"llama-2-7b": 9, "standin": 5}):
+        *_, count = setting
+        found.append(_dense(*setting[:3], subject, limit))
+        for variant, selection in variants(subject, count).items():
+            choice = {"selection": selection, "calibration": CALIBRATION[subject.profile]}
+            rows = [
+                _row(setting, subject, limit, method, choice | ({"repair": repair} if repair else {}), shaped=False)
+                for method, repair in _REPAIRS.items()
+            ]
+            if not variant:
+                rows.append(_row(setting, subject, limit, "+FT", trained.fields(FULL, count, subject), shaped=False))
+            found += [of_variant(row, variant) for row in rows]
     return found
 
 
 def inserted(subject: Subject, limit: int | None = None) -> list[Row]:
     """Table 6: what stands in the place of the removed layers, timed where it is."""
     found = []
-    for model, label, _, count in chosen(subject, {"llama-2-7b": 7, "standin": 4}):
+    for model, group, _, count in chosen(subject, {"llama-2-7b": 7, "standin": 4}):
         ffn = {"selection": window(count), "calibration": CALIBRATION[subject.profile], "repair": trained.FFN}
         for method, fields in {
             "LLM-Streamline(FFN)": ffn,
             "LinearPatch": without_training("LinearPatch[L]", count, subject.profile),
         }.items():
             shape = shape_recipes.recipe(model, 0, INSERTED_SHAPES[method]) if subject.printed else None
-            found.append(Row(model, label, "", method, recipe(model, subject, limit, **fields), shapes=shape))
+            found.append(Row(model, group, "", method, recipe(model, subject, limit, **fields), shapes=shape))
         if subject.printed:
             quotient = shape_recipes.recipe(model, 0, {"method": "streamline-ffn", "over": "linearpatch"})
-            found.append(Row(model, label, "", "FFN / LinearPatch on this CPU (ours)", quotient, shapes=quotient))
+            own = {"name": NAMES[QUOTIENT], "extension": True}
+            found.append(Row(model, group, "", QUOTIENT, quotient, shapes=quotient, **own))
     return found
 
 
 def stored(subject: Subject, limit: int | None = None) -> list[Row]:
     """Table 7: numbers stored per training token; they follow from the model's width and K alone."""
     found = []
-    for model, label, _, _ in chosen(subject, {"llama-2-7b": 7, "standin": 4}):
-        for method, inserted_shape in INSERTED_SHAPES.items():
-            name = method.removesuffix("(FFN)")
+    for model, group, _, _ in chosen(subject, {"llama-2-7b": 7, "standin": 4}):
+        for method, inserted_shape in STORED_SHAPES.items():
             shape = shape_recipes.recipe(model, 0, inserted_shape)
-            found.append(Row(model, label, "", name, shape, shapes=shape))
+            found.append(Row(model, group, "", method, shape, shapes=shape))
     return found
 
 
@@ -169,20 +203,20 @@ def settings(subject: Subject, limit: int | None = None) -> list[Row]:
     """Table 9: [S] and [L] at every sparsity; ours, by the other cosines (the official code's is per channel)."""
     found = []
     for baichuan in (False, True) if subject.printed else (False,):
-        for model, label, layers, counts in models_of(subject, baichuan):
+        for model, group, layers, counts in models_of(subject, baichuan):
             for count in counts:
-                setting = (model, label, layers, count)
+                setting = (model, group, layers, count)
                 for method in ("LinearPatch[S]", "LinearPatch[L]"):
                     fields = None if baichuan else without_training(method, count, subject.profile)
                     row = _row(setting, subject, limit, method, fields)
                     found.append(replace(row, status=REFUSED) if baichuan else row)
-                others = {
-                    "LinearPatch[L], channel cosine, ends kept: the code (ours)": window(count, "channel", True),
-                    "LinearPatch[L], cosine of the batch (ours)": window(count, "flat-batch"),
-                    "LinearPatch[L], cosine of the sample (ours)": window(count, "flat-sentence"),
-                    "LinearPatch[S], channel cosine (ours)": lowest_bi(count, "channel"),
-                }
-                for method, selection in {} if baichuan else others.items():
+                others = (
+                    window(count, "channel", True),
+                    window(count, "flat-batch"),
+                    window(count, "flat-sentence"),
+                    lowest_bi(count, "channel"),
+                )
+                for method, selection in () if baichuan else zip(_COSINES, others, strict=True):
                     fields = {"selection": selection, "calibration": CALIBRATION[subject.profile]}
                     found.append(_row(setting, subject, limit, method, fields, shaped=False))
     return found
@@ -195,6 +229,5 @@ def calibration_sizes(subject: Subject, limit: int | None = None) -> list[Row]:
         for count in (*FEWER, *SAMPLES):
             fields = without_training("LinearPatch[L]", setting[3], subject.profile)
             fields |= {"calibration": CALIBRATION[subject.profile] | {"count": count}}
-            method = f"LinearPatch[{count} samples]" + (" (ours)" if count in FEWER else "")
-            found.append(_row(setting, subject, limit, method, fields, shaped=False))
+            found.append(_row(setting, subject, limit, f"LinearPatch[{count} samples]", fields, shaped=False))
     return found

@@ -26,7 +26,7 @@ _TRAINED_NOTE = (
 # Read whole of any model; the rows of Tables 13 and 14 are then those of 11 and 1.
 _FULL = ("1", "11", "13", "14")
 _BAICHUAN_NOTE = "On the stand-in, of which there is one, the rows are those of Table {}."
-_PATCHED_PAIRS = (("LinearPatch[S]", "ShortGPT"), ("LinearPatch[L]", "LLM-Streamline(None)"))
+_PATCHED_PAIRS = {"s": ("LinearPatch[S]", "ShortGPT"), "l": ("LinearPatch[L]", "LLM-Streamline(None)")}
 _OTHERS = ("SLEB", "LLM-Pruner")
 _VARIANTS = ("LinearPatch[S]", "LinearPatch[L]")
 
@@ -56,17 +56,20 @@ def _repairs(column: str, lower: bool, verb: str) -> tuple[Claim, ...]:
     """Both variants against the same layers left unpatched."""
     return tuple(
         Claim(
+            f"patch-{variant}-beats-cut",
             f"{ours} {verb} {theirs}, the same layers unpatched",
             comparisons.beats(ours, theirs, column=column, lower=lower),
         )
-        for ours, theirs in _PATCHED_PAIRS
+        for variant, (ours, theirs) in _PATCHED_PAIRS.items()
     )
 
 
 def _retains(*variants: str) -> tuple[Claim, ...]:
     return tuple(
         Claim(
-            f"LinearPatch[{v}] retains more than SLEB and LLM-Pruner", comparisons.beats(f"LinearPatch[{v}]", *_OTHERS)
+            f"patch-{v.lower()}-beats-sleb-and-llm-pruner",
+            f"LinearPatch[{v}] retains more than SLEB and LLM-Pruner",
+            comparisons.beats(f"LinearPatch[{v}]", *_OTHERS),
         )
         for v in variants
     )
@@ -75,16 +78,21 @@ def _retains(*variants: str) -> tuple[Claim, ...]:
 def _among_cosines(column: str) -> Claim:
     """Appendix E.1: best of the methods with a cosine metric (the better of its two variants)."""
     check = comparisons.best_of(_VARIANTS, ("ShortGPT", "LLM-Streamline(None)"), column, lower=True)
-    return Claim("a LinearPatch has the lowest perplexity among the methods with a cosine metric", check)
+    return Claim(
+        "patch-beats-cosine-methods",
+        "a LinearPatch has the lowest perplexity among the methods with a cosine metric",
+        check,
+    )
 
 
 _MMLU = "Weighted AVG"
 _ABOVE_SLEB = Claim(
+    "patch-beats-sleb",
     "a LinearPatch scores above SLEB in every setting",
     comparisons.best_of(_VARIANTS, ("SLEB",), _MMLU),
 )
 _SLEB_TEXT = Claim(
-    "SLEB, which selects by perplexity, has the lowest perplexity of all in most settings",
+    "sleb-lowest-perplexity", "SLEB, which selects by perplexity, has the lowest perplexity of all in most settings",
     comparisons.beats("SLEB", "LLM-Pruner", "ShortGPT", "LLM-Streamline(None)", "LinearPatch[S]", "LinearPatch[L]",
                  column="PPL AVG", lower=True),
     enough=comparisons.in_most,
@@ -105,10 +113,12 @@ TABLES = [
             *_repairs("RP", False, "retains more than"),
             *_retains("L", "S"),
             Claim(
+                "better-variant-beats-earlier-methods",
                 "a LinearPatch retains more than every earlier method (the better of its two variants)",
                 comparisons.best_of(_VARIANTS, (*_OTHERS, "ShortGPT", "LLM-Streamline(None)"), "RP"),
             ),
             Claim(
+                "abstract-llama-3-8b",
                 "LLaMA-3-8B, 5/32: ahead of the best earlier method by 4 %, rounded (abstract; RP is 94.15 against 90.84)",
                 comparisons.ahead_by(
                     *(("LLaMA-3-8B", "5/32"), "LinearPatch[L]", "LLM-Streamline(None)", "RP", 3.5),
@@ -126,19 +136,27 @@ TABLES = [
         columns.question_answering,
         (
             Claim(
+                "distilled-beats-streamline-ffn",
                 "LinearPatch[L] +FT retains more than LLM-Streamline(FFN) +FT",
                 comparisons.beats("LinearPatch[L +FT]", "LLM-Streamline(FFN) +FT"),
             ),
-            Claim("distillation adds to LinearPatch[L]", comparisons.beats("LinearPatch[L +FT]", "LinearPatch[L]")),
             Claim(
+                "distillation-helps",
+                "distillation adds to LinearPatch[L]",
+                comparisons.beats("LinearPatch[L +FT]", "LinearPatch[L]"),
+            ),
+            Claim(
+                "spared-ffn-beats-ffn",
                 "ours: LLM-Streamline(FFN) +FT retains more where it leaves massive tokens as they are",
                 comparisons.beats(rows.FFN_SPARED, "LLM-Streamline(FFN) +FT"),
             ),
             Claim(
+                "distilled-beats-spared-ffn",
                 "ours: LinearPatch[L +FT] retains more than it does then",
                 comparisons.beats("LinearPatch[L +FT]", rows.FFN_SPARED),
             ),
             Claim(
+                "spared-distilled-beats-distilled",
                 "ours: LinearPatch[L +FT] retains more where it, too, leaves massive tokens as they are",
                 comparisons.beats(rows.SPARED, "LinearPatch[L +FT]"),
             ),
@@ -152,30 +170,37 @@ TABLES = [
         lambda profile: columns.text(profile, "AVG", "thin"),
         (
             Claim(
+                "patch-matches-streamline-ffn",
                 "LinearPatch[L] without training outperforms or matches (within 1 %) LLM-Streamline(FFN) +FT",
                 comparisons.beats("LinearPatch[L]", "LLM-Streamline(FFN) +FT", column="AVG", lower=True, within=0.01),
             ),
             Claim(
+                "distilled-beats-streamline-ffn",
                 "LinearPatch[L] +FT has a lower perplexity than LLM-Streamline(FFN) +FT",
                 comparisons.beats("LinearPatch[L +FT]", "LLM-Streamline(FFN) +FT", column="AVG", lower=True),
             ),
             Claim(
+                "distillation-helps",
                 "distillation lowers LinearPatch[L]'s perplexity",
                 comparisons.beats("LinearPatch[L +FT]", "LinearPatch[L]", column="AVG", lower=True),
             ),
             Claim(
+                "ffn-beats-cut",
                 "ours: the rival itself, LLM-Streamline(FFN) +FT, is below the same cut alone",
                 comparisons.beats("LLM-Streamline(FFN) +FT", rows.CUT, column="AVG", lower=True),
             ),
             Claim(
+                "spared-ffn-beats-cut",
                 "ours: it is where it leaves massive tokens as they are",
                 comparisons.beats(rows.FFN_SPARED, rows.CUT, column="AVG", lower=True),
             ),
             Claim(
+                "distilled-beats-spared-ffn",
                 "ours: LinearPatch[L] +FT has a lower perplexity than it has then",
                 comparisons.beats("LinearPatch[L +FT]", rows.FFN_SPARED, column="AVG", lower=True),
             ),
             Claim(
+                "spared-distilled-beats-distilled",
                 "ours: LinearPatch[L +FT] has a lower perplexity where it, too, leaves massive tokens as they are",
                 comparisons.beats(rows.SPARED, "LinearPatch[L +FT]", column="AVG", lower=True),
             ),
@@ -189,14 +214,17 @@ TABLES = [
         columns.both_averages,
         (
             Claim(
+                "matrix-on-logits-lowest-perplexity",
                 "the whole patch trained on logits has the lowest perplexity",
                 comparisons.beats(rows.FULL, rows.MSE, rows.DIAGONAL, rows.FFN_MSE, column="PPL AVG", lower=True),
             ),
             Claim(
+                "matrix-on-logits-retains-most",
                 "the whole patch trained on logits retains most",
                 comparisons.beats(rows.FULL, rows.MSE, rows.DIAGONAL, rows.FFN_MSE, column="QA RP"),
             ),
             Claim(
+                "ffn-on-logits-diverges",
                 "training an FFN on logits by KL diverges",
                 comparisons.without_number(rows.FFN_KL, "PPL AVG", rows.FULL, run="Ratio"),
             ),
@@ -209,21 +237,31 @@ TABLES = [
         rows.ingredients,
         columns.everything,
         (
-            Claim("every ingredient lowers perplexity", comparisons.ladder(rows.LADDER, "PPL AVG", lower=True)),
-            Claim("every ingredient retains more", comparisons.ladder(rows.LADDER, "RP")),
             Claim(
+                "every-ingredient-lowers-perplexity",
+                "every ingredient lowers perplexity",
+                comparisons.ladder(rows.LADDER, "PPL AVG", lower=True),
+            ),
+            Claim(
+                "every-ingredient-retains-more", "every ingredient retains more", comparisons.ladder(rows.LADDER, "RP")
+            ),
+            Claim(
+                "matrix-lowest-perplexity",
                 "ours: the least-squares matrix has the lowest perplexity of what needs no training",
                 comparisons.beats(rows.MATRIX, *rows.TRAINING_FREE, column="PPL AVG", lower=True),
             ),
             Claim(
+                "matrix-retains-most",
                 "ours: the least-squares matrix retains most of what needs no training",
                 comparisons.beats(rows.MATRIX, *rows.TRAINING_FREE),
             ),
             Claim(
+                "refit-lowest-perplexity",
                 "ours: refitting what the layers around the cut write has the lowest perplexity of what needs no training",
                 comparisons.beats(rows.REFIT, rows.MATRIX, *rows.TRAINING_FREE, column="PPL AVG", lower=True),
             ),
             Claim(
+                "refit-retains-most",
                 "ours: refitting what the layers around the cut write retains most of what needs no training",
                 comparisons.beats(rows.REFIT, rows.MATRIX, *rows.TRAINING_FREE),
             ),
@@ -239,10 +277,12 @@ TABLES = [
         lambda profile: columns.INSERTED,
         (
             Claim(
+                "patch-8-times-smaller",
                 "the patch is 8 times smaller than the FFN",
                 comparisons.ratio_of("LLaMA-2-7B", "LLM-Streamline(FFN)", "LinearPatch", "Parameters (M)", 8),
             ),
             Claim(
+                "patch-190-times-faster",
                 "the patch is 190 times faster than the FFN",
                 comparisons.ratio_of("LLaMA-2-7B", "LLM-Streamline(FFN)", "LinearPatch", "Time cost (s)", 190),
                 only_reported=True,  # of other shapes, on other machines, nobody has said it
@@ -259,6 +299,7 @@ TABLES = [
         lambda profile: columns.STORED,
         claims=(
             Claim(
+                "target-40-times-smaller",
                 "the stored target is 40 times smaller than LLM-Streamline's (hidden size 4096)",
                 comparisons.ratio_of("LLaMA-2-7B", "LLM-Streamline", "LinearPatch", "stored target per token", 40),
                 only_reported=True,
@@ -274,8 +315,9 @@ TABLES = [
         columns.settings,
         claims=(
             Claim(
+                "s-and-l-agree",
                 "[S] and [L] remove the same layers in most settings (section 4.3)",
-                comparisons.alike("LinearPatch[S]", "LinearPatch[L]", ("start", "end", "cuts (ours)")),
+                comparisons.alike("LinearPatch[S]", "LinearPatch[L]", ("start", "end", "cuts")),
                 enough=comparisons.in_most,
             ),
         ),
@@ -286,13 +328,15 @@ TABLES = [
         "10",
         "number of calibration samples",
         rows.calibration_sizes,
-        lambda profile: columns.perplexities(profile, "AVG (ours)"),
+        lambda profile: columns.perplexities(profile, "average", label="AVG (ours)"),
         (
             Claim(
+                "128-samples-suffice",
                 "from 128 samples on, more change perplexity by less than 0.5 % (limit ours)",
                 comparisons.steady([f"LinearPatch[{n} samples]" for n in (128, 256, 512)], rows.TEXTS, 0.005),
             ),
             Claim(
+                "64-samples-suffice",
                 "ours: 64 samples are within 0.5 % of 128",
                 comparisons.steady([f"LinearPatch[{n} samples]" for n in (128, 64)], rows.TEXTS, 0.005),
             ),

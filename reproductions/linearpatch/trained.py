@@ -12,14 +12,22 @@ MSE, DIAGONAL, FULL = (
     f"LinearPatch[L +FT, {what}]" for what in ("layer output, MSE", "diagonal, logits, KL", "logits, KL")
 )
 # The paper does not say in which basis its diagonal is. DIAGONAL is read as d in H diag(d) H^T; ours is diag(d), "+d".
-PLAIN_DIAGONAL = "LinearPatch[L +FT, plain diagonal, logits, KL] (ours)"
+PLAIN_DIAGONAL = "distilled-plain-diagonal"
 # What the official code does when it is told to train a diagonal: a dense matrix that starts as diag(d).
-CODE_DIAGONAL = "LinearPatch[L +FT, matrix from diag(d): the code's diagonal, logits, KL] (ours)"
-FROM_MATRIX = "LinearPatch[L +FT, from the least-squares matrix, logits, KL] (ours)"
+CODE_DIAGONAL = "distilled-code-diagonal"
+FROM_MATRIX = "distilled-from-least-squares"
 # The patch and the rival where massive tokens stay as they are: the rival's loss is the first token's alone else.
-SPARED = "LinearPatch[L +FT], massive tokens left as they are (ours)"
-FFN_SPARED = "LLM-Streamline(FFN) +FT, massive tokens left as they are (ours)"
-LAYER = "LLM-Streamline(layer) +FT, layer output, MSE (ours)"
+SPARED, FFN_SPARED = "distilled-spared", "ffn-spared"
+LAYER = "streamline-layer"
+# The labels of rows that the paper does not have.
+NAMES = {
+    PLAIN_DIAGONAL: "LinearPatch[L +FT, plain diagonal, logits, KL] (ours)",
+    CODE_DIAGONAL: "LinearPatch[L +FT, matrix from diag(d): the code's diagonal, logits, KL] (ours)",
+    FROM_MATRIX: "LinearPatch[L +FT, from the least-squares matrix, logits, KL] (ours)",
+    SPARED: "LinearPatch[L +FT], massive tokens left as they are (ours)",
+    FFN_SPARED: "LLM-Streamline(FFN) +FT, massive tokens left as they are (ours)",
+    LAYER: "LLM-Streamline(layer) +FT, layer output, MSE (ours)",
+}
 
 # LLM-Streamline's feed-forward network in the place of the window, before any training.
 FFN = {"method": "streamline-ffn"}
@@ -43,7 +51,7 @@ METHODS = (FFN_MSE, FFN_KL, MSE, DIAGONAL, FULL, LAYER, CODE_DIAGONAL, PLAIN_DIA
 
 
 def fields(method: str, count: int, subject: Subject) -> dict:
-    """A recipe's fields for a trained row of Table 4 by its name, one of METHODS."""
+    """A recipe's fields for a trained row of Table 4 by its id, one of METHODS."""
     if method == LAYER:
         return streamline_layer(count, subject)
     repair = _REPAIRS[method] | DISTILLING[subject.size]

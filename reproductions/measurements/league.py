@@ -32,7 +32,7 @@ register(
 )
 
 LOOKED_AT = 8  # of a text's windows, evenly spread
-CHOICES = {"[L]": "cosine", rows.LEAST_LEFT_WINDOW: "least_left", rows.LEAST_LOSS: "least_loss"}
+CHOICES = {rows.WINDOW: "cosine", rows.LEAST_LEFT_WINDOW: "least_left", rows.LEAST_LOSS: "least_loss"}
 
 
 @benchmark("windows")

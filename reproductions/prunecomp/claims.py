@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from reproductions.prunecomp.columns import PERPLEXITY_LABELS
-from reproductions.prunecomp.recipes import ABLATION, METRICS
+from reproductions.prunecomp.recipes import ABLATION, METRICS, Spec
 from reproductions.spec.comparisons import (
     PERCENT,
     Check,
     Comparison,
+    Named,
     Pairs,
     against,
     ahead_by,
@@ -24,17 +25,18 @@ def consistent(column: str, lower: bool = False) -> tuple[Claim, ...]:
     """Per metric: better with Prune&Comp than alone."""
     return tuple(
         Claim(
+            f"{name.replace('+', '')}-better-with-prunecomp",
             f"{metric}: better with Prune&Comp in every setting",
             beats(f"{metric} +Prune&Comp", metric, column=column, lower=lower),
         )
-        for metric in METRICS
+        for metric, name in METRICS.items()
     )
 
 
 def abstracts(words: str, column: str, least: float, lower: bool = False) -> Claim:
     """What the abstract says of one setting."""
     check = ahead_by(("LLaMA-3-8B", "5/32"), "CosSim(BI) +Prune&Comp", "CosSim(BI)", column, least, lower)
-    return Claim(f"LLaMA-3-8B, 5/32 by BI: {words} (abstract)", check, only_reported=True)
+    return Claim("abstract-llama-3-8b", f"LLaMA-3-8B, 5/32 by BI: {words} (abstract)", check, only_reported=True)
 
 
 def each_part_helps(column: str, lower: bool) -> Check:
@@ -55,7 +57,7 @@ def sizes_agree(cell: Lookup, settings: Pairs) -> list[Comparison]:
     """Within 2 % of one another."""
     found = []
     for setting in settings:
-        names = [f"CosSim(BI) +Prune&Comp {n} samples" for n in (16, 32, 64, 128, 256)]
+        names = [Spec("CosSim(BI)", "+Prune&Comp", n).method for n in (16, 32, 64, 128, 256)]
         for column in (*PERPLEXITY_LABELS["paper"], "AVG"):
             keys = [key for name in names if cell(*(key := (*setting, name, column))) is not None]
             if len(keys) > 1:
@@ -63,7 +65,8 @@ def sizes_agree(cell: Lookup, settings: Pairs) -> list[Comparison]:
                 least = min(range(len(keys)), key=lambda i: np.mean(values[i]))
                 for key, value in zip(keys, values, strict=True):
                     if key != keys[least]:
-                        what = f"{where(*setting)}, {column}: {key[2]} against the least"
+                        what = (*where(*setting), ", ", Named("column", column), ": ", Named("method", key[2]))
+                        what += (" against the least",)
                         change = 100 * (value / values[least] - 1)
                         found.append(alike_within(what, change, PERCENT, (key, keys[least]), 2))
     return found

@@ -34,13 +34,13 @@ def order_columns(number: str) -> Callable:
     """The list in one cell; for the paper's models also each place against the printed one."""
 
     def made(profile: str) -> list[Column]:
-        text = Column("removed layers", "removed", "removed", text=True)
+        text = Column("removed", "removed", "removed", text=True, label="removed layers")
         if profile == "standin":
             return [text]
         places = range(1, 1 + max(int(label.split()[1]) for label in reported.columns("prunecomp", number)))
         benchmark = f"removed-order@{number}"
         against = {"compare": "exact", "only": "printed"}
-        agree = Column("places that agree (ours)", benchmark, "agree", **against)
+        agree = Column("places-that-agree", benchmark, "agree", **against, label="places that agree (ours)")
         return [text, agree, *(Column(f"removed {i}", benchmark, str(i), **against) for i in places)]
 
     return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from reproductions.prunecomp.columns import perplexity_columns
-from reproductions.prunecomp.recipes import ABLATION, CROPS, SHARES, recipe
+from reproductions.prunecomp.recipes import ABLATION, CROPS, PARTS, SHARES, row
 from reproductions.spec import comparisons, subjects
 from reproductions.spec.registry import Claim, Column, Lookup, Row, Table
 from reproductions.spec.subjects import Subject
@@ -16,23 +16,20 @@ _FIGURE2 = (_FIGURE1[:3], ("llama-2-7b", "LLaMA-2-7B", 32))
 
 
 def _figure1_rows(subject: Subject, limit: int | None) -> list[Row]:
-    model, label, layers, counts = _FIGURE1
+    model, group, layers, counts = _FIGURE1
     if not subject.printed:
-        model, label, layers = subject.model, subject.label, subject.layers
+        model, group, layers = subject.model, subject.group, subject.layers
         counts = sorted(subject.counts(*SHARES, standin=(4, 5)))
-    found = [Row(model, label, f"0/{layers}", "Dense", subjects.recipe(model, subject, limit), dense=True)]
-    for count in counts:
-        for method in ABLATION:
-            found.append(Row(model, label, f"{count}/{layers}", method, recipe(model, subject, limit, method, count)))
-    return found
+    wanted = [(0, None), *((count, spec) for count in counts for spec in PARTS)]
+    return [row(model, group, layers, subject, limit, spec, count) for count, spec in wanted]
 
 
 def _figure2_rows(subject: Subject, limit: int | None) -> list[Row]:
-    drawn = _FIGURE2 if subject.printed else [(subject.model, subject.label, subject.layers)]
+    drawn = _FIGURE2 if subject.printed else [(subject.model, subject.group, subject.layers)]
     wanted = {"calibration": CROPS[subject.size]}
     return [
-        Row(model, label, f"0/{layers}", "Dense", subjects.recipe(model, subject, limit, **wanted))
-        for model, label, layers in drawn
+        Row(model, group, f"0/{layers}", "Dense", subjects.recipe(model, subject, limit, **wanted))
+        for model, group, layers in drawn
     ]
 
 
@@ -56,7 +53,11 @@ FIGURES = [
         declared=_figure1_rows,
         columns=perplexity_columns,
         claims=(
-            Claim("more layers pruned with Prune&Comp, yet lower perplexity than fewer without", _more_layers_for_less),
+            Claim(
+                "more-layers-lower-perplexity",
+                "more layers pruned with Prune&Comp, yet lower perplexity than fewer without",
+                _more_layers_for_less,
+            ),
         ),
         note="CosSim(BI); baseline: one-shot, nothing compensated.",
         draw="figures.prunecomp:figure1",
@@ -68,12 +69,14 @@ FIGURES = [
         title="Prune&Comp, Figure 2: magnitude gain of each layer",
         declared=_figure2_rows,
         columns=lambda profile: [
-            Column("largest gain, %", "magnitude-gains", "largest", compare="exact"),
-            Column("least gain, %", "magnitude-gains", "least", compare="exact"),
+            Column("largest-gain", "magnitude-gains", "largest", compare="exact", label="largest gain, %"),
+            Column("least-gain", "magnitude-gains", "least", compare="exact", label="least gain, %"),
         ],
         claims=(
             Claim(
-                "every layer gains magnitude", comparisons.between("least gain, %", 0, math.inf, "Dense", strict=True)
+                "every-layer-gains",
+                "every layer gains magnitude",
+                comparisons.between("least-gain", 0, math.inf, "Dense", strict=True),
             ),
         ),
         note="Eq. 3: the mean over channels and sequences of the ratio of L1 norms, less one.",

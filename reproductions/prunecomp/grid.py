@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 
 from common.records.results import Recipe
 from reproductions.prunecomp.claims import each_better
 from reproductions.prunecomp.columns import perplexity_columns
-from reproductions.prunecomp.recipes import CROPS, METRICS, recipe
+from reproductions.prunecomp.recipes import CROPS, METRICS, Spec, recipe
 from reproductions.spec import subjects
 from reproductions.spec.registry import Claim, Column, Row, Table
 from reproductions.spec.shared_recipes import PATCH, PLAIN, least_squares
@@ -16,11 +17,12 @@ from reproductions.spec.subjects import Subject
 # Repairs that are not fused: patches by LinearPatch's estimators and by least squares.
 PATCHES = {
     "A": PATCH,
-    "matrix, least squares": least_squares("matrix"),
+    "matrix-least-squares": least_squares("matrix"),
     "d": PLAIN,
-    "d, least squares": least_squares("diagonal"),
+    "d-least-squares": least_squares("diagonal"),
 }
 REPAIRS = ("none", "factor", *PATCHES)
+LABELS = {"matrix-least-squares": "matrix, least squares", "d-least-squares": "d, least squares"}  # of repairs
 SCHEDULES = ("one-shot", "iterative")
 # The rows that are LinearPatch's and Prune&Comp's own.
 KNOWN = {
@@ -30,30 +32,41 @@ KNOWN = {
 }
 VARIANTS = {
     ("one-shot", "none"): "",
-    ("one-shot", "factor"): " +MagComp",
-    ("iterative", "none"): " +IterPrune",
-    ("iterative", "factor"): " +Prune&Comp",
+    ("one-shot", "factor"): "+MagComp",
+    ("iterative", "none"): "+IterPrune",
+    ("iterative", "factor"): "+Prune&Comp",
 }
 MODEL = ("llama-3-8b", "LLaMA-3-8B", 32, (7,))
 
 
-def name(metric: str, schedule: str, repair: str) -> str:
-    """How a row is called."""
-    paper = KNOWN.get((metric, schedule, repair), "Prune&Comp" if (schedule, repair) == ("iterative", "factor") else "")
-    return f"{metric}, {schedule}, {repair}" + (f" ({paper})" if paper else "")
+@dataclass(frozen=True)
+class Cell:
+    """A row of the grid: one of METRICS, of SCHEDULES and of REPAIRS."""
+
+    metric: str
+    schedule: str
+    repair: str
+
+    @property
+    def method(self) -> str:
+        """Return what finds the row."""
+        return f"{METRICS[self.metric]}/{self.schedule}/{self.repair}"
+
+    @property
+    def label(self) -> str:
+        """Return how the row is called, with the paper's name where it is a paper's method."""
+        own = "Prune&Comp" if (self.schedule, self.repair) == ("iterative", "factor") else ""
+        paper = KNOWN.get((self.metric, self.schedule, self.repair), own)
+        return f"{self.metric}, {self.schedule}, {LABELS.get(self.repair, self.repair)}" + (
+            f" ({paper})" if paper else ""
+        )
 
 
-def grid_recipe(
-    model: str, count: int, subject: Subject, limit: int | None, metric: str, schedule: str, repair: str
-) -> Recipe:
+def grid_recipe(model: str, count: int, subject: Subject, limit: int | None, cell: Cell) -> Recipe:
     """none and factor are Prune&Comp's recipes. A patch in the loop is fitted to the model as it is by then."""
+    metric, schedule, repair = cell.metric, cell.schedule, cell.repair
     if repair in ("none", "factor"):
-        variants = {
-            ("one-shot", "factor"): " +MagComp",
-            ("iterative", "none"): " +IterPrune",
-            ("iterative", "factor"): " +Prune&Comp",
-        }
-        return recipe(model, subject, limit, metric + variants.get((schedule, repair), ""), count)
+        return recipe(model, subject, limit, Spec(metric, VARIANTS[schedule, repair]), count)
     chosen = {
         "method": "prunecomp-metric" if schedule == "one-shot" else "iterated-patch",
         "metric": METRICS[metric],
@@ -69,32 +82,33 @@ def grid_recipe(
 
 def rows(subject: Subject, limit: int | None) -> list[Row]:
     """Dense, then repair by schedule by metric. CL removes one window at once: it has no iterative rows."""
-    model, label, layers, counts = MODEL
+    model, group, layers, counts = MODEL
     if not subject.printed:
-        model, label, layers = subject.model, subject.label, subject.layers
+        model, group, layers = subject.model, subject.group, subject.layers
         counts = subject.counts((7, 32), standin=5)
-    found = [Row(model, label, f"0/{layers}", "Dense", subjects.recipe(model, subject, limit), dense=True)]
+    found = [Row(model, group, f"0/{layers}", "Dense", subjects.recipe(model, subject, limit), dense=True)]
     for count, repair, schedule, metric in itertools.product(counts, REPAIRS, SCHEDULES, METRICS):
         if (schedule, metric) != ("iterative", "CosSim(CL)"):
-            made = grid_recipe(model, count, subject, limit, metric, schedule, repair)
-            found.append(Row(model, label, f"{count}/{layers}", name(metric, schedule, repair), made))
+            cell = Cell(metric, schedule, repair)
+            made = grid_recipe(model, count, subject, limit, cell)
+            found.append(Row(model, group, f"{count}/{layers}", cell.method, made, name=cell.label, spec=cell))
     return found
 
 
 def columns(profile: str) -> list[Column]:
     """Perplexities, their average, and the removed layers."""
-    return [*perplexity_columns(profile), Column("removed layers", "removed", "removed", text=True)]
+    return [*perplexity_columns(profile), Column("removed", "removed", "removed", text=True, label="removed layers")]
 
 
 def _pairs(first: tuple[str, str], second: tuple[str, str]) -> list[tuple[str, str]]:
-    """Row names that differ in schedule and repair alone, for every metric that has both."""
+    """Rows that differ in schedule and repair alone, for every metric that has both."""
     iterated = [metric for metric in METRICS if metric != "CosSim(CL)" or "iterative" not in (first[0], second[0])]
-    return [(name(metric, *first), name(metric, *second)) for metric in iterated]
+    return [(Cell(metric, *first).method, Cell(metric, *second).method) for metric in iterated]
 
 
 _BOTH = [pair for schedule in SCHEDULES for pair in _pairs((schedule, "none"), (schedule, "factor"))]
 _PATCHED = [pair for schedule in SCHEDULES for pair in _pairs((schedule, "factor"), (schedule, "A"))]
-_FITTED = [pair for schedule in SCHEDULES for pair in _pairs((schedule, "A"), (schedule, "matrix, least squares"))]
+_FITTED = [pair for schedule in SCHEDULES for pair in _pairs((schedule, "A"), (schedule, "matrix-least-squares"))]
 _ITERATED = [pair for repair in REPAIRS for pair in _pairs(("one-shot", repair), ("iterative", repair))]
 
 GRID = Table(
@@ -105,14 +119,26 @@ GRID = Table(
     declared=rows,
     columns=columns,
     claims=(
-        Claim("ours: the factor lowers perplexity for every metric and schedule measured", each_better(_BOTH)),
         Claim(
-            "ours: LinearPatch's A lowers it further than the factor, wherever both are measured", each_better(_PATCHED)
+            "factor-beats-none",
+            "ours: the factor lowers perplexity for every metric and schedule measured",
+            each_better(_BOTH),
         ),
         Claim(
-            "ours: a least-squares matrix lowers it further than A, wherever both are measured", each_better(_FITTED)
+            "patch-beats-factor",
+            "ours: LinearPatch's A lowers it further than the factor, wherever both are measured",
+            each_better(_PATCHED),
         ),
-        Claim("ours: choosing anew after each removal lowers it wherever both are measured", each_better(_ITERATED)),
+        Claim(
+            "matrix-beats-patch",
+            "ours: a least-squares matrix lowers it further than A, wherever both are measured",
+            each_better(_FITTED),
+        ),
+        Claim(
+            "iterative-beats-one-shot",
+            "ours: choosing anew after each removal lowers it wherever both are measured",
+            each_better(_ITERATED),
+        ),
     ),
     note=(
         "Average perplexity of three texts. none: layers are only removed; factor: Prune&Comp's alpha, fused; d and A: a "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from common.records.results import Recipe
 from reproductions.spec import printed_rows, reported, shape_recipes, subjects
@@ -55,6 +55,21 @@ APPENDIX_SHARES = ((9, 32), (7, 32))
 SAMPLES = {"paper": (64, 128, 256), "small": (16, 32, 64), "standin": (16, 32, 64)}
 
 
+@dataclass(frozen=True)
+class Spec:
+    """What sets a row apart: a metric of METRICS, one of VARIANTS, and, where a table varies them, calibration samples."""
+
+    metric: str
+    variant: str = ""
+    samples: int | None = None
+
+    @property
+    def method(self) -> str:
+        """Return what finds the row, as the paper prints it."""
+        name = reported.row_name(self.metric, self.variant)
+        return f"{name} {self.samples} samples" if self.samples else name
+
+
 def selection(size: str, metric: str, count: int, variant: str, fidelity: str = "paper") -> dict:
     """A recipe's selection. CL removes one window at once, so it is never iterated."""
     iterative, compensate = VARIANTS[variant]
@@ -71,21 +86,19 @@ def recipe(
     model: str,
     subject: Subject,
     limit: int | None,
-    method: str,
+    spec: Spec | None,
     count: int,
     fidelity: str = "paper",
-    samples: int | None = None,
 ) -> Recipe:
-    """The recipe of a row: ``CosSim(BI) +Prune&Comp`` or another metric and variant; ``Dense`` for count 0."""
+    """The recipe of a row; of the dense model for count 0."""
     if not count:
         return subjects.recipe(model, subject, limit)
-    metric, _, variant = method.partition(" ")
     calibration = dict(CROPS[subject.size])
-    if fidelity == "code" and metric == "CosSim(BI)":
+    if fidelity == "code" and spec.metric == "CosSim(BI)":
         calibration["count"] *= 2
-    if samples:
-        calibration["count"] = samples
-    chosen = selection(subject.size, metric, count, variant, fidelity)
+    if spec.samples:
+        calibration["count"] = spec.samples
+    chosen = selection(subject.size, spec.metric, count, spec.variant, fidelity)
     return subjects.recipe(model, subject, limit, selection=chosen, calibration=calibration, fidelity=fidelity)
 
 
@@ -96,35 +109,38 @@ def shape(model: str, number: reported.Number) -> Recipe | None:
 
 
 def _rows_of(
-    subject: Subject, methods: list[str], limit: int | None, counts: Sequence[int], dense: bool = True
+    subject: Subject, specs: Sequence[Spec], limit: int | None, counts: Sequence[int], dense: bool = True
 ) -> list[Row]:
-    """The methods on one model that loses so many layers."""
-    model, label, layers = subject.model, subject.label, subject.layers
-    wanted = [(0, "Dense")] if dense else []
-    wanted += [(n, method) for n in counts for method in methods]
-    return [
-        Row(model, label, f"{n}/{layers}", method, recipe(model, subject, limit, method, n), dense=not n)
-        for n, method in wanted
-    ]
+    """Rows of one model that loses so many layers."""
+    wanted = [(0, None)] if dense else []
+    wanted += [(n, spec) for n in counts for spec in specs]
+    return [row(subject.model, subject.group, subject.layers, subject, limit, spec, n) for n, spec in wanted]
+
+
+def row(model: str, group: str, layers: int, subject: Subject, limit: int | None, spec: Spec | None, n: int) -> Row:
+    """The row of a model that loses n layers; spec: None for the dense model."""
+    made = recipe(model, subject, limit, spec, n)
+    return Row(model, group, f"{n}/{layers}", spec.method if spec else "Dense", made, dense=not n, spec=spec)
 
 
 def _printed_rows(number: str, limit: int | None, shape=None, fidelity: str = "paper") -> list[Row]:
     """Every printed row with its recipe."""
     rows = []
     for row in printed_rows.rows("prunecomp", number, shape=shape):
-        count = int(row.sparsity.partition("/")[0])
-        made = recipe(row.model, PAPER, limit, row.method, count, fidelity)
-        rows.append(replace(row, recipe=made))
+        count, spec = int(row.sparsity.partition("/")[0]), None if row.dense else Spec(*row.printed)
+        made = recipe(row.model, PAPER, limit, spec, count, fidelity)
+        rows.append(replace(row, recipe=made, spec=spec))
     return rows
 
 
-PAIRS = [method for metric in METRICS for method in (metric, f"{metric} +Prune&Comp")]
-ABLATION = ["CosSim(BI)", "CosSim(BI) +IterPrune", "CosSim(BI) +MagComp", "CosSim(BI) +MagComp +IterPrune"]
+PAIRS = [Spec(metric, variant) for metric in METRICS for variant in ("", "+Prune&Comp")]
+PARTS = [Spec("CosSim(BI)", variant) for variant in ("", "+IterPrune", "+MagComp", "+MagComp +IterPrune")]
+ABLATION = [spec.method for spec in PARTS]
 
 
 def rows(
     number: str,
-    methods: list[str],
+    specs: Sequence[Spec],
     standin: tuple[int, ...] = (5, 4),
     shape=None,
     dense: bool = True,
@@ -139,7 +155,7 @@ def rows(
         if subject.printed:
             return _printed_rows(number, limit, shape)
         removed = subject.counts(*shares[: len(standin)], standin=standin)
-        return _rows_of(subject, methods, limit, removed, dense)
+        return _rows_of(subject, specs, limit, removed, dense)
 
     return made
 
@@ -152,9 +168,10 @@ def order_rows(number: str, shares: tuple[tuple[int, int], ...] = SHARES) -> Cal
         found = []
         for row in printed:
             count = int(row.sparsity.partition("/")[0])
-            code = recipe(row.model, subject, limit, row.method, count, "code")
+            code = recipe(row.model, subject, limit, row.spec, count, "code")
             found.append(replace(row, recipe=code))
-            found.append(replace(row, method=f"{row.method} (by the paper's text; ours)", shapes=None))
+            own = {"name": f"{row.name} (by the paper's text; ours)", "extension": True, "printed": None}
+            found.append(replace(row, method=f"{row.method}/text", shapes=None, **own))
         return found
 
     return made
@@ -162,19 +179,11 @@ def order_rows(number: str, shares: tuple[tuple[int, int], ...] = SHARES) -> Cal
 
 def size_rows(subject: Subject, limit: int | None) -> list[Row]:
     """Table A6: BI with Prune&Comp, by the number of calibration samples."""
+    specs = {spec.method: spec for spec in (Spec("CosSim(BI)", "+Prune&Comp", n) for n in SAMPLES[subject.size])}
+    if not subject.printed:
+        return rows("A6", specs.values(), (5,), shares=SHARES[1:])(subject, limit)
     found = []
-    for row in (
-        [] if subject.printed else rows("A6", ["CosSim(BI) +Prune&Comp"], (5,), shares=SHARES[1:])(subject, limit)
-    ):
-        if row.dense:
-            found.append(row)
-            continue
-        count = int(row.sparsity.partition("/")[0])
-        for samples in SAMPLES[subject.size]:
-            made = recipe(row.model, subject, limit, row.method, count, samples=samples)
-            found.append(replace(row, method=f"{row.method} {samples} samples", recipe=made))
-    for row in printed_rows.rows("prunecomp", "A6") if subject.printed else []:
-        method, _, samples = row.method.removesuffix(" samples").rpartition(" ")
-        made = recipe(row.model, subject, limit, method, int(row.sparsity.partition("/")[0]), samples=int(samples))
-        found.append(replace(row, recipe=made))
+    for row in printed_rows.rows("prunecomp", "A6"):
+        spec, count = specs[row.method], int(row.sparsity.partition("/")[0])
+        found.append(replace(row, recipe=recipe(row.model, PAPER, limit, spec, count), spec=spec))
     return found

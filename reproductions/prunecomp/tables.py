@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from reproductions.prunecomp.claims import abstracts, consistent, each_part_helps, sizes_agree
 from reproductions.prunecomp.columns import order_columns, perplexity_columns, qa_columns
-from reproductions.prunecomp.recipes import ABLATION, APPENDIX_SHARES, PAIRS, SHARES, order_rows, rows, shape, size_rows
+from reproductions.prunecomp.recipes import APPENDIX_SHARES, PAIRS, PARTS, SHARES, order_rows, rows, shape, size_rows
 from reproductions.spec.columns import mmlu
 from reproductions.spec.registry import Claim, Table
 
@@ -56,9 +56,9 @@ TABLES = [
     _table(
         "4",
         "iterative pruning and compensation, apart and together",
-        rows("4", ABLATION, (5,)),
+        rows("4", PARTS, (5,)),
         perplexity_columns,
-        (Claim(_ABLATION_CLAIM, each_part_helps("AVG", True)),),
+        (Claim("each-part-helps", _ABLATION_CLAIM, each_part_helps("AVG", True)),),
         _PPL_NOTE,
     ),
     _perplexity_table("A1", "perplexity of LLaMA-2-13B and Qwen3-8B", APPENDIX_SHARES),
@@ -68,9 +68,9 @@ TABLES = [
     _table(
         "A5",
         "question answering of the ablation",
-        rows("A5", ABLATION, (5,)),
+        rows("A5", PARTS, (5,)),
         qa_columns,
-        (Claim(_ABLATION_CLAIM, each_part_helps("AVG", False)),),
+        (Claim("each-part-helps", _ABLATION_CLAIM, each_part_helps("AVG", False)),),
         "The caption says 7 layers, but the first and the last row are Table 2's with 5 gone, in every cell (PC-13, PC-14): "
         "its numbers are probably of 5. Measured: 7.",
     ),
@@ -79,7 +79,13 @@ TABLES = [
         "number of calibration samples",
         size_rows,
         perplexity_columns,
-        (Claim("ours: 64, 128 and 256 samples (stand-in: 16, 32, 64) are within 2 % of one another", sizes_agree),),
+        (
+            Claim(
+                "samples-agree",
+                "ours: 64, 128 and 256 samples (stand-in: 16, 32, 64) are within 2 % of one another",
+                sizes_agree,
+            ),
+        ),
         _PPL_NOTE,
     ),
 ]

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from reproductions.reassessing import claims, columns, rows
 from reproductions.reassessing.columns import STANDIN_TEXT, accuracies, with_more
-from reproductions.reassessing.recipes import AGAIN
-from reproductions.reassessing.rows import (
+from reproductions.reassessing.rows import BASIC, OURS, PRUNER, REVERSE, SEVEN
+from reproductions.reassessing.specs import (
     AT_CUT,
-    BASIC,
+    FULL,
     HEAD,
     LAST1,
     LAST2,
     LAST3,
     LAST10,
     LORA,
-    NONE,
-    OURS,
-    PRUNER,
     QLORA,
-    REVERSE,
-    SEVEN,
+    Arm,
+    Spec,
+    again,
+    method,
 )
 from reproductions.reassessing.table import CYCLES, SAME, SIZES, table
 from reproductions.spec.comparisons import every
@@ -27,7 +26,8 @@ from reproductions.spec.registry import Claim, Column, Row, Table
 from reproductions.spec.reported import row_name
 from reproductions.spec.subjects import Subject
 
-_SAMPLES = [(metric, 4, f"{n} sample{'s' * (n > 1)}") for metric in ("BI", "Taylor") for n in (1, 5, 10, 30, 50)]
+_SAMPLES = [(Spec(metric, samples=n), 4) for metric in ("BI", "Taylor") for n in (1, 5, 10, 30, 50)]
+_RECIPE = "Llama-3.1-6.3B-It-Alpaca"
 
 
 def _generated(subject: Subject, limit: int | None) -> list[Row]:
@@ -37,13 +37,13 @@ def _generated(subject: Subject, limit: int | None) -> list[Row]:
     return [
         row
         for row in rows.printed("4")(limit)
-        if row.label == "LLaMA-3.1-8B-It" and (row.dense or "6.3B" in row.method)
+        if row.group == "LLaMA-3.1-8B-It" and (row.dense or row.printed and row.printed[0] == _RECIPE)
     ]
 
 
 def _texts(profile: str) -> list[Column]:
     benchmark = "generations@standin-1" if profile == "standin" else "generations@reassessing-q"
-    return [Column(f"text {n}", benchmark, f"text-{n}", text=True) for n in (1, 2, 3)]
+    return [Column(f"text-{n}", benchmark, f"text-{n}", text=True, label=f"text {n}") for n in (1, 2, 3)]
 
 
 TABLES = [
@@ -51,23 +51,24 @@ TABLES = [
         "A",
         "one-shot and iterative, 25 %",
         [
-            *((m, 4, f"one-shot {arm}") for m in (REVERSE, "Taylor") for arm in (LORA, LAST3)),
-            *((m, 4, f"1:2:4 {LORA}") for m in (REVERSE, "Taylor")),
-            *((m, 4, f"1:1:4 {LAST3}") for m in (REVERSE, "Taylor")),
+            *((Spec(m, arm, one_shot=True), 4) for m in (REVERSE, "Taylor") for arm in (LORA, LAST3)),
+            *((Spec(m, LORA, schedule=(2, 4)), 4) for m in (REVERSE, "Taylor")),
+            *((Spec(m, LAST3, schedule=(1, 4)), 4) for m in (REVERSE, "Taylor")),
         ],
-        claims=claims.of_iterating({LORA: ("1:1:8", "1:4:8", "1:2:4"), LAST3: ("1:1:8", "1:1:4")}),
+        claims=claims.of_iterating({LORA: ((1, 8), (4, 8), (2, 4)), LAST3: ((1, 8), (1, 4))}),
         note=f"{SIZES} {CYCLES}",
     ),
     table(
         "B",
         "data for fine-tuning",
-        [OURS, (REVERSE, 4, f"plain text (ours) {LAST3}")],
+        [OURS, (Spec(REVERSE, LAST3, plain_text=True), 4)],
         claims=(
             Claim(
+                "data-set-matters",
                 "another data set changes the average (by at least 3 points)",
                 every(
-                    claims.apart(f"{REVERSE}[Alpaca-cleaned {LAST3}]", f"{REVERSE}[MMLU {LAST3}]", 3),
-                    claims.apart(row_name(REVERSE, LAST3), f"{REVERSE}[plain text (ours) {LAST3}]", 3),
+                    claims.apart(f"{REVERSE}[Alpaca-cleaned {LAST3.id}]", f"{REVERSE}[MMLU {LAST3.id}]", 3),
+                    claims.apart(method(REVERSE, LAST3), method(REVERSE, LAST3, plain_text=True), 3),
                 ),
             ),
         ),
@@ -78,14 +79,15 @@ TABLES = [
     table(
         "C",
         "amount of data for fine-tuning",
-        [(REVERSE, 4, f"0.2 {LAST3}"), OURS],
+        [(Spec(REVERSE, LAST3, share=0.2), 4), OURS],
         claims=(
             Claim(
+                "less-data-declines",
                 "a fifth of the data leads to a substantial decline (at least 5 points)",
                 every(
                     *(
-                        claims.mean_gain(full, f"{REVERSE}[0.2 {LAST3}]", 5)
-                        for full in (f"{REVERSE}[1.0 {LAST3}]", row_name(REVERSE, LAST3))
+                        claims.mean_gain(method(REVERSE, LAST3, **full), method(REVERSE, LAST3, share=0.2), 5)
+                        for full in ({"share": 1.0}, {})
                     )
                 ),
             ),
@@ -106,12 +108,13 @@ TABLES = [
     table(
         "E",
         "number of last layers trained",
-        [(REVERSE, 4, f"+lm_head & last {k}") for k in (3, 10)],
-        with_more("E", columns.COST_STANDIN[2:3], {column.label: column for column in columns.COST}),
+        [(Spec(REVERSE, arm), 4) for arm in (LAST3, LAST10)],
+        with_more("E", columns.COST_STANDIN[2:3], {column.id: column for column in columns.COST}),
         (
             Claim(
+                "ten-layers-gain-little",
                 "ten layers in place of three gain less than a point",
-                claims.within(row_name(REVERSE, LAST10), row_name(REVERSE, LAST3), 1),
+                claims.within(method(REVERSE, LAST10), method(REVERSE, LAST3), 1),
             ),
         ),
         SIZES,
@@ -120,11 +123,12 @@ TABLES = [
     table(
         "F",
         "full fine-tuning",
-        [OURS, (REVERSE, 4, "+full fine-tuning")],
+        [OURS, (Spec(REVERSE, FULL), 4)],
         claims=(
             Claim(
+                "three-layers-reach-full",
                 "three layers reach full fine-tuning within a point",
-                claims.within(row_name(REVERSE, LAST3), row_name(REVERSE, "+full fine-tuning"), 1),
+                claims.within(method(REVERSE, LAST3), method(REVERSE, FULL), 1),
             ),
         ),
         note="The paper calls it training from scratch; the pruned model is fine-tuned.",
@@ -132,15 +136,16 @@ TABLES = [
     table(
         "G",
         "perplexity",
-        [("BI", 4, NONE), OURS],
+        [(Spec("BI"), 4), OURS],
         lambda profile: [columns.STANDIN_PERPLEXITY if profile == "standin" else columns.PERPLEXITIES[0]],
         (
             Claim(
+                "recipe-lowest-perplexity",
                 "the paper's recipe has the lowest perplexity",
                 every(
                     claims.leads("G", ["Ours"], "PPL on WikiText2", lower=True),
                     *(
-                        claims.highest(row_name(REVERSE, LAST3), [row_name("BI", NONE)], text, lower=True)
+                        claims.highest(method(REVERSE, LAST3), [method("BI")], text, lower=True)
                         for text in (STANDIN_TEXT, "PPL on WikiText2")
                     ),
                 ),
@@ -153,7 +158,7 @@ TABLES = [
         "Mixtral",
         BASIC,
         accuracies("H", "acc_norm"),
-        (Claim("the paper's recipe is above the other method", claims.leads("H", ["Ours"])),),
+        (Claim("recipe-beats-others", "the paper's recipe is above the other method", claims.leads("H", ["Ours"])),),
         note=f"Only the normalised accuracy fits the printed HellaSwag. {SAME.format(2)}",
     ),
     table(
@@ -161,7 +166,13 @@ TABLES = [
         "HumanEval",
         BASIC,
         columns.single("HumanEval(Pass@1)", "humaneval", "pass_at_1"),
-        (Claim("the paper's recipe is above every other method", claims.leads("I", ["Ours"], "HumanEval(Pass@1)")),),
+        (
+            Claim(
+                "recipe-beats-others",
+                "the paper's recipe is above every other method",
+                claims.leads("I", ["Ours"], "HumanEval(Pass@1)"),
+            ),
+        ),
         note="Runs code that a model wrote: only with LAYERLAB_RUN_CODE=1. 20 % of 32 layers is taken as 7.",
     ),
     table(
@@ -175,14 +186,17 @@ TABLES = [
     table(
         "K",
         "without fine-tuning",
-        [("SLEB", 4, NONE), (PRUNER, 4, NONE), (REVERSE, 4, NONE)],
+        [(Spec("SLEB"), 4), (Spec(PRUNER), 4), (Spec(REVERSE), 4)],
         claims=(
             Claim(
+                "reverse-order-beats-sleb-and-llm-pruner",
                 "Reverse-order is above SLEB and LLM-Pruner without fine-tuning",
                 every(
                     *(
-                        claims.highest(row_name(REVERSE, head), [row_name(m, head) for m in ("SLEB", "LLM-Pruner")])
-                        for head in ("no fine-tuning", NONE)
+                        claims.highest(
+                            row_name(REVERSE, variant), [row_name(m, variant) for m in ("SLEB", "LLM-Pruner")]
+                        )
+                        for variant in ("no fine-tuning", Spec("").variant)
                     )
                 ),
             ),
@@ -192,15 +206,15 @@ TABLES = [
     table(
         "L",
         "seven metrics, 50 %",
-        [(metric, 8, NONE) for metric in SEVEN],
+        [(Spec(metric), 8) for metric in SEVEN],
         claims=claims.of_metrics(),
         note=SIZES,
     ),
     table(
         "M",
         "four ways to fine-tune, Taylor",
-        [("Taylor", 4, arm) for arm in (NONE, LORA, QLORA, HEAD, LAST1, LAST2, LAST3)]
-        + [("Taylor", 4, arm) for arm in (AT_CUT, LAST10 + " (ours)", LORA + AGAIN, LAST3 + AGAIN)],
+        [(Spec("Taylor", arm), 4) for arm in (None, LORA, QLORA, HEAD, LAST1, LAST2, LAST3)]
+        + [(Spec("Taylor", arm), 4) for arm in (AT_CUT, Arm("partial", 10, extension=True), again(LORA), again(LAST3))],
         columns.with_loss("M"),
         claims=(*claims.of_arms("Taylor"), claims.at_the_cut("Taylor")),
         note="Training what is next to a cut is CLP's (arXiv 2510.23652, on both sides of it); here it is the three layers "
@@ -210,12 +224,12 @@ TABLES = [
         "N",
         "one-shot and iterative, 50 %",
         [
-            (REVERSE, 8, f"one-shot {LAST3}"),
-            ("Taylor", 8, f"one-shot {LAST3}"),
-            ("Taylor", 8, f"1:4:8 {LAST3}"),
-            ("Taylor", 8, f"1:1:8 {LAST3}"),
+            (Spec(REVERSE, LAST3, one_shot=True), 8),
+            (Spec("Taylor", LAST3, one_shot=True), 8),
+            (Spec("Taylor", LAST3, schedule=(4, 8)), 8),
+            (Spec("Taylor", LAST3, schedule=(1, 8)), 8),
         ],
-        claims=claims.of_iterating({LORA: ("1:1:16", "1:8:16", "1:4:8", "1:1:8"), LAST3: ("1:1:16", "1:4:8", "1:1:8")}),
+        claims=claims.of_iterating({LORA: ((1, 16), (8, 16), (4, 8), (1, 8)), LAST3: ((1, 16), (4, 8), (1, 8))}),
         note=f"{SIZES} {CYCLES}",
     ),
     table(

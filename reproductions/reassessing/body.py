@@ -4,41 +4,27 @@ from __future__ import annotations
 
 from reproductions.reassessing import claims, columns, rows
 from reproductions.reassessing.columns import with_more
-from reproductions.reassessing.recipes import FASTER
-from reproductions.reassessing.rows import (
-    BASIC,
-    HEAD,
-    LAST1,
-    LAST2,
-    LAST3,
-    LORA,
-    NONE,
-    OURS,
-    PRUNER,
-    QLORA,
-    REVERSE,
-    SEVEN,
-    SLICEGPT,
-)
+from reproductions.reassessing.rows import BASIC, OURS, PRUNER, REVERSE, SEVEN, SLICEGPT
+from reproductions.reassessing.specs import HEAD, LAST1, LAST2, LAST3, LORA, QLORA, Spec, faster, method
 from reproductions.reassessing.table import SAME, SIZES, table
 from reproductions.spec.comparisons import every
 from reproductions.spec.registry import Claim
-from reproductions.spec.reported import row_name
 
-_ARMS = (LORA, LORA + FASTER, QLORA, HEAD, LAST1, LAST2, LAST3, LAST3 + FASTER)
+_ARMS = (LORA, faster(LORA), QLORA, HEAD, LAST1, LAST2, LAST3, faster(LAST3))
 _ALPACA = ("Llama-3.1-6.3B-It-Alpaca", "Llama-3-6.3B-It-Alpaca")
 
 TABLES = [
     table(
         "1",
         "seven metrics, 25 %",
-        [*((metric, 4, NONE) for metric in SEVEN), *((metric, 4, LORA) for metric in ("PPL", "Taylor", REVERSE))],
+        [*((Spec(metric), 4) for metric in SEVEN), *((Spec(metric, LORA), 4) for metric in ("PPL", "Taylor", REVERSE))],
         with_more("1", [columns.REMOVED]),
         (
             *claims.of_metrics(),
             Claim(
+                "six-points-above-ppl",
                 "on average over the models it is 6.04 points above PPL (section 3.3)",
-                claims.mean_gain(row_name(REVERSE, LORA), row_name("PPL", LORA), 6.04),
+                claims.mean_gain(method(REVERSE, LORA), method("PPL", LORA), 6.04),
             ),
         ),
         SIZES,
@@ -46,31 +32,31 @@ TABLES = [
     table(
         "2",
         "four ways to fine-tune, 25 %",
-        [(REVERSE, 4, NONE), *((REVERSE, 4, arm) for arm in _ARMS)],
+        [(Spec(REVERSE), 4), *((Spec(REVERSE, arm), 4) for arm in _ARMS)],
         columns.with_loss("2"),
         claims=(*claims.of_arms(REVERSE), *claims.of_faster_arms(REVERSE)),
         note=SIZES,
-        on_paper=rows.printed_with("2", (LORA + FASTER, LAST3 + FASTER)),
+        on_paper=rows.printed_with("2", (faster(LORA), faster(LAST3))),
     ),
     table(
         "3",
         "cost of fine-tuning",
-        [(REVERSE, 4, arm) for arm in _ARMS if FASTER not in arm],
+        [(Spec(REVERSE, arm), 4) for arm in _ARMS if not arm.faster],
         columns.cost,
         (
             Claim(
+                "partial-takes-less-time",
                 "partial-layer fine-tuning takes less time than LoRA, and LoRA less than QLoRA",
                 every(
-                    claims.highest(row_name(REVERSE, LAST3), [row_name(REVERSE, LORA)], "training time s", lower=True),
-                    claims.highest(row_name(REVERSE, LORA), [row_name(REVERSE, QLORA)], "training time s", lower=True),
+                    claims.highest(method(REVERSE, LAST3), [method(REVERSE, LORA)], "training time s", lower=True),
+                    claims.highest(method(REVERSE, LORA), [method(REVERSE, QLORA)], "training time s", lower=True),
                 ),
                 only_reported=True,  # other work ran beside the trainings here
             ),
             Claim(
+                "partial-takes-fewer-executions",
                 "ours: partial-layer fine-tuning takes fewer layer executions than LoRA",
-                claims.highest(
-                    row_name(REVERSE, LAST3), [row_name(REVERSE, LORA)], columns.EXECUTIONS.label, lower=True
-                ),
+                claims.highest(method(REVERSE, LAST3), [method(REVERSE, LORA)], columns.EXECUTIONS.id, lower=True),
             ),
         ),
         "The partial arm trains the final norm too, as the official code does; the outputs of its frozen layers are kept "
@@ -83,18 +69,19 @@ TABLES = [
         "4",
         "against other pruning methods",
         [
-            *(("BI", 4, NONE), ("PPL", 4, LORA), ("Taylor", 4, LORA), ("SLEB", 4, NONE)),
-            *((PRUNER, 4, NONE), (SLICEGPT, 4, NONE), OURS),
+            *((Spec("BI"), 4), (Spec("PPL", LORA), 4), (Spec("Taylor", LORA), 4), (Spec("SLEB"), 4)),
+            *((Spec(PRUNER), 4), (Spec(SLICEGPT), 4), OURS),
         ],
         claims=(
             Claim(
+                "recipe-beats-others",
                 "the paper's recipe is above every other method (rows marked * left out: RE-72)",
                 claims.leads(
                     "4",
-                    [*(f"{name} {LAST3}" for name in _ALPACA), row_name(*OURS[::2])],
+                    [*(method(name, LAST3) for name in _ALPACA), OURS[0].method],
                     here=[
-                        *(row_name(m, NONE) for m in ("BI", "SLEB", PRUNER, SLICEGPT)),
-                        *(f"{m} {LORA}" for m in ("PPL", "Taylor")),
+                        *(method(m) for m in ("BI", "SLEB", PRUNER, SLICEGPT)),
+                        *(method(m, LORA) for m in ("PPL", "Taylor")),
                     ],
                     without="*",
                 ),
@@ -107,11 +94,12 @@ TABLES = [
     table(
         "5",
         "Llama-3-70B, 20 %",
-        [("SLEB", 4, NONE), OURS],
+        [(Spec("SLEB"), 4), OURS],
         claims=(
             Claim(
+                "recipe-beats-others",
                 "the paper's recipe is above every other method",
-                claims.leads("5", ["Our", row_name(*OURS[::2])], here=[row_name("SLEB", NONE)]),
+                claims.leads("5", ["Our", OURS[0].method], here=[method("SLEB")]),
             ),
         ),
         note=f"{SAME.format(4)} How SLEB was trained here is not said; taken as in Table 4.",
@@ -119,11 +107,13 @@ TABLES = [
     table(
         "6",
         "different pruning rates",
-        [(REVERSE, 2, NONE), (REVERSE, 4, NONE), OURS, (REVERSE, 8, NONE), (REVERSE, 8, LAST3)],
-        with_more("6", paper_more={column.label: column for column in columns.PRUNING_RATES}),
+        [(Spec(REVERSE), 2), (Spec(REVERSE), 4), OURS, (Spec(REVERSE), 8), (Spec(REVERSE, LAST3), 8)],
+        with_more("6", paper_more={column.id: column for column in columns.PRUNING_RATES}),
         (
             Claim(
-                "the paper's recipe is above every other method at each rate, as printed", claims.leads("6", ["Ours"])
+                "recipe-beats-others-at-each-rate",
+                "the paper's recipe is above every other method at each rate, as printed",
+                claims.leads("6", ["Ours"]),
             ),
         ),
         note="PR % is recomputed as a share of the parameters, which is what the rates of ShortGPT and LaCo are. Those of "
@@ -134,15 +124,19 @@ TABLES = [
     table(
         "7",
         "pruning and quantization",
-        [OURS, (REVERSE, 4, f"{LAST3} +GPTQ")],
+        [OURS, (Spec(REVERSE, LAST3, quantized=True), 4)],
         with_more("7", [columns.HELD], {"memory MB": columns.ALLOCATED}),
         (
             Claim(
+                "4-bits-save-memory",
                 "4 bits save more than 89 % of the memory",
                 every(
                     *(
                         claims.saves(
-                            0.89, f"{name} {LAST3}", f"{name} {LAST3} +GPTQ", ["memory MB", columns.HELD.label]
+                            0.89,
+                            method(name, LAST3),
+                            method(name, LAST3, quantized=True),
+                            ["memory MB", columns.HELD.id],
                         )
                         for name in (_ALPACA[0], REVERSE)
                     )
@@ -160,7 +154,13 @@ TABLES = [
         "GSM8K",
         BASIC,
         columns.single("GSM8K Acc %", "gsm8k", "strict"),
-        (Claim("the paper's recipe is above every other method", claims.leads("8", ["Ours"], "GSM8K Acc %")),),
+        (
+            Claim(
+                "recipe-beats-others",
+                "the paper's recipe is above every other method",
+                claims.leads("8", ["Ours"], "GSM8K Acc %"),
+            ),
+        ),
         note="5-shot, strict match: lm-eval's defaults, the paper says neither. The other rows are Kwek and Yin's. On the "
         "stand-in: ROUGE-L of the summaries it writes.",
     ),

@@ -9,16 +9,18 @@ import numpy as np
 from common.evaluation import significance
 from reproductions.reassessing import neighbours
 from reproductions.reassessing.columns import AVERAGE, HELD_OUT, STANDIN_TEXT
-from reproductions.reassessing.recipes import AGAIN, FASTER
-from reproductions.reassessing.rows import AT_CUT, HEAD, LAST1, LAST2, LAST3, LORA, NONE, QLORA, REVERSE, SEVEN
+from reproductions.reassessing.rows import REVERSE, SEVEN
+from reproductions.reassessing.specs import AT_CUT, HEAD, LAST1, LAST2, LAST3, LORA, QLORA, Arm, again, faster, method
 from reproductions.spec import reported
 from reproductions.spec.comparisons import (
     PERCENT,
     POINTS,
     Check,
     Comparison,
+    Named,
     Number,
     Pairs,
+    Words,
     against,
     alike_within,
     beats,
@@ -26,7 +28,6 @@ from reproductions.spec.comparisons import (
     where,
 )
 from reproductions.spec.registry import Claim, Lookup
-from reproductions.spec.reported import row_name
 
 
 def points(accuracy: Number) -> Number:
@@ -70,11 +71,10 @@ def leads(
     def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         cell = _in_points(cell)
         printed = reported.numbers("reassessing", table)
-        others = {name for number in printed for _, name in reported.row_names(number)} | set(
-            map(neighbours.name, printed)
-        )
+        kept = [number for number in printed if not (without and number.method.endswith(without))]
+        others = {name for number in kept for _, name in reported.row_names(number)}
+        others |= set(map(neighbours.beside, printed))
         others = sorted((others | {*here}) - ours - {"Dense"})
-        others = [name for name in others if not (without and name.endswith(without))]
         found = []
         for model in dict.fromkeys(model for model, _ in settings):
             rates = [sparsity for name, sparsity in settings if name == model]
@@ -107,6 +107,10 @@ def _gaps(one: str, other: str, column: str, cell: Lookup, settings: Pairs) -> l
     return found
 
 
+def _against(setting: tuple[str, str], one: str, other: str) -> Words:
+    return (*where(*setting), ": ", Named("method", one), " against ", Named("method", other))
+
+
 def mean_gain(ours: str, other: str, least: float, column: str = AVERAGE) -> Check:
     """Over all settings with both, the mean gain is at least so many points, to the last printed digit."""
 
@@ -116,7 +120,8 @@ def mean_gain(ours: str, other: str, least: float, column: str = AVERAGE) -> Che
             return []
         mean = sum(gap for *_, gap in found) / len(found)
         keys = tuple(key for _, both, _ in found for key in both)
-        what = f"{ours} against {other}" + (f", mean of {len(found)}" if len(found) > 1 else "")
+        what = (Named("method", ours), " against ", Named("method", other))
+        what += (f", mean of {len(found)}",) if len(found) > 1 else ()
         return [Comparison(what, mean, POINTS, keys, low=least - 5e-3, closed=True)]
 
     return check
@@ -127,7 +132,7 @@ def within(one: str, other: str, most: float, column: str = AVERAGE) -> Check:
 
     def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         return [
-            alike_within(f"{where(*s)}: {one} against {other}", gap, POINTS, keys, most)
+            alike_within(_against(s, one, other), gap, POINTS, keys, most)
             for s, keys, gap in _gaps(one, other, column, cell, settings)
         ]
 
@@ -139,7 +144,7 @@ def apart(one: str, other: str, least: float, column: str = AVERAGE) -> Check:
 
     def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
         return [
-            Comparison(f"{where(*s)}: {one} against {other}", gap, POINTS, keys, -least, least, inside=False)
+            Comparison(_against(s, one, other), gap, POINTS, keys, -least, least, inside=False)
             for s, keys, gap in _gaps(one, other, column, cell, settings)
         ]
 
@@ -157,7 +162,7 @@ def saves(share: float, before: str, after: str, columns: Iterable[str]) -> Chec
                 keys = tuple((*setting, name, column) for name in (before, after))
                 large, small = (cell(*key) for key in keys)
                 if large is not None and small is not None:
-                    what, saved = f"{where(*setting)}, {column}: saved", 1 - small / large
+                    what, saved = (*where(*setting), ", ", Named("column", column), ": saved"), 1 - small / large
                     found.append(Comparison(what, 100 * saved, PERCENT, keys, low=100 * share))
         return found
 
@@ -169,23 +174,27 @@ def of_metrics() -> tuple[Claim, ...]:
     others = [metric for metric in SEVEN if metric != REVERSE]
     return (
         Claim(
+            "reverse-order-best",
             "Reverse-order has the highest average of the metrics, fine-tuned with LoRA (insight 1)",
-            highest(row_name(REVERSE, LORA), [row_name(metric, LORA) for metric in others]),
+            highest(method(REVERSE, LORA), [method(metric, LORA) for metric in others]),
         ),
         Claim(
+            "reverse-order-best-untrained",
             "the same without fine-tuning (ours)",
-            highest(row_name(REVERSE, NONE), [row_name(metric, NONE) for metric in others]),
+            highest(method(REVERSE), [method(metric) for metric in others]),
         ),
     )
 
 
-def over_orders(check: Check) -> Check:
+def over_orders(check: Check, metric: str, arms: Iterable[Arm]) -> Check:
     """The same check of means over both orders of rows, where a training was run in two: an interval then covers both."""
+    others = {method(metric, arm): method(metric, again(arm)) for arm in arms}
 
     def of_means(cell: Lookup, settings: Pairs) -> list[Comparison]:
-        def mean(model: str, sparsity: str, method: str, column: str) -> Number | None:
-            one, other = (cell(model, sparsity, name, column) for name in (method, method + AGAIN))
-            return one if one is None or other is None else significance.of_two(f"{method}, orders", one, other)
+        def mean(model: str, sparsity: str, name: str, column: str) -> Number | None:
+            one = cell(model, sparsity, name, column)
+            other = cell(model, sparsity, others[name], column) if name in others else None
+            return one if one is None or other is None else significance.of_two(f"{name}, orders", one, other)
 
         return check(mean, settings)
 
@@ -194,60 +203,72 @@ def over_orders(check: Check) -> Check:
 
 def of_arms(metric: str) -> tuple[Claim, ...]:
     """Insight 2: partial-layer fine-tuning against LoRA, and LoRA against QLoRA."""
-    lora, qlora = row_name(metric, LORA), row_name(metric, QLORA)
-    partial = [row_name(metric, arm) for arm in (LAST1, LAST2, LAST3)]
+    lora, qlora = method(metric, LORA), method(metric, QLORA)
+    partial = [method(metric, arm) for arm in (LAST1, LAST2, LAST3)]
+
+    def both(check: Check) -> Check:
+        return over_orders(check, metric, (LORA, QLORA, HEAD, LAST1, LAST2, LAST3))
+
     return (
         Claim(
+            "partial-beats-lora",
             "lm_head with the last one, two and three layers is above LoRA (insight 2)",
-            over_orders(every(*(highest(arm, [lora]) for arm in partial))),
+            both(every(*(highest(arm, [lora]) for arm in partial))),
         ),
-        Claim("lm_head alone is above LoRA, too", over_orders(highest(row_name(metric, HEAD), [lora]))),
-        Claim("QLoRA is below LoRA", over_orders(highest(lora, [qlora]))),
+        Claim("head-beats-lora", "lm_head alone is above LoRA, too", both(highest(method(metric, HEAD), [lora]))),
+        Claim("lora-beats-qlora", "QLoRA is below LoRA", both(highest(lora, [qlora]))),
         Claim(
+            "partial-beats-lora-by-loss",
             "by held-out loss: lm_head with one, two and three layers is below LoRA (ours)",
-            over_orders(
-                every(
-                    *(
-                        highest(row_name(metric, arm), [lora], HELD_OUT.label, lower=True)
-                        for arm in (LAST1, LAST2, LAST3)
-                    )
-                )
-            ),
+            both(every(*(highest(arm, [lora], HELD_OUT.id, lower=True) for arm in partial))),
         ),
     )
 
 
 def at_the_cut(metric: str) -> Claim:
     """As many layers trained, behind the cut and at the end: whether it matters where they are."""
-    others = [row_name(metric, arm) for arm in (LORA, QLORA, LAST3, LORA + AGAIN, LAST3 + AGAIN)]
+    others = [method(metric, arm) for arm in (LORA, QLORA, LAST3, again(LORA), again(LAST3))]
     return Claim(
+        "at-cut-beats-others-by-loss",
         "by held-out loss: lm_head & 3 layers at the cut is below LoRA, QLoRA and lm_head & last 3 (ours)",
-        highest(row_name(metric, AT_CUT), others, HELD_OUT.label, lower=True),
+        highest(method(metric, AT_CUT), others, HELD_OUT.id, lower=True),
     )
 
 
 def of_faster_arms(metric: str) -> tuple[Claim, ...]:
     """Insight 2 at the learning rate that the paper did not try."""
-    faster, last3 = row_name(metric, LORA + FASTER), row_name(metric, LAST3)
+    lora, last3, faster_last3 = (method(metric, arm) for arm in (faster(LORA), LAST3, faster(LAST3)))
     return (
-        Claim("lm_head & last 3 is above LoRA at ten times the rate (ours)", highest(last3, [faster])),
         Claim(
-            "lm_head & last 3 is above LoRA, both at ten times the rate (ours)",
-            highest(last3 + FASTER, [faster]),
+            "partial-beats-faster-lora",
+            "lm_head & last 3 is above LoRA at ten times the rate (ours)",
+            highest(last3, [lora]),
         ),
         Claim(
+            "faster-partial-beats-faster-lora",
+            "lm_head & last 3 is above LoRA, both at ten times the rate (ours)",
+            highest(faster_last3, [lora]),
+        ),
+        Claim(
+            "faster-partial-beats-faster-lora-by-perplexity",
             "by perplexity: lm_head & last 3 is below LoRA, both at ten times the rate (ours)",
-            highest(last3 + FASTER, [faster], STANDIN_TEXT, lower=True),
+            highest(faster_last3, [lora], STANDIN_TEXT, lower=True),
         ),
     )
 
 
-def of_iterating(schedules: Mapping[str, tuple[str, ...]]) -> tuple[Claim, ...]:
+def of_iterating(schedules: Mapping[Arm, tuple[tuple[int, int], ...]]) -> tuple[Claim, ...]:
     """Section B: iterative pruning has no benefit; of how much would be one the paper does not say, a point is our reading.
-    schedules: those of each way to fine-tune."""
+    schedules: those of each way to fine-tune, as `specs.Spec.schedule`."""
     checks = [
-        highest(row_name(metric, f"one-shot {arm}"), [row_name(metric, f"{head} {arm}") for head in heads], within=1.0)
+        highest(method(metric, arm, one_shot=True), [method(metric, arm, schedule=one) for one in of_arm], within=1.0)
         for metric in (REVERSE, "Taylor")
-        for arm, heads in schedules.items()
+        for arm, of_arm in schedules.items()
     ]
-    return (Claim("iterative pruning is nowhere a point above one-shot pruning: it has no benefit", every(*checks)),)
+    return (
+        Claim(
+            "iterating-has-no-benefit",
+            "iterative pruning is nowhere a point above one-shot pruning: it has no benefit",
+            every(*checks),
+        ),
+    )

@@ -32,8 +32,10 @@ STANDIN_TASKS = {
     "Section": "docstring_section",
 }
 AVERAGE = "Avg."
-STANDIN_TEXT = "PPL (ours)"
-STANDIN_PERPLEXITY = Column(STANDIN_TEXT, "perplexity@standin-learning-thin", "perplexity", compare="perplexity")
+STANDIN_TEXT = "perplexity"
+STANDIN_PERPLEXITY = Column(
+    STANDIN_TEXT, "perplexity@standin-learning-thin", "perplexity", compare="perplexity", label="PPL (ours)"
+)
 PERPLEXITIES = [
     Column(f"PPL on {name}", f"perplexity@reassessing-{corpus}", "perplexity", compare="perplexity")
     for name, corpus in (("WikiText2", "wikitext2"), ("PTB", "ptb"))
@@ -45,25 +47,35 @@ PARAMETERS = {"benchmark": "parameters", "key": "left", "scale": 1e-9, "compare"
 MACS = Column("MACs G", "macs", "multiply_adds", scale=1e-9, compare="exact", weight_free=True, shape_only=True)
 PRUNING_RATES = [
     Column("PR %", "parameters", "ratio", scale=100, compare="exact", weight_free=True),
-    Column("% of layers (ours)", "parameters", "layer_fraction", scale=100, compare="exact", weight_free=True),
+    Column(
+        "share-of-layers",
+        "parameters",
+        "layer_fraction",
+        scale=100,
+        compare="exact",
+        weight_free=True,
+        label="% of layers (ours)",
+    ),
 ]
 ALLOCATED = Column("memory MB", "memory", "allocated_mib", compare="exact", weight_free=True, shape_only=True)
-HELD = Column("memory MiB (ours)", "held-memory", "held_mib", compare="exact")
+HELD = Column("memory-held", "held-memory", "held_mib", compare="exact", label="memory MiB (ours)")
 COST = [
     Column("GPU memory GB", "training-cost", "peak_gib", compare="exact"),
-    Column("training time s", "training-cost", "seconds", compare="exact"),
+    Column("training time s", "training-cost", "seconds", compare="exact", unit="s"),
 ]
-EXECUTIONS = Column("layer executions", "training-cost", "layer_executions", compare="exact")
+EXECUTIONS = Column("layer-executions", "training-cost", "layer_executions", compare="exact", label="layer executions")
 COST_STANDIN = [
     Column("trainable", "training-cost", "trainable", compare="exact"),
-    Column("peak memory of the process GiB", "training-cost", "peak_gib", compare="exact"),
-    Column("training time s", "training-cost", "seconds", compare="exact"),
+    Column("peak-memory", "training-cost", "peak_gib", compare="exact", label="peak memory of the process GiB"),
+    Column("training time s", "training-cost", "seconds", compare="exact", unit="s"),
     EXECUTIONS,
 ]
 # Of the instructions that training leaves out: it tells trainings apart that questions cannot. One training, so no interval.
-HELD_OUT = Column("held-out loss (ours)", "held-out-loss", "loss", compare="exact", only="one model")
-GENERATION = Column("ROUGE-L of summaries (stand-in)", "docstring_generation@1", "rouge_l", scale=100)
-REMOVED = Column("removed, in order (ours)", "removed", "removed", text=True)
+HELD_OUT = Column(
+    "held-out-loss", "held-out-loss", "loss", compare="exact", only="one model", label="held-out loss (ours)"
+)
+GENERATION = Column("rouge-l", "docstring_generation@1", "rouge_l", scale=100, label="ROUGE-L of summaries (stand-in)")
+REMOVED = Column("removed", "removed", "removed", text=True, label="removed, in order (ours)")
 
 
 def standin() -> list[Column]:
@@ -118,7 +130,7 @@ def with_more(table: str, standin_more=(), paper_more: dict[str, Column] | None 
 
 def cost(profile: str) -> list[Column]:
     """Table 3: what a fine-tuning takes."""
-    trained = Column("trained M (ours)", "training-cost", "trainable", scale=1e-6, compare="exact")
+    trained = Column("trained", "training-cost", "trainable", scale=1e-6, compare="exact", label="trained M (ours)")
     return COST_STANDIN if profile == "standin" else [TRAINABLE, *COST, trained, EXECUTIONS]
 
 
@@ -130,7 +142,7 @@ def calibration(table: str) -> Callable[[str], list[Column]]:
             return [STANDIN_PERPLEXITY, REMOVED]
         labels = reported.columns("reassessing", table)
         known = {f"removed {n}": Column(f"removed {n}", "removed-each", str(n), compare="exact") for n in range(1, 9)}
-        known |= {column.label: column for column in PERPLEXITIES} | {label: task_column(label) for label in TASKS}
+        known |= {column.id: column for column in PERPLEXITIES} | {label: task_column(label) for label in TASKS}
         known[AVERAGE] = Column(AVERAGE, derived="average", of=tuple(TASKS))
         # the average needs its tasks where the table prints them not
         hidden = [dataclasses.replace(known[label], hidden=True) for label in TASKS if label not in labels]
@@ -149,10 +161,12 @@ def statistics(profile: str) -> list[Column]:
     """Table D: what the pruned model costs."""
     memory = Column("memory MiB", "statistics", "memory_mib", compare="exact")
     if profile == "paper":
-        return [Column("parameters B", **PARAMETERS), MACS, memory, Column("latency s")]
+        return [Column("parameters B", **PARAMETERS), MACS, memory, Column("latency s", unit="s")]
     return [
-        Column("parameters M", "statistics", "parameters", scale=1e-6, compare="exact"),
-        Column("MACs M (64 tokens)", "statistics", "multiply_adds", scale=1e-6, compare="exact"),
+        Column("parameters", "statistics", "parameters", scale=1e-6, compare="exact", label="parameters M"),
+        Column("macs", "statistics", "multiply_adds", scale=1e-6, compare="exact", label="MACs M (64 tokens)"),
         memory,
-        Column("CPU seconds (32 windows)", "statistics", "latency_seconds", compare="exact"),
+        Column(
+            "cpu-seconds", "statistics", "latency_seconds", compare="exact", unit="s", label="CPU seconds (32 windows)"
+        ),
     ]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 from reproductions.reassessing import appendix, body, columns
-from reproductions.reassessing.recipes import AGAIN, fields
+from reproductions.reassessing.recipes import fields
 from reproductions.reassessing.rows import one_model, paper_row
+from reproductions.reassessing.specs import LAST3, LORA, Spec
 from reproductions.spec.comparisons import between, every
 from reproductions.spec.registry import Claim, Column, Row, Table
 from reproductions.spec.subjects import Subject, recipe
@@ -16,17 +17,17 @@ _RATES = {"paper": tuple(range(1, 21)), "standin": (2, 4, 8)}
 _PAPER_MODEL = ("llama-3.1-8b-instruct", "LLaMA-3.1-8B-It", 32)
 
 
-def _paper_row(metric: str, removed: int, variant: str, limit: int | None) -> Row:
-    return paper_row(*_PAPER_MODEL, metric, removed, variant, limit)
+def _paper_row(spec: Spec | None, removed: int, limit: int | None) -> Row:
+    return paper_row(*_PAPER_MODEL, spec, removed, limit)
 
 
 def _rates(subject: Subject, limit: int | None) -> list[Row]:
     """Figure A: reverse-order and Taylor, with LoRA; on one model without fine-tuning."""
     metrics = ("Reverse-order", "Taylor")
     if not subject.printed:
-        return one_model([(m, n, "no fine-tuning (ours)") for m in metrics for n in _RATES["standin"]])(subject, limit)
-    rows = [_paper_row("Dense", 0, "", limit)]
-    return rows + [_paper_row(m, n, "+LoRA", limit) for m in metrics for n in _RATES["paper"]]
+        return one_model([(Spec(m), n) for m in metrics for n in _RATES["standin"]])(subject, limit)
+    rows = [_paper_row(None, 0, limit)]
+    return rows + [_paper_row(Spec(m, LORA), n, limit) for m in metrics for n in _RATES["paper"]]
 
 
 def _similarity(subject: Subject, limit: int | None) -> list[Row]:
@@ -35,29 +36,40 @@ def _similarity(subject: Subject, limit: int | None) -> list[Row]:
     On one model head and last three layers are trained, which takes a fraction of LoRA's time.
     """
     if not subject.printed:
-        wanted = [("Taylor", 8, f"{head} +lm_head & last 3") for head in ("one-shot", "1:1:8", "1:4:8")]
-        return one_model(wanted, dense=False)(subject, limit)
-    return [_paper_row("Taylor", 16, f"{head} +LoRA", limit) for head in ("one-shot", "1:1:16", "1:8:16")]
+        wanted = [Spec("Taylor", LAST3, one_shot=True), *(Spec("Taylor", LAST3, schedule=(n, 8)) for n in (1, 4))]
+        return one_model([(spec, 8) for spec in wanted], dense=False)(subject, limit)
+    wanted = [Spec("Taylor", LORA, one_shot=True), *(Spec("Taylor", LORA, schedule=(n, 16)) for n in (1, 8))]
+    return [_paper_row(spec, 16, limit) for spec in wanted]
 
 
 def _dense(subject: Subject, limit: int | None) -> list[Row]:
-    return [_paper_row("Dense", 0, "", limit)] if subject.printed else one_model([])(subject, limit)
-
-
-def _deviation(theorem: str) -> str:
-    return f"Theorem {theorem}, deviation x 1e15"
+    return [_paper_row(None, 0, limit)] if subject.printed else one_model([])(subject, limit)
 
 
 def _flow(profile: str) -> list[Column]:
     found = [
-        Column(_deviation(number), "theorems", f"deviation_{kind}", scale=1e15, compare="exact")
+        Column(
+            f"deviation-{number}",
+            "theorems",
+            f"deviation_{kind}",
+            scale=1e15,
+            compare="exact",
+            label=f"Theorem {number}, deviation x 1e15",
+        )
         for number, kind in (("4.1", "rms"), ("4.2", "layer"))
     ]
-    found.append(Column("statements with counterexamples", "theorems", "counterexamples", compare="exact"))
+    found.append(
+        Column(
+            "counterexamples", "theorems", "counterexamples", compare="exact", label="statements with counterexamples"
+        )
+    )
     for network in ("trained", "random", "toy-pre", "toy-post"):
-        benchmark = f"gradients@{network}"
-        found.append(Column(f"{network}: depth ~ gradient", benchmark, "rank_correlation", compare="exact"))
-    return [*found, Column("share of ||B|| > 1", "gradients@trained", "below_one", compare="exact")]
+        benchmark, label = f"gradients@{network}", f"{network}: depth ~ gradient"
+        found.append(Column(f"gradient-{network}", benchmark, "rank_correlation", compare="exact", label=label))
+    return [
+        *found,
+        Column("b-above-one", "gradients@trained", "below_one", compare="exact", label="share of ||B|| > 1"),
+    ]
 
 
 def _sign(column: str, positive: bool):
@@ -66,30 +78,39 @@ def _sign(column: str, positive: bool):
 
 _FLOW_CLAIMS = (
     Claim(
+        "theorems-hold",
         "Theorems 4.1 and 4.2 hold for d >= 3 (relative deviation below 1e-12)",
-        every(*(between(_deviation(n), -math.inf, 1000, "Dense", strict=True) for n in ("4.1", "4.2"))),
+        every(*(between(f"deviation-{n}", -math.inf, 1000, "Dense", strict=True) for n in ("4.1", "4.2"))),
     ),
     Claim(
+        "theorems-hold-unconditionally",
         "they and Eqs. 6 and 14 hold as stated, without conditions",
-        between("statements with counterexamples", 0, 0, "Dense"),
+        between("counterexamples", 0, 0, "Dense"),
     ),
     Claim(
+        "b-below-one",
         "||B|| < 1 at every layer and token of a trained model (Eq. 14; the text says usually)",
-        between("share of ||B|| > 1", 0, 0, "Dense"),
+        between("b-above-one", 0, 0, "Dense"),
     ),  # fmt: skip
     Claim(
-        "shallower layers have larger gradients: trained model (section 4.1)", _sign("trained: depth ~ gradient", False)
+        "trained-gradients-fall",
+        "shallower layers have larger gradients: trained model (section 4.1)",
+        _sign("gradient-trained", False),
     ),
     Claim(
+        "random-gradients-fall",
         "ours: shallower layers have larger gradients: same shape, random weights",
-        _sign("random: depth ~ gradient", False),
+        _sign("gradient-random", False),
     ),
     Claim(
-        "ours: shallower layers have larger gradients: random toys, pre-LN", _sign("toy-pre: depth ~ gradient", False)
+        "toy-pre-ln-gradients-fall",
+        "ours: shallower layers have larger gradients: random toys, pre-LN",
+        _sign("gradient-toy-pre", False),
     ),
     Claim(
+        "toy-post-ln-gradients-rise",
         "post-LN: shallower layers have smaller gradients (appendix A.4): random toys (ours)",
-        _sign("toy-post: depth ~ gradient", True),
+        _sign("gradient-toy-post", True),
     ),
 )
 
@@ -99,7 +120,7 @@ def _fine_tuned(subject: Subject, limit: int | None) -> list[Row]:
     full fine-tuning."""
     found = [table for table in (*body.TABLES, *appendix.TABLES) if table.number in ("2", "F", "M")]
     rows = [row for table in found for row in table.rows(subject, limit) if row.recipe and row.recipe.training]
-    rows = [row for row in rows if not row.method.endswith(AGAIN)]
+    rows = [row for row in rows if not (row.spec and row.spec.arm and row.spec.arm.again)]
     return list({row.recipe.hash: row for row in rows}.values())
 
 
@@ -108,14 +129,20 @@ _COUNTS = (1, 5, 10, 30, 50)
 
 def _unpruned(subject: Subject, limit: int | None) -> list[Row]:
     """The dense model with the calibration of Taylor and BI, whose number of samples and seed the benchmark varies."""
-    name, label, layers = _PAPER_MODEL if subject.printed else (subject.model, subject.label, subject.layers)
-    wanted = recipe(name, subject, limit, calibration=fields("BI", 1, "", subject.size)["calibration"])
-    return [Row(name, label, f"0/{layers}", "Dense", wanted, dense=True)]
+    name, group, layers = _PAPER_MODEL if subject.printed else (subject.model, subject.group, subject.layers)
+    wanted = recipe(name, subject, limit, calibration=fields(Spec("BI"), 1, subject.size)["calibration"])
+    return [Row(name, group, f"0/{layers}", "Dense", wanted, dense=True)]
 
 
 def _spread(profile: str) -> list[Column]:
     return [
-        Column(f"{label}, {count} samples", f"chosen-sets@{metric}", f"overlap_{count}", compare="exact")
+        Column(
+            f"{metric}-{count}",
+            f"chosen-sets@{metric}",
+            f"overlap_{count}",
+            compare="exact",
+            label=f"{label}, {count} samples",
+        )
         for label, metric in (("BI", "bi"), ("Taylor", "taylor"))
         for count in _COUNTS
     ]
@@ -142,7 +169,8 @@ FIGURES = [
         "Figure B: similarity between layers",
         _similarity,
         lambda profile: [
-            Column(f"mean {kind}", f"similarity@{kind}", "mean", compare="exact") for kind in ("cka", "cosine")
+            Column(f"mean-{kind}", f"similarity@{kind}", "mean", compare="exact", label=f"mean {kind}")
+            for kind in ("cka", "cosine")
         ],
         "similarity",
         note="The paper does not say which similarity it draws; its code has linear CKA over examples, 64 crops of 128 "
@@ -167,8 +195,9 @@ FIGURES = [
         "seeds",
         (
             Claim(
+                "ten-samples-one-choice",
                 "with the paper's ten samples every seed chooses the same layers (ours)",
-                every(*(between(f"{m}, 10 samples", 1, 1, "Dense") for m in ("BI", "Taylor"))),
+                every(*(between(f"{metric}-10", 1, 1, "Dense") for metric in ("bi", "taylor"))),
             ),
         ),
         "Mean share of the removed layers that the sets of two seeds have in common; crops of 128 tokens.",

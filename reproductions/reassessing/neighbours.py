@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from common.models import registry
 from reproductions.reassessing.recipes import fields
+from reproductions.reassessing.specs import Spec
 from reproductions.spec import printed_rows, reported
 from reproductions.spec.registry import Row
 from reproductions.spec.shared_recipes import (
@@ -25,7 +26,6 @@ from reproductions.spec.shared_recipes import (
 )
 from reproductions.spec.subjects import PAPER, recipe
 
-OURS = " (ours)"  # behind a method's name
 # Methods that take parts out of layers: as many parameters go as in the printed row. LLM-Pruner's flags are fitted to 20 %.
 # Table K gives no rate; there as much goes as in the eight layers of its other rows.
 PRUNER, SLICEGPT = "LLM-Pruner", "SliceGPT"
@@ -50,7 +50,7 @@ def count_of_parameters(model: str, number: reported.Number) -> int:
 
 
 def _untrained(metric: str) -> Callable[[str, int], dict]:
-    return lambda model, removed: fields(metric, removed, "", "paper")
+    return lambda model, removed: fields(Spec(metric), removed, "paper")
 
 
 def _uidl(model: str, removed: int) -> dict:
@@ -89,9 +89,9 @@ def _method(number: reported.Number) -> str:
     return number.method.rstrip("*†‡")  # footnotes say where a row was taken from
 
 
-def name(number: reported.Number) -> str:
-    """How the row of ours beside a printed one is called."""
-    return _method(number) + OURS
+def beside(number: reported.Number) -> str:
+    """What finds the row of ours beside a printed one."""
+    return f"{_method(number)}/ours"
 
 
 def neighbours(row: Row, number: reported.Number, limit: int | None) -> list[Row]:
@@ -105,4 +105,6 @@ def neighbours(row: Row, number: reported.Number, limit: int | None) -> list[Row
         made = WHOLE_LAYERS[method](row.model, count(row.model, number) or count_of_parameters(row.model, number))
     else:
         return []
-    return [dataclasses.replace(row, method=name(number), recipe=recipe(row.model, PAPER, limit, **made), shapes=None)]
+    own = {"name": f"{method} (ours)", "extension": True, "printed": None, "shapes": None, "spec": None}
+    made = recipe(row.model, PAPER, limit, **made)
+    return [dataclasses.replace(row, method=beside(number), recipe=made, **own)]

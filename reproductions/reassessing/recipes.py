@@ -1,13 +1,8 @@
-"""Reassessing's settings as recipes: how layers are chosen, and what trains the model afterwards, by `Subject.size`.
-
-`fields` reads the spelling of the paper's rows: metric, number of layers, and a variant such as ``1:1:8 +LoRA``.
-"""
+"""Reassessing's settings as recipes: how layers are chosen, and what trains the model afterwards, by `Subject.size`."""
 
 from __future__ import annotations
 
-import re
-
-from common.utils.errors import UserValueError
+from reproductions.reassessing.specs import Arm, Spec
 from reproductions.spec.shared_recipes import SLEB_LINES
 
 # Appendix D and official code: ten lines cropped to 128 tokens, Python's `random` with this seed.
@@ -52,8 +47,7 @@ PLAIN_TEXT = {"corpus": "standin-calibration", "length": 128, "count": 96, "held
 # Iterative pruning: so many rows a cycle, or it would cost many times what one-shot costs.
 CYCLE_ROWS = {"small": 240, "standin": 24}
 PAPER_ROWS = 49_760  # of Alpaca-cleaned, without those held out
-# Suffixes of an arm: another learning rate, and another seed, of the order of rows and of adapters.
-FASTER, AGAIN = " at ten times the rate (ours)", " in another order (ours)"
+# Of `specs.Arm.faster`; `again` has another seed, of the order of rows and of adapters.
 RATES = {"paper": 1e-4, "small": 1e-3, "standin": 1e-3}
 GPTQ = {
     "paper": {"bits": 4, "group_size": 128, "texts": 128, "tokens": 2048, "corpus": "c4-train"},
@@ -62,27 +56,20 @@ GPTQ = {
 GPTQ["small"] = GPTQ["paper"] | {"group_size": 64}  # SmolLM2's 576 and 960 channels are no multiples of 128
 
 
-def fields(metric: str, count: int, variant: str, size: str) -> dict:
-    """Selection, calibration and training of a row: ``HEAD +ARM +GPTQ``, each part optional.
-
-    HEAD: ``one-shot``, a schedule ``1:b:c``, ``N samples``, a share of the data (``0.2``) or ``plain text`` in its place
-    (on the stand-in). ARM: see `training`. ``no fine-tuning``, or no arm, trains nothing.
-    """
-    parts = [part.strip() for part in variant.split("+")]
-    head, arm = parts[0].removesuffix(" (ours)"), parts[1] if len(parts) > 1 else ""
-    samples = int(head.split()[0]) if re.fullmatch(r"\d+ samples?", head) else SAMPLES
-    share = float(head) if re.fullmatch(r"\d\.\d", head) else 1.0
-    found = _chosen(metric, count, size, samples)
-    tuned = training(arm, size, share) if arm else None
-    if head == "plain text":
+def fields(spec: Spec, count: int, size: str) -> dict:
+    """Selection, calibration and training of a row that loses so many layers."""
+    found = _chosen(spec.metric, count, size, spec.samples or SAMPLES)
+    tuned = training(spec.arm, size, spec.share or 1.0) if spec.arm else None
+    if spec.plain_text:
         tuned["data"] = PLAIN_TEXT
-    if re.fullmatch(r"1:\d+:\d+", head):
+    if spec.schedule:
         tune = {key: tuned[key] for key in ("settings", "data")}
         if size in CYCLE_ROWS:
             tune["data"] = tune["data"] | {"count": CYCLE_ROWS[size]}
         selection = {key: value for key, value in found["selection"].items() if key != "count"}
-        return found | {"selection": selection | {"method": "iterative", "schedule": head, "tune": tune}}
-    if "GPTQ" in parts[2:]:
+        schedule = f"1:{spec.schedule[0]}:{spec.schedule[1]}"
+        return found | {"selection": selection | {"method": "iterative", "schedule": schedule, "tune": tune}}
+    if spec.quantized:
         tuned = {"method": "gptq", "after": tuned, **GPTQ[size]}
     return found | ({"training": tuned} if tuned else {})
 
@@ -104,29 +91,18 @@ def _chosen(metric: str, count: int, size: str, samples: int) -> dict:
     return found
 
 
-def training(arm: str, size: str, share: float = 1.0) -> dict:
-    """``LoRA``, ``QLoRA``, ``lm_head``, ``lm_head & last k`` (or ``k at the cut``) or ``full fine-tuning``.
-
-    Perhaps FASTER or AGAIN, perhaps marked (ours).
-    share: of the instruction data.
-    """
-    base = arm.removesuffix(FASTER).removesuffix(AGAIN).removesuffix(" (ours)")
+def training(arm: Arm, size: str, share: float = 1.0) -> dict:
+    """The training of a way to fine-tune; share: of the instruction data."""
     settings = dict(SETTINGS[size])
-    if arm.endswith(FASTER):
+    if arm.faster:
         settings["learning_rate"] = RATES[size]
-    if arm.endswith(AGAIN):
+    if arm.again:
         settings["seed"] = SEED + 1
-    if base in ("LoRA", "QLoRA"):
-        settings["method"] = base.lower()
-    elif base == "full fine-tuning":
-        settings["method"] = "full"
-    elif base.startswith("lm_head"):
-        layers = re.search(r"\d+", base)
-        settings |= {"method": "partial", "last": int(layers[0]) if layers else 0}
-        if base.endswith("at the cut"):
+    settings["method"] = arm.kind
+    if arm.kind == "partial":
+        settings["last"] = arm.last
+        if arm.at_cut:
             settings["first"] = "cut"
-    else:
-        raise UserValueError(f"no fine-tuning is called {arm!r}")
     data = dict(DATA[size])
     if share < 1:
         data["count"] = round(share * data.get("count", PAPER_ROWS))

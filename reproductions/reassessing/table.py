@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from reproductions.reassessing import recipes, rows
 from reproductions.reassessing.columns import accuracies
+from reproductions.reassessing.specs import Spec
 from reproductions.spec.registry import Claim, Column, Row, Table
 
 SAME = "On the stand-in, of which there is one, the rows are those of Table {}."
@@ -37,7 +38,7 @@ CYCLES = (
 def table(
     number: str,
     title: str,
-    on_standin: Iterable[tuple[str, int, str]],
+    on_standin: Iterable[tuple[Spec, int]],
     columns: Callable[[str], list[Column]] | None = None,
     claims: tuple[Claim, ...] = (),
     note: str = "",
@@ -49,7 +50,7 @@ def table(
 ) -> Table:
     """A table whose rows are the printed ones (or ``on_paper``'s), or those of one model; columns: the accuracies it prints.
 
-    on_standin: (metric, layers removed, variant) of each row; any other model loses the same shares. shape: the recipe over
+    on_standin: specification and layers removed of each row; any other model loses the same shares. shape: the recipe over
     a printed row's shape, for columns that need no weights. dense: whether the stand-in's dense model comes first. full:
     whether tasks are asked whole of any model.
     """

@@ -41,15 +41,15 @@ def rows(store: Store) -> Iterator[dict]:
         subjects = [*show.published(table, store), PAPER]
         declared = {subject.name: _declared(table, subject, store) for subject in subjects}
         for line in show.build(table, store, subjects, claims=False)["rows"]:
-            by_labels, columns = declared[line["subject"]]
-            row = by_labels.get((line["model"], line["sparsity"], line["method"]))
+            known, columns = declared[line["subject"]]
+            row = known.get((line["model_id"], line["sparsity"], line["method_id"]))
             for label, cell in line["cells"].items():
                 if cell["reproduced"] is not None or cell["reported"] is not None:
                     yield _cell(table, line, row, columns.get(label), label, cell, store)
 
 
 def _declared(table: Table, subject: Subject, store: Store) -> tuple[dict[tuple, Row], dict[str, Column]]:
-    rows = {(row.label, row.sparsity, row.method): row for row in table.rows(subject)}
+    rows = {row.key: row for row in table.rows(subject)}
     return rows, {column.label: column for column in coverage.read(table, store, subject)}
 
 

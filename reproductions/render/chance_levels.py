@@ -74,14 +74,21 @@ SOURCES = (
 )
 
 
-# What a paper's own rows have in their names.
-_OWN = {"linearpatch": "LinearPatch", "prunecomp": "+Prune&Comp", "laco": "LaCo", "reassessing": "lm_head & last 3"}
+# A paper's own rows, by method and variant as its CSV files have them.
+_OWN: dict[str, Callable[[str, str], bool]] = {
+    "linearpatch": lambda method, variant: method == "LinearPatch",
+    "prunecomp": lambda method, variant: variant == "+Prune&Comp",
+    "laco": lambda method, variant: method == "LaCo",
+    "reassessing": lambda method, variant: variant == "+lm_head & last 3",
+}
 _UNCHECKED = {"CMNLI": 12_241}  # by size of its development set; no printed share is held against it
 
 
 @dataclass(frozen=True)
 class Kept:
-    """One row, in per cent. retained: as printed, or measured. guessing: what a guesser would retain. above: see the module;
+    """One row, in per cent. method: its label. id: what finds it. own: of a method of the paper.
+
+    retained: as printed, or measured. guessing: what a guesser would retain. above: see the module;
     interval: of a measured one, paired over items."""
 
     model: str
@@ -91,6 +98,8 @@ class Kept:
     guessing: float
     above: float
     interval: tuple[float, float] | None = None
+    id: str = ""
+    own: bool = False
 
 
 def above(scores: Mapping[str, Number], dense: Mapping[str, Number], guess: Mapping[str, float]) -> Number:
@@ -117,7 +126,7 @@ def printed(source: Source) -> list[Kept]:
         dense = {label: number.value for label, number in dense_row(_starred(rows), model).items()}
         own = {label: number.value for label, number in row.items()}
         lacking = summary is None and source.column or not guess.keys() <= own.keys() & dense.keys()
-        if method.startswith("Dense") or lacking:
+        if method in reported.DENSE or lacking:
             continue
 
         def error(task: str, dense=dense) -> float:
@@ -127,7 +136,8 @@ def printed(source: Source) -> list[Kept]:
         retained = summary.value if source.column else _retained(source, own, dense, guess)
         kept = above(own, dense, known(dense, guess, error))
         name = reported.row_name(method, variant)
-        found.append(Kept(model, sparsity, name, retained, _retained(source, guess, dense, guess), kept))
+        whole, own_row = _retained(source, guess, dense, guess), _OWN[source.paper](method, variant)
+        found.append(Kept(model, sparsity, name, retained, whole, kept, id=name, own=own_row))
     return found
 
 
@@ -141,7 +151,7 @@ def _asked(source: Source, store: Store, subject: settings.Subject) -> tuple[lis
     """Return a table's rows with scores, the dense one, and chance by the tasks that all of them have answered."""
     table = registry.get(source.target)
     entries = show.entries(table, store, subject, table.rows(subject))
-    guess = {c.label: c.scale * by for c, by in _guessed(table.columns_for(subject))}
+    guess = {c.id: c.scale * by for c, by in _guessed(table.columns_for(subject))}
     entries = [entry for entry in entries if entry["scores"].keys() & guess.keys()]
     dense = next((entry for entry in entries if entry["dense"]), None)
     if dense is None:
@@ -165,10 +175,9 @@ def measured(source: Source, store: Store, subject: settings.Subject) -> list[Ke
             value = above(entry["scores"], dense["scores"], guess)
             interval = significance.interval(above(replicates, wholes, guess))
             retained = _retained(source, entry["scores"], dense["scores"], guess)
-            method = entry["method"]
-            found.append(
-                Kept(subject.label.partition(",")[0], entry["sparsity"], method, retained, guessing, value, interval)
-            )
+            model = subject.label.partition(",")[0]
+            row = Kept(model, entry["sparsity"], entry["name"], retained, guessing, value, interval, entry["method"])
+            found.append(row)
     return found
 
 
@@ -295,11 +304,11 @@ def finding(store: Store) -> tuple[str, str]:
         rows, title = of_paper(source.paper), printed_rows.title_of(source.paper)
         low, high = (end(row.guessing for row in rows) for end in (min, max))
         told.append(f"{low:.0f} to {high:.0f} % by {title}'s {source.measure}")
-        own = [row for row in rows if _OWN[source.paper] in row.method]
+        own = [row for row in rows if row.own]
         for ends, end in ((most, max), (least, min)):
             row = end(own, key=lambda row: row.retained)
             ends.append(f"{row.method} {row.retained:.1f} % ({row.model}, {row.sparsity}) → {shown(row)}")
-    own = [row for row in _on_a_real_model(store) if row.method in (LACO, LEFT_OUT[LACO])]
+    own = [row for row in _on_a_real_model(store) if row.id in (LACO, LEFT_OUT[LACO])]
     kept = "; ".join(f"{row.method}, {row.retained:.1f} % → {shown(row)}" for row in own)
     here = f" On {own[0].model}, where guessing retains {_guessers(store)}: {kept}." if own else ""
     return (

@@ -109,7 +109,7 @@ class Evidence:
         """What the first table that shows a recipe calls it; else its steps."""
         places = self.shown.get(digest)
         if places:
-            return places[0].row.method
+            return places[0].row.name
         steps = [getattr(self.recipe(digest), part) for part in ("selection", "repair", "training")]
         return ", ".join(step["method"] for step in steps if step) or "Dense"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -20,11 +19,12 @@ from reproductions.claims import derived_columns, verdicts
 from reproductions.claims.bootstrap import Resampled
 from reproductions.claims.derived_columns import Measured, Score, Text, score
 from reproductions.engine.runner import choose_rows, fits
-from reproductions.spec import coverage, reported, subsets
+from reproductions.spec import coverage, reported, statuses, subsets
 from reproductions.spec import subjects as settings
 from reproductions.spec.changes import Changes
-from reproductions.spec.columns import chance
+from reproductions.spec.columns import RATIO, chance
 from reproductions.spec.registry import Column, Row, Table
+from reproductions.spec.statuses import Status
 from reproductions.spec.subjects import PAPER, STANDIN, Subject
 
 TOLERANCE = (
@@ -32,7 +32,6 @@ TOLERANCE = (
     "(perplexities), or nothing in the printed digits (counts and ratios)."
 )
 PERPLEXITY = 0.01
-SECONDS = re.compile(r"\(s\)|\b(time|latency) s\b|\bseconds\b")  # in the labels of columns that hold them
 GATE = (
     "The dense model is the gate: where it does not match, no row below it can be compared yet. Usual causes: perplexity "
     "per word instead of per token, another window length or BOS, acc for acc_norm, another checkpoint or revision."
@@ -40,7 +39,6 @@ GATE = (
 
 
 _OF_TRAINING = ("laco-training",)  # benchmarks that hold a training's losses
-_UNRECORDED = "no record: trained; its loss was not recorded"
 
 
 class NotWritten(UserError):
@@ -73,23 +71,28 @@ def build(
         rows += own
         if pattern is not None:  # the rows that a command names are shown; what follows from others stays what it is
             asked = choose_rows(table, subject, models=models, pattern=pattern, limit=limit)
-            kept = set(map(_labels, asked)) | {
-                _labels(row) for row in chosen if row.dense
-            }  # what they are compared with
-            left_out |= {(subject.name, *_labels(row)) for row in chosen if _labels(row) not in kept}
+            kept = {
+                row.key for row in (*asked, *(row for row in chosen if row.dense))
+            }  # dense: what they are compared with
+            left_out |= {(subject.name, *row.key) for row in chosen if row.key not in kept}
         readings[subject.name] = [Resampled(store, own, columns)]
         for more, answering in coverage.more(columns, chosen, store) if claims else ():
-            closer = [more.get(column.label, column) for column in columns]
+            closer = [more.get(column.id, column) for column in columns]
             again, _ = _scored(closer, subject, store, answering, set())
             readings[subject.name].append(Resampled(store, again, closer, whole=more))
         shown = {"name": subject.name, "label": subject.label, "profile": subject.profile, "dtype": subject.dtype}
-        shown |= {"origin": " and ".join(sorted(origins)) or "no", "over": over}
-        unknown = derived_columns.at_guessing(columns, next((row.model for row in chosen), None), own)
+        labels = {column.id: column.label for column in columns}
+        shown |= {"origin": " and ".join(sorted(origins)) or "no"}
+        shown |= {"over": {labels[name]: count for name, count in over.items()}}
+        unknown = [
+            labels[name] for name in derived_columns.at_guessing(columns, next((r.model for r in chosen), None), own)
+        ]
         known = [c.label for c in columns if c.known or (str(c.derived).startswith("retained") and len(c.of) != 1)]
-        shown["guessing"] = derived_columns.levels(columns, next((row.model for row in chosen), None), own)
+        levels = derived_columns.levels(columns, next((row.model for row in chosen), None), own)
+        shown["guessing"] = {labels[name]: level for name, level in levels.items()}
         shown["guessed"] = dict.fromkeys(known, unknown) if unknown else {}
-        scored = {label for _, _, scores in own for label, found in scores.items() if isinstance(found, Score)}
-        size = subsets.asked([column for column in columns if column.label in scored] or columns)
+        scored = {name for _, _, scores in own for name, found in scores.items() if isinstance(found, Score)}
+        size = subsets.asked([column for column in columns if column.id in scored] or columns)
         facts.append(shown | {"size": size})
     if not any(subject.printed for subject in subjects):
         # Of the paper's models only what needs no weights belongs beside another model's numbers.
@@ -97,20 +100,21 @@ def build(
         weight_free = [column for column in every if column.weight_free]
         for row in table.rows(PAPER, None):
             if pattern is not None and not fits(row, models, pattern):
-                left_out.add((PAPER.name, *_labels(row)))
+                left_out.add((PAPER.name, *row.key))
             rows.append((row, PAPER, _measured(row, every if _of_shape(row) else weight_free, store, set())))
-    lines = []
+    lines, ids = [], {}
     for row, subject, scores in rows:
         columns = [column for column in table.columns_for(subject) if not column.hidden]
+        ids |= {c.label: c.id for c in columns}
         cells = {c.label: _cell(row, c, scores, printed if subject.printed else {}) for c in columns}
-        cells = {label: cell for label, cell in cells.items() if cell["status"] != "absent"}
+        cells = {label: cell for label, cell in cells.items() if cell["status_id"] != statuses.ABSENT.id}
         lacking = [cell for cell in cells.values() if cell["reproduced"] is None and "text" not in cell]
-        statuses = {cell["status"] for cell in lacking} - {"none"}
-        status = "measured" if not statuses else min(statuses, key=len)
-        line = {"model": row.label, "sparsity": row.sparsity, "method": row.method, "dense": row.dense}
-        line["shape"] = _of_shape(row)
-        lines.append(line | {"profile": subject.profile, "subject": subject.name, "status": status, "cells": cells})
-    _mark(table, lines)
+        found = {_status(cell) for cell in lacking} - {statuses.NONE}
+        line = {"id": row.id, "model": row.label, "sparsity": row.sparsity, "method": row.name, "dense": row.dense}
+        line |= {"model_id": row.group, "method_id": row.method, "extension": row.extension, "shape": _of_shape(row)}
+        lines.append(line | {"profile": subject.profile, "subject": subject.name, "cells": cells})
+        lines[-1] |= _said(statuses.of_row(found))
+    _mark(table, lines, ids)
     _gate(lines, {column.label for column in table.columns_for(PAPER) if not column.weight_free})
     judged = verdicts.claims(table, lines, printed, subjects, readings) if claims else {"claims": [], "chance": {}}
     first = subjects[0]
@@ -122,10 +126,11 @@ def build(
         "origin": facts[0]["origin"],
         "subjects": facts,
         "columns": [column.label for column in table.columns_for(first) if not column.hidden],
+        "column_ids": ids,
         "note": table.note,
         "tolerance": TOLERANCE,
         "gate": GATE,
-        "rows": [r for r in lines if (r["subject"], r["model"], r["sparsity"], r["method"]) not in left_out],
+        "rows": [r for r in lines if (r["subject"], r["model_id"], r["sparsity"], r["method_id"]) not in left_out],
     } | judged
 
 
@@ -140,10 +145,6 @@ def own_models(table: Table, store: Store) -> dict[str, int]:
 def _of_shape(row: Row) -> bool:
     """Whether a row needs no weights, whatever is measured."""
     return row.recipe is not None and row.recipe == row.shapes
-
-
-def _labels(row: Row) -> tuple[str, str, str]:
-    return row.label, row.sparsity, row.method
 
 
 def published(table: Table, store: Store, limit: int | None = None) -> list[Subject]:
@@ -162,12 +163,12 @@ def published(table: Table, store: Store, limit: int | None = None) -> list[Subj
     return [*found, STANDIN]
 
 
-def _mark(table: Table, lines: list[dict]) -> None:
+def _mark(table: Table, lines: list[dict], ids: dict[str, str]) -> None:
     """Name the audit's findings at the printed numbers they are about."""
     found = audit.by_cell()
     for line in lines:
         for column, cell in line["cells"].items() if line["subject"] == PAPER.name else ():
-            key = (table.paper, table.number, line["model"], line["sparsity"], line["method"], column)
+            key = (table.paper, table.number, line["model_id"], line["sparsity"], line["method_id"], ids[column])
             if key in found:
                 cell["audit"] = list(found[key])
 
@@ -177,11 +178,13 @@ def _gate(lines: list[dict], labels: set[str]) -> None:
     for dense in lines:
         if dense["subject"] != PAPER.name or not dense["dense"]:
             continue
-        differing = [k for k, cell in dense["cells"].items() if k in labels and cell["status"] == "differs"]
+        differing = [
+            k for k, cell in dense["cells"].items() if k in labels and cell["status_id"] == statuses.DIFFERS.id
+        ]
         if not differing:
             continue
         for line in lines:
-            same = line["subject"] == PAPER.name and line["model"] == dense["model"] and not line["dense"]
+            same = line["subject"] == PAPER.name and line["model_id"] == dense["model_id"] and not line["dense"]
             if same and any(c["reproduced"] is not None for k, c in line["cells"].items() if k in labels):
                 line["gate"] = f"not comparable yet: the dense model differs in {', '.join(differing)}"
 
@@ -194,9 +197,9 @@ def _scored(
     return found, derived_columns.fill(found, columns)
 
 
-def _measured(row: Row, columns: list[Column], store: Store, origins: set[str]) -> dict[str, Score | Text | str]:
+def _measured(row: Row, columns: list[Column], store: Store, origins: set[str]) -> dict[str, Score | Text | Status]:
     """Column -> score from a record, or the reason why there is none."""
-    found: dict[str, Score | Text | str] = {}
+    found: dict[str, Score | Text | Status] = {}
     for column in columns:
         if column.benchmark is None:
             continue
@@ -204,12 +207,12 @@ def _measured(row: Row, columns: list[Column], store: Store, origins: set[str]) 
         if column.weight_free and row.shapes and (record is None or column.key not in record.values):
             record = store.get(row.shapes, column.benchmark) or record
         if record is None:
-            found[column.label] = _UNRECORDED if _trained(row, column, store) else row.status
+            found[column.id] = statuses.UNRECORDED if _trained(row, column, store) else row.status
         elif record.status != "ok":
-            found[column.label] = f"{record.status}: {record.reason}"
+            found[column.id] = statuses.of_record(record.status, record.reason)
         else:
             origins.add(record.origin)
-            found[column.label] = _read(record, column)
+            found[column.id] = _read(record, column)
     return found
 
 
@@ -218,7 +221,7 @@ def _trained(row: Row, column: Column, store: Store) -> bool:
     return column.benchmark in _OF_TRAINING and row.recipe is not None and store.pruned(row.recipe) is not None
 
 
-def _read(record: Record, column: Column) -> Score | Text | str:
+def _read(record: Record, column: Column) -> Score | Text | Status:
     """What a record says of a column; a value it does not hold is explained by its details' status.
 
     Of a model whose training diverged the scores are those of the last good state: the cell says that, as the paper's NaN. So
@@ -230,9 +233,9 @@ def _read(record: Record, column: Column) -> Score | Text | str:
         return Text(" ".join(words))  # a cell is one line
     training = record.details.get("training")
     if isinstance(training, dict) and training.get("status") == "diverged" and not column.weight_free:
-        return f"diverged: {training.get('reason', 'no reason recorded')}"
+        return replace(statuses.DIVERGED, reason=str(training.get("reason", "no reason recorded")))
     if column.key not in record.values:
-        return str(record.details.get("status", "no value"))
+        return statuses.of_details(record.details.get("status"))
     error = record.stderr.get(column.key)
     value = record.values[column.key]
     scaled = value if column.scale == 1 else value * column.scale  # a count stays one
@@ -242,22 +245,25 @@ def _read(record: Record, column: Column) -> Score | Text | str:
 def entries(table: Table, store: Store, subject: Subject, rows: Sequence[Row]) -> list[dict]:
     """What a drawing function gets: one entry per row that has records.
 
-    model, sparsity, method, dense; the ``records`` by benchmark as they are on disk, and by benchmark what guessing scores
+    The row's ids and labels (group, sparsity, method; model, name), its variant, spec, extension and dense.
+    The ``records`` by benchmark as they are on disk, and by benchmark what guessing scores
     (``chance``); by column the ``scores``, ``replicates``, which gives a column as `Resampled` does, and ``over`` how many of
     the others it is.
     """
     columns = coverage.read(table, store, subject)
     benchmarks = dict.fromkeys(column.benchmark for column in columns if column.benchmark)
     own, fewer = _scored(columns, subject, store, rows, set())
-    over = {c.label: fewer.get(c.label, len(c.of)) for c in columns if c.derived and c.of}
+    over = {c.id: fewer.get(c.id, len(c.of)) for c in columns if c.derived and c.of}
     resampled, shown = Resampled(store, own, columns), []
     for row, _, scores in own:
         found = {name: store.get(row.recipe, name) for name in benchmarks} if row.recipe else {}
         records = {name: asdict(record) for name, record in found.items() if record and record.status == "ok"}
         if records:
-            line = {"model": row.label, "sparsity": row.sparsity, "method": row.method, "dense": row.dense}
+            line = {"group": row.group, "sparsity": row.sparsity, "method": row.method, "dense": row.dense}
+            line |= {"model": row.label, "name": row.name, "variant": row.variant}
+            line |= {"extension": row.extension, "spec": row.spec}
             line |= {"scores": {label: found.value for label, found in scores.items() if isinstance(found, Score)}}
-            line |= {"replicates": partial(resampled, row.label, row.sparsity, row.method)}
+            line |= {"replicates": partial(resampled, *row.key)}
             shown.append(line | {"records": records, "chance": chance(benchmarks), "over": over})
     return shown
 
@@ -331,29 +337,26 @@ def changed(
     """
     columns, origins = coverage.read(table, store, subject, limit), set()
     own = choose_rows(table, subject, models, pattern, limit)
-    plain = {
-        _labels(row): row for row in choose_rows(table, replace(subject, changes=Changes()), models, pattern, limit)
-    }
-    pairs = [
-        (replace(row, method=f"{row.method} ({subject.changes})"), plain[_labels(row)]) for row in own if not row.dense
-    ]
+    unchanged = choose_rows(table, replace(subject, changes=Changes()), models, pattern, limit)
+    plain = {row.key: row for row in unchanged}
+    pairs = [(replace(row, method=f"{row.method}/changed"), plain[row.key]) for row in own if not row.dense]
     dense = [row for row in table.rows(subject, limit) if row.dense]
     for _, row in pairs:
         _measured(row, columns, store, origins)
     # together, so that averages of both are over the same columns
     found, _ = _scored(columns, subject, store, [*dense, *(row for pair in pairs for row in pair)], set())
-    scores, drawn = {_labels(row): scored for row, _, scored in found}, Resampled(store, found, columns)
+    scores, drawn = {row.key: scored for row, _, scored in found}, Resampled(store, found, columns)
     rows = []
     for mine, other in pairs:
         for column in columns:
-            values = [scores[_labels(row)].get(column.label) for row in (mine, other)]
+            values = [scores[row.key].get(column.id) for row in (mine, other)]
             numbers = [value.value if isinstance(value, Score) else None for value in values]
             if column.hidden or numbers == [None, None]:
                 continue
-            line = {"model": other.label, "sparsity": other.sparsity, "method": other.method, "column": column.label}
+            line = {"model": other.label, "sparsity": other.sparsity, "method": other.name, "column": column.label}
             line |= {"yours": numbers[0], "unchanged": numbers[1], "difference": None, "interval": None}
             if None not in numbers:
-                apart = drawn(*_labels(mine), column.label) - drawn(*_labels(other), column.label)
+                apart = drawn(*mine.key, column.id) - drawn(*other.key, column.id)
                 line["difference"] = numbers[0] - numbers[1]
                 line["interval"] = list(significance.interval(apart)) if np.ndim(apart) else None
             rows.append(line)
@@ -366,32 +369,45 @@ def changed(
 
 
 def _cell(row: Row, column: Column, scores: dict, printed: dict) -> dict:
-    number = printed.get((row.label, row.sparsity, row.method, column.label))
-    score = scores.get(column.label, row.status)
+    number = printed.get((*row.key, column.id))
+    score = scores.get(column.id, row.status)
     # NaN is what a paper may print and JSON cannot hold.
     value = number.value if number and math.isfinite(number.value) else None
-    cell = {"reported": value, "reproduced": None, "stderr": None, "status": score}
+    cell, status = {"reported": value, "reproduced": None, "stderr": None}, score
     if number:
         cell |= {"digits": len(number.text.partition(".")[2])}
         cell |= {"printed": number.text} if value is None else {}
         cell |= {"flag": number.flag} if number.flag else {}
     if isinstance(score, Text):
-        cell |= {"text": score.text, "status": "measured"}
-    elif row.dense and column.label == "Ratio" and number is None:
-        cell["status"] = "none"  # nothing is removed, nothing is printed
+        cell["text"], status = score.text, statuses.MEASURED
+    elif row.dense and column.id == RATIO.id and number is None:
+        status = statuses.NONE  # nothing is removed, nothing is printed
     elif isinstance(score, Score):
-        cell |= {"reproduced": score.value, "stderr": score.stderr, "status": "measured"}
+        cell |= {"reproduced": score.value, "stderr": score.stderr}
+        status = statuses.MEASURED
         cell |= {"digits": 0} if number is None and isinstance(score.value, int) else {}
-        cell |= {"digits": _significant(score.value)} if number is None and SECONDS.search(column.label) else {}
+        cell |= {"digits": _significant(score.value)} if number is None and column.unit == "s" else {}
         if value is not None:
-            cell["status"] = "match" if _matches(column, score, number) else "differs"
-            if cell["status"] == "differs" and column.compare == "exact":
+            status = statuses.MATCH if _matches(column, score, number) else statuses.DIFFERS
+            if status == statuses.DIFFERS and column.compare == "exact":
                 cell |= {"explanation": "cut off"} if _cut_off(score, number) else {}
     elif printed and number is None and column.weight_free and row.shapes is None:
-        cell["status"] = "none"  # the paper leaves the cell empty, and nothing is to be measured
+        status = statuses.NONE  # the paper leaves the cell empty, and nothing is to be measured
     elif printed and number is None and column.benchmark is None and column.derived is None:
-        cell["status"] = "absent"
-    return cell
+        status = statuses.ABSENT
+    return cell | _said(status)
+
+
+def _said(status: Status) -> dict:
+    """A status as JSON has it."""
+    found = {"status": status.text, "status_id": status.id}
+    return found | ({"reason": status.reason} if status.reason else {})
+
+
+def _status(cell: dict) -> Status:
+    """The status of a cell's JSON form."""
+    reason = cell.get("reason", "")
+    return Status(cell["status_id"], cell["status"].removesuffix(f": {reason}" if reason else ""), reason)
 
 
 def _significant(value: float, most: int = 6) -> int:

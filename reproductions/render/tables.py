@@ -129,16 +129,14 @@ def _measured_cell(cell: dict, with_error: bool) -> str:
     if cell["reproduced"] is None and "text" in cell:
         return cell["text"]
     if cell["reproduced"] is None:
-        status = cell["status"].partition(":")[0]
-        marks = {"not run": "·", "none": "", "not implemented": "", "no data": "no data", "no value": "none"}
-        marks |= {"the dense model only guesses": "guesses"}
-        return _diverged(cell) or marks.get(status, "x")
+        marks = {"not-run": "·", "none": "", "no-data": "no data", "no-value": "none", "guesses": "guesses"}
+        return _diverged(cell) or marks.get(cell["status_id"], "x")
     error = f"±{_number(cell['stderr'], 1)}" if with_error and cell["stderr"] else ""
     return _number(cell["reproduced"], cell.get("digits")) + error
 
 
 def _diverged(cell: dict) -> str | None:
-    return "diverged" if cell["status"].startswith("diverged") else None
+    return "diverged" if cell["status_id"] == "diverged" else None
 
 
 def _printed_cell(cell: dict) -> str:
@@ -160,7 +158,7 @@ def _compared_cell(cell: dict) -> str:
     if cell["reported"] is not None:
         change = cell["reproduced"] - cell["reported"]
         difference = f" ({'-' if change < 0 else '+'}{_number(abs(change), digits)})"
-        if cell["status"] != "match":
+        if cell["status_id"] != "match":
             difference += " differs" + (f": {cell['explanation']}" if cell.get("explanation") else "")
     error = f"±{_number(cell['stderr'], digits)}" if cell["stderr"] else ""
     return f"{_printed_cell(cell)} | {_number(cell['reproduced'], digits)}{error}{difference}".lstrip(" |")
@@ -174,7 +172,8 @@ def _parts(table: dict) -> list[tuple[str, list[dict], callable]]:
         if subject["name"] == PAPER:
             parts.append((f"Reported | reproduced (difference), {subject['dtype']}", own, _compared_cell))
             continue
-        last = [column for column in table["columns"] if column in ("AVG", "RP")]
+        ids = table.get("column_ids", {})
+        last = [column for column in table["columns"] if ids.get(column, column) in ("AVG", "RP")]
 
         def measured(cell: dict, last=last) -> str:
             return _measured_cell(cell, cell["column"] in last)
@@ -215,7 +214,7 @@ def _grid(rows: list[dict], columns: list[str], text, least: float) -> list[list
 def _without_number(row: dict) -> str:
     """Why a row has no number at all; '': it has one, or what failed is said below the table."""
     shown = any(c["reproduced"] is not None or c["reported"] is not None or "text" in c for c in row["cells"].values())
-    return "" if shown or row["status"].startswith("failed") else row["status"]
+    return "" if shown or row["status_id"] == "failed" else row["status"]
 
 
 def _one_model(rows: list[dict]) -> bool:
@@ -233,12 +232,14 @@ def _statuses(table: dict) -> list[str]:
     lacking: dict[str, dict[str, None]] = {}
     for row in table["rows"]:
         for name, cell in row["cells"].items():
-            if cell["status"].startswith("no data: "):
+            if cell["status_id"] == "no-data":
                 lacking.setdefault(cell["status"], {})[name] = None
     lines += [f"{', '.join(names)}: {status}" for status, names in lacking.items()]
     for row in table["rows"]:
-        told = ("failed", "diverged:")
-        failed = {name: c["status"] for name, c in row["cells"].items() if c["status"].startswith(told)}
+        told = {
+            name: c for name, c in row["cells"].items() if c["status_id"] in ("failed", "diverged") and "reason" in c
+        }
+        failed = {name: cell["status"] for name, cell in told.items()}
         for status in dict.fromkeys(failed.values()):
             names = ", ".join(name for name, value in failed.items() if value == status)
             lines.append(f"{row['model']} {row['sparsity']} {row['method']}, {names}: {status}")
@@ -382,14 +383,14 @@ def _notes(table: dict) -> list[str]:
         lines += guessed(subject)
     for subject in table["subjects"]:
         own = [row for row in table["rows"] if row["subject"] == subject["name"] != PAPER]
-        if any(cell["status"] == "not run" for row in own for cell in row["cells"].values()):
+        if any(cell["status_id"] == "not-run" for row in own for cell in row["cells"].values()):
             model = "" if subject["profile"] == "standin" else f" --model {subject['name']}"
             command = f"`python -m reproductions run {table['target']}{model}`"
             lines.append(f"·: no result on {subject['label']}. {command} measures it where its data can be had.")
     printed = [cell for row in table["rows"] if row["subject"] == PAPER for cell in row["cells"].values()]
     if any(cell["reproduced"] is not None for cell in printed):
         lines += [table["tolerance"]] if table.get("tolerance") else []
-        counts = {mark: sum(cell["status"] == mark for cell in printed) for mark in ("match", "differs")}
+        counts = {mark: sum(cell["status_id"] == mark for cell in printed) for mark in ("match", "differs")}
         if any(counts.values()):
             shapes = sum(counts.values()) - table.get("own_models", {}).get("measured", 0)
             if shapes == sum(counts.values()):

@@ -14,7 +14,7 @@ from reproductions.spec.subjects import PAPER, Subject
 
 UP, DOWN = "↑", "↓"
 # Statuses of a cell without a number that are said with a sign; any other is said in a word.
-SIGNS = {"not run": "·", "none": "", "not implemented": ""}
+SIGNS = {"not-run": "·", "none": ""}
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: reported and reproduced numbers with error, difference and status. sort: what sorting goes by.
+    """One cell: reported and reproduced numbers with error, difference and status (its id). sort: what sorting goes by.
 
     word: what stands in a number's place. why: more about that word. href: the recipe's page. audit: names of findings.
     shape: whether the number follows from the model's shape, without weights. best: whether no row of as many removed layers
@@ -43,6 +43,7 @@ class Cell:
     error: str = ""
     difference: str = ""
     status: str = ""
+    label: str = ""
     word: str = ""
     why: str = ""
     text: str = ""
@@ -56,8 +57,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Heading:
-    """A column's heading. better: UP or DOWN where one direction is better."""
+    """A column's heading. id: the column's. better: UP or DOWN where one direction is better."""
 
+    id: str
     label: str
     better: str = ""
     unit: str = ""
@@ -115,6 +117,7 @@ def grids(evidence: Evidence, target: str) -> list[Grid]:
 
 def _grid(evidence: Evidence, table: Table, subject: Subject, facts: dict, lines: list[dict]) -> Grid:
     columns = {column.label: column for column in coverage.read(table, evidence.store, subject)}
+    ids = {label: column.id for label, column in columns.items()}
     labels = [
         label
         for label in dict.fromkeys(label for line in lines for label in line["cells"])
@@ -122,12 +125,12 @@ def _grid(evidence: Evidence, table: Table, subject: Subject, facts: dict, lines
     ]
     absent = [label for label in dict.fromkeys(name for line in lines for name in line["cells"]) if label not in labels]
     digits = {label: _digits(line["cells"].get(label) for line in lines) for label in labels}
-    rows = {(row.label, row.sparsity, row.method): row for row in table.rows(subject, None)}
+    rows = {row.key: row for row in table.rows(subject, None)}
     shown = []
     for line in lines:
-        row = rows[line["model"], line["sparsity"], line["method"]]
+        row = rows[line["model_id"], line["sparsity"], line["method_id"]]
         cells = tuple(_cell(evidence, row, columns[label], line["cells"].get(label), digits[label]) for label in labels)
-        note = line.get("gate") or (line["status"] if _empty(line) and not line["status"].startswith("failed") else "")
+        note = line.get("gate") or (line["status"] if _empty(line) and line["status_id"] != "failed" else "")
         own = _page(evidence, row.recipe) or _page(evidence, row.shapes)
         shown.append(Line(line["model"], line["sparsity"], line["method"], line["dense"], own, note, cells))
     title = PAPERS_OWN if subject.printed else subject.label
@@ -144,7 +147,7 @@ def _grid(evidence: Evidence, table: Table, subject: Subject, facts: dict, lines
         size,
         left_out,
         shape,
-        facts["guessing"],
+        {ids[label]: level for label, level in facts["guessing"].items()},
         tuple(absent),
     )
 
@@ -161,7 +164,7 @@ def _unknown(cell: dict | None) -> bool:
     if cell is None:
         return True
     known = cell["reproduced"] is not None or cell["reported"] is not None or "text" in cell or "printed" in cell
-    return not known and cell["status"] in SIGNS
+    return not known and cell["status_id"] in SIGNS
 
 
 def _empty(line: dict) -> bool:
@@ -175,7 +178,7 @@ def _page(evidence: Evidence, recipe) -> str:
 
 def _heading(column: Column, over: int | None) -> Heading:
     label = f"{column.label} of {over}" if over else column.label
-    return Heading(label, better(column), _unit(column))
+    return Heading(column.id, label, better(column), _unit(column))
 
 
 def better(column: Column) -> str:
@@ -229,20 +232,21 @@ def _cell(evidence: Evidence, row: Row, column: Column, cell: dict | None, most:
         facts |= {"word": cell["printed"]}
     if value is not None:
         error = "" if not cell["stderr"] else f"{cell['stderr']:.{min(digits, 2)}f}"
-        facts |= {"reproduced": number(value, digits, most), "sort": value, "status": cell["status"], "error": error}
+        facts |= {"reproduced": number(value, digits, most), "sort": value, "status": cell["status_id"], "error": error}
         if printed is not None:
             change = value - printed
             sign = "−" if change < 0 else "+"
             shown = f"{abs(change):,.{digits}f}"
-            same = cell["status"] == "match" and not float(shown.replace(",", ""))
+            same = cell["status_id"] == "match" and not float(shown.replace(",", ""))
             facts |= {"difference": "" if same else f"{sign}{shown}", "why": cell.get("explanation", "")}
         return Cell(**facts)
     if "text" in cell:
-        return Cell(**facts | {"text": cell["text"], "status": cell["status"]})
-    first, _, why = str(cell["status"]).partition(": ")
-    if "reported" not in facts and "word" not in facts or first not in SIGNS:
-        facts |= {"word": SIGNS.get(first, first if len(first) < 12 else "x"), "why": why or first}
-    return Cell(**facts | {"status": first})
+        return Cell(**facts | {"text": cell["text"], "status": cell["status_id"]})
+    status, why = cell["status_id"], cell.get("reason", "")
+    label = cell["status"].removesuffix(f": {why}") if why else cell["status"]
+    if "reported" not in facts and "word" not in facts or status not in SIGNS:
+        facts |= {"word": SIGNS.get(status, label if len(label) < 12 else "x"), "why": why or label}
+    return Cell(**facts | {"status": status, "label": label})
 
 
 def own_models(grids: Iterable[Grid]) -> tuple[int, int]:

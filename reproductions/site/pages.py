@@ -172,7 +172,7 @@ class Site:
     def _headline(self, target: str, column: str) -> tuple[str, str]:
         """A column's numbers as a picture: of the first real model with several rows of it, else the stand-in's."""
         for grid in self.grids[target]:
-            at = next((i for i, h in enumerate(grid.headings) if h.label.split(" of ")[0] == column), None)
+            at = next((i for i, h in enumerate(grid.headings) if h.id == column), None)
             if at is None or grid.compared:
                 continue
             lines, left_out = views.few([line for line in grid.lines if line.cells[at].reproduced])

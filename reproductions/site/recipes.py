@@ -42,9 +42,8 @@ def title(evidence: Evidence, digest: str) -> str:
 
 def name(evidence: Evidence, digest: str) -> str:
     """What a recipe is called among those of its model; a table's variant of it, such as [S], stands behind n/N."""
-    model, places = label(evidence.recipe(digest).model), evidence.shown.get(digest, [])
-    variant = places[0].row.label if places else ""
-    variant = variant.removeprefix(model).strip() if variant.startswith(model) else ""
+    places = evidence.shown.get(digest, [])
+    variant = f"[{places[0].row.variant}]" if places and places[0].row.variant else ""
     return " · ".join(filter(None, (evidence.method(digest), evidence.share(digest), variant)))
 
 
@@ -68,6 +67,9 @@ def originals(evidence: Evidence) -> dict[str, str]:
     return found
 
 
+_PATCHED = ("LinearPatch[S]", "LinearPatch[L]")
+
+
 def first_compared(evidence: Evidence, models: Mapping[str, str]) -> tuple[str, str]:
     """Return which two recipes the comparison opens with: the original model and LinearPatch, '' where there is none.
 
@@ -76,7 +78,7 @@ def first_compared(evidence: Evidence, models: Mapping[str, str]) -> tuple[str, 
     for subject in (*PUBLISHED_MODELS, STANDIN.model):
         for digest in evidence.shown:
             first = next((place for place in evidence.shown[digest] if place.target == FIRST_TABLE), None)
-            patched = first is not None and first.row.method.startswith("LinearPatch") and not first.shape
+            patched = first is not None and first.row.method in _PATCHED and not first.shape
             if patched and first.subject == subject and subject in models:
                 return models[subject], digest
     return "", ""
@@ -167,13 +169,13 @@ def command(place: Shown) -> str:
     parts = ["make", place.target]
     if place.shape:
         standin = {row.method for row in registry.get(place.target).rows(STANDIN, None)}
-        parts += [f"ROW={_quoted(place.row.method)}"] if place.row.method in standin else []
+        parts += [f"ROW={_quoted(place.row.name)}"] if place.row.method in standin else []
     else:
         if place.subject == "paper":
             parts += ["PROFILE=paper", f"MODEL={place.row.model}"]
         elif place.subject != STANDIN.model:
             parts.append(f"MODEL={place.subject}")
-        parts.append(f"ROW={_quoted(place.row.method)}")
+        parts.append(f"ROW={_quoted(place.row.name)}")
     return " ".join([*parts, "FORCE=1"])
 
 
@@ -183,7 +185,7 @@ def _quoted(text: str) -> str:
 
 def _place(place: Shown) -> dict:
     row = place.row
-    name = " ".join(filter(None, (row.label, row.sparsity, row.method)))
+    name = " ".join(filter(None, (row.label, row.sparsity, row.name)))
     table = registry.get(place.target)
     return {"target": place.target, "subject": place.subject, "title": table.title, "row": name, "shape": place.shape}
 

@@ -86,7 +86,7 @@ def fullest(grids: list[cells.Grid]) -> int:
     for grid in grids:
         counts = cells.tally(grid)
         full = sum(counts.get(status, 0) for status in ("measured", "match", "differs"))
-        shares.append(full / (full + counts.get("not run", 0) or 1))
+        shares.append(full / (full + counts.get("not-run", 0) or 1))
     return next((at for at, share in enumerate(shares) if share >= 0.5), shares.index(max(shares)) if shares else 0)
 
 
@@ -98,14 +98,14 @@ def with_counts(grid: cells.Grid) -> dict:
         "match": "match",
         "differs": "differ",
         "measured": "from the models’ shape" if grid.shape else "measured",
-        "not run": "not run",
+        "not-run": "not run",
     }
     said = ", ".join(f"{counts[key]} {word}" for key, word in words.items() if counts.get(key))
     reasons: dict[str, list[str]] = {}
     for line in grid.lines:
         for head, cell in zip(grid.headings, line.cells, strict=True):
-            if cell.status in ("no data", "no record", "failed", "diverged") and cell.why:
-                reasons.setdefault(f"{cell.status}: {cell.why}", []).append(
+            if cell.status in ("no-data", "no-record", "failed", "diverged") and cell.why:
+                reasons.setdefault(f"{cell.label}: {cell.why}", []).append(
                     f"{line.sparsity} {line.method} {head.label}"
                 )
     listed = [

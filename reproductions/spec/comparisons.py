@@ -7,15 +7,37 @@ A check lists the comparisons that a claim is made of. It is given numbers, or a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from reproductions.spec.registry import Lookup
 
-Pairs = list[tuple[str, str]]  # a model's label and the share of it that is removed, as rows have them
-Key = tuple[str, str, str, str]  # model label, sparsity, method, column
+Pairs = list[tuple[str, str]]  # group and sparsity, as rows have them
+Key = tuple[str, str, str, str]  # group, sparsity, method, column's id
+
+
+class Named(NamedTuple):
+    """An id in a text, in whose place people read a label. kind: ``group``, ``method`` or ``column``."""
+
+    kind: str
+    id: str
+
+
+Words = tuple[str | Named, ...]  # a text whose labels are not filled in yet
+
+
+def told(words: Words, labels: Mapping[Named, str]) -> str:
+    """Return a text with its labels; an id without a label stands for itself."""
+    return "".join(labels.get(part, part.id) if isinstance(part, Named) else part for part in words)
+
+
+def _method(key: Key) -> Named:
+    return Named("method", key[2])
+
+
 Number = float | np.ndarray
 # Units: differences in points or percent; a share of the dense model's number; a quotient; "" is a plain number.
 POINTS, PERCENT, OF_DENSE, TIMES = "points", "%", "% of dense", "times"
@@ -25,13 +47,14 @@ POINTS, PERCENT, OF_DENSE, TIMES = "points", "%", "% of dense", "times"
 class Comparison:
     """One comparison of a claim: a difference, and the range in which the claim has it.
 
-    what: in words. difference: in `unit`. low, high: the range; ``closed``: its ends belong to it; ``inside``: the claim has
+    what: in words, ids in the place of labels (see `told`). difference: in `unit`.
+    low, high: the range; ``closed``: its ends belong to it; ``inside``: the claim has
     the difference in it, else out of it. cells: those that it is of; of two of one column, the first against the second.
     each: of one number against several, every one of these comparisons; by the numbers as they are it is the one against the
     best of them, which is what is shown here.
     """
 
-    what: str
+    what: Words
     difference: Number
     unit: str
     cells: tuple[Key, ...]
@@ -69,9 +92,9 @@ class Comparison:
 Check = Callable[[Lookup, Pairs], list[Comparison]]
 
 
-def where(model: str, sparsity: str) -> str:
+def where(group: str, sparsity: str) -> Words:
     """A setting in words."""
-    return f"{model} {sparsity}".strip()
+    return (Named("group", group), *([f" {sparsity}"] if sparsity else []))
 
 
 def against(
@@ -98,14 +121,16 @@ def _against_one(
     setting: tuple[str, str], ours: tuple, theirs: tuple, lower: bool, within: float, unit: str
 ) -> Comparison:
     (key, value), (other, number) = ours, theirs
-    names = (key[2], other[2]) if key[2] != other[2] else (f"{key[2]} {key[1]}", other[1])
-    what = f"{where(*setting)}: {names[0]} against {names[1]}"
+    names = (_method(key), " against ", _method(other))
+    if key[2] == other[2]:
+        names = (_method(key), f" {key[1]} against {other[1]}")
+    what = (*where(*setting), ": ", *names)
     if lower:
         return Comparison(what, 100 * (value / number - 1), PERCENT, (key, other), high=100 * within)
     return Comparison(what, value - number, unit, (key, other), low=-within)
 
 
-def alike_within(what: str, difference: Number, unit: str, cells: tuple[Key, ...], most: float) -> Comparison:
+def alike_within(what: Words, difference: Number, unit: str, cells: tuple[Key, ...], most: float) -> Comparison:
     """A difference of at most so much, either way."""
     return Comparison(what, difference, unit, cells, -most, most, closed=True)
 
@@ -144,7 +169,7 @@ def ahead_by(
         one, other = (cell(*key) for key in keys)
         if one is None or other is None:
             return []
-        what = f"{where(*setting)}: {ours} against {theirs}"
+        what = (*where(*setting), ": ", Named("method", ours), " against ", Named("method", theirs))
         if lower:
             return [Comparison(what, 100 * (one / other - 1), PERCENT, keys, high=-least, closed=True)]
         ahead = one - other if unit == POINTS else 100 * (one / other - 1)
@@ -164,15 +189,16 @@ def ladder(methods: Iterable[str], column: str, lower: bool = False) -> Check:
     return every(*(beats(b, a, column=column, lower=lower) for a, b in zip(steps, steps[1:], strict=False)))
 
 
-def ratio_of(label: str, numerator: str, denominator: str, column: str, least: float) -> Check:
+def ratio_of(group: str, numerator: str, denominator: str, column: str, least: float) -> Check:
     """In the first setting of a model, one method's number is at least ``least`` times another's."""
 
     def check(cell: Lookup, settings: Pairs) -> list[Comparison]:
-        for setting in settings or [(label, "")]:
+        for setting in settings or [(group, "")]:
             keys = [(*setting, method, column) for method in (numerator, denominator)]
             above, below = (cell(*key) for key in keys)
             if above is not None and below:
-                what = f"{where(*setting)}: {column}, {numerator} over {denominator}"
+                what = (*where(*setting), ": ", Named("column", column), ", ")
+                what += (Named("method", numerator), " over ", Named("method", denominator))
                 return [Comparison(what, above / below, TIMES, tuple(keys), low=least, closed=True)]
         return []
 
@@ -191,8 +217,9 @@ def steady(methods: Iterable[str], columns: Iterable[str], within: float) -> Che
                 if any(cell(*key) is None for key in keys):
                     continue
                 for key in keys[1:]:
-                    change, what = 100 * (cell(*key) / cell(*keys[0]) - 1), f"{where(*setting)}, {column}: {key[2]}"
-                    what += f" against {methods[0]}"
+                    change = 100 * (cell(*key) / cell(*keys[0]) - 1)
+                    what = (*where(*setting), ", ", Named("column", column), ": ")
+                    what += (_method(key), " against ", _method(keys[0]))
                     found.append(alike_within(what, change, PERCENT, (key, keys[0]), 100 * within))
         return found
 
@@ -251,7 +278,8 @@ def without_number(method: str, column: str, beside: str, run: str) -> Check:
             key = (*setting, method, column)
             if cell(*setting, beside, column) is not None and cell(*setting, method, run) is not None:
                 there = (value := cell(*key)) is not None and not np.isnan(value).any()
-                what = f"{where(*setting)}: numbers for {column} of {method} (none: it diverged)"
+                what = (*where(*setting), ": numbers for ", Named("column", column), " of ", _method(key))
+                what += (" (none: it diverged)",)
                 found.append(Comparison(what, float(there), "", (key,), high=0, closed=True))
         return found
 
@@ -268,7 +296,8 @@ def alike(method: str, other: str, columns: Iterable[str]) -> Check:
             one, two = ([cell(*setting, name, column) for column in columns] for name in (method, other))
             if any(value is not None for value in one) and any(value is not None for value in two):
                 same = sum(a == b for a, b in zip(one, two, strict=True))
-                what = f"{where(*setting)}: columns alike of {method} and {other}"
+                what = (*where(*setting), ": columns alike of ", Named("method", method))
+                what += (" and ", Named("method", other))
                 keys = ((*setting, method, columns[0]),)
                 found.append(Comparison(what, float(same), "", keys, low=len(columns), closed=True))
         return found
@@ -285,7 +314,7 @@ def column_below(column: str, other: str, method: str = "observed") -> Check:
             keys = tuple((*setting, method, name) for name in (column, other))
             one, two = (cell(*key) for key in keys)
             if one is not None and two is not None:
-                what = f"{where(*setting)}: {column} against {other}"
+                what = (*where(*setting), ": ", Named("column", column), " against ", Named("column", other))
                 found.append(Comparison(what, 100 * (one / two - 1), PERCENT, keys, high=0))
         return found
 
@@ -300,7 +329,8 @@ def between(column: str, low: float, high: float, method: str = "observed", *, s
         for setting in settings:
             key = (*setting, method, column)
             if (value := cell(*key)) is not None:
-                found.append(Comparison(f"{where(*setting)}: {column}", value, "", (key,), low, high, not strict))
+                what = (*where(*setting), ": ", Named("column", column))
+                found.append(Comparison(what, value, "", (key,), low, high, not strict))
         return found
 
     return check

@@ -27,14 +27,14 @@ def read(table: Table, store: Store, subject: Subject, limit: int | None = None)
 
 
 def more(columns: Sequence[Column], rows: Sequence[Row], store: Store) -> list[tuple[dict[str, Column], list[Row]]]:
-    """By which rows can be compared by more items than a table shows: columns to be read whole, by label, and these rows.
+    """By which rows can be compared by more items than a table shows: columns to be read whole, by id, and these rows.
 
     One entry for each set of rows, the dense one and at least two others, that have answered all of the same columns; sets of
     fewer rows, which have answered more, come last.
     """
     having: dict[str, frozenset[int]] = {}
     parts = {
-        column.label: column
+        column.id: column
         for column in columns
         if column.benchmark and column.benchmark != subsets.whole(column.benchmark)
     }

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from common.records.results import Recipe
 from reproductions.spec import reported
 from reproductions.spec.registry import LEAGUE, Row
+from reproductions.spec.statuses import NOT_RUN, Status
 
 # What a paper calls a model -> the registry's name.
 MODELS = {
@@ -44,7 +45,7 @@ def rows(
     table: str,
     *,
     shape: Shape | None = None,
-    statuses: Mapping[str, str] | None = None,
+    statuses: Mapping[str, Status] | None = None,
 ) -> list[Row]:
     """Every printed row of a table, in printed order, without a recipe for its weights.
 
@@ -52,19 +53,20 @@ def rows(
     """
     found: dict[tuple, Row] = {}
     for number in reported.numbers(paper, table):
-        for _, name in reported.row_names(number):
+        for variant, name in reported.row_names(number):
             key = (number.model, number.sparsity, name)
             if key in found:
                 continue
             model = MODELS.get(number.model, number.model)
             found[key] = Row(
                 model=model,
-                label=number.model,
+                group=number.model,
                 sparsity=number.sparsity,
                 method=name,
                 recipe=None,
-                status=(statuses or {}).get(number.method, "not run"),
+                status=(statuses or {}).get(number.method, NOT_RUN),
                 dense=number.method == "Dense",
+                printed=(number.method, variant),
                 shapes=shape(model, number) if shape and number.model in MODELS else None,
             )
     return list(found.values())

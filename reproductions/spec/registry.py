@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -11,6 +12,7 @@ from common.records.results import Recipe
 from common.utils.errors import UserError, unknown
 from reproductions.spec import subjects, subsets
 from reproductions.spec.changes import Changes
+from reproductions.spec.statuses import NOT_RUN, Status
 from reproductions.spec.subjects import Subject
 
 PAPERS = ("linearpatch", "prunecomp", "laco", "reassessing")
@@ -18,14 +20,15 @@ SHARES = ("acc", "acc_norm")  # keys of values that are shares of 1
 LEAGUE = "league"  # ours alone, of no paper
 MODULES = (*(f"reproductions.{name}" for name in PAPERS), "extensions.league")
 
-# A claim looks cells up by (model label, sparsity, method, column) and gets None where there is no number.
+# A claim looks cells up by (group, sparsity, method, column's id) and gets None where there is no number.
 Lookup = Callable[[str, str, str, str], float | None]
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its label and where its number comes from.
+    """A column: its id, which never changes, its label, and where its number comes from.
 
+    id: as the paper prints the column, or a name of ours. label: what people read (default: the id).
     benchmark, key: the record's benchmark and value. derived: in their place, ``average``, ``retained`` (mean of ratios to
     the dense row) or ``retained-average`` (ratio of averages), over the columns that ``of`` names (none: all accuracy
     columns). only: ``printed`` for the paper's own models alone, ``one model`` for any other alone. hidden: measured for
@@ -34,10 +37,10 @@ class Column:
     compare: how a reproduced number is held against a reported one: ``accuracy`` within
     two standard errors, ``perplexity`` within 1 %, ``exact`` to the printed digits. weight_free: the number follows from
     the model's shape (see Row.shapes). text: the cell is the record's detail of that key, not a number. None of benchmark
-    and derived: the column is declared, and its cells say so.
+    and derived: the column is declared, and its cells say so. unit: ``s`` for seconds, shown with three significant digits.
     """
 
-    label: str
+    id: str
     benchmark: str | None = None
     key: str | None = None
     derived: str | None = None
@@ -50,29 +53,64 @@ class Column:
     hidden: bool = False
     known: bool = False
     only: str = ""
+    label: str = ""
+    unit: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.label:
+            object.__setattr__(self, "label", self.id)
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row: what it is called, and the recipe behind it (None: ``status`` says why there is none).
+    """A row: ids that never change, labels that people read, and the recipe behind it (None: ``status`` says why not).
 
-    shapes: the recipe over the model's shape alone, for the weight-free columns.
+    A row is found by group, sparsity and method; claims, audit and printed numbers name it so.
+
+    model: the registry name. group: the model as the paper prints it, else its registry name; with `variant` behind it where
+    a table has a model's rows twice. method: as the paper prints the row (`reported.row_name`), or an id of
+    ours. shapes: the recipe over the model's shape alone, for the weight-free columns. name: the label of the method
+    (default: the method). label: the label of the group, which `Table.rows` fills in for a model that is not the paper's.
+    extension: whether the row is of no paper. printed: method and variant in the paper's CSV files, of a row that is there.
+    spec: what sets the row apart, in fields: a specification of the paper's package, for recipes and figures.
     """
 
-    model: str  # registry name
-    label: str  # as the table prints it
+    model: str
+    group: str
     sparsity: str
     method: str
     recipe: Recipe | None
-    status: str = "not run"
+    status: Status = NOT_RUN
     dense: bool = False
     shapes: Recipe | None = None
+    name: str = ""
+    label: str = ""
+    variant: str = ""
+    extension: bool = False
+    printed: tuple[str, str] | None = None
+    spec: object = None
+
+    def __post_init__(self) -> None:
+        for field, default in (("name", self.method), ("label", self.group)):
+            if not getattr(self, field):
+                object.__setattr__(self, field, default)
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Return what finds the row in its table: group, sparsity, method."""
+        return self.group, self.sparsity, self.method
+
+    @property
+    def id(self) -> str:
+        """Return the key as one word: ``llama-2-7b/9-32/linearpatch[l]``."""
+        return "/".join(re.sub(r"[^\w.+*†‡\[\]()&-]+", "-", part.lower()) for part in self.key if part)
 
 
 @dataclass(frozen=True)
 class Claim:
     """A statement the paper draws from a table.
 
+    id: names the claim among those of its table (see `Table.claim_id`); it never changes, the text may.
     compare: one side's numbers and the (model, sparsity) settings -> the comparisons it is made of
     (`reproductions.spec.comparisons.Comparison`), none where the numbers it needs are missing. only_reported: it names
     the paper's own numbers. known: comparisons of tasks on which the dense model of ours only guesses are left out, as
@@ -80,6 +118,7 @@ class Claim:
     all have to.
     """
 
+    id: str
     text: str
     compare: Callable[[Lookup, list[tuple[str, str]]], list]
     only_reported: bool = False
@@ -119,14 +158,25 @@ class Table:
     draw: str | None = None
     full: bool = False
 
+    @property
+    def id(self) -> str:
+        """Return a short name that never changes: ``linearpatch/t1``, ``league/answers``."""
+        name = self.target.removesuffix(f"-{self.paper}").removeprefix(f"{self.paper}-")
+        short = re.sub(r"^(t)able|^(f)igure(?!-)", r"\1\2", name)
+        return f"{self.paper}/{short.lower()}"
+
+    def claim_id(self, claim: Claim) -> str:
+        """Return a claim's name among all claims: ``linearpatch/t1/patch-l-beats-cut``."""
+        return f"{self.id}/{claim.id}"
+
     def rows(self, subject: Subject | str, limit: int | None = None) -> list[Row]:
         """The declared rows of a subject (or of a profile's name), each once, in its type of numbers.
 
         With a user's changes: the dense rows, and those whose recipes they change.
         """
         subject = subjects.subject(subject)
-        rows = {(row.label, row.sparsity, row.method): row for row in self.declared(subject, limit)}
-        found = [_in_type(row, subject.dtype) for row in rows.values()]
+        rows = {row.key: row for row in self.declared(subject, limit)}
+        found = [_labelled(_in_type(row, subject.dtype), subject) for row in rows.values()]
         return _changed(found, subject.changes) if subject.changes else found
 
     def columns_for(self, subject: Subject) -> list[Column]:
@@ -157,6 +207,13 @@ def _changed(rows: list[Row], changes: Changes) -> list[Row]:
         if row.dense or recipe != row.recipe:
             found.append(replace(row, recipe=recipe, shapes=row.shapes if row.dense else None))
     return found
+
+
+def _labelled(row: Row, subject: Subject) -> Row:
+    """The row with its model's label; a paper's own model is called as it is printed."""
+    if subject.printed:
+        return row
+    return replace(row, label=subject.label + (f" [{row.variant}]" if row.variant else ""))
 
 
 @lru_cache(maxsize=1)

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 PAPERS_FOLDER = Path(__file__).resolve().parents[2] / "papers"
+DENSE = ("Dense", "Dense*")  # rows of a model that nothing was removed from
 FIELDS = ("table", "model", "sparsity", "method", "variant", "column", "value", "stderr", "flag")
 
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from reproductions.spec.subjects import Subject
 
-# Why a model of theirs has no row of ours.
-REFUSED = "refused: needs remote code, has no safetensors"
-
 # Section 4.2: 128 sequences of 2048 tokens of WikiText-2; crops as in the official code. The stand-in's context is 256.
 CALIBRATION = {
     "paper": {"corpus": "wikitext2-train", "sampler": "linearpatch-train", "length": 2048, "count": 128, "seed": 2},
@@ -40,7 +37,6 @@ DISTILLING = {
     "standin": {"samples": 240, "learning_rate": 2e-3},
 }
 SPARED = 6  # layers that it leaves alone
-TOO_FEW = "too few layers: LLM-Pruner spares six"
 
 PATCH = {"method": "linearpatch", "kind": "hadamard", "estimator": "ratio-of-means"}
 # Table 5's "+d": scales without rotation.

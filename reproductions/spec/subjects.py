@@ -85,6 +85,11 @@ class Subject:
         return "small" if self.small else self.profile
 
     @property
+    def group(self) -> str:
+        """Return the id that the rows of its one model share (`registry.Row.group`)."""
+        return self.model or ""
+
+    @property
     def name(self) -> str:
         """For file names and JSON: the model's, or ``paper``."""
         return self.model or "paper"

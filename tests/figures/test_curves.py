@@ -8,7 +8,13 @@ from figures import curves, style
 
 def entry(method, losses, **training):
     details = {"training": {"losses": losses, **training}} if losses is not None else {}
-    return {"model": "m", "sparsity": "5/16", "method": method, "records": {"removed": {"details": details}}}
+    return {
+        "model": "m",
+        "sparsity": "5/16",
+        "method": method,
+        "name": method,
+        "records": {"removed": {"details": details}},
+    }
 
 
 def lines_of(axis):

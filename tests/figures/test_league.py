@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from common.records.results import Record, Store
+from extensions.league import rows
 from figures import league, style
 from reproductions.render import show
 from reproductions.spec import registry, subjects
@@ -14,8 +15,23 @@ from reproductions.spec import registry, subjects
 TABLE = dataclasses.replace(registry.get("league"), draw="figures.league:draw")
 TEXTS = [c.benchmark for c in TABLE.columns_for(subjects.STANDIN) if c.compare == "perplexity" and c.benchmark]
 # Selections by what they add to the log of perplexity; repairs by what they leave of a layer's loss.
-ADDS = {"[S]": 0.05, "[L]": 0.0, "UIDL": 0.1, "LoRP": 0.2}
-LEAVES = {"none": 0.3, "Ghosted Layers": 0.2, "ReplaceMe, least squares": 0.22, "refitted, 3 layers (ours)": 0.1}
+ADDS = {rows.LOWEST_BI: 0.05, rows.WINDOW: 0.0, rows.UIDL: 0.1, rows.LORP: 0.2}
+LEAVES = {rows.NONE: 0.3, rows.GHOSTED: 0.2, rows.REPLACEME: 0.22, rows.REFIT: 0.1}
+
+
+@dataclasses.dataclass(frozen=True)
+class Named:
+    """What the picture asks of a row's specification."""
+
+    selection: str
+    repair: str
+    own_repair: bool = False
+    trained: bool = False
+    selected: str = "[L]"
+
+    @property
+    def repaired(self):
+        return self.repair
 
 
 @pytest.fixture(autouse=True)
@@ -30,13 +46,13 @@ def store(tmp_path):
     found = Store(tmp_path / "results", None)
     hard = np.random.default_rng(5).normal(3, 0.7, (len(TEXTS), 40))
     for row in TABLE.rows(subjects.STANDIN):
-        selection, _, repair = row.method.partition(", ")
+        selection, repair = (row.spec.selection, row.spec.repair) if row.spec else ("", "")
         if not row.dense and (selection not in ADDS or repair not in LEAVES):
             continue
         removed = int(row.sparsity.partition("/")[0])
         adds = 0 if row.dense else removed * LEAVES[repair] + ADDS[selection]
-        adds -= 0.2 * (selection == "UIDL" and repair == "Ghosted Layers")
-        if selection == "UIDL" and repair == "Ghosted Layers" and removed == 5:
+        adds -= 0.2 * (selection == rows.UIDL and repair == rows.GHOSTED)
+        if selection == rows.UIDL and repair == rows.GHOSTED and removed == 5:
             continue  # not measured yet
         for at, name in enumerate(TEXTS):
             own = hard[at] + adds + np.random.default_rng(removed).normal(0, 0.15, 40)
@@ -90,7 +106,7 @@ def test_bands_leave_out_what_all_rows_share(drawn, store):
     dense, own = (
         np.stack([store.items(row.recipe, name)["nll"] for name in TEXTS])
         for row in TABLE.rows(subjects.STANDIN)
-        if row.dense or (row.sparsity, row.method) == ("2/16", "[L], none")
+        if row.dense or (row.sparsity, row.method) == ("2/16", rows.name(rows.WINDOW, rows.NONE))
     )
     ratio = np.exp(own.mean(1)).mean() / np.exp(dense.mean(1)).mean()
     assert marks(drawn[0])[place] == pytest.approx(ratio)
@@ -102,36 +118,37 @@ def test_bands_leave_out_what_all_rows_share(drawn, store):
 
 
 def test_every_papers_repair_has_a_line_and_ours_where_measured_throughout_and_nothing_measured_is_no_picture():
-    def entry(method, value):
-        return {"method": method, "sparsity": "2/16", "dense": method == "Dense", "scores": {league.COLUMN: value}}
+    def entry(repair, value):
+        spec = repair and Named("l", repair, own_repair="(ours)" in repair)
+        return {"spec": spec, "sparsity": "2/16", "dense": not repair, "scores": {league.COLUMN: value}}
 
-    assert league.draw([entry("Dense", 5.0) | {"scores": {}}], "standin") is None
-    lines = [entry("[L], none", 9.0), entry("[L], none", 12.0) | {"sparsity": "4/16"}, entry("[L], once", 7.0)]
-    smaller = [entry("twice, NBL", 8.0), entry("twice, NBL", 8.0) | {"sparsity": "4/16"}]
+    assert league.draw([entry("", 5.0) | {"scores": {}}], "standin") is None
+    lines = [entry("none", 9.0), entry("none", 12.0) | {"sparsity": "4/16"}, entry("once", 7.0)]
+    smaller = [entry("nbl", 8.0), entry("nbl", 8.0) | {"sparsity": "4/16"}]
     assert list(league.best([*lines, *smaller])) == ["none"]
-    ours = [entry("[L], ours (ours)", 8.0), entry("[L], ours (ours)", 9.0) | {"sparsity": "4/16"}]
-    half = [entry("[L], half (ours)", 8.0), entry("[L], half (ours)", 9.0) | {"sparsity": "3/16"}]
+    ours = [entry("ours (ours)", 8.0), entry("ours (ours)", 9.0) | {"sparsity": "4/16"}]
+    half = [entry("half (ours)", 8.0), entry("half (ours)", 9.0) | {"sparsity": "3/16"}]
     third = [one | {"sparsity": "3/16"} for one in (*lines[:1], *ours[:1])]
-    papers = [entry(f"[L], paper {i}", 10.0 + i) | {"sparsity": f"{n}/16"} for i in range(20) for n in (2, 4)]
+    papers = [entry(f"paper {i}", 10.0 + i) | {"sparsity": f"{n}/16"} for i in range(20) for n in (2, 4)]
     kept = league.best([*lines, *ours, *third, *half, *papers])
     assert kept.keys() == {"none", "ours (ours)", *(f"paper {i}" for i in range(20))}
-    rows = [{"model": "m"} | one | {"replicates": lambda _: None} for one in (entry("Dense", 5.0), *papers)]
-    assert len(league.draw(rows, "standin").axes) == 2
+    shown = [{"model": "m"} | one | {"replicates": lambda _: None} for one in (entry("", 5.0), *papers)]
+    assert len(league.draw(shown, "standin").axes) == 2
 
 
 def test_colours_tell_whose_a_repair_is_and_without_a_dense_model_there_is_no_picture():
-    def row(method, value, count=2):
-        return {"model": "m", "method": method, "sparsity": f"{count}/16", "dense": method == "Dense"} | {
+    def row(spec, value, count=2):
+        return {"model": "m", "spec": spec, "sparsity": f"{count}/16", "dense": spec is None} | {
             "scores": {league.COLUMN: value},
             "replicates": lambda _: None,
         }
 
-    names = ["[L], none", "[L], a paper's", "[L], a patch (trained)", "[L], a refit (ours)"]
-    rows = [row(name, 10.0 + at) for at, name in enumerate(names)]
-    (axes,) = league.draw([row("Dense", 5.0, 0), *rows], "standin").axes
+    specs = [Named("l", "none"), Named("l", "a"), Named("l", "b", trained=True), Named("l", "c", own_repair=True)]
+    shown = [row(spec, 10.0 + at) for at, spec in enumerate(specs)]
+    (axes,) = league.draw([row(None, 5.0, 0), *shown], "standin").axes
     looks = {line.get_ydata()[0]: line.get_color() for line in marked(axes)}
     assert [looks[place] for place in range(4)] == [
         league.KINDS[kind]["color"] for kind in ("no repair", "published", "published, trained", "ours")
     ]
     assert marks(axes) == {place: pytest.approx((10 + place) / 5) for place in range(4)}
-    assert league.draw(rows, "standin") is None
+    assert league.draw(shown, "standin") is None

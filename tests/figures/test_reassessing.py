@@ -4,6 +4,7 @@ import matplotlib.pyplot as plt
 import pytest
 
 from figures import reassessing
+from reproductions.reassessing.specs import LORA, Spec
 
 
 @pytest.fixture(autouse=True)
@@ -13,16 +14,16 @@ def closed():
 
 
 def test_rates_draw_one_panel_a_task_and_their_mean_from_the_dense_model_on():
-    def entry(method, removed, first, second):
+    def entry(spec, removed, first, second):
         records = {"task_one@1": {"values": {"acc": first}}, "task_two@1": {"values": {"acc": second}}}
         records["perplexity@x"] = {"values": {"perplexity": 9.0}}
-        return {"model": "m", "sparsity": f"{removed}/16", "method": method, "records": records, "dense": not removed}
+        return {"model": "m", "sparsity": f"{removed}/16", "spec": spec, "records": records, "dense": not removed}
 
     entries = [
-        entry("Dense", 0, 0.8, 0.6),
-        entry("Taylor[no fine-tuning (ours)]", 8, 0.3, 0.2),
-        entry("Taylor[no fine-tuning (ours)]", 4, 0.5, 0.4),
-        entry("Reverse-order +LoRA", 4, 0.7, 0.2),
+        entry(None, 0, 0.8, 0.6),
+        entry(Spec("Taylor"), 8, 0.3, 0.2),
+        entry(Spec("Taylor"), 4, 0.5, 0.4),
+        entry(Spec("Reverse-order", LORA), 4, 0.7, 0.2),
     ]
     panels = {axes.get_title(): axes for axes in reassessing.rates(entries, "standin").axes if axes.get_title()}
     assert list(panels) == ["task one", "task two", "mean"]
@@ -34,15 +35,15 @@ def test_rates_draw_one_panel_a_task_and_their_mean_from_the_dense_model_on():
 
 
 def test_rates_have_standard_errors_and_the_level_of_guessing():
-    def entry(method, removed, first, second):
+    def entry(spec, removed, first, second):
         records = {
             "one": {"values": {"acc": first}, "stderr": {"acc": 0.03}},
             "two": {"values": {"acc": second}, "stderr": {"acc": 0.04}},
         }
-        line = {"model": "m", "sparsity": f"{removed}/16", "method": method, "records": records, "dense": not removed}
+        line = {"model": "m", "sparsity": f"{removed}/16", "spec": spec, "records": records, "dense": not removed}
         return line | {"chance": {"one": 0.5, "two": 0.25}}
 
-    figure = reassessing.rates([entry("Dense", 0, 0.8, 0.6), entry("Taylor", 4, 0.6, 0.5)], "standin")
+    figure = reassessing.rates([entry(None, 0, 0.8, 0.6), entry(Spec("Taylor"), 4, 0.6, 0.5)], "standin")
     panels = {axes.get_title(): axes for axes in figure.axes if axes.get_title()}
     levels = {
         name: next(x for x in a.lines if x.get_label() == "guessing").get_ydata()[0] for name, a in panels.items()
@@ -70,7 +71,7 @@ def test_seeds_fill_the_squares_of_the_layers_that_go():
 def test_similarity_draws_every_matrix_on_one_scale():
     matrices = [[[1.0, 0.2], [0.2, 1.0]], [[1.0, 0.9], [0.9, 1.0]]]
     entries = [
-        {"method": f"Taylor[{name}]", "records": {"similarity@cka": {"details": {"matrix": matrix}}}}
+        {"name": f"Taylor[{name}]", "records": {"similarity@cka": {"details": {"matrix": matrix}}}}
         for name, matrix in zip(("one-shot", "1:1:8"), matrices)
     ]
     figure = reassessing.similarity(entries, "standin")

@@ -11,7 +11,7 @@ from common.evaluation.windowed_perplexity import PROTOCOLS
 from common.pruning.pipeline import Context
 from common.records.results import Recipe, Record, Store
 from common.utils.errors import UserError
-from extensions.league import answers, rows
+from extensions.league import rows
 from figures import answers as picture
 from reproductions import measurements
 from reproductions.engine import execute
@@ -26,7 +26,7 @@ SMOLLM = subjects.of_model("smollm2-135m-instruct")
 def test_rows_are_the_leagues_own():
     league = {row.recipe.hash: (row.sparsity, row.method) for row in registry.get("league").rows(SMOLLM)}
     every = registry.get(TARGET).rows(SMOLLM)
-    found = [row for row in every if not row.method.endswith(answers.FROM_TASK)]
+    found = [row for row in every if not (row.spec and row.spec.text)]
     assert {row.recipe.hash: (row.sparsity, row.method) for row in found}.items() <= league.items()
     assert len(found) == 1 + 2 * 2 * 5 and {row.sparsity for row in found} == {"0/30", "7/30", "9/30"}
     assert registry.get(TARGET).rows(subjects.PAPER) == []
@@ -34,7 +34,7 @@ def test_rows_are_the_leagues_own():
     assert len(again) == 4 and {made.calibration["corpus"] for made in again} == {"hellaswag-after-500"}
     for made in again:  # the same layers go, whatever the repair reads
         assert made.selection["calibration"]["corpus"] == SMOLLM.text
-    assert not any(row.method.endswith(answers.FROM_TASK) for row in registry.get(TARGET).rows(subjects.STANDIN))
+    assert not any(row.spec and row.spec.text for row in registry.get(TARGET).rows(subjects.STANDIN))
 
 
 def test_a_part_of_the_endings_is_a_measurement_of_its_own():
@@ -84,9 +84,9 @@ def store(tmp_path):
         "endings": {"right": noise.normal(0.7, 0.2, 500), "wrong": noise.normal(0.8, 0.2, 500)},
     }
     for row in registry.get(TARGET).rows(SMOLLM):
-        if row.method not in (rows.name("[L]", rows.NONE), rows.name("[L]", rows.REFIT_LONG)):
+        if row.method not in (rows.name(rows.WINDOW, rows.NONE), rows.name(rows.WINDOW, rows.REFIT_LONG)):
             continue
-        lower = {"nll": 0.3, "right": 0.1, "wrong": 0.101} if row.method.endswith("(ours)") else {}
+        lower = {"nll": 0.3, "right": 0.1, "wrong": 0.101} if row.extension else {}
         for benchmark in {c.benchmark for c in registry.get(TARGET).columns_for(SMOLLM) if c.benchmark}:
             kept = {
                 key: each - lower.get(key, 0) for key, each in outcomes.get(benchmark.partition("@")[0], {}).items()
@@ -107,21 +107,21 @@ def store(tmp_path):
 def test_endings_that_all_become_likelier_do_not_widen_the_gap(store):
     table = registry.get(TARGET)
     claims = show.build(table, store, SMOLLM)["claims"]
-    judged = {claim["text"]: claim["judged"][SMOLLM.name]["verdict"] for claim in claims}
-    assert judged["ours: repairs lower perplexity"] == judged["ours: they make right endings likelier"] == "holds"
-    assert judged["ours: they do with the scale of the logits set aside"] == "holds"
-    assert judged["ours: they widen the gap between right and wrong endings"] == "fails"
+    judged = {claim["id"].rpartition("/")[2]: claim["judged"][SMOLLM.name]["verdict"] for claim in claims}
+    assert judged["repairs-lower-perplexity"] == judged["right-endings-likelier"] == "holds"
+    assert judged["repairs-lower-scaled-perplexity"] == "holds"
+    assert judged["gap-widens"] == "fails"
 
 
 def test_the_picture_shows_paired_differences(store):
     table = registry.get(TARGET)
     entries = show.entries(table, store, SMOLLM, table.rows(SMOLLM))
-    refit = next(e for e in entries if e["method"].endswith("(ours)") and e["scores"])
+    refit = next(e for e in entries if e["extension"] and e["scores"])
     none = picture.alone(refit, entries)
-    assert none["method"] == rows.name("[L]", rows.NONE) and picture.alone(none, entries) is None
+    assert none["method"] == rows.name(rows.WINDOW, rows.NONE) and picture.alone(none, entries) is None
     changes = picture.against_none(entries)
     assert set(changes) == {("7/30", refit["method"]), ("9/30", refit["method"])}
-    expected = {"HeSw, right": -100, "HeSw, wrong": -101, "HeSw, gap": -1}
+    expected = {"HeSw/right": -100, "HeSw/wrong": -101, "HeSw/gap": -1}
     for column, change in expected.items():
         assert changes["7/30", refit["method"]][column] == pytest.approx((change,) * 3, abs=0.01)
     assert changes["7/30", refit["method"]]["WIKI-2"] == pytest.approx((100 * math.expm1(-0.3),) * 3, abs=1e-3)

@@ -31,7 +31,7 @@ def test_every_repair_stands_after_every_selection_at_every_number_on_one_budget
             if selection == rows.LEAST_LOSS and repair not in rows.AFTER_LEAST_LOSS:
                 continue
             assert (f"{count}/{layers}", rows.name(selection, repair)) in names
-        own = rows.name(rows.SLICES, rows.PRUNER), rows.name("SLEB", rows.NONE), "Dense"
+        own = rows.name(rows.SLICES, rows.PRUNER), rows.name(rows.SLEB, rows.NONE), "Dense"
         spared = 0 if subject == "standin" else len(rows.SPARED)
         budgets = {str(row.recipe.calibration) for row in found if row.method not in own}
         assert len(budgets) == 1
@@ -47,20 +47,25 @@ def test_its_rows_are_those_of_linearpatchs_table_where_they_say_the_same():
     tables = (registry.get(f"table{number}-linearpatch") for number in (1, 5))
     others = {row.recipe.hash for table in tables for row in table.rows("standin")}
     shared = {row.method for row in TABLE.rows("standin") if row.recipe.hash in others}
-    wanted = {rows.name("SLEB", rows.NONE), rows.name("[L]", rows.REFIT), rows.name("[S]", "LinearPatch's A"), "Dense"}
+    wanted = {
+        rows.name(rows.SLEB, rows.NONE),
+        rows.name(rows.WINDOW, rows.REFIT),
+        rows.name(rows.LOWEST_BI, rows.PATCHED),
+        "Dense",
+    }
     assert wanted <= shared
 
 
 @pytest.mark.parametrize(
     ("method", "loader", "repaired"),
     [
-        (rows.name("[L]", rows.NONE), "Transformers, vLLM, llama.cpp", False),
-        (rows.name("LoRP", rows.GHOSTED), "this project", True),
-        (rows.name("UIDL", "bias alone (ours)"), "Transformers, vLLM, llama.cpp", True),
+        (rows.name(rows.WINDOW, rows.NONE), "Transformers, vLLM, llama.cpp", False),
+        (rows.name(rows.LORP, rows.GHOSTED), "this project", True),
+        (rows.name(rows.UIDL, rows.BIAS), "Transformers, vLLM, llama.cpp", True),
         (rows.name(rows.LEAST_LOSS, rows.GHOSTED), "this project", True),
-        (rows.name("set of least left (ours)", rows.REFIT), "Transformers, vLLM, llama.cpp", True),
-        (rows.ONE_BY_ONE, "Transformers, vLLM, llama.cpp", True),
-        (rows.name("LLM-Drop", rows.HALVES), "this project", False),
+        (rows.name(rows.LEAST_LEFT, rows.REFIT), "Transformers, vLLM, llama.cpp", True),
+        (rows.Spec("", rows.ONE_BY_ONE).method, "Transformers, vLLM, llama.cpp", True),
+        (rows.name(rows.DROP, rows.HALVES), "this project", False),
         (rows.name(rows.SLICES, rows.SLICEGPT), "this project", False),
         (rows.name(rows.MAPS, rows.NBL), "this project", False),
     ],
@@ -71,18 +76,18 @@ def test_a_row_says_what_it_cost_and_what_loads_it(method, loader, repaired, mak
     row = next(row for row in TABLE.rows("standin") if row.method == method and row.sparsity == "2/16")
     context = around(make_tiny("llama"), windows=ids, selection=row.recipe.selection, repair=row.recipe.repair)
     carry_out(context)
-    parts_of_all = method.endswith((rows.SLICEGPT, rows.NBL))
-    assert len(context.model.model.layers) == (6 if parts_of_all else 4) or method.endswith(rows.HALVES)
+    parts_of_all = row.spec.repair in (rows.SLICEGPT, rows.NBL)
+    assert len(context.model.model.layers) == (6 if parts_of_all else 4) or row.spec.repair == rows.HALVES
     assert parts_of_all or len(present(context.model)) == 8
-    asked = {column.label: column for column in TABLE.columns_for(subjects.STANDIN)}
+    asked = {column.id: column for column in TABLE.columns_for(subjects.STANDIN)}
     values = {}
-    for label in ("calibration tokens", "seconds", "loaded by"):
+    for label in ("calibration-tokens", "seconds", "loaded-by"):
         column = asked[label]
         found, errors, details = measurements.measure(context, column.benchmark)
         values[label] = details[column.key] if column.text else found[column.key]
         assert not errors
-    assert values["loaded by"] == loader
-    assert values["calibration tokens"] == (ids.numel() if repaired else 0)
+    assert values["loaded-by"] == loader
+    assert values["calibration-tokens"] == (ids.numel() if repaired else 0)
     assert values["seconds"] >= 0
 
 
@@ -90,7 +95,7 @@ def test_latency_is_a_share_of_the_model_as_it_came(make_tiny, monkeypatch):
     """Layers are counted as they run, in both models: in turns, and the first pass of each does not count."""
     dense, pruned = make_tiny("llama"), make_tiny("llama")
     remove_layers(pruned, [1, 2])
-    monkeypatch.setattr(cost.models, "load", lambda name, device, dtype: (dense, None))
+    monkeypatch.setattr(cost.loading, "load", lambda name, device, dtype: (dense, None))
     ran = []
     for name, model in (("pruned", pruned), ("dense", dense)):
         for layer in model.model.layers:
@@ -106,12 +111,12 @@ def test_latency_is_a_share_of_the_model_as_it_came(make_tiny, monkeypatch):
 
 def test_halves_are_as_many_as_the_layers_have_and_searches_read_the_first_windows():
     found = {row.method: row.recipe for row in TABLE.rows("standin") if row.sparsity == "4/16"}
-    for selection in ("LLM-Drop", "EntroDrop", "BlockPruner", "FinerCut"):
+    for selection in (rows.DROP, rows.ENTRODROP, rows.BLOCKPRUNER, rows.FINERCUT):
         recipe = found[rows.name(selection, rows.HALVES)]
         assert recipe.step("selection").count == 8 and recipe.repair is None
-    searched = found[rows.name("FinerCut", rows.HALVES)]
+    searched = found[rows.name(rows.FINERCUT, rows.HALVES)]
     assert searched.selection["calibration"] == searched.calibration | {"count": 4}
-    cut = found[rows.name("[L]", rows.NONE)]
+    cut = found[rows.name(rows.WINDOW, rows.NONE)]
     assert costs.preparing(searched) > 2 * costs.calibration(cut) > costs.preparing(cut)
 
 
@@ -141,7 +146,7 @@ def test_a_window_reads_its_own_text_where_it_has_one_and_the_repair_the_recipes
         read.clear()
 
 
-def _entry(sparsity, method, windows, dense=False):
+def _entry(sparsity, spec, windows):
     """A row as standings read it; windows: the mean loss of each, of two texts."""
 
     def resampled(model, count, name, column):
@@ -150,7 +155,8 @@ def _entry(sparsity, method, windows, dense=False):
 
     resampled.paired = lambda keys: True
     scores = {label: float(np.exp(np.mean(text))) for label, text in zip("AB", windows, strict=True)}
-    line = {"sparsity": sparsity, "method": method, "dense": dense, "records": {}}
+    method = spec.method if spec else "Dense"
+    line = {"sparsity": sparsity, "method": method, "spec": spec, "dense": spec is None, "records": {}}
     scores["PPL AVG"] = (scores["A"] + scores["B"]) / 2
     return line | {"scores": scores, "over": {"AVG": 8}, "replicates": partial(resampled, "m", sparsity, method)}
 
@@ -160,50 +166,51 @@ def test_of_choices_of_the_same_layers_the_one_stands_for_a_repair_of_which_more
     base = np.random.default_rng(1).normal(3, 0.5, (2, 40))
 
     def after(selection, shift, layers, **more):
-        entry = _entry("2/9", rows.name(selection, rows.GHOSTED), base + shift)
+        entry = _entry("2/9", rows.Spec(selection, rows.GHOSTED), base + shift)
         entry["scores"] |= more
         return entry | {"records": {"perplexity": {"details": {"removed": layers}}}}
 
-    other = after("[S]", 0.1, [2, 7])
-    halves = [after(name, shift, []) for name, shift in (("LLM-Drop", 0.2), ("FinerCut", 0.0))]
+    other = after(rows.LOWEST_BI, 0.1, [2, 7])
+    halves = [after(name, shift, []) for name, shift in ((rows.DROP, 0.2), (rows.FINERCUT, 0.0))]
     for entry, gone in zip(halves, (["attention 3"], ["attention 4"]), strict=True):
         entry["records"]["perplexity"]["details"]["halves"] = gone
     for found, stands in (
-        ([after("[L]", 0.0, [3, 4], AVG=40.0), after("UIDL", -1e-4, [4, 3])], "[L]"),
-        ([after("UIDL", -1e-4, [4, 3]), after("[L]", 0.0, [3, 4], AVG=40.0)], "[L]"),
-        ([after("[L]", 0.0, [3, 4], AVG=40.0), other, after("UIDL", -1e-4, [3, 5])], "UIDL"),
-        (halves, "FinerCut"),
+        ([after(rows.WINDOW, 0.0, [3, 4], AVG=40.0), after(rows.UIDL, -1e-4, [4, 3])], rows.WINDOW),
+        ([after(rows.UIDL, -1e-4, [4, 3]), after(rows.WINDOW, 0.0, [3, 4], AVG=40.0)], rows.WINDOW),
+        ([after(rows.WINDOW, 0.0, [3, 4], AVG=40.0), other, after(rows.UIDL, -1e-4, [3, 5])], rows.UIDL),
+        (halves, rows.FINERCUT),
     ):
         (repairs,) = standings.best(found).values()
-        assert repairs[rows.GHOSTED]["selection"] == stands
+        assert repairs[rows.GHOSTED]["spec"].selection == stands
 
 
 def test_standings_hold_each_repair_after_its_best_choice_against_the_best_rival():
     rng = np.random.default_rng(1)
     base = rng.normal(3, 0.5, (2, 40))
     found = [
-        _entry("0/9", "Dense", base, dense=True),
-        _entry("2/9", rows.name("[S]", rows.GHOSTED), base + 0.2),
-        _entry("2/9", rows.name("[L]", rows.GHOSTED), base + 0.1),
-        _entry("2/9", rows.name("[L]", rows.REPLACEME), base + 0.3),
-        _entry("2/9", rows.name("UIDL", rows.ATTENTION), base + 0.05),
-        _entry("2/9", rows.ONE_BY_ONE, base + 0.6),
+        _entry("0/9", None, base),
+        _entry("2/9", rows.Spec(rows.LOWEST_BI, rows.GHOSTED), base + 0.2),
+        _entry("2/9", rows.Spec(rows.WINDOW, rows.GHOSTED), base + 0.1),
+        _entry("2/9", rows.Spec(rows.WINDOW, rows.REPLACEME), base + 0.3),
+        _entry("2/9", rows.Spec(rows.UIDL, rows.ATTENTION), base + 0.05),
+        _entry("2/9", rows.Spec("", rows.ONE_BY_ONE), base + 0.6),
     ]
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in standings.table(found, "AB").splitlines()[2:]]
     assert [(line[1], line[2]) for line in lines] == [
         ("dense", ""),
-        (f"**{rows.ATTENTION}**", "UIDL"),
-        (rows.GHOSTED, "[L]"),
-        (rows.REPLACEME, "[L]"),
-        (rows.ONE_BY_ONE, ""),
+        (f"**{rows.LABELS[rows.ATTENTION]}**", "UIDL"),
+        (rows.LABELS[rows.GHOSTED], "[L]"),
+        (rows.LABELS[rows.REPLACEME], "[L]"),
+        (rows.LABELS[rows.ONE_BY_ONE], ""),
     ]
     # one shift of every window's loss is one factor of every replicate: the interval is the factor
     for line, shift in zip(lines[1:], (-0.05, 0.0, 0.2, 0.5), strict=True):
         share = f"{np.exp(shift):.3f}"
         assert line[5] == (share if shift == 0 else f"{share} [{share}, {share}]")
     short = standings.table(found, "AB", short=True)
-    assert rows.ONE_BY_ONE not in short and rows.ATTENTION in short and rows.REPLACEME in short
-    more = [_entry(f"{count}/9", rows.name("[L]", rows.NONE), base + count) for count in (1, 3, 4)]
+    shown = [rows.LABELS[repair] in short for repair in (rows.ONE_BY_ONE, rows.ATTENTION, rows.REPLACEME)]
+    assert shown == [False, True, True]
+    more = [_entry(f"{count}/9", rows.Spec(rows.WINDOW, rows.NONE), base + count) for count in (1, 3, 4)]
     short = standings.table(found + more, "AB", short=True)
     assert [count for count in range(9) if f"| {count}/9 |" in short] == [0, 2, 3, 4]
     assert lines[0][3:5] == [f"{np.exp(text.mean()):.1f}" for text in base]
@@ -211,23 +218,34 @@ def test_standings_hold_each_repair_after_its_best_choice_against_the_best_rival
 
 def test_a_rival_is_worse_than_no_repair_where_the_same_layers_went():
     """Ghosted Layers is behind no repair after the one window; after the other, where it is ahead, it stands."""
-    base, left = np.full((2, 4), 3.0), "window of least left (ours)"
-    shifts = {("[L]", rows.NONE): 0.9, ("[L]", rows.GHOSTED): 1.2, ("[L]", rows.FACTOR): 0.8, ("[L]", rows.REFIT): 0.4}
-    found = [_entry("2/9", rows.name(*names), base + shift) for names, shift in shifts.items()]
-    assert standings.leads(found)[0][1] == rows.REFIT and standings.leads(found)[0][3:] == (rows.FACTOR, [rows.GHOSTED])
+    base, left, window = np.full((2, 4), 3.0), rows.LEAST_LEFT_WINDOW, rows.WINDOW
+    shifts = {
+        (window, rows.NONE): 0.9,
+        (window, rows.GHOSTED): 1.2,
+        (window, rows.FACTOR): 0.8,
+        (window, rows.REFIT): 0.4,
+    }
+    found = [_entry("2/9", rows.Spec(*names), base + shift) for names, shift in shifts.items()]
+    assert standings.leads(found)[0][1] == rows.REFIT and standings.leads(found)[0][3:] == (
+        rows.LABELS[rows.FACTOR],
+        [rows.LABELS[rows.GHOSTED]],
+    )
     shifts = {(left, rows.NONE): 0.7, (left, rows.GHOSTED): 0.5}
-    found += [_entry("2/9", rows.name(*names), base + shift) for names, shift in shifts.items()]
-    assert standings.leads(found)[0][3:] == (rows.GHOSTED, [])  # the factor is behind none after the other window alone
+    found += [_entry("2/9", rows.Spec(*names), base + shift) for names, shift in shifts.items()]
+    assert standings.leads(found)[0][3:] == (
+        rows.LABELS[rows.GHOSTED],
+        [],
+    )  # the factor is behind none after the other window alone
 
 
 def test_what_closed_form_gives_of_training_is_by_the_average_perplexity():
     shift = {rows.NONE: 0.9, rows.TRAINED_PATCH: 0.3, rows.REFIT_LONG: 0.4, rows.GHOSTED: 0.5}
-    found = [_entry("2/9", rows.name("[L]", repair), np.full((2, 4), more)) for repair, more in shift.items()]
+    found = [_entry("2/9", rows.Spec(rows.WINDOW, repair), np.full((2, 4), more)) for repair, more in shift.items()]
     share = (np.exp(0.9) - np.exp(0.4)) / (np.exp(0.9) - np.exp(0.3))
     said = standings.training(found, "AB")
     assert said == f"with 2/9 of the layers gone 1.5 and 1.5 against 1.3 and 1.3 ({100 * share:.0f} %)"
     other = [
-        _entry("2/9", rows.name(rows.LEAST_LEFT, repair), np.full((2, 4), 0.2))
+        _entry("2/9", rows.Spec(rows.LEAST_LEFT, repair), np.full((2, 4), 0.2))
         for repair in (rows.NONE, rows.REFIT_LONG)
     ]
     assert standings.training(found + other, "AB") == said  # lower, after other layers
@@ -239,14 +257,17 @@ def test_draws_are_compared_seed_for_seed():
     windows = np.random.default_rng(2).normal(3, 0.5, (2, 40))
     shifts = {(rows.REFIT_LONG, 0): 0.0, (rows.REFIT_LONG, 1): 0.4}
     shifts |= {(rows.GHOSTED, 0): 0.1, (rows.GHOSTED, 1): 0.2, (rows.GHOSTED, 2): 0.1}
-    found = [_entry("2/9", rows.drawn(repair, "a text", seed), windows + by) for (repair, seed), by in shifts.items()]
+    found = [
+        _entry("2/9", rows.Spec(rows.WINDOW, repair, rows.OTHER, seed), windows + by)
+        for (repair, seed), by in shifts.items()
+    ]
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in standings.draws(found, "AB").splitlines()[2:]]
     by_name = {line[2]: line for line in lines}
-    assert by_name[rows.GHOSTED][3] == "3" and by_name[rows.GHOSTED][6:] == ["", ""]
-    ours = by_name[f"**{rows.REFIT_LONG}**"]
+    assert by_name[rows.LABELS[rows.GHOSTED]][3] == "3" and by_name[rows.LABELS[rows.GHOSTED]][6:] == ["", ""]
+    ours = by_name[f"**{rows.LABELS[rows.REFIT_LONG]}**"]
     base = np.exp(windows[0].mean())
     both = [base, base * np.exp(0.4)]
-    assert ours[:2] == ["2/9", "a text"] and ours[4] == f"{np.mean(both):.1f} ± {np.std(both, ddof=1):.1f}"
+    assert ours[:2] == ["2/9", "other text"] and ours[4] == f"{np.mean(both):.1f} ± {np.std(both, ddof=1):.1f}"
     low, high = np.exp(-0.1), np.exp(0.2)
     assert ours[6:] == [f"{(low + high) / 2:.3f} ({low:.3f} to {high:.3f})", "1 of 2"]
     assert standings.won(found) == [("2/9", 1, 2)] and not standings.won(found[:2])

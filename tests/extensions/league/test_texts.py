@@ -32,7 +32,7 @@ def test_rows_differ_in_what_the_repair_reads():
     none, left, both = (largest[name] for name in (texts.LEFT_NONE, texts.LEFT_BOTH, texts.BOTH))
     assert none.recipe.selection == left.recipe.selection and left.recipe.selection["shape"] == "set"
     assert (left.recipe.repair, left.recipe.calibration) == (both.recipe.repair, both.recipe.calibration)
-    carried, tools = largest[texts.CARRIED], largest[texts.TOOLS]
+    carried, tools = largest[rows.name(rows.WITH_THEM, rows.CARRIED)], largest[texts.TOOLS]
     assert carried.recipe.selection == tools.recipe.selection == left.recipe.selection | {"carried": True}
     assert tools.recipe.repair == left.recipe.repair | {"graft": True}
     assert tools.recipe.calibration == left.recipe.calibration and carried.recipe.calibration == none.recipe.calibration
@@ -41,24 +41,26 @@ def test_rows_differ_in_what_the_repair_reads():
 
 
 def test_no_task_of_the_average_is_read_and_each_is_asked_whole():
-    columns = {column.label: column for column in registry.get("league-texts").columns_for(SMOLLM)}
+    columns = {column.id: column for column in registry.get("league-texts").columns_for(SMOLLM)}
     assert columns[texts.AVERAGE].of == texts.UNREAD and "HeSw" not in columns
     assert not any("@" in columns[task].benchmark for task in texts.UNREAD)
     standin = registry.get("league-texts")
     assert {row.method for row in standin.rows(subjects.STANDIN)} == {"Dense", texts.NONE, texts.PLAIN}
-    assert rows.name("[L]", rows.NONE) == texts.NONE
+    assert rows.name(rows.WINDOW, rows.NONE) == texts.NONE
 
 
 def test_the_picture_shows_changes_against_no_repair():
     draws = np.random.default_rng(0).normal(0, 0.1, 200)
 
-    def entry(method, perplexity, average):
+    def entry(spec, perplexity, average):
         scores = {picture.PERPLEXITY: perplexity, picture.AVERAGE: average}
-        shown = {"scores": scores, "replicates": lambda column: scores[column] + draws, "method": method}
+        shown = {"scores": scores, "replicates": lambda column: scores[column] + draws, "method": spec.method}
+        shown |= {"group": "m", "spec": spec, "dense": False}
         return shown | {"model": "m", "label": "m", "sparsity": "7/30", "origin": "published"}
 
-    none = entry(texts.NONE, 80.0, 40.0)
-    found = [entry(texts.PLAIN, 40.0, 39.0), entry(texts.BOTH, 44.0, 43.0), entry(texts.ASKING, 60.0, 44.0)]
+    none = entry(rows.Spec(rows.WINDOW, rows.NONE), 80.0, 40.0)
+    read = (("", 40.0, 39.0), (rows.BOTH, 44.0, 43.0), (rows.ITEMS, 60.0, 44.0))
+    found = [entry(rows.Spec(rows.WINDOW, rows.REFIT_LONG, text), *numbers) for text, *numbers in read]
     figure = picture.draw([none, *found], "paper")
     expected = {"plain text": (-50, -1), "both, in turn": (-45, 3), "questions": (-25, 4)}
     assert {bars.get_label() for bars in figure.axes[0].containers} == expected.keys()

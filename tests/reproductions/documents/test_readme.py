@@ -65,12 +65,17 @@ def test_every_sentence_of_the_screen_has_its_claims():
         for one in sentences:
             table = registry.get(one.target)
             assert table.paper == paper
-            for words in one.words:
-                for target in (one.target, *one.printed):
-                    assert any(words in claim.text for claim in registry.get(target).claims), (target, words)
+            for target in (one.target, *one.printed):
+                assert set(one.ids) <= {claim.id for claim in registry.get(target).claims}, (target, one.ids)
     for one in findings.OURS:  # about no paper's sentence: exactly one claim, of ours
-        texts = [claim.text for claim in registry.get(one.target).claims if any(w in claim.text for w in one.words)]
-        assert len(texts) == 1 and "ours" in texts[0], (one.target, texts)
+        (claim,) = (claim for claim in registry.get(one.target).claims if claim.id in one.ids)
+        assert "ours" in claim.text, (one.target, claim.text)
+
+
+def test_claim_ids_are_unique_and_stay_readable():
+    ids = [table.claim_id(claim) for table in registry.targets().values() for claim in table.claims]
+    assert len(ids) == len(set(ids)) > 100
+    assert all(re.fullmatch(r"[a-z]+/[a-z0-9-]+/[a-z0-9-]+", name) for name in ids), ids
 
 
 def test_a_line_of_the_screen_counts_comparisons_and_shows_the_worst():
@@ -96,6 +101,7 @@ def test_a_line_of_the_screen_counts_comparisons_and_shows_the_worst():
     empty = {"verdict": "not testable", "counts": {}, "comparisons": [], "reason": "not measured"}
     claims = [
         {
+            "id": "p/t/above-b",
             "text": "a is above b",
             "reported": True,
             "reported_counts": [4, 4],
@@ -103,17 +109,24 @@ def test_a_line_of_the_screen_counts_comparisons_and_shows_the_worst():
             "judged": {"standin": judged("holds", [2, 3])},
         },
         {
+            "id": "p/t/above-c",
             "text": "a is above c",
             "reported": False,
             "reported_counts": [3, 4],
             "reported_of": [[f"two {n}", n > 0, None] for n in range(4)],
             "judged": {"standin": judged("fails", [-5, 4])},
         },
-        {"text": "another", "reported": False, "reported_counts": [0, 1], "judged": {"standin": judged("fails", [-9])}},
+        {
+            "id": "p/t/another",
+            "text": "another",
+            "reported": False,
+            "reported_counts": [0, 1],
+            "judged": {"standin": judged("fails", [-9])},
+        },
     ]
     for claim in claims:
         claim["judged"]["smollm2-135m-instruct"] = empty
-    line = findings.row(findings.Finding("A beats all", "t", ("above",)), {"t": {"claims": claims}})
+    line = findings.row(findings.Finding("A beats all", "t", ("above-b", "above-c")), {"t": {"claims": claims}})
     assert line == ["A beats all", "fails (7 of 8)", "·", "fails (3 of 4): −5.0 points [−6.0, −4.0]", "`t`"]
 
 
@@ -147,8 +160,8 @@ def test_the_screen_is_of_the_published_records():
     store = Store(NOWHERE)
     table = registry.get("table4-laco")
     content = show.build(table, store, show.published(table, store))
-    line = findings.row(findings.Finding("s", "table4-laco", ("average falls",)), {"table4-laco": content})
-    (claim,) = (claim for claim in content["claims"] if "average falls" in claim["text"])
+    line = findings.row(findings.Finding("s", "table4-laco", ("falls-with-size",)), {"table4-laco": content})
+    (claim,) = (claim for claim in content["claims"] if claim["id"] == "laco/t4/falls-with-size")
     holding, compared = claim["reported_counts"]
     assert line[1] == f"{'holds' if claim['reported'] else 'fails'} ({holding} of {compared})"
     assert line[3].endswith(tables.effect(claim["judged"]["standin"]))

@@ -17,8 +17,10 @@ from papers.laco.sentences import draw
 from reproductions import measurements  # noqa: F401 - steps: those recipes name
 from reproductions.__main__ import main
 from reproductions.laco.claims import BASELINES, above
+from reproductions.laco.recipes import CODE
 from reproductions.render import show  # noqa: F401 - steps: those recipes name
 from reproductions.spec import registry, reported, steps, subjects  # noqa: F401 - steps: those recipes name
+from reproductions.spec.statuses import NOT_RUN
 
 FIGURES = ("laco-distances", "laco-outputs", "laco-uncorrelated")
 TABLES = ("1", "2", "3", "4", "5", "6", "7", "9", "10")
@@ -40,11 +42,11 @@ def test_what_is_ours_says_so_and_every_other_row_says_why_it_is_not_there(numbe
     known = {name for other in TABLES for *_, name, _ in reported.cells("laco", other)}
     for row in registry.get(f"table{number}-laco").rows(profile, None):
         if row.method not in known:
-            assert row.method.endswith("(ours)")
-        if profile == "paper" and printed and "(ours)" not in row.method:
+            assert row.extension and "(ours)" in row.name
+        if profile == "paper" and printed and not row.extension:
             assert (row.label, row.sparsity, row.method) in printed
         if row.recipe is None:
-            assert row.status != "not run"
+            assert row.status != NOT_RUN
             assert row.method == "Dense" or row.model.startswith("baichuan2")
 
 
@@ -66,40 +68,35 @@ def test_recipes_carry_the_printed_hyperparameters():
             printed = settings[row.label, "" if main_row else row.sparsity]
             chosen = row.recipe.selection
             assert {name: chosen[name] for name in "CLHIT"} == {name: printed[name] for name in "CLHIT"}
-            assert chosen["merge"] == row.recipe.fidelity == ("code" if "code's merge" in row.method else "paper")
+            assert chosen["merge"] == row.recipe.fidelity == ("code" if row.method.endswith(CODE) else "paper")
             checked += 1
     assert checked == 2 * (2 + 2 + 6 + 2 + 6 + 2 + 6)
 
 
 def claims_of(target, capsys):
     assert main(["show", target, "--profile", "paper", "--format", "json"]) == 0
-    return {claim["text"]: claim["reported"] for claim in json.loads(capsys.readouterr().out)["claims"]}
-
-
-def verdict(claims, words):
-    found = [value for text, value in claims.items() if words in text]
-    assert len(found) == 1
-    return found[0]
+    return {
+        claim["id"].rpartition("/")[2]: claim["reported"] for claim in json.loads(capsys.readouterr().out)["claims"]
+    }
 
 
 def test_the_papers_claims_on_its_own_numbers(capsys):
-    assert verdict(claims_of("table1-laco", capsys), "most benchmarks") is True
+    assert claims_of("table1-laco", capsys)["best-on-most-benchmarks"] is True
     claims = claims_of("table2-laco", capsys)
-    assert verdict(claims, "both baselines") is True and verdict(claims, "80 %") is True
+    assert claims["beats-both-baselines"] is True and claims["over-80-percent-kept"] is True
     # Table 2, LLaMA-2-7B: SliceGPT's Exam. is 27.15, LaCo's 25.85.
-    assert verdict(claims, "knowledge, examination") is True  # in 14 of 16
+    assert claims["ahead-in-four-categories"] is True  # in 14 of 16
     claims = claims_of("table3-laco", capsys)
-    assert verdict(claims, "raises") is True  # 37.46 -> 40.33
-    assert verdict(claims, "pruned again, 55 %") is True  # 32.40 / 46.55 = 69.6 %
+    assert claims["post-training-helps"] is True  # 37.46 -> 40.33
+    assert claims["pruned-again-keeps-70-percent"] is True  # 32.40 / 46.55 = 69.6 %
     claims = claims_of("table4-laco", capsys)
-    assert (
-        verdict(claims, "falls") is True
-    )  # but for one step: 36.13 with 28 layers, 37.46 with 23 (a slip, see the audit)
-    assert verdict(claims, "near 50 %") is False  # LLaMA-2-7B: 30.00 / 46.55 = 64.4 % (LC-3)
+    # but for one step: 36.13 with 28 layers, 37.46 with 23 (a slip, see the audit)
+    assert claims["falls-with-size"] is True
+    assert claims["half-keeps-70-percent"] is False  # LLaMA-2-7B: 30.00 / 46.55 = 64.4 % (LC-3)
     claims = claims_of("table7-laco", capsys)
-    assert verdict(claims, "above 70 %") is True
+    assert claims["above-70-percent"] is True
     # Table 7: no percentage of LaCo is below 30; 42.42 is its least.
-    assert verdict(claims, "crashes") is True
+    assert claims["none-below-30-percent"] is True
     shares = {key: n.value for key, n in reported.cells("laco", "7").items() if key[2] == "LaCo"}
     assert min(value for key, value in shares.items() if key[3] not in ("layers", "ratio %")) == 42.42
 
@@ -194,6 +191,8 @@ def test_figures_show_what_the_benchmarks_record(make_tiny, tiny_tokenizer, monk
         name: json.loads(json.dumps({"values": values, "details": prepared.details | details}))
         for name, (values, _, details) in found.items()
     }
+    for record in records.values():
+        record["recipe"] = {"selection": {"merge": "paper"}}
     entry = {"model": "stand-in", "sparsity": "1/6", "method": "LaCo", "dense": False, "records": records}
     distances = records["laco-distances"]["details"]["distances"]
     assert records["laco-distances"]["values"]["largest"] == max(max(d["distance"]) for d in distances.values())

@@ -56,8 +56,8 @@ def test_the_standin_has_the_same_methods(number):
 
 def test_code_and_paper_differ_in_calibration_and_share_the_rest():
     for metric in METRICS:
-        paper = recipe("standin", STANDIN, None, f"{metric} +Prune&Comp", 5)
-        code = recipe("standin", STANDIN, None, f"{metric} +Prune&Comp", 5, "code")
+        paper = recipe("standin", STANDIN, None, recipes.Spec(metric, "+Prune&Comp"), 5)
+        code = recipe("standin", STANDIN, None, recipes.Spec(metric, "+Prune&Comp"), 5, "code")
         assert (paper.fidelity, code.fidelity) == ("paper", "code")
         assert "calibration" not in paper.selection
         # 256 crops for BI's factors, 128 for all others
@@ -131,15 +131,15 @@ def test_the_grid_has_every_metric_with_every_repair_and_shares_the_papers_rows(
     assert (
         sum(row.recipe.hash in tables for row in rows) == 1 + 5 + 5 + 2
     )  # dense, as they are, Prune&Comp, the ablation
-    names = {row.method for row in rows}
+    names = {row.name for row in rows}
     assert {"CosSim(BI), one-shot, A (LinearPatch[S])", "CosSim(CL), one-shot, A (LinearPatch[L])"} <= names
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("repair", ["d", "A", "matrix, least squares"])
+@pytest.mark.parametrize("repair", ["d", "A", "matrix-least-squares"])
 def test_an_iterated_patch_is_fitted_to_the_model_as_it_is_by_then(repair):
     """Naively: models that lose one layer after another, with the patches as hooks; a cut's patches compose."""
-    made = tiny_recipe(f"CosSim(BI), iterative, {repair}")
+    made = tiny_recipe(f"bi/iterative/{repair}")
     prepared = execute.prepare(made)
     model, _ = loading.load("standin")
     windows = prepared.windows()

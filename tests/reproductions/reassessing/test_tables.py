@@ -15,11 +15,24 @@ from common.records.results import Record, Store
 from common.training.finetuning import Settings
 from reproductions.__main__ import main
 from reproductions.reassessing import TABLES, claims, recipes
-from reproductions.reassessing.recipes import AGAIN, FASTER, fields
-from reproductions.reassessing.rows import REFUSED, REPORTED, UNSUPPORTED
+from reproductions.reassessing.recipes import fields
+from reproductions.reassessing.specs import (
+    AT_CUT,
+    FULL,
+    HEAD,
+    LAST3,
+    LAST10,
+    LORA,
+    QLORA,
+    Spec,
+    again,
+    faster,
+    of_printed,
+)
 from reproductions.render import show  # noqa: F401 - steps: those that recipes name
 from reproductions.spec import registry, reported, steps, subjects  # noqa: F401 - steps: those that recipes name
 from reproductions.spec.registry import Claim
+from reproductions.spec.statuses import NOT_REPEATED, REFUSED, REPORTED, UNSUPPORTED
 from reproductions.spec.subjects import PROFILES
 
 BY_NUMBER = {table.number: table for table in TABLES}
@@ -30,7 +43,7 @@ def test_every_name_in_a_recipe_is_known_and_its_settings_fit(table):
     for profile in PROFILES:
         for row in table.rows(profile, None):
             if row.recipe is None:
-                assert row.status in (REPORTED, REFUSED, UNSUPPORTED, "not repeated, see the note")
+                assert row.status in (REPORTED, REFUSED, UNSUPPORTED, NOT_REPEATED)
                 continue
             for part in PARTS:
                 row.recipe.step(part)
@@ -45,7 +58,7 @@ def test_every_name_in_a_recipe_is_known_and_its_settings_fit(table):
 def test_rows_and_columns_of_the_paper_profile_are_the_printed_ones(table):
     printed = {(n.model, n.sparsity, name) for n in reported.numbers("reassessing", table.number)
                for _, name in reported.row_names(n)}  # fmt: skip
-    rows = [row for row in table.rows("paper", None) if not row.method.endswith("(ours)")]
+    rows = [row for row in table.rows("paper", None) if not row.extension]
     assert {(row.label, row.sparsity, row.method) for row in rows} == printed and len(rows) == len(printed)
     shown = [column.label for column in table.columns("paper") if not column.hidden]
     assert set(reported.columns("reassessing", table.number)) <= set(shown) and len(shown) == len(set(shown))
@@ -69,36 +82,47 @@ def test_the_learning_rate_that_the_paper_did_not_try_stands_beside_its_arms():
         for row in table.rows(profile, None):
             by_model.setdefault(row.model, []).append(row)
         for rows in by_model.values():
-            own = [row for row in rows if row.method.endswith(FASTER)]
+            own = [row for row in rows if row.spec and row.spec.arm and row.spec.arm.faster]
             assert {row.recipe.training["settings"]["method"] for row in own} == {"lora", "partial"}
             assert {row.recipe.training["settings"]["learning_rate"] for row in own} == {rate}
             assert {row.sparsity for row in own} <= {row.sparsity for row in rows if row not in own}
 
 
-def test_variants_are_read_as_they_are_printed():
-    def setting(variant, name, profile="paper"):
-        return fields("Taylor", 8, variant, profile)["training"]["settings"].get(name)
+def test_specifications_become_recipes():
+    def setting(arm, name, profile="paper"):
+        return fields(Spec("Taylor", arm), 8, profile)["training"]["settings"].get(name)
 
-    assert setting("+LoRA", "learning_rate") == 1e-5 and setting("+LoRA" + FASTER, "learning_rate") == 1e-4
-    assert setting("+LoRA" + FASTER, "learning_rate", "standin") == 10 * setting("+LoRA", "learning_rate", "standin")
-    assert setting("+lm_head", "last") == 0 and setting("+lm_head & last 10", "last") == 10
-    assert setting("+lm_head & last 10", "first") is None
-    assert (setting("+LoRA", "seed"), setting("+LoRA" + AGAIN, "seed")) == (None, 43)
-    at_cut = "+lm_head & 3 at the cut (ours)"
-    assert (setting(at_cut, "method"), setting(at_cut, "last"), setting(at_cut, "first")) == ("partial", 3, "cut")
-    assert setting("+full fine-tuning", "method") == "full" and setting("+QLoRA", "method") == "qlora"
-    assert fields("BI", 8, "1 sample +LoRA", "paper")["calibration"]["count"] == 1
-    assert fields("Reverse-order", 8, "0.2 +lm_head & last 3", "paper")["training"]["data"]["count"] == 9952
-    iterative = fields("Taylor", 8, "1:4:8 +LoRA", "paper")
+    assert setting(LORA, "learning_rate") == 1e-5 and setting(faster(LORA), "learning_rate") == 1e-4
+    assert setting(faster(LORA), "learning_rate", "standin") == 10 * setting(LORA, "learning_rate", "standin")
+    assert setting(HEAD, "last") == 0 and setting(LAST10, "last") == 10
+    assert setting(LAST10, "first") is None
+    assert (setting(LORA, "seed"), setting(again(LORA), "seed")) == (None, 43)
+    assert (setting(AT_CUT, "method"), setting(AT_CUT, "last"), setting(AT_CUT, "first")) == ("partial", 3, "cut")
+    assert setting(FULL, "method") == "full" and setting(QLORA, "method") == "qlora"
+    assert fields(Spec("BI", LORA, samples=1), 8, "paper")["calibration"]["count"] == 1
+    assert fields(Spec("Reverse-order", LAST3, share=0.2), 8, "paper")["training"]["data"]["count"] == 9952
+    iterative = fields(Spec("Taylor", LORA, schedule=(4, 8)), 8, "paper")
     assert iterative["selection"]["schedule"] == "1:4:8" and "training" not in iterative
-    assert "training" not in fields("Taylor", 8, "no fine-tuning", "paper")
-    quantized = fields("Reverse-order", 8, "+lm_head & last 3 +GPTQ", "paper")["training"]
-    assert quantized["after"] == fields("Reverse-order", 8, "+lm_head & last 3", "paper")["training"]
-    assert fields("PPL", 8, "+LoRA", "paper")["calibration"]["corpus"] != "wikitext2-test"
-    plain = fields("Reverse-order", 4, "plain text (ours) +lm_head & last 3", "standin")["training"]
-    same = fields("Reverse-order", 4, "+lm_head & last 3", "standin")["training"]
+    assert "training" not in fields(Spec("Taylor"), 8, "paper")
+    quantized = fields(Spec("Reverse-order", LAST3, quantized=True), 8, "paper")["training"]
+    assert quantized["after"] == fields(Spec("Reverse-order", LAST3), 8, "paper")["training"]
+    assert fields(Spec("PPL", LORA), 8, "paper")["calibration"]["corpus"] != "wikitext2-test"
+    plain = fields(Spec("Reverse-order", LAST3, plain_text=True), 4, "standin")["training"]
+    same = fields(Spec("Reverse-order", LAST3), 4, "standin")["training"]
     assert plain["settings"] == same["settings"] and plain["data"]["count"] == same["data"]["count"]
     assert "corpus" in plain["data"] and "source" in same["data"]
+
+
+def test_printed_variants_stand_for_specifications():
+    numbers = [n for table in reported.tables("reassessing") for n in reported.numbers("reassessing", table)]
+    known = {n.variant for n in numbers} - {"MMLU +lm_head & last 3"}
+    for variant in known - {"", "no fine-tuning", "Alpaca-cleaned +lm_head & last 3"}:
+        assert of_printed("Taylor", variant).method == reported.row_name("Taylor", variant)
+    assert of_printed("BI", "") == of_printed("BI", "no fine-tuning") == Spec("BI")
+    assert of_printed("BI", "Alpaca-cleaned +lm_head & last 3") == Spec("BI", LAST3)
+    assert of_printed("Taylor", "1:4:8 +LoRA") == Spec("Taylor", LORA, schedule=(4, 8))
+    assert of_printed("BI", "1 sample +LoRA") == Spec("BI", LORA, samples=1)
+    assert of_printed("BI", "0.2 +lm_head & last 3") == Spec("BI", LAST3, share=0.2)
 
 
 @pytest.mark.parametrize(
@@ -112,8 +136,8 @@ def test_groups_of_4_bits_divide_the_matrices_that_are_quantized(size, name):
 
 def test_a_training_in_two_orders_is_judged_by_both():
     """The interval spans both: of one order alone it has the items' width, which here is nothing."""
-    claim = next(claim for claim in BY_NUMBER["M"].claims if "lm_head alone" in claim.text)
-    averages = {"Taylor +LoRA": 37.5, "Taylor +LoRA" + AGAIN: 36.1, "Taylor +lm_head": 36.0}
+    claim = next(claim for claim in BY_NUMBER["M"].claims if claim.id == "head-beats-lora")
+    averages = {"Taylor +LoRA": 37.5, "Taylor +LoRA/again": 36.1, "Taylor +lm_head": 36.0}
 
     def verdicts(known):
         def number(model, sparsity, method, column):
@@ -129,33 +153,33 @@ def test_a_training_in_two_orders_is_judged_by_both():
 
     difference, verdict, width = verdicts(averages)
     assert difference == pytest.approx(36.0 - (37.5 + 36.1) / 2) and verdict is False and width > 1.3
-    one = {name: value for name, value in averages.items() if AGAIN not in name}
+    one = {name: value for name, value in averages.items() if "again" not in name}
     assert verdicts(one) == (pytest.approx(-1.5), False, pytest.approx(0, abs=1e-9))
-    assert verdicts(averages | {"Taylor +LoRA" + AGAIN: 35.9})[1] is None
+    assert verdicts(averages | {"Taylor +LoRA/again": 35.9})[1] is None
 
 
 def test_claims_hold_of_the_reported_numbers_where_the_audit_says_so():
-    def verdict(number, text):
+    def verdict(number, claim_id):
         table = BY_NUMBER[number]
         cells = reported.cells("reassessing", number)
         settings = list(dict.fromkeys((n.model, n.sparsity) for n in reported.numbers("reassessing", number)))
-        claim = next(claim for claim in table.claims if text in claim.text)
+        claim = next(claim for claim in table.claims if claim.id == claim_id)
         return claim.check(lambda *key: cells[key].value if key in cells else None, settings)
 
-    assert verdict("1", "insight 1") is True
-    assert verdict("1", "6.04 points") is True
-    assert verdict("2", "insight 2") is True
-    assert verdict("A", "it has no benefit") is False  # 1:1:8 is above one-shot in three of four cases
-    assert verdict("C", "substantial decline") is True  # by the printed average, which is a slip
-    assert verdict("E", "less than a point") is True
-    assert verdict("K", "above SLEB") is True
-    assert verdict("2", "ten times the rate (ours)") is None
-    assert verdict("4", "above every other") is True and verdict("5", "above every other") is True
-    assert verdict("6", "at each rate") is True and verdict("8", "above every other") is True
-    assert verdict("7", "more than 89 %") is False  # 88.9 %, were it possible at all
-    assert verdict("B", "another data set") is True
-    assert verdict("G", "lowest perplexity") is True
-    assert verdict("H", "above the other") is True and verdict("I", "above every other") is True
+    assert verdict("1", "reverse-order-best") is True
+    assert verdict("1", "six-points-above-ppl") is True
+    assert verdict("2", "partial-beats-lora") is True
+    assert verdict("A", "iterating-has-no-benefit") is False  # 1:1:8 is above one-shot in three of four cases
+    assert verdict("C", "less-data-declines") is True  # by the printed average, which is a slip
+    assert verdict("E", "ten-layers-gain-little") is True
+    assert verdict("K", "reverse-order-beats-sleb-and-llm-pruner") is True
+    assert verdict("2", "partial-beats-faster-lora") is None
+    assert verdict("4", "recipe-beats-others") is True and verdict("5", "recipe-beats-others") is True
+    assert verdict("6", "recipe-beats-others-at-each-rate") is True and verdict("8", "recipe-beats-others") is True
+    assert verdict("7", "4-bits-save-memory") is False  # 88.9 %, were it possible at all
+    assert verdict("B", "data-set-matters") is True
+    assert verdict("G", "recipe-lowest-perplexity") is True
+    assert verdict("H", "recipe-beats-others") is True and verdict("I", "recipe-beats-others") is True
 
 
 # (table, model, method, layers that go): printed rows of others' whose method is implemented here.
@@ -178,8 +202,9 @@ def test_beside_what_the_paper_took_from_others_stands_what_this_repository_make
     for number, table in BY_NUMBER.items():
         rows = table.rows("paper", None)
         for before, row in zip(rows, rows[1:]):
-            if before.status == REPORTED and row.recipe is not None and row.method.endswith("(ours)"):
-                name = row.method.removesuffix(" (ours)")
+            if before.status == REPORTED and row.recipe is not None and row.extension:
+                name = row.method.removesuffix("/ours")
+                assert row.name == f"{name} (ours)"
                 assert before.method.startswith(name) and before.sparsity == row.sparsity
                 chosen, repair = row.recipe.step("selection"), row.recipe.step("repair")
                 if name in ("LLM-Pruner", "SliceGPT"):
@@ -194,14 +219,14 @@ def test_beside_what_the_paper_took_from_others_stands_what_this_repository_make
 
 
 def test_a_row_beside_a_printed_one_counts_against_the_papers_recipe():
-    claim = Claim("", claims.leads("8", ["Ours"], "GSM8K Acc %"))
-    cells = {("25%", "Ours"): 0.3, ("19.02%", "ShortGPT (ours)"): 0.2, ("20.12%", "SliceGPT (ours)"): 0.1}
+    claim = Claim("x", "", claims.leads("8", ["Ours"], "GSM8K Acc %"))
+    cells = {("25%", "Ours"): 0.3, ("19.02%", "ShortGPT/ours"): 0.2, ("20.12%", "SliceGPT/ours"): 0.1}
 
     def verdict():
         return claim.check(lambda model, s, method, column: cells.get((s, method)), [("m", s) for s, _ in cells])
 
     assert verdict() is True
-    cells["20.12%", "SliceGPT (ours)"] = 0.4
+    cells["20.12%", "SliceGPT/ours"] = 0.4
     assert verdict() is False
 
 
@@ -213,7 +238,7 @@ def test_a_method_is_held_against_the_others_at_the_nearest_rate():
 
     def verdict(theirs):
         cells = {(s, "Ours"): value for s, value in mine.items()} | {(s, other): value for s, value in theirs.items()}
-        claim = Claim("", claims.leads("6", ["Ours"]))
+        claim = Claim("x", "", claims.leads("6", ["Ours"]))
         return claim.check(lambda model, s, method, column: cells.get((s, method)), settings)
 
     assert verdict({"10%": 0.55, "20%": 0.45}) is True

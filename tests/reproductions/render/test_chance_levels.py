@@ -31,9 +31,8 @@ def test_linearpatchs_row_is_the_sum_of_what_its_scores_are_above_guessing():
     rows = read("linearpatch", "1")
     own, dense = rows["LLaMA-3-8B", "5/32", "LinearPatch", "L"], rows["LLaMA-3-8B", "0/32", "Dense", ""]
     wanted = 100 * (sum(own[t] for t in NINE) - sum(NINE.values())) / (sum(dense[t] for t in NINE) - sum(NINE.values()))
-    rows = chance_levels.printed(chance_levels.SOURCES[0])
-    [found] = [row for row in rows if row.model == "LLaMA-3-8B" and "[L]" in row.method
-               and row.sparsity == "5/32"]  # fmt: skip
+    keys = {(row.model, row.sparsity, row.id): row for row in chance_levels.printed(chance_levels.SOURCES[0])}
+    found = keys["LLaMA-3-8B", "5/32", "LinearPatch[L]"]
     assert found.above == pytest.approx(wanted) and found.retained == own["RP"]
     assert found.guessing == pytest.approx(np.mean([100 * NINE[t] / dense[t] for t in NINE]))
 

@@ -109,7 +109,9 @@ def test_a_training_that_diverged_is_shown_as_such(tmp_path):
                     store.put(Record(*content), row.recipe)
         shown = show.build(table, store, "paper")
         cells = next(row for row in shown["rows"] if row["method"] == FFN_KL)["cells"]
-        verdicts[status] = next(c["reproduced"] for c in shown["claims"] if "diverges" in c["text"])
+        verdicts[status] = next(
+            c["reproduced"] for c in shown["claims"] if c["id"] == "linearpatch/t4/ffn-on-logits-diverges"
+        )
     assert verdicts == {"finished": False, "diverged": True}
     assert cells["WIKI-2"]["reproduced"] is None and cells["QA RP"]["status"] == "diverged: the loss of step 7 is nan"
     assert cells["Ratio"]["reproduced"] == 50  # needs no training

@@ -10,13 +10,19 @@ from common.utils.errors import UserError
 from reproductions.render import tables
 
 
+def said(status):
+    """A status as the JSON form has it, from its text."""
+    label, _, reason = status.partition(": ")
+    return {"status": status, "status_id": label.replace(" ", "-")} | ({"reason": reason} if reason else {})
+
+
 def cell(reported=None, reproduced=None, stderr=None, status="measured"):
-    return {"reported": reported, "reproduced": reproduced, "stderr": stderr, "status": status}
+    return {"reported": reported, "reproduced": reproduced, "stderr": stderr} | said(status)
 
 
 def row(model, profile, method, cells, status="measured"):
     line = {"model": model, "sparsity": "4/16", "method": method}
-    return line | {"profile": profile, "subject": profile, "status": status, "cells": cells}
+    return line | {"profile": profile, "subject": profile, "cells": cells} | said(status)
 
 
 def subject(name):
@@ -26,12 +32,12 @@ def subject(name):
 @pytest.fixture
 def standin():
     measured = {"Task": cell(reproduced=41.25, stderr=3.0), "RP": cell(reproduced=88.5, stderr=2.5)}
-    waiting = {"Task": cell(status="not implemented"), "RP": cell(status="not implemented")}
+    waiting = {"Task": cell(status="as reported only"), "RP": cell(status="as reported only")}
     failed = {"Task": cell(status="failed: out of memory"), "RP": cell(status="failed: out of memory")}
     printed = {"Task": cell(reported=77.77, status="not run"), "RP": cell(reported=66.66, status="not run")}
     rows = [
         row("stand-in", "standin", "Dense", measured),
-        row("stand-in", "standin", "LLM-Pruner", waiting, "not implemented"),
+        row("stand-in", "standin", "LLM-Pruner", waiting, "as reported only"),
         row("stand-in", "standin", "SLEB", failed, "failed: out of memory"),
         row("LLaMA-2-7B", "paper", "Dense", printed, "not run"),
     ]
@@ -62,7 +68,7 @@ def test_the_stand_in_and_the_paper_never_share_a_table(standin):
 
 def test_what_was_not_measured_says_so(standin):
     text = tables.render(standin)
-    assert "LLM-Pruner (not implemented)" in text
+    assert "LLM-Pruner (as reported only)" in text
     assert "failed: out of memory" in text
     assert "published records" in text
     assert "88.50±2.5" in text and "41.25±" not in text
@@ -80,11 +86,11 @@ def test_rows_without_a_number_are_counted_where_many_follow_one_another(standin
     measured = standin["rows"][0] | {"method": "between"}
     failed = [standin["rows"][2] | {"method": f"failed {n}"} for n in range(count)]
     standin["rows"] += [*waiting("5/16", "not run"), measured, *waiting("6/16", "not run"), *failed]
-    standin["rows"] += [*waiting("6/16", "not run"), *waiting("6/16", "not implemented")]
+    standin["rows"] += [*waiting("6/16", "not run"), *waiting("6/16", "as reported only")]
     folded, whole = tables.render(standin, form), tables.render(standin, form, every_row=True)
-    said = f"{count} rows (not run)"
-    assert folded.count(said) == (3 if count == tables.FOLDED else 0)
-    assert folded.count(f"{count} rows (not implemented)") == (1 if count == tables.FOLDED else 0)
+    counted = f"{count} rows (not run)"
+    assert folded.count(counted) == (3 if count == tables.FOLDED else 0)
+    assert folded.count(f"{count} rows (as reported only)") == (1 if count == tables.FOLDED else 0)
     assert (folded == whole) == (count < tables.FOLDED)
     assert all(f"failed {n}" in folded for n in range(count)) and "between" in folded
     assert all(whole.count(f"not run {n} (not run)") == 3 for n in range(count))

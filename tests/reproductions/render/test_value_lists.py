@@ -4,6 +4,7 @@ import dataclasses
 
 from common.records.published import Published
 from common.records.results import NOWHERE, PUBLISHED, Recipe, Record, Store, publish
+from extensions.league import rows as league
 from reproductions.render import value_lists
 from reproductions.render.evidence import Evidence, Loaded
 from reproductions.spec import registry, subjects
@@ -61,9 +62,13 @@ def test_steps_are_told_in_one_line():
 def test_what_removes_parts_of_layers_or_looks_at_windows_has_its_rows_share():
     evidence, compared = Evidence(Loaded()), 0
     for subject in (subjects.STANDIN, subjects.of_model("smollm2-135m-instruct")):
-        for target, marks in (("league", ("LLM-Pruner", "SliceGPT", "NBL")), ("figure-windows-league", ("window",))):
+        for target, repairs in (
+            ("league", {league.PRUNER, league.SLICEGPT, league.NBL}),
+            ("figure-windows-league", set()),
+        ):
             for row in registry.get(target).rows(subject):
-                if row.recipe.hash in evidence.records and row.method.endswith(marks):
+                wanted = row.spec.repair in repairs if row.spec else row.method == "every-window"
+                if row.recipe.hash in evidence.records and wanted:
                     assert evidence.share(row.recipe.hash) == row.sparsity, row.method
                     compared += 1
     assert compared > 20

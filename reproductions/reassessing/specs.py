@@ -1,0 +1,142 @@
+"""What sets a row of Reassessing's tables apart, in fields: how layers are chosen, and how the model is fine-tuned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from reproductions.spec.reported import row_name
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A way to fine-tune.
+
+    kind: ``lora``, ``qlora``, ``full``, or ``partial``: the head and, beside it, so many layers, the `last` ones or, with
+    `at_cut`, those behind the first cut. faster: at ten times the learning rate. again: in another order of rows and with
+    other adapters. extension: whether the paper does not have it in the table.
+    """
+
+    kind: str
+    last: int = 0
+    at_cut: bool = False
+    faster: bool = False
+    again: bool = False
+    extension: bool = False
+
+    @property
+    def _name(self) -> str:
+        if self.kind == "partial":
+            layers = f" & {self.last} at the cut" if self.at_cut else f" & last {self.last}" * bool(self.last)
+            return f"+lm_head{layers}"
+        return {"lora": "+LoRA", "qlora": "+QLoRA", "full": "+full fine-tuning"}[self.kind]
+
+    @property
+    def id(self) -> str:
+        """Return what stands for the arm in a row's method, as the paper prints it; ours behind a slash."""
+        return self._name + "/faster" * self.faster + "/again" * self.again
+
+    @property
+    def label(self) -> str:
+        """Return how people read it."""
+        ours = " at ten times the rate (ours)" * self.faster + " in another order (ours)" * self.again
+        return self._name + " (ours)" * self.extension + ours
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A row: the metric that chooses layers, and how the model is fine-tuned (None: not at all).
+
+    samples: for calibration. share: of the instructions. schedule: iterative pruning, (layers in a cycle, layers in all).
+    one_shot: the row says that it is not iterative. plain_text: trains on text in the place of instructions. quantized: to 4
+    bits afterwards.
+    """
+
+    metric: str
+    arm: Arm | None = None
+    samples: int | None = None
+    share: float | None = None
+    schedule: tuple[int, int] | None = None
+    one_shot: bool = False
+    plain_text: bool = False
+    quantized: bool = False
+
+    def _variant(self, arm: str, plain_text: str) -> str:
+        found = ["one-shot"] if self.one_shot else []
+        found += [f"1:{self.schedule[0]}:{self.schedule[1]}"] if self.schedule else []
+        found += [f"{self.samples} sample{'s' * (self.samples > 1)}"] if self.samples else []
+        found += [f"{self.share:.1f}"] if self.share else []
+        found += [plain_text] if self.plain_text else []
+        return " ".join([*found, *([arm] if arm else []), *(["+GPTQ"] if self.quantized else [])])
+
+    @property
+    def variant(self) -> str:
+        """Return all but the metric, as the paper prints it where it does."""
+        return self._variant(self.arm.id if self.arm else "", "plain-text") or "untrained"
+
+    @property
+    def method(self) -> str:
+        """Return what finds the row: ``Taylor[1:1:8 +LoRA]``."""
+        return row_name(self.metric, self.variant)
+
+    @property
+    def label(self) -> str:
+        """Return how people read the row."""
+        variant = self._variant(self.arm.label if self.arm else "", "plain text (ours)")
+        return row_name(self.metric, variant or "no fine-tuning (ours)")
+
+    @property
+    def extension(self) -> bool:
+        """Whether the paper does not have the row in its table."""
+        arm = self.arm
+        own = arm is not None and (arm.extension or arm.at_cut or arm.faster or arm.again)
+        return own or self.plain_text or self.variant == "untrained"
+
+    def scaled(self, layers: int, of: int) -> Spec:
+        """The same where so many layers go in the place of ``of``: its schedule, if it has one, ends with them."""
+        if self.schedule is None:
+            return self
+        step = self.schedule[0]
+        return replace(self, schedule=(step if step == 1 else max(1, round(step * layers / of)), layers))
+
+
+LORA, QLORA, FULL, HEAD = Arm("lora"), Arm("qlora"), Arm("full"), Arm("partial")
+LAST1, LAST2, LAST3, LAST10 = (Arm("partial", last) for last in (1, 2, 3, 10))
+AT_CUT = Arm("partial", 3, at_cut=True, extension=True)
+
+
+def faster(arm: Arm) -> Arm:
+    """The arm at ten times the learning rate."""
+    return replace(arm, faster=True)
+
+
+def again(arm: Arm) -> Arm:
+    """The arm in another order of rows."""
+    return replace(arm, again=True)
+
+
+def method(metric: str, arm: Arm | None = None, **options) -> str:
+    """What finds a row; options: fields of `Spec`."""
+    return Spec(metric, arm, **options).method
+
+
+def _spelled() -> Iterable[Spec]:
+    arms = (LORA, QLORA, FULL, HEAD, *(Arm("partial", last) for last in range(1, 11)))
+    options = [{}, {"one_shot": True}, {"quantized": True}]
+    options += [{"schedule": schedule} for schedule in ((1, 8), (4, 8), (1, 16), (8, 16))]
+    options += [{"samples": samples} for samples in (1, 5, 10, 30, 50)]
+    options += [{"share": tenths / 10} for tenths in range(2, 11, 2)]
+    return (Spec("", arm, **more) for arm in arms for more in options)
+
+
+# A variant in papers/reassessing/reported -> what it stands for.
+_PRINTED = {spec.variant: spec for spec in _spelled()} | {
+    "": Spec(""),
+    "no fine-tuning": Spec(""),
+    "Alpaca-cleaned +lm_head & last 3": Spec("", LAST3),
+}
+
+
+def of_printed(metric: str, variant: str) -> Spec:
+    """What a printed row stands for, by its metric and its variant in the CSV files."""
+    return replace(_PRINTED[variant], metric=metric)

@@ -1,0 +1,57 @@
+"""What a cell or a row says where it has no number, and how a number compares with the printed one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Status:
+    """A status. id: never changes. label: what people read. reason: more about it, of one cell."""
+
+    id: str
+    label: str
+    reason: str = ""
+
+    @property
+    def text(self) -> str:
+        """Return the label with the reason."""
+        return f"{self.label}: {self.reason}" if self.reason else self.label
+
+
+MEASURED, MATCH, DIFFERS = (Status(name, name) for name in ("measured", "match", "differs"))
+NONE = Status("none", "none")  # there is nothing to be measured
+ABSENT = Status("absent", "absent")  # the paper has no such cell: it is left out
+NOT_RUN = Status("not-run", "not run")
+NO_VALUE = Status("no-value", "no value")
+DIVERGED = Status("diverged", "diverged")
+REPORTED = Status("reported-only", "as reported only")
+GUESSES = Status("guesses", "the dense model only guesses")
+DENSE_ZERO = Status("dense-zero", "the dense model scores 0")  # after a quick look, for instance
+UNRECORDED = Status("no-record", "no record", "trained; its loss was not recorded")
+UNSUPPORTED = Status("unsupported", "its architecture is not supported")
+REFUSED = Status("refused", "refused", "needs remote code, has no safetensors")
+TOO_FEW = Status("too-few-layers", "too few layers", "LLM-Pruner spares six")
+NOT_REPEATED = Status("not-repeated", "not repeated, see the note")
+
+# Of several in one row the first stands for it.
+_ORDER = (
+    *("not-run", "no-value", "diverged", "recorded", "reported-only", "dense-zero", "guesses", "not-repeated"),
+    *("unsupported", "too-few-layers", "refused", "no-record", "no-data", "failed"),
+)
+
+
+def of_record(status: str, reason: str | None) -> Status:
+    """The status of a cell whose record, ``failed`` or ``no data``, has no values."""
+    return Status(status.replace(" ", "-"), status, str(reason))
+
+
+def of_details(said: object) -> Status:
+    """The status of a value that a record does not hold, by what its details say instead (None: nothing)."""
+    known = {None: NO_VALUE, "none": NONE, "diverged": DIVERGED}
+    return known.get(said) or Status("recorded", str(said))
+
+
+def of_row(found: set[Status]) -> Status:
+    """The status that stands for a row of which these cells have no number."""
+    return min(found, key=lambda one: (_ORDER.index(one.id), len(one.text)), default=MEASURED)
