@@ -38,9 +38,9 @@ def more(columns: Sequence[Column], rows: Sequence[Row], store: Store) -> list[t
         for column in columns
         if column.benchmark and column.benchmark != subsets.whole(column.benchmark)
     }
-    for label, column in parts.items():
+    for key, column in parts.items():
         name = subsets.whole(column.benchmark)
-        having[label] = frozenset(
+        having[key] = frozenset(
             n for n, row in enumerate(rows) if row.recipe is not None and _measured(row, store, name)
         )
     groups = set(having.values())
@@ -50,9 +50,9 @@ def more(columns: Sequence[Column], rows: Sequence[Row], store: Store) -> list[t
         answering = [rows[number] for number in sorted(group)]
         if any(row.dense for row in answering) and sum(not row.dense for row in answering) > 1:
             known = {
-                label: replace(parts[label], benchmark=subsets.whole(parts[label].benchmark))
-                for label in having
-                if group <= having[label]
+                key: replace(parts[key], benchmark=subsets.whole(parts[key].benchmark))
+                for key in having
+                if group <= having[key]
             }
             found.append((known, answering))
     return found
