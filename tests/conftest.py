@@ -55,8 +55,8 @@ FAMILIES: dict[str, dict] = {
     "gemma3_text": {"sliding_window": 8, "query_pre_attn_scalar": 16},
     "smollm3": {"no_rope_layer_interval": 3},
     "granite": {"residual_multiplier": 0.4, "embedding_multiplier": 3.0, "logits_scaling": 2.0},
-    "phi3": {},
-    "starcoder2": {"use_bias": True},
+    "phi3": {"sliding_window": 8},
+    "starcoder2": {"use_bias": True, "sliding_window": 8},
     "olmo2": {},
     "olmo3": {"sliding_window": 8},
     "glm4": {},
@@ -71,6 +71,10 @@ FAMILIES: dict[str, dict] = {
     "qwen3_next": {
         "full_attention_interval": 3, "num_experts": 4, "shared_expert_intermediate_size": 32, "linear_num_value_heads": 4,
         "linear_num_key_heads": 2, "linear_key_head_dim": 16, "linear_value_head_dim": 16, **_MOE,
+    },
+    "qwen3_5_text": {
+        "full_attention_interval": 3, "linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
     },
     "gpt_neox": {},
     "opt": {"ffn_dim": 96, "word_embed_proj_dim": HIDDEN},

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from common.hooks import refuse_patches
 from common.models import offload
 from common.models.architectures import (
+    LEARNT,
     SHORTCUT,
     SUPPORTED,
     Architecture,
@@ -167,7 +168,7 @@ def _check(model: nn.Module, left: int) -> Architecture:
 
 
 def _sliceable(spec: Architecture) -> bool:
-    return spec.like_llama
+    return spec.like_llama and not any(SUPPORTED[kind] is spec for kind in LEARNT)
 
 
 def _read_in(layer: nn.Module, half: Half, basis: Tensor) -> None:

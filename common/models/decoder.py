@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from common.models.architectures import (
+    LEARNT,
     architecture_of,
     at_hand,
     body,
@@ -137,8 +138,11 @@ class Decoder:
 
     @property
     def attends(self) -> bool:
-        """Whether every layer's attention takes a mask of one's own: linear attention reads tokens in their order."""
-        return {self.layer_type(layer) for layer in range(self.num_layers)} <= {FULL, SLIDING}
+        """Return whether every layer is known to take a mask of one's own: linear attention reads tokens in their order."""
+        return self.architecture not in LEARNT and {self.layer_type(layer) for layer in range(self.num_layers)} <= {
+            FULL,
+            SLIDING,
+        }
 
     def embed_tokens(self, ids: Tensor, positions: Tensor | None = None) -> Tensor:
         """`ids` [batch, tokens] -> `X[0]` [batch, tokens, channels] (Gemma: already times sqrt(channels)).

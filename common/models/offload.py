@@ -35,8 +35,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, GenerationConfig
 
-from common.models import unlisted
-from common.models.architectures import SUPPORTED, absent, at_hand
+from common.models.architectures import LEARNT, SUPPORTED, absent, at_hand
 from common.models.files.safetensors_reader import DTYPES, INDEX, Entry, entries, header, prevailing_dtype
 from common.utils import cache, locks
 from common.utils.errors import UserError, first_of
@@ -60,7 +59,7 @@ def load(folder: Path, config, *, device: torch.device, dtype: torch.dtype | Non
         UserError: the directory's weights are damaged or incomplete.
     """
     spec = SUPPORTED[config.model_type]
-    if config.model_type in unlisted.LEARNT or (spec.body, spec.embed, spec.norm) != ("model", "embed_tokens", "norm"):
+    if config.model_type in LEARNT or (spec.body, spec.embed, spec.norm) != ("model", "embed_tokens", "norm"):
         raise UserError(f"architecture {config.model_type!r} is not read layer by layer. Leave --stream out")
     where = entries(folder, but=("patches.safetensors",))
     stored = DTYPES[prevailing_dtype(where.values())]

@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 import torch
 from torch import nn
 
-from common.models.architectures import SUPPORTED, Architecture, embedding, final_norm, layer_list
+from common.models.architectures import LEARNT, SUPPORTED, Architecture, Half, embedding, final_norm, layer_list
 from common.models.decoder import Decoder
 from common.utils.errors import UserError, first_of
 
@@ -20,7 +21,6 @@ _OUTSIDE = {"embed_tokens", "layers", "norm", "rotary_emb"}
 _INSIDE = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
 _LINEAR = ("self_attn.o_proj", "mlp.down_proj")
 _TOKENS, _ROWS = 12, 2
-LEARNT: set[str] = set()
 
 
 def layout(model: nn.Module) -> list[str]:
@@ -38,13 +38,30 @@ def layout(model: nn.Module) -> list[str]:
     if inside:
         differences.append(f"its layers differ in {first_of(sorted(inside), 4)}")
         return differences
-    modules = dict(layers[0].named_modules())
-    if missing := [path for path in _LINEAR if not isinstance(modules.get(path), nn.Linear)]:
-        differences.append(f"{missing[0]} is no linear module")
+    for number, layer in enumerate(layers):
+        modules = dict(layer.named_modules())
+        if missing := [path for path in _LINEAR if not isinstance(modules.get(path), nn.Linear)]:
+            differences.append(f"{missing[0]} of layer {number} is no linear module")
+            break
+        if own := [name for name, _ in layer.named_parameters(recurse=False)]:
+            differences.append(f"layer {number} has a parameter of its own, {own[0]}")
+            break
     if not differences:
-        SUPPORTED[kind] = Architecture(_LINEAR, layer_types=getattr(model.config, "layer_types", None) is not None)
+        SUPPORTED[kind] = Architecture(
+            _LINEAR,
+            layer_types=getattr(model.config, "layer_types", None) is not None,
+            attention=Half("input_layernorm", "self_attn", _there(layers[0], "self_attn", "qkv"), "o_proj"),
+            mlp=Half("post_attention_layernorm", "mlp", _there(layers[0], "mlp", ("gate", "up")), "down_proj"),
+        )
         LEARNT.add(kind)
     return differences
+
+
+def _there(layer: nn.Module, half: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Return Llama's reading matrices of half a layer if it has all of them, else none."""
+    found = tuple(f"{name}_proj" for name in names)
+    module = layer.get_submodule(half)
+    return found if all(isinstance(getattr(module, name, None), nn.Linear) for name in found) else ()
 
 
 @torch.no_grad()

@@ -4,11 +4,12 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-from common.models import checkpoint, language_model, unlisted
-from common.models.architectures import SUPPORTED
+from common.models import checkpoint, language_model
+from common.models.architectures import LEARNT, SUPPORTED
 from common.models.decoder import Decoder
 from common.models.surgery import remove_layers
 from common.utils.errors import UserError
+from extensions.refit import refit
 
 SIZES = {
     "vocab_size": 320, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4,
@@ -24,7 +25,7 @@ def forget(monkeypatch):
     yield
     SUPPORTED.clear()
     SUPPORTED.update(known)
-    unlisted.LEARNT.clear()
+    LEARNT.clear()
 
 
 def saved(folder, kind, **settings):
@@ -54,13 +55,18 @@ def test_one_built_as_llama_is_taken_with_a_note(tmp_path, ids, caplog):
         ("mamba", {}, "it has no list model.layers"),
         ("nemotron", {}, "its final norm does not multiply by its weight"),
         ("exaone4", {}, "its layers differ in input_layernorm, post_feedforward_layernorm"),
-        ("helium", {}, None),
+        ("doge", {}, "layer 0 has a parameter of its own, input_residual"),
+        ("glm4_moe", {"first_k_dense_replace": 1}, "mlp.down_proj of layer 1 is no linear module"),
+        ("glm", {}, None),
+        ("arcee", {}, None),
     ],
 )
 def test_one_that_differs_is_refused_by_what_differs(kind, settings, said, tmp_path):
     saved(tmp_path / "model", kind, **settings)
     if said is None:
-        assert checkpoint.load(tmp_path / "model")
+        model, _ = checkpoint.load(tmp_path / "model")
+        assert SUPPORTED[kind].matrices and not SUPPORTED[kind].narrows
+        refit(model, torch.arange(3, 43).reshape(2, 20), [1])
         return
     with pytest.raises(UserError, match=f"architecture '{kind}' is not supported.*{said}"):
         checkpoint.load(tmp_path / "model")
