@@ -139,10 +139,8 @@ class Decoder:
     @property
     def attends(self) -> bool:
         """Return whether every layer is known to take a mask of one's own: linear attention reads tokens in their order."""
-        return self.architecture not in LEARNT and {self.layer_type(layer) for layer in range(self.num_layers)} <= {
-            FULL,
-            SLIDING,
-        }
+        kinds = {self.layer_type(layer) for layer in range(self.num_layers)}
+        return self.architecture not in LEARNT and kinds <= {FULL, SLIDING}
 
     def embed_tokens(self, ids: Tensor, positions: Tensor | None = None) -> Tensor:
         """`ids` [batch, tokens] -> `X[0]` [batch, tokens, channels] (Gemma: already times sqrt(channels)).
