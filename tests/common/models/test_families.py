@@ -8,7 +8,7 @@ from lm_eval.models.huggingface import HFLM
 from transformers import AutoModelForCausalLM
 
 from common.evaluation.multiple_choice import SharedContextLM
-from common.hooks import attach_patch, scale_stream
+from common.hooks import PATCH_LOADERS, attach_patch, scale_stream
 from common.models import checkpoint
 from common.models.architectures import SUPPORTED, layer_list
 from common.models.decoder import Decoder
@@ -89,7 +89,7 @@ def test_removal_is_skipping_and_survives_saving(model, ids, tmp_path, greedy):
 @torch.no_grad()
 def test_patches_act_and_come_back(model, ids, tmp_path, make_patch, monkeypatch):
     patch = make_patch(0.3)
-    monkeypatch.setitem(checkpoint.PATCH_LOADERS, patch.kind, lambda tensors, options: loaded(make_patch, tensors))
+    monkeypatch.setitem(PATCH_LOADERS, patch.kind, lambda tensors, options: loaded(make_patch, tensors))
     decoder = Decoder(model)
     hidden = patch(decoder.run(decoder.embed_tokens(ids), 0, 2)).to(next(model.parameters()).dtype)
     expected = decoder.logits(decoder.run(hidden, 4))
