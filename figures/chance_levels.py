@@ -12,7 +12,7 @@ from figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, above, p
 _LOOKS = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (PURPLE, "v"), (VERMILION, "D"))
 
 
-class Row(Protocol):
+class ScoredRow(Protocol):
     """What a point needs, in per cent; interval: of ``above``, or None."""
 
     retained: float
@@ -21,7 +21,7 @@ class Row(Protocol):
     interval: tuple[float, float] | None
 
 
-def draw(shown: Mapping[str, Sequence[Row]], title: str) -> plt.Figure:
+def draw(shown: Mapping[str, Sequence[ScoredRow]], title: str) -> plt.Figure:
     """Across what is retained, up what of it is above guessing, a look for each label; a guesser lies on the dotted line.
 
     Where the points would lie if guessing gave nothing is the grey diagonal.

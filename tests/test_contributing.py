@@ -9,7 +9,7 @@ import torch
 
 import papers
 from common.models import checkpoint, loading
-from common.pruning.pipeline import around, carry_out
+from common.pruning.pipeline import around, run_recipe
 from common.pruning.recipe import _STEPS, Recipe, known
 from common.records.results import Store
 from papers.__main__ import main
@@ -37,7 +37,7 @@ def _blocks():
 
 
 def test_the_pages_own_test_passes(spaced, make_tiny):
-    names = {"around": around, "carry_out": carry_out, "Spaced": spaced}
+    names = {"around": around, "run_recipe": run_recipe, "Spaced": spaced}
     exec(_blocks()[1], names)
     names["test_spaced_layers_go"](make_tiny)
 

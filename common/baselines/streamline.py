@@ -51,7 +51,7 @@ OFFICIAL = Fitting(
 
 
 @dataclass(frozen=True)
-class Settings:
+class StreamlineSettings:
     """How the replacement is trained.
 
     target: 'output', mean squared error to the window's output; 'logits', KL to the dense model's `top_k` most likely
@@ -138,7 +138,7 @@ def replace_with_ffn(
     model: nn.Module,
     removed: Collection[int],
     windows: Tensor,
-    settings: Settings = Settings(),
+    settings: StreamlineSettings = StreamlineSettings(),
     *,
     validation: Tensor | None = None,
     folder: str | os.PathLike | None = None,
@@ -168,7 +168,7 @@ def replace_with_layer(
     model: nn.Module,
     removed: Collection[int],
     windows: Tensor,
-    settings: Settings = Settings(),
+    settings: StreamlineSettings = StreamlineSettings(),
     *,
     validation: Tensor | None = None,
     folder: str | os.PathLike | None = None,
@@ -211,7 +211,7 @@ def _train(
     networks: dict[Run, nn.Module],
     windows: Tensor,
     validation: Tensor | None,
-    settings: Settings,
+    settings: StreamlineSettings,
     folder: str | os.PathLike | None,
     progress: bool,
 ) -> dict:

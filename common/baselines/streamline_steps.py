@@ -28,7 +28,7 @@ class _Streamline(TrainedRepair):
     validate_every: int | None = None
 
     def train(self, context: Context, method, names: Sequence[str], without: Sequence[str] = ()) -> None:
-        """Replace the chosen layers by what `method` trains; names: of `streamline.Settings`."""
+        """Replace the chosen layers by what `method` trains; names: of `streamline.StreamlineSettings`."""
         code = context.fidelity == "code"
         fitting = self.fitting(streamline.OFFICIAL if code else Fitting(), without=without)
         windows, held_out = self.windows(context), None
@@ -38,7 +38,7 @@ class _Streamline(TrainedRepair):
         said = self.said(*names)
         if code:
             said = {"validate_every": fitting.steps(len(windows))} | said  # at the end of its one epoch
-        settings = streamline.Settings(fitting=fitting, **said)
+        settings = streamline.StreamlineSettings(fitting=fitting, **said)
         options = {"folder": context.folder / "streamline", "progress": context.progress}
         report = method(context.model, context.removed, windows, settings, validation=held_out, **options)
         note_training(context, report)
@@ -49,7 +49,7 @@ class _Streamline(TrainedRepair):
 class StreamlineNetwork(_Streamline):
     """A feed-forward network in the place of the layers; without samples, as it is before any training.
 
-    seed: of its first weights. spare_massive: see `streamline.Settings`.
+    seed: of its first weights. spare_massive: see `streamline.StreamlineSettings`.
     """
 
     spare_massive: bool | None = None

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from common.calibration.least_squares import counted
-from common.forward.hidden_state_cache import Stream
+from common.forward.hidden_state_cache import CachedHiddenStates
 from common.models.decoder import Decoder
 from common.utils.errors import UserValueError
 from common.utils.progress import track
@@ -61,7 +61,7 @@ def crossings(
     starts, last = {start for start, _ in runs}, max(stop for _, stop in runs)
     if watch and 0 in starts:
         raise UserValueError("before layer 0 no MLP writes into the stream; keep layer 0, or use another repair")
-    stream = Stream(decoder)
+    stream = CachedHiddenStates(decoder)
     batches = ids.split(batch_size)
     paddings = [None] * len(batches) if padding is None else padding.split(batch_size)
     for number, batch in enumerate(track(batches, "calibration", unit="batch", shown=progress)):

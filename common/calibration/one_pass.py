@@ -19,7 +19,7 @@ from torch import Tensor
 
 from common.calibration.least_squares import Moments, check_weights, counted, silent
 from common.calibration.statistics import COSINES, Cosine, Statistics, magnitude_ratios
-from common.forward.hidden_state_cache import Stream
+from common.forward.hidden_state_cache import CachedHiddenStates
 from common.forward.spill_buffer import Held
 from common.hadamard import hadamard_transform
 from common.models.decoder import Decoder
@@ -228,7 +228,7 @@ class _Pass:
 
     def __init__(self, decoder, statistics, pairs, kinds, bases, elementwise):
         self.decoder, self.statistics, self.kinds, self.bases = decoder, statistics, kinds, bases
-        self.stream = Stream(decoder)
+        self.stream = CachedHiddenStates(decoder)
         self.pool: Held | None = None
         self.ending: dict[int, list[int]] = {}  # second boundary -> first boundaries of its cosine pairs
         self.named: dict[int, list[int]] = {}  # the same for element-wise ratios

@@ -27,7 +27,7 @@ _on = False
 
 @contextmanager
 def remembering() -> Iterator[None]:
-    """Inside, `Stream` looks up what this process knows; what it has learnt stays until the process ends."""
+    """Inside, `CachedHiddenStates` looks up what this process knows; what it has learnt stays until the process ends."""
     global _on
     before, _on = _on, True
     try:
@@ -36,7 +36,7 @@ def remembering() -> Iterator[None]:
         _on = before
 
 
-class Stream:
+class CachedHiddenStates:
     """A pass through an unchanged model. Its weights are digested now: later changes to them do not matter.
 
     Models on a GPU, streamed ones and what only stands for a decoder are not remembered: `following` then runs the layer.

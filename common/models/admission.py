@@ -16,7 +16,7 @@ from torch import nn
 
 from common.models import unlisted
 from common.models.architectures import SUPPORTED
-from common.models.files.safetensors_reader import DTYPES, Entry, entries
+from common.models.files.safetensors_reader import DTYPES, TensorEntry, entries
 from common.utils import atomic_files
 from common.utils.errors import UserError
 
@@ -106,7 +106,7 @@ def built(config, path: Path, kind: type[nn.Module] | None = None) -> nn.Module:
         raise UserError(message) from error
 
 
-def check_shapes(model: nn.Module, stored: Mapping[str, Entry], path: Path) -> None:
+def check_shapes(model: nn.Module, stored: Mapping[str, TensorEntry], path: Path) -> None:
     """Refuse weights whose shapes contradict the config.
 
     Args:

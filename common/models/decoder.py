@@ -73,7 +73,7 @@ class ResidualWriter:
 
 
 @dataclass(frozen=True)
-class Context:
+class ForwardContext:
     """What every layer is called with besides the stream, by layer, for one batch shape and one padding mask."""
 
     key: tuple
@@ -92,7 +92,7 @@ class Decoder:
         self.model = model
         self.architecture: str = model.config.model_type
         self.executions = 0
-        self._contexts: list[Context] = []
+        self._contexts: list[ForwardContext] = []
 
     @property
     def config(self):
@@ -169,7 +169,7 @@ class Decoder:
         attention_mask: Tensor | None = None,
         layers: Sequence[int] | None = None,
         gains: Mapping[int, float | Tensor] | None = None,
-        context: Context | None = None,
+        context: ForwardContext | None = None,
     ) -> Tensor:
         """Run layers `[start, stop)` on `hidden` = `X[start]` and return `X[stop]`, both [batch, tokens, channels].
 
@@ -197,14 +197,14 @@ class Decoder:
         added = branch(at_hand(self.layers[layer]), self.spec.halves[half], hidden, **given)
         return added * getattr(self.config, self.spec.multiplier) if self.spec.multiplier else added
 
-    def placed(self, hidden: Tensor, positions: Tensor, masks: Mapping[str, Tensor]) -> Context:
+    def placed(self, hidden: Tensor, positions: Tensor, masks: Mapping[str, Tensor]) -> ForwardContext:
         """A context for `run` on sequences like `hidden` whose tokens do not just follow one another.
 
         positions [batch, tokens]. masks: for each `layer_type` of the model the tensor [batch, 1, tokens, tokens] that is
         added to the scores of attention.
         """
         calls = self._calls(hidden, None, positions.to(hidden.device))
-        return Context(
+        return ForwardContext(
             (), None, [given | {"attention_mask": masks[self.layer_type(i)]} for i, given in enumerate(calls)]
         )
 
@@ -256,7 +256,7 @@ class Decoder:
         offset = self.spec.offset_gain
         return [ResidualWriter(f"norm.{name}", self.norm, name, offset and name == "weight") for name in names]
 
-    def _context(self, hidden: Tensor, padding: Tensor | None) -> Context:
+    def _context(self, hidden: Tensor, padding: Tensor | None) -> ForwardContext:
         """Positions, rotary embedding and masks for this batch shape and padding, built once and then shared."""
         key = (
             *hidden.shape[:2],
@@ -271,7 +271,7 @@ class Decoder:
             if context.key == key and _same(context.padding, padding):
                 return context
         kept = None if padding is None else padding.detach().to(hidden.device).clone()
-        context = Context(key, kept, self._calls(hidden, kept))
+        context = ForwardContext(key, kept, self._calls(hidden, kept))
         self._contexts = [context, *self._contexts[: _KEPT_CONTEXTS - 1]]
         return context
 

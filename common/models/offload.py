@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from common.models.architectures import LEARNT, SUPPORTED, absent, at_hand
-from common.models.files.safetensors_reader import DTYPES, INDEX, Entry, entries, header, prevailing_dtype
+from common.models.files.safetensors_reader import DTYPES, INDEX, TensorEntry, entries, header, prevailing_dtype
 from common.utils import cache, locks
 from common.utils.errors import UserError, first_of
 
@@ -113,7 +113,7 @@ class Streamed:
     def __init__(
         self,
         model: nn.Module,
-        where: Mapping[str, Entry],
+        where: Mapping[str, TensorEntry],
         device: torch.device,
         dtypes: tuple[torch.dtype, ...],
         states: int,
@@ -300,17 +300,17 @@ class Streamed:
             return lambda: self._read(rows[0][0])
         return lambda: torch.stack([torch.cat([self._read(entry) for entry in row]) for row in rows])
 
-    def _entry(self, name: str) -> Entry:
+    def _entry(self, name: str) -> TensorEntry:
         if name not in self._where:
             raise UserError(f"cannot stream this model: its files hold no {name}; save or download it again")
         return self._where[name]
 
-    def _read(self, entry: Entry) -> Tensor:
+    def _read(self, entry: TensorEntry) -> Tensor:
         self.bytes_read += entry.end - entry.begin
         return entry.read().to(self.dtype)
 
 
-def _stacked(rows: list[list[Entry]]) -> tuple[int, ...]:
+def _stacked(rows: list[list[TensorEntry]]) -> tuple[int, ...]:
     """The shape of what is stacked of rows, each of parts joined; of a single entry its own."""
     joined = (sum(entry.shape[0] for entry in rows[0]), *rows[0][0].shape[1:])
     return joined if len(rows) == len(rows[0]) == 1 else (len(rows), *joined)

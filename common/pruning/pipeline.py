@@ -49,7 +49,7 @@ class Context:
     """A model as a recipe describes it, and what was found out on the way.
 
     parameters: of the model before anything was removed. details and provenance go into every record of the recipe.
-    force: long work that an earlier run left behind is done again. progress: long work shows how far it is. at_hand:
+    force: long work that an earlier run left behind is done again. progress: long work shows how far it is. calibration_ids:
     calibration tokens ``[samples, tokens]`` that stand for the recipe's text. keep: what a search brought is kept on disk, in
     kept_in (None: where all recipes of a model keep it). locks: what other processes wait for until the recipe is carried
     out. recorded: the details of a record of this very recipe, whatever was measured: layers, factors.
@@ -63,7 +63,7 @@ class Context:
     provenance: dict = field(default_factory=dict)
     force: bool = False
     progress: bool = False
-    at_hand: Tensor | None = None
+    calibration_ids: Tensor | None = None
     keep: bool = True
     kept_in: Path | None = None
     locks: ExitStack = field(default_factory=ExitStack, repr=False)
@@ -87,7 +87,7 @@ class Context:
     @property
     def calibrated(self) -> bool:
         """Whether there are calibration tokens."""
-        return self.at_hand is not None or self.recipe.calibration is not None
+        return self.calibration_ids is not None or self.recipe.calibration is not None
 
     @property
     def fidelity(self) -> str:
@@ -169,8 +169,8 @@ class Context:
         whole = [recipe.profile, recipe.model, recipe.weights, str(self.model.dtype), name, facts]
         if recipe.weights is None and (commit := getattr(self.model, "source", {}).get("revision")):
             whole.append(commit)  # nothing is pinned: the hub's model may become another one
-        if self.at_hand is not None:
-            whole.append(hashlib.sha256(self.at_hand.cpu().numpy().tobytes()).hexdigest())
+        if self.calibration_ids is not None:
+            whole.append(hashlib.sha256(self.calibration_ids.cpu().numpy().tobytes()).hexdigest())
         digest = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]
         return (self.kept_in or work_folder() / recipe.model) / f"{name}-{digest}{suffix}"
 
@@ -224,8 +224,8 @@ class Context:
         Raises:
             UserError: the recipe has no calibration entry.
         """
-        if self.at_hand is not None:
-            return self.at_hand
+        if self.calibration_ids is not None:
+            return self.calibration_ids
         if self.calibration is None:
             raise UserError("the recipe has no calibration entry, but one of its steps reads calibration tokens")
         return self.tokens(self.calibration)
@@ -240,7 +240,7 @@ class Context:
         """
         layers, kinds = self.decoder.num_layers, tuple(kinds)
         wanted = {"span": span, "kinds": kinds} | options
-        if not self.keep or self.at_hand is not None:
+        if not self.keep or self.calibration_ids is not None:
             return self._collected(wanted)
         facts = [self.recipe.calibration, self.batch_size]
         facts += [{"skip": options["skip"]}] if options.get("skip") else []
@@ -301,7 +301,7 @@ def around(
     known = {"model": "at hand", "profile": "at hand"} | recipe
     parameters = sum(p.numel() for p in model.parameters())
     kept = {"keep": kept_in is not None, "kept_in": kept_in}
-    return Context(model, tokenizer, Recipe(**known), parameters, progress=True, at_hand=windows, **kept)
+    return Context(model, tokenizer, Recipe(**known), parameters, progress=True, calibration_ids=windows, **kept)
 
 
 class Cut(Repair):
@@ -311,7 +311,7 @@ class Cut(Repair):
         remove_layers(context.model, context.removed)
 
 
-def carry_out(context: Context) -> None:
+def run_recipe(context: Context) -> None:
     """Choose layers, remove them and repair the cut, train: whatever of it the context's recipe names.
 
     Raises:

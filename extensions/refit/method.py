@@ -41,7 +41,7 @@ from torch import Tensor, nn
 
 from common.calibration.layer_inputs import ATTENTION, GATE, MLP, UP, Watched, paths
 from common.calibration.least_squares import Regression, check_weights, counted
-from common.forward.hidden_state_cache import Stream
+from common.forward.hidden_state_cache import CachedHiddenStates
 from common.forward.spill_buffer import Held
 from common.models import offload
 from common.models.architectures import SUPPORTED, at_hand
@@ -299,7 +299,7 @@ class _Streams:
         # what a tool streams lies where all its states do
         place, limit = (cache.folder(), origin.model.streamed.states) if origin.streamed else (work_folder(), None)
         self.pool = Held(place, limit)
-        self.stream = Stream(origin)
+        self.stream = CachedHiddenStates(origin)
         tokens = [ids for ids, _ in batches]
         starts = owns = self._through(origin, tokens, range(self.alive[first]))
         if origin is not decoder or len(before) < first:
@@ -309,7 +309,7 @@ class _Streams:
     def _through(self, decoder: Decoder, tokens: Sequence[Tensor], layers: Sequence[int]) -> list[Tensor]:
         """What leaves these layers, of each batch of tokens."""
         if not decoder.streamed:
-            stream, found = self.stream if decoder is self.origin else Stream(decoder), []
+            stream, found = self.stream if decoder is self.origin else CachedHiddenStates(decoder), []
             for ids in track(tokens, "layers before", unit="batch", shown=self.progress):
                 hidden = decoder.embed_tokens(ids)
                 for layer in layers:

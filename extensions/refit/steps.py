@@ -80,7 +80,7 @@ class Refit(Repair):
             raise UserError("a graft is made for all layers at once; leave it or one_by_one out")
         method = refit_one_by_one if self.one_by_one else refit
         windows = context.windows()
-        if self.apart and context.at_hand is None:  # a tool has drawn its own so
+        if self.apart and context.calibration_ids is None:  # a tool has drawn its own so
             windows = context.tokens(replace(context.calibration, apart=self.held_out))
         if self.graft:
             check_architecture(context.decoder.architecture)

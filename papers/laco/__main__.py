@@ -11,7 +11,7 @@ from common.utils import startup
 from common.utils.errors import UserError
 from common.utils.option_fields import Flag
 from papers.laco import merge_layers
-from papers.laco.collapse import Settings, reachable
+from papers.laco.collapse import CollapseSettings, reachable
 from papers.laco.sentences import draw
 from papers.laco.steps import LayerCollapse
 
@@ -34,7 +34,7 @@ def check(job: Job) -> None:
     if job.given is None:
         for count in job.counts or [None]:
             C = combined(job, count)
-            Settings(C=C, I=options.interval).within(job.layers)
+            CollapseSettings(C=C, I=options.interval).within(job.layers)
             if count not in (None, *(gone := takes(C, options.interval, job.layers))):
                 raise UserError(
                     f"--remove {count}: merges of C = {C} layers at an interval of {options.interval} can take "

@@ -30,7 +30,7 @@ LEAST_LAYERS = 2  # what `common.models.surgery` leaves at least
 
 
 @dataclass(frozen=True)
-class Settings:
+class CollapseSettings:
     """How Algorithm 1 runs, but for its threshold.
 
     C: layers combined in each merge. I: least interval between two merges. L, H: the range of layers considered, 1-based
@@ -46,7 +46,7 @@ class Settings:
     norms: str | None = None
     cosine: str = DEFAULT_COSINE
 
-    def within(self, layers: int) -> Settings:
+    def within(self, layers: int) -> CollapseSettings:
         """The settings for a model of so many layers, H filled in.
 
         Raises:
@@ -153,7 +153,7 @@ class _Search:
         model: nn.Module,
         tokenizer,
         sentences: Sequence[str],
-        settings: Settings,
+        settings: CollapseSettings,
         undoable: bool,
         progress: bool = False,
     ) -> None:
@@ -263,7 +263,7 @@ def collapse(
         T: least similarity, -1..1.
         chosen: called with the layers that are merged into others while the model is still whole; the weights of layers that
             merged are then kept as long.
-        settings: those of `Settings` by name, `C` at least: `collapse(model, tokenizer, sentences, C=4, T=0.65)`.
+        settings: those of `CollapseSettings` by name, `C` at least: `collapse(model, tokenizer, sentences, C=4, T=0.65)`.
 
     Deviation: a merge that would leave a single layer is not tried (`common.models.surgery` keeps two).
 
@@ -272,7 +272,7 @@ def collapse(
     """
     if not -1 <= T <= 1:
         raise UserValueError(f"the threshold T = {T} is no cosine; use a number from -1 to 1")
-    search = _Search(model, tokenizer, sentences, Settings(**settings), chosen is not None, progress)
+    search = _Search(model, tokenizer, sentences, CollapseSettings(**settings), chosen is not None, progress)
     with search.bar:
         state, trace = search.walk(T)
     return search.finish(state, trace, T, chosen)
@@ -302,7 +302,7 @@ def collapse_to(
         UserError: as `collapse`; no threshold leaves `layers` layers (those that can be had are named; the model is
         left as it was).
     """
-    search = _Search(model, tokenizer, sentences, Settings(**settings), True, progress)
+    search = _Search(model, tokenizer, sentences, CollapseSettings(**settings), True, progress)
     T, reached = 1.0, set()
     with search.bar:
         while True:

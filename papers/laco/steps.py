@@ -36,7 +36,7 @@ def sentences(context: Context) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Collapse(Options):
+class CollapseOptions(Options):
     """Algorithm 1's settings, see `papers.laco.collapse.Settings`.
 
     T: the threshold. layers: in its place, how many are to be left; the highest threshold that leaves them is searched for.
@@ -83,7 +83,7 @@ class Collapse(Options):
 
 @register("laco")
 @dataclass(frozen=True)
-class LayerCollapse(Collapse, Pruning):
+class LayerCollapse(CollapseOptions, Pruning):
     """Layers are merged into earlier ones as long as the outputs stay alike.
 
     left_out: of what is chosen so nothing is merged (ours): the same layers go, and those that they would have been merged
@@ -123,7 +123,7 @@ class PostTraining(Training):
 
     data: Text
     settings: Mapping
-    reprune: Collapse | None = None
+    reprune: CollapseOptions | None = None
 
     def apply(self, context: Context) -> None:
         """Train; recipes that differ only in what follows the training share it."""

@@ -17,7 +17,7 @@ from common.utils.option_fields import Flag, option
 from papers import linearpatch
 from papers.linearpatch.method import VARIANTS, default_cosine
 from papers.linearpatch.patch import KINDS, check_cuts
-from papers.linearpatch.steps import DistilledPatch, Patch
+from papers.linearpatch.steps import DistilledPatch, LinearPatchRepair
 
 PATCHES = tuple(kind for kind in KINDS if kind != "rotated")  # the same map as hadamard, kept for training
 # What a kind of patch trains when it is distilled; one factor is not trained.
@@ -115,16 +115,16 @@ def _windows_layers(job: Job) -> list[int] | None:
     return job.given
 
 
-def _patch(job: Job) -> Patch:
+def _patch(job: Job) -> LinearPatchRepair:
     only = {"estimator": "least-squares"} if job.options.patch == "matrix" else {}
-    return Patch(**job.asked(Patch) | only)
+    return LinearPatchRepair(**job.asked(LinearPatchRepair) | only)
 
 
 def _cosine(options: argparse.Namespace) -> str:
     return options.cosine or default_cosine(options.variant, options.fidelity)
 
 
-def _distilled(job: Job, context: Context, statistics: Statistics, patch: Patch) -> dict:
+def _distilled(job: Job, context: Context, statistics: Statistics, patch: LinearPatchRepair) -> dict:
     start = {"kind": patch.kind, "estimator": patch.estimator, "acts_on": patch.acts_on}
     step = DistilledPatch(trainable=TRAINED[patch.kind], **start)
     windows = job.crops(job.options.distill)
@@ -151,9 +151,9 @@ METHOD = Method(
         Flag(Variant, "variant"),
         Flag(Variant, "window"),
         Flag(Window, "cosine", default=None, says="token; channel for --fidelity code"),
-        Flag(Patch, "kind", "patch", choices=PATCHES),
-        Flag(Patch, "estimator", default=None, says="ratio-of-means; matrix: least-squares"),
-        Flag(Patch, "acts_on", "acts-on", says="all"),
+        Flag(LinearPatchRepair, "kind", "patch", choices=PATCHES),
+        Flag(LinearPatchRepair, "estimator", default=None, says="ratio-of-means; matrix: least-squares"),
+        Flag(LinearPatchRepair, "acts_on", "acts-on", says="all"),
         Flag(DistilledPatch, "samples", "distill"),
     ),
     check=check,

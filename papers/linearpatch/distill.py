@@ -43,7 +43,7 @@ TOP_K = {"paper": 100, "code": 50}
 
 
 @dataclass(frozen=True)
-class Settings:
+class DistillationSettings:
     """How a patch is distilled.
 
     trainable: 'matrix', all of A; 'diagonal', d in A = H diag(d) H^T; 'plain-diagonal', d in diag(d), the "+d" of Table 5;
@@ -64,20 +64,20 @@ class Settings:
             raise unknown("distillation target", self.target, TARGETS)
 
 
-def settings_of(fidelity: str = "paper", **changes) -> Settings:
+def settings_of(fidelity: str = "paper", **changes) -> DistillationSettings:
     """The settings of the paper, or of the official code: there K is 50, and 'diagonal' trains a matrix from diag(d)."""
     if fidelity not in TOP_K:
         raise unknown("fidelity", fidelity, TOP_K)
     if fidelity == "code" and changes.get("trainable") == "diagonal":
         changes["trainable"] = "matrix-from-diagonal"
-    return Settings(**{"top_k": TOP_K[fidelity]} | changes)
+    return DistillationSettings(**{"top_k": TOP_K[fidelity]} | changes)
 
 
 def distill(
     model: nn.Module,
     patches: Mapping[tuple[int, int], LinearPatch],
     windows: Tensor,
-    settings: Settings = Settings(),
+    settings: DistillationSettings = DistillationSettings(),
     *,
     store: str | os.PathLike | None = None,
     tokenizer=None,
@@ -130,7 +130,7 @@ def distill_cuts(
     statistics: Statistics,
     removed: Collection[int],
     windows: Tensor,
-    settings: Settings = Settings(),
+    settings: DistillationSettings = DistillationSettings(),
     *,
     kind: str | None = None,
     estimator: str = "ratio-of-means",

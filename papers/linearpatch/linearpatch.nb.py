@@ -41,7 +41,7 @@ from common.records.results import Store
 from common.training.fitting import Fitting
 from figures.style import BLUE, ORANGE, above, plt
 from papers import linearpatch
-from papers.linearpatch.distill import Settings, distill_cuts
+from papers.linearpatch.distill import DistillationSettings, distill_cuts
 from reproductions.documents import findings
 from reproductions.render import show, tables
 from reproductions.spec import registry, subjects
@@ -218,7 +218,7 @@ print(tokenizer.decode(pruned.generate(**prompt, max_new_tokens=24, do_sample=Fa
 
 # %%
 distilled = copy.deepcopy(dense)
-report = distill_cuts(distilled, statistics, window, windows, Settings(fitting=Fitting(learning_rate=2e-3)))
+report = distill_cuts(distilled, statistics, window, windows, DistillationSettings(fitting=Fitting(learning_rate=2e-3)))
 first, last = (sum(part) / 8 for part in (report["losses"][:8], report["losses"][-8:]))
 print(f"{report['steps']} steps, mean KL of the first 8 {first:.3f}, of the last 8 {last:.3f}")
 print(f"perplexity: with A {perplexity(pruned, text, 256):.2f}, distilled {perplexity(distilled, text, 256):.2f}")

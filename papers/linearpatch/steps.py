@@ -50,7 +50,7 @@ def _statistics(context: Context, kind: str, estimator: str, **counting) -> Stat
 
 @register("linearpatch")
 @dataclass(frozen=True)
-class Patch(Repair):
+class LinearPatchRepair(Repair):
     """A matrix at every cut that gives each channel its magnitude back (Eqs. 4, 6 to 8); kinds and estimators: `patch_cuts`.
 
     weights, first: how tokens count in least squares, and whether a sample's first does (`common.calibration.least_squares`).
@@ -134,8 +134,8 @@ class Probe(Repair):
 class DistilledPatch(TrainedRepair):
     """A patch that is then trained towards the dense model's logits (section 3.4).
 
-    trainable: see `distill.Settings`. kind, estimator, acts_on: of the patch it starts from. teacher: ``stored`` (offline,
-    shared by recipes) or ``online``.
+    trainable: see `distill.DistillationSettings`. kind, estimator, acts_on: of the patch it starts from. teacher:
+    ``stored`` (offline, shared by recipes) or ``online``.
     """
 
     trainable: str | None = None
@@ -165,7 +165,7 @@ class DistilledPatch(TrainedRepair):
         report = self.distill(context, statistics, windows, **where)
         note_training(context, report | {"teacher": "online" if store is None else "stored"})
 
-    def settings(self, context: Context) -> distill.Settings:
+    def settings(self, context: Context) -> distill.DistillationSettings:
         """How the patch is distilled."""
         changes = self.said("trainable", "target", "top_k", "store_dtype")
         return distill.settings_of(context.fidelity, fitting=self.fitting(Fitting()), **changes)

@@ -53,7 +53,7 @@ def _pruned(job: Job) -> dict:
     step = PruneAndComp(count=job.count, **job.asked(PruneAndComp))
     context = around(job.model, job.tokenizer, job.windows, fidelity=job.options.fidelity, **_kept(job, step))
     if job.given is None:
-        found = step.carry_out(context, job.chosen)
+        found = step.run_recipe(context, job.chosen)
     else:
         found = step.search(context, layers=job.given, chosen=job.chosen)
     job.kept.setdefault("found", found)

@@ -79,10 +79,10 @@ class PruneAndComp(Pruning):
     window_factor: str | None = None
 
     def apply(self, context: Context) -> None:
-        report = self.carry_out(context)
+        report = self.run_recipe(context)
         context.details |= {name: value for name, value in report.items() if name != "layer_executions"}
 
-    def carry_out(self, context: Context, chosen: Callable[[list[int]], object] = lambda removed: None) -> dict:
+    def run_recipe(self, context: Context, chosen: Callable[[list[int]], object] = lambda removed: None) -> dict:
         """Remove and compensate, in place; what another search, or a killed one, has found is not searched again.
 
         chosen: see `prune_and_compensate`, whose report is returned (without layer executions where all is known).

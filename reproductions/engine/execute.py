@@ -21,7 +21,7 @@ import transformers
 from common.calibration import corpora
 from common.forward.hidden_state_cache import remembering
 from common.models import loading
-from common.pruning.pipeline import Context, carry_out
+from common.pruning.pipeline import Context, run_recipe
 from common.pruning.recipe import PARTS, Recipe
 from common.toy import corpus as standin_corpus
 from common.utils.errors import UserError
@@ -126,7 +126,7 @@ def prepare(
     context = Context(model, tokenizer, recipe, parameters, force=force, progress=progress, recorded=recorded or {})
     context.provenance = _provenance(context)
     with remembering():
-        carry_out(context)
+        run_recipe(context)
     if recipe.profile == "paper":  # after the work: the texts it read are still at hand
         context.provenance["corpus"] = {name: corpora.digest(name) for kind, name in recipe.reads() if kind == "corpus"}
     context.model.eval()

@@ -28,7 +28,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Entry:
+class RowBeside:
     """A cell with the grid that it is from. sparsity: its n/N, '' where its column says so."""
 
     cell: Cell
@@ -43,7 +43,7 @@ class Metric:
     heading: Heading
     sides: tuple[tuple[str, int], ...]
     columns: tuple[Column, ...]
-    rows: tuple[tuple[str, bool, tuple[Entry | None, ...]], ...]
+    rows: tuple[tuple[str, bool, tuple[RowBeside | None, ...]], ...]
 
 
 def metrics(grids: Sequence[Grid]) -> list[Metric]:
@@ -131,8 +131,8 @@ def _dense(method: str, kept: Sequence[tuple[_Group, dict[str, Cell]]]) -> bool:
     return any(group.lines[method].dense for group, cells in kept if method in cells)
 
 
-def _entry(group: _Group, cells: dict[str, Cell], method: str) -> Entry | None:
+def _entry(group: _Group, cells: dict[str, Cell], method: str) -> RowBeside | None:
     if method not in cells:
         return None
     line = group.lines[method]
-    return Entry(cells[method], group.grid, "" if group.column.sparsity or line.dense else line.sparsity)
+    return RowBeside(cells[method], group.grid, "" if group.column.sparsity or line.dense else line.sparsity)

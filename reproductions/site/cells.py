@@ -18,7 +18,7 @@ SIGNS = {"not-run": "·", "none": ""}
 
 
 @dataclass(frozen=True)
-class Number:
+class ShownNumber:
     """A number to be aligned at its decimal point. pad: digits that the column's longest fraction has more.
 
     point: whether that fraction's point is missing as well.
@@ -38,8 +38,8 @@ class Cell:
     has a better number.
     """
 
-    reported: Number | None = None
-    reproduced: Number | None = None
+    reported: ShownNumber | None = None
+    reproduced: ShownNumber | None = None
     error: str = ""
     difference: str = ""
     status: str = ""
@@ -210,11 +210,11 @@ def _fraction(cell: dict) -> int:
     return cell.get("digits", 2)
 
 
-def number(value: float, digits: int, most: int) -> Number:
+def number(value: float, digits: int, most: int) -> ShownNumber:
     """A number with its digits, and what it lacks of the column's."""
     if isinstance(value, float) and abs(value) >= LARGE:
-        return Number(f"{value:.2e}")
-    return Number(f"{value:,.{digits}f}", most - digits, most > 0 and digits == 0)
+        return ShownNumber(f"{value:.2e}")
+    return ShownNumber(f"{value:,.{digits}f}", most - digits, most > 0 and digits == 0)
 
 
 def _cell(evidence: Evidence, row: Row, column: Column, cell: dict | None, most: int) -> Cell:

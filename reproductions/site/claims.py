@@ -38,7 +38,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Claim:
+class ShownClaim:
     """A claim, where it stands, and the verdicts: of the paper's printed numbers, and of each subject measured."""
 
     text: str
@@ -47,7 +47,7 @@ class Claim:
     measured: tuple[Verdict, ...]
 
 
-def of(target: str, built: dict, measured: bool = True) -> list[Claim]:
+def of(target: str, built: dict, measured: bool = True) -> list[ShownClaim]:
     """The claims of one table's JSON form; of the paper's own models nothing where none of them is known there.
 
     measured: whether anything was measured on them, beyond what follows from their shape.
@@ -56,20 +56,20 @@ def of(target: str, built: dict, measured: bool = True) -> list[Claim]:
     labels = _labels(built, own)
     for claim in built["claims"]:
         verdicts = tuple(_judged(label, [claim["judged"][name]]) for name, label in labels.items())
-        found.append(Claim(claim["text"], target, _printed([claim]), verdicts))
+        found.append(ShownClaim(claim["text"], target, _printed([claim]), verdicts))
     known = {verdict.subject for claim in found for verdict in claim.measured if verdict.kind != "open"}
     kept = known | {label for label in labels.values() if label != own}
     return [replace(one, measured=tuple(v for v in one.measured if v.subject in kept)) for one in found]
 
 
-def abstract(finding: Finding, built: Mapping[str, dict], subjects: Sequence[str]) -> Claim:
+def abstract(finding: Finding, built: Mapping[str, dict], subjects: Sequence[str]) -> ShownClaim:
     """A sentence of an abstract: the claims of its table that say the same, the worst of them before the others.
 
     built: the JSON forms of its tables, by target. subjects: names of those to be shown.
     """
     found = finding.claims(built[finding.target])
     measured = [_judged(name, [one["judged"][name] for one in found if name in one["judged"]]) for name in subjects]
-    return Claim(finding.sentence, finding.target, _printed(finding.in_print(built)), tuple(measured))
+    return ShownClaim(finding.sentence, finding.target, _printed(finding.in_print(built)), tuple(measured))
 
 
 def _labels(built: dict, own: str) -> dict[str, str]:
@@ -97,7 +97,7 @@ def _judged(subject: str, found: Sequence[dict]) -> Verdict:
     return Verdict(subject, kind, worst["verdict"], counts, tables.effect(worst))
 
 
-def tally(claims: Iterable[Claim]) -> dict[str, dict[str, int]]:
+def tally(claims: Iterable[ShownClaim]) -> dict[str, dict[str, int]]:
     """Subject -> how many claims have each kind of verdict; printed numbers first, then who has any verdict."""
     found: dict[str, dict[str, int]] = {}
     for claim in claims:
@@ -107,13 +107,13 @@ def tally(claims: Iterable[Claim]) -> dict[str, dict[str, int]]:
     return {name: counts for name, counts in found.items() if any(counts[kind] for kind in SIGNS if kind != "open")}
 
 
-def aligned(claim: Claim, subjects: Sequence[str]) -> Claim:
+def aligned(claim: ShownClaim, subjects: Sequence[str]) -> ShownClaim:
     """A claim with a verdict of each of these subjects, in their order; open where its table does not show one."""
     found = {verdict.subject: verdict for verdict in claim.measured}
     open_ = (found.get(name) or Verdict(name, "open", "not measured") for name in subjects)
     return replace(claim, measured=tuple(open_))
 
 
-def headed(claim: Claim, heads: Mapping[str, str]) -> Claim:
+def headed(claim: ShownClaim, heads: Mapping[str, str]) -> ShownClaim:
     """A claim whose subjects are called as in a heading."""
     return replace(claim, measured=tuple(replace(one, subject=heads[one.subject]) for one in claim.measured))

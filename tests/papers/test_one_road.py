@@ -15,14 +15,14 @@ from common.cli import main
 from common.models import checkpoint, loading
 from common.models.decoder import Decoder
 from common.models.surgery import remove_layers
-from common.pruning.pipeline import Context, around, carry_out
+from common.pruning.pipeline import Context, around, run_recipe
 from common.pruning.recipe import Calibration, Recipe
 from common.pruning.steps import BlockInfluence, Window
 from common.training import instructions
 from papers import laco, linearpatch, prunecomp, reassessing
 from papers.laco.sentences import draw
 from papers.laco.steps import LayerCollapse
-from papers.linearpatch.steps import DistilledPatch, Patch
+from papers.linearpatch.steps import DistilledPatch, LinearPatchRepair
 from papers.prunecomp.steps import PruneAndComp
 from papers.reassessing.steps import Data, FineTuning, Metric
 
@@ -70,7 +70,7 @@ def table(source):
     def run(**steps):
         model, tokenizer = loading.load(str(source.model))
         context = Context(model, tokenizer, Recipe("tiny", "standin", "own", **steps), 1)
-        carry_out(context)
+        run_recipe(context)
         return tensors(context.model)
 
     return run
@@ -111,10 +111,10 @@ def test_samplers_draw_as_the_official_codes(source, sampler, seed, begin, end):
 @pytest.mark.parametrize(
     "options, selection, patch",
     [
-        ((), Window(2), Patch()),
-        (("--variant", "S"), BlockInfluence(2), Patch()),
-        (("--patch", "matrix"), Window(2), Patch("matrix", "least-squares")),
-        (("--patch", "scalar", "--cosine", "channel"), Window(2, "channel"), Patch("scalar")),
+        ((), Window(2), LinearPatchRepair()),
+        (("--variant", "S"), BlockInfluence(2), LinearPatchRepair()),
+        (("--patch", "matrix"), Window(2), LinearPatchRepair("matrix", "least-squares")),
+        (("--patch", "scalar", "--cosine", "channel"), Window(2, "channel"), LinearPatchRepair("scalar")),
     ],
 )
 def test_linearpatch(source, tool, table, options, selection, patch):

@@ -31,7 +31,7 @@ DTYPES = {
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorEntry:
     """Where one tensor lies. dtype: in safetensors' spelling; begin, end: bytes of the file; state: of the file then."""
 
     file: Path
@@ -64,7 +64,7 @@ class Entry:
                 done += got
         return found
 
-    def rows(self, first: int, stop: int) -> Entry:
+    def rows(self, first: int, stop: int) -> TensorEntry:
         """Where rows ``first`` to ``stop`` (not included, the end at most) of a matrix lie."""
         stop, row = min(stop, self.shape[0]), (self.end - self.begin) // self.shape[0]
         shape = (stop - first, *self.shape[1:])
@@ -77,7 +77,7 @@ def _state(file: int) -> tuple[int, ...]:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def header(file: Path) -> dict[str, Entry]:
+def header(file: Path) -> dict[str, TensorEntry]:
     """{name: entry} of one safetensors file.
 
     Raises:
@@ -91,7 +91,7 @@ def header(file: Path) -> dict[str, Entry]:
                 raise ValueError("its header is cut off")
             content = json.loads(stream.read(size))
         found = {
-            name: Entry(
+            name: TensorEntry(
                 file, entry["dtype"], tuple(entry["shape"]), *(8 + size + at for at in entry["data_offsets"]), state
             )
             for name, entry in content.items()
@@ -134,7 +134,7 @@ def loaded(folder: Path) -> list[str]:
     return shards(folder / INDEX) if (folder / INDEX).is_file() else []
 
 
-def entries(folder: Path, but: Iterable[str] = ()) -> dict[str, Entry]:
+def entries(folder: Path, but: Iterable[str] = ()) -> dict[str, TensorEntry]:
     """{name: entry} of the safetensors files that transformers loads of a checkpoint; where it would find none, of all.
 
     but: names of files that are no weights.
@@ -147,7 +147,7 @@ def entries(folder: Path, but: Iterable[str] = ()) -> dict[str, Entry]:
     return {name: entry for file in files for name, entry in header(folder / file).items()}
 
 
-def prevailing_dtype(found: Iterable[Entry]) -> str | None:
+def prevailing_dtype(found: Iterable[TensorEntry]) -> str | None:
     """The dtype of most bytes, in safetensors' spelling; None of no tensors."""
     sizes: dict[str, int] = {}
     for entry in found:

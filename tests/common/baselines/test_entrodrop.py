@@ -10,7 +10,7 @@ from common.baselines import entrodrop
 from common.baselines import sublayer_steps as _steps  # noqa: F401 - registers them
 from common.models.decoder import Decoder
 from common.models.sublayers import ATTENTION, HALVES, MLP, drop_halves, present
-from common.pruning.pipeline import around, carry_out
+from common.pruning.pipeline import around, run_recipe
 from common.utils.errors import UserError
 
 IDS = torch.randint(3, 320, (3, 20), generator=torch.Generator().manual_seed(3))
@@ -104,9 +104,9 @@ def test_whole_layers_go_by_name_and_halves_that_are_gone_are_not_asked(make_tin
     asked = {"method": "entrodrop", "start": 0}
     expected = entrodrop.entropies(Decoder(model), IDS)
     whole = around(copy.deepcopy(model), windows=IDS, selection=asked | {"count": 2, "kind": "layer"})
-    carry_out(whole)
+    run_recipe(whole)
     assert whole.removed == entrodrop.least_increase(expected, present(model), 2, "layer", 0)
     assert len(whole.model.model.layers) == 4 and whole.details["entropies"] == expected
     halves = around(copy.deepcopy(model), windows=IDS, selection=asked | {"count": 4})
-    carry_out(halves)
+    run_recipe(halves)
     assert [1, ATTENTION] not in halves.details["halves"] and len(halves.details["halves"]) == 4

@@ -12,7 +12,7 @@ from common.models import checkpoint, layer_structure
 from common.models.decoder import Decoder
 from common.models.layer_widths import widths
 from common.models.surgery import remove_layers
-from common.pruning.pipeline import around, carry_out
+from common.pruning.pipeline import around, run_recipe
 from common.utils.errors import UserError
 
 IDS = torch.randint(3, 320, (3, 20), generator=torch.Generator().manual_seed(3))
@@ -183,7 +183,7 @@ def test_the_step_in_a_recipe_prunes_by_the_recipes_tokens(tiny_llama):
     expected = copy.deepcopy(tiny_llama)
     llm_pruner.prune(expected, IDS, RATIO, first=1, last=1)
     found = around(tiny_llama, windows=IDS, selection={"method": "llm-pruner", "ratio": RATIO, "first": 1, "last": 1})
-    carry_out(found)
+    run_recipe(found)
     assert torch.equal(logits(tiny_llama), logits(expected))
     assert found.removed == [] and found.details["sliced"]["layers"] == [1, 2, 3, 4]
 
@@ -195,7 +195,7 @@ def test_as_many_parameters_go_as_layers_have(tiny_llama, count):
     layer = sum(p.numel() for p in tiny_llama.model.layers[0].parameters())
     channel = 3 * tiny_llama.config.hidden_size
     selection = {"method": "llm-pruner", "layers": count, "first": 1, "last": 1}
-    carry_out(around(tiny_llama, windows=IDS, selection=selection))
+    run_recipe(around(tiny_llama, windows=IDS, selection=selection))
     gone = before - sum(p.numel() for p in tiny_llama.parameters())
     assert 0 <= gone - count * layer < 4 * channel
     assert {found["key_heads"] for found in widths(tiny_llama)[1:5]} == {2 - (count == 2)}
@@ -209,4 +209,4 @@ def test_more_than_there_is_cannot_go(tiny_llama):
     ):
         found = around(tiny_llama, windows=IDS, selection={"method": "llm-pruner", "first": 1, "last": 1} | selection)
         with pytest.raises(UserError, match=message):
-            carry_out(found)
+            run_recipe(found)

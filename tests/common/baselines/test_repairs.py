@@ -15,7 +15,7 @@ from common.calibration.least_squares import Regression, counted
 from common.hooks import patches
 from common.models import checkpoint
 from common.models.decoder import Decoder
-from common.pruning.pipeline import around, carry_out
+from common.pruning.pipeline import around, run_recipe
 from common.pruning.steps import Given
 from common.utils.errors import UserError
 from papers.linearpatch import steps as _patches  # noqa: F401 - registers its step
@@ -276,7 +276,7 @@ def test_a_recipe_repairs_as_the_function_does_and_says_from_how_many_tokens(rep
     one, other = make_tiny("llama"), make_tiny("llama")
     context = around(one, windows=ids, selection=Given((4, 2)), repair=repair)
     assert context.recipe.step("repair") == repair
-    carry_out(context)
+    run_recipe(context)
     reports = call(other, ids)
     assert context.details["patches" if patches(other) else "fused"] == reports
     assert context.details["repair"]["calibration_tokens"] == ids.numel()
@@ -289,11 +289,11 @@ def test_a_least_squares_patch_counts_tokens_as_it_is_told(make_tiny, ids):
     one, other = make_tiny("llama"), make_tiny("llama")
     options = {"kind": "matrix", "estimator": "least-squares", "weights": "none", "first": False}
     patch = {"method": "linearpatch", "ridge": 1e-9} | options
-    carry_out(around(one, windows=ids, selection=Given((2, 3)), repair=patch))
+    run_recipe(around(one, windows=ids, selection=Given((2, 3)), repair=patch))
     ghost(other, ids, [2, 3], first=False)
     eye = torch.eye(64)
     got, wanted = (patches(model)[0].module.weight for model in (one, other))
     torch.testing.assert_close(got - eye, wanted, rtol=1e-2, atol=1e-3)
     with pytest.raises(UserError, match="weights are of the estimator least-squares"):
         wrong = {"method": "linearpatch", "weights": "none"}
-        carry_out(around(make_tiny("llama"), windows=ids, selection=Given((2,)), repair=wrong))
+        run_recipe(around(make_tiny("llama"), windows=ids, selection=Given((2,)), repair=wrong))

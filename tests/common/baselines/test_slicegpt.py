@@ -12,7 +12,7 @@ from common.baselines.sublayer_steps import SliceGpt
 from common.hooks import attach_patch
 from common.models import checkpoint, layer_structure
 from common.models.surgery import remove_layers, without_layers
-from common.pruning.pipeline import around, carry_out
+from common.pruning.pipeline import around, run_recipe
 from common.utils.errors import UserError
 
 IDS = torch.randint(3, 320, (6, 20), generator=torch.Generator().manual_seed(3))
@@ -164,7 +164,7 @@ def test_the_step_in_a_recipe_slices_by_the_recipes_tokens(tiny_llama, fidelity)
     expected = copy.deepcopy(tiny_llama)
     slicegpt.slice_stream(expected, IDS, 48, centre=fidelity == "code")
     found = around(tiny_llama, windows=IDS, selection={"method": "slicegpt", "share": 0.2}, fidelity=fidelity)
-    carry_out(found)
+    run_recipe(found)
     assert torch.equal(logits(tiny_llama), logits(expected))
     assert found.details["sliced"] == {"width": 48} and found.removed == []
 

@@ -13,7 +13,7 @@ from common.baselines.streamline import (
     KIND,
     OFFICIAL,
     FeedForward,
-    Settings,
+    StreamlineSettings,
     insert_ffn,
     replace_with_ffn,
     replace_with_layer,
@@ -78,7 +78,7 @@ def test_a_training_of_the_network_is_a_plain_regression_on_stored_states(tiny_l
     reference = regressed(
         tiny_llama.config, lambda network, rows: nn.functional.mse_loss(network(before[rows]), after[rows])
     )
-    report = replace_with_ffn(tiny_llama, [2, 3, 4], WINDOWS, Settings(fitting=FAST))
+    report = replace_with_ffn(tiny_llama, [2, 3, 4], WINDOWS, StreamlineSettings(fitting=FAST))
     (patch,) = patches(tiny_llama)
     assert (patch.kind, patch.position, len(tiny_llama.model.layers)) == (KIND, 2, 3)
     for name, value in reference.named_parameters():
@@ -101,7 +101,7 @@ def test_massive_tokens_may_pass_as_they_are_and_teach_nothing(tiny_llama, tmp_p
         tiny_llama.config,
         lambda network, rows: (network(before[rows, 1:]) - after[rows, 1:]).square().sum() / after[rows].numel(),
     )
-    replace_with_ffn(tiny_llama, [4], ids, Settings(fitting=FAST, spare_massive=True))
+    replace_with_ffn(tiny_llama, [4], ids, StreamlineSettings(fitting=FAST, spare_massive=True))
     (patch,) = patches(tiny_llama)
     for name, value in reference.named_parameters():
         torch.testing.assert_close(patch.module.get_parameter(name), value, rtol=1e-3, atol=1e-4)
@@ -134,7 +134,9 @@ def test_the_weights_that_do_best_on_held_out_windows_are_kept(tiny_llama, repla
     """At a rate so large that training spoils them, those are not the last."""
     held_out = torch.randint(3, 320, (3, 16), generator=torch.Generator().manual_seed(6))
     dense = copy.deepcopy(tiny_llama)
-    settings = Settings(fitting=Fitting(learning_rate=0.3, batch_size=2, epochs=4, final_share=1.0), validate_every=2)
+    settings = StreamlineSettings(
+        fitting=Fitting(learning_rate=0.3, batch_size=2, epochs=4, final_share=1.0), validate_every=2
+    )
     report = replace(tiny_llama, [2, 3, 4], WINDOWS, settings, validation=held_out)
     losses = dict(map(tuple, report["validation"]))
     assert list(losses) == list(range(2, 21, 2))
@@ -153,7 +155,7 @@ def test_an_untrained_network_can_be_put_in(tiny_llama):
 
 
 def test_the_network_may_learn_the_logits_too(tiny_llama):
-    report = replace_with_ffn(tiny_llama, [1, 3], WINDOWS, Settings("logits", top_k=9, fitting=FAST))
+    report = replace_with_ffn(tiny_llama, [1, 3], WINDOWS, StreamlineSettings("logits", top_k=9, fitting=FAST))
     assert report["losses"][-1] < report["losses"][0] and report["loss"] == "kl"
     assert [p.position for p in patches(tiny_llama)] == [1, 2]
 
@@ -161,7 +163,7 @@ def test_the_network_may_learn_the_logits_too(tiny_llama):
 def test_a_layer_that_has_not_learnt_is_the_windows_first(tiny):
     plain = copy.deepcopy(tiny)
     remove_layers(plain, [3, 4])
-    report = replace_with_layer(tiny, [2, 3, 4], WINDOWS, Settings(fitting=Fitting(1e-12, weight_decay=0.0)))
+    report = replace_with_layer(tiny, [2, 3, 4], WINDOWS, StreamlineSettings(fitting=Fitting(1e-12, weight_decay=0.0)))
     torch.testing.assert_close(logits(tiny), logits(plain), rtol=1e-4, atol=1e-4)
     assert len(tiny.model.layers) == 4 and report["replaced"] == [{"run": [2, 5], "position": 2}]
     assert patches(tiny) == []
@@ -170,7 +172,7 @@ def test_a_layer_that_has_not_learnt_is_the_windows_first(tiny):
 def test_a_layer_learns_its_window_and_nothing_else_changes(tiny_llama):
     dense = copy.deepcopy(tiny_llama)
     before, after = streams(dense, [2, 5])
-    report = replace_with_layer(tiny_llama, [4, 2, 3], WINDOWS, Settings(fitting=FAST))
+    report = replace_with_layer(tiny_llama, [4, 2, 3], WINDOWS, StreamlineSettings(fitting=FAST))
     error = (streams(tiny_llama, [3])[0] - after).square().mean().item()
     assert error < (streams(dense, [3])[0] - after).square().mean().item() and error < report["losses"][0]
     left = [0, 1, 2, 5]
@@ -182,7 +184,7 @@ def test_a_layer_learns_its_window_and_nothing_else_changes(tiny_llama):
 
 @pytest.mark.parametrize("replace", [replace_with_ffn, replace_with_layer])
 def test_the_result_reloads_and_generates_with_and_without_cache(tiny, tiny_tokenizer, tmp_path, greedy, replace):
-    replace(tiny, [2, 3], WINDOWS, Settings(fitting=Fitting(learning_rate=1e-3)))
+    replace(tiny, [2, 3], WINDOWS, StreamlineSettings(fitting=Fitting(learning_rate=1e-3)))
     checkpoint.save(tiny, tiny_tokenizer, tmp_path / "m")
     again, _ = checkpoint.load(tmp_path / "m")
     assert torch.equal(logits(again), logits(tiny))
@@ -190,7 +192,7 @@ def test_the_result_reloads_and_generates_with_and_without_cache(tiny, tiny_toke
 
 
 def test_a_program_that_never_heard_of_it_can_load_it(tiny_llama, tmp_path):
-    replace_with_ffn(tiny_llama, [2, 3], WINDOWS, Settings(fitting=Fitting(learning_rate=1e-3)))
+    replace_with_ffn(tiny_llama, [2, 3], WINDOWS, StreamlineSettings(fitting=Fitting(learning_rate=1e-3)))
     checkpoint.save(tiny_llama, None, tmp_path / "m")
     program = "import sys; from common.models import checkpoint; checkpoint.load(sys.argv[1])"
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "m")], capture_output=True, text=True)
@@ -200,7 +202,7 @@ def test_a_program_that_never_heard_of_it_can_load_it(tiny_llama, tmp_path):
 @pytest.mark.parametrize("replace", [replace_with_ffn, replace_with_layer])
 def test_a_bfloat16_model_stays_one(make_tiny, replace):
     model = make_tiny("llama").bfloat16()
-    report = replace(model, [2, 3], WINDOWS, Settings(fitting=FAST))
+    report = replace(model, [2, 3], WINDOWS, StreamlineSettings(fitting=FAST))
     assert report["losses"][-1] < report["losses"][0]
     assert {p.dtype for p in [*model.parameters(), *patch_parameters(model)]} == {torch.bfloat16}
     assert logits(model).isfinite().all()
@@ -208,7 +210,7 @@ def test_a_bfloat16_model_stays_one(make_tiny, replace):
 
 def test_cut_off_it_ends_with_the_same_bits(make_tiny, tmp_path, monkeypatch):
     whole, parts = make_tiny(), make_tiny()
-    settings = Settings(fitting=Fitting(learning_rate=3e-3, save_every=2))
+    settings = StreamlineSettings(fitting=Fitting(learning_rate=3e-3, save_every=2))
     replace_with_layer(whole, [2, 3], WINDOWS, settings)
     honest, calls = Distillation.loss, iter(range(100))
 
@@ -232,4 +234,4 @@ def test_bad_input_is_named(tiny_llama):
     with pytest.raises(UserError, match="one window of two or more layers"):
         replace_with_layer(tiny_llama, [2], WINDOWS)
     with pytest.raises(UserError, match="unknown distillation target"):
-        Settings("hidden")
+        StreamlineSettings("hidden")

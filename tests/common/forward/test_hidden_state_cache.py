@@ -5,7 +5,7 @@ import torch
 
 from common.calibration.block_boundaries import crossings
 from common.forward import hidden_state_cache
-from common.forward.hidden_state_cache import Stream, remembering
+from common.forward.hidden_state_cache import CachedHiddenStates, remembering
 from common.models.decoder import Decoder
 from extensions.refit import refit
 
@@ -66,7 +66,7 @@ def test_padding_is_not_remembered(make_tiny):
     padding[:, :3] = 0
     with remembering():
         decoder = Decoder(model)
-        Stream(decoder).following(ids, decoder.embed_tokens(ids), 0, padding)
+        CachedHiddenStates(decoder).following(ids, decoder.embed_tokens(ids), 0, padding)
     assert not hidden_state_cache._STATES and decoder.executions == 1
 
 

@@ -14,7 +14,7 @@ from common.models.decoder import Decoder
 from common.models.sublayers import ATTENTION, HALVES, MLP, drop_halves, present
 from common.models.surgery import remove_layers
 from common.pruning import importance, selection
-from common.pruning.pipeline import around, carry_out
+from common.pruning.pipeline import around, run_recipe
 from common.utils.errors import UserError
 
 IDS = torch.randint(3, 320, (3, 20), generator=torch.Generator().manual_seed(3))
@@ -194,7 +194,7 @@ def test_nbl_fits_least_squares_with_an_intercept_and_bounds_by_canonical_correl
 )
 def test_the_steps_in_recipes(tiny_llama, selection):
     found = around(copy.deepcopy(tiny_llama), windows=IDS.repeat(8, 1), selection=selection)
-    carry_out(found)
+    run_recipe(found)
     assert found.removed == []
     gone = set(present(tiny_llama)) - set(present(found.model))
     named = found.details.get("halves") or [(layer, ATTENTION) for layer in found.details["linear"]]

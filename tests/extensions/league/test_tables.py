@@ -10,7 +10,7 @@ import torch
 from common.models.sublayers import present
 from common.models.surgery import remove_layers
 from common.pruning.calibration_text import SAMPLERS
-from common.pruning.pipeline import Context, around, carry_out
+from common.pruning.pipeline import Context, around, run_recipe
 from common.pruning.recipe import Recipe
 from extensions.documents import standings
 from extensions.league import rows
@@ -75,7 +75,7 @@ def test_a_row_says_what_it_cost_and_what_loads_it(method, loader, repaired, mak
     ids = torch.randint(3, 320, (8, 24), generator=torch.Generator().manual_seed(7))
     row = next(row for row in TABLE.rows("standin") if row.method == method and row.sparsity == "2/16")
     context = around(make_tiny("llama"), windows=ids, selection=row.recipe.selection, repair=row.recipe.repair)
-    carry_out(context)
+    run_recipe(context)
     parts_of_all = row.spec.repair in (rows.SLICEGPT, rows.NBL)
     assert len(context.model.model.layers) == (6 if parts_of_all else 4) or row.spec.repair == rows.HALVES
     assert parts_of_all or len(present(context.model)) == 8
@@ -141,7 +141,7 @@ def test_a_window_reads_its_own_text_where_it_has_one_and_the_repair_the_recipes
         chosen |= {"calibration": {"corpus": own, "sampler": "of-a-name"}} if own else {}
         fields = {"selection": chosen, "repair": rows.REPAIRS[rows.GHOSTED]}
         recipe = Recipe("at hand", "at hand", calibration={"corpus": "a", "sampler": "of-a-name"}, **fields)
-        carry_out(Context(make_tiny("llama"), tiny_tokenizer, recipe, 0, keep=False))
+        run_recipe(Context(make_tiny("llama"), tiny_tokenizer, recipe, 0, keep=False))
         assert read[0] == first and set(read[1:]) == {"a"}
         read.clear()
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from common.models.decoder import Decoder
-from common.pruning.pipeline import around, carry_out
+from common.pruning.pipeline import around, run_recipe
 from common.pruning.selection import runs as runs_of
 from common.utils.errors import UserError
 from extensions import least_residual, refit
@@ -83,7 +83,7 @@ def test_steps_choose_by_the_scores(ids, make_tiny):
     for shape in least_residual.SHAPES:
         model = make_tiny("llama")
         context = around(model, windows=ids, selection={"method": "least-left", "count": 3, "shape": shape})
-        carry_out(context)
+        run_recipe(context)
         windows = {run: share for run, share in scores.items() if run[1] - run[0] == 3}
         wanted = [min(windows, key=windows.get)] if shape == "window" else least_residual.least_set(scores, 3)
         assert runs_of(context.details["removed"]) == wanted
@@ -93,7 +93,7 @@ def test_steps_choose_by_the_scores(ids, make_tiny):
 def test_one_by_one_the_layer_goes_without_which_least_is_left_and_the_rest_is_refitted(ids, make_tiny):
     model, dense = make_tiny("llama"), make_tiny("llama")
     context = around(model, windows=ids, selection={"method": "least-left-refit", "count": 2, "following": 1})
-    carry_out(context)
+    run_recipe(context)
     scores = least_residual.leftovers(Decoder(dense), ids, [1])
     first = min(scores, key=scores.get)
     by_hand, alive = make_tiny("llama"), list(range(6))
@@ -177,10 +177,10 @@ def test_a_step_chooses_with_the_neurons_carried_over(ids, make_tiny):
         scores = least_residual.leftovers(decoder, ids, [1, 2])
         scores |= least_residual.carried(decoder, ids, [1, 2], WRITER) if option else {}
         context = around(model, windows=ids, selection={"method": "least-left", "count": 2, "shape": "set"} | option)
-        carry_out(context)
+        run_recipe(context)
         assert runs_of(context.details["removed"]) == least_residual.least_set(scores, 2)
         lefts.append(context.details["left"])
     assert lefts[0] != lefts[1]
     context = around(make_tiny("llama"), windows=ids, selection=context.recipe.selection | {"first": False})
     with pytest.raises(UserError, match="leave inputs, weights and first out"):
-        carry_out(context)
+        run_recipe(context)

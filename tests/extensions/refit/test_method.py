@@ -146,7 +146,7 @@ def test_what_cannot_be_refitted_is_refused_before_anything_changes(kind, option
 
 
 def test_a_recipe_refits_as_the_function_does(make_tiny, ids, tiny_tokenizer, monkeypatch):
-    from common.pruning.pipeline import Context, carry_out
+    from common.pruning.pipeline import Context, run_recipe
     from common.pruning.recipe import Recipe
     from common.pruning.steps import Given
 
@@ -154,7 +154,7 @@ def test_a_recipe_refits_as_the_function_does(make_tiny, ids, tiny_tokenizer, mo
     recipe = Recipe("tiny", "paper", "w", Given((2, 3)), refit.Refit(following=1), calibration={"corpus": "c"})
     context = Context(one, tiny_tokenizer, recipe, 0)
     monkeypatch.setattr(Context, "windows", lambda self: ids)
-    carry_out(context)
+    run_recipe(context)
     reports = refit.refit(other, ids, [2, 3], following=1, batch_size=context.batch_size)
     assert context.details["refitted"] == reports
     with torch.no_grad():

@@ -15,7 +15,7 @@ from common.forward import spill_buffer  # noqa: F401 - steps: those that recipe
 from common.models import checkpoint, loading  # noqa: F401 - steps: those that recipes name
 from common.models.decoder import Decoder
 from common.pruning import steps  # noqa: F401 - steps: those that recipes name
-from common.pruning.pipeline import around, carry_out
+from common.pruning.pipeline import around, run_recipe
 from common.utils.errors import UserError
 from extensions import refit
 from extensions.refit import __main__ as tool
@@ -218,7 +218,7 @@ def test_a_recipes_options_reach_the_function(make_tiny, ids):
     step = {"method": "refit", "following": 1, "ridge": 0.01, "held_out": 2, "gate_up": True, "one_by_one": True}
     context = around(one, windows=ids, selection={"method": "given", "layers": [4, 2]}, repair=step)
     assert context.recipe.step("repair").to_json() == step
-    carry_out(context)
+    run_recipe(context)
     options = {"following": 1, "ridge": 0.01, "held_out": 2, "gate_up": True}
     assert context.details["refitted"] == refit.refit_one_by_one(other, ids, [4, 2], **options)
     assert refit.Refit().to_json() == {"method": "refit", "following": 3, "ridge": 1e-3}  # as published

@@ -19,7 +19,7 @@ from common.training.fitting import Fitting
 from common.utils.errors import UserError
 from papers import linearpatch
 from papers.linearpatch import distill as distillation
-from papers.linearpatch.distill import Settings, distill, distill_cuts
+from papers.linearpatch.distill import DistillationSettings, distill, distill_cuts
 
 WINDOWS = torch.randint(3, 320, (10, 16), generator=torch.Generator().manual_seed(5))
 FAST = Fitting(learning_rate=1e-2, batch_size=2)
@@ -35,7 +35,7 @@ def patch_for(trainable="matrix", seed=1):
 
 
 def test_the_defaults_are_the_papers_settings():
-    chosen = Settings()
+    chosen = DistillationSettings()
     assert (chosen.trainable, chosen.target, chosen.top_k, chosen.store_dtype) == ("matrix", "logits", 100, "float16")
     how = chosen.fitting
     assert (how.learning_rate, how.weight_decay, how.batch_size, how.epochs, how.clip) == (1e-4, 1e-4, 1, 1, None)
@@ -47,7 +47,7 @@ def test_the_defaults_are_the_papers_settings():
 def test_the_official_code_keeps_half_the_logits_and_trains_a_matrix_for_a_diagonal():
     code = distillation.settings_of("code", trainable="diagonal")
     assert (code.top_k, code.trainable) == (50, "matrix-from-diagonal")
-    assert distillation.settings_of("paper", trainable="diagonal") == Settings("diagonal")
+    assert distillation.settings_of("paper", trainable="diagonal") == DistillationSettings("diagonal")
     assert distillation.settings_of("code", top_k=7).top_k == 7
     with pytest.raises(UserError, match="unknown fidelity"):
         distillation.settings_of("papers")
@@ -58,7 +58,9 @@ def test_the_official_code_keeps_half_the_logits_and_trains_a_matrix_for_a_diago
 def test_only_the_patch_changes_and_the_loss_falls(tiny_llama, trainable, target):
     before = {name: value.clone() for name, value in tiny_llama.state_dict().items()}
     patch = patch_for(trainable)
-    settings = Settings(trainable, target, top_k=9, fitting=Fitting(learning_rate=1e-2, batch_size=2, epochs=6))
+    settings = DistillationSettings(
+        trainable, target, top_k=9, fitting=Fitting(learning_rate=1e-2, batch_size=2, epochs=6)
+    )
     report = distill(tiny_llama, {RUN: patch}, WINDOWS, settings)
     assert report["status"] == "finished" and report["losses"][-1] < report["losses"][0]
     assert all(torch.equal(value, before[name]) for name, value in tiny_llama.state_dict().items())
@@ -99,7 +101,7 @@ def test_the_pruned_model_is_the_student(tiny, tiny_tokenizer, tmp_path, greedy)
     statistics = collect(Decoder(tiny), WINDOWS, span=2)
     with torch.no_grad():
         values, indices = tiny(input_ids=WINDOWS, use_cache=False).logits.topk(9, -1)
-    settings = Settings(top_k=9, fitting=FAST)
+    settings = DistillationSettings(top_k=9, fitting=FAST)
     report = distill_cuts(tiny, statistics, [1, 3, 4], WINDOWS, settings)
     assert [p["position"] for p in report["patches"]] == [1, 2] == [p.position for p in patches(tiny)]
     checkpoint.save(tiny, tiny_tokenizer, tmp_path / "m")
@@ -117,13 +119,13 @@ def test_a_stored_teacher_trains_the_same_patch_to_rounding(tiny_llama, tmp_path
     made = {}
     for name, store in (("online", None), ("stored", tmp_path / "store")):
         made[name] = patch_for()
-        settings = Settings(top_k=9, store_dtype="float32", fitting=FAST)
+        settings = DistillationSettings(top_k=9, store_dtype="float32", fitting=FAST)
         report = distill(tiny_llama, {RUN: made[name]}, WINDOWS, settings, store=store)
     torch.testing.assert_close(made["online"].weight, made["stored"].weight, rtol=1e-3, atol=1e-4)
     assert report["executions"] == 5 * (6 - 2)  # five steps, each all layers but the removed ones
     assert report["store_bytes_per_token"] > 9 * (4 + 2)
     with pytest.raises(UserError, match="another K"):
-        distill(tiny_llama, {RUN: patch_for()}, WINDOWS, Settings(top_k=8), store=tmp_path / "store")
+        distill(tiny_llama, {RUN: patch_for()}, WINDOWS, DistillationSettings(top_k=8), store=tmp_path / "store")
 
 
 _KILLED = """
@@ -145,7 +147,7 @@ this.distilled(conftest._tiny_model("llama"), sys.argv[1], sys.argv[2])
 def distilled(model, store, folder):
     made = {RUN: patch_for(), (5, 6): patch_for(seed=2)}
     how = Fitting(learning_rate=1e-2, batch_size=2, order="shuffled", seed=4, save_every=2)
-    report = distill(model, made, WINDOWS, Settings(top_k=9, fitting=how), store=store, folder=folder)
+    report = distill(model, made, WINDOWS, DistillationSettings(top_k=9, fitting=how), store=store, folder=folder)
     return made, report
 
 
@@ -166,7 +168,7 @@ def test_killed_and_started_again_it_ends_with_the_same_bits(make_tiny, tmp_path
 def test_a_model_in_half_precision_trains_a_patch_in_float32(tiny_llama, dtype, tmp_path):
     """In float16 with a scaled loss, whose scale survives an interruption."""
     model = tiny_llama.to(dtype)
-    settings = Settings(top_k=9, fitting=Fitting(learning_rate=1e-2, batch_size=5, epochs=8, save_every=1))
+    settings = DistillationSettings(top_k=9, fitting=Fitting(learning_rate=1e-2, batch_size=5, epochs=8, save_every=1))
     whole, parts = patch_for(), patch_for()
     report = distill(model, {RUN: whole}, WINDOWS, settings)
     assert whole.weight.dtype == torch.float32 and whole.weight.isfinite().all()
@@ -189,18 +191,18 @@ def test_a_model_in_half_precision_trains_a_patch_in_float32(tiny_llama, dtype, 
 def test_a_loss_that_is_not_finite_is_a_result(tiny_llama):
     patch = linearpatch.LinearPatch(torch.full((64,), 3e38, dtype=torch.float64), "diagonal")
     before = patch.weight.clone()
-    report = distill(tiny_llama, {RUN: patch}, WINDOWS, Settings("plain-diagonal", "output", fitting=FAST))
+    report = distill(tiny_llama, {RUN: patch}, WINDOWS, DistillationSettings("plain-diagonal", "output", fitting=FAST))
     assert report["status"] == "diverged" and "step 0" in report["reason"] and report["losses"] == []
     assert torch.equal(patch.weight, before)
 
 
 def test_bad_input_is_named(tiny_llama):
     with pytest.raises(UserError, match="unknown trainable part"):
-        Settings("matrices")
+        DistillationSettings("matrices")
     with pytest.raises(UserError, match="unknown distillation target"):
-        Settings(target="hidden")
+        DistillationSettings(target="hidden")
     with pytest.raises(UserError, match="starts from a patch of kind 'hadamard' or 'matrix', not 'diagonal'"):
-        distill(tiny_llama, {RUN: patch_for("plain-diagonal")}, WINDOWS, Settings("matrix"))
+        distill(tiny_llama, {RUN: patch_for("plain-diagonal")}, WINDOWS, DistillationSettings("matrix"))
     with pytest.raises(UserError, match="a patch of 32 channels does not fit a model of 64"):
         distill(tiny_llama, {RUN: linearpatch.LinearPatch(torch.ones(32))}, WINDOWS)
     statistics = collect(Decoder(tiny_llama), WINDOWS, span=2)
@@ -214,7 +216,7 @@ def test_bad_input_is_named(tiny_llama):
 def test_a_patch_by_least_squares_can_be_distilled_on(tiny_llama):
     statistics = collect(Decoder(tiny_llama), WINDOWS, span=2, matrices=[RUN])
     options = {"kind": "matrix", "estimator": "least-squares"}
-    settings = Settings(top_k=9, fitting=Fitting(learning_rate=1e-3, batch_size=5, epochs=8))
+    settings = DistillationSettings(top_k=9, fitting=Fitting(learning_rate=1e-3, batch_size=5, epochs=8))
     losses = distill_cuts(tiny_llama, statistics, [2, 3], WINDOWS, settings, **options)["losses"]
     assert sum(losses[-2:]) < sum(losses[:2])
     assert patches(tiny_llama)[0].module.options["kind"] == "matrix"
@@ -222,7 +224,7 @@ def test_a_patch_by_least_squares_can_be_distilled_on(tiny_llama):
 
 def test_another_start_is_another_training(make_tiny, tmp_path):
     """What was trained from another estimate, or of another token's states, is never taken for this one's result."""
-    settings = Settings(top_k=9, fitting=FAST)
+    settings = DistillationSettings(top_k=9, fitting=FAST)
 
     def trained(**start):
         model = make_tiny("llama")

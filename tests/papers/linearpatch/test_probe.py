@@ -10,13 +10,13 @@ from common.hadamard import hadamard_matrix
 from common.hooks import patches
 from common.models import checkpoint
 from common.models.decoder import Decoder
-from common.pruning.pipeline import Context, around, carry_out
+from common.pruning.pipeline import Context, around, run_recipe
 from common.pruning.recipe import Calibration, Recipe
 from common.pruning.steps import Given
 from common.utils.errors import UserError
 from papers.linearpatch.patch import TOKENS, LinearPatch, insert_patch, patch_values
 from papers.linearpatch.probe import PIECES, massive_channels, piece_matrix
-from papers.linearpatch.steps import Patch, Probe
+from papers.linearpatch.steps import LinearPatchRepair, Probe
 
 CUT = (2, 4)
 ESTIMATORS = ("ratio-of-means", "pooled-l1", "least-squares")
@@ -138,12 +138,12 @@ def test_the_whole_piece_is_the_patch_and_strength_0_the_cut_alone(loud, crops, 
     def logits(repair):
         model = copy.deepcopy(loud)
         context = around(model, windows=crops, selection=Given((2, 3)), repair=repair)
-        carry_out(context)
+        run_recipe(context)
         with torch.no_grad():
             return context, model(input_ids=ids, use_cache=False).logits
 
     context, found = logits(Probe())
-    torch.testing.assert_close(found, logits(Patch())[1], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found, logits(LinearPatchRepair())[1], rtol=1e-4, atol=1e-4)
     assert context.details["patches"][0] | {"diagonal": 0} == {
         "run": [2, 4],
         "position": 2,
@@ -151,7 +151,7 @@ def test_the_whole_piece_is_the_patch_and_strength_0_the_cut_alone(loud, crops, 
         "massive": [5, 40],
     }
     assert context.details["repair"]["calibration_tokens"] == crops.numel()
-    torch.testing.assert_close(logits(Probe("d"))[1], logits(Patch("diagonal"))[1], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(logits(Probe("d"))[1], logits(LinearPatchRepair("diagonal"))[1], rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(logits(Probe(strength=0.0))[1], logits(None)[1], rtol=1e-4, atol=1e-4)
     assert not torch.allclose(logits(Probe(first=False))[1], found)
     assert torch.equal(logits(Probe(acts_on="all"))[1], found)
@@ -179,7 +179,7 @@ def test_massive_tokens_stay_as_they_are_or_change_alone(loud, crops, tmp_path, 
 def test_the_step_makes_the_same_patch_for_ordinary_tokens(loud, crops):
     def made(**options):
         model = copy.deepcopy(loud)
-        carry_out(around(model, windows=crops, selection=Given((2, 3)), repair=Patch(**options)))
+        run_recipe(around(model, windows=crops, selection=Given((2, 3)), repair=LinearPatchRepair(**options)))
         return patches(model)[0].module
 
     plain, spared = made(), made(acts_on="ordinary")
@@ -197,7 +197,7 @@ def test_scales_may_come_from_another_text_than_the_choice(loud, tiny_tokenizer,
         entry = Calibration(text, "windows", 16, 4)
         recipe = Recipe("m", "paper", selection=Given((2, 3)), repair=probe, calibration=entry)
         context = Context(copy.deepcopy(loud), tiny_tokenizer, recipe, 0)
-        carry_out(context)
+        run_recipe(context)
         return context
 
     other = prepared(Probe(calibration=Calibration("two", "windows", 16, 3)), "one")

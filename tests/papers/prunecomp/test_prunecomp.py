@@ -17,7 +17,7 @@ from common.models.decoder import Decoder
 from common.models.sublayers import ATTENTION, MLP, drop_halves, linear_attention
 from common.models.surgery import remove_layers, untie_embeddings
 from common.pruning import importance
-from common.pruning.pipeline import around, carry_out
+from common.pruning.pipeline import around, run_recipe
 from common.utils.errors import UserError
 from papers import prunecomp
 from papers.prunecomp import Stream, fuse_factor, prune_and_compensate
@@ -582,9 +582,9 @@ def test_a_row_that_has_records_loses_their_layers_whatever_would_be_chosen_here
     for recorded in ({"removed": [1, 4, 2]}, {"removed": [1, 4, 2], "factors": found["factors"]}):
         context = around(make_tiny(), windows=crops, selection=PruneAndComp("bi", 3))
         context.recorded = recorded
-        carry_out(context)
+        run_recipe(context)
         assert context.details["removed"] == [1, 4, 2]
         assert context.details["factors"] == pytest.approx(found["factors"], rel=1e-6)
     chosen = around(tiny_llama, windows=crops, selection=PruneAndComp("bi", 3))
-    carry_out(chosen)
+    run_recipe(chosen)
     assert chosen.details["removed"] != [1, 4, 2]

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.reproductions.test_cluster import cells, recorded, stub  # noqa: F401 - a fixture
 
 from common.records.results import Recipe, Store
 from reproductions.engine import cluster, gpu_batch
