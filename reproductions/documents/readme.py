@@ -157,7 +157,7 @@ def parts(names: Iterable[str]) -> dict[str, str]:
     if names & {"screen", "findings"} or any(name.startswith("verdict-") for name in names):
         found |= findings.parts(store)
     if "guessing" in names:
-        found["guessing"] = chance_levels.part(store)
+        found["guessing"] = chance_levels.summary()
     if "causes" in names:
         found["causes"] = ablation_tables.text(store)
     if "machines" in names:

@@ -44,7 +44,7 @@ class Source:
 
     target: of the same table here. scores, summary: its tables of scores and of what is retained, which is in ``column``; ''
     where it prints scores alone: the mean of their shares is taken. tasks: label -> benchmark here. scale: of a score of
-    all. kind: of `common.evaluation.scores.retained_performance`. again: its rows are measured under an earlier source.
+    all. kind: of `common.evaluation.scores.retained_performance`.
     """
 
     paper: str
@@ -55,7 +55,6 @@ class Source:
     tasks: Mapping[str, str]
     scale: float = 100.0
     kind: str = "mean-of-ratios"
-    again: bool = False
 
     @property
     def measure(self) -> str:
@@ -67,7 +66,7 @@ _NINE = {label: benchmark for label, (benchmark, _) in columns.QUESTIONS.items()
 SOURCES = (
     Source("linearpatch", "table1-linearpatch", "1", "1", "RP", _NINE),
     Source("prunecomp", "table2-prunecomp", "2", "2", "RP", _NINE, kind="ratio-of-means"),
-    Source("prunecomp", "tableA2-prunecomp", "A2", "A2", "RP", _NINE, kind="ratio-of-means", again=True),
+    Source("prunecomp", "tableA2-prunecomp", "A2", "A2", "RP", _NINE, kind="ratio-of-means"),
     Source("laco", "table2-laco", "1", "2", "Per.", columns.LACO_TASKS),
     Source("reassessing", "table4-reassessing", "4", "4", "", TASKS, scale=1.0),
     Source("reassessing", "table1-reassessing", "1", "1", "", TASKS, scale=1.0),
@@ -203,23 +202,6 @@ def turned(found: Sequence[Kept]) -> tuple[int, int]:
     return other, len(pairs)
 
 
-def part(store: Store) -> str:
-    """For docs/guessing.md: what a guesser retains, and every row, paper by paper."""
-    blocks = [summary()]
-    for source in SOURCES:
-        title = registry.get(source.target).title.partition(":")[0]
-        found = {"as printed, on the paper's own models": printed(source)}
-        subjects = (*map(settings.of_model, settings.PUBLISHED_MODELS), settings.STANDIN)
-        for subject in () if source.again else subjects:
-            found[f"measured on {subject.label}"] = measured(source, store, subject)
-        for words, rows in found.items():
-            if rows:
-                blocks.append(
-                    f"<details><summary><b>{title}</b>, {words}</summary>\n\n{_table(source, rows)}\n\n</details>"
-                )
-    return "\n\n".join(blocks)
-
-
 def drawn(store: Store, folder: Path | None = None) -> list[Path]:
     """Draw every printed row, and the measured ones of LaCo on the published models; returns the files."""
     from figures import chance_levels, style
@@ -238,15 +220,6 @@ def _on_a_real_model(store: Store) -> list[Kept]:
     return measured(source, store, settings.of_model(settings.PUBLISHED_MODELS[0]))
 
 
-def _table(source: Source, rows: Sequence[Kept]) -> str:
-    of = "" if all(row.interval is None for row in rows) else " of the tasks with a guess"
-    head = ["Model", "n/N", "Method", f"{source.measure}{of}, %", "a guesser's", "above guessing, %"]
-    lines = [
-        [row.model, row.sparsity, row.method, f"{row.retained:.1f}", f"{row.guessing:.1f}", shown(row)] for row in rows
-    ]
-    return markdown(head, lines, "lllr")
-
-
 def shown(row: Kept) -> str:
     """What stays above guessing, with its interval where there is one."""
     ends = "" if row.interval is None else f" [{', '.join(f'{end:.1f}' for end in row.interval)}]"
@@ -254,7 +227,8 @@ def shown(row: Kept) -> str:
 
 
 def summary() -> str:
-    """What a guesser retains by each paper's measure on each of its models, and the rows that retain most and least."""
+    """For docs/guessing.md: what a guesser retains by each paper's measure on each of its models, and the rows that retain
+    most and least."""
     lines, turns = [], []
     for source in _first():
         title, rows = printed_rows.title_of(source.paper), of_paper(source.paper)
@@ -312,9 +286,9 @@ def finding(store: Store) -> tuple[str, str]:
     kept = "; ".join(f"{row.method}, {row.retained:.1f} % → {shown(row)}" for row in own)
     here = f" On {own[0].model}, where guessing retains {_guessers(store)}: {kept}." if own else ""
     return (
-        "**What is 'retained' includes what guessing gives** ([every row](docs/guessing.md)). Guessing alone retains "
-        f"{', '.join(told)}. The least of its own method in each paper's main tables → its share of the dense score above "
-        "guessing, in %: "
+        "**What is 'retained' includes what guessing gives** ([by paper and model](docs/guessing.md)). Guessing alone "
+        f"retains {', '.join(told)}. The least of its own method in each paper's main tables → its share of the dense score "
+        "above guessing, in %: "
         f"{'; '.join(least)}.{here}",
         f"The most there: {'; '.join(most)}.",
     )
