@@ -15,7 +15,7 @@ from common.utils.errors import plural
 from common.utils.text_tables import markdown
 
 REPORT = "pruning.json"  # the facts of a result, beside its weights
-STAGES = (("before", "dense"), ("cut", "cut alone"), ("after", "repaired"))
+STAGES = (("before", "original"), ("cut", "no repair"), ("after", "repaired"))
 
 
 def card(method, report: dict) -> str:
@@ -38,7 +38,7 @@ def card(method, report: dict) -> str:
         f"- {_texts(report['text'])}, windows of {report['text']['window']} tokens",
         *(f"- {note}" for note in report["notes"]),
         "",
-        *_numbers(report["evaluation"]),
+        *_numbers(report),
         *_samples(report["evaluation"]),
         "## Loading",
         "",
@@ -65,6 +65,8 @@ def summary(report: dict) -> str:
     for label, *cells in _rows(report["evaluation"]):
         stages = (f"{name} {cell}" for (_, name), cell in zip(STAGES, cells) if cell)
         lines.append(f"{label}: {', '.join(stages)}")
+    if report["unmeasured"]:
+        lines.append(f"not measured: {report['unmeasured']}")
     if removed := report["facts"].get("removed"):
         lines.append(f"the same cut, not repaired, in llama.cpp: --prune-layers {elsewhere.prune_layers(removed)}")
     return "\n".join([*lines, *report["notes"], *([report["broken"]] if report["broken"] else [])])
@@ -122,7 +124,7 @@ def already_pruned(found: dict | None) -> str | None:
     gone = ", ".join(map(str, found["removed"] or ())) or "layers"
     return (
         f"the model it was made from had already lost {gone} of {found['layers']['before']} layers of {found['model']} "
-        f"({found['paper']}): 'dense' here is that model"
+        f"({found['paper']}): 'original' here is that model"
     )
 
 
@@ -162,20 +164,25 @@ def _rows(evaluation: dict) -> list[tuple[str, str, str, str]]:
     """(what, dense, of the cut alone, repaired), each with its standard error; '' for what was not measured."""
     sides = [evaluation[stage] for stage, _ in STAGES]
     before, _, after = sides
-    if not before:
+    if not before or not after:
         return []
     rows = [("perplexity", *(_value(side, "perplexity") for side in sides))]
     for task, scores in after.get("tasks", {}).items():
         for metric in scores:
             if metric != "n" and not metric.endswith("_stderr"):
-                cells = (_value(side["tasks"][task], metric, 100) for side in (before, after))
+                cells = (_value(side.get("tasks", {}).get(task, {}), metric, 100) for side in (before, after))
                 one, two = cells
                 rows.append((f"{task}, {metric} (%)", one, "", two))
-    units = (("forward_ms", "forward pass, one window (ms)", 1), ("tokens_per_second", "greedy decoding (tokens/s)", 1))
-    for key, label, scale in (*units, ("peak_memory_bytes", "peak memory meanwhile (MB)", 1e-6)):
-        if before.get(key) and after.get(key):
-            rows.append((label, f"{before[key] * scale:,.1f}", "", f"{after[key] * scale:,.1f}"))
-    return rows
+    return rows + _times(evaluation.get("times", {}))
+
+
+def _times(times: dict) -> list[tuple[str, str, str, str]]:
+    """Rows of what was timed: the median and, in brackets, the range."""
+    if "before" not in times:
+        return []
+    labels = (("forward_ms", "forward pass, one sequence (ms)"), ("tokens_per_second", "greedy decoding (tokens/s)"))
+    cells = {side: {key: "{:,.1f} [{:,.1f}, {:,.1f}]".format(*times[side][key]) for key, _ in labels} for side in times}
+    return [(label, cells["before"][key], "", cells["after"][key]) for key, label in labels]
 
 
 def _value(side: dict, key: str, scale: float = 1) -> str:
@@ -186,16 +193,27 @@ def _value(side: dict, key: str, scale: float = 1) -> str:
     return f"{shown(value)} ± {stderr * scale:.2f}" if small else shown(value)
 
 
-def _numbers(evaluation: dict) -> list[str]:
+def _numbers(report: dict) -> list[str]:
+    evaluation = report["evaluation"]
+    if report["unmeasured"]:
+        return [f"**Not measured:** {report['unmeasured']}.", ""]
     rows = _rows(evaluation)
     if not rows:
         return ["Not evaluated.", ""]
     table = markdown(["", *(name for _, name in STAGES)], rows, "lr")
     note = (
-        f"Perplexity is per token over {plural(evaluation['after']['windows'], 'disjoint window')}, each read alone; ± is "
-        f"one standard error. Times are of one sequence, the fastest of up to {REPEATS} runs on the machine that made this."
+        f"Perplexity is per token over {plural(evaluation['after']['windows'], 'disjoint sequence')}, each read alone. ± is "
+        "one standard error. "
     )
-    return [table, "", f"{_against(evaluation)}{note}", ""]
+    times = evaluation.get("times", {})
+    if "before" in times:
+        note += (
+            f"Times are the median and range of {REPEATS} runs with one sequence. The two models took turns on the machine "
+            "that made this."
+        )
+    elif times:
+        note += f"Times are left out: {times['left_out']}."
+    return [table, "", f"{_against(evaluation)}{note.strip()}", ""]
 
 
 def _against(evaluation: dict) -> str:
@@ -203,7 +221,7 @@ def _against(evaluation: dict) -> str:
     if not (found := evaluation["against_cut"]):
         return ""
     ends = ", ".join(f"{found[end]:+.1f}" for end in ("low", "high"))
-    return f"Perplexity against the cut alone: {found['change']:+.1f} % [{ends}] (95 %, paired over the windows). "
+    return f"Perplexity against no repair: {found['change']:+.1f} % [{ends}] (95 %, paired over the sequences). "
 
 
 def _samples(evaluation: dict) -> list[str]:
@@ -211,7 +229,7 @@ def _samples(evaluation: dict) -> list[str]:
     pairs = zip(evaluation["before"].get("samples", []), evaluation["after"].get("samples", []))
     lines = []
     for dense, pruned in pairs:
-        lines += ["- prompt: " + _quoted(dense["prompt"]), "  - dense: " + _quoted(dense["text"])]
+        lines += ["- prompt: " + _quoted(dense["prompt"]), "  - original: " + _quoted(dense["text"])]
         lines += ["  - this model: " + _quoted(pruned["text"])]
     return ["## Generated text, greedy", "", *lines, ""] if lines else []
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import shutil
 from pathlib import Path
 
@@ -13,10 +15,11 @@ from torch import nn
 from common.calibration import corpora
 from common.cli import measure
 from common.cli import options as shared
-from common.cli.job import Job, is_file, read, texts, work_folder
+from common.cli.job import Job, is_file, texts, work_folder
+from common.cli.texts import read
 from common.models import checkpoint, layer_structure, loading, offload
 from common.models.admission import built, check_shapes
-from common.models.architectures import absent, at_hand
+from common.models.architectures import SUPPORTED, absent, at_hand
 from common.models.files import hub
 from common.models.files.safetensors_reader import DTYPES, entries, prevailing_dtype
 from common.pruning.selection import check_count, check_layers
@@ -43,7 +46,7 @@ def checked(method: shared.Method, options: argparse.Namespace) -> Job:
             read(each) if is_file(each) else corpora.get(each)
     _check_registered(options)
     source = located(options.model)
-    config = _config(source)
+    config = _config(method, source)
     tokenizer = checkpoint.load_tokenizer(source)
     if layer_structure.read(source):
         raise UserError(
@@ -132,14 +135,33 @@ def not_finite(model: nn.Module) -> list[str]:
     return bad
 
 
+def no_room_for_both(job: Job) -> str:
+    """Return why the original cannot be read beside the model at hand, for a card; '' where it can."""
+    first = job.model.get_input_embeddings().weight
+    held = sum(p.numel() * p.element_size() for p in job.model.parameters())
+    needed = held * job.layers / job.decoder.num_layers
+    if job.options.device == "auto":
+        return "the model is spread over several devices"
+    free = torch.cuda.mem_get_info(first.device)[0] if first.is_cuda else psutil.virtual_memory().available
+    return "" if needed < free else "there is no memory for both models at a time"
+
+
 def _check_registered(options: argparse.Namespace) -> None:
     """A registered model's layers are known before it is fetched."""
     if options.model in loading.REGISTRY and options.model != loading.STANDIN and options.remove is not None:
         check_count(options.remove, loading.get(options.model).facts["layers"])
 
 
-def _config(source: Path):
-    """The model's config, read and understood."""
+def _config(method: shared.Method, source: Path):
+    """The model's config, read and understood, of an architecture that the method can prune."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # said below
+        kind = json.loads((source / "config.json").read_text(encoding="utf-8")).get("model_type")
+        known = method.architectures or tuple(SUPPORTED)
+        if isinstance(kind, str) and kind not in known:
+            by = f" by {method.title}" if kind in SUPPORTED else ""
+            raise UserError(
+                f"cannot load {source}: architecture {kind!r} is not supported{by}; supported: {', '.join(sorted(known))}"
+            )
     checkpoint.check_directory(source)
     config = checkpoint.read_config(source / "config.json")
     if not layer_structure.read(source):

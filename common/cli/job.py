@@ -10,7 +10,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from common import calibration
 from common.calibration import corpora
 from common.cli.options import Method, numbers
+from common.cli.texts import read
 from common.evaluation.windowed_perplexity import cut
 from common.models import checkpoint, loading
 from common.models.decoder import Decoder
 from common.pruning.recipe import MIXED, Calibration, share
-from common.utils import json_lines
 from common.utils.errors import UserError, UserValueError
 from common.utils.progress import say
 
@@ -69,10 +69,14 @@ class Job:
         """Read the weights, again for every run of a sweep."""
         self.model = None  # there may be room for one only
         self.__dict__.pop("decoder", None)  # which holds it, too
+        self.model = self.read()
+        self.notes, self.cut, self.removed = [], {}, []
+
+    def read(self) -> nn.Module:
+        """Read the original model's weights."""
         device, dtype = self.options.device, self.options.dtype
         stream = None if self.options.stream is None else int(self.options.stream * 1e9)
-        self.model, _ = loading.load(self.source, device=device, dtype=dtype, stream=stream)
-        self.notes, self.cut, self.removed = [], {}, []
+        return loading.load(self.source, device=device, dtype=dtype, stream=stream)[0]
 
     @cached_property
     def decoder(self) -> Decoder:
@@ -317,31 +321,3 @@ def _same(name: str, other: str) -> bool:
 def is_file(name: str) -> bool:
     """Whether a text's name means a file: corpus names win, and everything with a dot or a slash is a path."""
     return name not in corpora.CORPORA and (Path(name).exists() or "/" in name or "." in name)
-
-
-@lru_cache(maxsize=2)
-def read(name: str) -> str:
-    """A text file's content; of JSON lines the column ``text``, a paragraph each.
-
-    Raises:
-        UserError: it cannot be read, is no UTF-8, is empty, or is JSON with a damaged line or without that column.
-    """
-    try:
-        text = Path(name).read_text(encoding="utf-8-sig")
-    except (OSError, ValueError) as error:
-        reason = f"it is no UTF-8 text (byte {error.start})" if isinstance(error, UnicodeDecodeError) else None
-        raise UserError(
-            f"cannot read the text {name}: {reason or getattr(error, 'strerror', None) or error}"
-        ) from error
-    if not text.strip():
-        raise UserError(f"the text {name} is empty")
-    return _column(name, text) if json_lines.is_json(name, text) else text
-
-
-def _column(name: str, text: str) -> str:
-    rows = json_lines.rows(name, text)
-    if any(not isinstance(row.get("text"), str) for row in rows):
-        raise UserError(
-            f"the text {name} is JSON lines without a column 'text' of strings; name a plain text, or add it"
-        )
-    return "\n\n".join(row["text"] for row in rows)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import gc
 import math
-import re
+import statistics
 import time
-from contextlib import nullcontext, suppress
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -23,46 +22,42 @@ from common.evaluation.generation import complete
 from common.evaluation.windowed_perplexity import summarise, token_nlls
 from common.models.architectures import absent, at_hand, embedding, final_norm, head, layer_list
 from common.models.surgery import without_layers
+from common.utils import threads
 from common.utils.errors import UserError, plural
-from common.utils.peak_memory import peak_memory_bytes
 from common.utils.progress import say
 from common.utils.token_ids import open_ended
 
 BROKEN = 10.0  # times the dense model's perplexity
-REPEATS, ENOUGH = 20, 1.0  # of what is timed: at most so many, or until so many seconds were taken by three or more
-_SEEN: list[int] = []  # marks of the process's memory that were reset
+UNTRAINED = 0.5  # of the vocabulary's size: a perplexity from which on a model predicts no better than chance
+REPEATS = 5  # of what is timed
+TOLERATED = 0.25  # cores that others may take while times are measured
 GENERATED, PROMPT, SHOWN = 16, 24, 40  # tokens: timed, of a prompt, of a sample
 
 
-def whole(job: Job, when: str) -> dict:
-    """Everything that is measured of the dense and of the finished model; {} where nothing is wanted.
+def original(job: Job) -> dict:
+    """Measure the original model's perplexity, and note the norms of its first tokens; {} where nothing is wanted.
 
     Raises:
-        UserError: the dense model's perplexity is no number, so that nothing can be compared with it.
+        UserError: the perplexity is no number, so that nothing can be compared with it.
     """
     if job.options.no_evaluation:
         return {}
-    with nullcontext() if job.removed else massive_activations.watched(job.model) as norms:
-        found = perplexity(job, job.model, when)
-    job.kept.setdefault("norms", norms)  # of the dense model, which comes first
-    if not job.removed and not math.isfinite(found["perplexity"]):
+    with massive_activations.watched(job.model) as norms:
+        found = perplexity(job, job.model, "of the original model")
+    job.kept.setdefault("norms", norms)
+    if not math.isfinite(found["perplexity"]):
         raise UserError(
             "the model's own perplexity is not finite, before anything is removed; use --dtype float32 or bfloat16, another "
             "text, or download the model again"
         )
-    if job.options.sweep:
-        return found
-    if names := tasks(job.options):
-        try:
-            scored = harness.evaluate(job.model, job.tokenizer, names, limit=job.options.limit)
-            found["tasks"] = {name: _kept(scored[name]) for name in names}
-        except UserError as error:
-            if not job.removed:
-                raise
-            job.notes.append(f"tasks were not scored: {error}")  # the result is there, and worth more than its scores
-    if job.decoder.streamed:  # a token that is generated reads the whole model
-        return found
-    return found | speed(job) | {"samples": samples(job)}
+    if found["perplexity"] > UNTRAINED * job.config.vocab_size:
+        job.notes.append(
+            f"the original model's perplexity is {shown(found['perplexity'])}, near its vocabulary of "
+            f"{job.config.vocab_size:,} tokens: it predicts no better than chance. Its weights are random, or the tokenizer "
+            "is another model's. Check both before you use any number here"
+        )
+        say(f"warning: {job.notes[-1]}")
+    return found
 
 
 def cut_alone(job: Job) -> dict:
@@ -114,7 +109,7 @@ def verdict(before: dict, after: dict) -> str:
         return ""
     dense, value = before["perplexity"], after["perplexity"]
     times = f"{value / dense:,.0f} times" if math.isfinite(value) else "against"
-    return f"this model is broken: its perplexity is {shown(value)}, {times} the dense model's {shown(dense)}"
+    return f"this model is broken: its perplexity is {shown(value)}, {times} the original model's {shown(dense)}"
 
 
 def against_the_cut(cut: dict, after: dict) -> dict:
@@ -140,34 +135,83 @@ def worse_than_the_cut(against: dict) -> str | None:
     )
 
 
-def speed(job: Job) -> dict:
-    """Milliseconds of a forward pass over one window, tokens a second of greedy decoding, and the peak of memory meanwhile.
+def answers(job: Job, model: nn.Module, whose: str) -> dict:
+    """Score the tasks that were asked for, and let the model write three texts."""
+    found = {}
+    if names := tasks(job.options):
+        say(f"tasks of {whose}: {', '.join(names)}")
+        try:
+            scored = harness.evaluate(model, job.tokenizer, names, limit=job.options.limit)
+            found["tasks"] = {name: _kept(scored[name]) for name in names}
+        except UserError as error:  # the checkpoint is there, and worth more than its scores
+            job.notes.append(f"tasks of {whose} were not scored: {error}")
+    say(f"texts of {whose}: {SHOWN} tokens after each of three prompts")
+    return found | {"samples": samples(job, model)}
 
-    One sequence at a time; the fastest of several (`_fastest`). Memory: of the GPU what was allocated; on a CPU what the
-    process held, where the system tells.
+
+def times(job: Job, models: dict[str, nn.Module]) -> dict:
+    """Time a forward pass over one sequence and greedy decoding, the models in turn, each `REPEATS` times after a warm-up.
+
+    Returns:
+        {model's name: {"forward_ms": [seconds, least, most], "tokens_per_second": likewise}}, each the median and the range;
+        or {"left_out": reason} where other processes take the cores.
     """
-    model, window = job.model, job.test_windows[:1].to(job.model.get_input_embeddings().weight.device)
+    say(f"times of both models, in turn, {REPEATS} times each")
+    device = job.test_windows[:1].to(next(iter(models.values())).get_input_embeddings().weight.device).device
+    taken: dict[str, dict[str, list[float]]] = {name: {"forward": [], "decoding": []} for name in models}
     gc.collect()
-    peak = _Peak(window.device)
-    tokens = max(1, min(GENERATED, job.length // 2))
+    reason = _loaded(device)
+    for _ in range(0 if reason else REPEATS + 1):
+        for name, model in models.items():
+            for what, work in _works(job, model, device):
+                started = time.perf_counter()
+                with torch.inference_mode():
+                    work()
+                if device.type == "cuda":
+                    torch.cuda.synchronize(device)
+                taken[name][what].append(time.perf_counter() - started)
+    if reason := reason or _loaded(device):
+        return {"left_out": reason}
+    tokens = _timed_tokens(job)
+    return {
+        name: {
+            "forward_ms": _spread([1000 * seconds for seconds in found["forward"][1:]]),
+            "tokens_per_second": _spread([tokens / seconds for seconds in found["decoding"][1:]]),
+        }
+        for name, found in taken.items()
+    }
+
+
+def _loaded(device: torch.device) -> str:
+    """Return why times would say little; '' where the machine is free for them."""
+    idle, needed = threads.idle(), torch.get_num_threads()
+    if device.type != "cpu" or idle > needed - TOLERATED:
+        return ""
+    return f"other processes kept the cores busy: {idle:.1f} were free, {needed} are computed on"
+
+
+def _timed_tokens(job: Job) -> int:
+    return max(1, min(GENERATED, job.length // 2))
+
+
+def _works(job: Job, model: nn.Module, device: torch.device) -> list[tuple[str, Callable]]:
+    window, tokens = job.test_windows[:1].to(device), _timed_tokens(job)
     prompt = window[:, : job.length - tokens][:, :PROMPT]
     settings = transformers.GenerationConfig(
         max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, use_cache=True, pad_token_id=0
     )
-    with torch.inference_mode():
-        mask = torch.ones_like(prompt)
-        forward = _fastest(lambda: model(window, use_cache=False), window.device)
-        decoding = _fastest(
-            lambda: model.generate(prompt, attention_mask=mask, generation_config=settings), window.device
-        )
-    return {
-        "forward_ms": 1000 * forward,
-        "tokens_per_second": tokens / decoding,
-        "peak_memory_bytes": peak.bytes(),
-    }
+    mask = torch.ones_like(prompt)
+    return [
+        ("forward", lambda: model(window, use_cache=False)),
+        ("decoding", lambda: model.generate(prompt, attention_mask=mask, generation_config=settings)),
+    ]
 
 
-def samples(job: Job) -> list[dict]:
+def _spread(values: list[float]) -> list[float]:
+    return [statistics.median(values), min(values), max(values)]
+
+
+def samples(job: Job, model: nn.Module) -> list[dict]:
     """What the model greedily writes after the beginnings of three test windows."""
     windows = job.test_windows
     chosen = sorted({0, len(windows) // 2, len(windows) - 1})
@@ -176,7 +220,7 @@ def samples(job: Job) -> list[dict]:
     prompts = [prompt for prompt in prompts if open_ended(job.tokenizer)(prompt)["input_ids"]]
     tokens = max(1, min(SHOWN, job.length - begun))
     try:
-        texts = complete(job.model, job.tokenizer, prompts, tokens)
+        texts = complete(model, job.tokenizer, prompts, tokens)
     except UserError as error:  # a context of a few tokens
         say(f"no samples: {error}")
         return []
@@ -207,46 +251,6 @@ def round_to(model: nn.Module, dtype: torch.dtype | None) -> None:
 def shown(value: float) -> str:
     """A perplexity: two decimals, or four digits of a large one."""
     return f"{value:.2f}" if value < 1e5 else f"{value:.3e}" if math.isfinite(value) else "not finite"
-
-
-def highest_memory() -> int:
-    """The most memory the process has held so far, in bytes; 0 where the system does not tell."""
-    return max(*_SEEN, peak_memory_bytes() or 0, 0)
-
-
-class _Peak:
-    """The most memory taken since it was made: of the GPU, or of the process where the system lets its mark be reset."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device, self.known = device, device.type == "cuda"
-        if self.known:
-            torch.cuda.reset_peak_memory_stats(device)
-        else:
-            _SEEN.append(peak_memory_bytes() or 0)
-            with suppress(OSError):
-                Path("/proc/self/clear_refs").write_text("5")
-                self.known = True
-
-    def bytes(self) -> int | None:
-        """None where the system does not tell."""
-        if self.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.device)
-        with suppress(OSError):
-            match = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text()) if self.known else None
-            return int(match[1]) * 1024 if match else None
-        return None
-
-
-def _fastest(work, device: torch.device) -> float:
-    """Seconds of the fastest of three to `REPEATS` runs; the first, which allocates and compiles, does not count."""
-    taken: list[float] = []
-    while len(taken) <= min(3, REPEATS) or (len(taken) <= REPEATS and sum(taken[1:]) < ENOUGH):
-        started = time.perf_counter()
-        work()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        taken.append(time.perf_counter() - started)
-    return min(taken[1:])
 
 
 def _kept(scores: dict) -> dict:

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from common.cli import printable
-from common.models import checkpoint
 from common.pruning.recipe import MIXED
 from common.utils import atomic_files
 from common.utils.errors import Parser, UserError
@@ -46,6 +46,8 @@ class Method:
     None: it cannot. beside: of such a method, the float64 operations and the bytes of memory that it takes beside those
     passes. own_text: how text of one's own is given, said where a corpus cannot be had. chooses: its own options that
     do no more than choose layers.
+    fidelities: the values of --fidelity; no option where there is one alone. architectures: those it can prune, by the
+    config's model_type; (): all that are supported. quick: what --quick sets of its own options.
     """
 
     paper: str
@@ -65,6 +67,9 @@ class Method:
     own_text: str = OWN_TEXT
     chooses: tuple[str, ...] = ()
     package: str = "papers"
+    fidelities: tuple[str, ...] = ("paper", "code")
+    architectures: tuple[str, ...] = ()
+    quick: tuple[tuple[str, Any], ...] = ()
 
 
 def parser(method: Method) -> argparse.ArgumentParser:
@@ -92,8 +97,10 @@ def parser(method: Method) -> argparse.ArgumentParser:
         "--plan", action="store_true", help="say what would go, its effect, memory and time; write nothing"
     )
     own = top.add_argument_group(f"options of {method.title}")
-    kinds = f"paper (its text) or code (its official code); default: {method.fidelity}"
-    own.add_argument("--fidelity", default=method.fidelity, help=kinds)
+    if len(method.fidelities) > 1:
+        kinds = f"paper (its text) or code (its official code); default: {method.fidelity}"
+        own.add_argument("--fidelity", default=method.fidelity, help=kinds)
+    top.set_defaults(fidelity=method.fidelity)
     for flag in method.flags:
         flag.add(own)
     text = top.add_argument_group("text")
@@ -139,8 +146,8 @@ def check(method: Method, options: argparse.Namespace) -> None:
     Raises:
         UserError: impossible numbers, lists that are none, an output that would overwrite something.
     """
-    if options.fidelity not in ("paper", "code"):
-        raise UserError(f"unknown fidelity {options.fidelity!r}; use paper or code")
+    if options.fidelity not in method.fidelities:
+        raise UserError(f"unknown fidelity {options.fidelity!r}; use {' or '.join(method.fidelities)}")
     _check_which(method, options)
     for flag in method.flags:
         require(options, flag.dest, flag.option.metadata["least"], flag.option.metadata["most"])
@@ -206,6 +213,13 @@ def _check_out(options: argparse.Namespace) -> None:
     if out is None:
         hint = "" if options.sweep else ", or look first with --plan"
         raise UserError(f"--out is missing: name the directory for the result{hint}")
+    try:
+        out.resolve()
+    except (OSError, RuntimeError) as error:  # the latter is what Python 3.11 says of a loop
+        raise UserError(
+            f"--out {out} cannot be followed: it is a link that leads back to itself. Remove the link, or choose another "
+            "directory"
+        ) from error
     if out.resolve() in (Path.cwd(), *Path.cwd().parents):
         raise UserError(f"--out {out} is where this runs, and a new directory takes its place; name one in it")
     if Path(options.model).is_dir():
@@ -214,6 +228,10 @@ def _check_out(options: argparse.Namespace) -> None:
         if Path(options.model).resolve() in out.resolve().parents:
             raise UserError(f"--out {out} lies in the model's own directory; choose another directory")
     atomic_files.recover(out.resolve())
+    if not out.exists() and not out.is_symlink():
+        return
+    from common.models import checkpoint  # loads torch
+
     if reason := checkpoint.not_replaceable(out):
         raise UserError(f"--out {out} cannot be used: {reason}, or choose another directory")
     if out.is_dir() and any(out.iterdir()):

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 import transformers
 from safetensors import SafetensorError
+from torch import nn
 
 from common.cli import card, checks, forecast, measure, printable, sweep
 from common.cli import options as shared
@@ -20,10 +21,13 @@ from common.cli.job import Job, work_folder
 from common.models import checkpoint, half_precision
 from common.models.architectures import absent
 from common.records import results
+from common.utils import atomic_files
 from common.utils.errors import NoData, UserError, first_of, one_line, quiet_logging
+from common.utils.peak_memory import peak_memory_bytes
 from common.utils.progress import clock, say
 
 TERMS = ("LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*")
+PENDING = "this checkpoint was saved before its measurements, which did not finish"
 MEMORY = "out of memory; use a larger --device, --dtype bfloat16 or fewer --samples"
 
 
@@ -39,10 +43,8 @@ def main(method: shared.Method, arguments: list[str] | None = None) -> int:
         return _failed(f"{error}; or name what you have: {method.own_text}")
     except UserError as error:
         return _failed(error)
-    except (MemoryError, torch.OutOfMemoryError):
-        return _failed(MEMORY)
-    except RuntimeError as error:
-        if "can't allocate memory" not in str(error):  # what a CPU's allocator says
+    except (MemoryError, RuntimeError) as error:
+        if not _of_memory(error):
             raise
         return _failed(MEMORY)
     except BrokenPipeError:  # the reader (head, less) has seen enough
@@ -55,7 +57,11 @@ def main(method: shared.Method, arguments: list[str] | None = None) -> int:
             raise
         return _failed(f"{error}; --out is as it was")
     except KeyboardInterrupt:
-        kept = "of a sweep the numbers that were measured" if options.sweep else "the whole new checkpoint"
+        kept = (
+            "of a sweep the numbers that were measured"
+            if options.sweep
+            else "the whole new checkpoint, whose card says what was not measured"
+        )
         print(f"interrupted; --out is as it was, or holds {kept}", file=sys.stderr)
         if (work := work_folder(options.out)).is_dir():
             print(
@@ -94,7 +100,7 @@ def run(method: shared.Method, options: argparse.Namespace) -> dict:
         kind = str(job.model.dtype).removeprefix("torch.")
         job.notes.append(f"computed in {kind}: all weights were rounded to it, and stored as before")
     sizes = measure.sizes(job, dtype)
-    before = measure.whole(job, "of the dense model")
+    before = measure.original(job)
     aim = f"removing {job.count} of {job.layers} layers" if job.count else f"shortening {job.layers} layers"
     say(f"{method.title}: {aim}")
     facts = method.apply(job)
@@ -104,41 +110,90 @@ def run(method: shared.Method, options: argparse.Namespace) -> dict:
         if note:
             job.notes.append(note)
     measure.round_to(job.model, dtype)
-    after = measure.whole(job, "of the result")
-    broken = measure.verdict(before, after)
-    if not broken and (bad := checks.not_finite(job.model)):  # what was not measured may hold them, too
-        broken = f"it holds NaN or infinite weights in {first_of(bad, 3)}"
-    against = measure.against_the_cut(job.cut, after)
-    if not broken and (note := measure.worse_than_the_cut(against)):
-        job.notes.append(note)
-    evaluation = {"before": before, "cut": job.cut, "after": after, "against_cut": against}
+    bad = checks.not_finite(job.model)
+    broken = f"it holds NaN or infinite weights in {first_of(bad, 3)}" if bad else ""
+    evaluation = {"before": before, "cut": job.cut, "after": {}, "against_cut": {}, "times": {}}
     report = _report(job, facts, dtype, evaluation)
     report |= {"made_from": made_from, "broken": broken, "seconds": round(time.perf_counter() - started, 1)}
+    report["unmeasured"] = "" if options.no_evaluation else PENDING
     for key, value in measure.sizes(job, dtype).items():
         report[key] = {"before": sizes[key], "after": value}
     if report["bytes"]["after"] >= sizes["bytes"]:
         job.notes.append("the result is NOT smaller than the model it was made from")
+    if not options.plan:
+        say(f"saving to {options.out}")
+        _save(job, report, dtype)
+    if not options.no_evaluation:
+        if not options.plan:
+            say(f"saved to {options.out}; measuring it")
+        _measure(job, report)
+    report["seconds"] = round(time.perf_counter() - started, 1)
     if options.plan:
         print(plan(report, job))
         return report
-    _save(job, report, dtype)
+    _complete(job, report)
     print(card.summary(report))
     print(f"saved to {options.out} (card: README.md, facts: {card.REPORT})")
-    if broken:
-        say(f"warning: {broken}")
+    if report["broken"]:
+        say(f"warning: {report['broken']}")
     return report
+
+
+def _measure(job: Job, report: dict) -> None:
+    """Measure the result and the original; what is known stands in the card at once. No failure here loses the result."""
+    evaluation = report["evaluation"]
+    try:
+        after = evaluation["after"] = measure.perplexity(job, job.model, "of the result")
+        report["unmeasured"] = ""
+        report["broken"] = measure.verdict(evaluation["before"], after) or report["broken"]
+        against = evaluation["against_cut"] = measure.against_the_cut(job.cut, after)
+        if not report["broken"] and (note := measure.worse_than_the_cut(against)):
+            job.notes.append(note)
+        if not job.options.plan:
+            _complete(job, report)
+        if not job.decoder.streamed:  # a token that is generated reads the whole model
+            _compare(job, evaluation)
+    except (UserError, OSError, MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not _of_memory(error):
+            raise
+        reason = MEMORY if _of_memory(error) else one_line(str(error))
+        job.notes.append(f"not all was measured: {reason}")
+        say(f"warning: {job.notes[-1]}")
+
+
+def _compare(job: Job, evaluation: dict) -> None:
+    """Read the original again; score tasks, texts and times of both. Without room for two models, one after the other."""
+    model = job.model
+    after = measure.answers(job, model, "the result")
+    apart = checks.no_room_for_both(job)
+    if apart:
+        job.model = model = None
+        job.__dict__.pop("decoder", None)
+    say(f"reading {job.options.model} again, to compare with it")
+    original = job.read()
+    before = measure.answers(job, original, "the original model")
+    evaluation["before"] |= before
+    evaluation["after"] |= after
+    both = {"before": original, "after": model}
+    evaluation["times"] = {"left_out": apart} if apart else measure.times(job, both)
+
+
+def _of_memory(error: BaseException) -> bool:
+    """Whether memory ran out; the allocator of a CPU raises a plain RuntimeError."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def plan(report: dict, job: Job) -> str:
     """What a run with these options would do, from one that did all but train and write."""
     removed = ", ".join(map(str, sorted(report["facts"]["removed"])))
-    peak = measure.highest_memory()
+    peak = peak_memory_bytes()
     lines = [
         f"plan: {card.command(report, printable.said(vars(job.options)))}",
         f"layers that go: {removed}",
         card.summary(report),
     ]
-    lines.append(f"memory: {peak / 1e9:.1f} GB at most so far" if peak else "memory: not told by this system")
+    if peak:
+        lines.append(f"memory: {peak / 1e9:.1f} GB at most so far")
     passes, before = job.kept.get("training_passes"), report["evaluation"]["before"]
     more = "; training and its effect come on top" if passes else ""
     if passes and before:
@@ -173,13 +228,38 @@ def _report(job: Job, facts: dict, dtype: torch.dtype | None, evaluation: dict) 
 
 
 def _save(job: Job, report: dict, dtype: torch.dtype | None) -> None:
-    for parameter in job.model.parameters():
+    """Save the model in `dtype`; afterwards it is in the dtype that it is computed in again, with the same numbers."""
+    computed = job.model.dtype
+    _cast(job.model, dtype)
+    texts = _terms(job.source) | _texts(job, report)
+    checkpoint.save(job.model, job.tokenizer, job.place(replace=job.options.force), texts, job.source)
+    _cast(job.model, None if dtype is None else computed)
+    job.clear()
+
+
+def _cast(model: nn.Module, dtype: torch.dtype | None) -> None:
+    for parameter in model.parameters():
         if dtype is not None and parameter.is_floating_point() and not absent(parameter):
             parameter.data = parameter.data.to(dtype)
+
+
+def _complete(job: Job, report: dict) -> None:
+    """Write card and facts again with all that is known by now, unless another run's result has come there meanwhile."""
+    out = job.options.out.resolve()
+    try:
+        found = json.loads((out / card.REPORT).read_text(encoding="utf-8"))["environment"]
+    except (OSError, ValueError, LookupError):
+        found = None
+    if found != json.loads(json.dumps(report["environment"])):
+        say(f"warning: {job.options.out} is not what was saved here any more; its card is left as it is")
+        return
+    atomic_files.rewrite(out, _texts(job, report))
+
+
+def _texts(job: Job, report: dict) -> dict[str, str]:
+    """The card and the facts."""
     content = json.dumps(card.finite(report), indent=1, allow_nan=False)
-    texts = _terms(job.source) | {"README.md": card.card(job.method, report), card.REPORT: content + "\n"}
-    checkpoint.save(job.model, job.tokenizer, job.place(replace=job.options.force), texts, job.source)
-    job.clear()
+    return {"README.md": card.card(job.method, report), card.REPORT: content + "\n"}
 
 
 def _terms(source: Path) -> dict[str, str]:

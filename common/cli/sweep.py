@@ -33,7 +33,7 @@ def run(job: Job) -> dict:
     job.load()
     checks.check_finite(job.model)
     begun = _begun(job)
-    before = begun["dense"] if begun else measure.whole(job, "of the dense model")
+    before = begun["dense"] if begun else measure.original(job)
     rows: list[dict] = [row for row in begun["rows"] if row["repaired"] is not None] if begun else []
     left = sorted(set(counts).difference(row["removed"] for row in rows), reverse=True)
     steps = track(left, "sweep", total=len(counts), initial=len(rows), unit="number", each=True)
@@ -44,7 +44,8 @@ def run(job: Job) -> dict:
         try:
             facts = job.method.apply(job)
             measure.round_to(job.model, dtype)
-            rows.append(_row(count, job, facts, measure.whole(job, f"without {plural(count, 'layer')}")))
+            after = measure.perplexity(job, job.model, f"without {plural(count, 'layer')}")
+            rows.append(_row(count, job, facts, after))
             steps.note(f"{plural(count, 'layer')}: {measure.shown(rows[-1]['repaired'])}")
         except UserError as error:
             rows.append(dict.fromkeys(FIELDS) | {"removed": count, "layers": [], "reason": one_line(str(error))})

@@ -11,25 +11,11 @@ from torch import Tensor
 from common.calibration import Statistics
 from common.models.decoder import Decoder
 from common.pruning.importance import losses_without_each, window_scores
+from common.pruning.removal import check_count, check_layers  # noqa: F401 - named by those who select
 from common.utils.errors import UserError, UserValueError
 from common.utils.progress import track
 
 Key = TypeVar("Key")
-
-
-def check_count(count: int, layers: int) -> None:
-    """Refuse a number of layers to remove outside 1..N-2."""
-    if not 1 <= count <= layers - 2:
-        raise UserValueError(f"cannot remove {count} of {layers} layers; choose 1..{layers - 2}")
-
-
-def check_layers(given: Sequence[int], count: int, layers: int) -> None:
-    """Refuse given layers that are not ``count`` different ones of a model of ``layers``."""
-    if outside := sorted(layer for layer in given if not 0 <= layer < layers):
-        shown = ", ".join(map(str, outside[:5])) + (f" and {len(outside) - 5} more" if len(outside) > 5 else "")
-        raise UserValueError(f"cannot remove layers [{shown}]: the model has layers 0 to {layers - 1}")
-    if len(set(given)) != len(given) or len(given) != count:
-        raise UserValueError(f"{len(set(given))} different layers are given, but {count} are to be removed")
 
 
 def one_shot(scores: Tensor, count: int, protect: Collection[int] = ()) -> list[int]:

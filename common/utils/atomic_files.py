@@ -21,7 +21,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -71,6 +71,15 @@ def put(path: Path, write: Callable[[Path], object]) -> None:
         _sync(path.parent)
     finally:
         _clear(made)
+
+
+def rewrite(directory: Path, texts: Mapping[str, str]) -> None:
+    """Replace text files of a finished directory, each whole or not at all; errors of the file system are passed on."""
+    temporary = directory.with_name(f".{directory.name}.text.tmp")  # beside it: nothing unknown ever lies in it
+    for name, text in texts.items():
+        temporary.write_text(text, encoding="utf-8")
+        _sync(temporary)
+        os.replace(temporary, directory / name)
 
 
 def tried(path: Path) -> Path:

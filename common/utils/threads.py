@@ -34,7 +34,15 @@ def of_the_user() -> str | None:
 
 
 def free_cores() -> int:
-    """Return how many cores this process may use and no other process does: one at least, at most what its cgroup allows."""
+    """Return the number of threads to compute with: `idle` in whole cores, one at least."""
+    return max(1, round(idle()))
+
+
+def idle() -> float:
+    """Return how many cores this process may use and no other process does, at most what its cgroup allows.
+
+    It measures for `SAMPLED` seconds, in which this process should do nothing.
+    """
     usage = psutil.cpu_percent(SAMPLED, percpu=True)
     try:
         own: Collection[int] = os.sched_getaffinity(0)
@@ -45,7 +53,7 @@ def free_cores() -> int:
         core = _core_of(cpu)  # threads of one core share its arithmetic
         busy[core] = max(busy.get(core, 0.0), usage[cpu] if cpu < len(usage) else 0.0)
     free = sum(1 - min(share, 100.0) / 100 for share in busy.values())
-    return max(1, round(min(free, _quota())))
+    return min(free, _quota())
 
 
 def _core_of(cpu: int) -> str:

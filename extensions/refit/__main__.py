@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from common.cli import Job, Method, main
 from common.evaluation.windowed_perplexity import summarise, token_nlls
+from common.models.architectures import SUPPORTED
 from common.pruning.pipeline import Context, around
 from common.pruning.selection import runs
 from common.pruning.steps import Window
@@ -21,7 +22,7 @@ from common.utils.progress import track
 from extensions.refit.cost import Cost
 from extensions.refit.graft import Observed
 from extensions.refit.least_residual import carried, least_set, leftovers
-from extensions.refit.method import LARGE, RIDGE, check_architecture, check_biases, plan_of, stages_of
+from extensions.refit.method import LARGE, RIDGE, check_biases, plan_of, stages_of
 from extensions.refit.steps import Refit
 
 HELD_OUT_OF = 8  # the league's share: 16 of 128 windows
@@ -70,7 +71,6 @@ def check(job: Job) -> None:
     if options.held_out is None:  # of wide models one H'H is all there is room for
         chosen = options.ridge is None and job.config.intermediate_size < LARGE
         options.held_out = options.samples // HELD_OUT_OF if chosen else 0
-    check_architecture(job.config.model_type)
     job.refuse_patches("refit the model that they were made for")
     if options.intercept:
         check_biases(job.config)
@@ -210,6 +210,8 @@ METHOD = Method(
         Flag(Choice, "no_graft", "no-graft"),
     ),
     check=check,
+    fidelities=("paper",),
+    architectures=tuple(name for name, known in SUPPORTED.items() if known.matrices is not None),
     text="wikitext2-train+hellaswag-train",  # docs/league.md, "What to calibrate on"
     passes=lambda job: (job.given is None) + Cost.of(job).passes,
     beside=lambda job: (Cost.of(job).operations, Cost.of(job).bytes),

@@ -1,0 +1,25 @@
+"""What can be said of layers that are to be removed without a model: which numbers and which layers are possible."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from common.utils.errors import UserValueError
+
+
+def check_count(count: int, layers: int) -> None:
+    """Refuse a number of layers to remove outside 1..N-2."""
+    if not 1 <= count <= layers - 2:
+        raise UserValueError(
+            f"cannot remove {count} of {layers} layers; choose 1..{layers - 2}: at least two have to stay, since most "
+            "methods keep the first and the last"
+        )
+
+
+def check_layers(given: Sequence[int], count: int, layers: int) -> None:
+    """Refuse given layers that are not ``count`` different ones of a model of ``layers``."""
+    if outside := sorted(layer for layer in given if not 0 <= layer < layers):
+        shown = ", ".join(map(str, outside[:5])) + (f" and {len(outside) - 5} more" if len(outside) > 5 else "")
+        raise UserValueError(f"cannot remove layers [{shown}]: the model has layers 0 to {layers - 1}")
+    if len(set(given)) != len(given) or len(given) != count:
+        raise UserValueError(f"{len(set(given))} different layers are given, but {count} are to be removed")
