@@ -176,3 +176,15 @@ def test_links_and_anchors_are_alive(path):
         if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target.read_text())):
             dead.append(link)
     assert not dead
+
+
+@pytest.mark.parametrize("path", [path for path in PROSE if path != "CHANGELOG.md"])
+def test_a_page_begins_with_what_its_reader_can_do_then(path):
+    assert prose((ROOT / path).read_text())[0].startswith("After this page")
+
+
+def test_each_term_is_defined_once_in_two_sentences():
+    rows = re.findall(r"(?m)^\| (.+?) \| (.+?) \|$", (ROOT / "docs/glossary.md").read_text())
+    defined = {term: meaning for term, meaning in rows if term not in ("Term", "---")}
+    assert len(defined) == sum(term not in ("Term", "---") for term, _ in rows) > 40
+    assert not [term for term, meaning in defined.items() if len(sentences(meaning)) > 2]
