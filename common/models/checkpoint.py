@@ -182,7 +182,7 @@ def load(
 
 
 def _patched(model: nn.Module, described: list[tuple[dict, dict[str, Tensor]]]) -> nn.Module:
-    half_precision.speed_up(model.dtype, (offload.of(model) or model).device)
+    half_precision.speed_up(model, model.dtype, (offload.of(model) or model).device)
     unlisted.check(model.eval())
     for entry, tensors in described:
         attach_patch(model, entry["position"], patch_loader(entry["kind"])(tensors, entry["options"]), entry["kind"])

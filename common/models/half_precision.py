@@ -6,22 +6,25 @@ float32 and the sum is rounded once. That is what a half-precision product is by
 float16 numbers are exact in float32, sums are kept in it), so results differ from those of a CPU with such instructions by
 the order of summation alone, as those of two such CPUs do.
 
-`speed_up` puts this below everything else: torch's own kernels of `mm`, `addmm` and `bmm` on the CPU are called through
-it, from modules, autograd's backward passes and other threads alike; other types then pass through some microseconds of
-Python, and whatever is no product of these (fused attention, results written to `out=`) stays torch's own. Threads multiply
-beside each other: those kernels are reached by their `out=` forms, which leave Python's lock, where a kernel called by
-itself (`torch.library.get_kernel`) keeps it and threads wait for one another. It is called where a model is loaded
-(`common.models.checkpoint`) and does nothing on a CPU that has the instructions, on a GPU and in float32.
+`speed_up` does this for a model, as long as the model or a copy of it lives. Torch's own kernels of `mm`, `addmm` and `bmm`
+on the CPU are then called through it, from modules, autograd's backward passes and other threads alike. Other types pass
+through some microseconds of Python, and whatever is no product of these (fused attention, results written to `out=`) stays
+torch's own. With the last such model torch has its own kernels back. Threads multiply beside each other: those kernels are
+reached by their `out=` forms, which leave Python's lock, where a kernel called by itself (`torch.library.get_kernel`) keeps
+it and threads wait for one another. It is called where a model is loaded (`common.models.checkpoint`) and does nothing on a
+CPU that has the instructions, on a GPU and in float32.
 """
 
 from __future__ import annotations
 
 import warnings
+import weakref
+from collections import Counter
 from collections.abc import Iterator
-from threading import Lock
+from threading import RLock
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 # What asks oneDNN; a torch built without it does not have these.
 _SUPPORTED = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
@@ -30,10 +33,10 @@ BLOCK = 2**20
 # Of fewer rows (a token at a time) widening the weights takes longer than the slow product.
 MIN_ROWS = 4
 
-_widened: set[torch.dtype] = set()
+_widened: Counter[torch.dtype] = Counter()  # how many `Widening`s of a type there are
 _own = {"mm": torch.ops.aten.mm.out, "addmm": torch.ops.aten.addmm.out, "bmm": torch.ops.aten.bmm.out}
 _library: torch.library.Library | None = None
-_installing = Lock()
+_installing = RLock()  # a collection inside may release another model's
 
 
 def has_instructions(dtype: torch.dtype) -> bool:
@@ -43,11 +46,34 @@ def has_instructions(dtype: torch.dtype) -> bool:
     return getattr(torch.ops.mkldnn, _SUPPORTED[dtype])()
 
 
-def speed_up(dtype: torch.dtype, device: torch.device | str) -> None:
-    """From now on, in this process, multiply matrices of `dtype` on the CPU through float32 if that is faster here."""
+def speed_up(model: nn.Module, dtype: torch.dtype, device: torch.device | str) -> None:
+    """Multiply matrices of `dtype` on the CPU through float32 while the model lives, if that is faster here."""
     if torch.device(device).type == "cpu" and not has_instructions(dtype):
-        _install()
-        _widened.add(dtype)
+        model.widening = Widening(dtype)
+
+
+class Widening:
+    """Matrices of a type are multiplied through float32 as long as this is held; a model's copies hold the same one."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        with _installing:
+            _install()
+            _widened[dtype] += 1
+        weakref.finalize(self, _release, dtype)
+
+    def __deepcopy__(self, memo: dict) -> Widening:
+        return self
+
+
+def _release(dtype: torch.dtype) -> None:
+    global _library
+    with _installing:
+        _widened[dtype] -= 1
+        if _widened[dtype] <= 0:
+            del _widened[dtype]
+        if not _widened and _library is not None:
+            _library._destroy()
+            _library = None
 
 
 def _install() -> None:
@@ -65,7 +91,7 @@ def _install() -> None:
 
 def _slow(*operands: Tensor) -> bool:
     """Whether all are of one type that is to be widened; torch refuses mixed ones."""
-    return len(found := {operand.dtype for operand in operands}) == 1 and found <= _widened
+    return len(found := {operand.dtype for operand in operands}) == 1 and found <= _widened.keys()
 
 
 def _product(name: str, *operands: Tensor, **scales) -> Tensor:

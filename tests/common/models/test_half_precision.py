@@ -1,8 +1,11 @@
 """Half-precision products through float32: rounded once from the exact sum, forward and backward, in any thread."""
 
+import copy
+import gc
 import subprocess
 import sys
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -29,15 +32,14 @@ SHAPES = [
 def no_instructions(monkeypatch):
     """A CPU that multiplies no half-precision numbers; products are torch's own again afterwards."""
     monkeypatch.setattr(half_precision, "has_instructions", lambda dtype: dtype not in HALVES)
-    monkeypatch.setattr(half_precision, "_widened", set())
+    monkeypatch.setattr(half_precision, "_widened", Counter())
 
 
 @pytest.fixture(params=[half_precision.BLOCK, 100], ids=["whole", "blocks"])
 def widened(no_instructions, monkeypatch, request):
     """Half-precision products are widened, so many entries at a time; the types that torch's own kernels were given."""
     monkeypatch.setattr(half_precision, "BLOCK", request.param)
-    for dtype in HALVES:
-        half_precision.speed_up(dtype, "cpu")
+    held = [half_precision.Widening(dtype) for dtype in HALVES]
     given = []
 
     def watched(own):
@@ -49,7 +51,8 @@ def widened(no_instructions, monkeypatch, request):
         return product
 
     monkeypatch.setattr(half_precision, "_own", {name: watched(own) for name, own in half_precision._own.items()})
-    return given
+    yield given
+    del held
 
 
 def drawn(*shape, dtype, seed=0):
@@ -127,7 +130,7 @@ def test_threads_widen_too(widened):
 
 def test_other_threads_run_while_one_multiplies(no_instructions, monkeypatch):
     """Threads are never switched by the clock here, so another one runs inside a product only if that leaves the lock."""
-    half_precision.speed_up(torch.bfloat16, "cpu")
+    _held = half_precision.Widening(torch.bfloat16)
     own, inside, seen = half_precision._own["mm"], [], []
 
     def watched(*operands, **options):
@@ -153,17 +156,38 @@ def test_other_threads_run_while_one_multiplies(no_instructions, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-def test_a_loaded_model_is_sped_up_and_says_the_same(no_instructions, make_tiny, tmp_path, dtype):
+def test_a_loaded_model_is_sped_up_and_says_the_same(no_instructions, make_tiny, tmp_path, dtype, monkeypatch):
     make_tiny("qwen2").to(dtype).save_pretrained(tmp_path)
     ids = torch.arange(24).view(1, 24) + 3
     with torch.inference_mode():
         model, _ = checkpoint.load(tmp_path)
-        assert half_precision._widened == {dtype}
+        assert set(half_precision._widened) == {dtype}
         found = model(ids).logits
-        half_precision._widened.clear()
+        monkeypatch.setattr(half_precision, "_widened", Counter())
         own, exact = model(ids).logits, model.float()(ids).logits
     scale = exact.abs().max()
     assert (found - exact).abs().max() / scale < 2 * (own - exact).abs().max() / scale + 1e-3
+
+
+def test_torch_has_its_own_products_back_with_the_last_model(no_instructions, make_tiny, tmp_path, monkeypatch):
+    make_tiny("llama").to(torch.bfloat16).save_pretrained(tmp_path)
+    a, own, through_here = drawn(8, 8, dtype=torch.float32), half_precision._own["mm"], []
+
+    def watched(*operands, **options):
+        through_here.append(True)
+        return own(*operands, **options)
+
+    monkeypatch.setitem(half_precision._own, "mm", watched)
+    model, _ = checkpoint.load(tmp_path)
+    other = copy.deepcopy(model)
+    del model
+    gc.collect()
+    assert a @ a is not None and through_here  # the copy is left
+    through_here.clear()
+    del other
+    gc.collect()
+    torch.testing.assert_close(a @ a, torch.from_numpy(a.numpy() @ a.numpy()))
+    assert not through_here and not half_precision._widened
 
 
 def test_torchs_kernels_are_replaced_without_a_warning():
@@ -183,18 +207,18 @@ def test_a_torch_without_onednn_keeps_its_own_products(monkeypatch):
 
 
 def test_nothing_is_widened_without_need(monkeypatch, make_tiny, tmp_path):
-    monkeypatch.setattr(half_precision, "_widened", set())
+    monkeypatch.setattr(half_precision, "_widened", Counter())
     monkeypatch.setattr(half_precision, "has_instructions", lambda dtype: dtype != torch.float16)
     for dtype in (torch.bfloat16, torch.float32):
         make_tiny("llama").to(dtype).save_pretrained(tmp_path)
         checkpoint.load(tmp_path)
-    half_precision.speed_up(torch.float16, "meta")
-    assert half_precision._widened == set()
+    half_precision.speed_up(torch.nn.Module(), torch.float16, "meta")
+    assert not half_precision._widened
 
 
 def test_a_streamed_model_is_sped_up(no_instructions, make_tiny, tmp_path):
     make_tiny("llama").to(torch.bfloat16).save_pretrained(tmp_path)
     model, _ = checkpoint.load(tmp_path, stream=2**20)
-    assert half_precision._widened == {torch.bfloat16}
+    assert set(half_precision._widened) == {torch.bfloat16}
     hidden = Decoder(model).embed_tokens(torch.arange(12).view(1, 12) + 3)
     assert hidden.dtype == torch.bfloat16
