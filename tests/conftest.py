@@ -49,7 +49,7 @@ ARCHITECTURES: dict[str, dict] = {
     "gemma2": {"model_type": "gemma2", "sliding_window": 8, "query_pre_attn_scalar": 16},
     "mixtral": {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
 }
-# One of each further family: the contract of `tests/common/test_families.py`, not every test of every module.
+# One of each further family: the contract of `tests/common/models/test_families.py`, not every test of every module.
 _MOE = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
 FAMILIES: dict[str, dict] = {
     "gemma3_text": {"sliding_window": 8, "query_pre_attn_scalar": 16},

@@ -54,7 +54,7 @@ def executed(path: Path, without: Collection[str] = ()) -> NotebookNode:
 def main(arguments: list[str] | None = None) -> int:
     """Run the notebooks that a command line names; returns the exit status."""
     parser = Parser(
-        prog="python -m reproductions.notebooks", description="Run the papers' notebooks and write them anew."
+        prog="python -m reproductions.documents.notebooks", description="Run the papers' notebooks and write them anew."
     )
     parser.add_argument("papers", nargs="*", metavar="PAPER", help=f"{', '.join(PAPERS)} (default: all)")
     papers = parser.parse_args(arguments).papers

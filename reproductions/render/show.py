@@ -330,7 +330,8 @@ def changed(
     pattern: str | None = None,
     limit: int | None = None,
 ) -> dict:
-    """A table's rows with a user's changes beside the unchanged ones, as `common.tables.render_changes` takes them.
+    """A table's rows with a user's changes beside the unchanged ones, as `reproductions.render.tables.render_changes`
+    takes them.
 
     ``rows``: one for each cell that has a number on a side: ``yours``, ``unchanged``, their ``difference`` and its 95 %
     ``interval`` over the same items. ``origin``: whose the unchanged results are.

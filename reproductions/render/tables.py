@@ -70,7 +70,7 @@ def check_format(form: str) -> None:
 
 
 def render_changes(found: Sequence[dict], form: str = "terminal", width: int | None = None) -> str:
-    """Render rows with a user's changes (`reproductions.show.changed`): yours, the unchanged, the difference.
+    """Render rows with a user's changes (`reproductions.render.show.changed`): yours, the unchanged, the difference.
 
     Raises:
         UserError: a format that has no such table.
