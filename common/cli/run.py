@@ -15,7 +15,7 @@ import transformers
 from safetensors import SafetensorError
 from torch import nn
 
-from common.cli import card, checks, forecast, measure, printable, sweep
+from common.cli import card, checks, forecast, measure, printable, read_back, sweep
 from common.cli import options as shared
 from common.cli.job import Job, work_folder
 from common.models import checkpoint, half_precision
@@ -123,6 +123,7 @@ def run(method: shared.Method, options: argparse.Namespace) -> dict:
     if not options.plan:
         say(f"saving to {options.out}")
         _save(job, report, dtype)
+        _read_back(job, report)
     if not options.no_evaluation:
         if not options.plan:
             say(f"saved to {options.out}; measuring it")
@@ -137,6 +138,16 @@ def run(method: shared.Method, options: argparse.Namespace) -> dict:
     if report["broken"]:
         say(f"warning: {report['broken']}")
     return report
+
+
+def _read_back(job: Job, report: dict) -> None:
+    """Compare what was saved with the model in memory; a difference makes the result a broken one."""
+    try:
+        report["broken"] = report["broken"] or read_back.difference(job.model, job.options.out)
+    except (MemoryError, RuntimeError) as error:
+        if not _of_memory(error):
+            raise
+        job.notes.append("the saved checkpoint was not read back: there was no memory for it")
 
 
 def _measure(job: Job, report: dict) -> None:
