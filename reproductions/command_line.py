@@ -310,7 +310,7 @@ def _measured(options: argparse.Namespace, tables: list, store, jobs: list, work
         UserError: a device that cannot be used, or no data for anything that was asked for.
     """
     with startup.nothing_begun():  # torch and transformers: only when there is something to measure
-        from reproductions.engine import execute, fetch, runner
+        from reproductions.engine import execute, expected_time, fetch, runner
 
     # a batch job's node has its own devices
     device = options.device if options.slurm else execute.device_for(options.device, options.dtype, work)
@@ -324,6 +324,10 @@ def _measured(options: argparse.Namespace, tables: list, store, jobs: list, work
     if lacking.benchmarks or lacking.recipes:
         why = fetch.summary(lacking, tables).replace("fetch TARGET", f"fetch {tables[0].target}")
         print(one_line(f"warning: {why}"), file=sys.stderr)
+    at_hand = [
+        part for entry in work for part in entry.of(lambda name, recipe=entry.recipe: lacking.why(recipe, name) is None)
+    ]
+    print(expected_time.said(at_hand, store), file=sys.stderr)
     if options.workers or options.slurm is not None:
         return distributed.measured(options, store, work, lacking.why)
     store.check_writable()

@@ -108,12 +108,16 @@ class Published:
             if (found := self.get(model, recipe_hash, benchmark)) is not None:
                 yield found
 
+    def of_benchmark(self, model: str, benchmark: str) -> Iterator[dict]:
+        """Yield the fields of each record of a benchmark on a model."""
+        for recipe_hash in self._lines(self.records_file(model, benchmark), "recipe").rows:
+            yield self.get(model, recipe_hash, benchmark)
+
     def __iter__(self) -> Iterator[dict]:
         """Yield the fields of every record."""
         for model in self.models():
             for benchmark in self.benchmarks(model):
-                for recipe_hash in self._lines(self.records_file(model, benchmark), "recipe").rows:
-                    yield self.get(model, recipe_hash, benchmark)
+                yield from self.of_benchmark(model, benchmark)
 
     def items(self, model: str, recipe_hash: str, benchmark: str, mark: str) -> dict[str, np.ndarray]:
         """Return the outcomes per item that belong to a record: name -> array; {} where none are kept.

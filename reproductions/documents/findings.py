@@ -23,7 +23,7 @@ from reproductions.spec import printed_rows, registry, subjects
 
 SHOWN = tuple(HEADS)
 WHAT = {"smollm2-135m-instruct": "a real model, none of the papers'", "standin": "a toy that this repository holds"}
-SIDES = ("The paper's printed numbers", *(f"On {HEADS[name]}" for name in SHOWN), "From")
+SIDES = ("In the paper's own tables", *(f"On {HEADS[name]}" for name in SHOWN), "From")
 
 
 @dataclass(frozen=True)
@@ -114,11 +114,7 @@ ABSTRACTS = {
         Finding("Loop and factor each help, and most together", "table4-prunecomp", ("each-part-helps",)),
     ),
     "laco": (
-        Finding(
-            "Over 80 % kept by three of four models ('at 25-30 %': by one, LC-2)",
-            "table2-laco",
-            ("over-80-percent-kept",),
-        ),
+        Finding("Over 80 % kept at pruning ratios of 25-30 % (LC-2)", "table2-laco", ("abstract-over-80-percent",)),
         Finding("Merging keeps more than structured pruning", "table2-laco", ("beats-both-baselines",)),
         Finding(
             "Post-training raises the average (of LLaMA-2-7B; not of Baichuan2-7B)",
@@ -238,6 +234,54 @@ OURS = (
 TITLE_OF_OURS = "Not in the papers"
 
 
+# Each sentence of `ABSTRACTS` in the papers' own words, and where it stands.
+QUOTES = {
+    "linearpatch": (
+        ("retains up to 94.15% performance of the original model", "abstract"),
+        ("LinearPatch[L] consistently outperforms or matches LLM-Streamline", "section 4.3"),
+        ("surpassing existing state-of-the-art methods by 4%", "abstract"),
+        ("surpassing existing state-of-the-art methods by 4%", "abstract"),
+        ("each component of LINEARPATCH contributes significantly to the overall performance", "section 4.4"),
+        ("LINEARPATCH can be further boosted to 95.16% within 30 minutes", "abstract"),
+        ("LinearPatch[L] +FT achieves an average perplexity of 17.27", "section 4.3"),
+        ("achieves an average accuracy of 65.23%, outperforming LLM-Streamline (63.05%)", "section 4.3"),
+        ("significantly outperforming LLM-Streamline (24.58)", "section 4.3"),
+    ),
+    "prunecomp": (
+        ("removing any layer induces a significant magnitude gap in hidden states", "abstract"),
+        ("Prune&Comp consistently enhances existing layer pruning metrics", "abstract"),
+        ("Prune&Comp consistently enhances existing layer pruning metrics", "abstract"),
+        ("nearly halves the perplexity and retains 93.19% [...], outperforming the baseline by 4.01%", "abstract"),
+        ("simply compensating this magnitude gap (+MagComp) boosts the performance", "section on magnitude"),
+    ),
+    "laco": (
+        ("maintains an average task performance of over 80% at pruning ratios of 25-30%", "abstract"),
+        ("significantly outperforming existing state-of-the-art structured pruning methods", "abstract"),
+        ("effectively inherits the parameters of the original model", "abstract"),
+        ("high similarity in parameters and representations between adjacent layers", "section 4.2"),
+    ),
+    "reassessing": (
+        ("simply pruning the last several layers performs better than many complex pruning metrics", "section 1"),
+        ("strong competitiveness even as a pure, retraining-free compression technique", "appendix, Table K"),
+        ("Partial-layer fine-tuning can serve as an alternative to LoRA, achieving better performance", "insight 2"),
+        ("verify the robustness of our partial-layer fine-tuning", "appendix, Table M"),
+        ("iterative pruning has no benefit", "appendix, Table A"),
+        ("our method outperforms existing state-of-the-art pruning methods", "section 1"),
+        ("their gradients do not contribute much", "section 4"),
+    ),
+}
+
+
+def quoted() -> str:
+    """Return the papers' own sentences behind the claims, as a Markdown table."""
+    lines = [
+        (printed_rows.title_of(paper), one.sentence, f"“{quote}” ({place})")
+        for paper, found in ABSTRACTS.items()
+        for one, (quote, place) in zip(found, QUOTES[paper], strict=True)
+    ]
+    return markdown(["Paper", "Claim here", "In the paper's words"], lines, "l")
+
+
 def parts(store: Store) -> dict[str, str]:
     """`screen`: the papers' claims by paper and three findings, for README; `findings`: all claims and findings, for
     docs/findings.md; `verdict-PAPER`: what became of a paper's claims, for its own README."""
@@ -263,7 +307,7 @@ def parts(store: Store) -> dict[str, str]:
     return verdicts | {
         "screen": "\n\n".join(
             (
-                lead(rows),
+                f"{own_models(store)} {lead(rows)}",
                 PICTURE,
                 folded(table(list(rows)[:-1])),
                 " ".join((SHORT, *compared)),
@@ -271,7 +315,13 @@ def parts(store: Store) -> dict[str, str]:
             )
         ),
         "findings": "\n\n".join(
-            (table(rows), " ".join((TALLIED, LEGEND, *compared, measured_in())), listed(findings.every(store)))
+            (
+                own_models(store),
+                table(rows),
+                " ".join((TALLIED, LEGEND, *compared, measured_in())),
+                quoted(),
+                listed(findings.every(store)),
+            )
         )
         .replace("](docs/", "](")
         .replace("](papers/", "](../papers/"),
@@ -290,7 +340,7 @@ def drawn(screen: str, folder: Path | None = None) -> list[Path]:
             lines = groups.setdefault(claim.strip("*"), [])
         else:
             lines.append(picture.Line(claim, [_shortened(cell) for cell in cells]))
-    sides = {"In print": "the papers' own models"} | {HEADS[name]: what for name, what in WHAT.items()}
+    sides = {"In print": "the papers' own tables"} | {HEADS[name]: what for name, what in WHAT.items()}
     return style.save(picture.draw(groups, sides), "screen", folder)
 
 
@@ -298,6 +348,7 @@ def _shortened(cell: str) -> tuple[str, str]:
     """A cell of the screen's table as verdict and the rest, for a box of the picture."""
     verdict = next((verdict for verdict in _SAID if cell.startswith(verdict)), "")
     rest = cell[len(verdict) :].strip().replace("(", "", 1).replace(")", "", 1) if verdict else cell
+    rest = rest.replace(": worst case ", ": ")  # the legend says so
     return verdict, "not tested" if rest == "·" else rest
 
 
@@ -317,14 +368,23 @@ def lead(rows: Mapping[str, Sequence[Sequence[str]]]) -> str:
     return f"Of {len(papers)} claims of the four papers, {by_side(papers)}."
 
 
+def own_models(store: Store) -> str:
+    """Say how many cells were measured on the papers' own models, in a sentence."""
+    found = [show.own_models(table, store) for table in registry.targets().values() if table.paper in registry.PAPERS]
+    measured, cells = (sum(one[key] for one in found) for key in ("measured", "cells"))
+    return f"Measured on the papers' own models: **{measured:,} of {cells:,} cells**."
+
+
 def by_side(rows: Sequence[Sequence[str]]) -> str:
     """How many of these lines have which verdict in print, and on each model."""
-    names = ("by the papers' own printed numbers", *(f"on {HEADS[name]}" for name in SHOWN))
-    told = []
-    for side, found, cells in zip(names, tally(rows), list(zip(*rows))[1:-1], strict=True):
+    print_, *measured = list(zip(*rows))[1:-1]
+    holding, failing = (sum(cell.startswith(verdict) for cell in print_) for verdict in (judge.HOLDS, judge.FAILS))
+    left = len(print_) - holding - failing
+    in_print = f"the papers' own tables agree with **{holding}** and contradict **{failing}**"
+    told = [in_print + f" ({left} have no number)" * bool(left)]
+    for name, found, cells in zip(SHOWN, tally(rows)[1:], measured, strict=True):
         left = sum(not cell.startswith(tuple(_SAID)) for cell in cells)
-        why = "not tested" if told else "have no printed number"
-        told.append(f"{side} **{found}**" + f" ({left} {why})" * bool(left))
+        told.append(f"measured on {HEADS[name]} **{found}**" + f" ({left} not tested)" * bool(left))
     return "; ".join(told)
 
 
@@ -436,4 +496,7 @@ def _judged(
 def _on(claims: Sequence[dict], name: str) -> str:
     """The verdict of one or several claims on a subject (`judge.together`); '' for none."""
     worst = judge.together(claim["judged"][name] for claim in claims if name in claim["judged"])
-    return f"{worst['verdict']} ({worst['holding']} of {worst['compared']}): {tables.effect(worst)}" if worst else ""
+    if worst is None:
+        return ""
+    case = "worst case " * (worst["compared"] > 1)
+    return f"{worst['verdict']} ({worst['holding']} of {worst['compared']}): {case}{tables.effect(worst)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from reproductions.laco.recipes import AGAIN, AT_ONCE, CODE, DENSE, LACO, LEFT_OUT, PAPERS, PRUNER, SLICEGPT, TRAINED
+from reproductions.spec import reported
 from reproductions.spec.columns import LACO_CATEGORIES
 from reproductions.spec.comparisons import OF_DENSE, Check, Comparison, Named, Pairs, against, in_most, where
 from reproductions.spec.registry import Claim, Lookup
@@ -54,6 +55,27 @@ def four_models_above_80(cell: Lookup, settings: Pairs) -> list[Comparison]:
         Comparison((*where(*k[:2]), ": ", Named("column", "Per.")), cell(*k), OF_DENSE, (k,), low=80) for k in keys
     ]
     return found if len(found) >= 4 else []
+
+
+def above_80_at_25_to_30(cell: Lookup, settings: Pairs) -> list[Comparison]:
+    """Compare each model with the abstract's sentence: its pruning ratio, printed in Table 1, is in that range, and Per. is
+    above 80 %."""
+    printed = reported.cells("laco", "1").items()
+    ratios = {
+        model: number.value for (model, _, method, label), number in printed if (method, label) == (LACO, "ratio %")
+    }
+    found = []
+    for model, sparsity in settings:
+        key = (model, sparsity, LACO, "Per.")
+        if (kept := cell(*key)) is None or model not in ratios:
+            continue
+        if 25 <= ratios[model] <= 30:
+            found.append(Comparison(f"{model}: Per.", kept, OF_DENSE, (key,), low=80))
+        else:
+            found.append(
+                Comparison(f"{model}: pruning ratio", ratios[model], "%", (key,), low=25, high=30, closed=True)
+            )
+    return found
 
 
 def four_categories(cell: Lookup, settings: Pairs) -> list[Comparison]:
@@ -181,6 +203,12 @@ CLAIMS = {
             "Per. surpasses 80 % on three of four models",
             four_models_above_80,
             enough=lambda holding, _: holding >= 3,
+        ),
+        Claim(
+            "abstract-over-80-percent",
+            "over 80 % kept at pruning ratios of 25-30 % (abstract), on each model",
+            above_80_at_25_to_30,
+            only_reported=True,
         ),
         Claim(
             "ahead-in-four-categories",

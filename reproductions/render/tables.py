@@ -288,9 +288,9 @@ def verdict(claim: dict, name: str) -> str:
     if count == 1:
         return f"{found['verdict']}: {effect(found)}"
     if found["counts"][found["verdict"]] == count:
-        return f"{found['verdict']} in all {count}; least {effect(found)}"
+        return f"{found['verdict']} in all {count}; worst case {effect(found)}"
     several = ", ".join(f"{what} in {n}" for what, n in found["counts"].items() if n)
-    return f"{found['verdict']} ({several} of {count}); least {effect(found)}"
+    return f"{found['verdict']} ({several} of {count}); worst case {effect(found)}"
 
 
 def effect(found: dict) -> str:
@@ -301,6 +301,8 @@ def effect(found: dict) -> str:
     form = {"points": "+.1f", "%": "+.1f", "% of dense": ".1f"}.get(found["unit"], ".4g")
     number, *ends = (f"{value:{form}}".replace("-", "−") for value in (found["difference"], *(found["interval"] or ())))
     text = f"{number} {found['unit']}".strip()
+    if form == "+.1f":  # a difference: its direction in words
+        text = f"{number[1:]} {found['unit']} {'lower' if number[0] == '−' else 'higher'}"
     if not found["unit"]:
         what = found["what"].partition(": ")[2]
         text = f"{what}: {text}" if what else text
@@ -392,7 +394,7 @@ def _notes(table: dict) -> list[str]:
         lines += [table["tolerance"]] if table.get("tolerance") else []
         counts = {mark: sum(cell["status_id"] == mark for cell in printed) for mark in ("match", "differs")}
         if any(counts.values()):
-            shapes = sum(counts.values()) - table.get("own_models", {}).get("measured", 0)
+            shapes = sum(counts.values()) - (table.get("own_models") or {}).get("measured", 0)
             if shapes == sum(counts.values()):
                 lines.append(
                     "Nothing of this is a reproduced score: parameter counts and ratios, computed from the shapes of the "

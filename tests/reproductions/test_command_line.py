@@ -61,6 +61,8 @@ from reproductions.spec import registry, shape_recipes, subjects
         (["show", "table1-linearpatch", "--remove", "7"], "say which with --model"),
         (["show", "table1-linearpatch", "--paper-budget"], "the stand-in and the papers' own models have one size"),
         (["show", "table1-linearpatch", "--full-test-sets"], "error: --full-test-sets reads all of what"),
+        (["show", "table8-linearpatch"], "table8-linearpatch is no target: the paper's holds download links"),
+        (["run", "figure2-laco"], "figure2-laco is no target: the paper's holds a drawing"),
         (["show", "table1-linearpatch", "--model", "standin", "--remove", "7,x"], "--remove '7,x' is no list"),
         (["show", "table1-linearpatch", "--model", "standin", "--remove", "15"], "15 of them cannot be removed"),
         (

@@ -88,3 +88,10 @@ def test_cells_of_a_tag_can_be_left_out(tmp_path):
         notebooks.executed(path)
     ran = notebooks.executed(path, without=(notebooks.DOWNLOADS,))
     assert [cell.outputs[0].text for cell in ran.cells] == ["1\n", "2\n"]
+
+
+def test_the_command_line_has_help_and_names_an_unknown_paper(capsys):
+    with pytest.raises(SystemExit) as done:
+        notebooks.main(["--help"])
+    assert done.value.code == 0 and "PAPER" in capsys.readouterr().out
+    assert notebooks.main(["lakko"]) == 2 and "did you mean 'laco'" in capsys.readouterr().err

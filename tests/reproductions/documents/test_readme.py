@@ -127,7 +127,13 @@ def test_a_line_of_the_screen_counts_comparisons_and_shows_the_worst():
     for claim in claims:
         claim["judged"]["smollm2-135m-instruct"] = empty
     line = findings.row(findings.Finding("A beats all", "t", ("above-b", "above-c")), {"t": {"claims": claims}})
-    assert line == ["A beats all", "fails (7 of 8)", "·", "fails (3 of 4): −5.0 points [−6.0, −4.0]", "`t`"]
+    assert line == [
+        "A beats all",
+        "fails (7 of 8)",
+        "·",
+        "fails (3 of 4): worst case 5.0 points lower [−6.0, −4.0]",
+        "`t`",
+    ]
 
 
 def test_a_group_counts_its_lines_by_verdict_on_every_side():

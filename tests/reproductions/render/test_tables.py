@@ -151,3 +151,50 @@ def test_latex_and_markdown_escape_what_would_break_them(standin):
 def test_an_unknown_format_is_named(standin):
     with pytest.raises(UserError, match="unknown format 'latx'; did you mean 'latex'"):
         tables.render(standin, "latx")
+
+
+@pytest.mark.parametrize("form", ["terminal", "md"])
+def test_a_table_says_first_how_many_cells_are_of_the_papers_models(standin, form):
+    standin["own_models"] = {"measured": 0, "cells": 132}
+    text = tables.render(standin, form)
+    assert text.index("A title") < text.index("own models: 0 of 132 cells") < text.index("41.25")
+
+
+def test_counts_from_shapes_do_not_read_as_reproduced_scores(standin):
+    standin["own_models"] = {"measured": 0, "cells": 2}
+    standin["rows"].append(row("LLaMA-2-7B", "paper", "SLEB", {"Ratio": cell(20.0, 20.0, None, "match")}))
+    text = tables.render(standin)
+    assert "Compared with the paper" not in text
+    assert "Nothing of this is a reproduced score" in text and "1 match the printed numbers, 0 differ" in text
+    assert "Ratio" not in tables.render(standin, reported=False)  # of another model the paper reports nothing
+    standin["own_models"]["measured"] = 1
+    assert "Compared with the paper: 1 cells match" in tables.render(standin)
+
+
+def test_rows_that_the_paper_does_not_report_are_not_among_its_own(standin):
+    empty = {"Task": cell(status="not run"), "RP": cell(status="not run")}
+    standin["rows"] += [row("LLaMA-2-7B", "paper", f"ours {n}", empty, "not run") for n in range(6)]
+    assert "6 rows" not in tables.render(standin) and "ours" not in tables.render(standin)
+
+
+def test_what_was_not_run_names_the_command_with_its_target_and_model(standin):
+    other = subject("paper") | {"name": "a-model", "label": "A Model"}
+    standin |= {"subjects": [subject("standin"), other], "claims": []}
+    missing = {"Task": cell(status="not run"), "RP": cell(reproduced=1.0)}
+    standin["rows"].append(row("A Model", "paper", "Dense", missing, "not run") | {"subject": "a-model"})
+    text = tables.render(standin)
+    assert "·: no result on A Model. `python -m reproductions run t --model a-model` measures it" in text
+    assert "no result on standin" not in text
+    standin["rows"][-1]["cells"]["Task"]["status"] = (
+        "no data: could not fetch x; `python -m reproductions fetch TARGET`"
+    )
+    assert "`python -m reproductions fetch t`" in tables.render(standin)
+
+
+@pytest.mark.parametrize(
+    ("difference", "unit", "said"),
+    [(9.9, "%", "9.9 % higher [+9.4, +10.4]"), (-2.8, "points", "2.8 points lower [+9.4, +10.4]")],
+)
+def test_a_difference_says_its_direction_in_words(difference, unit, said):
+    found = {"difference": difference, "unit": unit, "interval": (9.4, 10.4), "paired": True, "limit": None}
+    assert tables.effect(found) == said
