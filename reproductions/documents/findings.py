@@ -273,13 +273,13 @@ QUOTES = {
 
 
 def quoted() -> str:
-    """Return the papers' own sentences behind the claims, as a Markdown table."""
+    """Return the papers' own sentences behind the claims, as a Markdown list."""
     lines = [
-        (printed_rows.title_of(paper), one.sentence, f"“{quote}” ({place})")
+        f"1. {printed_rows.title_of(paper)}, {one.sentence}: “{quote}” ({place})"
         for paper, found in ABSTRACTS.items()
         for one, (quote, place) in zip(found, QUOTES[paper], strict=True)
     ]
-    return markdown(["Paper", "Claim here", "In the paper's words"], lines, "l")
+    return "\n".join(["The papers' own words behind each claim:\n", *lines])
 
 
 def parts(store: Store) -> dict[str, str]:

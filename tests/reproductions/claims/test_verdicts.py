@@ -502,8 +502,9 @@ def test_every_format_has_verdict_difference_and_interval(tmp_path, outcomes):
     content = show.build(table(claim), stored(tmp_path, outcomes), STANDIN)
     found = judged(content)
     low, high = (f"{end:+.1f}".replace("-", "−") for end in found["interval"])
+    assert found["difference"] > 0
     for form in ("terminal", "md"):
-        assert f"holds: {found['difference']:+.1f} points [{low}, {high}]" in tables.render(content, form)
+        assert f"holds: {found['difference']:.1f} points higher [{low}, {high}]" in tables.render(content, form)
     written = json.loads(tables.render(content, "json"))["claims"][0]
     assert (written["verdict"], written["interval"]) == ("holds", found["interval"])
     assert written["difference"] == found["difference"] and written["reproduced"] is True

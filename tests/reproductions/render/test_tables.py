@@ -185,9 +185,8 @@ def test_what_was_not_run_names_the_command_with_its_target_and_model(standin):
     text = tables.render(standin)
     assert "·: no result on A Model. `python -m reproductions run t --model a-model` measures it" in text
     assert "no result on standin" not in text
-    standin["rows"][-1]["cells"]["Task"]["status"] = (
-        "no data: could not fetch x; `python -m reproductions fetch TARGET`"
-    )
+    reason = "no data: could not fetch x; `python -m reproductions fetch TARGET`"
+    missing["Task"] |= {"status": reason, "status_id": "no-data"}
     assert "`python -m reproductions fetch t`" in tables.render(standin)
 
 
