@@ -13,9 +13,11 @@ responses are never cached, as lm-eval's cache key ignores changed weights.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import sys
 from collections.abc import Sequence
+from weakref import WeakKeyDictionary
 
 import torch
 from lm_eval.models import huggingface
@@ -60,6 +62,21 @@ def _asked(request, default: int) -> int:
     return wanted.get("max_gen_toks", default)
 
 
+# Texts whose tokens a process remembers: models that are measured one after another are asked the same. About 100 MB.
+REMEMBERED = 100_000
+_remembered: dict[tuple, tuple[list[str], list[list[int]]]] = {}
+_fingerprints: WeakKeyDictionary = WeakKeyDictionary()
+
+
+def _fingerprint(tokenizer) -> str:
+    """Return the digest of a tokenizer: equal ones encode alike, whichever model they came with."""
+    if tokenizer not in _fingerprints:
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        content = backend.to_str() if backend is not None else str(id(tokenizer))
+        _fingerprints[tokenizer] = hashlib.sha256(content.encode()).hexdigest()
+    return _fingerprints[tokenizer]
+
+
 class SharedContextLM(HFLM):
     """An lm-eval model around a model object: `SharedContextLM(model, tokenizer)`; plain, pruned or patched alike.
 
@@ -101,11 +118,19 @@ class SharedContextLM(HFLM):
         """
         first = self.tokenizer.decode(self.prefix_token_id)  # lm-eval gives a text that has it no second one
         texts = {text for context, rest in pairs if context for text in (context.rstrip(), context + rest)}
-        plain = [text for text in texts if not text.startswith(first)]
+        plain = sorted(text for text in texts if not text.startswith(first))
         options = {} if self.add_bos_token is None else {"add_special_tokens": self.add_bos_token}
-        return (
-            dict(zip(plain, self.tokenizer(plain, verbose=False, **options)["input_ids"], strict=True)) if plain else {}
-        )
+        if not plain:
+            return {}
+        key = (_fingerprint(self.tokenizer), tuple(options.items()), hash(tuple(plain)), len(plain))
+        if key not in _remembered:
+            _remembered[key] = (plain, self.tokenizer(plain, verbose=False, **options)["input_ids"])
+            while len(_remembered) > 1 and sum(len(texts) for texts, _ in _remembered.values()) > REMEMBERED:
+                del _remembered[next(iter(_remembered))]
+        known, ids = _remembered[key]
+        if known != plain:  # other texts of the same hash
+            ids = self.tokenizer(plain, verbose=False, **options)["input_ids"]
+        return dict(zip(plain, ids, strict=True))
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, *args, **options) -> list[int]:
         """As in lm-eval."""

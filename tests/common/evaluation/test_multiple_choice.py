@@ -1,5 +1,6 @@
 """The shared-context scorer against lm-eval's own HFLM, on every architecture."""
 
+import copy
 import itertools
 import math
 import random
@@ -8,6 +9,7 @@ import pytest
 import torch
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
+from tokenizers import normalizers
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from common.evaluation import multiple_choice
@@ -160,6 +162,35 @@ def test_texts_encoded_together_are_lm_evals_tokens(tiny_llama, tiny_tokenizer, 
     monkeypatch.setattr(HFLM, "tok_encode", lambda self, text, *_: calls.append(text) or [1, 2, 3])
     ours.loglikelihood(wanted, disable_tqdm=True)
     assert set(calls) <= {"<s>the layers", "<s>the layers of", "zebra"}
+
+
+def test_texts_are_encoded_once_for_models_that_are_asked_the_same(tiny_llama, tiny_tokenizer, monkeypatch):
+    """Of one tokenizer and of an equal one; another tokenizer, and other texts, are encoded by themselves."""
+    wanted = requests(7)
+    expected = SharedContextLM(tiny_llama, tiny_tokenizer).loglikelihood(wanted, disable_tqdm=True)
+    calls, call = [], type(tiny_tokenizer).__call__
+
+    def counted(self, texts, **options):
+        calls.extend([1] * isinstance(texts, list))  # what lm-eval encodes one by one is not ours
+        return call(self, texts, **options)
+
+    monkeypatch.setattr(type(tiny_tokenizer), "__call__", counted)
+    equal, other = copy.deepcopy(tiny_tokenizer), copy.deepcopy(tiny_tokenizer)
+    for tokenizer in (tiny_tokenizer, equal):
+        assert SharedContextLM(tiny_llama, tokenizer).loglikelihood(wanted, disable_tqdm=True) == expected
+    assert not calls
+    other.backend_tokenizer.normalizer = normalizers.Replace("model", "zebra")
+    changed = SharedContextLM(tiny_llama, other).loglikelihood(wanted, disable_tqdm=True)
+    assert calls and changed != expected
+    compare(changed, reference(tiny_llama, other, wanted))
+
+
+def test_remembered_texts_are_bounded(tiny_llama, tiny_tokenizer, monkeypatch):
+    monkeypatch.setattr(multiple_choice, "REMEMBERED", 60)
+    for seed in range(4):
+        SharedContextLM(tiny_llama, tiny_tokenizer).loglikelihood(requests(seed), disable_tqdm=True)
+    held = [len(texts) for texts, _ in multiple_choice._remembered.values()]
+    assert sum(held) <= 60 or len(held) == 1
 
 
 def test_every_distinct_prefix_is_run_once(tiny_llama, tiny_tokenizer):
