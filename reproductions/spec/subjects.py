@@ -20,7 +20,7 @@ from reproductions.spec.changes import Changes
 
 # What a model is calibrated on while the text that the papers take cannot be had for it (`Subject.text`).
 _TEXTS = dict.fromkeys(
-    ("smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct", "qwen2.5-coder-1.5b-instruct"),
+    ("smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct", "qwen2.5-coder-1.5b-instruct", "gemma-3-270m"),
     "wikitext2-tokenised-validation",
 )
 # What stands for the papers' instructions where that text does: docstrings of functions, from installed packages.
