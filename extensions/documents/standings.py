@@ -140,14 +140,12 @@ def _line(entry: dict, repair: str, share: str, texts: Sequence[str], plain: str
 def parts(store: Store, subjects: Sequence[Subject]) -> dict[str, str]:
     """What README and `docs/league.md` say of each of these models, by the name of the part; a sentence where nothing of it
     has been measured. standings: of the real models, short."""
-    asked = {"standings": partial(table, short=True), "league": table, "training": training}
-    found: dict[str, list[str]] = {name: [] for name in (*asked, "draws")}
+    found: dict[str, list[str]] = {"standings": [], "league": []}
     for subject in subjects:
-        league = entries(store, subject)
-        for name, write in asked.items():
-            if name != "standings" or not subject.standin:
-                found[name].append(_under(subject, "league", league, write))
-        found["draws"].append(_under(subject, "league-seeds", entries(store, subject, "league-seeds"), draws))
+        rows_of_it = entries(store, subject)
+        found["league"].append(_under(subject, "league", rows_of_it, table))
+        if not subject.standin:
+            found["standings"].append(_under(subject, "league", rows_of_it, partial(table, short=True)))
     return {name: "\n\n".join(filter(None, texts)) for name, texts in found.items()}
 
 
@@ -164,50 +162,6 @@ def _under(
 def _texts(subject: Subject) -> tuple[str, ...]:
     """The columns that the average perplexity is of."""
     return next(column.of for column in registry.get("league").columns_for(subject) if column.id == PERPLEXITY)
-
-
-def training(found: Sequence[dict], texts: Sequence[str]) -> str:
-    """What the refit takes off the average perplexity, as a part of what training LinearPatch's A takes off after the same
-    choice of layers: a clause for each number of them."""
-    told, measured = [], {(entry["sparsity"], entry["method"]): entry for entry in found}
-    for (sparsity, _), patch in measured.items():
-        if patch["dense"] or patch["spec"].repair != rows.TRAINED_PATCH:
-            continue
-        selection = patch["spec"].selection
-        same = [measured.get((sparsity, rows.name(selection, other))) for other in (rows.NONE, rows.REFIT_LONG)]
-        if None in same:
-            continue
-        none, ours = same
-        taken = [none["scores"][PERPLEXITY] - entry["scores"][PERPLEXITY] for entry in (ours, patch)]
-        one, other = (" and ".join(f"{entry['scores'][label]:.1f}" for label in texts) for entry in (ours, patch))
-        told.append(f"with {sparsity} of the layers gone {one} against {other} ({100 * taken[0] / taken[1]:.0f} %)")
-    return "; ".join(told)
-
-
-def draws(found: Iterable[dict], labels: Sequence[str]) -> str:
-    """`league-seeds` as a Markdown table: each leader over the draws of each calibration text, and its average perplexity as
-    a share of the best rival's from the same draw: the mean, the least and the largest, and in how many draws the interval is
-    below 1."""
-    header = ("Removed", "calibrated on", "Repair", "draws", *labels, "of the best rival's, draw for draw", "below")
-    lines = []
-    for (sparsity, text), repairs in _drawn(found).items():
-        rival = _rival(repairs)
-        for repair, by_seed in sorted(repairs.items(), key=lambda pair: _mean(pair[1].values(), PERPLEXITY)):
-            values = [_over(by_seed.values(), label) for label in labels]
-            shares, below = _shares(by_seed, repairs[rival]) if rival not in (None, repair) else ([], 0)
-            spread = f"{np.mean(shares):.3f} ({min(shares):.3f} to {max(shares):.3f})" if shares else ""
-            name = f"**{rows.LABELS[repair]}**" if repair in rows.OURS else rows.LABELS[repair]
-            cells = (
-                sparsity,
-                rows.TEXTS[text],
-                name,
-                str(len(by_seed)),
-                *values,
-                spread,
-                f"{below} of {len(shares)}" if shares else "",
-            )
-            lines.append(cells)
-    return markdown(header, lines, "rllr")
 
 
 def won(found: Iterable[dict]) -> list[tuple[str, int, int]]:
@@ -247,9 +201,3 @@ def _shares(by_seed: Mapping[str, dict], rival: Mapping[str, dict]) -> tuple[lis
 
 def _mean(found: Iterable[dict], label: str) -> float:
     return float(np.mean([entry["scores"][label] for entry in found]))
-
-
-def _over(found: Iterable[dict], label: str) -> str:
-    """Mean and standard deviation over draws."""
-    values = [entry["scores"][label] for entry in found]
-    return f"{np.mean(values):.1f}" + (f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else "")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from common.records.results import ROOT, Store
 from common.utils.text_tables import markdown
-from extensions.documents import ablation_tables, standings
+from extensions.documents import standings
 from reproductions.documents import findings, machine_comparison, timings
 from reproductions.render import chance_levels, show, tables
 from reproductions.render.evidence import Loaded
@@ -151,23 +151,19 @@ def _weight_free(statuses: dict[str, int]) -> str:
 
 
 def parts(names: Iterable[str]) -> dict[str, str]:
-    """What the published records say, by the name of the part: the screen, all findings, tables, the league's, causes."""
+    """What the published records say, by the name of the part: the screen, all findings, tables, the league's."""
     store, found = Loaded(), {}
     names = set(names)
     if names & {"screen", "findings"} or any(name.startswith("verdict-") for name in names):
         found |= findings.parts(store)
     if "guessing" in names:
         found["guessing"] = chance_levels.summary()
-    if "causes" in names:
-        found["causes"] = ablation_tables.text(store)
     if "machines" in names:
         found["machines"] = machine_comparison.text(store)
-    if "endings" in names:
-        found["endings"] = ablation_tables.endings(store)
     if names & {"papers", "tables"}:
         counted = by_paper(store)
         found |= {"papers": summary(counted), "tables": overview(counted)}
-    if names & {"standings", "league", "training", "draws"}:
+    if names & {"standings", "league"}:
         real = [subjects.of_model(name) for name in subjects.PUBLISHED_MODELS]
         found |= standings.parts(store, (*real, STANDIN))
     for name, table in registry.targets().items():

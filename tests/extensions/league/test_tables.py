@@ -238,20 +238,6 @@ def test_a_rival_is_worse_than_no_repair_where_the_same_layers_went():
     )  # the factor is behind none after the other window alone
 
 
-def test_what_closed_form_gives_of_training_is_by_the_average_perplexity():
-    shift = {rows.NONE: 0.9, rows.TRAINED_PATCH: 0.3, rows.REFIT_LONG: 0.4, rows.GHOSTED: 0.5}
-    found = [_entry("2/9", rows.Spec(rows.WINDOW, repair), np.full((2, 4), more)) for repair, more in shift.items()]
-    share = (np.exp(0.9) - np.exp(0.4)) / (np.exp(0.9) - np.exp(0.3))
-    said = standings.training(found, "AB")
-    assert said == f"with 2/9 of the layers gone 1.5 and 1.5 against 1.3 and 1.3 ({100 * share:.0f} %)"
-    other = [
-        _entry("2/9", rows.Spec(rows.LEAST_LEFT, repair), np.full((2, 4), 0.2))
-        for repair in (rows.NONE, rows.REFIT_LONG)
-    ]
-    assert standings.training(found + other, "AB") == said  # lower, after other layers
-    assert not standings.training(found[1:] + other, "AB")  # nothing to hold it against
-
-
 def test_draws_are_compared_seed_for_seed():
     """The refit is the better by .1 from one draw and the worse by .2 from the other; one rival's draw has no partner."""
     windows = np.random.default_rng(2).normal(3, 0.5, (2, 40))
@@ -261,15 +247,6 @@ def test_draws_are_compared_seed_for_seed():
         _entry("2/9", rows.Spec(rows.WINDOW, repair, rows.OTHER, seed), windows + by)
         for (repair, seed), by in shifts.items()
     ]
-    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in standings.draws(found, "AB").splitlines()[2:]]
-    by_name = {line[2]: line for line in lines}
-    assert by_name[rows.LABELS[rows.GHOSTED]][3] == "3" and by_name[rows.LABELS[rows.GHOSTED]][6:] == ["", ""]
-    ours = by_name[f"**{rows.LABELS[rows.REFIT_LONG]}**"]
-    base = np.exp(windows[0].mean())
-    both = [base, base * np.exp(0.4)]
-    assert ours[:2] == ["2/9", "other text"] and ours[4] == f"{np.mean(both):.1f} ± {np.std(both, ddof=1):.1f}"
-    low, high = np.exp(-0.1), np.exp(0.2)
-    assert ours[6:] == [f"{(low + high) / 2:.3f} ({low:.3f} to {high:.3f})", "1 of 2"]
     assert standings.won(found) == [("2/9", 1, 2)] and not standings.won(found[:2])
 
 

@@ -7,7 +7,6 @@ import pytest
 
 from common.evaluation.windowed_perplexity import PROTOCOLS, joined_windows
 from common.records.results import Record, Store
-from extensions.documents import ablation_tables
 from figures.patch_ablation import ALONE, changes
 from reproductions import measurements
 from reproductions.linearpatch import patch_ablation as declared
@@ -80,15 +79,6 @@ def test_changes_are_paired(store):
         else:
             error = np.std(store[1][method] - store[1][declared.CUT]) / math.sqrt(48)
             assert high - low == pytest.approx(2 * 1.96 * 100 * error * math.exp(mean), rel=0.15)
-
-
-def test_what_is_said_comes_from_the_records(store):
-    text = ablation_tables.text(store[0])
-    change = f"{100 * math.expm1(-0.1):+.1f}".replace("-", "−")
-    line = next(line for line in text.splitlines() if line.startswith("| A |"))
-    assert line.count(f"{change} [{change}, {change}]") == 2  # at both cuts
-    assert "SmolLM2-135M-Instruct, [L] 7/30" in text and "[S] 7/30" in text
-    assert ablation_tables.text(Store(store[0].user / "none", None)) == "Not measured yet."
 
 
 def test_the_picture_shows_each_row_that_can_be_held_against_its_cut(store, tmp_path, monkeypatch):
