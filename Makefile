@@ -22,8 +22,8 @@ renamed = $(if $(filter command line,$(origin $(1))),$(error $(1)= has a new nam
 $(call renamed,WHOLE,FULL_TEST_SETS)$(call renamed,FULL,PAPER_BUDGET)
 
 # A variable that no target reads is a mistake: it is refused before anything is made, with the nearest one that there is.
-VARIABLES := ALPHA COLUMNS CONVERT_WEIGHTS DEVICE DRYRUN DTYPE EACH FORCE FORMAT FULL_TEST_SETS GPU_WORKERS JOIN LIMIT MINUTES MODEL \
-	ONLY PAPER_BUDGET PICTURES PORT PROFILE PYTHON REMOVE ROW SAMPLES SEED SIZE TEXT VENV WORKERS
+VARIABLES := ALPHA COLUMNS CONVERT_WEIGHTS DEVICE DRYRUN DTYPE EACH FORCE FORMAT FULL_TEST_SETS GPU_WORKERS JOIN LIMIT METHOD MINUTES MODEL \
+	ONLY OUT PAPER_BUDGET PICTURES PLAN PORT PROFILE PYTHON QUICK REMOVE ROW SAMPLES SEED SIZE TEXT VENV WORKERS
 UNKNOWN := $(filter-out $(VARIABLES),$(foreach v,$(.VARIABLES),$(if $(filter command,$(origin $(v))),$(v))))
 ifneq ($(UNKNOWN),)
 nearest = $(shell test ! -x $(RUN) || $(RUN) -c 'import sys; from common.utils.errors import unknown; print(unknown("variable", sys.argv[1], sys.argv[2:]))' \
@@ -34,7 +34,7 @@ endif
 .DEFAULT_GOAL := help
 PAPERS := linearpatch prunecomp laco reassessing
 OWN := help setup setup-quantization setup-browser test test-slow test-all test-slurm test-report lint benchmarks gpu gpu-batch gpu-pack readme \
-	publish report serve audit clean $(PAPERS)
+	prune publish report serve shell audit clean $(PAPERS)
 FOLDERS := common docs extensions figures papers reproductions tests
 .PHONY: $(OWN) $(FOLDERS)
 
@@ -120,6 +120,19 @@ publish: $(STAMP)  ## add what was measured here to reproductions/results, and d
 
 report: $(STAMP)  ## write the results as a static site, report/index.html
 	@$(RUN) -m reproductions.site
+
+METHODS := refit linearpatch prunecomp laco reassessing
+TOOL = $(or $(strip $(METHOD)),refit)
+prune: $(STAMP)  ## remove layers of your model: MODEL=./my-model REMOVE=8; also METHOD=refit OUT=./pruned TEXT= PLAN=1 QUICK=1
+	$(if $(filter-out $(METHODS),$(TOOL)),$(error unknown METHOD $(TOOL). Use one of $(METHODS)))
+	@$(RUN) -m $(if $(filter refit,$(TOOL)),extensions,papers).$(TOOL) $(call option,--model,$(MODEL)) $(call option,--remove,$(REMOVE)) \
+		--out $(call quoted,$(or $(OUT),$(notdir $(patsubst %/,%,$(MODEL)))-pruned)) $(call option,--text,$(TEXT)) \
+		$(call option,--samples,$(SAMPLES)) $(call option,--seed,$(SEED)) $(call option,--device,$(DEVICE)) \
+		$(call option,--dtype,$(DTYPE)) $(if $(call on,$(PLAN)),--plan) $(if $(call on,$(QUICK)),--quick) \
+		$(if $(call on,$(FORCE)),--force)
+
+shell: $(STAMP)  ## a shell in which .venv is active: `python -m papers.laco --help` runs as printed; exit leaves it
+	@. $(VENV)/bin/activate && exec "$${SHELL:-bash}"
 
 serve: $(STAMP)  ## the same, shown on http://127.0.0.1:8000 (PORT= says another)
 	@$(RUN) -m reproductions.site --serve $(call option,--port,$(PORT))

@@ -88,6 +88,25 @@ def test_each_variable_that_the_makefile_reads_is_known():
     assert read - own - {"MAKEFLAGS", "VARIABLES"} <= known <= read | {"VENV"}
 
 
+@pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [
+        (["MODEL=./my-model", "REMOVE=8"], ["--model", "./my-model", "--remove", "8", "--out", "my-model-pruned"]),
+        (
+            ["MODEL=org/name", "REMOVE=2", "METHOD=laco", "OUT=a b", "PLAN=1", "QUICK=1"],
+            ["--model", "org/name", "--remove", "2", "--out", "a b", "--plan", "--quick"],
+        ),
+    ],
+)
+def test_prune_is_a_tool_on_a_model_of_ones_own(make, arguments, asked):
+    assert make("prune", *arguments) == (0, asked, "")
+
+
+def test_an_unknown_method_is_refused(make):
+    status, asked, error = make("prune", "MODEL=m", "REMOVE=2", "METHOD=lacos")
+    assert status == 2 and not asked and "unknown METHOD lacos. Use one of refit" in error
+
+
 @pytest.mark.parametrize("name", ["table", "figure", "tabel1-laco", "tests", "it's", "table.o"])
 def test_what_is_no_target_is_looked_up(make, name):
     status, asked, error = make(name)

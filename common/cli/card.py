@@ -8,13 +8,23 @@ import re
 import shlex
 from pathlib import Path
 
-from common.cli import elsewhere
+from common.cli import elsewhere, printable
 from common.cli.measure import REPEATS, shown
 from common.models import loading
 from common.utils.errors import plural
+from common.utils.progress import clock
 from common.utils.text_tables import markdown
 
 REPORT = "pruning.json"  # the facts of a result, beside its weights
+STAGE_NAMES = {
+    "read": "reading the model",
+    "original": "measuring it",
+    "prune": "choosing, removing and repairing",
+    "sweep": "all numbers of layers",
+    "save": "saving",
+    "result": "measuring the result",
+    "compare": "comparing both",
+}
 STAGES = (("before", "original"), ("cut", "no repair"), ("after", "repaired"))
 
 
@@ -30,6 +40,7 @@ def card(method, report: dict) -> str:
         f"# {report['model']}, {layers['before'] - layers['after']} of {layers['before']} layers removed",
         "",
         *([f"> **Warning: {report['broken']}.** Do not use it.", ""] if report["broken"] else []),
+        *([f"> **Quick run.** {_few(report)}. The numbers are rough.", ""] if report["quick"] else []),
         f"{method.title}: {method.description}",
         "",
         f"- Layers removed (0-based, in order of removal): {removed}",
@@ -62,6 +73,8 @@ def summary(report: dict) -> str:
         f"{layers['before']} -> {layers['after']} layers, {parameters['before']:,} -> {parameters['after']:,} parameters, "
         f"{report['bytes']['before'] / 1e6:,.1f} -> {report['bytes']['after'] / 1e6:,.1f} MB"
     ]
+    if report["quick"]:
+        lines.append(f"quick run: {_few(report)}; the numbers are rough")
     for label, *cells in _rows(report["evaluation"]):
         stages = (f"{name} {cell}" for (_, name), cell in zip(STAGES, cells) if cell)
         lines.append(f"{label}: {', '.join(stages)}")
@@ -70,6 +83,12 @@ def summary(report: dict) -> str:
     if removed := report["facts"].get("removed"):
         lines.append(f"the same cut, not repaired, in llama.cpp: --prune-layers {elsewhere.prune_layers(removed)}")
     return "\n".join([*lines, *report["notes"], *([report["broken"]] if report["broken"] else [])])
+
+
+def _few(report: dict) -> str:
+    """How little a quick run has read."""
+    options, length = report["options"], report["text"]["window"]
+    return f"{options['samples']} calibration sequences and {options['windows']} test sequences of {length} tokens"
 
 
 def source_facts(name: str, source: Path) -> dict:
@@ -317,3 +336,18 @@ def finite(value):
     if isinstance(value, list | tuple):
         return [finite(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def forecast(job, expected) -> str:
+    """The lines of --plan; expected: None where nothing could be forecast."""
+    options = job.options
+    report = {"package": job.method.package, "paper": job.method.paper}
+    lines = [f"plan: {command(report, printable.said(vars(options)))}"]
+    if expected is not None:
+        parts = ", ".join(f"{STAGE_NAMES[name]} {clock(seconds)}" for name, seconds in expected.parts)
+        lines.append(f"time: about {clock(expected.seconds)} ({parts})")
+        if options.tasks:
+            lines.append(f"  the tasks {options.tasks} come on top")
+        lines.append(f"memory: about {expected.peak_bytes / 1e9:.2f} GB at most")
+        lines.append(f"disk: {expected.disk_bytes / 1e9:.2f} GB for the checkpoint")
+    return "\n".join([*lines, "nothing was written; --plan --measure names the layers and measures the effect"])

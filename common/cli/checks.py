@@ -97,6 +97,12 @@ def stored_dtype(source: Path) -> torch.dtype | None:
     return found if found is not None and found.is_floating_point else None
 
 
+def stored_bytes(source: Path) -> int:
+    """The bytes of a checkpoint's weight files."""
+    files = {entry.file for entry in entries(source, [checkpoint.PATCHES_TENSORS]).values()}
+    return sum(file.stat().st_size for file in files)
+
+
 def rounded(source: Path, most: torch.dtype | None) -> str | None:
     """A note where tensors are stored in a wider dtype than most (`stored_dtype`), in which all are saved."""
     found = entries(source, [checkpoint.PATCHES_TENSORS]) if most is not None else {}
@@ -156,11 +162,10 @@ def _config(method: shared.Method, source: Path):
     """The model's config, read and understood, of an architecture that the method can prune."""
     with contextlib.suppress(OSError, ValueError, AttributeError):  # said below
         kind = json.loads((source / "config.json").read_text(encoding="utf-8")).get("model_type")
-        known = method.architectures or tuple(SUPPORTED)
-        if isinstance(kind, str) and kind not in known:
-            by = f" by {method.title}" if kind in SUPPORTED else ""
+        if method.architectures and kind in SUPPORTED and kind not in method.architectures:
             raise UserError(
-                f"cannot load {source}: architecture {kind!r} is not supported{by}; supported: {', '.join(sorted(known))}"
+                f"cannot prune {source}: architecture {kind!r} is not supported by {method.title}; supported: "
+                f"{', '.join(sorted(method.architectures))}. Use another tool"
             )
     checkpoint.check_directory(source)
     config = checkpoint.read_config(source / "config.json")
@@ -188,7 +193,7 @@ def _check_tokenizer(job: Job) -> None:
 def _check_room(job: Job) -> None:
     """Refuse what would fail for want of memory, or of disk after the work is done."""
     stored = entries(job.source, [checkpoint.PATCHES_TENSORS])
-    size = sum(file.stat().st_size for file in {entry.file for entry in stored.values()})
+    size = stored_bytes(job.source)
     _check_memory(job, size)
     if job.options.plan:
         return

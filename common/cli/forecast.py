@@ -1,22 +1,34 @@
-"""What a streamed run will take, said before it begins: from the model's sizes, and from one layer that is read and run."""
+"""Forecast a run's time, memory and disk before it begins: from counted operations and a rate that is measured.
+
+`forecast` measures for about two seconds on a layer of the model's shape, before any weights are read. `streamed` reads one
+layer of a streamed model and runs it.
+"""
 
 from __future__ import annotations
 
+import copy
 import time
 from dataclasses import dataclass
 
 import psutil
 import torch
+from accelerate import init_empty_weights
+from torch import nn
+from transformers import AutoModelForCausalLM
 
+from common.cli import checks, measure
 from common.cli.job import Job
 from common.evaluation.windowed_perplexity import MAX_TOKENS
 from common.forward.token_log_probs import HEAD_ROWS
 from common.hadamard import hadamard_transform
 from common.models.architectures import at_hand
-from common.utils.progress import clock
+from common.utils.progress import clock, say
 
 PASSES = 3  # over the test windows: the dense model, the cut alone, the result
 PROBED = 1024  # tokens that the probe runs
+SECONDS = 2.0  # that the measurement takes, about
+VOCABULARY = 2048  # rows of the head that are timed
+DISK = 3e8  # bytes a second that weights are read and written at
 EDGE = 1024  # of the float64 matrices whose product it times
 SOLVING = 0.8  # of a product's rate that solving in float64 comes to
 
@@ -26,19 +38,142 @@ RETAINED = 100_000_000
 
 @dataclass(frozen=True)
 class Forecast:
-    """peak_bytes: of the process (on a GPU: of the GPU). seconds: of the whole run. disk_bytes: of states that do not fit."""
+    """peak_bytes: of the process (on a GPU: of the GPU). seconds: of the whole run. disk_bytes: of states that do not fit, or
+    of the checkpoint. parts: the seconds of each stage, where they are told apart.
+    """
 
     peak_bytes: int
     seconds: float
     disk_bytes: int
+    parts: tuple[tuple[str, float], ...] = ()
 
     def line(self) -> str:
-        spilled = f", {self.disk_bytes / 1e9:.1f} GB of states on disk" if self.disk_bytes else ""
-        return f"expected: {self.peak_bytes / 1e9:.2f} GB of memory at most, {clock(self.seconds)}{spilled}"
+        what = "on disk" if self.parts else "of states on disk"
+        disk = f", {self.disk_bytes / 1e9:.2f} GB {what}" if self.disk_bytes else ""
+        return f"expected: {self.peak_bytes / 1e9:.2f} GB of memory at most, {clock(self.seconds)}{disk}"
+
+
+class Stages:
+    """Say at the beginning of each stage how long it and the whole will take, corrected by how long the others took."""
+
+    def __init__(self, expected: Forecast | None) -> None:
+        self.left = dict(expected.parts) if expected else {}
+        self.count, self.begun, self.past = len(self.left), time.monotonic(), 0.0
+
+    def begin(self, name: str, text: str) -> None:
+        """Say the stage's text; stages that the forecast does not know have no times."""
+        expected = self.left.pop(name, None)
+        if expected is None:
+            say(text)
+            return
+        taken = time.monotonic() - self.begun
+        pace = min(max(taken / self.past, 0.25), 20.0) if self.past > 1 else 1.0
+        rest = clock(pace * (expected + sum(self.left.values())))
+        say(f"[{self.count - len(self.left)}/{self.count}] {text}: about {clock(pace * expected)}, {rest} left in all")
+        self.past += expected
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a machine does, and what a model's parts weigh.
+
+    token, step: seconds of a token in a layer, read in a long sequence and generated alone. logits: seconds of a token's.
+    operations: of float64 products, a second. layer_bytes: of a layer's weights. edge_bytes: of embedding and head.
+    """
+
+    token: float
+    step: float
+    logits: float
+    operations: float
+    layer_bytes: int
+    edge_bytes: int
 
 
 @torch.inference_mode()
+def rates(job: Job) -> Rates:
+    """Measure a layer of the model's shape, whose weights are all one number, in the dtype that is computed in.
+
+    Of experts there are only those that one token uses, of the vocabulary a part.
+    """
+    config = copy.deepcopy(job.config)
+    config.num_hidden_layers, config.pad_token_id = 1, None
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[:1]
+    if getattr(config, "num_local_experts", None):
+        config.num_local_experts = config.num_experts_per_tok
+    vocabulary, config.vocab_size = config.vocab_size, min(config.vocab_size, VOCABULARY)
+    device = torch.device("cuda" if job.options.device == "auto" else job.options.device)
+    dtype = getattr(torch, job.options.dtype) if job.options.dtype else job.config.dtype or torch.float32
+    if device.type == "cpu" and not job.options.dtype:
+        dtype = torch.float32
+    with init_empty_weights(include_buffers=False):
+        model = AutoModelForCausalLM.from_config(config)
+    for module in model.modules():
+        for name, weight in module._parameters.items():
+            if weight is not None:
+                full = torch.full(weight.shape, 0.01, dtype=dtype, device=device)
+                module._parameters[name] = nn.Parameter(full, requires_grad=False)
+    model = model.to(device).eval()  # the buffers
+    ids = torch.zeros(1, min(job.length, 256), dtype=torch.long, device=device)
+    _seconds(lambda: model.model(ids, use_cache=False))  # warms up
+    token = _seconds(lambda: model.model(ids, use_cache=False)) / ids.numel()
+    longer = min(job.length, 2048, int(SECONDS / 4 / token))
+    if longer > ids.numel():
+        ids = torch.zeros(1, longer, dtype=torch.long, device=device)
+        token = _seconds(lambda: model.model(ids, use_cache=False)) / ids.numel()
+    rows = model.model(ids, use_cache=False)[0][0, :64]
+    logits = _least(lambda: model.lm_head(rows).float().logsumexp(-1)) / len(rows) * vocabulary / config.vocab_size
+    layer = sum(p.numel() * p.element_size() for p in model.model.layers.parameters())
+    experts = (job.config.num_local_experts / config.num_local_experts) if "num_local_experts" in vars(config) else 1
+    return Rates(
+        token,
+        _least(lambda: model.model(ids[:, :1], use_cache=False)),
+        logits,
+        _float64_rate(device),
+        int(layer * experts),
+        2 * vocabulary * job.config.hidden_size * dtype.itemsize,
+    )
+
+
 def forecast(job: Job) -> Forecast:
+    """Time, memory and disk of a job whose model is held whole, before its weights are read."""
+    rate, options = rates(job), job.options
+    layers, count = job.layers, max(job.counts, default=0)
+    if options.sweep:
+        options.remove = count  # the longest of them
+    tests = 0 if options.no_evaluation else job.test_windows.numel()
+    stored = checks.stored_bytes(job.source)
+    result = int(stored * (1 - count / layers))
+    tokens, (operations, own_bytes) = job.method.tokens(job), job.method.beside(job)
+
+    def evaluation(layers: int) -> float:
+        return tests * (layers * rate.token + rate.logits)
+
+    repairing = tokens * layers * rate.token + operations / (SOLVING * rate.operations) + evaluation(layers - count)
+    reading, after = stored / DISK, evaluation(layers - count)
+    if options.sweep:
+        runs = len(job.counts)
+        parts = {"read": reading, "original": evaluation(layers), "sweep": runs * (reading + repairing + after)}
+        result = 0
+    else:
+        steps = measure.SHOWN + (measure.REPEATS + 1) * measure.GENERATED
+        both = 2 * layers - count
+        timed = both * (steps * rate.step + (measure.REPEATS + 1) * job.length * rate.token)
+        parts = {"read": reading, "original": evaluation(layers), "prune": repairing, "save": result / DISK}
+        parts |= {"result": after, "compare": reading + timed}
+    if not tests:
+        parts = {name: seconds for name, seconds in parts.items() if name not in ("original", "result", "compare")}
+    weights = layers * rate.layer_bytes + rate.edge_bytes
+    width, inner = job.config.hidden_size, getattr(job.config, "intermediate_size", 4 * job.config.hidden_size)
+    batch = max(MAX_TOKENS if tests else 0, min(8, options.samples) * job.length)
+    work = max(own_bytes, batch * 4 * (8 * width + 3 * inner)) + 8 * HEAD_ROWS * job.config.vocab_size
+    here = psutil.Process().memory_info().rss + RETAINED if options.device == "cpu" else 0
+    so_far = time.time() - psutil.Process().create_time()
+    return Forecast(int(here + weights + work), so_far + sum(parts.values()), result, tuple(parts.items()))
+
+
+@torch.inference_mode()
+def streamed(job: Job) -> Forecast:
     """Time and memory of a streamed job, from one layer read and run on one window (a few seconds)."""
     decoder, streamed, options = job.decoder, job.model.streamed, job.options
     config, width = decoder.config, decoder.hidden_size
@@ -94,7 +229,11 @@ def _open_states(job: Job) -> int:
 def _float64_rate(device: torch.device) -> float:
     """Operations a second of a product of float64 matrices."""
     square = torch.ones(EDGE, EDGE, dtype=torch.float64, device=device)
-    return 2 * EDGE**3 / min(_seconds(lambda: square @ square) for _ in range(2))
+    return 2 * EDGE**3 / _least(lambda: square @ square)
+
+
+def _least(work) -> float:
+    return min(_seconds(work) for _ in range(2))
 
 
 def _seconds(work) -> float:

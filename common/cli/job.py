@@ -28,7 +28,7 @@ from common.utils.errors import UserError, UserValueError
 from common.utils.progress import say
 
 # Options that change nothing about what is trained.
-_NO_MATTER = ("out", "force", "plan", "sweep", "windows", "tasks", "limit", "no_evaluation")
+_NO_MATTER = ("out", "force", "plan", "measure", "quick", "sweep", "windows", "tasks", "limit", "no_evaluation")
 SHARE = 0.9  # of a text file, for calibration; the samplers' share too
 MANY = 3  # times that windows read a text, from which on the card says so
 
@@ -127,6 +127,8 @@ class Job:
         context = getattr(self.config, "max_position_embeddings", 2048)
         if self.options.length is None:
             return 256 if self.standin else min(2048, context)
+        if self.options.quick and self.options.length > context:
+            return context
         if self.options.length > context:
             raise UserError(f"--length {self.options.length} is more than the model's context of {context} tokens")
         return self.options.length

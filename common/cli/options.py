@@ -29,6 +29,7 @@ Exit status: 0 done, 2 a request that cannot be met, 3 done, but the model is br
 dense model's, or no number), 130 interrupted."""
 OWN_TEXT = "--text FILE (of which the last tenth is measured on, or --test FILE)"
 SWEEP = "sweep.json"
+QUICK = {"samples": 16, "length": 256, "windows": 8}
 MOST = 100_000  # windows; more than any paper draws, and a typing error's worth of memory
 
 
@@ -47,7 +48,8 @@ class Method:
     passes. own_text: how text of one's own is given, said where a corpus cannot be had. chooses: its own options that
     do no more than choose layers.
     fidelities: the values of --fidelity; no option where there is one alone. architectures: those it can prune, by the
-    config's model_type; (): all that are supported. quick: what --quick sets of its own options.
+    config's model_type; (): all that are supported. quick: what --quick sets of its own options. work:
+    what `tokens` returns, where that is not the passes over the calibration windows and a training.
     """
 
     paper: str
@@ -70,6 +72,14 @@ class Method:
     fidelities: tuple[str, ...] = ("paper", "code")
     architectures: tuple[str, ...] = ()
     quick: tuple[tuple[str, Any], ...] = ()
+    work: Callable[..., float] | None = None
+
+    def tokens(self, job) -> float:
+        """Tokens that a run calibrates and trains on, each once through the whole model forward."""
+        if self.work is not None:
+            return self.work(job)
+        once = job.options.samples * job.length
+        return (self.passes(job) if self.passes else 1) * once + job.kept.get("training_passes", 0)
 
 
 def parser(method: Method) -> argparse.ArgumentParser:
@@ -93,14 +103,18 @@ def parser(method: Method) -> argparse.ArgumentParser:
         metavar="LIST",
         help="perplexity for each of these numbers of layers, 1-8 or 2,4,6: a table and a picture",
     )
+    top.add_argument("--plan", action="store_true", help="forecast time, memory and disk within seconds; write nothing")
     top.add_argument(
-        "--plan", action="store_true", help="say what would go, its effect, memory and time; write nothing"
+        "--measure", action="store_true", help="with --plan: also name the layers and measure the effect, as a run does"
     )
+    few = ", ".join(f"{value} {name}" for name, value in QUICK.items())
+    top.add_argument("--quick", action="store_true", help=f"a rough answer soon: {few}, where these are not given")
     own = top.add_argument_group(f"options of {method.title}")
     if len(method.fidelities) > 1:
         kinds = f"paper (its text) or code (its official code); default: {method.fidelity}"
         own.add_argument("--fidelity", default=method.fidelity, help=kinds)
-    top.set_defaults(fidelity=method.fidelity)
+    else:
+        top.set_defaults(fidelity=None)
     for flag in method.flags:
         flag.add(own)
     text = top.add_argument_group("text")
@@ -140,13 +154,22 @@ def parser(method: Method) -> argparse.ArgumentParser:
     return top
 
 
+def settle(method: Method, options: argparse.Namespace) -> None:
+    """Give options that were left out the values of --quick, where it is asked for."""
+    if options.quick:
+        default = parser(method).get_default
+        for name, value in (QUICK | dict(method.quick)).items():
+            if getattr(options, name) == default(name):
+                setattr(options, name, value)
+
+
 def check(method: Method, options: argparse.Namespace) -> None:
     """Refuse what can be seen to fail without looking at model or text.
 
     Raises:
         UserError: impossible numbers, lists that are none, an output that would overwrite something.
     """
-    if options.fidelity not in method.fidelities:
+    if options.fidelity not in (None, *method.fidelities):
         raise UserError(f"unknown fidelity {options.fidelity!r}; use {' or '.join(method.fidelities)}")
     _check_which(method, options)
     for flag in method.flags:
@@ -195,6 +218,8 @@ def _check_which(method: Method, options: argparse.Namespace) -> None:
         choices = ", ".join(f"--{name}" for name in names)
         what = f"{' and '.join(given)} contradict each other" if given else "nothing says which layers go"
         raise UserError(f"{what}; give one of {choices}")
+    if options.measure and not options.plan:
+        raise UserError("--measure adds to --plan what a run would do. Add --plan, or leave --measure out")
     for name in ("layers", "sweep"):
         numbers(getattr(options, name), name)
     if options.sweep and options.plan:

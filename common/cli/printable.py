@@ -18,7 +18,7 @@ def public(name: str) -> str:
 
 def said(options: dict) -> dict:
     """The options that say what is made."""
-    return {key: value for key, value in options.items() if key not in ("out", "force", "plan")}
+    return {key: value for key, value in options.items() if key not in ("out", "force", "plan", "measure")}
 
 
 def plain(options: dict) -> dict:

@@ -34,6 +34,7 @@ MEMORY = "out of memory; use a larger --device, --dtype bfloat16 or fewer --samp
 def main(method: shared.Method, arguments: list[str] | None = None) -> int:
     """Run a method's tool; returns the exit status."""
     options = shared.parser(method).parse_args(arguments)
+    shared.settle(method, options)
     quiet_logging()
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
@@ -81,9 +82,14 @@ def run(method: shared.Method, options: argparse.Namespace) -> dict:
     job = checks.checked(method, options)
     torch.set_flush_denormal(True)
     torch.manual_seed(options.seed)
-    say(f"reading {options.model}")
+    expected = _forecast(job)
+    if options.plan and not options.measure and options.stream is None:
+        print(card.forecast(job, expected))
+        return {"forecast": expected and asdict(expected)}
+    stages = forecast.Stages(expected)
+    stages.begin("read", f"reading {options.model}")
     if options.sweep:
-        return sweep.run(job)
+        return sweep.run(job, stages)
     dtype = checks.stored_dtype(job.source)
     job.load()
     checks.check_finite(job.model)
@@ -91,7 +97,7 @@ def run(method: shared.Method, options: argparse.Namespace) -> dict:
         slow = job.model.streamed.dtype == torch.float16 and not half_precision.has_instructions(torch.float16)
         if options.device == "cpu" and slow and half_precision.has_instructions(torch.bfloat16):
             say("this CPU has instructions for bfloat16 and none for float16: --dtype bfloat16 may take less time")
-        expected = forecast.forecast(job)
+        expected = forecast.streamed(job)
         say(expected.line())
         if options.plan:
             print(f"plan: {expected.line()}\nnothing was written; which layers go is known after the calibration pass")
@@ -100,9 +106,11 @@ def run(method: shared.Method, options: argparse.Namespace) -> dict:
         kind = str(job.model.dtype).removeprefix("torch.")
         job.notes.append(f"computed in {kind}: all weights were rounded to it, and stored as before")
     sizes = measure.sizes(job, dtype)
+    if not options.no_evaluation:
+        stages.begin("original", "measuring the original model")
     before = measure.original(job)
     aim = f"removing {job.count} of {job.layers} layers" if job.count else f"shortening {job.layers} layers"
-    say(f"{method.title}: {aim}")
+    stages.begin("prune", f"{method.title}: {aim}")
     facts = method.apply(job)
     made_from = card.lineage(job.source)
     of_source = (card.already_pruned(made_from), card.tokenizer_note(job.tokenizer), checks.rounded(job.source, dtype))
@@ -121,13 +129,12 @@ def run(method: shared.Method, options: argparse.Namespace) -> dict:
     if report["bytes"]["after"] >= sizes["bytes"]:
         job.notes.append("the result is NOT smaller than the model it was made from")
     if not options.plan:
-        say(f"saving to {options.out}")
+        stages.begin("save", f"saving to {options.out}")
         _save(job, report, dtype)
         _read_back(job, report)
     if not options.no_evaluation:
-        if not options.plan:
-            say(f"saved to {options.out}; measuring it")
-        _measure(job, report)
+        stages.begin("result", "measuring the result" if options.plan else f"saved to {options.out}; measuring it")
+        _measure(job, report, stages)
     report["seconds"] = round(time.perf_counter() - started, 1)
     if options.plan:
         print(plan(report, job))
@@ -150,7 +157,7 @@ def _read_back(job: Job, report: dict) -> None:
         job.notes.append("the saved checkpoint was not read back: there was no memory for it")
 
 
-def _measure(job: Job, report: dict) -> None:
+def _measure(job: Job, report: dict, stages: forecast.Stages) -> None:
     """Measure the result and the original; what is known stands in the card at once. No failure here loses the result."""
     evaluation = report["evaluation"]
     try:
@@ -163,6 +170,7 @@ def _measure(job: Job, report: dict) -> None:
         if not job.options.plan:
             _complete(job, report)
         if not job.decoder.streamed:  # a token that is generated reads the whole model
+            stages.begin("compare", "comparing with the original model")
             _compare(job, evaluation)
     except (UserError, OSError, MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not _of_memory(error):
@@ -180,7 +188,6 @@ def _compare(job: Job, evaluation: dict) -> None:
     if apart:
         job.model = model = None
         job.__dict__.pop("decoder", None)
-    say(f"reading {job.options.model} again, to compare with it")
     original = job.read()
     before = measure.answers(job, original, "the original model")
     evaluation["before"] |= before
@@ -192,6 +199,19 @@ def _compare(job: Job, evaluation: dict) -> None:
 def _of_memory(error: BaseException) -> bool:
     """Whether memory ran out; the allocator of a CPU raises a plain RuntimeError."""
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _forecast(job: Job) -> forecast.Forecast | None:
+    """The forecast, said; None of a streamed model, whose forecast comes later, or where a layer cannot be tried."""
+    if job.options.stream is not None:
+        return None
+    try:
+        expected = forecast.forecast(job)
+    except (RuntimeError, ValueError, TypeError, AttributeError) as error:
+        say(f"no forecast of the time: {one_line(error)}")
+        return None
+    say(expected.line())
+    return expected
 
 
 def plan(report: dict, job: Job) -> str:
@@ -222,6 +242,7 @@ def _report(job: Job, facts: dict, dtype: torch.dtype | None, evaluation: dict) 
         "model": printable.public(options.model),
         "source": card.source_facts(options.model, job.source),
         "options": printable.plain(vars(options)),
+        "quick": options.quick,
         "layers": {"before": job.layers, "after": job.decoder.num_layers},
         "dtype": str(dtype or job.model.dtype).removeprefix("torch."),
         "computed_in": str(job.model.dtype).removeprefix("torch."),

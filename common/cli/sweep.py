@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from common.cli import card, checks, measure, printable
+from common.cli.forecast import Stages
 from common.cli.job import Job, is_file, texts
 from common.cli.options import SWEEP, stopped_sweep, sweep_options
 from common.records import results
@@ -25,7 +26,7 @@ from common.utils.text_tables import markdown
 FIELDS = ("removed", "cut_alone", "repaired", "repaired_stderr", "layers", "reason")
 
 
-def run(job: Job) -> dict:
+def run(job: Job, stages: Stages) -> dict:
     """Measure every number of layers of `--sweep`; writes sweep.csv, sweep.md, sweep.png and sweep.json to --out."""
     counts, started = job.counts, time.perf_counter()
     job.options.remove = max(counts)
@@ -33,9 +34,10 @@ def run(job: Job) -> dict:
     job.load()
     checks.check_finite(job.model)
     begun = _begun(job)
-    before = begun["dense"] if begun else measure.original(job)
+    before = begun["dense"] if begun else _original(job, stages)
     rows: list[dict] = [row for row in begun["rows"] if row["repaired"] is not None] if begun else []
     left = sorted(set(counts).difference(row["removed"] for row in rows), reverse=True)
+    stages.begin("sweep", f"{len(left)} numbers of layers")
     steps = track(left, "sweep", total=len(counts), initial=len(rows), unit="number", each=True)
     for count in steps:
         job.options.remove = count
@@ -60,6 +62,11 @@ def run(job: Job) -> dict:
     print(_table(report))
     print(f"saved to {job.options.out} (sweep.md, sweep.csv, sweep.png), {clock(report['seconds'])}")
     return report
+
+
+def _original(job: Job, stages: Stages) -> dict:
+    stages.begin("original", "measuring the original model")
+    return measure.original(job)
 
 
 def _report(job: Job, before: dict, rows: list[dict], seconds: float) -> dict:

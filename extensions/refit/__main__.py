@@ -114,7 +114,7 @@ def apply(job: Job) -> dict:
 
 
 def _context(job: Job, model: nn.Module, windows: Tensor) -> Context:
-    return around(model, job.tokenizer, windows, fidelity=job.options.fidelity)
+    return around(model, job.tokenizer, windows)
 
 
 def _refitted(job: Job, model: nn.Module, removed: list[int], windows: Tensor) -> Context:
@@ -188,6 +188,23 @@ def _least_left(job: Job) -> list[list[int]]:
     return sets[:1] if sets[0] == sets[1] or len(job.windows) == 1 else sets
 
 
+def _work(job: Job) -> float:
+    """Tokens through the whole model. Where neurons may be carried over, two choices of layers may have to be compared."""
+    times = 3 if job.options.choose == "left" and _grafts(job) else 1
+    return ((job.given is None) + times * Cost.of(job).passes) * job.options.samples * job.length
+
+
+def _beside(job: Job) -> tuple[float, int]:
+    """The operations in float64 and the bytes of solving, and of choosing by least residual: sums for every run of layers."""
+    cost, count = Cost.of(job), max(job.counts)
+    if job.options.choose != "left":
+        return cost.operations, cost.bytes
+    tokens = min(FEW * job.config.hidden_size, job.options.samples * job.length)
+    each = job.config.hidden_size**2 * (2 * tokens + 2 * job.config.hidden_size)
+    times = 3 if _grafts(job) else 1
+    return times * cost.operations + (2 if times > 1 else 1) * job.layers * (count + 1) * each, cost.bytes
+
+
 METHOD = Method(
     package="extensions",
     paper="refit",
@@ -214,7 +231,8 @@ METHOD = Method(
     architectures=tuple(name for name, known in SUPPORTED.items() if known.matrices is not None),
     text="wikitext2-train+hellaswag-train",  # docs/league.md, "What to calibrate on"
     passes=lambda job: (job.given is None) + Cost.of(job).passes,
-    beside=lambda job: (Cost.of(job).operations, Cost.of(job).bytes),
+    beside=_beside,
+    work=_work,
 )
 
 if __name__ == "__main__":

@@ -87,6 +87,14 @@ def _given(job: Job) -> dict:
     return {"removed": removed}
 
 
+def _work(job: Job) -> float:
+    """Tokens through the whole model: one pass, and an attempt for each layer, which runs half of them on average."""
+    if job.given is not None:
+        return 0.0
+    tokens = sum(len(job.tokenizer(sentence)["input_ids"]) for sentence in job.kept["sentences"])
+    return tokens * (1 + job.layers / 2)
+
+
 METHOD = Method(
     paper="laco",
     title="LaCo",
@@ -105,6 +113,7 @@ METHOD = Method(
     seed=0,
     fidelity="code",
     alternatives=("threshold",),
+    work=_work,
 )
 
 if __name__ == "__main__":

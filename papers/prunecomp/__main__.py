@@ -86,6 +86,14 @@ def _without_factors(job: Job, found: dict) -> dict:
         return measure.perplexity(job, job.model, "of the cut alone")
 
 
+def _work(job: Job) -> float:
+    """Tokens through the whole model: a loop by ppl tries every layer at each step, one by taylor+ runs backwards, too."""
+    options = job.options
+    steps = 1 if options.one_shot else max(job.counts)
+    passes = {"ppl": steps * job.layers / 2, "taylor+": 3 * steps}.get(options.metric, 1 + (steps - 1) / 2)
+    return passes * options.samples * job.length
+
+
 METHOD = Method(
     paper="prunecomp",
     title="Prune&Comp",
@@ -101,6 +109,7 @@ METHOD = Method(
     check=check,
     chooses=("metric",),
     seed=0,
+    work=_work,
     # the layers behind one that went run again: half of them on average
     passes=lambda job: 1 if job.options.one_shot else 1 + job.count / 2,
 )

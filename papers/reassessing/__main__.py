@@ -189,6 +189,20 @@ def _rows(job: Job) -> tuple[list[dict], list[dict]]:
     return tuple(instructions.rows(job.tokenizer, part) for part in (train[:wanted], valid))
 
 
+def _work(job: Job) -> float:
+    """Tokens through the whole model: the metric's, and the training's."""
+    read = job.kept.get("calibration")
+    passes = {"bi": 1.0, "taylor": 3.0, "ppl": job.layers / 2}.get(job.options.metric, 0.0)
+    return (0 if read is None else read.numel() * passes) + job.kept.get("training_passes", 0)
+
+
+def _beside(job: Job) -> tuple[float, int]:
+    """Bytes that a training holds for what it trains: weights, gradients and two moments in float32."""
+    layer = 12 * job.config.hidden_size**2
+    trained = {"full": job.layers * layer, "partial": (job.options.last + 1) * layer}.get(job.options.finetune, 0)
+    return 0.0, 16 * trained
+
+
 METHOD = Method(
     paper="reassessing",
     title="Reassessing layer pruning",
@@ -210,6 +224,9 @@ METHOD = Method(
     ),
     check=check,
     samples=SAMPLES,
+    work=_work,
+    beside=_beside,
+    quick=(("rows", 64),),
     seed=42,
 )
 

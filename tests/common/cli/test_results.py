@@ -265,7 +265,7 @@ def test_own_layers_go(source, tmp_path):
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_a_plan_says_what_would_go_and_writes_nothing(paper, source, tmp_path, capsys):
-    assert tool(paper, source, tmp_path / "out", "--remove", "2", "--plan") == 0
+    assert tool(paper, source, tmp_path / "out", "--remove", "2", "--plan", "--measure") == 0
     planned = capsys.readouterr().out
     assert not list(tmp_path.iterdir()) and "nothing was written" in planned
     assert tool(paper, source, tmp_path / "out", "--remove", "2") == 0
@@ -276,7 +276,7 @@ def test_a_plan_says_what_would_go_and_writes_nothing(paper, source, tmp_path, c
 
 
 def test_a_plan_tells_the_time_of_training_and_does_not_train(source, tmp_path, capsys):
-    assert tool("linearpatch", source, tmp_path / "out", "--remove", "2", "--plan", "--distill", "8") == 0
+    assert tool("linearpatch", source, tmp_path / "out", "--remove", "2", "--plan", "--measure", "--distill", "8") == 0
     assert "of training, whose effect is not in these numbers" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())
 
@@ -513,7 +513,7 @@ def test_a_search_that_was_killed_goes_on_by_the_same_command(source, tmp_path, 
         return scores(self, stream, eligible)
 
     monkeypatch.setattr(Search, "scores", counted)
-    assert tool("prunecomp", source, tmp_path / "out", *options, "--plan") == 0
+    assert tool("prunecomp", source, tmp_path / "out", *options, "--plan", "--measure") == 0
     assert scored == [6, 5, 6, 5, 4, 3]  # a plan neither reads nor writes it
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "save", die)  # the search has ended, the result is not yet saved

@@ -1,0 +1,105 @@
+"""The forecast of a tool: counted, within seconds, from no weights; what --quick changes, and that it says so."""
+
+import importlib
+import json
+import os
+
+import pytest
+
+from common.cli import forecast, main, measure
+from common.cli.options import QUICK, parser, settle
+from common.models import loading
+
+TEXT = "The layers of a model are removed. The stream is scaled by a factor that was measured on some text before.\n\n"
+TOOLS = ("papers.linearpatch", "papers.prunecomp", "papers.laco", "papers.reassessing", "extensions.refit")
+RATES = forecast.Rates(token=1e-3, step=1e-2, logits=1e-4, operations=1e9, layer_bytes=1000, edge_bytes=500)
+
+
+def method_of(tool):
+    return importlib.import_module(f"{tool}.__main__").METHOD
+
+
+@pytest.fixture
+def command(tmp_path, write_checkpoint, monkeypatch):
+    for name, value in (("REPEATS", 1), ("GENERATED", 2), ("SHOWN", 4)):
+        monkeypatch.setattr(measure, name, value)
+    monkeypatch.setattr(measure.threads, "idle", lambda: 99.0)
+    (tmp_path / "text.txt").write_text("".join(f"{number} {TEXT}" for number in range(400)))
+    return ["--model", str(write_checkpoint(tmp_path / "tiny")), "--text", str(tmp_path / "text.txt"), "--remove", "2"]
+
+
+def seconds(tool, monkeypatch, command, *more):
+    """{stage: seconds} that are forecast at a fixed rate."""
+    found, line = {}, forecast.Forecast.line
+    with monkeypatch.context() as patch:
+        patch.setattr(forecast, "rates", lambda job: RATES)
+        patch.setattr(forecast.Forecast, "line", lambda self: found.update(self.parts) or line(self))
+        assert main(method_of(tool), [*command, "--length", "32", "--windows", "4", *more, "--plan"]) == 0
+    return found
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_plan_reads_no_weights_and_writes_nothing(tool, command, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(loading, "load", lambda *_, **__: pytest.fail("the weights are read"))
+    before = sorted(os.listdir(tmp_path))
+    own = ["--finetune", "none"] if tool.endswith("reassessing") else []
+    assert main(method_of(tool), [*command, "--samples", "4", "--length", "32", "--windows", "4", *own, "--plan"]) == 0
+    printed = capsys.readouterr().out
+    for part in (f"plan: python -m {tool} ", "time: about ", "memory: about ", "disk: ", "nothing was written"):
+        assert part in printed
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_time_is_counted_from_tokens_and_layers(command, monkeypatch):
+    few = seconds("papers.linearpatch", monkeypatch, command, "--samples", "4")
+    many = seconds("papers.linearpatch", monkeypatch, command, "--samples", "8")
+    evaluation = 4 * 32 * (4 * RATES.token + RATES.logits)  # four of six layers are left
+    assert few["result"] == pytest.approx(evaluation)
+    assert few["original"] == pytest.approx(4 * 32 * (6 * RATES.token + RATES.logits))
+    assert few["prune"] == pytest.approx(4 * 32 * 6 * RATES.token + evaluation)
+    assert many["prune"] - few["prune"] == pytest.approx(4 * 32 * 6 * RATES.token)
+    trained = seconds("papers.linearpatch", monkeypatch, command, "--samples", "4", "--distill", "8")
+    assert trained["prune"] - few["prune"] == pytest.approx(4 * 8 * 32 * 6 * RATES.token)
+
+
+def test_a_search_that_tries_every_layer_is_forecast_to_take_longer(command, monkeypatch):
+    cheap = seconds("papers.prunecomp", monkeypatch, command, "--samples", "4")
+    dear = seconds("papers.prunecomp", monkeypatch, command, "--samples", "4", "--metric", "ppl")
+    assert dear["prune"] > 2 * cheap["prune"]
+
+
+def test_the_rate_of_a_layer_is_measured(command, monkeypatch, capsys):
+    assert main(method_of("papers.linearpatch"), [*command, "--samples", "4", "--length", "32", "--plan"]) == 0
+    assert "no forecast" not in capsys.readouterr().err
+
+
+def test_the_time_left_follows_what_the_stages_took(monkeypatch, capsys):
+    now = [100.0]
+    monkeypatch.setattr(forecast.time, "monotonic", lambda: now[0])
+    stages = forecast.Stages(forecast.Forecast(0, 0.0, 0, (("read", 10.0), ("prune", 60.0), ("save", 20.0))))
+    stages.begin("read", "reading")
+    now[0] += 20  # twice as long as was forecast
+    stages.begin("prune", "pruning")
+    stages.begin("other", "something else")
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        "[1/3] reading: about 0:10, 1:30 left in all",
+        "[2/3] pruning: about 2:00, 2:40 left in all",
+        "something else",
+    ]
+
+
+def test_quick_sets_what_was_not_given_and_is_marked(command, tmp_path, capsys):
+    method, out = method_of("papers.linearpatch"), tmp_path / "out"
+    options = parser(method).parse_args([*command, "--quick", "--windows", "4"])
+    settle(method, options)
+    assert (options.samples, options.length, options.windows) == (QUICK["samples"], QUICK["length"], 4)
+    assert main(method, [*command, "--quick", "--windows", "4", "--out", str(out)]) == 0
+    assert "quick run: 16 calibration sequences and 4 test sequences of 256 tokens" in capsys.readouterr().out
+    assert "**Quick run.** 16 calibration sequences" in (out / "README.md").read_text()
+    assert json.loads((out / "pruning.json").read_text())["quick"] is True
+
+
+def test_measure_alone_is_refused(command, capsys):
+    assert main(method_of("papers.linearpatch"), [*command, "--measure", "--out", "out"]) == 2
+    assert "--measure adds to --plan" in capsys.readouterr().err
