@@ -9,7 +9,8 @@ from common.models.decoder import Decoder
 from common.pruning.pipeline import around, run_recipe
 from common.pruning.selection import runs as runs_of
 from common.utils.errors import UserError
-from extensions import least_residual, refit
+from extensions import refit
+from extensions.refit import least_residual
 from tests.massive_model import FIRST, WRITER, planted
 
 
