@@ -116,7 +116,7 @@ readme: $(STAMP)  ## write what README and docs say of the published records
 	$(RUN) -m reproductions.documents.readme
 
 publish: $(STAMP)  ## add what was measured here to reproductions/results, and draw figures/rendered from it
-	@$(RUN) -m reproductions.publish; status=$$?; $(RUN) -m reproductions.published_figures && exit $$status
+	@$(RUN) -m reproductions.publish; status=$$?; $(RUN) -m reproductions.documents.published_figures && exit $$status
 
 report: $(STAMP)  ## write the results as a static site, report/index.html
 	@$(RUN) -m reproductions.site

@@ -18,7 +18,8 @@ LOOKS = {
     "within noise": ("#d9d9d9", "≈", "black"),
 }
 _OPEN = ("white", "", GREY)  # not tested, no number
-_WIDTHS = (3.3, 1.8, 2.45, 2.45)  # of the claim and of the sides, in inches
+_LEAST = 10.0  # width of the picture, which its legend needs
+_CLAIM, _PRINTED, _MODEL, _COUNT = 3.3, 1.8, 2.45, 1.4  # widths: of the claim, and of the sides, in inches
 _ROW, _LETTERS, _BOX = 0.34, 46, 32  # height of a line in inches; letters that fit into a line of a claim, into a box
 
 
@@ -33,15 +34,16 @@ class Line:
 def draw(groups: Mapping[str, Sequence[Line]], sides: Mapping[str, str]) -> plt.Figure:
     """Claims by paper, a box for each side, and beside each paper's title how many have which verdict.
 
-    sides: what each is called, and what it is, in smaller letters.
+    sides: what each is called, and what it is, in smaller letters; the last one counts models.
     """
+    widths = (_CLAIM, _PRINTED, *[_MODEL] * (len(sides) - 2), _COUNT)
     rows = sum(1 + len(lines) for lines in groups.values())
     height = (rows + 3.4) * _ROW
-    figure, axes = plt.subplots(figsize=(sum(_WIDTHS), height), layout=None)
+    figure, axes = plt.subplots(figsize=(max(sum(widths), _LEAST), height), layout=None)
     axes.set_position((0, 0, 1, 1))
-    axes.set(xlim=(0, sum(_WIDTHS)), ylim=(height, 0))
+    axes.set(xlim=(0, max(sum(widths), _LEAST)), ylim=(height, 0))
     axes.axis("off")
-    places = [(sum(_WIDTHS[: place + 1]), width) for place, width in enumerate(_WIDTHS[1:])]
+    places = [(sum(widths[: place + 1]), width) for place, width in enumerate(widths[1:])]
     for (left, width), (side, what) in zip(places, sides.items(), strict=True):
         _write(axes, left + width / 2, 0.45, side, ha="center", weight="bold")
         _write(axes, left + width / 2, 1.0, what, ha="center", size=8, color=GREY)
@@ -64,7 +66,7 @@ def draw(groups: Mapping[str, Sequence[Line]], sides: Mapping[str, str]) -> plt.
 def _box(axes: plt.Axes, left: float, width: float, top: float, verdict: str, more: str) -> None:
     colour, mark, letters = LOOKS.get(verdict, _OPEN)
     _patch(axes, left + 0.05, width - 0.1, top, colour)
-    said, fits = f"{mark}  {more}".strip(), _BOX * width / _WIDTHS[-1]
+    said, fits = f"{mark}  {more}".strip(), _BOX * width / _MODEL
     if len(more) > 1.3 * fits:  # in two lines
         said, fits = _wrapped(said, int(1.2 * fits)), 0.85 * len(more)
     size = 8.5 * min(1.0, fits / max(1, len(more)))

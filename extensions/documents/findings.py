@@ -17,7 +17,12 @@ from reproductions.render import chance_levels, show
 from reproductions.spec import registry, reported, subjects
 from reproductions.spec.columns import QUESTIONS
 
-HEADS = {"smollm2-135m-instruct": "SmolLM2-135M-Instruct", "standin": "the stand-in"}
+HEADS = {
+    "smollm2-135m-instruct": "SmolLM2-135M-Instruct",
+    "qwen2.5-coder-0.5b-instruct": "Qwen2.5-Coder-0.5B-Instruct",
+    "qwen2.5-coder-1.5b-instruct": "Qwen2.5-Coder-1.5B-Instruct",
+    "standin": "the stand-in",
+}
 
 
 @dataclass(frozen=True)

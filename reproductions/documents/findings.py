@@ -21,9 +21,12 @@ from reproductions.prunecomp.claims import consistent
 from reproductions.render import show, tables
 from reproductions.spec import printed_rows, registry, subjects
 
-SHOWN = tuple(HEADS)
-WHAT = {"smollm2-135m-instruct": "a real model, none of the papers'", "standin": "a toy that this repository holds"}
-SIDES = ("In the paper's own tables", *(f"On {HEADS[name]}" for name in SHOWN), "From")
+# Pretrained models with published records, and the toy model, which docs alone show.
+SHOWN = (*subjects.PUBLISHED_MODELS, subjects.STANDIN.name)
+WHAT = "a real model, none of the papers'"
+SUPPORTED = "Supported on measured models"
+SIDES = ("In the paper's own tables", *(f"On {HEADS[name]}" for name in SHOWN), SUPPORTED, "From")
+_TOY = 2 + SHOWN.index(subjects.STANDIN.name)  # its cell in a row
 
 
 @dataclass(frozen=True)
@@ -290,15 +293,19 @@ def parts(store: Store) -> dict[str, str]:
     built = {target: _built(store, target) for target in targets}
     groups = {printed_rows.title_of(paper): found for paper, found in ABSTRACTS.items()} | {TITLE_OF_OURS: OURS}
     rows = {title: [row(one, built) for one in found] for title, found in groups.items()}
-    chances = list(filter(None, (chance(name, built, papers) for name in SHOWN)))
-    compared = [f"Comparisons of the papers' claims with an interval: {'; '.join(chances)}."] if chances else []
 
-    def table(shown: Sequence[str]) -> str:
+    def compared(names: Sequence[str]) -> list[str]:
+        chances = list(filter(None, (chance(name, built, papers) for name in names)))
+        return [f"Comparisons of the papers' claims with an interval: {'; '.join(chances)}."] if chances else []
+
+    def table(shown: Sequence[str], toy: bool) -> str:
         lines = []
         for title, found in rows.items():
-            bold = [f"**{cell}**" for cell in (title, *tally(found))]
+            bold = [f"**{cell}**" if cell else "" for cell in (title, *tally(found))]
             lines += [[*bold, ""], *found] if title in shown else [[*bold, "[these](docs/findings.md)"]]
-        return markdown(["Claim", *SIDES], lines, "l")
+        lines = [["Claim", *SIDES], *lines]
+        head, *lines = lines if toy else map(_without_toy, lines)
+        return markdown(head, lines, "l")
 
     verdicts = {
         f"verdict-{paper}": f"Of its {len(found)} claims on the [screen](../../README.md#what-reproduces), {by_side(found)}."
@@ -309,16 +316,16 @@ def parts(store: Store) -> dict[str, str]:
             (
                 f"{own_models(store)} {lead(rows)}",
                 PICTURE,
-                folded(table(list(rows)[:-1])),
-                " ".join((SHORT, *compared)),
+                folded(table(list(rows)[:-1], toy=False)),
+                " ".join((SHORT, *compared(subjects.PUBLISHED_MODELS))),
                 listed(findings.first(store), "short"),
             )
         ),
         "findings": "\n\n".join(
             (
                 own_models(store),
-                table(rows),
-                " ".join((TALLIED, LEGEND, *compared, measured_in())),
+                table(rows, toy=True),
+                " ".join((TALLIED, LEGEND, *compared(SHOWN), measured_in())),
                 quoted(),
                 listed(findings.every(store)),
             )
@@ -340,7 +347,8 @@ def drawn(screen: str, folder: Path | None = None) -> list[Path]:
             lines = groups.setdefault(claim.strip("*"), [])
         else:
             lines.append(picture.Line(claim, [_shortened(cell) for cell in cells]))
-    sides = {"In print": "the papers' own tables"} | {HEADS[name]: what for name, what in WHAT.items()}
+    sides = {"In print": "the papers' own tables"} | {HEADS[name]: WHAT for name in subjects.PUBLISHED_MODELS}
+    sides |= {"Supported": "on measured models"}
     return style.save(picture.draw(groups, sides), "screen", folder)
 
 
@@ -357,9 +365,7 @@ def listed(found: Sequence[findings.Told], part: str = "") -> str:
     return "\n".join(f"- {getattr(one, part) if part else one}" for one in found)
 
 
-PICTURE = (
-    "![What became of every claim of the papers, in print and on two measured models](figures/rendered/screen.svg)"
-)
+PICTURE = "![What became of every claim of the papers, in print and on measured models](figures/rendered/screen.svg)"
 
 
 def lead(rows: Mapping[str, Sequence[Sequence[str]]]) -> str:
@@ -376,13 +382,13 @@ def own_models(store: Store) -> str:
 
 
 def by_side(rows: Sequence[Sequence[str]]) -> str:
-    """How many of these lines have which verdict in print, and on each model."""
+    """How many of these lines have which verdict in print, and on each measured model."""
     print_, *measured = list(zip(*rows))[1:-1]
     holding, failing = (sum(cell.startswith(verdict) for cell in print_) for verdict in (judge.HOLDS, judge.FAILS))
     left = len(print_) - holding - failing
     in_print = f"the papers' own tables agree with **{holding}** and contradict **{failing}**"
     told = [in_print + f" ({left} have no number)" * bool(left)]
-    for name, found, cells in zip(SHOWN, tally(rows)[1:], measured, strict=True):
+    for name, found, cells in zip(subjects.PUBLISHED_MODELS, tally(rows)[1:], measured):
         left = sum(not cell.startswith(tuple(_SAID)) for cell in cells)
         told.append(f"measured on {HEADS[name]} **{found}**" + f" ({left} not tested)" * bool(left))
     return "; ".join(told)
@@ -423,6 +429,7 @@ LEGEND = (
     "of accuracy elsewhere. Of printed numbers beyond noise: by standard errors of shares of as many questions, taken as "
     "independent, so at least so many are, for the claim and, where that is said, against it. Limit: how far it may fall "
     "behind, or has to be ahead. Within noise: one end of the interval is for the claim, the other against it. "
+    "Supported: on how many of the pretrained models on which it was tested the claim holds. "
     "No number: the paper prints none. ·, not testable: not measured, or about other models. Lines from one target rest on "
     "the same records."
 )
@@ -472,12 +479,16 @@ def row(finding: Finding, built: Mapping[str, dict]) -> list[str]:
 
 
 def tally(rows: Sequence[Sequence[str]]) -> list[str]:
-    """On every side: how many of these lines hold, fail, or are within noise; what is not judged there is left out."""
-    sides = list(zip(*rows))[1:-1]
+    """On every side: how many of these lines hold, fail, or are within noise; what is not judged there is left out.
+
+    Nothing of the last side, which counts models.
+    """
+    *sides, _ = list(zip(*rows))[1:-1]
     counts = [
         {words: sum(cell.startswith(verdict) for cell in side) for verdict, words in _SAID.items()} for side in sides
     ]
-    return [", ".join(f"{number} {words}" for words, number in found.items() if number) or "·" for found in counts]
+    told = [", ".join(f"{number} {words}" for words, number in found.items() if number) or "·" for found in counts]
+    return [*told, ""]
 
 
 _SAID = {judge.HOLDS: "held", judge.FAILS: "failed", judge.NOISE: "within noise"}
@@ -490,7 +501,18 @@ def _judged(
     held = judge.HOLDS if all(claim["reported"] for claim in printed) else judge.FAILS
     compared = any(claim["reported_counts"][1] for claim in printed)
     by_print = f"{held} ({tables.counted(printed)})" if compared else "no number"
-    return [text, by_print, *(_on(claims, name) or untested for name in SHOWN), f"`{target}`"]
+    cells = {name: _on(claims, name) for name in SHOWN}
+    return [text, by_print, *(cell or untested for cell in cells.values()), supported(cells), f"`{target}`"]
+
+
+def supported(cells: Mapping[str, str]) -> str:
+    """On how many of the pretrained models that test a claim it holds, by the cells of each; '' where none tests it."""
+    tested = [cells[name] for name in subjects.PUBLISHED_MODELS if cells[name].startswith(tuple(_SAID))]
+    return f"{sum(cell.startswith(judge.HOLDS) for cell in tested)} of {len(tested)}" if tested else "·"
+
+
+def _without_toy(cells: Sequence[str]) -> list[str]:
+    return [*cells[:_TOY], *cells[_TOY + 1 :]]
 
 
 def _on(claims: Sequence[dict], name: str) -> str:

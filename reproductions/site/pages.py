@@ -154,7 +154,7 @@ class Site:
 
     def _summary(self, found: Sequence[dict]) -> dict:
         """How many claims of each paper's abstract have which verdict, by the printed numbers and on each model."""
-        names = [claims.PRINTED, *findings.HEADS.values()]
+        names = [claims.PRINTED, *(findings.HEADS[name] for name in findings.SHOWN)]
         lines = []
         for one in found:
             counts = claims.tally(one["abstract"])

@@ -132,6 +132,7 @@ def test_a_line_of_the_screen_counts_comparisons_and_shows_the_worst():
         "fails (7 of 8)",
         "·",
         "fails (3 of 4): worst case 5.0 points lower [−6.0, −4.0]",
+        "·",
         "`t`",
     ]
 
@@ -143,13 +144,29 @@ def test_a_group_counts_its_lines_by_verdict_on_every_side():
             "holds (2 of 2)",
             "within noise (0 of 1): +1.0 points [−1.0, +3.0]",
             "fails (0 of 1): −2.0 points",
+            "0 of 1",
             "`t`",
         ],
-        ["b", "no number", "·", "fails (1 of 2): −3.0 points", "`t`"],
-        ["c", "holds (1 of 1)", "fails (0 of 1): −9.0 points [−9.5, −8.5]", "holds (3 of 3): +1.0 points", "`u`"],
+        ["b", "no number", "·", "fails (1 of 2): −3.0 points", "·", "`t`"],
+        [
+            "c",
+            "holds (1 of 1)",
+            "fails (0 of 1): −9.0 points [−9.5, −8.5]",
+            "holds (3 of 3): +1.0 points",
+            "0 of 1",
+            "`u`",
+        ],
     ]
-    assert findings.tally(rows) == ["2 held", "1 failed, 1 within noise", "1 held, 2 failed"]
-    assert findings.tally([rows[1]]) == ["·", "·", "1 failed"]
+    assert findings.tally(rows) == ["2 held", "1 failed, 1 within noise", "1 held, 2 failed", ""]
+    assert findings.tally([rows[1]]) == ["·", "·", "1 failed", ""]
+
+
+def test_a_claim_is_supported_on_as_many_models_as_test_it(monkeypatch):
+    """The toy model counts nowhere, and a model that does not test the claim counts in neither number."""
+    monkeypatch.setattr(findings.subjects, "PUBLISHED_MODELS", ("a", "b", "c"))
+    cells = {"a": "holds (2 of 2): +1.0 points", "b": "", "c": "within noise (0 of 1)", "standin": "holds (1 of 1)"}
+    assert findings.supported(cells) == "1 of 2"
+    assert findings.supported({"a": "", "b": "", "c": "", "standin": "holds (1 of 1)"}) == "·"
 
 
 def test_a_norms_bars_end_no_cell(monkeypatch):
@@ -211,12 +228,14 @@ def test_readme_is_one_screen_and_its_parts_are_known():
 
 
 def test_the_readmes_screen_is_a_part_of_the_list_of_findings():
-    """Every paper's line stands in both; the lines of ours and what more is told stand in the list alone."""
+    """Every paper's line stands in both, without the toy model's cell in README; ours stand in the list alone."""
     short, whole = (
         re.search(rf"<!-- {name} -->\n(.*)<!-- end {name} -->", (ROOT / path).read_text(), re.S)[1].splitlines()
         for path, name in (("README.md", "screen"), ("docs/findings.md", "findings"))
     )
     rows, every = ([line for line in lines if line.startswith("| ")] for lines in (short, whole))
+    toy = every[0].split(" | ").index("On the stand-in")
+    every = [" | ".join(cell for place, cell in enumerate(line.split(" | ")) if place != toy) for line in every]
     assert rows[:-1] == every[: len(rows) - 1] and "**Not in the papers**" in rows[-1]
     assert len(every) == len(rows) + len(findings.OURS)
     bullets, all_of_them = ([line for line in lines if line.startswith("- ")] for lines in (short, whole))
