@@ -349,10 +349,13 @@ def changed(
     scores, drawn = {row.key: scored for row, _, scored in found}, Resampled(store, found, columns)
     rows = []
     for mine, other in pairs:
+        # an average of fewer columns than the table's would pass for the table's
+        measured = [[scores[row.key].get(c.id) for c in columns if not c.derived] for row in (mine, other)]
+        complete = [isinstance(one, Score) for one in measured[0]] == [isinstance(one, Score) for one in measured[1]]
         for column in columns:
             values = [scores[row.key].get(column.id) for row in (mine, other)]
             numbers = [value.value if isinstance(value, Score) else None for value in values]
-            if column.hidden or numbers == [None, None]:
+            if column.hidden or numbers == [None, None] or (column.derived and not complete):
                 continue
             line = {"model": other.label, "sparsity": other.sparsity, "method": other.name, "column": column.label}
             line |= {"yours": numbers[0], "unchanged": numbers[1], "difference": None, "interval": None}
