@@ -1,5 +1,5 @@
 """What the papers claim in abstracts, insights and main results, and what is claimed here, on the printed numbers and on
-measured models: README's screen, and docs/findings.md with all of it.
+measured models: README's summary, and docs/findings.md with all of it.
 
 Every number follows from the claims of the tables, from records, or from the audit; `reproductions.documents.readme`
 writes it.
@@ -286,8 +286,11 @@ def quoted() -> str:
 
 
 def parts(store: Store) -> dict[str, str]:
-    """`screen`: the papers' claims by paper and three findings, for README; `findings`: all claims and findings, for
-    docs/findings.md; `verdict-PAPER`: what became of a paper's claims, for its own README."""
+    """Return the parts of documents by name.
+
+    `summary`: counts of verdicts and the picture, for README. `findings`: all claims and findings, for docs/findings.md.
+    `verdict-PAPER`: what became of a paper's claims, for the paper's README.
+    """
     papers = [one for found in ABSTRACTS.values() for one in found]
     targets = {target for one in (*papers, *OURS) for target in (one.target, *one.printed)}
     built = {target: _built(store, target) for target in targets}
@@ -298,33 +301,22 @@ def parts(store: Store) -> dict[str, str]:
         chances = list(filter(None, (chance(name, built, papers) for name in names)))
         return [f"Comparisons of the papers' claims with an interval: {'; '.join(chances)}."] if chances else []
 
-    def table(shown: Sequence[str], toy: bool) -> str:
+    def table() -> str:
         lines = []
         for title, found in rows.items():
-            bold = [f"**{cell}**" if cell else "" for cell in (title, *tally(found))]
-            lines += [[*bold, ""], *found] if title in shown else [[*bold, "[these](docs/findings.md)"]]
-        lines = [["Claim", *SIDES], *lines]
-        head, *lines = lines if toy else map(_without_toy, lines)
-        return markdown(head, lines, "l")
+            lines += [[*(f"**{cell}**" if cell else "" for cell in (title, *tally(found))), ""], *found]
+        return markdown(["Claim", *SIDES], lines, "l")
 
     verdicts = {
-        f"verdict-{paper}": f"Of its {len(found)} claims on the [screen](../../README.md#what-reproduces), {by_side(found)}."
+        f"verdict-{paper}": f"Of its {len(found)} claims on the [summary](../../README.md#what-reproduced), {by_side(found)}."
         for paper, found in ((paper, rows[printed_rows.title_of(paper)]) for paper in ABSTRACTS)
     }
     return verdicts | {
-        "screen": "\n\n".join(
-            (
-                f"{own_models(store)} {lead(rows)}",
-                PICTURE,
-                folded(table(list(rows)[:-1], toy=False)),
-                " ".join((SHORT, *compared(subjects.PUBLISHED_MODELS))),
-                listed(findings.first(store), "short"),
-            )
-        ),
+        "summary": f"{own_models(store)} {lead(rows)}\n\n{PICTURE}",
         "findings": "\n\n".join(
             (
                 own_models(store),
-                table(rows, toy=True),
+                table(),
                 " ".join((TALLIED, LEGEND, *compared(SHOWN), measured_in())),
                 quoted(),
                 listed(findings.every(store)),
@@ -335,14 +327,21 @@ def parts(store: Store) -> dict[str, str]:
     }
 
 
-def drawn(screen: str, folder: Path | None = None) -> list[Path]:
-    """Draw README's screen from what `parts` wrote for it; returns the files."""
+def drawn(part: str, folder: Path | None = None) -> list[Path]:
+    """Draw README's picture of the papers' claims; returns the files.
+
+    Args:
+        part: The part `findings` that `parts` wrote. The toy model's column and the extensions' claims are left out.
+        folder: Where the picture goes; None: where `figures.style` puts pictures.
+    """
     from figures import screen as picture
     from figures import style
 
-    _, _, *rows = [line.strip("| ").split(" | ") for line in screen.splitlines() if line.startswith("| ")]
+    _, _, *rows = [_cells(line) for line in part.splitlines() if line.startswith("| ")]
     groups: dict[str, list[picture.Line]] = {}
-    for claim, *cells, _ in rows[:-1]:  # the last one counts what is not in the papers
+    for claim, *cells, _ in map(_without_toy, rows):
+        if claim == f"**{TITLE_OF_OURS}**":
+            break
         if claim.startswith("**"):
             lines = groups.setdefault(claim.strip("*"), [])
         else:
@@ -352,17 +351,22 @@ def drawn(screen: str, folder: Path | None = None) -> list[Path]:
     return style.save(picture.draw(groups, sides), "screen", folder)
 
 
+def _cells(line: str) -> list[str]:
+    """Return the cells of a line of a Markdown table, empty ones too."""
+    return [cell.strip() for cell in line.strip().removeprefix("|").removesuffix("|").split(" | ")]
+
+
 def _shortened(cell: str) -> tuple[str, str]:
-    """A cell of the screen's table as verdict and the rest, for a box of the picture."""
+    """A cell of the findings' table as verdict and the rest, for a box of the picture."""
     verdict = next((verdict for verdict in _SAID if cell.startswith(verdict)), "")
     rest = cell[len(verdict) :].strip().replace("(", "", 1).replace(")", "", 1) if verdict else cell
     rest = rest.replace(": worst case ", ": ")  # the legend says so
     return verdict, "not tested" if rest == "·" else rest
 
 
-def listed(found: Sequence[findings.Told], part: str = "") -> str:
-    """As Markdown, whole or a part of each."""
-    return "\n".join(f"- {getattr(one, part) if part else one}" for one in found)
+def listed(found: Sequence[findings.Told]) -> str:
+    """Return findings as a Markdown list."""
+    return "\n".join(f"- {one}" for one in found)
 
 
 PICTURE = "![What became of every claim of the papers, in print and on measured models](figures/rendered/screen.svg)"
@@ -394,22 +398,7 @@ def by_side(rows: Sequence[Sequence[str]]) -> str:
     return "; ".join(told)
 
 
-def folded(table: str) -> str:
-    """A table that opens on a click."""
-    return (
-        f"<details><summary>The same as a table, with the target behind every claim</summary>\n\n{table}\n\n</details>"
-    )
-
-
 TALLIED = "In bold: how many lines of a group have which verdict."
-SHORT = (
-    "How to read it: '2 of 9' says that two of a claim's nine comparisons hold. A measured one holds if its whole 95 % "
-    "interval, paired over the same items, is for the claim; a printed one if its numbers are, and 'beyond noise' says how "
-    "many exceed chance on so many questions, 'against' how many contradict the claim beyond chance. The number is the "
-    "claim's worst comparison (points: more is better; perplexity's %: less), limit: how far it may fall behind, or has to "
-    "be ahead. Within noise: undecided, the interval has both signs (lies on both sides of the limit). No "
-    "number: the paper prints none. ·: not tested, or about other models."
-)
 
 
 def every(paper: str, store: Store) -> str:

@@ -35,7 +35,9 @@ def draw(folder: Path) -> list[Path]:
     """Draw every published figure into a folder and return the files."""
     store = Loaded()
     files = toy.drawn(folder)
-    files += findings.drawn(readme.part((ROOT / "README.md").read_text(encoding="utf-8"), "screen"), folder)
+    files += findings.drawn(
+        readme.part((ROOT / "docs" / "findings.md").read_text(encoding="utf-8"), "findings"), folder
+    )
     files += chance_levels.drawn(store, folder)
     for table in registry.targets().values():
         for subject in show.published(table, store) if table.draw else ():

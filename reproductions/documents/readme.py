@@ -26,10 +26,10 @@ DOCUMENTS = (
 )
 FILES = tuple(ROOT / name for name in DOCUMENTS)
 IDEAS = {
-    "linearpatch": "a Hadamard-diagonal-Hadamard matrix at the cut, which may be distilled",
+    "linearpatch": "a Hadamard-diagonal-Hadamard matrix at the pruning interface, optionally distilled",
     "prunecomp": "iterative pruning, a magnitude factor fused into the weights",
-    "laco": "later layers merged into an earlier one while the outputs stay alike",
-    "reassessing": "remove the last layers; fine-tune only the head and what is last then",
+    "laco": "later layers merged into an earlier one while the outputs stay similar",
+    "reassessing": "seven ways to select layers; fine-tuning of only the head and the last layers",
 }
 HEADER = (
     "Target",
@@ -108,8 +108,8 @@ def _total(found: dict[str, dict]) -> dict[str, int]:
 
 def summary(counted: dict[str, dict[str, dict]]) -> str:
     """One line a paper: targets, reported numbers, cells measured on each model."""
-    header = ["Paper", "Idea", "Targets", "Reported numbers"]
-    header += ["Cells on SmolLM2", "on the stand-in", "on the paper's models"]
+    header = ["Paper", "Method", "Tables and figures", "Reported numbers"]
+    header += ["Cells on SmolLM2", "on the toy model", "on the paper's models"]
     lines = []
     for paper, found in counted.items():
         total = _total(found)
@@ -151,10 +151,10 @@ def _weight_free(statuses: dict[str, int]) -> str:
 
 
 def parts(names: Iterable[str]) -> dict[str, str]:
-    """What the published records say, by the name of the part: the screen, all findings, tables, the league's."""
+    """What the published records say, by the name of the part: the summary, all findings, tables, the league's."""
     store, found = Loaded(), {}
     names = set(names)
-    if names & {"screen", "findings"} or any(name.startswith("verdict-") for name in names):
+    if names & {"summary", "findings"} or any(name.startswith("verdict-") for name in names):
         found |= findings.parts(store)
     if "guessing" in names:
         found["guessing"] = chance_levels.summary()

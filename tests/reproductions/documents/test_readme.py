@@ -210,10 +210,10 @@ def test_what_a_merge_is_worth_is_said_of_the_models_that_have_both_figures(tmp_
     assert "on the stand-in the matrices" in text
 
 
-def test_readme_is_one_screen_and_its_parts_are_known():
+def test_readme_is_short_and_its_parts_are_known():
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) <= 150
-    assert readme.marked(text) == ["screen", "papers", "standings"]
+    assert readme.marked(text) == ["papers", "summary"]
     for path in readme.FILES:
         text = path.read_text()
         names = readme.marked(text)
@@ -227,18 +227,26 @@ def test_readme_is_one_screen_and_its_parts_are_known():
         )
 
 
-def test_the_readmes_screen_is_a_part_of_the_list_of_findings():
-    """Every paper's line stands in both, without the toy model's cell in README; ours stand in the list alone."""
-    short, whole = (
-        re.search(rf"<!-- {name} -->\n(.*)<!-- end {name} -->", (ROOT / path).read_text(), re.S)[1].splitlines()
-        for path, name in (("README.md", "screen"), ("docs/findings.md", "findings"))
-    )
-    rows, every = ([line for line in lines if line.startswith("| ")] for lines in (short, whole))
-    toy = every[0].split(" | ").index("On the stand-in")
-    every = [" | ".join(cell for place, cell in enumerate(line.split(" | ")) if place != toy) for line in every]
-    assert rows[:-1] == every[: len(rows) - 1] and "**Not in the papers**" in rows[-1]
-    assert len(every) == len(rows) + len(findings.OURS)
-    bullets, all_of_them = ([line for line in lines if line.startswith("- ")] for lines in (short, whole))
-    assert len(bullets) == 3 < len(all_of_them)
-    for bullet, longer in zip(bullets, all_of_them):
-        assert longer.startswith(bullet.replace("](docs/", "](").replace("](papers/", "](../papers/"))
+def test_the_picture_has_every_claim_of_the_papers_with_its_verdicts(tmp_path):
+    """Without the toy model's column and the extensions: each line of the table against the picture's data."""
+    part = readme.part((ROOT / "docs" / "findings.md").read_text(), "findings")
+    drawn = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("figures.screen.draw", lambda groups, sides: drawn.append((groups, sides)) or figure())
+        findings.drawn(part, tmp_path)
+    (groups, sides), *_ = drawn
+    claims = [one.sentence for found in findings.ABSTRACTS.values() for one in found]
+    assert [line.claim for lines in groups.values() for line in lines] == claims
+    table = {line.split(" | ")[0].removeprefix("| "): line for line in part.splitlines() if line.startswith("| ")}
+    toy = findings.SIDES.index("On the stand-in") + 1
+    for line in (line for lines in groups.values() for line in lines):
+        cells = [cell for place, cell in enumerate(table[line.claim].split(" | ")) if place not in (0, toy)]
+        assert len(line.sides) == len(sides) == len(cells) - 1
+        for (verdict, _), cell in zip(line.sides, cells):
+            assert cell.startswith(verdict) and bool(verdict) == cell.startswith(("holds", "fails", "within noise"))
+
+
+def figure():
+    from matplotlib.figure import Figure
+
+    return Figure()
