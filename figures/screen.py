@@ -24,14 +24,14 @@ _ROW, _LETTERS, _BOX = 0.34, 46, 32  # height of a line in inches; letters that 
 
 
 @dataclass(frozen=True)
-class Line:
+class ClaimLine:
     """A claim in words, and for every side its verdict ('' for none) and what stands beside that."""
 
     claim: str
     sides: Sequence[tuple[str, str]]
 
 
-def draw(groups: Mapping[str, Sequence[Line]], sides: Mapping[str, str]) -> plt.Figure:
+def draw(groups: Mapping[str, Sequence[ClaimLine]], sides: Mapping[str, str]) -> plt.Figure:
     """Claims by paper, a box for each side, and beside each paper's title how many have which verdict.
 
     sides: what each is called, and what it is, in smaller letters; the last one counts models.

@@ -57,7 +57,7 @@ def in_capitals() -> None:
     named = (league.SELECTIONS, league.LABELS, league.TEXTS, laco.NAMES, trained.NAMES, linearpatch.NAMES)
     for labels in (*named, patch_ablation.NAMES, grid.LABELS):
         labels.update({key: label.upper() for key, label in labels.items()})
-    for kind in (specs.Arm, specs.Spec):
+    for kind in (specs.Arm, specs.ArmSpec):
         plain = kind.label.fget
         kind.label = property(lambda self, plain=plain: plain(self).upper())
 

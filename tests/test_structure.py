@@ -146,6 +146,17 @@ def test_every_target_has_a_makefile_rule():
         assert re.search(rf"^([a-z%-]+ )*{rule}( [a-z%-]+)*:", makefile, re.M), target
 
 
+def test_no_two_classes_share_a_name():
+    places = {}
+    for package in ("common", "papers", "extensions", "reproductions", "figures"):
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef):
+                    places.setdefault(node.name, []).append(path.relative_to(ROOT).as_posix())
+    assert len(places) > 200
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
 def test_nothing_in_the_repository_names_a_machine_path():
     for path in [*ROOT.glob("*.md"), *ROOT.glob("*/**/*.py"), ROOT / "Makefile"]:
         if ".venv" not in path.parts:

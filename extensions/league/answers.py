@@ -33,7 +33,7 @@ def answers(subject: Subject, limit: int | None = None) -> list[Row]:
 
 
 def _from_task(subject: Subject, limit: int | None, count: int, repair: str) -> Row:
-    return rows.reading(subject, limit, count, rows.Spec(rows.WINDOW, repair, rows.ITEMS), corpus=TASK_TEXT)
+    return rows.reading(subject, limit, count, rows.LeagueSpec(rows.WINDOW, repair, rows.ITEMS), corpus=TASK_TEXT)
 
 
 def columns(profile: str) -> list[Column]:

@@ -43,7 +43,7 @@ def grafts(subject: Subject, limit: int | None = None) -> list[Row]:
         for selection, repairs in after.items():
             for repair, step in repairs.items():
                 fields = {"selection": chosen[selection], "repair": step}
-                found.append(rows.pruned(subject, limit, count, rows.Spec(selection, repair), **fields))
+                found.append(rows.pruned(subject, limit, count, rows.LeagueSpec(selection, repair), **fields))
     return found
 
 

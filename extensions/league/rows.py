@@ -143,7 +143,7 @@ TEXTS = {FIRST: "first text", OTHER: "other text", ITEMS: "from other items of H
 
 
 @dataclass(frozen=True)
-class Spec:
+class LeagueSpec:
     """What sets a row apart: its choice of layers (one of SELECTIONS), its repair (one of LABELS), and, where a table varies
     them, what the repair is calibrated on (one of TEXTS) and the seed of the draw."""
 
@@ -223,7 +223,7 @@ def with_them(count: int) -> dict:
 
 def name(selection: str, repair: str, text: str = "") -> str:
     """What finds a row: by its choice of layers and its repair, and what the repair is calibrated on."""
-    return Spec(selection, repair, text).method
+    return LeagueSpec(selection, repair, text).method
 
 
 def halves(count: int, calibration: dict) -> dict[str, dict]:
@@ -240,44 +240,47 @@ def halves(count: int, calibration: dict) -> dict[str, dict]:
     }
 
 
-def others(count: int, layers: int, profile: str) -> dict[Spec, dict]:
+def others(count: int, layers: int, profile: str) -> dict[LeagueSpec, dict]:
     """SLEB, on its own lines as in LinearPatch's tables, and pruning that takes no whole layers: row -> fields."""
     calibration = BUDGET[profile]
     found = {
-        Spec(SLEB, NONE): without_training("SLEB", count, profile) | {"calibration": None},
-        Spec(SLICES, SLICEGPT): {"selection": {"method": "slicegpt", "layers": count}, "calibration": calibration},
-        Spec(MAPS, NBL): {"selection": {"method": "nbl", "count": 2 * count}, "calibration": calibration},
+        LeagueSpec(SLEB, NONE): without_training("SLEB", count, profile) | {"calibration": None},
+        LeagueSpec(SLICES, SLICEGPT): {
+            "selection": {"method": "slicegpt", "layers": count},
+            "calibration": calibration,
+        },
+        LeagueSpec(MAPS, NBL): {"selection": {"method": "nbl", "count": 2 * count}, "calibration": calibration},
     }
     if pruner_can(count, layers):
         sliced = {"selection": {"method": "llm-pruner", "layers": count}, "calibration": calibration | {"count": BATCH}}
-        found[Spec(SLICES, PRUNER)] = sliced
+        found[LeagueSpec(SLICES, PRUNER)] = sliced
     return found
 
 
-def trained(count: int, samples: int, learning_rate: float) -> dict[Spec, dict]:
+def trained(count: int, samples: int, learning_rate: float) -> dict[LeagueSpec, dict]:
     """LinearPatch's and LLM-Streamline's training on the budget's windows alone: row -> selection and repair."""
     training = {"samples": samples, "learning_rate": learning_rate}
     patch = {"method": "linearpatch-distilled", "trainable": "matrix", "target": "logits", "top_k": 100} | training
     layer = {"method": "streamline-layer", "target": "output"} | training
     return {
-        Spec(WINDOW, TRAINED_PATCH): {"selection": window(count), "repair": patch},
-        Spec(WINDOW, TRAINED_LAYER): {"selection": window(count + 1), "repair": layer},
+        LeagueSpec(WINDOW, TRAINED_PATCH): {"selection": window(count), "repair": patch},
+        LeagueSpec(WINDOW, TRAINED_LAYER): {"selection": window(count + 1), "repair": layer},
     }
 
 
-def _fields(subject: Subject, count: int) -> Iterator[tuple[Spec, dict]]:
+def _fields(subject: Subject, count: int) -> Iterator[tuple[LeagueSpec, dict]]:
     for selection, chosen in selections(count).items():
         for repair in AFTER_LEAST_LOSS if selection == LEAST_LOSS else REPAIRS:
-            yield Spec(selection, repair), {"selection": chosen, "repair": REPAIRS[repair]}
+            yield LeagueSpec(selection, repair), {"selection": chosen, "repair": REPAIRS[repair]}
     for repair, step in () if subject.standin else SPARED.items():
-        yield Spec(WINDOW, repair), {"selection": selections(count)[WINDOW], "repair": step}
+        yield LeagueSpec(WINDOW, repair), {"selection": selections(count)[WINDOW], "repair": step}
     for repair, step in GRAFTS.items():
-        yield Spec(WITH_THEM, repair), {"selection": with_them(count), "repair": step}
+        yield LeagueSpec(WITH_THEM, repair), {"selection": with_them(count), "repair": step}
     for selection, chosen in halves(count, BUDGET[subject.profile]).items():
-        yield Spec(selection, HALVES), {"selection": chosen}
+        yield LeagueSpec(selection, HALVES), {"selection": chosen}
     yield from others(count, subject.layers, subject.profile).items()
     one_by_one = {"method": "least-left-refit", "count": count, "following": 3, "ridge": 1e-3}
-    yield Spec("", ONE_BY_ONE), {"selection": one_by_one}
+    yield LeagueSpec("", ONE_BY_ONE), {"selection": one_by_one}
     rate = DISTILLING[subject.size]["learning_rate"]  # as in LinearPatch's tables
     yield from trained(count, BUDGET[subject.profile]["count"], rate).items()
 
@@ -288,7 +291,7 @@ def dense(subject: Subject, limit: int | None) -> Row:
     return Row(subject.model, subject.group, f"0/{subject.layers}", "Dense", made, dense=True)
 
 
-def pruned(subject: Subject, limit: int | None, count: int, spec: Spec, **fields) -> Row:
+def pruned(subject: Subject, limit: int | None, count: int, spec: LeagueSpec, **fields) -> Row:
     """A row of so many layers less; fields: of its recipe, on the league's budget if they name none."""
     fields = {"calibration": BUDGET[subject.profile]} | fields
     made = recipe(subject.model, subject, limit, **{key: value for key, value in fields.items() if value})
@@ -308,7 +311,7 @@ def league(subject: Subject, limit: int | None = None) -> list[Row]:
 
 def drawn(repair: str, text: str, seed: int) -> str:
     """What finds a row of `seeds`: its repair, its calibration text and the seed that drew it."""
-    return Spec(WINDOW, repair, text, seed).method
+    return LeagueSpec(WINDOW, repair, text, seed).method
 
 
 def seeds(subject: Subject, limit: int | None = None) -> list[Row]:
@@ -321,12 +324,12 @@ def seeds(subject: Subject, limit: int | None = None) -> list[Row]:
         for repair in LEADERS:
             for text, corpus in texts:
                 for seed in SEEDS:
-                    spec = Spec(WINDOW, repair, text, seed)
+                    spec = LeagueSpec(WINDOW, repair, text, seed)
                     found.append(reading(subject, limit, count, spec, corpus=corpus, seed=seed))
     return found
 
 
-def reading(subject: Subject, limit: int | None, count: int, spec: Spec, **text) -> Row:
+def reading(subject: Subject, limit: int | None, count: int, spec: LeagueSpec, **text) -> Row:
     """A row of [L]'s window on the league's own budget, whose repair alone reads another text or draw."""
     budget = BUDGET[subject.profile]
     selection = selections(count)[WINDOW] | {"calibration": budget}

@@ -14,10 +14,16 @@ from reproductions.spec.registry import Claim, Column, Row, Table
 from reproductions.spec.subjects import Subject
 
 AVERAGE = "average"
-_ASKING, _BOTH = (rows.Spec(rows.WINDOW, rows.REFIT_LONG, text) for text in (rows.ITEMS, rows.BOTH))
-_LEFT_NONE, _LEFT_BOTH = rows.Spec(rows.LEAST_LEFT, rows.NONE), rows.Spec(rows.LEAST_LEFT, rows.REFIT_LONG, rows.BOTH)
+_ASKING, _BOTH = (rows.LeagueSpec(rows.WINDOW, rows.REFIT_LONG, text) for text in (rows.ITEMS, rows.BOTH))
+_LEFT_NONE, _LEFT_BOTH = (
+    rows.LeagueSpec(rows.LEAST_LEFT, rows.NONE),
+    rows.LeagueSpec(rows.LEAST_LEFT, rows.REFIT_LONG, rows.BOTH),
+)
 # The second is what `extensions.refit` does where it is told nothing.
-_CARRIED, _TOOLS = rows.Spec(rows.WITH_THEM, rows.CARRIED), rows.Spec(rows.WITH_THEM, rows.CARRIED_REFIT, rows.BOTH)
+_CARRIED, _TOOLS = (
+    rows.LeagueSpec(rows.WITH_THEM, rows.CARRIED),
+    rows.LeagueSpec(rows.WITH_THEM, rows.CARRIED_REFIT, rows.BOTH),
+)
 NONE, PLAIN = (rows.name(rows.WINDOW, repair) for repair in (rows.NONE, rows.REFIT_LONG))
 ASKING, BOTH, LEFT_NONE, LEFT_BOTH, TOOLS = (spec.method for spec in (_ASKING, _BOTH, _LEFT_NONE, _LEFT_BOTH, _TOOLS))
 # Tasks of more than a thousand items whose text no row reads; BoolQ's are mostly answered by one word or the other.

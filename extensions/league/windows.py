@@ -19,7 +19,7 @@ def windows(subject: Subject, limit: int | None = None) -> list[Row]:
     found = []
     for count in subject.counts(*SHARES, standin=rows.STANDIN_COUNTS):
         selection = {"method": "observed-window", "count": count, "cosine": "token"}
-        row = rows.pruned(subject, limit, count, rows.Spec("", rows.NONE), selection=selection)
+        row = rows.pruned(subject, limit, count, rows.LeagueSpec("", rows.NONE), selection=selection)
         found.append(replace(row, method="every-window", name="every window", spec=None))
     return found
 

@@ -142,7 +142,7 @@ def leftovers(
     options = {"first": first, "watch": None if inputs == "stream" else inputs, "batch_size": batch_size}
     found: dict[Run, float] = {}
     for part in _parts(runs, width, decoder.hidden_size, shared=weights == "none"):
-        sums = _Sums(part, weights)
+        sums = _ResidualSums(part, weights)
         for crossing in crossings(decoder, ids, part, progress=progress, **options):
             sums.add(crossing)
         found |= sums.left(ridge)
@@ -168,7 +168,7 @@ def carried(
     runs = [(writer, writer + n) for n in sorted(set(lengths)) if writer and 0 < n < decoder.num_layers - writer]
     if not runs:
         return {}
-    sums = _Sums(runs, "none")
+    sums = _ResidualSums(runs, "none")
     for crossing in crossings(decoder, ids, runs, first=False, batch_size=batch_size, progress=progress):
         sums.add(crossing)
         sums.found[crossing.run].target += crossing.after[:, 0].double().square().sum().item()
@@ -213,7 +213,7 @@ def _parts(runs: Sequence[Run], width: int, channels: int, shared: bool) -> Iter
     yield part
 
 
-class _Sums:
+class _ResidualSums:
     """One `Regression` a run. Without weights those of one first layer have one Gram matrix together."""
 
     def __init__(self, runs: Sequence[Run], weights: str):

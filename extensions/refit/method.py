@@ -264,7 +264,7 @@ def plan_of(
 
 
 @dataclass
-class _Batch:
+class _RefitBatch:
     """One batch's streams at one place of the model, on the host.
 
     held: whether it only chooses ridges. out, ahead: the dense stream after the layer there, and after the layers that are
@@ -304,7 +304,9 @@ class _Streams:
         starts = owns = self._through(origin, tokens, range(self.alive[first]))
         if origin is not decoder or len(before) < first:
             owns = self._through(decoder, tokens, before)
-        self.batches = [_Batch(ids, held, *states) for (ids, held), *states in zip(batches, starts, owns, strict=True)]
+        self.batches = [
+            _RefitBatch(ids, held, *states) for (ids, held), *states in zip(batches, starts, owns, strict=True)
+        ]
 
     def _through(self, decoder: Decoder, tokens: Sequence[Tensor], layers: Sequence[int]) -> list[Tensor]:
         """What leaves these layers, of each batch of tokens."""

@@ -22,13 +22,13 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Text:
+class TextCell:
     """A reproduced cell that is no number, such as a list of layers."""
 
     text: str
 
 
-Scores = dict[str, Score | Text | Status]  # column -> score, or why there is none
+Scores = dict[str, Score | TextCell | Status]  # column -> score, or why there is none
 Measured = list[tuple[Row, Subject, Scores]]
 _KINDS = {"retained": "mean-of-ratios", "retained-average": "ratio-of-means"}
 
@@ -148,7 +148,7 @@ def _error(column: Column, row: Row, cells: dict, dense: dict, errors: dict, den
     return scoring.retained_performance_stderr(cells, dense, errors, dense_errors, _KINDS[column.derived])
 
 
-def _nowhere(found: Score | Text | Status | None) -> bool:
+def _nowhere(found: Score | TextCell | Status | None) -> bool:
     return isinstance(found, Status) and found.id in ("no-data", NOT_RUN.id)
 
 

@@ -30,7 +30,7 @@ _TOY = 2 + SHOWN.index(subjects.STANDIN.name)  # its cell in a row
 
 
 @dataclass(frozen=True)
-class Finding:
+class SummaryLine:
     """A claim of a paper in a line, from its abstract, an insight or a main result.
 
     ids: of those claims of the target's table that say the same (`registry.Claim.id`).
@@ -54,109 +54,111 @@ class Finding:
 _EACH_METRIC = tuple(claim.id for claim in consistent("AVG"))
 ABSTRACTS = {
     "linearpatch": (
-        Finding(
+        SummaryLine(
             "A patch at the cut brings back answers to questions",
             "table1-linearpatch",
             ("patch-s-beats-cut", "patch-l-beats-cut"),
         ),
-        Finding(
+        SummaryLine(
             "A patch at the cut brings back perplexity",
             "table11-linearpatch",
             ("patch-s-beats-cut", "patch-l-beats-cut"),
         ),
-        Finding(
+        SummaryLine(
             "Its better variant answers more than every earlier method",
             "table1-linearpatch",
             ("better-variant-beats-earlier-methods",),
         ),
-        Finding(
+        SummaryLine(
             "Ahead by 4 %, 5 of LLaMA-3-8B's layers gone (if relative; in points by 3: LP-1)",
             "table1-linearpatch",
             ("abstract-llama-3-8b",),
         ),
-        Finding(
+        SummaryLine(
             "Rotation and scales each lower perplexity", "table5-linearpatch", ("every-ingredient-lowers-perplexity",)
         ),
-        Finding("Distilling the patch brings back more answers", "table2-linearpatch", ("distillation-helps",)),
-        Finding("Distilling the patch lowers perplexity further", "table3-linearpatch", ("distillation-helps",)),
-        Finding(
+        SummaryLine("Distilling the patch brings back more answers", "table2-linearpatch", ("distillation-helps",)),
+        SummaryLine("Distilling the patch lowers perplexity further", "table3-linearpatch", ("distillation-helps",)),
+        SummaryLine(
             "Distilled, it answers more than LLM-Streamline, trained alike",
             "table2-linearpatch",
             ("distilled-beats-streamline-ffn",),
         ),
-        Finding(
+        SummaryLine(
             "Distilled, its perplexity is below LLM-Streamline's, trained alike",
             "table3-linearpatch",
             ("distilled-beats-streamline-ffn",),
         ),
     ),
     "prunecomp": (
-        Finding(
+        SummaryLine(
             "Every layer adds magnitude (any amount; the abstract: 'significant')",
             "figure2-prunecomp",
             ("every-layer-gains",),
         ),
-        Finding(
+        SummaryLine(
             "It improves all of five metrics: perplexity",
             "table1-prunecomp",
             _EACH_METRIC,
             ("tableA1-prunecomp",),
         ),
-        Finding(
+        SummaryLine(
             "It improves all of five metrics: questions",
             "table2-prunecomp",
             _EACH_METRIC,
             ("tableA2-prunecomp",),
         ),
-        Finding(
+        SummaryLine(
             "BI, 5 of LLaMA-3-8B's layers: nearly half the perplexity, 4.01 points more",
             "table2-prunecomp",
             ("abstract-llama-3-8b",),
             ("table1-prunecomp",),
         ),
-        Finding("Loop and factor each help, and most together", "table4-prunecomp", ("each-part-helps",)),
+        SummaryLine("Loop and factor each help, and most together", "table4-prunecomp", ("each-part-helps",)),
     ),
     "laco": (
-        Finding("Over 80 % kept at pruning ratios of 25-30 % (LC-2)", "table2-laco", ("abstract-over-80-percent",)),
-        Finding("Merging keeps more than structured pruning", "table2-laco", ("beats-both-baselines",)),
-        Finding(
+        SummaryLine("Over 80 % kept at pruning ratios of 25-30 % (LC-2)", "table2-laco", ("abstract-over-80-percent",)),
+        SummaryLine("Merging keeps more than structured pruning", "table2-laco", ("beats-both-baselines",)),
+        SummaryLine(
             "Post-training raises the average (of LLaMA-2-7B; not of Baichuan2-7B)",
             "table3-laco",
             ("post-training-helps",),
         ),
-        Finding(
+        SummaryLine(
             "Adjacent layers' weights are alike (half its motivation; limit ours)",
             "figure4-laco",
             ("adjacent-matrices-similar",),
         ),
     ),
     "reassessing": (
-        Finding(
+        SummaryLine(
             "Removing the last layers is ahead of all other choices, with LoRA (in print at 25 and 50 %)",
             "table1-reassessing",
             ("reverse-order-best",),
             ("tableL-reassessing",),
         ),
-        Finding(
+        SummaryLine(
             "Without training it is ahead of SLEB and LLM-Pruner",
             "tableK-reassessing",
             ("reverse-order-beats-sleb-and-llm-pruner",),
         ),
-        Finding("Training head and last layers answers more than LoRA", "table2-reassessing", ("partial-beats-lora",)),
-        Finding("The same after Taylor's choice of layers", "tableM-reassessing", ("partial-beats-lora",)),
-        Finding(
+        SummaryLine(
+            "Training head and last layers answers more than LoRA", "table2-reassessing", ("partial-beats-lora",)
+        ),
+        SummaryLine("The same after Taylor's choice of layers", "tableM-reassessing", ("partial-beats-lora",)),
+        SummaryLine(
             "Iterative pruning gains no point over one shot (limit ours)",
             "tableA-reassessing",
             ("iterating-has-no-benefit",),
             ("tableN-reassessing",),
         ),
-        Finding(
+        SummaryLine(
             "The recipe answers more than earlier methods (starred rows left out: RE-72)",
             "table4-reassessing",
             ("recipe-beats-others",),
             ("table5-reassessing",),
         ),
-        Finding(
+        SummaryLine(
             "In a trained model shallower layers have larger gradients (its theory)",
             "figure-theory-reassessing",
             ("trained-gradients-fall",),
@@ -164,73 +166,79 @@ ABSTRACTS = {
     ),
 }
 OURS = (
-    Finding(
+    SummaryLine(
         "The refit lowers perplexity further than each rival, on each text",
         "league",
         ("refit-beats-rivals-on-each-text",),
     ),
-    Finding("The refit lowers it further than LLM-Pruner and SliceGPT", "league", ("refit-beats-slices",)),
-    Finding(
+    SummaryLine("The refit lowers it further than LLM-Pruner and SliceGPT", "league", ("refit-beats-slices",)),
+    SummaryLine(
         "Refitted, no other choice of layers is 1 % below the set of which a repair leaves least",
         "league",
         ("least-left-is-best-choice",),
     ),
-    Finding("The refit retains more of the questions than every rival", "league", ("refit-retains-more-than-rivals",)),
-    Finding("The refit retains more of them than the cut alone", "league", ("refit-retains-more-than-none",)),
-    Finding(
+    SummaryLine(
+        "The refit retains more of the questions than every rival", "league", ("refit-retains-more-than-rivals",)
+    ),
+    SummaryLine("The refit retains more of them than the cut alone", "league", ("refit-retains-more-than-none",)),
+    SummaryLine(
         "The refit retains more of them than LLM-Pruner (stand-in: and SliceGPT)",
         "league",
         ("refit-retains-more-than-slices",),
     ),
-    Finding("Repairs widen the gap between right and wrong endings", "league-answers", ("gap-widens",)),
-    Finding(
+    SummaryLine("Repairs widen the gap between right and wrong endings", "league-answers", ("gap-widens",)),
+    SummaryLine(
         "From plain text and questions in turn the refit answers more of other tasks than the cut alone",
         "league-texts",
         ("both-texts-beat-cut",),
     ),
-    Finding(
+    SummaryLine(
         "The cut alone answers more of them after the set of least left than after [L]'s window",
         "league-texts",
         ("least-left-cut-beats-l-cut",),
     ),
-    Finding(
+    SummaryLine(
         "After [L]'s 8 and 9 layers, among them the one that writes the massive activation, its neurons, carried over, lower "
         "the perplexity of the cut and of five repairs",
         "league-graft",
         ("carried-lowers-perplexity",),
     ),
-    Finding("Carried over, they answer more questions than [L]'s cut", "league-graft", ("carried-answers-more",)),
-    Finding(
+    SummaryLine("Carried over, they answer more questions than [L]'s cut", "league-graft", ("carried-answers-more",)),
+    SummaryLine(
         "Removing the last layers is the best choice of seven, not fine-tuned",
         "table1-reassessing",
         ("reverse-order-best-untrained",),
     ),
-    Finding("Merging by Eq. 1 keeps more than leaving the layers out", "table2-laco", ("equation-beats-leaving-out",)),
-    Finding("Merging as the official code does keeps more", "table2-laco", ("code-beats-leaving-out",)),
-    Finding(
+    SummaryLine(
+        "Merging by Eq. 1 keeps more than leaving the layers out", "table2-laco", ("equation-beats-leaving-out",)
+    ),
+    SummaryLine("Merging as the official code does keeps more", "table2-laco", ("code-beats-leaving-out",)),
+    SummaryLine(
         "The FFN that LinearPatch is compared with is below the cut alone, trained as printed",
         "table3-linearpatch",
         ("ffn-beats-cut",),
     ),
-    Finding(
+    SummaryLine(
         "That FFN is below the cut alone where it leaves massive tokens as they are",
         "table3-linearpatch",
         ("spared-ffn-beats-cut",),
     ),
-    Finding(
+    SummaryLine(
         "LinearPatch, trained, retains more of the questions than that FFN leaving massive tokens as they are",
         "table2-linearpatch",
         ("distilled-beats-spared-ffn",),
     ),
-    Finding(
+    SummaryLine(
         "A by least squares lowers perplexity further than A", "figure6-linearpatch", ("least-squares-beats-ratio",)
     ),
-    Finding(
+    SummaryLine(
         "A lowers perplexity further where massive tokens stay as they are",
         "figure6-linearpatch",
         ("spared-beats-patch",),
     ),
-    Finding("A on massive tokens alone lowers perplexity", "figure6-linearpatch", ("massive-tokens-alone-beat-cut",)),
+    SummaryLine(
+        "A on massive tokens alone lowers perplexity", "figure6-linearpatch", ("massive-tokens-alone-beat-cut",)
+    ),
 )
 
 
@@ -338,14 +346,14 @@ def drawn(part: str, folder: Path | None = None) -> list[Path]:
     from figures import style
 
     _, _, *rows = [_cells(line) for line in part.splitlines() if line.startswith("| ")]
-    groups: dict[str, list[picture.Line]] = {}
+    groups: dict[str, list[picture.ClaimLine]] = {}
     for claim, *cells, _ in map(_without_toy, rows):
         if claim == f"**{TITLE_OF_OURS}**":
             break
         if claim.startswith("**"):
             lines = groups.setdefault(claim.strip("*"), [])
         else:
-            lines.append(picture.Line(claim, [_shortened(cell) for cell in cells]))
+            lines.append(picture.ClaimLine(claim, [_shortened(cell) for cell in cells]))
     sides = {"In print": "the papers' own tables"} | {HEADS[name]: WHAT for name in subjects.PUBLISHED_MODELS}
     sides |= {"Supported": "on measured models"}
     return style.save(picture.draw(groups, sides), "screen", folder)
@@ -424,7 +432,7 @@ LEGEND = (
 )
 
 
-def chance(name: str, built: Mapping[str, dict], found: Sequence[Finding]) -> str:
+def chance(name: str, built: Mapping[str, dict], found: Sequence[SummaryLine]) -> str:
     """How many comparisons of these lines on a subject have an interval, and how many chance alone would make fail."""
     claims = {
         claim["id"]: claim["judged"].get(name, {"comparisons": []})
@@ -461,7 +469,7 @@ def _built(store: Store, target: str) -> dict:
     return show.build(table, store, show.published(table, store))
 
 
-def row(finding: Finding, built: Mapping[str, dict]) -> list[str]:
+def row(finding: SummaryLine, built: Mapping[str, dict]) -> list[str]:
     """One line: sentence, the printed side, every subject, the target."""
     claims = finding.claims(built[finding.target])
     return _judged(finding.sentence, claims, finding.target, printed=finding.in_print(built))

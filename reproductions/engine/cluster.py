@@ -64,7 +64,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Task:
+class WorkerTask:
     """What one process does: its shares in order; with `rest`, then whatever others leave. Returns how many cells failed."""
 
     request: Request
@@ -134,7 +134,7 @@ def processes(
                 )
                 cores = _cores(number, count)
                 with _threads(len(cores)):
-                    jobs.append(executor.submit(Task(request, found, rest=True, cores=() if gpus else cores)))
+                    jobs.append(executor.submit(WorkerTask(request, found, rest=True, cores=() if gpus else cores)))
             _watch(work, request, jobs, ends)
         except BaseException:
             for job in jobs:
@@ -154,7 +154,9 @@ def array(work: Sequence[Work], request: Request, options: dict, folder: Path) -
         options = {"job_name": "reproductions"} | options
         executor.update_parameters(stderr_to_stdout=True, additional_parameters={"requeue": True}, **options)
         with executor.batch():
-            return [executor.submit(Task(request, (share,))) for share in shares(work, options["array_parallelism"])]
+            return [
+                executor.submit(WorkerTask(request, (share,))) for share in shares(work, options["array_parallelism"])
+            ]
     except (RuntimeError, OSError) as error:  # no srun; submitit's own errors of sbatch are RuntimeErrors
         raise UserError(
             f"cannot submit to SLURM: {one_line(error)}; on a machine without it use --workers N, or --list-work for "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from reproductions.prunecomp.columns import PERPLEXITY_LABELS
-from reproductions.prunecomp.recipes import ABLATION, METRICS, Spec
+from reproductions.prunecomp.recipes import ABLATION, METRICS, RepairSpec
 from reproductions.spec.comparisons import (
     PERCENT,
     Check,
@@ -57,7 +57,7 @@ def sizes_agree(cell: Lookup, settings: Pairs) -> list[Comparison]:
     """Within 2 % of one another."""
     found = []
     for setting in settings:
-        names = [Spec("CosSim(BI)", "+Prune&Comp", n).method for n in (16, 32, 64, 128, 256)]
+        names = [RepairSpec("CosSim(BI)", "+Prune&Comp", n).method for n in (16, 32, 64, 128, 256)]
         for column in (*PERPLEXITY_LABELS["paper"], "AVG"):
             keys = [key for name in names if cell(*(key := (*setting, name, column))) is not None]
             if len(keys) > 1:

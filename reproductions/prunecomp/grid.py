@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from common.records.results import Recipe
 from reproductions.prunecomp.claims import each_better
 from reproductions.prunecomp.columns import perplexity_columns
-from reproductions.prunecomp.recipes import CROPS, METRICS, Spec, recipe
+from reproductions.prunecomp.recipes import CROPS, METRICS, RepairSpec, recipe
 from reproductions.spec import subjects
 from reproductions.spec.registry import Claim, Column, Row, Table
 from reproductions.spec.shared_recipes import PATCH, PLAIN, least_squares
@@ -40,7 +40,7 @@ MODEL = ("llama-3-8b", "LLaMA-3-8B", 32, (7,))
 
 
 @dataclass(frozen=True)
-class Cell:
+class GridCell:
     """A row of the grid: one of METRICS, of SCHEDULES and of REPAIRS."""
 
     metric: str
@@ -62,11 +62,11 @@ class Cell:
         )
 
 
-def grid_recipe(model: str, count: int, subject: Subject, limit: int | None, cell: Cell) -> Recipe:
+def grid_recipe(model: str, count: int, subject: Subject, limit: int | None, cell: GridCell) -> Recipe:
     """none and factor are Prune&Comp's recipes. A patch in the loop is fitted to the model as it is by then."""
     metric, schedule, repair = cell.metric, cell.schedule, cell.repair
     if repair in ("none", "factor"):
-        return recipe(model, subject, limit, Spec(metric, VARIANTS[schedule, repair]), count)
+        return recipe(model, subject, limit, RepairSpec(metric, VARIANTS[schedule, repair]), count)
     chosen = {
         "method": "prunecomp-metric" if schedule == "one-shot" else "iterated-patch",
         "metric": METRICS[metric],
@@ -89,7 +89,7 @@ def rows(subject: Subject, limit: int | None) -> list[Row]:
     found = [Row(model, group, f"0/{layers}", "Dense", subjects.recipe(model, subject, limit), dense=True)]
     for count, repair, schedule, metric in itertools.product(counts, REPAIRS, SCHEDULES, METRICS):
         if (schedule, metric) != ("iterative", "CosSim(CL)"):
-            cell = Cell(metric, schedule, repair)
+            cell = GridCell(metric, schedule, repair)
             made = grid_recipe(model, count, subject, limit, cell)
             found.append(Row(model, group, f"{count}/{layers}", cell.method, made, name=cell.label, spec=cell))
     return found
@@ -103,7 +103,7 @@ def columns(profile: str) -> list[Column]:
 def _pairs(first: tuple[str, str], second: tuple[str, str]) -> list[tuple[str, str]]:
     """Rows that differ in schedule and repair alone, for every metric that has both."""
     iterated = [metric for metric in METRICS if metric != "CosSim(CL)" or "iterative" not in (first[0], second[0])]
-    return [(Cell(metric, *first).method, Cell(metric, *second).method) for metric in iterated]
+    return [(GridCell(metric, *first).method, GridCell(metric, *second).method) for metric in iterated]
 
 
 _BOTH = [pair for schedule in SCHEDULES for pair in _pairs((schedule, "none"), (schedule, "factor"))]

@@ -56,7 +56,7 @@ SAMPLES = {"paper": (64, 128, 256), "small": (16, 32, 64), "standin": (16, 32, 6
 
 
 @dataclass(frozen=True)
-class Spec:
+class RepairSpec:
     """What sets a row apart: a metric of METRICS, one of VARIANTS, and, where a table varies them, calibration samples."""
 
     metric: str
@@ -86,7 +86,7 @@ def recipe(
     model: str,
     subject: Subject,
     limit: int | None,
-    spec: Spec | None,
+    spec: RepairSpec | None,
     count: int,
     fidelity: str = "paper",
 ) -> Recipe:
@@ -109,7 +109,7 @@ def shape(model: str, number: reported.Number) -> Recipe | None:
 
 
 def _rows_of(
-    subject: Subject, specs: Sequence[Spec], limit: int | None, counts: Sequence[int], dense: bool = True
+    subject: Subject, specs: Sequence[RepairSpec], limit: int | None, counts: Sequence[int], dense: bool = True
 ) -> list[Row]:
     """Rows of one model that loses so many layers."""
     wanted = [(0, None)] if dense else []
@@ -117,7 +117,9 @@ def _rows_of(
     return [row(subject.model, subject.group, subject.layers, subject, limit, spec, n) for n, spec in wanted]
 
 
-def row(model: str, group: str, layers: int, subject: Subject, limit: int | None, spec: Spec | None, n: int) -> Row:
+def row(
+    model: str, group: str, layers: int, subject: Subject, limit: int | None, spec: RepairSpec | None, n: int
+) -> Row:
     """The row of a model that loses n layers; spec: None for the dense model."""
     made = recipe(model, subject, limit, spec, n)
     return Row(model, group, f"{n}/{layers}", spec.method if spec else "Dense", made, dense=not n, spec=spec)
@@ -127,20 +129,20 @@ def _printed_rows(number: str, limit: int | None, shape=None, fidelity: str = "p
     """Every printed row with its recipe."""
     rows = []
     for row in printed_rows.rows("prunecomp", number, shape=shape):
-        count, spec = int(row.sparsity.partition("/")[0]), None if row.dense else Spec(*row.printed)
+        count, spec = int(row.sparsity.partition("/")[0]), None if row.dense else RepairSpec(*row.printed)
         made = recipe(row.model, PAPER, limit, spec, count, fidelity)
         rows.append(replace(row, recipe=made, spec=spec))
     return rows
 
 
-PAIRS = [Spec(metric, variant) for metric in METRICS for variant in ("", "+Prune&Comp")]
-PARTS = [Spec("CosSim(BI)", variant) for variant in ("", "+IterPrune", "+MagComp", "+MagComp +IterPrune")]
+PAIRS = [RepairSpec(metric, variant) for metric in METRICS for variant in ("", "+Prune&Comp")]
+PARTS = [RepairSpec("CosSim(BI)", variant) for variant in ("", "+IterPrune", "+MagComp", "+MagComp +IterPrune")]
 ABLATION = [spec.method for spec in PARTS]
 
 
 def rows(
     number: str,
-    specs: Sequence[Spec],
+    specs: Sequence[RepairSpec],
     standin: tuple[int, ...] = (5, 4),
     shape=None,
     dense: bool = True,
@@ -179,7 +181,7 @@ def order_rows(number: str, shares: tuple[tuple[int, int], ...] = SHARES) -> Cal
 
 def size_rows(subject: Subject, limit: int | None) -> list[Row]:
     """Table A6: BI with Prune&Comp, by the number of calibration samples."""
-    specs = {spec.method: spec for spec in (Spec("CosSim(BI)", "+Prune&Comp", n) for n in SAMPLES[subject.size])}
+    specs = {spec.method: spec for spec in (RepairSpec("CosSim(BI)", "+Prune&Comp", n) for n in SAMPLES[subject.size])}
     if not subject.printed:
         return rows("A6", specs.values(), (5,), shares=SHARES[1:])(subject, limit)
     found = []

@@ -16,7 +16,7 @@ from reproductions.reassessing.specs import (
     LORA,
     QLORA,
     Arm,
-    Spec,
+    ArmSpec,
     again,
     method,
 )
@@ -26,7 +26,7 @@ from reproductions.spec.registry import Claim, Column, Row, Table
 from reproductions.spec.reported import row_name
 from reproductions.spec.subjects import Subject
 
-_SAMPLES = [(Spec(metric, samples=n), 4) for metric in ("BI", "Taylor") for n in (1, 5, 10, 30, 50)]
+_SAMPLES = [(ArmSpec(metric, samples=n), 4) for metric in ("BI", "Taylor") for n in (1, 5, 10, 30, 50)]
 _RECIPE = "Llama-3.1-6.3B-It-Alpaca"
 
 
@@ -51,9 +51,9 @@ TABLES = [
         "A",
         "one-shot and iterative, 25 %",
         [
-            *((Spec(m, arm, one_shot=True), 4) for m in (REVERSE, "Taylor") for arm in (LORA, LAST3)),
-            *((Spec(m, LORA, schedule=(2, 4)), 4) for m in (REVERSE, "Taylor")),
-            *((Spec(m, LAST3, schedule=(1, 4)), 4) for m in (REVERSE, "Taylor")),
+            *((ArmSpec(m, arm, one_shot=True), 4) for m in (REVERSE, "Taylor") for arm in (LORA, LAST3)),
+            *((ArmSpec(m, LORA, schedule=(2, 4)), 4) for m in (REVERSE, "Taylor")),
+            *((ArmSpec(m, LAST3, schedule=(1, 4)), 4) for m in (REVERSE, "Taylor")),
         ],
         claims=claims.of_iterating({LORA: ((1, 8), (4, 8), (2, 4)), LAST3: ((1, 8), (1, 4))}),
         note=f"{SIZES} {CYCLES}",
@@ -61,7 +61,7 @@ TABLES = [
     table(
         "B",
         "data for fine-tuning",
-        [OURS, (Spec(REVERSE, LAST3, plain_text=True), 4)],
+        [OURS, (ArmSpec(REVERSE, LAST3, plain_text=True), 4)],
         claims=(
             Claim(
                 "data-set-matters",
@@ -79,7 +79,7 @@ TABLES = [
     table(
         "C",
         "amount of data for fine-tuning",
-        [(Spec(REVERSE, LAST3, share=0.2), 4), OURS],
+        [(ArmSpec(REVERSE, LAST3, share=0.2), 4), OURS],
         claims=(
             Claim(
                 "less-data-declines",
@@ -108,7 +108,7 @@ TABLES = [
     table(
         "E",
         "number of last layers trained",
-        [(Spec(REVERSE, arm), 4) for arm in (LAST3, LAST10)],
+        [(ArmSpec(REVERSE, arm), 4) for arm in (LAST3, LAST10)],
         with_more("E", columns.COST_STANDIN[2:3], {column.id: column for column in columns.COST}),
         (
             Claim(
@@ -123,7 +123,7 @@ TABLES = [
     table(
         "F",
         "full fine-tuning",
-        [OURS, (Spec(REVERSE, FULL), 4)],
+        [OURS, (ArmSpec(REVERSE, FULL), 4)],
         claims=(
             Claim(
                 "three-layers-reach-full",
@@ -136,7 +136,7 @@ TABLES = [
     table(
         "G",
         "perplexity",
-        [(Spec("BI"), 4), OURS],
+        [(ArmSpec("BI"), 4), OURS],
         lambda profile: [columns.STANDIN_PERPLEXITY if profile == "standin" else columns.PERPLEXITIES[0]],
         (
             Claim(
@@ -186,7 +186,7 @@ TABLES = [
     table(
         "K",
         "without fine-tuning",
-        [(Spec("SLEB"), 4), (Spec(PRUNER), 4), (Spec(REVERSE), 4)],
+        [(ArmSpec("SLEB"), 4), (ArmSpec(PRUNER), 4), (ArmSpec(REVERSE), 4)],
         claims=(
             Claim(
                 "reverse-order-beats-sleb-and-llm-pruner",
@@ -196,7 +196,7 @@ TABLES = [
                         claims.highest(
                             row_name(REVERSE, variant), [row_name(m, variant) for m in ("SLEB", "LLM-Pruner")]
                         )
-                        for variant in ("no fine-tuning", Spec("").variant)
+                        for variant in ("no fine-tuning", ArmSpec("").variant)
                     )
                 ),
             ),
@@ -206,15 +206,18 @@ TABLES = [
     table(
         "L",
         "seven metrics, 50 %",
-        [(Spec(metric), 8) for metric in SEVEN],
+        [(ArmSpec(metric), 8) for metric in SEVEN],
         claims=claims.of_metrics(),
         note=SIZES,
     ),
     table(
         "M",
         "four ways to fine-tune, Taylor",
-        [(Spec("Taylor", arm), 4) for arm in (None, LORA, QLORA, HEAD, LAST1, LAST2, LAST3)]
-        + [(Spec("Taylor", arm), 4) for arm in (AT_CUT, Arm("partial", 10, extension=True), again(LORA), again(LAST3))],
+        [(ArmSpec("Taylor", arm), 4) for arm in (None, LORA, QLORA, HEAD, LAST1, LAST2, LAST3)]
+        + [
+            (ArmSpec("Taylor", arm), 4)
+            for arm in (AT_CUT, Arm("partial", 10, extension=True), again(LORA), again(LAST3))
+        ],
         columns.with_loss("M"),
         claims=(*claims.of_arms("Taylor"), claims.at_the_cut("Taylor")),
         note="Training what is next to a cut is CLP's (arXiv 2510.23652, on both sides of it); here it is the three layers "
@@ -224,10 +227,10 @@ TABLES = [
         "N",
         "one-shot and iterative, 50 %",
         [
-            (Spec(REVERSE, LAST3, one_shot=True), 8),
-            (Spec("Taylor", LAST3, one_shot=True), 8),
-            (Spec("Taylor", LAST3, schedule=(4, 8)), 8),
-            (Spec("Taylor", LAST3, schedule=(1, 8)), 8),
+            (ArmSpec(REVERSE, LAST3, one_shot=True), 8),
+            (ArmSpec("Taylor", LAST3, one_shot=True), 8),
+            (ArmSpec("Taylor", LAST3, schedule=(4, 8)), 8),
+            (ArmSpec("Taylor", LAST3, schedule=(1, 8)), 8),
         ],
         claims=claims.of_iterating({LORA: ((1, 16), (8, 16), (4, 8), (1, 8)), LAST3: ((1, 16), (4, 8), (1, 8))}),
         note=f"{SIZES} {CYCLES}",

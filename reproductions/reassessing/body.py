@@ -5,7 +5,7 @@ from __future__ import annotations
 from reproductions.reassessing import claims, columns, rows
 from reproductions.reassessing.columns import with_more
 from reproductions.reassessing.rows import BASIC, OURS, PRUNER, REVERSE, SEVEN, SLICEGPT
-from reproductions.reassessing.specs import HEAD, LAST1, LAST2, LAST3, LORA, QLORA, Spec, faster, method
+from reproductions.reassessing.specs import HEAD, LAST1, LAST2, LAST3, LORA, QLORA, ArmSpec, faster, method
 from reproductions.reassessing.table import SAME, SIZES, table
 from reproductions.spec.comparisons import every
 from reproductions.spec.registry import Claim
@@ -17,7 +17,10 @@ TABLES = [
     table(
         "1",
         "seven metrics, 25 %",
-        [*((Spec(metric), 4) for metric in SEVEN), *((Spec(metric, LORA), 4) for metric in ("PPL", "Taylor", REVERSE))],
+        [
+            *((ArmSpec(metric), 4) for metric in SEVEN),
+            *((ArmSpec(metric, LORA), 4) for metric in ("PPL", "Taylor", REVERSE)),
+        ],
         with_more("1", [columns.REMOVED]),
         (
             *claims.of_metrics(),
@@ -32,7 +35,7 @@ TABLES = [
     table(
         "2",
         "four ways to fine-tune, 25 %",
-        [(Spec(REVERSE), 4), *((Spec(REVERSE, arm), 4) for arm in _ARMS)],
+        [(ArmSpec(REVERSE), 4), *((ArmSpec(REVERSE, arm), 4) for arm in _ARMS)],
         columns.with_loss("2"),
         claims=(*claims.of_arms(REVERSE), *claims.of_faster_arms(REVERSE)),
         note=SIZES,
@@ -41,7 +44,7 @@ TABLES = [
     table(
         "3",
         "cost of fine-tuning",
-        [(Spec(REVERSE, arm), 4) for arm in _ARMS if not arm.faster],
+        [(ArmSpec(REVERSE, arm), 4) for arm in _ARMS if not arm.faster],
         columns.cost,
         (
             Claim(
@@ -69,8 +72,8 @@ TABLES = [
         "4",
         "against other pruning methods",
         [
-            *((Spec("BI"), 4), (Spec("PPL", LORA), 4), (Spec("Taylor", LORA), 4), (Spec("SLEB"), 4)),
-            *((Spec(PRUNER), 4), (Spec(SLICEGPT), 4), OURS),
+            *((ArmSpec("BI"), 4), (ArmSpec("PPL", LORA), 4), (ArmSpec("Taylor", LORA), 4), (ArmSpec("SLEB"), 4)),
+            *((ArmSpec(PRUNER), 4), (ArmSpec(SLICEGPT), 4), OURS),
         ],
         claims=(
             Claim(
@@ -94,7 +97,7 @@ TABLES = [
     table(
         "5",
         "Llama-3-70B, 20 %",
-        [(Spec("SLEB"), 4), OURS],
+        [(ArmSpec("SLEB"), 4), OURS],
         claims=(
             Claim(
                 "recipe-beats-others",
@@ -107,7 +110,7 @@ TABLES = [
     table(
         "6",
         "different pruning rates",
-        [(Spec(REVERSE), 2), (Spec(REVERSE), 4), OURS, (Spec(REVERSE), 8), (Spec(REVERSE, LAST3), 8)],
+        [(ArmSpec(REVERSE), 2), (ArmSpec(REVERSE), 4), OURS, (ArmSpec(REVERSE), 8), (ArmSpec(REVERSE, LAST3), 8)],
         with_more("6", paper_more={column.id: column for column in columns.PRUNING_RATES}),
         (
             Claim(
@@ -124,7 +127,7 @@ TABLES = [
     table(
         "7",
         "pruning and quantization",
-        [OURS, (Spec(REVERSE, LAST3, quantized=True), 4)],
+        [OURS, (ArmSpec(REVERSE, LAST3, quantized=True), 4)],
         with_more("7", [columns.HELD], {"memory MB": columns.ALLOCATED}),
         (
             Claim(

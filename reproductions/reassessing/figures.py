@@ -7,7 +7,7 @@ import math
 from reproductions.reassessing import appendix, body, columns
 from reproductions.reassessing.recipes import fields
 from reproductions.reassessing.rows import one_model, paper_row
-from reproductions.reassessing.specs import LAST3, LORA, Spec
+from reproductions.reassessing.specs import LAST3, LORA, ArmSpec
 from reproductions.spec.comparisons import between, every
 from reproductions.spec.registry import Claim, Column, Row, Table
 from reproductions.spec.subjects import Subject, recipe
@@ -17,7 +17,7 @@ _RATES = {"paper": tuple(range(1, 21)), "standin": (2, 4, 8)}
 _PAPER_MODEL = ("llama-3.1-8b-instruct", "LLaMA-3.1-8B-It", 32)
 
 
-def _paper_row(spec: Spec | None, removed: int, limit: int | None) -> Row:
+def _paper_row(spec: ArmSpec | None, removed: int, limit: int | None) -> Row:
     return paper_row(*_PAPER_MODEL, spec, removed, limit)
 
 
@@ -25,9 +25,9 @@ def _rates(subject: Subject, limit: int | None) -> list[Row]:
     """Figure A: reverse-order and Taylor, with LoRA; on one model without fine-tuning."""
     metrics = ("Reverse-order", "Taylor")
     if not subject.printed:
-        return one_model([(Spec(m), n) for m in metrics for n in _RATES["standin"]])(subject, limit)
+        return one_model([(ArmSpec(m), n) for m in metrics for n in _RATES["standin"]])(subject, limit)
     rows = [_paper_row(None, 0, limit)]
-    return rows + [_paper_row(Spec(m, LORA), n, limit) for m in metrics for n in _RATES["paper"]]
+    return rows + [_paper_row(ArmSpec(m, LORA), n, limit) for m in metrics for n in _RATES["paper"]]
 
 
 def _similarity(subject: Subject, limit: int | None) -> list[Row]:
@@ -36,9 +36,9 @@ def _similarity(subject: Subject, limit: int | None) -> list[Row]:
     On one model head and last three layers are trained, which takes a fraction of LoRA's time.
     """
     if not subject.printed:
-        wanted = [Spec("Taylor", LAST3, one_shot=True), *(Spec("Taylor", LAST3, schedule=(n, 8)) for n in (1, 4))]
+        wanted = [ArmSpec("Taylor", LAST3, one_shot=True), *(ArmSpec("Taylor", LAST3, schedule=(n, 8)) for n in (1, 4))]
         return one_model([(spec, 8) for spec in wanted], dense=False)(subject, limit)
-    wanted = [Spec("Taylor", LORA, one_shot=True), *(Spec("Taylor", LORA, schedule=(n, 16)) for n in (1, 8))]
+    wanted = [ArmSpec("Taylor", LORA, one_shot=True), *(ArmSpec("Taylor", LORA, schedule=(n, 16)) for n in (1, 8))]
     return [_paper_row(spec, 16, limit) for spec in wanted]
 
 
@@ -130,7 +130,7 @@ _COUNTS = (1, 5, 10, 30, 50)
 def _unpruned(subject: Subject, limit: int | None) -> list[Row]:
     """The dense model with the calibration of Taylor and BI, whose number of samples and seed the benchmark varies."""
     name, group, layers = _PAPER_MODEL if subject.printed else (subject.model, subject.group, subject.layers)
-    wanted = recipe(name, subject, limit, calibration=fields(Spec("BI"), 1, subject.size)["calibration"])
+    wanted = recipe(name, subject, limit, calibration=fields(ArmSpec("BI"), 1, subject.size)["calibration"])
     return [Row(name, group, f"0/{layers}", "Dense", wanted, dense=True)]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from common.models import registry
 from reproductions.reassessing.recipes import fields
-from reproductions.reassessing.specs import Spec
+from reproductions.reassessing.specs import ArmSpec
 from reproductions.spec import printed_rows, reported
 from reproductions.spec.registry import Row
 from reproductions.spec.shared_recipes import (
@@ -50,7 +50,7 @@ def count_of_parameters(model: str, number: reported.Number) -> int:
 
 
 def _untrained(metric: str) -> Callable[[str, int], dict]:
-    return lambda model, removed: fields(Spec(metric), removed, "paper")
+    return lambda model, removed: fields(ArmSpec(metric), removed, "paper")
 
 
 def _uidl(model: str, removed: int) -> dict:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reproductions.reassessing.specs import Arm, Spec
+from reproductions.reassessing.specs import Arm, ArmSpec
 from reproductions.spec.shared_recipes import SLEB_LINES
 
 # Appendix D and official code: ten lines cropped to 128 tokens, Python's `random` with this seed.
@@ -56,7 +56,7 @@ GPTQ = {
 GPTQ["small"] = GPTQ["paper"] | {"group_size": 64}  # SmolLM2's 576 and 960 channels are no multiples of 128
 
 
-def fields(spec: Spec, count: int, size: str) -> dict:
+def fields(spec: ArmSpec, count: int, size: str) -> dict:
     """Selection, calibration and training of a row that loses so many layers."""
     found = _chosen(spec.metric, count, size, spec.samples or SAMPLES)
     tuned = training(spec.arm, size, spec.share or 1.0) if spec.arm else None

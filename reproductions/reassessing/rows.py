@@ -9,7 +9,7 @@ from common.models import registry
 from common.records.results import Recipe
 from reproductions.reassessing.neighbours import PRUNER, SLICEGPT, count, count_of_parameters, neighbours
 from reproductions.reassessing.recipes import fields
-from reproductions.reassessing.specs import LAST3, LORA, Arm, Spec, of_printed
+from reproductions.reassessing.specs import LAST3, LORA, Arm, ArmSpec, of_printed
 from reproductions.spec import printed_rows, reported, shape_recipes
 from reproductions.spec.registry import Row
 from reproductions.spec.shared_recipes import llm_pruner, pruner_can, slicegpt
@@ -33,8 +33,8 @@ METRICS = ("Random", "PPL", "Magnitude-l1", "Magnitude-l2", "BI", "Taylor", "Rev
 SEVEN = tuple(metric for metric in METRICS if metric != "SLEB")
 # What the tables compare most: the paper's metric, and its recipe on the stand-in.
 REVERSE = "Reverse-order"
-OURS = (Spec(REVERSE, LAST3), 4)
-BASIC = ((Spec(REVERSE), 4), OURS)
+OURS = (ArmSpec(REVERSE, LAST3), 4)
+BASIC = ((ArmSpec(REVERSE), 4), OURS)
 _OF_MMLU = "MMLU +lm_head & last 3"  # not repeated, see the note of Table B
 # Baselines that the paper took from others: whatever their name, no recipe of ours stands for them, but beside them.
 ONLY_REPORTED = {"6": ("ShortGPT",), "8": ("ShortGPT",), "G": ("ShortGPT",), "I": ("ShortGPT", "SLEB")}
@@ -74,18 +74,18 @@ def _with_recipe(row: Row, number: reported.Number, table: str, limit: int | Non
         return dataclasses.replace(row, status=REPORTED)
     if number.variant == _OF_MMLU:
         return dataclasses.replace(row, status=NOT_REPEATED)
-    spec = of_printed(metric, number.variant) if arm is None else Spec(metric, arm)
+    spec = of_printed(metric, number.variant) if arm is None else ArmSpec(metric, arm)
     found = fields(spec, removed, "paper")
     return dataclasses.replace(row, recipe=recipe(row.model, PAPERS_MODELS, limit, **found), spec=spec)
 
 
-def paper_row(model: str, group: str, layers: int, spec: Spec | None, removed: int, limit: int | None) -> Row:
+def paper_row(model: str, group: str, layers: int, spec: ArmSpec | None, removed: int, limit: int | None) -> Row:
     """A row on one of the paper's models that it prints no numbers for; spec: None for the dense model."""
     made = recipe(model, PAPERS_MODELS, limit, **(fields(spec, removed, "paper") if removed else {}))
     return Row(model, group, f"{removed}/{layers}", recipe=made, dense=not removed, **_named(spec))
 
 
-def _named(spec: Spec | None) -> dict:
+def _named(spec: ArmSpec | None) -> dict:
     """What a row is called by its specification."""
     if spec is None:
         return {"method": "Dense"}
@@ -102,14 +102,14 @@ def printed_with(table: str, arms: Iterable[Arm]) -> Callable[[int | None], list
             by_model.setdefault(row.group, []).append(row)
         for group, found in by_model.items():
             removed, layers = map(int, found[0].sparsity.split("/"))
-            specs = [Spec(REVERSE, arm) for arm in wanted]
+            specs = [ArmSpec(REVERSE, arm) for arm in wanted]
             found += [paper_row(found[0].model, group, layers, spec, removed, limit) for spec in specs]
         return [row for found in by_model.values() for row in found]
 
     return rows
 
 
-def one_model(settings: Iterable[tuple[Spec, int]], *, dense: bool = True) -> Callable[[Subject, int | None], list]:
+def one_model(settings: Iterable[tuple[ArmSpec, int]], *, dense: bool = True) -> Callable[[Subject, int | None], list]:
     """Rows on one model from pairs of a specification and the layers that the stand-in loses of its 16.
 
     Any other model loses the same share, so do schedules.
@@ -126,7 +126,7 @@ def one_model(settings: Iterable[tuple[Spec, int]], *, dense: bool = True) -> Ca
     return rows
 
 
-def _row(subject: Subject, spec: Spec | None, removed: int, limit: int | None) -> Row:
+def _row(subject: Subject, spec: ArmSpec | None, removed: int, limit: int | None) -> Row:
     if spec is None:
         wanted = {}
     elif spec.metric == PRUNER:

@@ -44,7 +44,7 @@ class Arm:
 
 
 @dataclass(frozen=True)
-class Spec:
+class ArmSpec:
     """A row: the metric that chooses layers, and how the model is fine-tuned (None: not at all).
 
     samples: for calibration. share: of the instructions. schedule: iterative pruning, (layers in a cycle, layers in all).
@@ -92,7 +92,7 @@ class Spec:
         own = arm is not None and (arm.extension or arm.at_cut or arm.faster or arm.again)
         return own or self.plain_text or self.variant == "untrained"
 
-    def scaled(self, layers: int, of: int) -> Spec:
+    def scaled(self, layers: int, of: int) -> ArmSpec:
         """The same where so many layers go in the place of ``of``: its schedule, if it has one, ends with them."""
         if self.schedule is None:
             return self
@@ -116,27 +116,27 @@ def again(arm: Arm) -> Arm:
 
 
 def method(metric: str, arm: Arm | None = None, **options) -> str:
-    """What finds a row; options: fields of `Spec`."""
-    return Spec(metric, arm, **options).method
+    """What finds a row; options: fields of `ArmSpec`."""
+    return ArmSpec(metric, arm, **options).method
 
 
-def _spelled() -> Iterable[Spec]:
+def _spelled() -> Iterable[ArmSpec]:
     arms = (LORA, QLORA, FULL, HEAD, *(Arm("partial", last) for last in range(1, 11)))
     options = [{}, {"one_shot": True}, {"quantized": True}]
     options += [{"schedule": schedule} for schedule in ((1, 8), (4, 8), (1, 16), (8, 16))]
     options += [{"samples": samples} for samples in (1, 5, 10, 30, 50)]
     options += [{"share": tenths / 10} for tenths in range(2, 11, 2)]
-    return (Spec("", arm, **more) for arm in arms for more in options)
+    return (ArmSpec("", arm, **more) for arm in arms for more in options)
 
 
 # A variant in papers/reassessing/reported -> what it stands for.
 _PRINTED = {spec.variant: spec for spec in _spelled()} | {
-    "": Spec(""),
-    "no fine-tuning": Spec(""),
-    "Alpaca-cleaned +lm_head & last 3": Spec("", LAST3),
+    "": ArmSpec(""),
+    "no fine-tuning": ArmSpec(""),
+    "Alpaca-cleaned +lm_head & last 3": ArmSpec("", LAST3),
 }
 
 
-def of_printed(metric: str, variant: str) -> Spec:
+def of_printed(metric: str, variant: str) -> ArmSpec:
     """What a printed row stands for, by its metric and its variant in the CSV files."""
     return replace(_PRINTED[variant], metric=metric)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from reproductions.reassessing import recipes, rows
 from reproductions.reassessing.columns import accuracies
-from reproductions.reassessing.specs import Spec
+from reproductions.reassessing.specs import ArmSpec
 from reproductions.spec.registry import Claim, Column, Row, Table
 
 SAME = "On the stand-in, of which there is one, the rows are those of Table {}."
@@ -38,7 +38,7 @@ CYCLES = (
 def table(
     number: str,
     title: str,
-    on_standin: Iterable[tuple[Spec, int]],
+    on_standin: Iterable[tuple[ArmSpec, int]],
     columns: Callable[[str], list[Column]] | None = None,
     claims: tuple[Claim, ...] = (),
     note: str = "",

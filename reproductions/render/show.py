@@ -17,7 +17,7 @@ from common.utils.errors import UserError
 from reproductions import audit
 from reproductions.claims import derived_columns, verdicts
 from reproductions.claims.bootstrap import Resampled
-from reproductions.claims.derived_columns import Measured, Score, Text, score
+from reproductions.claims.derived_columns import Measured, Score, TextCell, score
 from reproductions.engine.runner import choose_rows, fits
 from reproductions.spec import coverage, reported, statuses, subsets
 from reproductions.spec import subjects as settings
@@ -197,9 +197,9 @@ def _scored(
     return found, derived_columns.fill(found, columns)
 
 
-def _measured(row: Row, columns: list[Column], store: Store, origins: set[str]) -> dict[str, Score | Text | Status]:
+def _measured(row: Row, columns: list[Column], store: Store, origins: set[str]) -> dict[str, Score | TextCell | Status]:
     """Column -> score from a record, or the reason why there is none."""
-    found: dict[str, Score | Text | Status] = {}
+    found: dict[str, Score | TextCell | Status] = {}
     for column in columns:
         if column.benchmark is None:
             continue
@@ -221,7 +221,7 @@ def _trained(row: Row, column: Column, store: Store) -> bool:
     return column.benchmark in _OF_TRAINING and row.recipe is not None and store.pruned(row.recipe) is not None
 
 
-def _read(record: Record, column: Column) -> Score | Text | Status:
+def _read(record: Record, column: Column) -> Score | TextCell | Status:
     """What a record says of a column; a value it does not hold is explained by its details' status.
 
     Of a model whose training diverged the scores are those of the last good state: the cell says that, as the paper's NaN. So
@@ -230,7 +230,7 @@ def _read(record: Record, column: Column) -> Score | Text | Status:
     if column.text:
         content = record.details.get(column.key)  # None: nothing was removed from a dense model
         words = map(str, content) if isinstance(content, list) else str("" if content is None else content).split()
-        return Text(" ".join(words))  # a cell is one line
+        return TextCell(" ".join(words))  # a cell is one line
     training = record.details.get("training")
     if isinstance(training, dict) and training.get("status") == "diverged" and not column.weight_free:
         return replace(statuses.DIVERGED, reason=str(training.get("reason", "no reason recorded")))
@@ -382,7 +382,7 @@ def _cell(row: Row, column: Column, scores: dict, printed: dict) -> dict:
         cell |= {"digits": len(number.text.partition(".")[2])}
         cell |= {"printed": number.text} if value is None else {}
         cell |= {"flag": number.flag} if number.flag else {}
-    if isinstance(score, Text):
+    if isinstance(score, TextCell):
         cell["text"], status = score.text, statuses.MEASURED
     elif row.dense and column.id == RATIO.id and number is None:
         status = statuses.NONE  # nothing is removed, nothing is printed

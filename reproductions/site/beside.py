@@ -11,7 +11,7 @@ HEADLINES = ("RP", "Per.", "PPL AVG", "QA RP", "Avg.", "AVG", "Weighted AVG")  #
 
 
 @dataclass(frozen=True)
-class Column:
+class ValueColumn:
     """One model with one number of removed layers.
 
     Attributes:
@@ -37,16 +37,16 @@ class RowBeside:
 
 
 @dataclass(frozen=True)
-class Metric:
+class ComparedMetric:
     """The numbers of one column of a table. sides: each side with its number of columns."""
 
     heading: Heading
     sides: tuple[tuple[str, int], ...]
-    columns: tuple[Column, ...]
+    columns: tuple[ValueColumn, ...]
     rows: tuple[tuple[str, bool, tuple[RowBeside | None, ...]], ...]
 
 
-def metrics(grids: Sequence[Grid]) -> list[Metric]:
+def metrics(grids: Sequence[Grid]) -> list[ComparedMetric]:
     """Return one table for every column that has reported numbers and measured ones; the headline metric comes first.
 
     Args:
@@ -72,7 +72,7 @@ class _Group:
     """The rows of one column, by method; the original model's row is in each column of its model."""
 
     grid: Grid
-    column: Column
+    column: ValueColumn
     lines: dict[str, Line]
 
 
@@ -88,14 +88,14 @@ def _groups(grid: Grid) -> Iterable[_Group]:
         methods = {line.method for line in lines}
         if len(lines) == len(methods) or not lines:
             size = next(iter(sizes)) if len(sizes) == 1 else ""
-            yield _Group(grid, Column(side, name, size), {line.method: line for line in [*dense, *lines]})
+            yield _Group(grid, ValueColumn(side, name, size), {line.method: line for line in [*dense, *lines]})
             continue
         for size in sizes:
             own = [line for line in lines if line.sparsity == size]
-            yield _Group(grid, Column(side, name, size), {line.method: line for line in [*dense, *own]})
+            yield _Group(grid, ValueColumn(side, name, size), {line.method: line for line in [*dense, *own]})
 
 
-def _metric(label: str, groups: Sequence[_Group]) -> Metric | None:
+def _metric(label: str, groups: Sequence[_Group]) -> ComparedMetric | None:
     kept, heading = [], None
     for group in groups:
         at = next((at for at, one in enumerate(group.grid.headings) if _label(one) == label), None)
@@ -114,13 +114,15 @@ def _metric(label: str, groups: Sequence[_Group]) -> Metric | None:
     columns = []
     for group, _ in kept:
         one = group.column
-        columns.append(Column(one.side, one.model, one.sparsity, one.side not in sides))
+        columns.append(ValueColumn(one.side, one.model, one.sparsity, one.side not in sides))
         sides[one.side] = sides.get(one.side, 0) + 1
     rows = [
         (method, _dense(method, kept), tuple(_entry(group, cells, method) for group, cells in kept))
         for method in methods
     ]
-    return Metric(heading, tuple(sides.items()), tuple(columns), tuple(sorted(rows, key=lambda row: not row[1])))
+    return ComparedMetric(
+        heading, tuple(sides.items()), tuple(columns), tuple(sorted(rows, key=lambda row: not row[1]))
+    )
 
 
 def _has_number(cell: Cell) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from reproductions.claims import verdicts as judge
-from reproductions.documents.findings import HEADS, Finding
+from reproductions.documents.findings import HEADS, SummaryLine
 from reproductions.render import tables
 from reproductions.spec import subjects as settings
 
@@ -62,7 +62,7 @@ def of(target: str, built: dict, measured: bool = True) -> list[ShownClaim]:
     return [replace(one, measured=tuple(v for v in one.measured if v.subject in kept)) for one in found]
 
 
-def abstract(finding: Finding, built: Mapping[str, dict], subjects: Sequence[str]) -> ShownClaim:
+def abstract(finding: SummaryLine, built: Mapping[str, dict], subjects: Sequence[str]) -> ShownClaim:
     """A sentence of an abstract: the claims of its table that say the same, the worst of them before the others.
 
     built: the JSON forms of its tables, by target. subjects: names of those to be shown.

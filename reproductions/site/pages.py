@@ -163,7 +163,7 @@ class Site:
             lines.append({"paper": one["paper"], "title": one["title"], "sides": chips})
         return {"names": names, "lines": lines}
 
-    def _sentence(self, finding: findings.Finding) -> claims.ShownClaim:
+    def _sentence(self, finding: findings.SummaryLine) -> claims.ShownClaim:
         """A sentence of an abstract with its verdicts, each under the subject's heading."""
         built = {target: self.evidence.tables[target][2] for target in (finding.target, *finding.printed)}
         found = claims.abstract(finding, built, findings.SHOWN)

@@ -4,7 +4,7 @@ import matplotlib.pyplot as plt
 import pytest
 
 from figures import prunecomp
-from reproductions.prunecomp.grid import Cell
+from reproductions.prunecomp.grid import GridCell
 
 
 @pytest.fixture(autouse=True)
@@ -15,7 +15,7 @@ def closed():
 
 def entry(method, sparsity, *perplexities, **more):
     records = {f"perplexity@{i}": {"values": {"perplexity": p} if p else {}} for i, p in enumerate(perplexities)}
-    known = {"spec": method, "method": "row"} if isinstance(method, Cell) else {"spec": None, "method": method}
+    known = {"spec": method, "method": "row"} if isinstance(method, GridCell) else {"spec": None, "method": method}
     return {"model": "m", "sparsity": sparsity, "records": records | more} | known
 
 
@@ -60,7 +60,7 @@ def test_pictures_of_averages_name_their_texts():
     row = entry("CosSim(BI)", "4/16", 10.0, 20.0) | {"scores": {"WIKI-2": 10.0, "PTB": 20.0, "AVG": 15.0}}
     axes = prunecomp.figure1([row], "standin").axes[0]
     assert "WIKI-2 and PTB" in axes.get_ylabel() and "CosSim(BI)" in axes.get_xlabel()
-    named = prunecomp.grid([row | {"spec": Cell("PPL", "one-shot", "none")}], "standin").axes[1]
+    named = prunecomp.grid([row | {"spec": GridCell("PPL", "one-shot", "none")}], "standin").axes[1]
     assert "WIKI-2 and PTB" in named.get_ylabel()
 
 
@@ -88,10 +88,10 @@ def test_figure_2_has_the_gains():
 def test_the_grid_writes_each_average_in_its_cell():
     entries = [
         entry("Dense", "0/16", 3.0, 5.0),
-        entry(Cell("PPL", "one-shot", "none"), "5/16", 30.0, 50.0),
-        entry(Cell("PPL", "one-shot", "matrix-least-squares"), "5/16", 6.0),  # one of two texts: no average yet
-        entry(Cell("PPL", "iterative", "factor"), "5/16", 20.0, 20.0),
-        entry(Cell("PPL", "iterative", "matrix-least-squares"), "5/16", 8.0, 12.0),
+        entry(GridCell("PPL", "one-shot", "none"), "5/16", 30.0, 50.0),
+        entry(GridCell("PPL", "one-shot", "matrix-least-squares"), "5/16", 6.0),  # one of two texts: no average yet
+        entry(GridCell("PPL", "iterative", "factor"), "5/16", 20.0, 20.0),
+        entry(GridCell("PPL", "iterative", "matrix-least-squares"), "5/16", 8.0, 12.0),
     ]
     axes, scale = prunecomp.grid(entries, "standin").axes
     assert scale.get_title() == "dense\n4.0" and scale.lines[-1].get_ydata()[0] == 4.0

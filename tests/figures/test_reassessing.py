@@ -4,7 +4,7 @@ import matplotlib.pyplot as plt
 import pytest
 
 from figures import reassessing
-from reproductions.reassessing.specs import LORA, Spec
+from reproductions.reassessing.specs import LORA, ArmSpec
 
 
 @pytest.fixture(autouse=True)
@@ -21,9 +21,9 @@ def test_rates_draw_one_panel_a_task_and_their_mean_from_the_dense_model_on():
 
     entries = [
         entry(None, 0, 0.8, 0.6),
-        entry(Spec("Taylor"), 8, 0.3, 0.2),
-        entry(Spec("Taylor"), 4, 0.5, 0.4),
-        entry(Spec("Reverse-order", LORA), 4, 0.7, 0.2),
+        entry(ArmSpec("Taylor"), 8, 0.3, 0.2),
+        entry(ArmSpec("Taylor"), 4, 0.5, 0.4),
+        entry(ArmSpec("Reverse-order", LORA), 4, 0.7, 0.2),
     ]
     panels = {axes.get_title(): axes for axes in reassessing.rates(entries, "standin").axes if axes.get_title()}
     assert list(panels) == ["task one", "task two", "mean"]
@@ -43,7 +43,7 @@ def test_rates_have_standard_errors_and_the_level_of_guessing():
         line = {"model": "m", "sparsity": f"{removed}/16", "spec": spec, "records": records, "dense": not removed}
         return line | {"chance": {"one": 0.5, "two": 0.25}}
 
-    figure = reassessing.rates([entry(None, 0, 0.8, 0.6), entry(Spec("Taylor"), 4, 0.6, 0.5)], "standin")
+    figure = reassessing.rates([entry(None, 0, 0.8, 0.6), entry(ArmSpec("Taylor"), 4, 0.6, 0.5)], "standin")
     panels = {axes.get_title(): axes for axes in figure.axes if axes.get_title()}
     levels = {
         name: next(x for x in a.lines if x.get_label() == "guessing").get_ydata()[0] for name, a in panels.items()

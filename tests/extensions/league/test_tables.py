@@ -64,7 +64,7 @@ def test_its_rows_are_those_of_linearpatchs_table_where_they_say_the_same():
         (rows.name(rows.UIDL, rows.BIAS), "Transformers, vLLM, llama.cpp", True),
         (rows.name(rows.LEAST_LOSS, rows.GHOSTED), "this project", True),
         (rows.name(rows.LEAST_LEFT, rows.REFIT), "Transformers, vLLM, llama.cpp", True),
-        (rows.Spec("", rows.ONE_BY_ONE).method, "Transformers, vLLM, llama.cpp", True),
+        (rows.LeagueSpec("", rows.ONE_BY_ONE).method, "Transformers, vLLM, llama.cpp", True),
         (rows.name(rows.DROP, rows.HALVES), "this project", False),
         (rows.name(rows.SLICES, rows.SLICEGPT), "this project", False),
         (rows.name(rows.MAPS, rows.NBL), "this project", False),
@@ -166,7 +166,7 @@ def test_of_choices_of_the_same_layers_the_one_stands_for_a_repair_of_which_more
     base = np.random.default_rng(1).normal(3, 0.5, (2, 40))
 
     def after(selection, shift, layers, **more):
-        entry = _entry("2/9", rows.Spec(selection, rows.GHOSTED), base + shift)
+        entry = _entry("2/9", rows.LeagueSpec(selection, rows.GHOSTED), base + shift)
         entry["scores"] |= more
         return entry | {"records": {"perplexity": {"details": {"removed": layers}}}}
 
@@ -189,11 +189,11 @@ def test_standings_hold_each_repair_after_its_best_choice_against_the_best_rival
     base = rng.normal(3, 0.5, (2, 40))
     found = [
         _entry("0/9", None, base),
-        _entry("2/9", rows.Spec(rows.LOWEST_BI, rows.GHOSTED), base + 0.2),
-        _entry("2/9", rows.Spec(rows.WINDOW, rows.GHOSTED), base + 0.1),
-        _entry("2/9", rows.Spec(rows.WINDOW, rows.REPLACEME), base + 0.3),
-        _entry("2/9", rows.Spec(rows.UIDL, rows.ATTENTION), base + 0.05),
-        _entry("2/9", rows.Spec("", rows.ONE_BY_ONE), base + 0.6),
+        _entry("2/9", rows.LeagueSpec(rows.LOWEST_BI, rows.GHOSTED), base + 0.2),
+        _entry("2/9", rows.LeagueSpec(rows.WINDOW, rows.GHOSTED), base + 0.1),
+        _entry("2/9", rows.LeagueSpec(rows.WINDOW, rows.REPLACEME), base + 0.3),
+        _entry("2/9", rows.LeagueSpec(rows.UIDL, rows.ATTENTION), base + 0.05),
+        _entry("2/9", rows.LeagueSpec("", rows.ONE_BY_ONE), base + 0.6),
     ]
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in standings.table(found, "AB").splitlines()[2:]]
     assert [(line[1], line[2]) for line in lines] == [
@@ -210,7 +210,7 @@ def test_standings_hold_each_repair_after_its_best_choice_against_the_best_rival
     short = standings.table(found, "AB", short=True)
     shown = [rows.LABELS[repair] in short for repair in (rows.ONE_BY_ONE, rows.ATTENTION, rows.REPLACEME)]
     assert shown == [False, True, True]
-    more = [_entry(f"{count}/9", rows.Spec(rows.WINDOW, rows.NONE), base + count) for count in (1, 3, 4)]
+    more = [_entry(f"{count}/9", rows.LeagueSpec(rows.WINDOW, rows.NONE), base + count) for count in (1, 3, 4)]
     short = standings.table(found + more, "AB", short=True)
     assert [count for count in range(9) if f"| {count}/9 |" in short] == [0, 2, 3, 4]
     assert lines[0][3:5] == [f"{np.exp(text.mean()):.1f}" for text in base]
@@ -225,13 +225,13 @@ def test_a_rival_is_worse_than_no_repair_where_the_same_layers_went():
         (window, rows.FACTOR): 0.8,
         (window, rows.REFIT): 0.4,
     }
-    found = [_entry("2/9", rows.Spec(*names), base + shift) for names, shift in shifts.items()]
+    found = [_entry("2/9", rows.LeagueSpec(*names), base + shift) for names, shift in shifts.items()]
     assert standings.leads(found)[0][1] == rows.REFIT and standings.leads(found)[0][3:] == (
         rows.LABELS[rows.FACTOR],
         [rows.LABELS[rows.GHOSTED]],
     )
     shifts = {(left, rows.NONE): 0.7, (left, rows.GHOSTED): 0.5}
-    found += [_entry("2/9", rows.Spec(*names), base + shift) for names, shift in shifts.items()]
+    found += [_entry("2/9", rows.LeagueSpec(*names), base + shift) for names, shift in shifts.items()]
     assert standings.leads(found)[0][3:] == (
         rows.LABELS[rows.GHOSTED],
         [],
@@ -244,7 +244,7 @@ def test_draws_are_compared_seed_for_seed():
     shifts = {(rows.REFIT_LONG, 0): 0.0, (rows.REFIT_LONG, 1): 0.4}
     shifts |= {(rows.GHOSTED, 0): 0.1, (rows.GHOSTED, 1): 0.2, (rows.GHOSTED, 2): 0.1}
     found = [
-        _entry("2/9", rows.Spec(rows.WINDOW, repair, rows.OTHER, seed), windows + by)
+        _entry("2/9", rows.LeagueSpec(rows.WINDOW, repair, rows.OTHER, seed), windows + by)
         for (repair, seed), by in shifts.items()
     ]
     assert standings.won(found) == [("2/9", 1, 2)] and not standings.won(found[:2])

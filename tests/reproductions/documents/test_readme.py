@@ -126,7 +126,7 @@ def test_a_line_of_the_screen_counts_comparisons_and_shows_the_worst():
     ]
     for claim in claims:
         claim["judged"]["smollm2-135m-instruct"] = empty
-    line = findings.row(findings.Finding("A beats all", "t", ("above-b", "above-c")), {"t": {"claims": claims}})
+    line = findings.row(findings.SummaryLine("A beats all", "t", ("above-b", "above-c")), {"t": {"claims": claims}})
     assert line == [
         "A beats all",
         "fails (7 of 8)",
@@ -183,7 +183,7 @@ def test_the_screen_is_of_the_published_records():
     store = Store(NOWHERE)
     table = registry.get("table4-laco")
     content = show.build(table, store, show.published(table, store))
-    line = findings.row(findings.Finding("s", "table4-laco", ("falls-with-size",)), {"table4-laco": content})
+    line = findings.row(findings.SummaryLine("s", "table4-laco", ("falls-with-size",)), {"table4-laco": content})
     (claim,) = (claim for claim in content["claims"] if claim["id"] == "laco/t4/falls-with-size")
     holding, compared = claim["reported_counts"]
     assert line[1] == f"{'holds' if claim['reported'] else 'fails'} ({holding} of {compared})"

@@ -182,7 +182,7 @@ def test_the_bar_is_full_where_values_are_kept(stub, monkeypatch):
 
 def test_the_debug_executor_runs_a_share(stub):
     work = grid(2)
-    task = cluster.Task(cluster.Request(measure="stub_measure"), tuple(shares(work, 1)))
+    task = cluster.WorkerTask(cluster.Request(measure="stub_measure"), tuple(shares(work, 1)))
     again = pickle.loads(pickle.dumps(task.checkpoint().function))
     assert again == task
     before = sys.path[:]

@@ -56,8 +56,8 @@ def test_the_standin_has_the_same_methods(number):
 
 def test_code_and_paper_differ_in_calibration_and_share_the_rest():
     for metric in METRICS:
-        paper = recipe("standin", STANDIN, None, recipes.Spec(metric, "+Prune&Comp"), 5)
-        code = recipe("standin", STANDIN, None, recipes.Spec(metric, "+Prune&Comp"), 5, "code")
+        paper = recipe("standin", STANDIN, None, recipes.RepairSpec(metric, "+Prune&Comp"), 5)
+        code = recipe("standin", STANDIN, None, recipes.RepairSpec(metric, "+Prune&Comp"), 5, "code")
         assert (paper.fidelity, code.fidelity) == ("paper", "code")
         assert "calibration" not in paper.selection
         # 256 crops for BI's factors, 128 for all others

@@ -24,7 +24,7 @@ from reproductions.reassessing.specs import (
     LAST10,
     LORA,
     QLORA,
-    Spec,
+    ArmSpec,
     again,
     faster,
     of_printed,
@@ -90,7 +90,7 @@ def test_the_learning_rate_that_the_paper_did_not_try_stands_beside_its_arms():
 
 def test_specifications_become_recipes():
     def setting(arm, name, profile="paper"):
-        return fields(Spec("Taylor", arm), 8, profile)["training"]["settings"].get(name)
+        return fields(ArmSpec("Taylor", arm), 8, profile)["training"]["settings"].get(name)
 
     assert setting(LORA, "learning_rate") == 1e-5 and setting(faster(LORA), "learning_rate") == 1e-4
     assert setting(faster(LORA), "learning_rate", "standin") == 10 * setting(LORA, "learning_rate", "standin")
@@ -99,16 +99,16 @@ def test_specifications_become_recipes():
     assert (setting(LORA, "seed"), setting(again(LORA), "seed")) == (None, 43)
     assert (setting(AT_CUT, "method"), setting(AT_CUT, "last"), setting(AT_CUT, "first")) == ("partial", 3, "cut")
     assert setting(FULL, "method") == "full" and setting(QLORA, "method") == "qlora"
-    assert fields(Spec("BI", LORA, samples=1), 8, "paper")["calibration"]["count"] == 1
-    assert fields(Spec("Reverse-order", LAST3, share=0.2), 8, "paper")["training"]["data"]["count"] == 9952
-    iterative = fields(Spec("Taylor", LORA, schedule=(4, 8)), 8, "paper")
+    assert fields(ArmSpec("BI", LORA, samples=1), 8, "paper")["calibration"]["count"] == 1
+    assert fields(ArmSpec("Reverse-order", LAST3, share=0.2), 8, "paper")["training"]["data"]["count"] == 9952
+    iterative = fields(ArmSpec("Taylor", LORA, schedule=(4, 8)), 8, "paper")
     assert iterative["selection"]["schedule"] == "1:4:8" and "training" not in iterative
-    assert "training" not in fields(Spec("Taylor"), 8, "paper")
-    quantized = fields(Spec("Reverse-order", LAST3, quantized=True), 8, "paper")["training"]
-    assert quantized["after"] == fields(Spec("Reverse-order", LAST3), 8, "paper")["training"]
-    assert fields(Spec("PPL", LORA), 8, "paper")["calibration"]["corpus"] != "wikitext2-test"
-    plain = fields(Spec("Reverse-order", LAST3, plain_text=True), 4, "standin")["training"]
-    same = fields(Spec("Reverse-order", LAST3), 4, "standin")["training"]
+    assert "training" not in fields(ArmSpec("Taylor"), 8, "paper")
+    quantized = fields(ArmSpec("Reverse-order", LAST3, quantized=True), 8, "paper")["training"]
+    assert quantized["after"] == fields(ArmSpec("Reverse-order", LAST3), 8, "paper")["training"]
+    assert fields(ArmSpec("PPL", LORA), 8, "paper")["calibration"]["corpus"] != "wikitext2-test"
+    plain = fields(ArmSpec("Reverse-order", LAST3, plain_text=True), 4, "standin")["training"]
+    same = fields(ArmSpec("Reverse-order", LAST3), 4, "standin")["training"]
     assert plain["settings"] == same["settings"] and plain["data"]["count"] == same["data"]["count"]
     assert "corpus" in plain["data"] and "source" in same["data"]
 
@@ -118,11 +118,11 @@ def test_printed_variants_stand_for_specifications():
     known = {n.variant for n in numbers} - {"MMLU +lm_head & last 3"}
     for variant in known - {"", "no fine-tuning", "Alpaca-cleaned +lm_head & last 3"}:
         assert of_printed("Taylor", variant).method == reported.row_name("Taylor", variant)
-    assert of_printed("BI", "") == of_printed("BI", "no fine-tuning") == Spec("BI")
-    assert of_printed("BI", "Alpaca-cleaned +lm_head & last 3") == Spec("BI", LAST3)
-    assert of_printed("Taylor", "1:4:8 +LoRA") == Spec("Taylor", LORA, schedule=(4, 8))
-    assert of_printed("BI", "1 sample +LoRA") == Spec("BI", LORA, samples=1)
-    assert of_printed("BI", "0.2 +lm_head & last 3") == Spec("BI", LAST3, share=0.2)
+    assert of_printed("BI", "") == of_printed("BI", "no fine-tuning") == ArmSpec("BI")
+    assert of_printed("BI", "Alpaca-cleaned +lm_head & last 3") == ArmSpec("BI", LAST3)
+    assert of_printed("Taylor", "1:4:8 +LoRA") == ArmSpec("Taylor", LORA, schedule=(4, 8))
+    assert of_printed("BI", "1 sample +LoRA") == ArmSpec("BI", LORA, samples=1)
+    assert of_printed("BI", "0.2 +lm_head & last 3") == ArmSpec("BI", LAST3, share=0.2)
 
 
 @pytest.mark.parametrize(
