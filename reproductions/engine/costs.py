@@ -83,7 +83,8 @@ def preparing(recipe: Recipe) -> float:
     if "schedule" in chosen:  # 1:b:c, a training for every b of c layers
         _, each, count = map(int, chosen["schedule"].split(":"))
         trained += -(-count // each) * _trained({"method": "finetune", **chosen["tune"]})
-    return passes * calibration(recipe) + STEP * trained * parameters(recipe.model)
+    read = _tokens(chosen.get("calibration") or recipe.calibration)  # a search may read text of its own
+    return (passes * read + STEP * trained) * parameters(recipe.model)
 
 
 def _trained(part: Mapping | None) -> int:

@@ -74,6 +74,7 @@ STAGES = (
     (Stage("what is trained", (*_TEXTS, *_TASKS, *_OTHERS), trains=True),),
 )
 SHARES = ((7, 32), (9, 32))
+SEARCH = 1e15  # tokens times parameters of a selection that is measured after the group's other rows
 
 
 @dataclass(frozen=True)
@@ -110,29 +111,38 @@ def plan(
     Raises:
         UserError: An unknown model.
     """
-    from reproductions.engine import work_shares
+    from reproductions.engine import costs, work_shares
+    from reproductions.spec import subjects
 
     known: set[tuple[str, str]] = set()
     planned = []
-    for stage, subject in _in_order(models):
-        work = []
-        for entry in _missing(stage, subject, store, limit):
-            new = [name for name in entry.benchmarks if (entry.recipe.hash, name) not in known]
-            known |= {(entry.recipe.hash, name) for name in new}
-            work += [replace(entry, benchmarks=new)] if new else []
+
+    def add(title: str, subject, work: list) -> None:
         if work:
             cost = sum(share.cost for share in work_shares.shares(work, 1))
-            planned.append(Planned(f"{stage.title}, {subject.label.partition(',')[0]}", tuple(work), 2 * cost / rate))
+            planned.append(Planned(f"{title}, {subject.label.partition(',')[0]}", tuple(work), 2 * cost / rate))
+
+    for group, subject in ((group, subjects.of_model(name)) for group in STAGES for name in models):
+        searches: list = []  # they hold up no records of the group's other rows
+        for stage in group:
+            if _parameters(subject) > stage.most:
+                continue
+            work = []
+            for entry in _missing(stage, subject, store, limit):
+                new = [name for name in entry.benchmarks if (entry.recipe.hash, name) not in known]
+                known |= {(entry.recipe.hash, name) for name in new}
+                work += [replace(entry, benchmarks=new)] if new else []
+            work.sort(key=lambda entry: costs.preparing(entry.recipe))
+            long = [entry for entry in work if not stage.trains and costs.preparing(entry.recipe) > SEARCH]
+            for entry in long:  # a search is made once for all tables of the group
+                same = next((one for one in searches if one.recipe == entry.recipe), None)
+                if same is None:
+                    searches.append(entry)
+                else:
+                    same.benchmarks.extend(entry.benchmarks)
+            add(stage.title, subject, [entry for entry in work if entry not in long])
+        add("long searches of these tables", subject, searches)
     return planned
-
-
-def _in_order(models: Sequence[str]) -> list[tuple]:
-    """Return stage and subject of each step of the batch."""
-    from reproductions.spec import subjects
-
-    named = [subjects.of_model(name) for name in models]
-    pairs = [(stage, subject) for group in STAGES for subject in named for stage in group]
-    return [(stage, subject) for stage, subject in pairs if _parameters(subject) <= stage.most]
 
 
 def _missing(stage: Stage, subject, store: Store, limit: int | None) -> list:

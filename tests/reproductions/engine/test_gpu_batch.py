@@ -38,20 +38,23 @@ def nothing_measured(tmp_path):
 
 
 def test_the_most_valuable_comes_first_and_nothing_is_planned_twice(nothing_measured):
-    """Both tables' perplexities and tasks of one model, then of the next; trainings last; the league of one alone."""
+    """Both tables' perplexities and tasks of one model, its long searches, then the next model; trainings last."""
     planned = gpu_batch.plan(gpu_batch.MODELS, nothing_measured)
     models = [{entry.recipe.model for entry in one.work} for one in planned]
-    assert models[:5] == [{SMALL}, {SMALL}, {LARGE}, {LARGE}, {SMALL}]
+    assert models[:7] == [{SMALL}] * 3 + [{LARGE}] * 3 + [{SMALL}]
+    searched = [entry.recipe for entry in planned[2].work]
+    assert {recipe.selection["method"] for recipe in searched} == {"sleb"}
+    assert len(searched) == len({recipe.hash for recipe in searched}) == 2  # 5 and 7 of 24, for all tables of the group
     first = {name.partition("@")[0] for entry in planned[0].work for name in entry.benchmarks}
     assert first == {"perplexity", "parameters"}
-    assert planned[2].seconds > planned[0].seconds > 0
+    assert planned[3].seconds > planned[0].seconds > 0
     wanted = [cell for one in planned for cell in cells(one.work)]
     assert len(set(wanted)) == len(wanted) == sum(one.cells for one in planned)
     trained = [any(entry.recipe.training for entry in one.work) for one in planned]
     assert trained == sorted(trained) and trained[-2:] == [True, True]
     assert not any(LARGE in each for each, one in zip(models, planned, strict=True) if one.title.startswith("league"))
     removed = {
-        entry.recipe.selection["count"] for entry in planned[4].work if "count" in (entry.recipe.selection or {})
+        entry.recipe.selection["count"] for entry in planned[6].work if "count" in (entry.recipe.selection or {})
     }
     assert {5, 7} <= removed and not removed & {2, 3, 4}  # the papers' shares of 24 layers
 
