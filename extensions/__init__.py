@@ -5,8 +5,12 @@ from __future__ import annotations
 import importlib
 import sys
 
-from common.cli import early
 from common.utils import startup, threads
+
+if sys.argv[:1] == ["-m"]:  # `python -m extensions.<method>`: this is imported before its __main__
+    startup.guard()
+
+from common.cli import early  # noqa: E402 - under the guard
 
 STEPS = ("extensions.refit.least_residual", "extensions.refit.steps")
 
@@ -19,8 +23,7 @@ TOOLS = {  # their own options, which are known before a tool is loaded
     )
 }
 
-if sys.argv[:1] == ["-m"]:  # `python -m extensions.<method>`: this is imported before its __main__
-    startup.guard()
+if sys.argv[:1] == ["-m"]:
     early.look(sys.orig_argv, __name__, TOOLS)
     threads.settle()
 

@@ -11,8 +11,12 @@ import pkgutil
 import sys
 from importlib.util import find_spec
 
-from common.cli import early
 from common.utils import startup, threads
+
+if sys.argv[:1] == ["-m"]:  # `python -m papers.<paper>`: this and the paper's package are imported before its __main__
+    startup.guard()
+
+from common.cli import early  # noqa: E402 - under the guard
 
 TOOLS = {  # their own options, which are known before a tool is loaded
     "laco": early.Own(("threshold", "combine", "interval", "merge", "sentences"), instead=("threshold",)),
@@ -23,8 +27,7 @@ TOOLS = {  # their own options, which are known before a tool is loaded
     ),
 }
 
-if sys.argv[:1] == ["-m"]:  # `python -m papers.<paper>`: this and the paper's package are imported before its __main__
-    startup.guard()
+if sys.argv[:1] == ["-m"]:
     early.look(sys.orig_argv, __name__, TOOLS)
     threads.settle()
 

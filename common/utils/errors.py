@@ -87,12 +87,14 @@ class Parser(argparse.ArgumentParser):
 
 def quiet_logging(verbose: bool = False) -> None:
     """Log to standard error as the command lines do: our warnings, and only the errors of the libraries beneath."""
-    level = logging.DEBUG if verbose else logging.WARNING
+    level, root = logging.DEBUG if verbose else logging.WARNING, logging.getLogger()
+    others = list(root.handlers)  # of a program around this one: they keep what they are told
     logging.basicConfig(level=level, format="%(levelname)s: %(message)s", stream=sys.stderr)
     for name in _NOISY:
         logging.getLogger(name).setLevel(logging.ERROR)
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(_Once())  # a sweep reads the same model again and again
+    for handler in root.handlers:
+        if handler not in others:
+            handler.addFilter(_Once())  # a sweep reads the same model again and again
 
 
 class _Once(logging.Filter):

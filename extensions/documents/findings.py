@@ -40,12 +40,14 @@ def every(store: Store) -> list[Told]:
     """What nobody else has said: the audit's headlines, what guessing retains, what a cosine does not see; the league, why
     answers do not follow perplexity, what to train after which cut, least squares against magnitudes, what a merge is worth,
     a changed prompt."""
-    first = (_headlines(), Told(*chance_levels.finding(store)), _massive(store))
     rest = (_league, _answers, _training, _least_squares, _merging, _prompts)
-    return [
-        *(one for one in first if one is not None),
-        *(Told(text) for text in (tell(store) for tell in rest) if text),
-    ]
+    return [*first(store), *(Told(text) for text in (tell(store) for tell in rest) if text)]
+
+
+def first(store: Store) -> list[Told]:
+    """Return the three that the site's first page has."""
+    found = (_headlines(), Told(*chance_levels.finding(store)), _massive(store))
+    return [one for one in found if one is not None]
 
 
 def _league(store: Store) -> str:

@@ -31,6 +31,10 @@ FORMS = {"csv": "CSV", "md": "Markdown", "latex": "LaTeX", "json": "JSON"}
 ENDINGS = {"latex": "tex"}
 MARK = ".layerlab-report"  # in a folder that may be written anew
 GUIDES = ROOT / "docs"
+FIRST_GUIDES = (
+    *("quick-start.md", "prune-your-model.md", "read-a-paper.md", "league.md"),
+    *("add-a-method.md", "add-a-model.md", "glossary.md"),
+)
 
 
 class Site:
@@ -122,7 +126,7 @@ class Site:
         kinds = [*registry.PAPERS, *(registry.LEAGUE for _ in self._targets(registry.LEAGUE)[:1])]
         overviews = [{"title": printed_rows.title_of(kind), "lines": self._lines(kind)} for kind in kinds]
         league = self._pictures(registry.get(registry.LEAGUE))[:1]
-        guides = [{"name": path.stem, "title": views.heading(path)} for path in sorted(GUIDES.glob("i-*.md"))]
+        guides = [{"name": path.stem, "title": views.heading(path)} for path in map(GUIDES.joinpath, FIRST_GUIDES)]
         new = self.prose.markdown(findings.listed(ours.first(self.evidence.store), "short"), "README.md", "")
         self._page(
             "index.html",
@@ -332,9 +336,9 @@ class Site:
 
 
 def _about() -> str:
-    """README's words on the whole, before its first part."""
+    """README's words on the whole, before its first heading, without what is generated."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    return re.sub(r"<!--.*?-->", "", text.partition("\n## ")[0], flags=re.S)
+    return re.sub(r"<!-- (\S+) -->.*?<!-- end \1 -->", "", text.partition("\n## ")[0], flags=re.S)
 
 
 def _environment() -> Environment:

@@ -83,7 +83,7 @@ def test_an_old_name_of_an_option_is_refused_with_the_new_one(old, new, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["show", "table1-linearpatch", old])
     assert stopped.value.code == 2
-    assert capsys.readouterr().err.startswith(f"error: {old} has a new name: use {new};")
+    assert capsys.readouterr().err.startswith(f"error: {old} has a new name: use {new}.")
 
 
 def test_list_names_every_target(capsys):
@@ -395,7 +395,7 @@ def test_ctrl_c_keeps_what_is_finished(measured_by, capsys):
     said = capsys.readouterr()
     *begun, last = said.err.splitlines()
     assert last == "interrupted; finished measurements are kept, run the same command to go on" and not said.out
-    assert all(line.startswith("measuring: ") for line in begun)
+    assert " to measure: about " in begun[0] and all(line.startswith("measuring: ") for line in begun[1:])
     assert kept() == 3
 
 
@@ -413,7 +413,7 @@ def test_a_disk_that_fills_up_stops_the_run_and_keeps_what_is_finished(measured_
     assert main(["run", "table1-linearpatch", "--limit", "2"]) == 2
     *begun, error = capsys.readouterr().err.splitlines()
     assert error.startswith("error: cannot write the record ")
-    assert all(line.startswith("measuring: ") for line in begun)
+    assert " to measure: about " in begun[0] and all(line.startswith("measuring: ") for line in begun[1:])
     assert "No space left on device; free space there or name another folder in LAYERLAB_RESULTS" in error
     assert kept() == 3
 

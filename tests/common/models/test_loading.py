@@ -189,7 +189,7 @@ def refused_within(seconds, name="llama-2-7b"):
 def test_no_hub_is_one_line_at_once():
     message = refused_within(5)
     assert message.startswith("could not fetch meta-llama/Llama-2-7b-hf: http://127.0.0.1:9 cannot be reached")
-    assert message.endswith("`python -m reproductions fetch` on a machine with network, or use the stand-in")
+    assert message.endswith("`python -m reproductions fetch TARGET` on a machine with network, or use the stand-in")
 
 
 def test_a_hanging_name_server_does_not_hang_us(monkeypatch):
@@ -227,7 +227,7 @@ def test_gated_private_and_broken(monkeypatch):
         raise httpx2.ConnectError("connection reset")  # no OSError
 
     hub_answers(monkeypatch, interrupted)
-    assert "connection reset; `python -m reproductions fetch`" in refused_within(5)
+    assert "connection reset; `python -m reproductions fetch TARGET`" in refused_within(5)
 
     def full():
         raise OSError(28, "No space left on device")

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,7 @@ from reproductions.engine import execute, fetch, runner
 from reproductions.spec import registry
 
 MODEL = "smollm2-360m"  # none of whose records is published
-COMMAND = ["run", "table1-linearpatch", "--model", MODEL]
+COMMAND = ["run", "table1-linearpatch", "--model", MODEL, "--full-test-sets"]
 
 
 class Measured:
@@ -132,7 +133,7 @@ def test_an_interrupted_look_leaves_the_librarys_log_as_it_was(data, monkeypatch
 
 def test_weights_are_converted_when_asked_for(data, monkeypatch, capsys):
     asked = []
-    monkeypatch.setattr(fetch.models, "resolve", lambda name, **options: asked.append((name, options)))
+    monkeypatch.setattr(fetch.loading, "resolve", lambda name, **options: asked.append((name, options)))
     monkeypatch.setattr(fetch.checkpoint, "load_tokenizer", lambda path: None)
     for more in ([], [pickled_weights.FLAG]):
         assert parser().parse_args(["fetch", "grid", *more]).convert_weights == bool(more)
@@ -144,4 +145,4 @@ def test_weights_are_converted_when_asked_for(data, monkeypatch, capsys):
 def _subject():
     from reproductions.spec import subjects
 
-    return subjects.of_model(MODEL)
+    return replace(subjects.of_model(MODEL), full_test_sets=True)
