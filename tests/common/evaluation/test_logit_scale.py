@@ -32,7 +32,8 @@ def test_losses_are_those_of_full_logits_times_the_factor(tiny, windows, monkeyp
 @torch.no_grad()
 def test_a_head_that_is_twice_too_large_wants_half_the_logits(tiny_llama):
     """Tokens drawn from the model itself want its own logits; with the head doubled they want half."""
-    generator, ids = torch.Generator().manual_seed(0), torch.randint(3, 320, (24, 1))
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(3, 320, (96, 1), generator=generator)
     tiny_llama.lm_head.weight.mul_(30)  # a random model hardly prefers any token
     for _ in range(40):
         chances = tiny_llama(ids).logits[:, -1].softmax(-1)
