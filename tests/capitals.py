@@ -13,7 +13,7 @@ matplotlib.use("Agg")
 from common.records.results import PUBLISHED  # noqa: E402
 from reproductions.render import show, tables  # noqa: E402
 from reproductions.render.evidence import Loaded  # noqa: E402
-from reproductions.spec import registry, statuses, subjects  # noqa: E402
+from reproductions.spec import columns, registry, statuses, subjects  # noqa: E402
 
 LABELS = {
     registry.Claim: ["text"],
@@ -43,7 +43,7 @@ def in_capitals() -> None:
 
     for kind, fields in LABELS.items():
         shouting(kind, fields)
-    known = [value for module in (statuses, subjects) for value in vars(module).values()]
+    known = [value for module in (columns, statuses, subjects) for value in vars(module).values()]
     for value in known:
         if type(value) in LABELS:
             shout(value, LABELS[type(value)])

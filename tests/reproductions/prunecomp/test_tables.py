@@ -108,7 +108,8 @@ def test_rp_is_the_ratio_of_averages_of_every_printed_row():
 
 @pytest.mark.slow
 def test_a_recipe_is_carried_out_and_a_shorter_one_starts_from_a_longer(tmp_path):
-    made = [recipe("standin", STANDIN, None, "Mag+ +Prune&Comp", count, samples=2) for count in (3, 2)]
+    spec = recipes.RepairSpec("Mag+", "+Prune&Comp", samples=2)
+    made = [recipe("standin", STANDIN, None, spec, count) for count in (3, 2)]
     three, two = (execute.prepare(one) for one in made)
     assert two.details["removed"] == three.details["removed"][:2]
     assert two.details["layer_executions"] == 0  # nothing is searched twice
@@ -158,7 +159,7 @@ def test_an_iterated_patch_is_fitted_to_the_model_as_it_is_by_then(repair):
         cosines = [torch.cosine_similarity(x, y, dim=-1).mean().item() for x, y in zip(received, returned)]
         place = max(range(len(names)), key=cosines.__getitem__)
         x, y = received[place].float(), returned[place].float()
-        if repair == "matrix, least squares":
+        if repair == "matrix-least-squares":
             moments = Moments(matrices=True)
             moments.add(x, y)
             matrix = moments.matrix().float()
@@ -181,8 +182,8 @@ def test_an_iterated_patch_is_fitted_to_the_model_as_it_is_by_then(repair):
 
 @pytest.mark.slow
 def test_a_metrics_choice_at_once_is_the_one_shot_rows():
-    chosen = execute.prepare(tiny_recipe("Taylor+, one-shot, d"))
-    plain = execute.prepare(tiny_recipe("Taylor+, one-shot, none"))
+    chosen = execute.prepare(tiny_recipe("taylor+/one-shot/d"))
+    plain = execute.prepare(tiny_recipe("taylor+/one-shot/none"))
     assert chosen.details["removed"] == plain.details["removed"]
     assert chosen.details["patches"]
 
