@@ -2,6 +2,8 @@
 
 import datasets
 import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from common.models.files import hub
 
@@ -229,3 +231,26 @@ def mirror(tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERLAB_HUB", str(tmp_path / "hub"))
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setattr(hub, "unreachable_because", lambda *_: pytest.fail("the hub was probed"))
+
+
+def saved_llama(folder, tokenizer, *, hidden=32, layers=32, heads=4, seed=3):
+    """Save a small random Llama with its tokenizer; returns the folder."""
+    torch.manual_seed(seed)
+    sizes = {
+        "vocab_size": 320,
+        "hidden_size": hidden,
+        "intermediate_size": hidden * 3 // 2,
+        "num_hidden_layers": layers,
+    }
+    config = LlamaConfig(**sizes, num_attention_heads=heads, num_key_value_heads=heads, initializer_range=0.05)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def write_wikitext(hub_folder):
+    """Write a training split of WikiText-2 with the hub's columns."""
+    texts = [line for i in range(120) for line in ("", f" = Part {i} = \n", f" the stream of layer {i} is scaled . \n")]
+    folder = hub_folder / "datasets" / "Salesforce" / "wikitext" / "wikitext-2-raw-v1"
+    folder.mkdir(parents=True)
+    datasets.Dataset.from_dict({"text": texts}).to_parquet(folder / "train-00000-of-00001.parquet")

@@ -5,7 +5,7 @@ import json
 import datasets
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from hub_mirror import saved_llama
 
 from common.calibration import corpora
 from common.models import loading
@@ -107,12 +107,7 @@ SENTENCE = "The stream of layer {} is scaled and the layers of a model are remov
 @pytest.fixture
 def rehearsal(mirror, tmp_path, monkeypatch, tiny_tokenizer):
     """A 32-layer checkpoint and a shard of Wikipedia in the mirror; records in a folder of their own."""
-    torch.manual_seed(3)
-    sizes = {"vocab_size": 320, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 32}
-    config = LlamaConfig(**sizes, num_attention_heads=2, num_key_value_heads=2, initializer_range=0.05)
-    folder = tmp_path / "hub" / "models" / "meta-llama" / "Llama-2-7b-hf"
-    LlamaForCausalLM(config).save_pretrained(folder)
-    tiny_tokenizer.save_pretrained(folder)
+    folder = saved_llama(tmp_path / "hub" / "models" / "meta-llama" / "Llama-2-7b-hf", tiny_tokenizer, heads=2)
     shard = tmp_path / "hub" / "datasets" / "wikimedia" / "wikipedia" / corpora.get("wikipedia-en").data_file
     shard.parent.mkdir(parents=True)
     datasets.Dataset.from_dict({"text": [SENTENCE.format(i) for i in range(30)]}).to_parquet(shard)

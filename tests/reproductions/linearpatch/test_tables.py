@@ -7,8 +7,7 @@ from pathlib import Path
 
 import datasets
 import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from hub_mirror import saved_llama, write_wikitext
 
 from common.calibration import collect, sample_crops
 from common.calibration.corpora import joined_ids
@@ -131,16 +130,8 @@ def test_most_settings_are_more_than_half_of_them():
 @pytest.fixture
 def rehearsal(mirror, tmp_path, monkeypatch, tiny_tokenizer):
     """A 32-layer checkpoint and WikiText-2 with the hub's columns in the mirror; records in a folder of their own."""
-    torch.manual_seed(3)
-    sizes = {"vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 32}
-    config = LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=4, initializer_range=0.05)
-    folder = tmp_path / "hub" / "models" / "meta-llama" / "Llama-2-7b-hf"
-    LlamaForCausalLM(config).save_pretrained(folder)
-    tiny_tokenizer.save_pretrained(folder)
-    texts = [line for i in range(120) for line in ("", f" = Part {i} = \n", f" the stream of layer {i} is scaled . \n")]
-    wikitext = tmp_path / "hub" / "datasets" / "Salesforce" / "wikitext" / "wikitext-2-raw-v1"
-    wikitext.mkdir(parents=True)
-    datasets.Dataset.from_dict({"text": texts}).to_parquet(wikitext / "train-00000-of-00001.parquet")
+    folder = saved_llama(tmp_path / "hub" / "models" / "meta-llama" / "Llama-2-7b-hf", tiny_tokenizer, hidden=64)
+    write_wikitext(tmp_path / "hub")
     monkeypatch.setenv("LAYERLAB_RESULTS", str(tmp_path / "results"))
     for entry, count in (
         (shared_recipes.CALIBRATION, 4),

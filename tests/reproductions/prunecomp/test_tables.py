@@ -4,10 +4,9 @@ import gzip
 import json
 from dataclasses import replace
 
-import datasets
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from hub_mirror import saved_llama, write_wikitext
 
 from common.calibration.least_squares import Moments
 from common.hadamard import hadamard_matrix
@@ -191,16 +190,8 @@ def test_a_metrics_choice_at_once_is_the_one_shot_rows():
 @pytest.fixture
 def rehearsal(mirror, tmp_path, monkeypatch, tiny_tokenizer):
     """A 32-layer checkpoint, WikiText-2 and C4 with the hub's columns in the mirror; fewer and shorter crops."""
-    torch.manual_seed(3)
-    sizes = {"vocab_size": 320, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 32}
-    config = LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=4, initializer_range=0.05)
-    folder = tmp_path / "hub" / "models" / "meta-llama" / "Llama-2-7b-hf"
-    LlamaForCausalLM(config).save_pretrained(folder)
-    tiny_tokenizer.save_pretrained(folder)
-    texts = [line for i in range(120) for line in ("", f" = Part {i} = \n", f" the stream of layer {i} is scaled . \n")]
-    wikitext = tmp_path / "hub" / "datasets" / "Salesforce" / "wikitext" / "wikitext-2-raw-v1"
-    wikitext.mkdir(parents=True)
-    datasets.Dataset.from_dict({"text": texts}).to_parquet(wikitext / "train-00000-of-00001.parquet")
+    saved_llama(tmp_path / "hub" / "models" / "meta-llama" / "Llama-2-7b-hf", tiny_tokenizer)
+    write_wikitext(tmp_path / "hub")
     c4 = tmp_path / "hub" / "datasets" / "allenai" / "c4" / "en"
     c4.mkdir(parents=True)
     with gzip.open(c4 / "c4-train.00000-of-01024.json.gz", "wt") as out:

@@ -5,8 +5,7 @@ import json
 import datasets
 import numpy as np
 import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from hub_mirror import saved_llama
 
 from common.evaluation import significance
 from common.models import registry as model_registry
@@ -250,12 +249,7 @@ def test_a_method_is_held_against_the_others_at_the_nearest_rate():
 @pytest.fixture
 def rehearsal(mirror, tmp_path, monkeypatch, tiny_tokenizer):
     """A 32-layer checkpoint, WikiText-2 and Alpaca-cleaned in the mirror; records in a folder of their own."""
-    torch.manual_seed(3)
-    sizes = {"vocab_size": 320, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 32}
-    config = LlamaConfig(**sizes, num_attention_heads=2, num_key_value_heads=2, initializer_range=0.05)
-    folder = tmp_path / "hub" / "models" / "meta-llama" / "Meta-Llama-3-8B"
-    LlamaForCausalLM(config).save_pretrained(folder)
-    tiny_tokenizer.save_pretrained(folder)
+    saved_llama(tmp_path / "hub" / "models" / "meta-llama" / "Meta-Llama-3-8B", tiny_tokenizer, heads=2)
     rows = [{"instruction": f"Remove layer {i}.", "input": "", "output": f"the layer {i} is gone"} for i in range(24)]
     text = [{"text": f" = Part {i} = \n the stream of layer {i} is scaled . \n"} for i in range(60)]
     for name, content in (("yahma/alpaca-cleaned/train", rows), ("Salesforce/wikitext/wikitext-2-raw-v1/test", text)):

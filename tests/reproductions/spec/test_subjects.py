@@ -3,12 +3,10 @@
 import dataclasses
 import json
 
-import datasets
 import numpy as np
 import pytest
 import torch
-from hub_mirror import TASKS, write_rows
-from transformers import LlamaConfig, LlamaForCausalLM
+from hub_mirror import TASKS, saved_llama, write_rows, write_wikitext
 
 from common.models import checkpoint, loading
 from common.records.results import Recipe, Store
@@ -109,16 +107,10 @@ def mirrored(tmp_path, tiny_tokenizer, monkeypatch):
     monkeypatch.setenv("LAYERLAB_HUB", str(tmp_path / "hub"))
     monkeypatch.setenv("LAYERLAB_RESULTS", str(tmp_path / "results"))
     monkeypatch.setenv("LAYERLAB_WORK", str(tmp_path / "work"))
-    torch.manual_seed(0)
-    sizes = {"vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 8}
-    config = LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=4, initializer_range=0.05)
-    folder = tmp_path / "hub" / "models" / "somebody" / "small"
-    LlamaForCausalLM(config).save_pretrained(folder)
-    tiny_tokenizer.save_pretrained(folder)
-    texts = [line for i in range(120) for line in ("", f" = Part {i} = \n", f" the stream of layer {i} is scaled . \n")]
-    wikitext = tmp_path / "hub" / "datasets" / "Salesforce" / "wikitext" / "wikitext-2-raw-v1"
-    wikitext.mkdir(parents=True)
-    datasets.Dataset.from_dict({"text": texts}).to_parquet(wikitext / "train-00000-of-00001.parquet")
+    folder = saved_llama(
+        tmp_path / "hub" / "models" / "somebody" / "small", tiny_tokenizer, hidden=64, layers=8, seed=0
+    )
+    write_wikitext(tmp_path / "hub")
     hub_id, config, split, make = TASKS["piqa"]
     for name in ("train", split):
         write_rows(tmp_path / "hub", hub_id, config, name, [make(i) for i in range(4)])
