@@ -124,6 +124,7 @@ report: $(STAMP)  ## write the results as a static site, report/index.html
 METHODS := refit linearpatch prunecomp laco reassessing
 TOOL = $(or $(strip $(METHOD)),refit)
 prune: $(STAMP)  ## remove layers of your model: MODEL=./my-model REMOVE=8; also METHOD=refit OUT=./pruned TEXT= PLAN=1 QUICK=1
+	$(if $(strip $(MODEL)),,$(error make prune needs a model. Name one, for instance MODEL=./my-model))
 	$(if $(filter-out $(METHODS),$(TOOL)),$(error unknown METHOD $(TOOL). Use one of $(METHODS)))
 	@$(RUN) -m $(if $(filter refit,$(TOOL)),extensions,papers).$(TOOL) $(call option,--model,$(MODEL)) $(call option,--remove,$(REMOVE)) \
 		--out $(call quoted,$(or $(OUT),$(notdir $(patsubst %/,%,$(MODEL)))-pruned)) $(call option,--text,$(TEXT)) \
