@@ -165,7 +165,8 @@ def _config(method: shared.Method, source: Path):
         if method.architectures and kind in SUPPORTED and kind not in method.architectures:
             raise UserError(
                 f"cannot prune {source}: architecture {kind!r} is not supported by {method.title}; supported: "
-                f"{', '.join(sorted(method.architectures))}. Use another tool"
+                f"{', '.join(sorted(method.architectures))}. "
+                "Use another tool (make prune: METHOD=); docs/models.md has a table of architectures and tools"
             )
     checkpoint.check_directory(source)
     config = checkpoint.read_config(source / "config.json")
