@@ -42,7 +42,7 @@ with torch.inference_mode():
         work()
 print(time.perf_counter() - started, torch.get_num_threads())
 """
-VARIABLES = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "KMP_BLOCKTIME")
+VARIABLES = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 WAYS = ("default", "chosen")
 
 

@@ -22,6 +22,7 @@ def settle() -> None:
     """Set OpenMP's variables for this process and those that it starts; the user's own values stay."""
     global _settled
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # wait asleep, not spinning
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # but some microseconds first: small operations follow at once
     os.environ.setdefault("KMP_BLOCKTIME", "0")  # the same, of Intel's and LLVM's libraries
     if "OMP_NUM_THREADS" not in os.environ:
         os.environ["OMP_NUM_THREADS"] = str(free_cores())

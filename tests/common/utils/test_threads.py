@@ -52,7 +52,7 @@ def test_free_cores_are_those_that_nobody_uses_and_the_quota_allows(machine, usa
     assert threads.free_cores() == free
 
 
-NAMES = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "KMP_BLOCKTIME")
+NAMES = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
 
 @pytest.mark.parametrize("asked", ["3", None])
@@ -65,4 +65,4 @@ def test_a_tool_sets_them_before_torch_is_there_and_the_users_number_wins(asked,
     environment |= {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"} | ({"OMP_NUM_THREADS": asked} if asked else {})
     command = [sys.executable, str(tmp_path / "started.py")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [asked or "1", "PASSIVE", "0", "False"]
+    assert done.stdout.split() == [asked or "1", "PASSIVE", "10000", "0", "False"]
