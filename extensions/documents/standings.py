@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -138,25 +137,15 @@ def _line(entry: dict, repair: str, share: str, texts: Sequence[str], plain: str
 
 
 def parts(store: Store, subjects: Sequence[Subject]) -> dict[str, str]:
-    """What README and `docs/league.md` say of each of these models, by the name of the part; a sentence where nothing of it
-    has been measured. standings: of the real models, short."""
-    found: dict[str, list[str]] = {"standings": [], "league": []}
-    for subject in subjects:
-        rows_of_it = entries(store, subject)
-        found["league"].append(_under(subject, "league", rows_of_it, table))
-        if not subject.standin:
-            found["standings"].append(_under(subject, "league", rows_of_it, partial(table, short=True)))
-    return {name: "\n\n".join(filter(None, texts)) for name, texts in found.items()}
+    """Return the part `standings` of docs/league.md: each model's short table, or a sentence where nothing is measured."""
+    return {"standings": "\n\n".join(_under(subject, entries(store, subject)) for subject in subjects)}
 
 
-def _under(
-    subject: Subject, target: str, found: list[dict], write: Callable[[list[dict], tuple[str, ...]], str]
-) -> str:
-    """What is to be written of one model's rows, under its name."""
+def _under(subject: Subject, found: list[dict]) -> str:
+    """Return the short table of one model's rows, under its name."""
     if not any(not entry["dense"] for entry in found):
-        return f"Nothing of `{target}` has been measured on {subject.label}."
-    text = write(found, _texts(subject))
-    return f"{subject.label}:\n\n{text}" if text else ""
+        return f"Nothing of `league` has been measured on {subject.label}."
+    return f"{subject.label}:\n\n{table(found, _texts(subject), short=True)}"
 
 
 def _texts(subject: Subject) -> tuple[str, ...]:

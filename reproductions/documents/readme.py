@@ -163,9 +163,9 @@ def parts(names: Iterable[str]) -> dict[str, str]:
     if names & {"papers", "tables"}:
         counted = by_paper(store)
         found |= {"papers": summary(counted), "tables": overview(counted)}
-    if names & {"standings", "league"}:
+    if "standings" in names:
         real = [subjects.of_model(name) for name in subjects.PUBLISHED_MODELS]
-        found |= standings.parts(store, (*real, STANDIN))
+        found |= standings.parts(store, real)
     for name, table in registry.targets().items():
         if name in names - {"league"}:
             content = show.build(table, store, show.published(table, store))
