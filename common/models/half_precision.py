@@ -1,139 +1,109 @@
-"""Products of half-precision matrices on CPUs without instructions for them, by way of float32.
+"""Multiply a half-precision model's matrices through float32 on CPUs that are slow without it.
 
-Most CPUs multiply neither bfloat16 nor float16 by themselves (AVX2 alone; float16 also with AVX-512), and torch then falls
-back on a loop that is five to seven times slower than its float32 products. Here both factors are widened, multiplied in
-float32 and the sum is rounded once. That is what a half-precision product is by definition (products of two bfloat16 or
-float16 numbers are exact in float32, sums are kept in it), so results differ from those of a CPU with such instructions by
-the order of summation alone, as those of two such CPUs do.
+Most CPUs cannot multiply bfloat16 or float16 numbers (AVX2 alone; float16 also with AVX-512). Torch then uses a loop that is
+five to seven times slower than its float32 product. CPUs with AVX-512's bfloat16 instructions, but without AMX, multiply
+bfloat16 1.2 to 2.9 times slower than float32 once there are 64 rows. `speed_up` gives the `torch.nn.Linear` modules of such a
+model the class `WidenedLinear`: it widens both factors, multiplies in float32 and rounds the sum once. That is the definition
+of a half-precision product, since products of two such numbers are exact in float32. Results differ from torch's by the order
+of summation alone.
 
-`speed_up` does this for a model, as long as the model or a copy of it lives. Torch's own kernels of `mm`, `addmm` and `bmm`
-on the CPU are then called through it, from modules, autograd's backward passes and other threads alike. Other types pass
-through some microseconds of Python, and whatever is no product of these (fused attention, results written to `out=`) stays
-torch's own. With the last such model torch has its own kernels back. Threads multiply beside each other: those kernels are
-reached by their `out=` forms, which leave Python's lock, where a kernel called by itself (`torch.library.get_kernel`) keeps
-it and threads wait for one another. It is called where a model is loaded (`common.models.checkpoint`) and does nothing on a
-CPU that has the instructions, on a GPU and in float32.
+Nothing outside the model changes, and its state dict, copies and checkpoints stay as they are. Other products stay torch's:
+attention, the grouped products of experts, `Conv1D`, and `Linear` modules that are added later.
 """
 
 from __future__ import annotations
 
-import warnings
-import weakref
-from collections import Counter
-from collections.abc import Iterator
-from threading import RLock
-
 import torch
 from torch import Tensor, nn
 
-# What asks oneDNN; a torch built without it does not have these.
+# Questions to oneDNN; a torch built without it cannot answer them.
 _SUPPORTED = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
 # Entries of the larger factor that are widened at a time: a head of 49,152 tokens would take 113 MB of fresh pages at once.
 BLOCK = 2**20
-# Of fewer rows (a token at a time) widening the weights takes longer than the slow product.
-MIN_ROWS = 4
-
-_widened: Counter[torch.dtype] = Counter()  # how many `Widening`s of a type there are
-_own = {"mm": torch.ops.aten.mm.out, "addmm": torch.ops.aten.addmm.out, "bmm": torch.ops.aten.bmm.out}
-_library: torch.library.Library | None = None
-_installing = RLock()  # a collection inside may release another model's
+# Of fewer rows, widening takes longer than torch's product: without instructions for the type, and with AVX-512's.
+SLOW_ROWS, AVX512_ROWS = 4, 64
 
 
 def has_instructions(dtype: torch.dtype) -> bool:
-    """Whether torch multiplies matrices of `dtype` fast on this CPU; True where it cannot tell (no oneDNN)."""
+    """Return whether this CPU multiplies matrices of `dtype` by instructions; True where torch cannot tell (no oneDNN)."""
     if dtype not in _SUPPORTED or not torch.backends.mkldnn.is_available():
         return True
     return getattr(torch.ops.mkldnn, _SUPPORTED[dtype])()
 
 
+def least_rows(dtype: torch.dtype) -> int | None:
+    """Return the number of rows from which a product through float32 is faster on this CPU; None: it never is."""
+    if not has_instructions(dtype):
+        return SLOW_ROWS
+    avx512 = dtype == torch.bfloat16 and torch.cpu._is_avx512_bf16_supported()
+    return AVX512_ROWS if avx512 and not torch.cpu._is_amx_tile_supported() else None
+
+
 def speed_up(model: nn.Module, dtype: torch.dtype, device: torch.device | str) -> None:
-    """Multiply matrices of `dtype` on the CPU through float32 while the model lives, if that is faster here."""
-    if torch.device(device).type == "cpu" and not has_instructions(dtype):
-        model.widening = Widening(dtype)
+    """Let the `Linear` modules of a model of `dtype` on the CPU multiply through float32, if that is faster here."""
+    rows = least_rows(dtype)
+    if torch.device(device).type != "cpu" or rows is None:
+        return
+    for module in model.modules():
+        if type(module) is nn.Linear:
+            module.__class__, module.least_rows = WidenedLinear, rows
 
 
-class Widening:
-    """Matrices of a type are multiplied through float32 as long as this is held; a model's copies hold the same one."""
+class WidenedLinear(nn.Linear):
+    """A `Linear` that multiplies `least_rows` rows or more of a half-precision type on the CPU through float32."""
 
-    def __init__(self, dtype: torch.dtype) -> None:
-        with _installing:
-            _install()
-            _widened[dtype] += 1
-        weakref.finalize(self, _release, dtype)
+    least_rows: int
 
-    def __deepcopy__(self, memo: dict) -> Widening:
-        return self
-
-
-def _release(dtype: torch.dtype) -> None:
-    global _library
-    with _installing:
-        _widened[dtype] -= 1
-        if _widened[dtype] <= 0:
-            del _widened[dtype]
-        if not _widened and _library is not None:
-            _library._destroy()
-            _library = None
+    def forward(self, input: Tensor) -> Tensor:
+        """Return `input` [..., in] times the transposed weight, plus the bias, in their type [..., out]."""
+        half = input.dtype == self.weight.dtype and input.dtype in _SUPPORTED and input.device.type == "cpu"
+        if not half or input.numel() < self.least_rows * self.in_features:
+            return super().forward(input)
+        return _Widened.apply(input, self.weight, self.bias)
 
 
-def _install() -> None:
-    global _library
-    with _installing:
-        if _library is not None:
-            return
-        replaced = {"mm": _mm, "addmm": _addmm, "bmm": _bmm}
-        _library = torch.library.Library("aten", "IMPL")
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="(?s).*[Oo]verrid")
-            for name, kernel in replaced.items():
-                _library.impl(name, kernel, "CPU")
+class _Widened(torch.autograd.Function):
+    """`torch.nn.functional.linear` and its derivatives, each a sum in float32 that is rounded once."""
+
+    @staticmethod
+    def forward(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return multiply(input.flatten(0, -2), weight.T, bias).view(*input.shape[:-1], len(weight))
+
+    @staticmethod
+    def setup_context(ctx, inputs: tuple, output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:2])
+        ctx.save_for_forward(*inputs[:2])
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (input, weight), rows = ctx.saved_tensors, grad.flatten(0, -2)
+        of_input, of_weight, of_bias = ctx.needs_input_grad
+        return (
+            multiply(rows, weight).view(input.shape) if of_input else None,
+            multiply(rows.T, input.flatten(0, -2)) if of_weight else None,
+            rows.float().sum(0).to(grad.dtype) if of_bias else None,
+        )
+
+    @staticmethod
+    def jvp(ctx, input_change: Tensor | None, weight_change: Tensor | None, bias_change: Tensor | None) -> Tensor:
+        input, weight = ctx.saved_tensors
+        pairs = [(input_change, weight)] * (input_change is not None) + [(input, weight_change)] * (
+            weight_change is not None
+        )
+        parts = [_Widened.forward(*pair, None) for pair in pairs]
+        return sum(parts) if bias_change is None else sum(parts) + bias_change.expand(*input.shape[:-1], len(weight))
 
 
-def _slow(*operands: Tensor) -> bool:
-    """Whether all are of one type that is to be widened; torch refuses mixed ones."""
-    return len(found := {operand.dtype for operand in operands}) == 1 and found <= _widened.keys()
-
-
-def _product(name: str, *operands: Tensor, **scales) -> Tensor:
-    """What torch's own kernel of that name gives."""
-    return _own[name](*operands, **scales, out=operands[-1].new_empty(0))
-
-
-def _mm(a: Tensor, b: Tensor) -> Tensor:
-    if not _slow(a, b) or len(a) < MIN_ROWS:
-        return _product("mm", a, b)
-    product = a.new_empty(len(a), b.shape[1])
-    for part, left, right in _blocks(product, a, b):
-        part.copy_(_product("mm", left, right))
-    return product
-
-
-def _addmm(added: Tensor, a: Tensor, b: Tensor, *, beta=1, alpha=1) -> Tensor:
-    if not _slow(a, b, added) or len(a) < MIN_ROWS:
-        return _product("addmm", added, a, b, beta=beta, alpha=alpha)
-    total = added.expand(len(a), b.shape[1]).clone(memory_format=torch.contiguous_format)
-    for part, left, right in _blocks(total, a, b):
-        part.copy_(_product("addmm", part.float(), left, right, beta=beta, alpha=alpha))
-    return total
-
-
-def _bmm(a: Tensor, b: Tensor) -> Tensor:
-    if not _slow(a, b) or a.shape[1] < MIN_ROWS:
-        return _product("bmm", a, b)
-    return _product("bmm", a.float(), b.float()).to(a.dtype)
-
-
-def _blocks(product: Tensor, a: Tensor, b: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """(where it goes [rows, columns], left and right factor in float32), the larger factor `BLOCK` entries at a time."""
-    if a.numel() <= BLOCK and b.numel() <= BLOCK:  # cutting a small matrix takes longer than multiplying it
-        yield product, a.float(), b.float()
-    elif a.numel() > b.numel():
+def multiply(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return a [rows, inner] times b [inner, columns], plus bias [columns], summed in float32 and rounded once."""
+    product, step = a.new_empty(len(a), b.shape[1]), max(1, BLOCK // max(1, a.shape[1]))
+    added = torch.zeros(1, b.shape[1]) if bias is None else bias.float()[None]
+    if a.numel() > b.numel():
         wide = b.float()
-        step = max(1, BLOCK // max(1, a.shape[1]))
-        for part, left in zip(product.split(step), a.split(step), strict=True):
-            yield part, left.float(), wide
+        for out, left in zip(product.split(step), a.split(step), strict=True):
+            out.copy_(torch.addmm(added, left.float(), wide))
     else:
         wide = a.float()
-        step = max(1, BLOCK // max(1, len(b)))
-        for part, right in zip(product.split(step, dim=1), b.split(step, dim=1), strict=True):
-            yield part, wide, right.float()
+        for out, right, more in zip(*(part.split(step, dim=1) for part in (product, b, added)), strict=True):
+            out.copy_(torch.addmm(more, wide, right.float()))
+    return product

@@ -1,16 +1,12 @@
-"""Half-precision products through float32: rounded once from the exact sum, forward and backward, in any thread."""
+"""Check half-precision layers that multiply through float32: exact sums rounded once, forward and backward, of one model."""
 
 import copy
-import gc
-import subprocess
-import sys
-import time
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from torch.nn import functional as F
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
 
 from common.models import checkpoint, half_precision
 from common.models.decoder import Decoder
@@ -20,7 +16,7 @@ HALVES = (torch.bfloat16, torch.float16)
 SHAPES = [
     (8, 16, 12),
     (64, 16, 12),
-    (half_precision.MIN_ROWS - 1, 16, 12),
+    (half_precision.SLOW_ROWS - 1, 16, 12),
     (5, 64, 40),
     (70, 9, 50),
     (6, 0, 3),
@@ -30,29 +26,36 @@ SHAPES = [
 
 @pytest.fixture
 def no_instructions(monkeypatch):
-    """A CPU that multiplies no half-precision numbers; products are torch's own again afterwards."""
+    """A CPU that has no instructions for half-precision numbers."""
     monkeypatch.setattr(half_precision, "has_instructions", lambda dtype: dtype not in HALVES)
-    monkeypatch.setattr(half_precision, "_widened", Counter())
 
 
 @pytest.fixture(params=[half_precision.BLOCK, 100], ids=["whole", "blocks"])
-def widened(no_instructions, monkeypatch, request):
-    """Half-precision products are widened, so many entries at a time; the types that torch's own kernels were given."""
+def blocks(monkeypatch, request):
     monkeypatch.setattr(half_precision, "BLOCK", request.param)
-    held = [half_precision.Widening(dtype) for dtype in HALVES]
-    given = []
 
-    def watched(own):
-        def product(*operands, **options):
-            if operands[0].dtype != torch.float64:  # what is exact here
-                given.append({operand.dtype for operand in operands})
-            return own(*operands, **options)
 
-        return product
+@pytest.fixture
+def multiplied(monkeypatch):
+    """The types that torch's product of float32 factors was given."""
+    types, own = [], torch.addmm
 
-    monkeypatch.setattr(half_precision, "_own", {name: watched(own) for name, own in half_precision._own.items()})
-    yield given
-    del held
+    def watched(*operands, **options):
+        types.append({operand.dtype for operand in operands})
+        return own(*operands, **options)
+
+    monkeypatch.setattr(torch, "addmm", watched)
+    return types
+
+
+def widened(inner, columns, dtype, *, bias=True, rows=half_precision.SLOW_ROWS):
+    """A linear layer of drawn numbers that is widened from so many rows on."""
+    linear = torch.nn.Linear(inner, columns, bias=bias, dtype=dtype)
+    linear.weight.data = drawn(columns, inner, dtype=dtype, seed=1)
+    if bias:
+        linear.bias.data = drawn(columns, dtype=dtype, seed=2)
+    linear.__class__, linear.least_rows = half_precision.WidenedLinear, rows
+    return linear
 
 
 def drawn(*shape, dtype, seed=0):
@@ -67,137 +70,109 @@ def assert_rounded_once(found, exact):
 
 
 @pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_products_are_the_exact_ones_rounded_once(widened, dtype, shape):
+def test_a_product_is_the_exact_one_rounded_once(blocks, multiplied, dtype, bias, shape):
     rows, inner, columns = shape
-    a, b, bias = (drawn(*size, dtype=dtype) for size in ((rows, inner), (columns, inner), (columns,)))
-    exact = a.double() @ b.double().T
-    assert_rounded_once(a @ b.T, exact)
-    assert_rounded_once(F.linear(a, b, bias), exact + bias.double())
-    added = drawn(rows, columns, dtype=dtype, seed=1)
-    assert_rounded_once(torch.addmm(added, a, b.T, beta=0.5, alpha=2), 0.5 * added.double() + 2 * exact)
-    stack = torch.stack([a, -a])
-    assert_rounded_once(stack @ torch.stack([b.T, b.T]), torch.stack([exact, -exact]))
-    wide = rows >= half_precision.MIN_ROWS
-    assert all(types == {torch.float32 if wide else dtype} for types in widened) and (widened or not rows * columns)
+    linear, x = widened(inner, columns, dtype, bias=bias), drawn(rows, inner, dtype=dtype)
+    product = linear(x)
+    exact = x.double() @ linear.weight.double().T
+    assert product.dtype == dtype
+    assert_rounded_once(product, exact + linear.bias.double() if bias else exact)
+    assert all(types == {torch.float32} for types in multiplied)
+    assert bool(multiplied) == (rows >= half_precision.SLOW_ROWS)
 
 
-@pytest.mark.parametrize("dtype", HALVES)
-def test_mixed_types_are_refused_as_torch_does(widened, dtype):
-    a, b = drawn(8, 4, dtype=dtype), drawn(4, 6, dtype=torch.float32)
-    for product in (
-        lambda: a @ b,
-        lambda: torch.stack([a, a]) @ torch.stack([b, b]),
-        lambda: torch.addmm(drawn(6, dtype=torch.float32), a, b.to(dtype)),
-    ):
-        with pytest.raises(RuntimeError):
-            product()
+@pytest.mark.parametrize("other", [torch.float32, torch.float64])
+def test_mixed_types_are_refused_as_torch_does(other):
+    with pytest.raises(RuntimeError):
+        widened(16, 12, torch.bfloat16)(drawn(8, 16, dtype=other))
 
 
-@pytest.mark.parametrize("dtype", HALVES)
-def test_nothing_is_added_where_its_factor_is_zero(widened, dtype):
-    a, b = drawn(8, 4, dtype=dtype), drawn(4, 6, dtype=dtype)
-    assert torch.equal(torch.addmm(torch.full((8, 6), torch.nan, dtype=dtype), a, b, beta=0), a @ b)
+@pytest.mark.parametrize("frozen", [(), ("weight",), ("bias",)])
+def test_gradients_are_those_of_float64_rounded(blocks, frozen):
+    linear = widened(16, 12, torch.bfloat16)
+    for name in frozen:
+        getattr(linear, name).requires_grad_(False)
+    exact = torch.nn.Linear(16, 12, dtype=torch.float64)
+    exact.load_state_dict(linear.state_dict())
+    x, given = drawn(2, 9, 16, dtype=torch.bfloat16), drawn(2, 9, 12, dtype=torch.bfloat16, seed=3)
+    gradients = []
+    for module in (linear, exact):
+        leaf = x.to(module.weight.dtype, copy=True).requires_grad_()
+        module(leaf).backward(given.to(leaf.dtype))
+        gradients.append({"x": leaf.grad} | {name: value.grad for name, value in module.named_parameters()})
+    for name, gradient in gradients[0].items():
+        if name in frozen:
+            assert gradient is None
+        else:
+            assert gradient.dtype == torch.bfloat16
+            assert_rounded_once(gradient, gradients[1][name])
 
 
-def test_gradients_are_those_of_float32_rounded(widened):
-    x, weight = drawn(2, 9, 16, dtype=torch.bfloat16), drawn(12, 16, dtype=torch.bfloat16)
-    given = drawn(2, 9, 12, dtype=torch.bfloat16, seed=1)
-
-    def gradients(dtype):
-        leaves = [tensor.detach().to(dtype).requires_grad_() for tensor in (x, weight)]
-        F.linear(*leaves).backward(given.to(dtype))
-        return [leaf.grad for leaf in leaves]
-
-    for found, exact in zip(gradients(torch.bfloat16), gradients(torch.float64), strict=True):
-        assert found.dtype == torch.bfloat16
-        assert_rounded_once(found, exact)
+def test_forward_mode_follows_every_factor():
+    linear = widened(16, 12, torch.bfloat16)
+    points = (drawn(2, 9, 16, dtype=torch.bfloat16), linear.weight.data, linear.bias.data)
+    changes = [drawn(*point.shape, dtype=point.dtype, seed=5) for point in points]
+    _, change = torch.func.jvp(half_precision._Widened.apply, points, tuple(changes))
+    (x, weight, _), (dx, dweight, dbias) = (list(map(torch.Tensor.double, side)) for side in (points, changes))
+    exact = dx @ weight.T + x @ dweight.T + dbias
+    assert (change.double() - exact).abs().max() < 0.02 * exact.abs().max()  # three terms, each rounded
 
 
-def test_other_types_keep_torchs_own_products(widened):
-    for dtype in (torch.float32, torch.float64):
-        a, b = drawn(40, 30, dtype=dtype), drawn(30, 20, dtype=dtype)
-        torch.testing.assert_close(a @ b, torch.from_numpy(a.numpy() @ b.numpy()))
+def test_float32_keeps_torchs_product(multiplied):
+    linear = widened(30, 20, torch.bfloat16).float()
+    x = drawn(40, 30, dtype=torch.float32)
+    torch.testing.assert_close(linear(x), torch.nn.functional.linear(x, linear.weight, linear.bias), rtol=0, atol=0)
+    assert not multiplied
 
 
-def test_threads_widen_too(widened):
-    a, b = drawn(40, 30, dtype=torch.bfloat16), drawn(30, 20, dtype=torch.bfloat16)
+def test_threads_widen_too(multiplied):
+    linear, x = widened(30, 20, torch.bfloat16), drawn(40, 30, dtype=torch.bfloat16)
+    exact = x.double() @ linear.weight.double().T + linear.bias.double()
     with ThreadPoolExecutor(2) as pool:
-        for found in pool.map(lambda _: a @ b, range(8)):
-            assert_rounded_once(found, a.double() @ b.double())
-    assert len(widened) >= 8 and all(types == {torch.float32} for types in widened)
-
-
-def test_other_threads_run_while_one_multiplies(no_instructions, monkeypatch):
-    """Threads are never switched by the clock here, so another one runs inside a product only if that leaves the lock."""
-    _held = half_precision.Widening(torch.bfloat16)
-    own, inside, seen = half_precision._own["mm"], [], []
-
-    def watched(*operands, **options):
-        inside.append(True)
-        try:
-            return own(*operands, **options)
-        finally:
-            inside.pop()
-
-    monkeypatch.setitem(half_precision._own, "mm", watched)
-    a = drawn(500, 500, dtype=torch.bfloat16)
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(1e6)
-    try:
-        with ThreadPoolExecutor(1) as pool:
-            work = pool.submit(lambda: [a @ a for _ in range(50)])
-            while not work.done():
-                seen += inside
-                time.sleep(0)
-    finally:
-        sys.setswitchinterval(usual)
-    assert seen and work.result()
+        for product in pool.map(lambda _: linear(x), range(8)):
+            assert_rounded_once(product, exact)
+    assert len(multiplied) >= 8
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-def test_a_loaded_model_is_sped_up_and_says_the_same(no_instructions, make_tiny, tmp_path, dtype, monkeypatch):
-    make_tiny("qwen2").to(dtype).save_pretrained(tmp_path)
+def test_a_loaded_model_is_sped_up_and_says_the_same(no_instructions, make_tiny, tmp_path, dtype):
+    dense = make_tiny("qwen2").to(dtype)
+    dense.save_pretrained(tmp_path)
     ids = torch.arange(24).view(1, 24) + 3
     with torch.inference_mode():
         model, _ = checkpoint.load(tmp_path)
-        assert set(half_precision._widened) == {dtype}
-        found = model(ids).logits
-        monkeypatch.setattr(half_precision, "_widened", Counter())
-        own, exact = model(ids).logits, model.float()(ids).logits
+        assert not any(type(module) is torch.nn.Linear for module in model.modules())
+        logits, own = model(ids).logits, dense(ids).logits
+        exact = dense.float()(ids).logits
     scale = exact.abs().max()
-    assert (found - exact).abs().max() / scale < 2 * (own - exact).abs().max() / scale + 1e-3
+    assert (logits - exact).abs().max() / scale < 2 * (own - exact).abs().max() / scale + 1e-3
 
 
-def test_torch_has_its_own_products_back_with_the_last_model(no_instructions, make_tiny, tmp_path, monkeypatch):
+def test_nothing_outside_the_model_changes(no_instructions, make_tiny, tmp_path):
+    other = make_tiny("llama").to(torch.bfloat16)
+    other.save_pretrained(tmp_path / "before")
+    model, _ = checkpoint.load(tmp_path / "before")
+    model.save_pretrained(tmp_path / "after")
+    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("before", "after"))
+    assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+    assert list(model.state_dict()) == list(other.state_dict())
+    assert not any(isinstance(module, half_precision.WidenedLinear) for module in other.modules())
+    copied = copy.deepcopy(model)
+    names = [name for name, module in copied.named_modules() if isinstance(module, half_precision.WidenedLinear)]
+    assert names == [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
+
+
+def test_lora_trains_beside_a_widened_layer(no_instructions, make_tiny, tmp_path):
     make_tiny("llama").to(torch.bfloat16).save_pretrained(tmp_path)
-    a, own, through_here = drawn(8, 8, dtype=torch.float32), half_precision._own["mm"], []
-
-    def watched(*operands, **options):
-        through_here.append(True)
-        return own(*operands, **options)
-
-    monkeypatch.setitem(half_precision._own, "mm", watched)
     model, _ = checkpoint.load(tmp_path)
-    other = copy.deepcopy(model)
-    del model
-    gc.collect()
-    assert a @ a is not None and through_here  # the copy is left
-    through_here.clear()
-    del other
-    gc.collect()
-    torch.testing.assert_close(a @ a, torch.from_numpy(a.numpy() @ a.numpy()))
-    assert not through_here and not half_precision._widened
-
-
-def test_torchs_kernels_are_replaced_without_a_warning():
-    """In a process of its own: it warns once."""
-    code = (
-        "from common.models import half_precision; half_precision._install(); "
-        "import torch; torch.ones(4, 4) @ torch.ones(4, 4)"
-    )
-    found = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
-    assert (found.returncode, found.stderr) == (0, "")
+    adapted = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"]))
+    adapted(torch.arange(24).view(1, 24) + 3).logits.float().square().mean().backward()
+    adapters = [value for name, value in adapted.named_parameters() if "lora_B" in name]
+    assert adapters and all(value.grad.any() for value in adapters)
+    merged = adapted.merge_and_unload()
+    assert isinstance(merged.model.layers[0].self_attn.q_proj, half_precision.WidenedLinear)
 
 
 def test_a_torch_without_onednn_keeps_its_own_products(monkeypatch):
@@ -206,19 +181,38 @@ def test_a_torch_without_onednn_keeps_its_own_products(monkeypatch):
     assert all(map(half_precision.has_instructions, HALVES))
 
 
-def test_nothing_is_widened_without_need(monkeypatch, make_tiny, tmp_path):
-    monkeypatch.setattr(half_precision, "_widened", Counter())
-    monkeypatch.setattr(half_precision, "has_instructions", lambda dtype: dtype != torch.float16)
-    for dtype in (torch.bfloat16, torch.float32):
-        make_tiny("llama").to(dtype).save_pretrained(tmp_path)
-        checkpoint.load(tmp_path)
-    half_precision.speed_up(torch.nn.Module(), torch.float16, "meta")
-    assert not half_precision._widened
+@pytest.mark.parametrize(
+    ("has", "avx512", "amx", "rows"),
+    [
+        (False, False, False, half_precision.SLOW_ROWS),
+        (True, True, False, half_precision.AVX512_ROWS),
+        (True, True, True, None),
+        (True, False, False, None),  # another architecture
+    ],
+)
+def test_bfloat16_is_widened_where_that_is_faster(monkeypatch, has, avx512, amx, rows):
+    monkeypatch.setattr(half_precision, "has_instructions", lambda dtype: has)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    assert half_precision.least_rows(torch.bfloat16) == rows
+    assert half_precision.least_rows(torch.float16) == (None if has else half_precision.SLOW_ROWS)
 
 
-def test_a_streamed_model_is_sped_up(no_instructions, make_tiny, tmp_path):
+@pytest.mark.parametrize(("dtype", "device"), [(torch.float32, "cpu"), (torch.float16, "cuda")])
+def test_nothing_is_widened_without_need(monkeypatch, dtype, device):
+    monkeypatch.setattr(half_precision, "has_instructions", lambda asked: asked not in HALVES)
+    linear = torch.nn.Linear(4, 4, dtype=dtype)
+    half_precision.speed_up(linear, dtype, device)
+    assert type(linear) is torch.nn.Linear
+
+
+def test_a_streamed_model_is_sped_up(no_instructions, make_tiny, tmp_path, multiplied):
     make_tiny("llama").to(torch.bfloat16).save_pretrained(tmp_path)
-    model, _ = checkpoint.load(tmp_path, stream=2**20)
-    assert set(half_precision._widened) == {torch.bfloat16}
-    hidden = Decoder(model).embed_tokens(torch.arange(12).view(1, 12) + 3)
-    assert hidden.dtype == torch.bfloat16
+    ids, states = torch.arange(12).view(1, 12) + 3, []
+    for options in ({}, {"stream": 2**20}):
+        decoder = Decoder(checkpoint.load(tmp_path, **options)[0])
+        multiplied.clear()
+        with torch.inference_mode():
+            states.append(decoder.run(decoder.embed_tokens(ids)))
+        assert multiplied
+    assert torch.equal(*states)
