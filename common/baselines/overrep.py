@@ -1,0 +1,242 @@
+"""OverRep (Oh et al., EMNLP 2026, arXiv 2609.06974): the two layers around a removed block, trained while they are wider.
+
+Layers T + 1 .. T + I are removed. Two recovery layers stay: the first has the attention of layer T and the MLP and norms of
+layer T + I, the second is layer T + I + 1. During training a matrix P of theirs may have an additive matrix W, at first 0,
+and a square matrix D, at first I (README, "Overview"):
+
+    P^ = D (P + W)     D on the side of the inner features: behind q, k, v, gate and up, before o and down
+
+The first layer's attention has W, its MLP has D; the second has both in both. P is trained in the first layer and frozen in
+the second. A gain g of a norm becomes g (1 + s) + t. Between P + W and D stands the annealed activation
+
+    A(x) = a x + (1 - a) SiLU(x)
+
+a goes from 1 to 0 over the first 1 % of the steps, back to 1 on a half cosine, and is 1 in the last 20 %. So every P^ merges
+into one matrix in the end, and the result is a plain checkpoint. The loss is the mean squared error to the original
+stream after layer T + I + 1, from the original stream before layer T. `PAPER`: 20 epochs of 12,000 documents, AdamW,
+1e-4 to 1e-5 on a cosine.
+
+Written from these facts, which are in the README, models/ and train/mse.py of github.com/MMAI-Laboratory/OverRep at
+3f15fe7. Deviations: the layers train in float32; gains are decayed as matrices are; biases of q, k and v (none in its
+models) are added before D, those of o and down after P; where the second layer is the model's last, the target is the
+stream before the final norm, which is left alone. The league trains it on its own text and steps, far fewer than the paper's.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from common.models.decoder import Decoder
+from common.models.surgery import remove_layers
+from common.pruning.pipeline import Context
+from common.pruning.recipe import register
+from common.pruning.selection import runs
+from common.pruning.trained_repair import TrainedRepair, note_training
+from common.training.distillation import Distillation, train
+from common.training.fitting import Fitting
+from common.utils.errors import UserError, UserValueError
+
+PAPER = Fitting(
+    learning_rate=1e-4,
+    final_share=0.1,
+    warmup_share=0.01,
+    weight_decay=1e-2,
+    clip=1.0,
+    batch_size=8,
+    epochs=20,
+    order="shuffled",
+)
+WARM, STEADY = 0.01, 0.2  # shares of the steps at the beginning and at the end of the annealing
+READERS = {"self_attn": ("q_proj", "k_proj", "v_proj"), "mlp": ("gate_proj", "up_proj")}
+WRITERS = {"self_attn": ("o_proj",), "mlp": ("down_proj",)}
+# Of the first and the second layer: half -> whether its matrices have W, and D.
+WIDER = ({"self_attn": (True, False), "mlp": (False, True)}, {"self_attn": (True, True), "mlp": (True, True)})
+
+
+@register("overrep")
+@dataclass(frozen=True)
+class OverRep(TrainedRepair):
+    """OverRep's recovery layers, trained on the recipe's windows; options: those of `PAPER` that are changed."""
+
+    def apply(self, context: Context) -> None:
+        report = recover(
+            context.model, context.removed, self.windows(context), self.fitting(PAPER), progress=context.progress
+        )
+        note_training(context, report)
+
+
+class Wide(nn.Module):
+    """A linear layer while it is wider: D (P + W), with the annealed activation between them.
+
+    inward: D stands before P, as for o and down, else behind it. trained: P is trained too. anneal: a.
+    """
+
+    def __init__(self, linear: nn.Linear, added: bool, factor: bool, inward: bool, trained: bool):
+        super().__init__()
+        self.linear, self.inward, self.anneal = linear.requires_grad_(trained), inward, 1.0
+        out, inner = linear.weight.shape
+        like = {"dtype": linear.weight.dtype, "device": linear.weight.device}
+        self.added = nn.Parameter(torch.zeros(out, inner, **like)) if added else None
+        self.factor = nn.Parameter(torch.eye(inner if inward else out, **like)) if factor else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.linear.weight if self.added is None else self.linear.weight + self.added
+        if self.factor is None:
+            return F.linear(x, weight, self.linear.bias)
+        if self.inward:
+            return F.linear(self._annealed(F.linear(x, self.factor)), weight, self.linear.bias)
+        return F.linear(self._annealed(F.linear(x, weight, self.linear.bias)), self.factor)
+
+    def _annealed(self, x: Tensor) -> Tensor:
+        return x if self.anneal == 1 else self.anneal * x + (1 - self.anneal) * F.silu(x)
+
+    @torch.no_grad()
+    def merged(self) -> dict[str, Tensor]:
+        """Return the weight, and the bias if there is one, of the linear layer that it is once annealed."""
+        weight = self.linear.weight if self.added is None else self.linear.weight + self.added
+        bias = self.linear.bias
+        if self.factor is not None:
+            weight = weight @ self.factor if self.inward else self.factor @ weight
+            bias = bias if bias is None or self.inward else self.factor @ bias
+        return {"weight": weight} | ({} if bias is None else {"bias": bias})
+
+
+class WideGain(nn.Module):
+    """A norm whose gain is g (1 + s) + t; trained: g is trained too."""
+
+    def __init__(self, norm: nn.Module, trained: bool):
+        super().__init__()
+        self.norm = norm.requires_grad_(trained)
+        self.scale, self.shift = (nn.Parameter(torch.zeros_like(norm.weight)) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.func.functional_call(self.norm, self._gain(), (x,))
+
+    def _gain(self) -> dict[str, Tensor]:
+        return {"weight": self.norm.weight * (1 + self.scale) + self.shift}
+
+    @torch.no_grad()
+    def merged(self) -> dict[str, Tensor]:
+        """Return the gain."""
+        return self._gain()
+
+
+class RecoveryLayers(nn.Module):
+    """Both recovery layers in float32, run where they stand in the decoder: [batch, tokens, channels] -> same."""
+
+    def __init__(self, decoder: Decoder, start: int, stop: int):
+        super().__init__()
+        first = copy.deepcopy(decoder.layers[stop - 1])  # the MLP and the norms of the last removed layer
+        first.self_attn = copy.deepcopy(decoder.layers[start - 1].self_attn)
+        self.layers = nn.ModuleList([first.float(), copy.deepcopy(decoder.layers[stop]).float()])
+        self._decoder, self.places = [decoder], (start - 1, stop)  # in a list: the model is no submodule
+        self.wide: dict[str, Wide | WideGain] = {}
+        for place, (layer, wider) in enumerate(zip(self.layers, WIDER, strict=True)):
+            for half, (added, factor) in wider.items():
+                for name in READERS[half] + WRITERS[half]:
+                    linear, inward = getattr(getattr(layer, half), name), name in WRITERS[half]
+                    self._put(place, f"{half}.{name}", Wide(linear, added, factor, inward, place == 0))
+            for half in (decoder.spec.attention, decoder.spec.mlp):
+                self._put(place, half.norm, WideGain(getattr(layer, half.norm), place == 0))
+        for name, parameter in self.named_parameters():
+            if "self_attn.q_norm" in name or "self_attn.k_norm" in name:
+                parameter.requires_grad_(name.startswith("layers.0"))
+
+    def _put(self, place: int, path: str, module: Wide | WideGain) -> None:
+        owner, _, name = path.rpartition(".")
+        setattr(self.layers[place].get_submodule(owner), name, module)
+        self.wide[f"{place}.{path}"] = module
+
+    def anneal(self, value: float) -> None:
+        """Set a of every activation."""
+        for module in self.wide.values():
+            if isinstance(module, Wide):
+                module.anneal = value
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        decoder, dtype = self._decoder[0], hidden.dtype
+        own = [decoder.layers[place] for place in self.places]
+        try:
+            for place, layer in zip(self.places, self.layers, strict=True):
+                decoder.layers[place] = layer
+            return decoder.run(hidden.float(), layers=self.places).to(dtype)
+        finally:
+            for place, layer in zip(self.places, own, strict=True):
+                decoder.layers[place] = layer
+
+    def merge(self) -> list[nn.Module]:
+        """Return both as plain layers."""
+        for path, module in self.wide.items():
+            place, _, name = path.partition(".")
+            owner, _, name = name.rpartition(".")
+            plain = module.linear if isinstance(module, Wide) else module.norm
+            for kind, value in module.merged().items():
+                plain.get_parameter(kind).data = value
+            setattr(self.layers[int(place)].get_submodule(owner), name, plain)
+        return list(self.layers)
+
+
+class _Annealed(Distillation):
+    """A distillation that sets a before its loss is asked for; values: of a, for one call after the other."""
+
+    def __init__(self, layers: RecoveryLayers, values: Sequence[float], *args, **options):
+        super().__init__(*args, **options)
+        self._layers, self._values = layers, iter(values)
+
+    def loss(self, samples: Sequence[int]) -> Tensor:
+        self._layers.anneal(next(self._values))
+        return super().loss(samples)
+
+
+def annealing(steps: int) -> list[float]:
+    """Return a for every one of so many steps."""
+    warm, steady = int(steps * WARM), int(steps * STEADY)
+    rising = steps - warm - steady
+    down = [1 - step / max(warm - 1, 1) for step in range(warm)]
+    up = [0.5 * (1 - math.cos(math.pi * step / max(rising - 1, 1))) for step in range(rising)]
+    return down + up + [1.0] * steady
+
+
+def recover(
+    model: nn.Module, removed: Collection[int], windows: Tensor, how: Fitting = PAPER, *, progress: bool = False
+) -> dict:
+    """Train the recovery layers of a block, put them in its place, in place; returns `common.training.fitting.fit`'s report.
+
+    A training that is cut off begins anew. windows: token ids [samples, tokens].
+
+    Raises:
+        UserError: an architecture whose layers are not built as Llama's, several blocks, or none with a layer on each side.
+    """
+    decoder, blocks = Decoder(model), runs(removed)
+    if not decoder.spec.like_llama:
+        raise UserError(
+            f"OverRep cannot widen layers of architecture {decoder.architecture!r}. They are not built as Llama's. Use "
+            "another repair"
+        )
+    if len(blocks) != 1 or not 0 < blocks[0][0] < blocks[0][1] < decoder.num_layers:
+        raise UserValueError(
+            f"OverRep cannot replace layers {sorted(removed)}. It takes one contiguous block with a layer on each side. "
+            "Choose a block of layers that spares the first and the last"
+        )
+    start, stop = blocks[0]
+    layers = RecoveryLayers(decoder, start, stop)
+    batches = [batch for epoch in range(how.epochs) for batch in how.batches(epoch, len(windows))]
+    values = [
+        value
+        for value, batch in zip(annealing(len(batches)), batches, strict=True)
+        for _ in range(0, len(batch), how.batch_size)
+    ]
+    task = _Annealed(layers, values, decoder, {(start - 1, stop + 1): layers}, windows, target="output")
+    trained = {name: value for name, value in layers.named_parameters() if value.requires_grad}
+    report = train(task, trained, how, identity={"networks": ["overrep"]}, progress=progress)
+    for place, layer in zip(layers.places, layers.merge(), strict=True):
+        decoder.layers[place].load_state_dict(layer.state_dict())
+    remove_layers(model, range(start, stop))
+    return report | {"replaced": [{"run": [start, stop], "position": start - 1}]}

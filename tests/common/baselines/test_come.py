@@ -1,0 +1,142 @@
+"""CoMe's merges against loops over tokens, channels and heads, and against the formula of a layer built by hand."""
+
+import copy
+import math
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from common.baselines.come import come, observe
+from common.models import checkpoint
+from common.models.decoder import Decoder
+from common.pruning.pipeline import around, run_recipe
+from common.utils.errors import UserError
+
+LINEAR = {"self_attn.o_proj": 1, "mlp.down_proj": 1}
+
+
+@pytest.fixture(scope="module")
+def ids():
+    return torch.randint(5, 300, (4, 12), generator=torch.Generator().manual_seed(0))
+
+
+def seen(model, ids):
+    """Streams [N + 1] and the inputs of o_proj and down_proj by layer, from Hugging Face's own forward pass."""
+    streams, inputs = [], [{} for _ in model.model.layers]
+    handles = [
+        module.register_forward_pre_hook(lambda m, args: streams.append(args[0]))
+        for module in (*model.model.layers, model.model.norm)
+    ]
+    for layer, own in zip(model.model.layers, inputs, strict=True):
+        for name in LINEAR:
+            hook = lambda m, args, own=own, name=name: own.update({name: args[0].double()})  # noqa: E731
+            handles.append(layer.get_submodule(name).register_forward_pre_hook(hook))
+    with torch.no_grad():
+        model(ids, use_cache=False)
+    for handle in handles:
+        handle.remove()
+    return [x.double() for x in streams], inputs
+
+
+def cosine(a, b):
+    return min(max((torch.dot(a, b) / (a.norm() * b.norm())).item(), 0.0), 1.0)
+
+
+def influence(streams, layer):
+    pairs = zip(streams[layer].flatten(0, 1), streams[layer + 1].flatten(0, 1), strict=True)
+    values = [1 - cosine(a, b) for a, b in pairs]
+    return sum(values) / len(values)
+
+
+def angle(streams, layer):
+    values = [math.acos(cosine(a[-1], b[-1])) for a, b in zip(streams[layer], streams[layer + 2], strict=True)]
+    return sum(values) / len(values) / math.pi
+
+
+@pytest.mark.parametrize("kind", ["llama", "mistral"])
+def test_a_pass_gives_influences_angles_and_mean_magnitudes(kind, make_tiny, ids):
+    model = make_tiny(kind)
+    streams, inputs = seen(model, ids)
+    found = observe(Decoder(model), ids, batch_size=3)
+    for layer in range(6):
+        assert found.influence[layer].item() == pytest.approx(influence(streams, layer), abs=1e-5)
+        for name in LINEAR:
+            torch.testing.assert_close(
+                found.inputs[layer][name], inputs[layer][name].abs().mean((0, 1)), rtol=1e-4, atol=1e-6
+            )
+    assert found.angle.tolist() == pytest.approx([angle(streams, layer) for layer in range(5)], abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
+def test_a_merge_keeps_the_most_sensitive_channels_and_whole_groups_of_heads(kind, make_tiny, ids):
+    model = make_tiny(kind)
+    dense = copy.deepcopy(model)
+    streams, inputs = seen(dense, ids)
+    pair = min(range(5), key=lambda layer: angle(streams, layer))
+    [report] = come(model, ids, 1)
+    assert report["pair"] == [pair, pair + 1] and len(model.model.layers) == 5
+    scores = [influence(streams, layer) for layer in (pair, pair + 1)]
+    share = [score / sum(scores) for score in scores]
+    assert report["shares"] == pytest.approx(share, abs=1e-4)
+    small = share.index(min(share))
+    got, queries, keys, inner = model.model.layers[pair], [], [], []
+    for place, layer in enumerate((pair, pair + 1)):
+        own = dense.model.layers[layer]
+        numbers = {}
+        for name, total in (("self_attn.o_proj", 2), ("mlp.down_proj", 96)):
+            fewer = int(total * share[small])
+            numbers[name] = fewer if place == small else total - fewer
+        assert (report["heads"][place], report["channels"][place]) == tuple(numbers.values())
+        columns = own.mlp.down_proj.weight.abs().double()
+        down = [inputs[layer]["mlp.down_proj"][..., k].abs().mean() * columns[:, k].sum() for k in range(96)]
+        kept = sorted(range(96), key=lambda k: -down[k])[: numbers["mlp.down_proj"]]
+        inner += [(layer, k) for k in sorted(kept)]
+        columns = own.self_attn.o_proj.weight.abs().double()
+        out = [inputs[layer]["self_attn.o_proj"][..., k].abs().mean() * columns[:, k].sum() for k in range(64)]
+        groups = [sum(out[32 * g : 32 * g + 32]) for g in range(2)]  # two query heads of 16 a key head
+        kept = sorted(range(2), key=lambda g: -groups[g])[: numbers["self_attn.o_proj"]]
+        queries += [(layer, 32 * g + k) for g in sorted(kept) for k in range(32)]
+        keys += [(layer, 16 * g + k) for g in sorted(kept) for k in range(16)]
+    reads = {"self_attn.q_proj": queries, "self_attn.k_proj": keys, "self_attn.v_proj": keys}
+    for name, places in (reads | {"mlp.gate_proj": inner, "mlp.up_proj": inner}).items():
+        for row, (layer, k) in enumerate(places):
+            wanted = dense.model.layers[layer].get_submodule(name)
+            assert torch.equal(got.get_submodule(name).weight[row], wanted.weight[k])
+            assert wanted.bias is None or torch.equal(got.get_submodule(name).bias[row], wanted.bias[k])
+    for name, places in {"self_attn.o_proj": queries, "mlp.down_proj": inner}.items():
+        for column, (layer, k) in enumerate(places):
+            wanted = dense.model.layers[layer].get_submodule(name).weight[:, k]
+            assert torch.equal(got.get_submodule(name).weight[:, column], wanted)
+    for name, value in got.named_parameters():
+        both = [dense.model.layers[layer].get_parameter(name) for layer in (pair, pair + 1)]
+        if "layernorm" in name:
+            torch.testing.assert_close(value, (both[0] + both[1]) / 2)
+        elif "_norm" in name:
+            torch.testing.assert_close(value, share[0] * both[0] + share[1] * both[1], rtol=1e-4, atol=1e-5)
+
+
+def test_merged_layers_are_spared_and_the_result_is_a_plain_model(make_tiny, ids, tmp_path):
+    model = make_tiny("qwen3")
+    context = around(model, windows=ids, selection={"method": "come", "count": 3})
+    run_recipe(context)
+    pairs = [entry["pair"] for entry in context.details["merged"]]
+    assert len({layer for pair in pairs for layer in pair}) == 6 and len(model.model.layers) == 3
+    assert context.details["removed"] == [pair[1] for pair in pairs]
+    checkpoint.save(model, None, tmp_path / "model")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    with torch.no_grad():
+        assert torch.equal(again(ids).logits, model(ids).logits)
+
+
+def test_a_merge_of_merged_layers_has_to_be_asked_for(make_tiny, ids):
+    with pytest.raises(UserError, match="No pair of layers is left"):
+        come(make_tiny("llama"), ids, 4)
+    assert len(come(make_tiny("llama"), ids, 4, repeat=True)) == 4
+
+
+def test_other_architectures_are_refused(make_tiny, ids):
+    model = make_tiny("gemma2")
+    with pytest.raises(UserError, match="CoMe cannot merge layers"):
+        come(model, ids, 1)
+    assert len(model.model.layers) == 6
