@@ -8,11 +8,11 @@ from typing import Any
 _WHERE = {
     "all_pairs": "common.calibration.one_pass",
     "collect": "common.calibration.one_pass",
-    "dealt": "common.calibration.one_pass",
+    "dealt": "common.calibration.sampling",
     "default_pairs": "common.calibration.one_pass",
-    "sample_crops": "common.calibration.one_pass",
-    "sample_documents": "common.calibration.one_pass",
-    "sample_lines": "common.calibration.one_pass",
+    "sample_crops": "common.calibration.sampling",
+    "sample_documents": "common.calibration.sampling",
+    "sample_lines": "common.calibration.sampling",
     "COSINES": "common.calibration.statistics",
     "Statistics": "common.calibration.statistics",
 }

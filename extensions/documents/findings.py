@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from common.records.results import ROOT, Store
 from extensions.documents import standings
@@ -25,29 +24,17 @@ HEADS = {
 }
 
 
-@dataclass(frozen=True)
-class Told:
-    """A finding. short: the title in bold and what matters of it; more: the rest. Links lead from the repository's root."""
-
-    short: str
-    more: str = ""
-
-    def __str__(self) -> str:
-        return " ".join(filter(None, (self.short, self.more)))
-
-
-def every(store: Store) -> list[Told]:
+def every(store: Store) -> list[str]:
     """What nobody else has said: the audit's headlines, what guessing retains, what a cosine does not see; the league, why
     answers do not follow perplexity, what to train after which cut, least squares against magnitudes, what a merge is worth,
     a changed prompt."""
     rest = (_league, _answers, _training, _least_squares, _merging, _prompts)
-    return [*first(store), *(Told(text) for text in (tell(store) for tell in rest) if text)]
+    return [*first(store), *filter(None, (tell(store) for tell in rest))]
 
 
-def first(store: Store) -> list[Told]:
+def first(store: Store) -> list[str]:
     """Return the three that the site's first page has."""
-    found = (_headlines(), Told(*chance_levels.finding(store)), _massive(store))
-    return [one for one in found if one is not None]
+    return list(filter(None, (_headlines(), chance_levels.finding(store), _massive(store))))
 
 
 def _league(store: Store) -> str:
@@ -103,7 +90,7 @@ def _answers(store: Store) -> str:
     )
 
 
-def _massive(store: Store) -> Told | None:
+def _massive(store: Store) -> str:
     """By `figure-windows-league`: what [L]'s window costs where it takes the layer that writes the massive activation."""
     told: dict[tuple[str, int], list[str]] = {}
     for subject in map(subjects.of_model, subjects.PUBLISHED_MODELS):
@@ -119,17 +106,16 @@ def _massive(store: Store) -> Told | None:
                     f"{found['cosine_carried']:.0f} → {found['cosine_kept']:.0f}"
                 )
     if not told:
-        return None
+        return ""
     each = " ".join(f"On {model}, layer {layer}: {'; '.join(found)}." for (model, layer), found in told.items())
-    return Told(
+    return (
         "**A choice by cosine may take the layer that writes the first token's massive activation (one state many times "
         "larger than all others); a few of its neurons, copied into the layer before the cut, bring nearly all of it back "
         "where that is the layer next to it, less from further back** (`figure-windows-league`, "
         "[more](docs/league.md#neurons-carried-over)). Perplexity of eight "
         "windows of text: [L]'s layers gone → those neurons copied → the token's own state put back. "
-        f"{each}",
-        _refitted_with_them(store),
-    )
+        f"{each} {_refitted_with_them(store)}"
+    ).strip()
 
 
 def _refitted_with_them(store: Store) -> str:
@@ -188,14 +174,14 @@ def _change(change: Sequence[float], digits: int, sign: int = 1) -> str:
     return f"{value} [{', '.join(ends[::sign])}]"
 
 
-def _headlines() -> Told:
+def _headlines() -> str:
     found = audit.findings()
     numbers = sum(len(reported.numbers(paper, table)) for paper in registry.PAPERS for table in reported.tables(paper))
     wrong = [one for one in found if one.headline]
     slips = [one for one in wrong if one.where.startswith("Abstract") and one.verdict == SLIP]
     first = {one.paper: one for one in reversed(slips)}
     quoted = " ".join(f"{one.name}: {one.headline}" for one in reversed(first.values()))
-    return Told(
+    return (
         f"**Headlines that their own tables do not carry.** [The audit](papers/AUDIT.md) of {numbers} numbers printed in "
         f"tables and text has {len(found)} findings, {sum(one.verdict == SLIP for one in found)} of them slips; {len(wrong)} "
         f"affect numbers that one might cite. In the abstracts: {quoted}"

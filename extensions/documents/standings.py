@@ -18,8 +18,8 @@ from reproductions.spec import registry
 from reproductions.spec.subjects import Subject
 
 ACCURACY = "AVG"
-HEADER = ("Removed", "Repair", "after", "of the best rival's perplexity", "accuracy", "time of dense", "checkpoint")
-# What README shows: so many numbers of layers, the best of ours, and:
+HEADER = ("Removed", "Repair", "after", "of the best rival's perplexity", "accuracy", "checkpoint")
+# The short table shows so many numbers of layers, the best of ours, and:
 FEW = 3
 SHORT = (rows.NONE, rows.PATCHED, rows.FACTOR, rows.REPLACEME, rows.GHOSTED, rows.PRUNER)
 
@@ -84,56 +84,38 @@ def leads(found: Sequence[dict]) -> list[tuple[str, str, str, str, list[str]]]:
     return told
 
 
-def table(found: Sequence[dict], texts: Sequence[str], short: bool = False) -> str:
-    """A Markdown table with the perplexities of these texts.
+def table(found: Sequence[dict], texts: Sequence[str]) -> str:
+    """Return a Markdown table of well-known repairs without training and of the best of ours, with most layers removed.
 
-    short: of the repairs without training only those that a reader knows, and the best of ours, with the most layers gone,
-    where they differ most; without times.
+    Args:
+        found: The rows of one model, as `entries` returns them.
+        texts: Columns of perplexities to show.
     """
-    header = [*HEADER[:3], *texts, HEADER[3], f"{HEADER[4]} of {found[0]['over'][ACCURACY]}", *HEADER[5 + short :]]
-    lines = []
-    for dense in (entry for entry in found if entry["dense"]):
-        lines.append(_line(dense, "dense", "", texts, None if short else ""))
-    for sparsity, repairs in list(best(found).items())[-FEW if short else None :]:
-        cuts = (e for e in found if e["sparsity"] == sparsity and e["spec"].repair == rows.NONE)
-        plain = None if short else next(filter(None, map(_time, cuts)), "")
+    header = [*HEADER[:3], *texts, HEADER[3], f"{HEADER[4]} of {found[0]['over'][ACCURACY]}", HEADER[5]]
+    lines = [_line(dense, "dense", "", texts) for dense in found if dense["dense"]]
+    for repairs in list(best(found).values())[-FEW:]:
         rivals = [entry for repair, entry in repairs.items() if repair in rows.TRAINING_FREE]
         ours = next((repair for repair in repairs if repair in rows.OURS), None)
         for repair, entry in repairs.items():
-            if not short or repair in SHORT or repair == ours:
+            if repair in SHORT or repair == ours:
                 share = ratio(entry, rivals[0]) if rivals else ""
                 label = entry["spec"].repaired
-                lines.append(_line(entry, f"**{label}**" if repair == ours else label, share, texts, plain))
+                lines.append(_line(entry, f"**{label}**" if repair == ours else label, share, texts))
     return markdown(header, lines, "rll" + "r" * (len(header) - 4) + "l")
 
 
-def _time(entry: dict) -> str:
-    values = entry["records"].get("latency", {}).get("values", {})
-    return f"{values['of_dense']:.2f}" if values else ""
-
-
-def _line(entry: dict, repair: str, share: str, texts: Sequence[str], plain: str | None) -> tuple[str, ...]:
-    """One row; plain: the time of what has its shape, plain checkpoints of one number of layers being of one shape; None: no
-    times."""
+def _line(entry: dict, repair: str, share: str, texts: Sequence[str]) -> tuple[str, ...]:
+    """Return one row of `table`."""
     scores = entry["scores"]
     perplexities = [f"{scores[label]:.1f}" for label in texts]
     accuracy = f"{scores[ACCURACY]:.1f}" if ACCURACY in scores else ""
     loaded = entry["records"].get("loadable", {}).get("details", {}).get("loaded_by", "")
     halves = any(record["details"].get("halves") for record in entry["records"].values())
-    if not loaded and repair == rows.NONE and not halves:
+    if not loaded and entry["spec"] and entry["spec"].repair == rows.NONE and not halves:
         loaded = "Transformers"  # whole layers were left out and nothing was put in
     kind = "plain" if loaded.startswith("Transformers") else loaded
-    time = [] if plain is None else [_time(entry) or (plain if kind == "plain" else "")]
-    return (
-        entry["sparsity"],
-        repair,
-        entry["spec"].selected if entry["spec"] else "",
-        *perplexities,
-        share,
-        accuracy,
-        *time,
-        kind,
-    )
+    selected = entry["spec"].selected if entry["spec"] else ""
+    return (entry["sparsity"], repair, selected, *perplexities, share, accuracy, kind)
 
 
 def parts(store: Store, subjects: Sequence[Subject]) -> dict[str, str]:
@@ -145,7 +127,7 @@ def _under(subject: Subject, found: list[dict]) -> str:
     """Return the short table of one model's rows, under its name."""
     if not any(not entry["dense"] for entry in found):
         return f"Nothing of `league` has been measured on {subject.label}."
-    return f"{subject.label}:\n\n{table(found, _texts(subject), short=True)}"
+    return f"{subject.label}:\n\n{table(found, _texts(subject))}"
 
 
 def _texts(subject: Subject) -> tuple[str, ...]:

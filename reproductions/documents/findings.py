@@ -372,9 +372,9 @@ def _shortened(cell: str) -> tuple[str, str]:
     return verdict, "not tested" if rest == "·" else rest
 
 
-def listed(found: Sequence[findings.Told], part: str = "") -> str:
-    """Return findings as a Markdown list, whole or a part of each."""
-    return "\n".join(f"- {getattr(one, part) if part else one}" for one in found)
+def listed(found: Sequence[str]) -> str:
+    """Return findings as a Markdown list."""
+    return "\n".join(f"- {one}" for one in found)
 
 
 PICTURE = "![What became of every claim of the papers, in print and on measured models](figures/rendered/screen.svg)"

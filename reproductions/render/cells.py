@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from common.records.results import PUBLISHED, Store
@@ -19,13 +19,16 @@ FIELDS = {
     "subject": ("string", "paper: the paper's own models; else the model of the table (MODEL=)"),
     "model": ("string", "model of the row, as the registry names it"),
     "row": ("string", "method, as the table names it"),
+    "row_id": ("string", "id of the row, which never changes"),
     "layers_removed": ("string", "layers removed of all layers, n/N, or the share that the paper prints"),
     "column": ("string", "column, as the table names it"),
+    "column_id": ("string", "id of the column, which never changes"),
     "value": ("double", "measured value as the table shows it: accuracies in percent, perplexities per token"),
     "stderr": ("double", "standard error of the value in its unit; items are treated as independent"),
     "items": ("int64", "questions or sequences that the value is over; empty for derived columns"),
     "reported": ("double", "number that the paper prints in this cell"),
     "status": ("string", "measured; match or differs beside a printed number; else why there is no value"),
+    "status_id": ("string", "id of the status"),
     "recipe": ("string", "hash of the recipe behind the row: `hash` in recipes.jsonl, `recipe` in records/"),
     "benchmark": ("string", "benchmark behind the value: the file's name in records/; empty for derived columns"),
 }
@@ -40,12 +43,14 @@ def rows(store: Store) -> Iterator[dict]:
     for table in registry.targets().values():
         subjects = [*show.published(table, store), PAPER]
         declared = {subject.name: _declared(table, subject, store) for subject in subjects}
-        for line in show.build(table, store, subjects, claims=False)["rows"]:
+        content = show.build(table, store, subjects, claims=False)
+        for line in content["rows"]:
             known, columns = declared[line["subject"]]
             row = known.get((line["model_id"], line["sparsity"], line["method_id"]))
             for label, cell in line["cells"].items():
                 if cell["reproduced"] is not None or cell["reported"] is not None:
-                    yield _cell(table, line, row, columns.get(label), label, cell, store)
+                    named = (label, content["column_ids"][label])
+                    yield _cell(table, line, row, columns.get(label), named, cell, store)
 
 
 def _declared(table: Table, subject: Subject, store: Store) -> tuple[dict[tuple, Row], dict[str, Column]]:
@@ -54,8 +59,9 @@ def _declared(table: Table, subject: Subject, store: Store) -> tuple[dict[tuple,
 
 
 def _cell(
-    table: Table, line: dict, row: Row | None, column: Column | None, label: str, cell: dict, store: Store
+    table: Table, line: dict, row: Row | None, column: Column | None, named: tuple[str, str], cell: dict, store: Store
 ) -> dict:
+    label, column_id = named
     found = None
     recipes = [recipe for recipe in ((row.recipe, row.shapes) if row else ()) if recipe is not None]
     if cell["reproduced"] is not None and column is not None and column.benchmark:
@@ -68,33 +74,39 @@ def _cell(
         "subject": line["subject"],
         "model": row.model if row else line["model"],
         "row": line["method"],
+        "row_id": line["method_id"],
         "layers_removed": line["sparsity"],
         "column": label,
+        "column_id": column_id,
         "value": None if cell["reproduced"] is None else float(cell["reproduced"]),
         "stderr": None if cell["stderr"] is None else float(cell["stderr"]),
         "items": items if isinstance(items, int) else None,
         "reported": None if cell["reported"] is None else float(cell["reported"]),
         "status": cell["status"],
+        "status_id": cell["status_id"],
         "recipe": found.recipe_hash if found else recipes[0].hash if recipes else None,
         "benchmark": found and found.benchmark,
     }
 
 
-def write(found: list[dict], path: Path = FILE) -> None:
-    """Write cells as Parquet, with what each column holds in its metadata.
+def write(lines: list[dict], path: Path = FILE, fields: Mapping[str, tuple[str, str]] = FIELDS) -> None:
+    """Write dictionaries as a Parquet file, with the meaning of each column in its metadata.
 
     Args:
-        found: The cells, as `rows` yields them.
+        lines: The rows, cells as `rows` yields them or others.
         path: The file.
+        fields: Column -> (Arrow type, what it holds).
     """
     import pyarrow as arrow
     from pyarrow import parquet
 
     from common.utils import atomic_files
 
-    fields = [
-        arrow.field(name, arrow.type_for_alias(kind), metadata={"about": about})
-        for name, (kind, about) in FIELDS.items()
-    ]
+    schema = arrow.schema(
+        [
+            arrow.field(name, arrow.type_for_alias(kind), metadata={"about": about})
+            for name, (kind, about) in fields.items()
+        ]
+    )
     with atomic_files.whole(path) as file:
-        parquet.write_table(arrow.Table.from_pylist(found, arrow.schema(fields)), file, compression="zstd")
+        parquet.write_table(arrow.Table.from_pylist(lines, schema), file, compression="zstd")

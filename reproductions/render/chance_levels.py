@@ -270,7 +270,7 @@ def _guessers(store: Store) -> str:
     return ", ".join(found)
 
 
-def finding(store: Store) -> tuple[str, str]:
+def finding(store: Store) -> str:
     """For README's screen: what a guesser retains, and what those of the papers' own rows that retain least have above
     guessing, and the measured models; then by paper the rows that retain most."""
     told, least, most = [], [], []
@@ -289,6 +289,5 @@ def finding(store: Store) -> tuple[str, str]:
         "**What is 'retained' includes what guessing gives** ([by paper and model](docs/guessing.md)). Guessing alone "
         f"retains {', '.join(told)}. The least of its own method in each paper's main tables → its share of the dense score "
         "above guessing, in %: "
-        f"{'; '.join(least)}.{here}",
-        f"The most there: {'; '.join(most)}.",
+        f"{'; '.join(least)}.{here} The most there: {'; '.join(most)}."
     )

@@ -42,6 +42,11 @@ FIELDS = {
     "targets": "tables and figures that show the recipe, separated by spaces",
 }
 
+_TYPES = dict.fromkeys(("value", "stderr", "seconds", "preparing_seconds"), "double")
+_TYPES |= dict.fromkeys(("items", "limit", "peak_memory_bytes"), "int64") | {"dirty": "bool"}
+# Column -> (type, what it holds), as `reproductions.render.cells.write` takes them.
+TYPED_FIELDS = {name: (_TYPES.get(name, "string"), about) for name, about in FIELDS.items()}
+
 
 def rows(evidence: Evidence) -> Iterator[dict]:
     """One row a value, in FIELDS; a record without values has one row with its reason."""
@@ -111,19 +116,3 @@ def write_csv(found: list[dict], path: Path) -> None:
         lines = csv.DictWriter(out, FIELDS, lineterminator="\n")
         lines.writeheader()
         lines.writerows(found)
-
-
-def write_parquet(found: list[dict], path: Path) -> None:
-    """All rows as Parquet, with the data dictionary in the fields' metadata."""
-    import pyarrow as arrow
-    from pyarrow import parquet
-
-    numbers = dict.fromkeys(("value", "stderr", "seconds", "preparing_seconds"), arrow.float64())
-    kinds = numbers | dict.fromkeys(("items", "limit", "peak_memory_bytes"), arrow.int64()) | {"dirty": arrow.bool_()}
-    schema = arrow.schema(
-        [
-            arrow.field(name, kinds.get(name, arrow.string()), metadata={"about": about})
-            for name, about in FIELDS.items()
-        ]
-    )
-    parquet.write_table(arrow.Table.from_pylist(found, schema), path)

@@ -18,6 +18,7 @@ from reproductions import audit
 from reproductions.audit.engine import KINDS, PAPER_NAMES, VERDICTS
 from reproductions.audit.report import summary
 from reproductions.documents import findings
+from reproductions.render import cells as parquet_cells
 from reproductions.render import show, tables, value_lists
 from reproductions.render.evidence import Evidence
 from reproductions.site import beside, cells, claims, data, items, pictures, recipes, views
@@ -127,7 +128,7 @@ class Site:
         overviews = [{"title": printed_rows.title_of(kind), "lines": self._lines(kind)} for kind in kinds]
         league = self._pictures(registry.get(registry.LEAGUE))[:1]
         guides = [{"name": path.stem, "title": views.heading(path)} for path in map(GUIDES.joinpath, FIRST_GUIDES)]
-        new = self.prose.markdown(findings.listed(ours.first(self.evidence.store), "short"), "README.md", "")
+        new = self.prose.markdown(findings.listed(ours.first(self.evidence.store)), "README.md", "")
         self._page(
             "index.html",
             "index.html",
@@ -321,7 +322,7 @@ class Site:
 
     def _records(self) -> None:
         value_lists.write_csv(self.rows, self.folder / "results.csv")
-        value_lists.write_parquet(self.rows, self.folder / "results.parquet")
+        parquet_cells.write(self.rows, self.folder / "results.parquet", value_lists.TYPED_FIELDS)
         self._put("data/values.js", data.script("values", data.all_values(self.rows)))
         self._page("records.html", "records.html", fields=value_lists.FIELDS, here="records")
 
