@@ -57,6 +57,10 @@ _FOLDERS = {
 }
 # Groups of subjects, lm-eval's own tasks: the folder that holds them and what their names begin with.
 GROUPS = {"mmlu": ("mmlu/default", "mmlu_"), "cmmlu": ("cmmlu", "cmmlu_")}
+# Tasks whose requests a process remembers, by how many they are: models that are measured one after another are asked the same,
+# and reading, formatting and filling in templates took longer than a GPU's forward passes. About 500 MB.
+REMEMBERED = 200_000
+_remembered: dict[tuple, dict] = {}
 OWN_TASKS = Path(__file__).parent / "tasks"
 # Our tasks, each in a file of its name, and the folders that hold them.
 OWN = {file.stem: file.parent for file in OWN_TASKS.glob("*/[!_]*.yaml")}
@@ -96,14 +100,8 @@ def evaluate(
         human_eval.check_allowed("humaneval")
     groups = {task: members(task) for task in tasks if isinstance(task, str) and task in GROUPS}
     with _lm_eval_quiet(), _templates_compiled_once():
-        loaded = load_tasks([member for task in tasks for member in groups.get(str(task), [task])])
-        for task in loaded.values():
-            # As lm-eval's command line: a task that fixes its number of shots at 0 keeps it.
-            fixed = task.get_config("num_fewshot")
-            if fixed != 0:
-                task.set_config(key="num_fewshot", value=(fixed or 0) if num_fewshot is None else num_fewshot)
-            _check_examples(task)
-            task.set_fewshot_seed(seed=FEWSHOT_SEED)
+        key = (json.dumps(tasks, default=repr), limit, num_fewshot, os.environ.get(hub.MIRROR_VARIABLE))
+        loaded = _remembered.get(key) or _prepared(tasks, groups, num_fewshot)
         lm = lm or SharedContextLM(model, tokenizer, batch_size=batch_size)
         found = lm_eval.evaluate(
             lm=lm,
@@ -112,6 +110,8 @@ def evaluate(
             log_samples=True,
             bootstrap_iters=0 if limit == 1 else 100,  # accuracies have closed forms; 0 turns standard errors off
         )
+    if all(isinstance(task, str) for task in tasks):
+        _remember(key, loaded)
     samples = found.pop("samples", {})
     items = {task: _items(asked) for task, asked in samples.items()}
     endings = {task: _endings(asked) for task, asked in samples.items()}
@@ -119,6 +119,37 @@ def evaluate(
     scores = {name: _scores(raw, name) for name in loaded}
     pooled = {group: _pooled([scores[member] for member in names]) for group, names in groups.items()}
     return {**scores, **pooled, "raw": raw, "items": items, "endings": endings}
+
+
+def _prepared(tasks: Sequence[str | Mapping], groups: Mapping[str, list[str]], num_fewshot: int | None) -> dict:
+    """Return lm-eval's tasks by name, with their numbers of examples."""
+    loaded = load_tasks([member for task in tasks for member in groups.get(str(task), [task])])
+    for task in loaded.values():
+        # As lm-eval's command line: a task that fixes its number of shots at 0 keeps it.
+        fixed = task.get_config("num_fewshot")
+        if fixed != 0:
+            task.set_config(key="num_fewshot", value=(fixed or 0) if num_fewshot is None else num_fewshot)
+        _check_examples(task)
+        task.set_fewshot_seed(seed=FEWSHOT_SEED)
+    return loaded
+
+
+def _remember(key: tuple, loaded: dict) -> None:
+    """Keep tasks with the requests that they have built, for the next model."""
+    for task in loaded.values():
+        task.build_all_requests = partial(_ask_again, task)
+    _remembered[key] = loaded
+    sizes = [sum(len(task.instances) for task in held.values()) for held in _remembered.values()]
+    for old, _ in zip(list(_remembered), list(sizes), strict=True):
+        if sum(sizes) <= REMEMBERED:
+            break
+        del _remembered[old], sizes[0]
+
+
+def _ask_again(task, **_) -> None:
+    """Drop the answers of the model before."""
+    for instance in task.instances:
+        instance.resps, instance.filtered_resps = [], {}
 
 
 def _items(samples: Sequence[Mapping]) -> dict[str, np.ndarray]:

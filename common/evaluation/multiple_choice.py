@@ -17,8 +17,13 @@ import hashlib
 import logging
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 from weakref import WeakKeyDictionary
 
+import numpy as np
+import psutil
 import torch
 from lm_eval.models import huggingface
 from lm_eval.models.huggingface import HFLM
@@ -66,6 +71,81 @@ def _asked(request, default: int) -> int:
 REMEMBERED = 100_000
 _remembered: dict[tuple, tuple[list[str], list[list[int]]]] = {}
 _fingerprints: WeakKeyDictionary = WeakKeyDictionary()
+# Bytes of batches that a process remembers, most of them masks: the next model is asked the same questions. On a GPU building
+# them anew took longer than the forward passes.
+REMEMBERED_BYTES = min(2**32, psutil.virtual_memory().available // 16)
+_planned: dict[tuple, list[list[Batch]]] = {}
+
+
+@dataclass
+class Batch:
+    """Trees of one forward pass, and everything about the pass that depends on no model.
+
+    endings: request index -> the tokens to score; the last one is no part of its tree.
+    """
+
+    trees: list[Tree]
+    endings: dict[int, list[int]]
+
+    def __len__(self) -> int:
+        return len(self.trees)
+
+    @property
+    def nbytes(self) -> int:
+        """Return about the bytes that the tensors of `fed` take."""
+        return len(self) * len(self.trees[0]) * (len(self.trees[0]) + 16)
+
+    @cached_property
+    def fed(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Return token ids, depths [trees, nodes] and who sees whom [trees, nodes, nodes]; None for plain sequences.
+
+        Trees are padded on the right with copies of their last node: what compares a sequence's tokens
+        (`common.calibration.massive_activations`) is not to see others than its own. Alone, padding would be many first
+        tokens.
+        """
+        length = len(self.trees[0])
+        ids = torch.zeros(len(self), length, dtype=torch.long)
+        for row, tree in enumerate(self.trees):
+            ids[row, : len(tree)] = torch.tensor(tree.tokens)
+            ids[row, len(tree) :] = tree.tokens[-1]
+        if all(
+            tree.chain for tree in self.trees
+        ):  # causal attention never looks at the padding behind a plain sequence
+            return ids, None, None
+        depths = torch.zeros_like(ids)
+        allowed = torch.eye(length, dtype=torch.bool).repeat(len(self), 1, 1)
+        for row, tree in enumerate(self.trees):
+            size, ancestry = len(tree), tree.ancestry()
+            depths[row, :size] = torch.tensor(tree.depths)
+            depths[row, size:] = tree.depths[-1]
+            allowed[row, :size, :size] = ancestry
+            allowed[row, size:, : size - 1] = ancestry[-1, :-1]
+        return ids, depths, allowed
+
+    @cached_property
+    def requests(self) -> tuple[list[int], list[int]]:
+        """Return the requests of the pass and how many tokens each has to score."""
+        indices = [index for tree in self.trees for index in tree.paths]
+        return indices, [len(self.endings[index]) for index in indices]
+
+    @cached_property
+    def asked(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the positions whose logits are needed, and for every token to score its place among them, itself, its order.
+
+        A position is needed once, though several choices may be predicted there. Tokens stand by place; order [tokens]: where
+        each stands in the order of `requests`.
+        """
+        length = len(self.trees[0])
+        flat = [
+            row * length + node
+            for row, tree in enumerate(self.trees)
+            for index, path in tree.paths.items()
+            for node in path[-len(self.endings[index]) :]
+        ]
+        needed, places = torch.tensor(flat).unique(return_inverse=True)
+        targets = torch.tensor([token for index in self.requests[0] for token in self.endings[index]])
+        order = places.argsort(stable=True)
+        return needed, places[order], targets[order], order
 
 
 def _fingerprint(tokenizer) -> str:
@@ -124,13 +204,20 @@ class SharedContextLM(HFLM):
             return {}
         key = (_fingerprint(self.tokenizer), tuple(options.items()), hash(tuple(plain)), len(plain))
         if key not in _remembered:
-            _remembered[key] = (plain, self.tokenizer(plain, verbose=False, **options)["input_ids"])
+            _remembered[key] = (plain, self._token_ids(plain, **options))
             while len(_remembered) > 1 and sum(len(texts) for texts, _ in _remembered.values()) > REMEMBERED:
                 del _remembered[next(iter(_remembered))]
         known, ids = _remembered[key]
         if known != plain:  # other texts of the same hash
-            ids = self.tokenizer(plain, verbose=False, **options)["input_ids"]
+            ids = self._token_ids(plain, **options)
         return dict(zip(plain, ids, strict=True))
+
+    def _token_ids(self, texts: list[str], add_special_tokens: bool = True) -> list[list[int]]:
+        """Return the ids of each text; without offsets and masks, which take most of the time on a machine of many cores."""
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if backend is None or backend.truncation or backend.padding:
+            return self.tokenizer(texts, verbose=False, add_special_tokens=add_special_tokens)["input_ids"]
+        return [found.ids for found in backend.encode_batch_fast(texts, add_special_tokens=add_special_tokens)]
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, *args, **options) -> list[int]:
         """As in lm-eval."""
@@ -178,23 +265,53 @@ class SharedContextLM(HFLM):
             kind = implementation if implementation not in _MASKED_ATTENTION else "linear"
             log.warning("attention %r takes no custom mask: contexts are not shared", kind)
             return super()._loglikelihood_tokens(requests, disable_tqdm or _silent(), override_bs)
-        groups = [self._batches(trees) for trees in self._grown([self._input(request) for request in requests])]
+        groups = self._plan(requests)
         self._body = prefix_cache.Body(self.decoder, shared=not self.mixed_precision_dtype)
         answers: list[tuple[float, bool] | None] = [None] * len(requests)
         with track(None, "scoring", total=len(requests), unit="choice", shown=self._shown or not disable_tqdm) as bar:
             for batches in groups:
                 self._body.ahead(batches, self._fed)
-                with side_by_side(lambda batch: self._score(batch, requests), batches, self.device) as results:
-                    for batch, (found, head_rows) in zip(batches, results, strict=True):
-                        for index, answer in found:
+                with side_by_side(self._score, batches, self.device) as results:
+                    for batch, found in zip(batches, results, strict=True):
+                        for index, answer in zip(batch.requests[0], found, strict=True):
                             answers[index] = answer
-                        self.forward_tokens += sum(map(len, batch))
-                        self.padded_tokens += len(batch) * len(batch[0])
-                        self.head_rows += head_rows
-                        bar.update(sum(len(tree.paths) for tree in batch))
+                        self.forward_tokens += sum(map(len, batch.trees))
+                        self.padded_tokens += batch.fed[0].numel()
+                        self.head_rows += len(batch.asked[0])
+                        bar.update(len(found))
         self.layers_saved += self._body.layers_saved
         self.layers_run += self._body.layers_run
         return answers
+
+    def _plan(self, requests: list[Request]) -> list[list[Batch]]:
+        """Return the batches of all requests; those of the same requests as before, where they are remembered."""
+        inputs, endings = [self._input(request) for request in requests], [request[2] for request in requests]
+        tokens = np.fromiter(chain.from_iterable(chain(inputs, endings)), np.int64)
+        lengths = np.fromiter(map(len, chain(inputs, endings)), np.int64)
+        asked = hashlib.blake2b(tokens.tobytes() + lengths.tobytes(), digest_size=16).digest()
+        kind = self.device.type if self.device.type in MAX_TOKENS else "other"
+        key = (
+            asked,
+            MAX_TOKENS[kind],
+            PASS[kind],
+            self.min_shared,
+            int(self.batch_size),
+            rope_switch(self.decoder.config),
+        )
+        if key not in _planned:
+            groups = [
+                [Batch(part, {i: endings[i] for tree in part for i in tree.paths}) for part in self._batches(trees)]
+                for trees in self._grown(inputs)
+            ]
+            if sum(batch.nbytes for group in groups for batch in group) > REMEMBERED_BYTES:
+                return groups
+            _planned[key] = groups
+            held = [sum(batch.nbytes for group in plan for batch in group) for plan in _planned.values()]
+            for old, _ in zip(list(_planned), held, strict=True):
+                if sum(held) <= REMEMBERED_BYTES:
+                    break
+                del _planned[old], held[0]
+        return _planned[key]
 
     def _grown(self, inputs: list[list[int]]) -> list[list[Tree]]:
         """Trees over all inputs; in two groups where a model reads long sequences with other rotary frequencies.
@@ -230,63 +347,30 @@ class SharedContextLM(HFLM):
         return [trees[start:stop] for start, stop in zip([0, *cuts], cuts, strict=False)]
 
     @torch.inference_mode()
-    def _score(self, batch: list[Tree], requests: list[Request]) -> tuple[list[tuple[int, tuple[float, bool]]], int]:
-        """(request, answer) for the requests of one batch, and the number of positions whose logits were made."""
-        spans = []  # (request, row, the nodes whose logits predict the continuation)
-        for row, tree in enumerate(batch):
-            spans += [(index, row, path[-len(requests[index][2]) :]) for index, path in tree.paths.items()]
-        # each (row, node) whose logits are needed, once: several choices may be predicted at one node
-        length = len(batch[0])
-        flat = torch.tensor([row * length + node for _, row, nodes in spans for node in nodes])
-        needed, rows = flat.unique(return_inverse=True)
-        targets = torch.tensor([token for index, _, _ in spans for token in requests[index][2]])
-        by_row = rows.argsort(stable=True)
+    def _score(self, batch: Batch) -> list[tuple[float, bool]]:
+        """Return the answers to the requests of one batch."""
+        needed, places, targets, order = batch.asked
         with self._autocast():
-            hidden = self._hidden(batch).flatten(0, 1)
+            hidden = self._body(*self._fed(batch)).flatten(0, 1)
             hidden = hidden[needed.to(hidden.device)]
-            nll, best = target_scores(
-                self.decoder, hidden, rows[by_row], targets[by_row], self.softmax_dtype or torch.float32
-            )
+            nll, best = target_scores(self.decoder, hidden, places, targets, self.softmax_dtype or torch.float32)
         if not nll.isfinite().all():  # argmax of such scores is the first answer, whatever that is
             remedy = "" if hidden.dtype == torch.float32 else "; try --dtype bfloat16 or float32 (make: DTYPE=)"
             kind = str(hidden.dtype).removeprefix("torch.")
             raise UserError(f"the model's output is not finite in {kind}, so answers cannot be compared{remedy}")
         likely, greedy = torch.empty_like(nll), torch.empty_like(best)
-        likely[by_row], greedy[by_row] = -nll, best
-        sizes = [len(nodes) for _, _, nodes in spans]
-        parts = zip(spans, likely.split(sizes), greedy.split(sizes), strict=True)
-        return [(index, (float(ll.sum()), bool(best.all()))) for (index, _, _), ll, best in parts], len(needed)
+        likely[order], greedy[order] = -nll, best
+        parts = (values.split(batch.requests[1]) for values in (likely, greedy))
+        return [(float(ll.sum()), bool(best.all())) for ll, best in zip(*parts, strict=True)]
 
     def _autocast(self) -> torch.autocast:
         dtype = self.mixed_precision_dtype
         return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None)
 
-    def _hidden(self, batch: list[Tree]) -> Tensor:
-        """Run trees; what the final norm returns [trees, nodes, channels]."""
-        return self._body(*self._fed(batch))
-
-    def _fed(self, batch: list[Tree]) -> tuple:
-        """What the body is called with for trees, padded on the right.
-
-        With copies of a tree's last node: what compares a sequence's tokens (`common.calibration.massive_activations`)
-        is not to see others than its own. Alone, padding would be many first tokens.
-        """
-        length = len(batch[0])
-        ids = torch.zeros(len(batch), length, dtype=torch.long)
-        for row, tree in enumerate(batch):
-            ids[row, : len(tree)] = torch.tensor(tree.tokens)
-            ids[row, len(tree) :] = tree.tokens[-1]
-        if all(tree.chain for tree in batch):  # causal attention never looks at the padding behind a plain sequence
-            return ids, None, None
-        depths = torch.zeros_like(ids)
-        allowed = torch.eye(length, dtype=torch.bool).repeat(len(batch), 1, 1)
-        for row, tree in enumerate(batch):
-            size, ancestry = len(tree), tree.ancestry()
-            depths[row, :size] = torch.tensor(tree.depths)
-            depths[row, size:] = tree.depths[-1]
-            allowed[row, :size, :size] = ancestry
-            allowed[row, size:, : size - 1] = ancestry[-1, :-1]
-        return ids, depths, self._masks(allowed.unsqueeze(1), depths), allowed
+    def _fed(self, batch: Batch) -> tuple:
+        """Return what the body is called with for a batch."""
+        ids, depths, allowed = batch.fed
+        return (ids, None, None) if depths is None else (ids, depths, self._masks(allowed[:, None], depths), allowed)
 
     def _masks(self, allowed: Tensor, depths: Tensor) -> dict[str, Tensor]:
         """What is added to the scores [trees, 1, nodes, nodes], for each kind of layer.

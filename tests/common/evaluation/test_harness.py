@@ -211,3 +211,28 @@ def test_measurements_that_would_be_dropped_are_refused_or_said(tmp_path, tiny_l
         harness.evaluate(tiny_llama, tiny_tokenizer, [own_task(tmp_path, ["a", "b", "c"], ["f1"])])
     harness.load_tasks([own_task(tmp_path, ["a", "b", "c"], ["acc", "f1"])])
     assert "own: f1 is not reported" in caplog.text
+
+
+def test_a_second_model_is_asked_the_same_requests_and_answers_as_alone(mirror, make_tiny, tiny_tokenizer, monkeypatch):
+    first, second = make_tiny("llama"), make_tiny("llama")
+    with torch.no_grad():
+        second.lm_head.weight.mul_(-0.5)
+    tasks = ["arc_easy", "boolq"]
+    alone = []
+    for model in (first, second):
+        harness._remembered.clear()
+        alone.append(harness.evaluate(model, tiny_tokenizer, tasks, limit=3))
+    harness._remembered.clear()
+    loads, load = [], harness.load_tasks
+    monkeypatch.setattr(harness, "load_tasks", lambda names: loads.append(names) or load(names))
+    together = [harness.evaluate(model, tiny_tokenizer, tasks, limit=3) for model in (first, second, first)]
+    assert len(loads) == 1
+    for one, other in zip([*alone, alone[0]], together, strict=True):
+        assert {task: one[task] for task in tasks} == {task: other[task] for task in tasks}
+        assert one["raw"]["results"] == other["raw"]["results"]
+    assert str(alone[0]["endings"]) != str(alone[1]["endings"])
+    harness.evaluate(first, tiny_tokenizer, tasks, limit=2)
+    assert len(loads) == 2
+    monkeypatch.setattr(harness, "REMEMBERED", 0)
+    harness.evaluate(first, tiny_tokenizer, tasks, limit=1)
+    assert not harness._remembered

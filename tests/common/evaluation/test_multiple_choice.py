@@ -168,13 +168,13 @@ def test_texts_are_encoded_once_for_models_that_are_asked_the_same(tiny_llama, t
     """Of one tokenizer and of an equal one; another tokenizer, and other texts, are encoded by themselves."""
     wanted = requests(7)
     expected = SharedContextLM(tiny_llama, tiny_tokenizer).loglikelihood(wanted, disable_tqdm=True)
-    calls, call = [], type(tiny_tokenizer).__call__
+    calls, encode = [], SharedContextLM._token_ids
 
     def counted(self, texts, **options):
-        calls.extend([1] * isinstance(texts, list))  # what lm-eval encodes one by one is not ours
-        return call(self, texts, **options)
+        calls.append(texts)
+        return encode(self, texts, **options)
 
-    monkeypatch.setattr(type(tiny_tokenizer), "__call__", counted)
+    monkeypatch.setattr(SharedContextLM, "_token_ids", counted)
     equal, other = copy.deepcopy(tiny_tokenizer), copy.deepcopy(tiny_tokenizer)
     for tokenizer in (tiny_tokenizer, equal):
         assert SharedContextLM(tiny_llama, tokenizer).loglikelihood(wanted, disable_tqdm=True) == expected
@@ -343,3 +343,40 @@ def test_long_contexts_with_other_frequencies_score_as_alone(tiny_tokenizer):
     assert min(lengths) < 60 and max(lengths) > 70
     alone = HFLM(pretrained=model, tokenizer=tiny_tokenizer, backend="causal", batch_size=1)
     compare(SharedContextLM(model, tiny_tokenizer).loglikelihood(asked, disable_tqdm=True), alone.loglikelihood(asked))
+
+
+def test_a_second_model_is_asked_the_same_batches_and_answers_as_alone(make_tiny, tiny_tokenizer, monkeypatch):
+    requests = [("a b c", f" layer {word}") for word in "uvwxyz"] + [
+        ("the stream", " is"),
+        ("the stream", " of layers"),
+    ]
+    asked = [Instance("loglikelihood", {}, pair, index) for index, pair in enumerate(requests)]
+    models = [make_tiny("llama"), make_tiny("llama")]
+    with torch.no_grad():
+        models[1].lm_head.weight.mul_(-0.5)
+    alone = []
+    for model in models:
+        monkeypatch.setattr(multiple_choice, "_planned", {})
+        alone.append(SharedContextLM(model, tiny_tokenizer).loglikelihood(asked))
+    monkeypatch.setattr(multiple_choice, "_planned", {})
+    grown = []
+    monkeypatch.setattr(multiple_choice, "grow", lambda *args, **options: grown.append(1) or grow(*args, **options))
+    together = [SharedContextLM(model, tiny_tokenizer).loglikelihood(asked) for model in models]
+    assert together == alone and together[0] != together[1] and len(grown) == 1
+
+
+def test_planned_batches_are_bounded(tiny_llama, tiny_tokenizer, monkeypatch):
+    monkeypatch.setattr(multiple_choice, "_planned", {})
+    for bound, kept in ((0, 0), (10**6, 3)):
+        monkeypatch.setattr(multiple_choice, "REMEMBERED_BYTES", bound)
+        for word in ("one", "two", "three"):
+            pair = [Instance("loglikelihood", {}, (word, " layer"), 0)]
+            SharedContextLM(tiny_llama, tiny_tokenizer).loglikelihood(pair)
+        assert len(multiple_choice._planned) == kept
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_texts_are_encoded_as_the_tokenizer_does(tiny_llama, tiny_tokenizer, special):
+    texts = ["the layers", " of a model", "", "<s>odd </s> é ü 你好", "\n\t  two  spaces "]
+    encoded = SharedContextLM(tiny_llama, tiny_tokenizer)._token_ids(texts, add_special_tokens=special)
+    assert encoded == [tiny_tokenizer(text, add_special_tokens=special)["input_ids"] for text in texts]
