@@ -85,7 +85,7 @@ def _legend(axes: plt.Axes, top: float) -> None:
         _write(axes, left + 0.36, top + 0.5, verdict)
         left += 1.05
     told = (
-        "beside the mark: how many of a claim's comparisons hold; then the one worst for it, with its 95 % interval\n"
+        "beside the mark: how many of a claim's comparisons are for it; then the one worst for it, with its 95 % interval\n"
     )
     _write(axes, left + 0.4, top + 0.5, told + "(of points more is better, of perplexity's % less)", size=8, color=GREY)
 

@@ -368,7 +368,8 @@ def _shortened(cell: str) -> tuple[str, str]:
     """A cell of the findings' table as verdict and the rest, for a box of the picture."""
     verdict = next((verdict for verdict in _SAID if cell.startswith(verdict)), "")
     rest = cell[len(verdict) :].strip().replace("(", "", 1).replace(")", "", 1) if verdict else cell
-    rest = rest.replace(": worst case ", ": ")  # the legend says so
+    for words in (" comparisons", "worst case ", "1 comparison: "):  # the legend says so
+        rest = rest.replace(words, "")
     return verdict, "not tested" if rest == "·" else rest
 
 
@@ -420,8 +421,9 @@ def every(paper: str, store: Store) -> str:
 
 
 LEGEND = (
-    "In brackets: how many of the claim's comparisons (settings, metrics) hold. The number shown is the comparison that "
-    "favours the claim least, with its 95 % interval, paired over items; it covers the items, not another calibration "
+    "In brackets: how many of the claim's comparisons (settings, metrics) are for it. Most claims need all. "
+    "The number shown is the comparison that favours the claim least, with its 95 % interval, paired over items; it covers "
+    "the items, not another calibration "
     "text or training run. Points: of what is retained of the dense model's score (LinearPatch, Prune&Comp, `league`), "
     "of accuracy elsewhere. Of printed numbers beyond noise: by standard errors of shares of as many questions, taken as "
     "independent, so at least so many are, for the claim and, where that is said, against it. Limit: how far it may fall "
@@ -518,4 +520,5 @@ def _on(claims: Sequence[dict], name: str) -> str:
     if worst is None:
         return ""
     case = "worst case " * (worst["compared"] > 1)
-    return f"{worst['verdict']} ({worst['holding']} of {worst['compared']}): {case}{tables.effect(worst)}"
+    counted = tables.supporting(worst["holding"], worst["compared"], worst["verdict"] == judge.FAILS)
+    return f"{worst['verdict']} ({counted}): {case}{tables.effect(worst)}"

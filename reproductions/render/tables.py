@@ -270,11 +270,20 @@ def counted(claims: Sequence[dict]) -> str:
     many are against the claim beyond that; those of the same numbers once."""
     known = {name: (holds, said) for claim in claims for name, holds, said in claim["reported_of"]}
     holding, drawn = sum(holds for holds, _ in known.values()), [said for _, said in known.values() if said]
-    text = f"{holding} of {len(known)}"
+    text = supporting(holding, len(known), not all(claim["reported"] for claim in claims))
     if drawn:
         text += f", {drawn.count('holds')}{f' of {len(drawn)}' * (len(drawn) < len(known))} beyond noise"
         text += f", {against} against" if (against := drawn.count("fails")) else ""
     return text
+
+
+def supporting(holding: int, compared: int, failed: bool) -> str:
+    """Say how many comparisons are for a claim. failed: whether these are too few, as beside "fails"."""
+    if compared == 1:
+        return "1 comparison"
+    if holding == compared:
+        return f"all {compared} comparisons for"
+    return f"{holding} of {compared} comparisons for" + ", not all" * (failed and holding > 0)
 
 
 def verdict(claim: dict, name: str) -> str:

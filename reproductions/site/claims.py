@@ -76,10 +76,6 @@ def _labels(built: dict, own: str) -> dict[str, str]:
     return {one["name"]: SHORT.get(one["name"], one["label"]) or own for one in built["subjects"]}
 
 
-def _counted(holding: int, compared: int) -> str:
-    return f"{holding} of {compared}" if compared > 1 else ""
-
-
 def _printed(found: Sequence[dict]) -> Verdict:
     compared = sum(claim["reported_counts"][1] for claim in found)
     if not compared:
@@ -92,9 +88,9 @@ def _judged(subject: str, found: Sequence[dict]) -> Verdict:
     worst = judge.together(found)
     if worst is None:
         return Verdict(subject, "open", found[0].get("reason", "not measured") if found else "not measured")
-    counts = _counted(worst["holding"], worst["compared"])
+    counts = tables.supporting(worst["holding"], worst["compared"], worst["verdict"] == judge.FAILS)
     kind = KINDS[worst["verdict"]]
-    return Verdict(subject, kind, worst["verdict"], counts, tables.effect(worst))
+    return Verdict(subject, kind, worst["verdict"], counts * (worst["compared"] > 1), tables.effect(worst))
 
 
 def tally(claims: Iterable[ShownClaim]) -> dict[str, dict[str, int]]:

@@ -103,7 +103,7 @@ def test_a_row_that_a_paper_prints_for_two_methods_counts_once():
         if (method, column) == ("LinearPatch[S]", "RP")
         and cells[model, sparsity, method, column].value == cells[model, sparsity, "LinearPatch[L]", column].value
     }
-    assert len(alike) == 4 and tables.counted(unpatched).startswith(f"{12 - len(alike)} of {12 - len(alike)}, ")
+    assert len(alike) == 4 and tables.counted(unpatched).startswith(f"all {12 - len(alike)} comparisons for, ")
 
 
 def test_counts_say_what_is_beyond_noise_and_of_how_many_where_not_all_vary():
@@ -112,12 +112,13 @@ def test_counts_say_what_is_beyond_noise_and_of_how_many_where_not_all_vary():
         "reported_of": [["a", True, "holds"], ["b", True, "holds"], *([name, True, "within noise"] for name in "cd")],
     }
     two = {"reported": False, "reported_of": [[name, name != "e", None] for name in "efgh"]}
-    assert tables.counted([one]) == "4 of 4, 2 beyond noise"
-    assert tables.counted([one, two]) == "7 of 8, 2 of 4 beyond noise"
-    assert tables.counted([two]) == "3 of 4"
+    assert tables.counted([one]) == "all 4 comparisons for, 2 beyond noise"
+    assert tables.counted([one, two]) == "7 of 8 comparisons for, not all, 2 of 4 beyond noise"
+    assert tables.counted([two]) == "3 of 4 comparisons for, not all"
     three = {"reported": False, "reported_of": [["i", False, "fails"], ["j", False, "within noise"]]}
-    assert tables.counted([three]) == "0 of 2, 0 beyond noise, 1 against"
-    assert tables.counted([two, three]) == "3 of 6, 0 of 2 beyond noise, 1 against"
+    assert tables.counted([three]) == "0 of 2 comparisons for, 0 beyond noise, 1 against"
+    assert tables.counted([two, three]) == "3 of 6 comparisons for, not all, 0 of 2 beyond noise, 1 against"
     assert (
-        tables.reported_verdict(one) == "yes (4 of 4, 2 beyond noise)" and tables.reported_verdict(two) == "no (3 of 4)"
+        tables.reported_verdict(one) == "yes (all 4 comparisons for, 2 beyond noise)"
+        and tables.reported_verdict(two) == "no (3 of 4 comparisons for, not all)"
     )

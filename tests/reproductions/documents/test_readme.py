@@ -129,9 +129,9 @@ def test_a_line_of_the_screen_counts_comparisons_and_shows_the_worst():
     line = findings.row(findings.SummaryLine("A beats all", "t", ("above-b", "above-c")), {"t": {"claims": claims}})
     assert line == [
         "A beats all",
-        "fails (7 of 8)",
+        "fails (7 of 8 comparisons for, not all)",
         "·",
-        "fails (3 of 4): worst case 5.0 points lower [−6.0, −4.0]",
+        "fails (3 of 4 comparisons for, not all): worst case 5.0 points lower [−6.0, −4.0]",
         "·",
         "`t`",
     ]
@@ -141,18 +141,18 @@ def test_a_group_counts_its_lines_by_verdict_on_every_side():
     rows = [
         [
             "a",
-            "holds (2 of 2)",
-            "within noise (0 of 1): +1.0 points [−1.0, +3.0]",
-            "fails (0 of 1): −2.0 points",
+            "holds (all 2 comparisons for)",
+            "within noise (1 comparison): +1.0 points [−1.0, +3.0]",
+            "fails (1 comparison): −2.0 points",
             "0 of 1",
             "`t`",
         ],
-        ["b", "no number", "·", "fails (1 of 2): −3.0 points", "·", "`t`"],
+        ["b", "no number", "·", "fails (1 of 2 comparisons for, not all): −3.0 points", "·", "`t`"],
         [
             "c",
-            "holds (1 of 1)",
-            "fails (0 of 1): −9.0 points [−9.5, −8.5]",
-            "holds (3 of 3): +1.0 points",
+            "holds (1 comparison)",
+            "fails (1 comparison): −9.0 points [−9.5, −8.5]",
+            "holds (all 3 comparisons for): +1.0 points",
             "0 of 1",
             "`u`",
         ],
@@ -164,9 +164,14 @@ def test_a_group_counts_its_lines_by_verdict_on_every_side():
 def test_a_claim_is_supported_on_as_many_models_as_test_it(monkeypatch):
     """The toy model counts nowhere, and a model that does not test the claim counts in neither number."""
     monkeypatch.setattr(findings.subjects, "PUBLISHED_MODELS", ("a", "b", "c"))
-    cells = {"a": "holds (2 of 2): +1.0 points", "b": "", "c": "within noise (0 of 1)", "standin": "holds (1 of 1)"}
+    cells = {
+        "a": "holds (all 2 comparisons for): +1.0 points",
+        "b": "",
+        "c": "within noise (1 comparison)",
+        "standin": "holds (1 comparison)",
+    }
     assert findings.supported(cells) == "1 of 2"
-    assert findings.supported({"a": "", "b": "", "c": "", "standin": "holds (1 of 1)"}) == "·"
+    assert findings.supported({"a": "", "b": "", "c": "", "standin": "holds (1 comparison)"}) == "·"
 
 
 def test_a_norms_bars_end_no_cell(monkeypatch):
@@ -186,7 +191,8 @@ def test_the_screen_is_of_the_published_records():
     line = findings.row(findings.SummaryLine("s", "table4-laco", ("falls-with-size",)), {"table4-laco": content})
     (claim,) = (claim for claim in content["claims"] if claim["id"] == "laco/t4/falls-with-size")
     holding, compared = claim["reported_counts"]
-    assert line[1] == f"{'holds' if claim['reported'] else 'fails'} ({holding} of {compared})"
+    assert claim["reported"] and 0 < holding < compared
+    assert line[1] == f"holds ({holding} of {compared} comparisons for)"
     assert line[3].endswith(tables.effect(claim["judged"]["standin"]))
     first = str(ours.every(store)[0])
     wrong = [one for one in audit.findings() if one.headline]
