@@ -57,8 +57,8 @@ _FOLDERS = {
 }
 # Groups of subjects, lm-eval's own tasks: the folder that holds them and what their names begin with.
 GROUPS = {"mmlu": ("mmlu/default", "mmlu_"), "cmmlu": ("cmmlu", "cmmlu_")}
-# Tasks whose requests a process remembers, by how many they are: models that are measured one after another are asked the same,
-# and reading, formatting and filling in templates took longer than a GPU's forward passes. About 500 MB.
+# Requests that a process remembers: models that are measured one after another are asked the same, and reading, formatting
+# and filling in templates took longer than a GPU's forward passes. About 500 MB.
 REMEMBERED = 200_000
 _remembered: dict[tuple, dict] = {}
 OWN_TASKS = Path(__file__).parent / "tasks"
