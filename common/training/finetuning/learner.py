@@ -9,34 +9,26 @@ token is never predicted, for nothing comes before it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from common.models.decoder import Decoder
-from common.training.finetuning.prefix import FrozenPrefix
+from common.training.finetuning.methods import Attached
 from common.utils.errors import UserError
 
 IGNORE = -100
 
 
-class Rows(torch.utils.data.Dataset):
-    """Rows of one data set with their numbers, which start at ``first``."""
-
-    def __init__(self, rows: Sequence[Mapping], first: int = 0) -> None:
-        self.rows, self.first = rows, first
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> dict:
-        row = self.rows[index]
-        return {"input_ids": row["input_ids"], "labels": row["labels"], "row": self.first + index}
-
-
 def checked(rows: Sequence[Mapping], name: str, vocabulary: int) -> Sequence[Mapping]:
-    """The rows, read one at a time (they may lie on disk); UserError naming the first that cannot be learnt from."""
+    """Return the rows, read one at a time (they may lie on disk).
+
+    Raises:
+        UserError: there is none, or one cannot be learnt from; names the first such row.
+    """
     if len(rows) == 0:
         raise UserError(f"the {name} data is empty; give at least one row")
     for index, row in enumerate(rows):
@@ -58,39 +50,45 @@ def checked(rows: Sequence[Mapping], name: str, vocabulary: int) -> Sequence[Map
 
 
 def collate(rows: Sequence[Mapping], pad_id: int = 0) -> dict[str, Tensor]:
-    """Rows -> input_ids, attention_mask, labels, each [rows, tokens] and left-padded, and row numbers [rows]."""
-    tokens = max(len(row["input_ids"]) for row in rows)
-    ids = torch.full((len(rows), tokens), pad_id, dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    labels = torch.full_like(ids, IGNORE)
-    for place, row in enumerate(rows):
-        start = tokens - len(row["input_ids"])
-        ids[place, start:] = torch.as_tensor(row["input_ids"])
-        mask[place, start:] = 1
-        labels[place, start + 1 :] = torch.as_tensor(row["labels"])[1:]
-    return {
-        "input_ids": ids,
-        "attention_mask": mask,
-        "labels": labels,
-        "row": torch.tensor([row["row"] for row in rows]),
+    """Pad rows on the left to a batch: attention_mask and labels [rows, tokens], and input_ids [rows, tokens] or, of rows
+    with cached hidden states, hidden [rows, tokens, channels].
+    """
+
+    def padded(parts: list, value: int) -> Tensor:
+        return pad_sequence(parts, batch_first=True, padding_value=value, padding_side="left")
+
+    labels = [F.pad(torch.as_tensor(row["labels"])[1:].long(), (1, 0), value=IGNORE) for row in rows]
+    batch = {
+        "attention_mask": padded([torch.ones_like(part) for part in labels], 0),
+        "labels": padded(labels, IGNORE),
     }
+    if "hidden" in rows[0]:
+        return batch | {"hidden": padded([row["hidden"] for row in rows], 0)}
+    return batch | {"input_ids": padded([torch.as_tensor(row["input_ids"]).long() for row in rows], pad_id)}
 
 
 class Learner(nn.Module):
-    """The model with its loss. Layers before ``boundary`` are frozen: their outputs come from the store once it has them.
-
-    executions: layer calls so far, in training and in validation.
-    """
+    """The model with its loss. Its state is what trains, so that Trainer's checkpoints hold nothing else."""
 
     accepts_loss_kwargs = True  # Trainer: forward takes the number of predicted tokens of the whole optimiser step
 
-    def __init__(self, model: nn.Module, boundary: int = 0, store: FrozenPrefix | None = None) -> None:
+    def __init__(self, model: nn.Module, attached: Attached) -> None:
         super().__init__()
-        self.model, self.boundary, self.store = model, boundary, store
+        self.model, self.trained, self.boundary = model, attached.parameters, attached.boundary
         self.decoder = Decoder(model)
-        self.executions = {"train": 0, "validation": 0}
         if hasattr(model, "hf_device_map"):  # spread over devices: Trainer leaves it where it is
             self.hf_device_map, self.is_parallelizable, self.model_parallel = model.hf_device_map, True, True
+
+    def state_dict(self, *unused, **options) -> dict[str, Tensor]:
+        """Return the trained parameters by their names in the model."""
+        return {name: parameter.detach().contiguous() for name, parameter in self.trained.items()}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Tensor], strict: bool = True) -> SimpleNamespace:
+        """Read the trained parameters back, to the bit."""
+        for name, parameter in self.trained.items():
+            parameter.copy_(state[name])
+        return SimpleNamespace(missing_keys=[], unexpected_keys=[])
 
     def train(self, mode: bool = True) -> Learner:
         """As usual, but frozen layers never drop anything out: their outputs must not depend on the epoch."""
@@ -99,12 +97,20 @@ class Learner(nn.Module):
             layer.eval()
         return self
 
-    def forward(self, input_ids, labels, attention_mask=None, row=None, num_items_in_batch=None) -> dict[str, Tensor]:
-        """All [rows, tokens] -> {"loss": sum of losses over the number of items (None: of this batch's predictions)}."""
-        before = self.decoder.executions
-        mask = None if attention_mask is None or bool(attention_mask.all()) else attention_mask
-        hidden = self.decoder.run(self._prefix(input_ids, mask, row), self.boundary, attention_mask=mask)
-        self.executions["train" if self.training else "validation"] += self.decoder.executions - before
+    def forward(
+        self, labels: Tensor, attention_mask: Tensor, input_ids=None, hidden=None, num_items_in_batch=None
+    ) -> dict[str, Tensor]:
+        """Return the sum of losses over the number of items (None: of this batch's predictions) as "loss".
+
+        Args:
+            labels, attention_mask: [rows, tokens].
+            input_ids: [rows, tokens], where ``hidden`` is not given.
+            hidden: ``X[boundary]``, [rows, tokens, channels].
+            num_items_in_batch: predicted tokens of the optimiser step.
+        """
+        mask = None if bool(attention_mask.all()) else attention_mask
+        hidden = self.prefix(input_ids, mask) if hidden is None else hidden.to(self.decoder.device)
+        hidden = self.decoder.run(hidden, self.boundary, attention_mask=mask)
         targets = labels[:, 1:].to(hidden.device)
         chosen = targets != IGNORE
         logits = self.decoder.logits(hidden[:, :-1][chosen])  # [predictions, vocabulary]
@@ -112,16 +118,10 @@ class Learner(nn.Module):
         items = chosen.sum() if num_items_in_batch is None else num_items_in_batch
         return {"loss": total / torch.as_tensor(items, device=total.device).clamp(min=1)}
 
-    def _prefix(self, input_ids: Tensor, mask: Tensor | None, row: Tensor | None) -> Tensor:
-        """``X[boundary]`` [rows, tokens, channels]."""
+    def prefix(self, input_ids: Tensor, mask: Tensor | None) -> Tensor:
+        """Return ``X[boundary]`` [rows, tokens, channels], without gradients where layers before it are frozen."""
+        hidden = self.decoder.embed_tokens(input_ids)
         if self.boundary == 0:
-            return self.decoder.embed_tokens(input_ids)
-        numbers = None if self.store is None or row is None else row.tolist()
-        if numbers is not None and (found := self.store.get(numbers, input_ids.shape[1])) is not None:
-            return found.to(self.decoder.device)
+            return hidden
         with torch.no_grad():
-            hidden = self.decoder.run(self.decoder.embed_tokens(input_ids), 0, self.boundary, attention_mask=mask)
-        if numbers is not None:
-            self.store.put(numbers, hidden)
-            hidden = self.store.rounded(hidden)
-        return hidden
+            return self.decoder.run(hidden, 0, self.boundary, attention_mask=mask)

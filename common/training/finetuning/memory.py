@@ -20,8 +20,6 @@ from common.utils.errors import UserError
 # Above so many parameters layers are run again in the backward pass and rows are trained on one at a time, unless the
 # settings say for themselves. The loss is the mean over a step's tokens either way.
 LARGE = 3e9
-# What `common.training.finetuning.prefix` keeps on disk, from anew in every process: no checkpoint.
-STORE = "prefix.bin"
 QUANTISED = 0.53  # bytes of a parameter in NF4 with doubly quantised constants
 
 
@@ -81,14 +79,12 @@ def _optimizer(settings: Settings) -> int:
 
 
 def on_disk(trained: int, settings: Settings) -> int:
-    """The most bytes that a training of so many parameters keeps in its folder at a time
-    (`common.training.finetuning.state`).
+    """Return the most bytes that a training of so many parameters keeps in its folder at a time.
 
-    Where it starts, the best state, and two checkpoints beside the one that is being written; frozen layers' outputs that
-    are kept on disk take a share of what is free beside that (`common.training.finetuning.prefix`).
+    These are the start and three checkpoints: the best, the last and the one that is being written. Cached outputs of frozen
+    layers take a share of what is free beside them (`common.training.finetuning.prefix`).
     """
-    states = 1 + settings.keeps_best + 3
-    return trained * (4 * states + 3 * _optimizer(settings))
+    return trained * (4 + 3 * (4 + _optimizer(settings)))
 
 
 def check_disk(folder: Path, trained: int, settings: Settings) -> int:
@@ -98,7 +94,7 @@ def check_disk(folder: Path, trained: int, settings: Settings) -> int:
     Raises:
         UserError: the disk has less free; says what takes less.
     """
-    there = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file() and file.name != STORE)
+    there = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     needed, free = on_disk(trained, settings) - there, shutil.disk_usage(folder).free
     if needed > free:
         raise UserError(

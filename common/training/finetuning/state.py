@@ -1,9 +1,9 @@
 """What a training keeps in its folder, so that it can be killed at any time and started again.
 
-plan.json                 what is trained, with what, on what: another training is refused here
-start.safetensors         the trained parameters before the first step
-checkpoint-N/             Trainer's checkpoint (trained parameters alone); complete once it has progress.json
-best.safetensors          the trained parameters with the lowest validation loss so far
+plan.json             what is trained, with what, on what: another training is refused here
+start-0/              the trained parameters before the first step
+checkpoint-N/         Trainer's checkpoints; one that cannot be read (a kill, a full disk) does not count
+*.bin                 cached outputs of frozen layers, made anew in every process
 trained.safetensors, report.json   the result; a finished training is loaded from these
 """
 
@@ -17,21 +17,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.utils import SAFE_WEIGHTS_NAME
 
 from common.training.finetuning.settings import Settings
 from common.utils import atomic_files
 from common.utils.errors import UserError
 
-START, BEST, TRAINED, WEIGHTS = "start.safetensors", "best.safetensors", "trained.safetensors", "weights.safetensors"
-PROGRESS = "progress.json"
+START, TRAINED, REPORT = "start-0", "trained.safetensors", "report.json"
 
 
 def fingerprint(model: nn.Module, train: Sequence[Mapping], valid: Sequence[Mapping], settings: Settings) -> dict:
-    """What a training depends on: settings, data, and a sample of every parameter."""
+    """Return what a training depends on: settings, data, and a sample of every parameter."""
     data, weights = hashlib.sha256(), hashlib.sha256()
     for part in (train, valid):
         for row in part:
@@ -51,14 +51,12 @@ def fingerprint(model: nn.Module, train: Sequence[Mapping], valid: Sequence[Mapp
     return json.loads(json.dumps(plan))
 
 
-def write(path: Path, content: Mapping) -> None:
-    """A JSON file, whole or not at all."""
-    with atomic_files.whole(path) as file:
-        file.write_text(json.dumps(content, indent=1) + "\n")
-
-
 def claim(folder: Path, plan: dict) -> None:
-    """Make ``folder`` this training's. Raises UserError if it holds another one or cannot be written."""
+    """Make ``folder`` this training's.
+
+    Raises:
+        UserError: it holds another one or cannot be written.
+    """
     path = folder / "plan.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -70,76 +68,61 @@ def claim(folder: Path, plan: dict) -> None:
                     f"{folder} holds a training with other {' and '.join(different)}; choose another folder or empty it"
                 )
         else:
-            write(path, plan)
+            _write(path, plan)
+        for path in folder.glob("*.bin"):
+            path.unlink()
     except (OSError, ValueError) as error:
         raise UserError(f"cannot keep a training in {folder}: {error}; choose another folder") from error
 
 
-def check(folder: Path) -> None:
-    """Raises UserError if a file that a training is gone on with cannot be read: a disk was full, or a copy cut short."""
-    last_checkpoint(folder)  # removes what was being written
-    for path in sorted(folder.rglob("*")):
-        try:
-            if path.suffix == ".json":
-                json.loads(path.read_text())
-            elif path.suffix == ".safetensors":
-                with safe_open(path, "pt"):
-                    pass
-            elif path.suffix in (".pt", ".pth") and not zipfile.is_zipfile(path):
-                raise ValueError("it is cut short")
-        except (OSError, ValueError, SafetensorError) as error:
-            raise UserError(
-                f"cannot go on with a training: {path} cannot be read ({error}); delete {folder} to train from the start"
-            ) from error
-
-
-def save(parameters: Mapping[str, nn.Parameter], path: Path, metadata: Mapping[str, str] | None = None) -> None:
-    """Write parameters, whole or not at all."""
-    with atomic_files.whole(path) as file:
-        save_file({n: p.detach().cpu().contiguous() for n, p in parameters.items()}, file, dict(metadata or {}))
-
-
-@torch.no_grad()
-def restore(parameters: Mapping[str, nn.Parameter], path: Path) -> None:
-    """Read parameters back, to the bit."""
-    stored: dict[str, Tensor] = load_file(path)
-    if stored.keys() != parameters.keys():
-        raise UserError(f"{path} does not hold what this method trains; choose another folder or empty it")
-    for name, parameter in parameters.items():
-        parameter.copy_(stored[name])
-
-
-def best_loss(folder: Path) -> tuple[float, int] | None:
-    """(validation loss, step) of the best state kept so far."""
-    if not (folder / BEST).exists():
-        return None
-    with safe_open(folder / BEST, "pt") as file:
-        metadata = file.metadata()
-    return float(metadata["loss"]), int(metadata["step"])
-
-
 def last_checkpoint(folder: Path) -> Path | None:
-    """The newest complete checkpoint; those that were being written when the training died are removed."""
-    found = {}
-    for path in folder.glob("checkpoint-*"):
-        if (path / PROGRESS).exists():
-            found[int(path.name.rpartition("-")[2])] = path
-        else:
-            shutil.rmtree(path, ignore_errors=True)
-    return found[max(found)] if found else None
-
-
-def finished(folder: Path) -> dict | None:
-    """The report of a training that ended in ``folder``."""
-    path = folder / "report.json"
-    return json.loads(path.read_text()) if path.exists() and (folder / TRAINED).exists() else None
-
-
-def finish(folder: Path, parameters: Mapping[str, nn.Parameter], report: Mapping) -> None:
-    """Keep the result and drop what only an unfinished training needs."""
-    save(parameters, folder / TRAINED)
-    write(folder / "report.json", report)
-    for path in folder.glob("checkpoint-*"):
+    """Return the newest checkpoint that can be read, after removing those that cannot."""
+    for path in sorted(folder.glob("checkpoint-*"), key=step_of, reverse=True):
+        if _whole(path):
+            return path
         shutil.rmtree(path, ignore_errors=True)
-    for name in (START, BEST):
-        (folder / name).unlink(missing_ok=True)
+    return None
+
+
+def step_of(checkpoint: Path) -> int:
+    """Return the step after which a checkpoint was written."""
+    return int(checkpoint.name.rpartition("-")[2])
+
+
+def weights(checkpoint: Path) -> dict[str, Tensor]:
+    """Return the trained parameters that a checkpoint holds."""
+    return load_file(checkpoint / SAFE_WEIGHTS_NAME)
+
+
+def _whole(checkpoint: Path) -> bool:
+    """Return whether Trainer wrote all of a checkpoint, of which its state is the last file, and all is still there."""
+    try:
+        json.loads((checkpoint / TRAINER_STATE_NAME).read_text())
+        with safe_open(checkpoint / SAFE_WEIGHTS_NAME, "pt"):
+            return all(zipfile.is_zipfile(file) for file in checkpoint.glob("*.pt*"))
+    except (OSError, ValueError, SafetensorError):
+        return False
+
+
+def finished(folder: Path) -> tuple[dict, dict[str, Tensor]] | None:
+    """Return the report and the trained parameters of a training that ended in ``folder``; None: there is none to read."""
+    try:
+        return json.loads((folder / REPORT).read_text()), load_file(folder / TRAINED)
+    except (OSError, ValueError, SafetensorError):
+        return None
+
+
+def finish(folder: Path, trained: Mapping[str, Tensor], report: Mapping) -> None:
+    """Keep the result and drop what only an unfinished training needs."""
+    with atomic_files.whole(folder / TRAINED) as file:
+        save_file(dict(trained), file)
+    _write(folder / REPORT, report)
+    for path in (folder / START, *folder.glob("checkpoint-*")):
+        shutil.rmtree(path, ignore_errors=True)
+    for path in folder.glob("*.bin"):
+        path.unlink()
+
+
+def _write(path: Path, content: Mapping) -> None:
+    with atomic_files.whole(path) as file:
+        file.write_text(json.dumps(content, indent=1) + "\n")

@@ -1,126 +1,103 @@
-"""Hugging Face's Trainer, with checkpoints of what trains alone, and a stop at what is not finite."""
+"""Hugging Face's Trainer with a loss over tokens, a stop at what is not finite, and a count of what each step took.
+
+Checkpoints, resuming, batch order, schedules and the choice of the best state are Trainer's own.
+"""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
 
 import torch
-from torch import nn
 from transformers import Trainer, TrainingArguments
-from transformers.trainer_callback import TrainerCallback
+from transformers.trainer_callback import PrinterCallback
 
-from common.training.finetuning import state
-from common.training.finetuning.learner import IGNORE, Learner
+from common.training.finetuning.learner import IGNORE
 from common.training.finetuning.settings import Settings
 from common.utils.errors import UserError
 from common.utils.progress import track
 
 
-class Session(Protocol):
-    """What the trainer knows of the training it belongs to. seconds, epochs: so far, earlier processes included."""
-
-    settings: Settings
-    parameters: dict[str, nn.Parameter]
-    learner: Learner
-    folder: Path
-    seconds: float
-    epochs: list[dict]
-
-
 class Diverged(Exception):
-    """A loss or a gradient was not finite; the parameters have not taken the step."""
+    """A loss or a gradient was not finite."""
 
 
-class ParameterTrainer(Trainer):
-    """Trainer that saves and restores the trained parameters alone, and stops at what is not finite."""
+class TokenTrainer(Trainer):
+    """Trainer of a `common.training.finetuning.learner.Learner`.
 
-    def __init__(self, session: Session, **options) -> None:
-        self.session = session
+    Every entry of the log also has the seconds and the layer executions since the one before; started: since when the
+    first one counts its seconds.
+    """
+
+    def __init__(self, what: str, progress: bool, started: float, **options) -> None:
         super().__init__(**options)
+        self.remove_callback(PrinterCallback)  # it prints to stdout, which is for results
+        self.what, self.progress, self.bar = what, progress, None
+        self.logged, self.counted = started, self.model.decoder.executions
 
-    def training_step(self, model, inputs, num_items_in_batch=None):
-        epochs, executions = self.session.epochs, self.session.learner.executions
-        while len(epochs) <= int(self.state.epoch or 0):
-            epochs.append({"layer_executions": 0, "seconds": 0.0})
-        started, before = time.perf_counter(), executions["train"]
-        loss = super().training_step(model, inputs, num_items_in_batch)
-        if not math.isfinite(loss.item()):
-            raise Diverged(
-                f"the loss is {loss.item()} in step {self.state.global_step + 1}; the last good state is kept"
-            )
-        epochs[-1]["layer_executions"] += executions["train"] - before
-        epochs[-1]["seconds"] += time.perf_counter() - started
-        return loss
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        step = self.state.global_step
+        for name, shown in (("loss", "loss"), ("eval_loss", "validation loss"), ("grad_norm", "gradient's norm")):
+            scaled = name == "grad_norm" and self.args.fp16  # the loss scaler leaves such a step out
+            if not math.isfinite(logs.get(name, 0.0)) and not scaled:
+                raise Diverged(f"the {shown} is {logs[name]} in step {step}; the last good state is kept")
+        now, count = time.perf_counter(), self.model.decoder.executions
+        super().log(logs | {"seconds": now - self.logged, "layer_executions": count - self.counted}, start_time)
+        self.logged, self.counted = now, count
+        if "loss" in logs:
+            if self.bar is None:
+                self.bar = track(None, self.what, initial=step - 1, total=self.state.max_steps, shown=self.progress)
+            self.bar.note(f"loss {logs['loss']:.4f}")
+            self.bar.update()
+
+    def close_bar(self) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+    def told(self, before: Mapping[str, int]) -> dict:
+        """Return what the log holds, of earlier processes too, for a report (`common.training.finetuning.finetune`).
+
+        before: layer executions before the first step, for "training" and for "validation".
+        """
+        steps = [entry for entry in self.state.log_history if "loss" in entry]
+        looks = [entry for entry in self.state.log_history if "eval_loss" in entry]
+        epochs = [{"layer_executions": 0, "seconds": 0.0} for _ in range(math.ceil(steps[-1]["epoch"]) if steps else 0)]
+        for entry in steps:
+            epoch = epochs[math.ceil(entry["epoch"]) - 1]
+            epoch |= {name: value + entry[name] for name, value in epoch.items()}
+        if epochs:
+            epochs[0]["layer_executions"] += before["training"]
+        return {
+            "steps": self.state.global_step,
+            "peak_rate": max((entry["learning_rate"] for entry in steps), default=0.0),
+            "losses": [entry["loss"] for entry in steps],
+            "validation": [[entry["step"], entry["eval_loss"]] for entry in looks],
+            "seconds": sum(entry["seconds"] for entry in self.state.log_history),
+            "epochs": epochs,
+            "validation_layer_executions": sum(entry["layer_executions"] for entry in looks) + before["validation"],
+        }
 
     @torch.no_grad()
-    def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
-        """Mean loss over all predicted tokens of the validation rows; keeps the best state."""
-        self.session.learner.eval()
+    def evaluate(self, *unused, **options) -> dict[str, float]:
+        """Return and log the mean loss over all predicted tokens of the validation rows (Trainer: of the batches)."""
+        self.model.eval()
         total, count = 0.0, 0
         for batch in self.get_eval_dataloader():
             batch = self._prepare_inputs(batch)
             items = int((batch["labels"][:, 1:] != IGNORE).sum())
-            with self.compute_loss_context_manager():
-                total += self.model_wrapped(**batch)["loss"].item() * items
-            count += items
-        step, metrics = self.state.global_step, {"eval_loss": total / count}
-        if not math.isfinite(metrics["eval_loss"]):
-            raise Diverged(f"the validation loss is {total / count} after step {step}; the last good state is kept")
+            total, count = total + self.model_wrapped(**batch)["loss"].item() * items, count + items
+        metrics = {"eval_loss": total / count}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        if step % self.args.save_steps == 0 or step == self.state.max_steps:
-            best = state.best_loss(self.session.folder)
-            if self.session.settings.keeps_best and (best is None or metrics["eval_loss"] < best[0]):
-                metadata = {"loss": repr(metrics["eval_loss"]), "step": str(step)}
-                state.save(self.session.parameters, self.session.folder / state.BEST, metadata)
         return metrics
 
-    def _save(self, output_dir=None, state_dict=None):
-        folder = Path(output_dir or self.args.output_dir)
-        folder.mkdir(parents=True, exist_ok=True)
-        state.save(self.session.parameters, folder / state.WEIGHTS)
-
-    def _save_checkpoint(self, model, trial):
-        super()._save_checkpoint(model, trial)
-        folder = self.session.folder / f"checkpoint-{self.state.global_step}"
-        if folder.exists():
-            state.write(folder / state.PROGRESS, {"seconds": self.session.seconds, "epochs": self.session.epochs})
-
-    def _load_from_checkpoint(self, resume_from_checkpoint, model=None):
-        state.restore(self.session.parameters, Path(resume_from_checkpoint) / state.WEIGHTS)
-
-
-class Watch(TrainerCallback):
-    """Progress for someone who looks on, and a stop before a step that is not finite."""
-
-    def __init__(self, session: Session, visible: bool) -> None:
-        self.session, self.visible, self.bar = session, visible, None
-
-    def on_train_begin(self, args, trainer_state, control, **unused):
-        name = f"fine-tuning ({self.session.settings.method})"
-        step, steps = trainer_state.global_step, trainer_state.max_steps
-        self.bar = track(None, name, initial=step, total=steps, shown=self.visible)
-
-    def on_pre_optimizer_step(self, args, trainer_state, control, **unused):
-        if args.fp16:  # the loss scaler leaves such a step out and lowers its scale
-            return
-        for name, parameter in self.session.parameters.items():
-            if parameter.grad is not None and not torch.isfinite(parameter.grad).all():
-                step = trainer_state.global_step + 1
-                raise Diverged(f"the gradient of {name} is not finite in step {step}; the last good state is kept")
-
-    def on_step_end(self, args, trainer_state, control, **unused):
-        self.bar.update()
-
-    def on_log(self, args, trainer_state, control, logs=None, **unused):
-        if "loss" in (logs or {}):
-            self.bar.note(f"loss {logs['loss']:.4f}")
-
-    def on_train_end(self, args, trainer_state, control, **unused):
-        self.bar.close()
+    def _determine_best_metric(self, metrics: dict[str, float], trial) -> bool:
+        """Of the states that are saved, which alone can be had back; Trainer also counts the others."""
+        step = self.state.global_step
+        saved = step % self.args.save_steps == 0 or step == self.state.max_steps
+        return saved and super()._determine_best_metric(metrics, trial)
 
 
 def arguments(
@@ -175,6 +152,8 @@ def arguments(
         save_strategy="steps",
         save_steps=settings.save_every,
         save_total_limit=2,  # the older one must stand until the newer is complete
+        metric_for_best_model="eval_loss" if validated and settings.keeps_best else None,
+        greater_is_better=False,
         logging_steps=1,
         logging_nan_inf_filter=False,
         seed=settings.seed,

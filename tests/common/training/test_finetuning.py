@@ -11,11 +11,13 @@ import sys
 from dataclasses import asdict, replace
 
 import pytest
+import safetensors.torch
 import torch
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
 from common.models import registry
+from common.models.decoder import Decoder
 from common.models.surgery import remove_layers
 from common.training.finetuning import (
     Settings,
@@ -28,7 +30,7 @@ from common.training.finetuning import (
     trainer,
     training,
 )
-from common.training.finetuning.learner import Learner, Rows, collate
+from common.training.finetuning.learner import Learner, collate
 from common.utils.errors import UserError
 
 QUICK = {"batch": 4, "micro_batch": 2, "learning_rate": 1e-3, "warmup_steps": 2, "evaluate_every": 2, "save_every": 2}
@@ -50,6 +52,10 @@ def plain_loss(model, data):
         total = total + F.cross_entropy(logits, labels[1:], ignore_index=-100, reduction="sum")
         count += int((labels[1:] != -100).sum())
     return total / count
+
+
+def learner(model, boundary=0):
+    return Learner(model, methods.Attached(dict(model.named_parameters()), boundary, lambda: None))
 
 
 def weights(model):
@@ -123,24 +129,26 @@ def test_the_peak_rate_is_that_of_the_steps_taken(make_tiny):
 
 @pytest.mark.parametrize("kind", ["memory", "disk"])
 def test_a_store_in_half_the_bytes_gives_every_epoch_the_same(make_tiny, tmp_path, kind, monkeypatch):
-    seen = []
-    run = Learner._prefix
+    seen, run = {}, Learner.forward
 
-    def watch(learner, ids, mask, row):
-        hidden = run(learner, ids, mask, row)
-        seen.append((tuple(row.tolist()), hidden.clone()))
-        return hidden
+    def watch(learner, labels, attention_mask, hidden, **options):
+        assert hidden.dtype == torch.float32 and torch.equal(hidden, hidden.bfloat16().float())
+        seen.setdefault(tuple(labels.flatten().tolist()), []).append(hidden.clone())
+        return run(learner, labels, attention_mask, hidden=hidden, **options)
 
-    monkeypatch.setattr(Learner, "_prefix", watch)
+    monkeypatch.setattr(Learner, "forward", watch)
     settings = Settings(method="partial", last=2, epochs=3, store=kind, **QUICK | {"batch": 4, "micro_batch": 1})
     options = {"settings": settings, "folder": tmp_path, "store_dtype": torch.bfloat16}
     _, report = finetune(make_tiny(), None, rows(4), **options)
     tokens = sum(len(row["input_ids"]) for row in rows(4))
     assert report["store"] == {"kind": kind, "bytes": tokens * 64 * 2}
-    for number in range(4):
-        first, *others = [hidden for row, hidden in seen if row == (number,)]
+    assert len(seen) == 4
+    model = make_tiny()
+    for row in rows(4):
+        first, *others = seen[(-100, *row["labels"][1:])]
         assert len(others) == 2 and all(torch.equal(first, other) for other in others)
-        assert first.dtype == torch.float32 and torch.equal(first, first.bfloat16().float())
+        expected = Decoder(model).run(Decoder(model).embed_tokens(torch.tensor([row["input_ids"]])), 0, 4)
+        assert torch.equal(first, expected.bfloat16().float())
 
 
 @pytest.mark.parametrize("method", ["partial", "full"])
@@ -180,21 +188,21 @@ def test_losses_and_weights_are_those_of_a_plain_loop(make_tiny, method):
 
 def test_a_padded_batch_has_the_loss_of_its_rows(tiny):
     data = rows(5)
-    batch = collate([Rows(data)[index] for index in range(5)])
+    batch = collate(data)
     assert batch["input_ids"].shape[1] == max(len(row["input_ids"]) for row in data)
     assert batch["attention_mask"][:, -1].all() and not batch["attention_mask"][:, 0].all()
     with torch.no_grad():
-        found = Learner(tiny, boundary=2)(**batch)["loss"]
+        found = learner(tiny, boundary=2)(**batch)["loss"]
         assert found.item() == pytest.approx(plain_loss(tiny, data).item(), rel=1e-5)
 
 
 def test_plain_text_rows_learn_every_token_but_the_first(tiny_llama):
     row = {"input_ids": list(range(5, 15)), "labels": list(range(5, 15))}
-    batch = collate([Rows([row, rows(1)[0]])[0], Rows([row, {"input_ids": [3] * 13, "labels": [3] * 13}])[1]])
+    batch = collate([row, {"input_ids": [3] * 13, "labels": [3] * 13}])
     assert (batch["labels"][0] != -100).sum() == 9  # padding predicts nothing either
     with torch.no_grad():
         expected = plain_loss(tiny_llama, [row, {"input_ids": [3] * 13, "labels": [3] * 13}])
-        assert Learner(tiny_llama)(**batch)["loss"].item() == pytest.approx(expected.item(), rel=1e-5)
+        assert learner(tiny_llama)(**batch)["loss"].item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["memory", "disk"])
@@ -212,13 +220,13 @@ def test_the_prefix_store_changes_cost_and_not_the_losses(make_tiny, tmp_path, k
     assert report["validation_layer_executions"] == 12 + 2 * 4
     tokens = sum(len(row["input_ids"]) for row in train + valid)
     assert report["store"] == {"kind": kind, "bytes": tokens * 64 * 4}
-    assert not (tmp_path / "prefix.bin").exists()
+    assert not list(tmp_path.glob("*.bin"))
 
 
 def test_without_room_the_prefix_is_computed_anew_and_that_is_said(make_tiny, monkeypatch, caplog):
     monkeypatch.setattr(prefix, "free_bytes", lambda kind, folder: 1000 if kind == "memory" else 2000)
     _, report = finetune(make_tiny(), None, rows(4), settings=Settings(method="partial", last=1, epochs=2, **QUICK))
-    assert [epoch["layer_executions"] for epoch in report["epochs"]] == [12, 12]
+    assert [epoch["layer_executions"] for epoch in report["epochs"]] == [5 + 12, 12]  # one batch showed the size
     assert report["store"]["kind"] == "off" and "do not fit" in report["store"]["reason"]
     assert "computed anew in every epoch" in caplog.text
 
@@ -246,7 +254,7 @@ def test_lora_trains_its_adapters_alone_and_merges_them_exactly(make_tiny, archi
     assert ("the experts are stacked matrices, which stay as they are" in caplog.text) == (architecture == "mixtral")
     found = load_file(tmp_path / "trained.safetensors")
     assert found.keys() == attached.parameters.keys()
-    state.restore(attached.parameters, tmp_path / "trained.safetensors")
+    Learner(adapted, attached).load_state_dict(found)
     after = weights(model)
     assert after.keys() == before.keys()
     for name, value in before.items():
@@ -266,19 +274,22 @@ def test_lora_trains_its_adapters_alone_and_merges_them_exactly(make_tiny, archi
 def interrupted(monkeypatch, step, model, *arguments):
     """Run in a process of its own that kills itself once `step` is done; leave a checkpoint that was being written."""
 
-    def die(self, args, trainer_state, control, **unused):
-        if trainer_state.global_step == step:
+    log = trainer.TokenTrainer.log
+
+    def die(self, logs, *unused):
+        log(self, logs, *unused)
+        if self.state.global_step == step:
             os.kill(os.getpid(), signal.SIGKILL)
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer.Watch, "on_step_end", die)
+        patch.setattr(trainer.TokenTrainer, "log", die)
         child = multiprocessing.get_context("fork").Process(target=finetune, args=(model, None, *arguments))
         child.start()
         child.join(60)
     assert child.exitcode == -signal.SIGKILL
     folder = arguments[-1]
     (folder / f"checkpoint-{step + 1}").mkdir()
-    (folder / f"checkpoint-{step + 1}" / "weights.safetensors").write_text("cut off")
+    (folder / f"checkpoint-{step + 1}" / "model.safetensors").write_text("cut off")
 
 
 @pytest.mark.parametrize(
@@ -299,17 +310,28 @@ def test_a_killed_training_goes_on_as_if_nothing_had_happened(make_tiny, tmp_pat
     assert [e["layer_executions"] for e in resumed["epochs"]] == [e["layer_executions"] for e in report["epochs"]]
 
 
-def test_what_was_damaged_of_a_killed_training_is_named(make_tiny, tmp_path, monkeypatch):
-    train, settings = rows(8), Settings(method="lora", epochs=3, **QUICK)
-    interrupted(monkeypatch, 4, make_tiny(), train, (), settings, tmp_path / "killed")
-    for name in ("optimizer.pt", "trainer_state.json", "progress.json", "weights.safetensors"):
-        shutil.copytree(tmp_path / "killed", tmp_path / name)
-        damaged = state.last_checkpoint(tmp_path / name) / name
+def test_a_checkpoint_that_cannot_be_read_does_not_count(make_tiny, tmp_path, monkeypatch, capsys):
+    train, settings = rows(8), Settings(method="lora", epochs=4, **QUICK)
+    model, report = finetune(make_tiny(), None, train, settings=settings)
+    interrupted(monkeypatch, 5, make_tiny(), train, (), settings, tmp_path / "killed")
+    for name in ("optimizer.pt", "trainer_state.json", "model.safetensors"):
+        folder = tmp_path / name
+        shutil.copytree(tmp_path / "killed", folder)
+        damaged = folder / "checkpoint-4" / name
         damaged.write_bytes(damaged.read_bytes()[:-20])
-        with pytest.raises(
-            UserError, match=f"{damaged} cannot be read.*; delete {tmp_path / name} to train from the start"
-        ):
-            finetune(make_tiny(), None, train, (), settings, tmp_path / name)
+        again, resumed = finetune(make_tiny(), None, train, (), settings, folder)
+        assert f"training goes on from {folder / 'checkpoint-2'}" in capsys.readouterr().err
+        assert resumed["losses"] == report["losses"]
+        assert all(torch.equal(value, model.state_dict()[key]) for key, value in again.state_dict().items())
+
+
+@pytest.mark.parametrize("name", ["trained.safetensors", "report.json"])
+def test_a_result_that_cannot_be_read_is_trained_again(make_tiny, tmp_path, name):
+    settings = Settings(method="lora", max_steps=2, **QUICK)
+    _, report = finetune(make_tiny(), None, rows(4), settings=settings, folder=tmp_path)
+    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-20])
+    _, again = finetune(make_tiny(), None, rows(4), settings=settings, folder=tmp_path)
+    assert again["losses"] == report["losses"] and state.finished(tmp_path)[0] == again
 
 
 @pytest.mark.parametrize(
@@ -330,7 +352,7 @@ def test_the_disk_that_is_foretold_is_the_most_that_a_training_held(make_tiny, t
         return call
 
     settings = Settings(**options, max_steps=8, **QUICK)
-    monkeypatch.setattr(state, "save", watched(state.save))
+    monkeypatch.setattr(safetensors.torch, "save_file", watched(safetensors.torch.save_file))
     monkeypatch.setattr(torch, "save", watched(torch.save))
     _, report = finetune(make_tiny(), None, rows(32), rows(3, seed=1), settings, folder)
     foretold = memory.on_disk(report["trainable"], settings)
@@ -357,7 +379,7 @@ def test_a_finished_training_is_loaded_and_another_one_is_refused(make_tiny, tmp
     settings = Settings(method="lora", max_steps=2, **QUICK)
     model, report = finetune(make_tiny(), None, rows(4), settings=settings, folder=tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["plan.json", "report.json", "trained.safetensors"]
-    monkeypatch.setattr(training._Session, "run", lambda self: pytest.fail("trained again"))
+    monkeypatch.setattr(training, "_train", lambda *unused: pytest.fail("trained again"))
     again, loaded = finetune(make_tiny(), None, rows(4), settings=settings, folder=tmp_path)
     assert loaded == report == json.loads(json.dumps(report))
     assert all(torch.equal(value, model.state_dict()[name]) for name, value in again.state_dict().items())

@@ -91,7 +91,7 @@ def test_a_training_is_reported_and_found_again(small, monkeypatch):
     after = prepared.model.state_dict()
     assert torch.equal(after["model.layers.2.mlp.up_proj.weight"], before["model.layers.2.mlp.up_proj.weight"])
     assert not torch.equal(after["model.layers.3.mlp.up_proj.weight"], before["model.layers.3.mlp.up_proj.weight"])
-    monkeypatch.setattr("common.training.finetuning.training._Session.run", lambda self: pytest.fail("trained again"))
+    monkeypatch.setattr("common.training.finetuning.training._train", lambda *unused: pytest.fail("trained again"))
     again = execute.prepare(wanted)
     assert again.details["training"] == report
     assert all(torch.equal(value, after[name]) for name, value in again.model.state_dict().items())
