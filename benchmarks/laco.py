@@ -25,7 +25,7 @@ from common.models.decoder import Decoder
 from common.toy import WEIGHTS
 from common.utils.ratios import Ratio, hand_over, in_turns
 from papers.laco import collapse, merge_layers, output_similarity
-from papers.laco.collapse import pointer
+from papers.laco.algorithm import pointer
 from papers.laco.outputs import tokenise
 from papers.laco.sentences import calibration_sentences
 

@@ -16,9 +16,11 @@ model to another device on its next call.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor, nn
@@ -40,9 +42,11 @@ def register_patch(kind: str, loader: PatchLoader) -> None:
 
 
 def patch_loader(kind: str) -> PatchLoader | None:
-    """Return the loader of a kind of patches, those of the methods in `common.baselines` too; None for an unknown kind."""
+    """Return the loader of a kind of patches, of the methods in `common.baselines` and the papers too; None if unknown."""
     if kind not in PATCH_LOADERS:
         import_modules("common.baselines")
+    if kind not in PATCH_LOADERS and kind.isidentifier() and find_spec(f"papers.{kind}"):
+        importlib.import_module(f"papers.{kind}.patch")
     return PATCH_LOADERS.get(kind)
 
 

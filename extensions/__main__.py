@@ -1,10 +1,8 @@
-"""``python -m extensions``: every step that a recipe can name, those of the extensions too."""
+"""``python -m extensions``: the extensions' tools; ``python -m extensions --steps``: every step that a recipe can name."""
 
 import sys
 
-import extensions
-from papers.__main__ import main
+from common.cli.overview import main
 
 if __name__ == "__main__":
-    extensions.load_steps()
-    sys.exit(main())
+    sys.exit(main("extensions"))

@@ -6,157 +6,159 @@ failed (the others are measured and kept), 2 a request that cannot be met, 130 i
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import math
 import os
 import sys
+from dataclasses import dataclass
 
 from common.pruning.recipe import MIXED
-from common.utils import startup
-from common.utils.errors import Parser, UserError, one_line, quiet_logging, unknown
+from common.utils import command_line, startup
+from common.utils.command_line import HIDDEN, Parser, option
+from common.utils.errors import UserError, one_line, quiet_logging, unknown
 from reproductions.engine import distributed
 from reproductions.render.tables import check_format
 from reproductions.spec.changes import Changes
 
 DTYPES = ("float32", "bfloat16", "float16")
 PICTURES = ("svg", "png", "pdf")
-RENAMED = {"--whole": "--full-test-sets", "--full": "--paper-budget"}  # for one release
+CHANGED = "changed rows, with results of their own; shown beside the unchanged ones"
+TARGETS = "as `list` prints them, for instance table1-linearpatch"
 
 
-class _Renamed(argparse.Action):
-    """Refuse the old name of an option."""
+@dataclass(kw_only=True)
+class ListCommand:
+    """Name every target with its title."""
 
-    def __call__(self, parser, namespace, values, option_string=None):
-        parser.error(f"{option_string} has a new name: use {self.const}")
+    json: bool = option(False, "print JSON")
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line's parser."""
+@dataclass(kw_only=True)
+class NarrowingOptions:
+    """The options that narrow a target to a model, to rows, or to a part of the data."""
+
+    profile: str | None = option(
+        None, "standin or paper", metavar="NAME", usual="as the model has it; the stand-in's without one"
+    )
+    model: list[str] = option(
+        [],
+        "measure a registered model, a hub id or a directory; the paper's own models as printed; repeatable",
+        metavar="NAME",
+    )
+    remove: str | None = option(None, "remove so many layers", metavar="N,N", usual="the paper's shares")
+    full_test_sets: bool = option(
+        False, "read whole test sets for a model that is not the paper's, not parts of them", old=("whole",)
+    )
+    paper_budget: bool = option(
+        False, "the same, and calibrate and train on as much text as the papers: other rows", old=("full",)
+    )
+    row: str | None = option(None, "only rows whose method fits, as 'LinearPatch*'", metavar="PATTERN")
+    limit: int | None = option(
+        None, "take a quick look: only N items of each task", least=2, why="1 item leaves no standard error"
+    )
+    dtype: str | None = option(
+        None,
+        "use float32, bfloat16 or float16 for weights and computation; each has its own records",
+        metavar="NAME",
+        usual="float32 for the stand-in, float16 for the papers' models, else bfloat16",
+    )
+    samples: int | None = option(
+        None, "calibrate on N sequences, lines or sentences", group=CHANGED, least=1, why="nothing would calibrate"
+    )
+    seed: int | None = option(None, "draw calibration samples with this seed", group=CHANGED, least=0)
+    text: str | None = option(None, "calibrate on this corpus", group=CHANGED, metavar="CORPUS")
+    alpha: float | None = option(None, "multiply LinearPatch's patch by X (its section 3.2)", group=CHANGED)
+
+
+@dataclass(kw_only=True)
+class ColumnOptions:
+    """The option that narrows a target to columns."""
+
+    columns: str = option(
+        "", "measure only the columns whose labels fit, as 'WIKI-2,PTB'", metavar="PATTERN,...", usual="all"
+    )
+
+
+@dataclass(kw_only=True)
+class ShowingOptions:
+    """The options of what is printed."""
+
+    format: str = option("terminal", "print terminal, md, csv, latex or json", metavar="FORM")
+    pictures: str = option("svg", "draw figures as svg, png, pdf", metavar="FORMS")
+    every_row: bool = option(False, "print a line for each row without a number, too, not their count")
+    also: str = option("", HIDDEN)  # the Makefile's own targets, to be suggested too
+
+
+@dataclass(kw_only=True)
+class RunCommand(ShowingOptions, ColumnOptions, NarrowingOptions):
+    """Measure what a target still lacks, one record per cell."""
+
+    targets: list[str] = option(help=TARGETS, positional=True, metavar="TARGET")
+    device: str | None = option(
+        None, "cpu, cuda, cuda:1, or auto to spread a model", metavar="NAME", usual="cuda where there is a GPU"
+    )
+    force: bool = option(
+        False,
+        "re-measure cells that have results, including searches and training; if interrupted, give --force again to start "
+        "over",
+    )
+    no_show: bool = option(False, "do not print the tables afterwards")
+
+
+@dataclass(kw_only=True)
+class StatusCommand(ColumnOptions, NarrowingOptions):
+    """Count the cells that are done, running, failed and left, with rates."""
+
+    targets: list[str] = option(help=TARGETS, positional=True, metavar="TARGET")
+
+
+@dataclass(kw_only=True)
+class ShowCommand(ShowingOptions, NarrowingOptions):
+    """Print tables, or draw figures, from records; measure nothing."""
+
+    targets: list[str] = option(help=TARGETS, positional=True, metavar="TARGET")
+
+
+@dataclass(kw_only=True)
+class FetchCommand(NarrowingOptions):
+    """Download every model and dataset that a target needs; afterwards it runs offline."""
+
+    target: str = option(help=TARGETS, positional=True, metavar="TARGET")
+    profile: str | None = option(
+        None, "standin or paper", metavar="NAME", usual="the paper's; the stand-in needs nothing"
+    )
+    convert_weights: bool = option(False, "convert pickled weights to safetensors where a model has no others")
+
+
+@dataclass(kw_only=True)
+class AuditCommand:
+    """Check the papers' own arithmetic."""
+
+    json: bool = option(False, "print JSON")
+
+
+COMMANDS = {
+    "list": ListCommand,
+    "run": RunCommand,
+    "status": StatusCommand,
+    "show": ShowCommand,
+    "fetch": FetchCommand,
+    "audit": AuditCommand,
+}
+
+
+def parser() -> Parser:
+    """Return the command line's parser."""
     top = Parser(prog="python -m reproductions", description="Run and show the papers' tables.")
     top.add_argument("--verbose", action="store_true", help="log details and tracebacks to standard error")
-    commands = top.add_subparsers(dest="command", required=True, metavar="{list,run,status,show,fetch,audit}")
-
-    listing = commands.add_parser("list", help="every target with its title")
-    listing.add_argument("--json", action="store_true", help="as JSON")
-
-    run = commands.add_parser("run", help="measure what a target still lacks, one record per cell")
-    run.add_argument("targets", nargs="+", metavar="TARGET", help="as `list` prints them, e.g. table1-linearpatch")
-    _narrowing(run)
-    _columns(run)
-    run.add_argument(
-        "--device", help="cpu, cuda, cuda:1, or auto to spread a model (default: cuda where there is a GPU)"
-    )
-    run.add_argument(
-        "--force",
-        action="store_true",
-        help="measure again what has a record, with its searches and trainings; the record is replaced. Cut off, it begins "
-        "anew with --force; without, records it had not come to stay beside the new ones",
-    )
-
-    run.add_argument("--no-show", action="store_true", help="do not print the tables afterwards")
-    distributed.add_options(run)
-    _shown(run)
-
-    status = commands.add_parser("status", help="cells done, running, failed and left, with rates")
-    status.add_argument("targets", nargs="+", metavar="TARGET")
-    _narrowing(status)
-    _columns(status)
-
-    show = commands.add_parser("show", help="print tables, or draw figures, from records; measures nothing")
-    show.add_argument("targets", nargs="+", metavar="TARGET", help="several are shown one after another")
-    _narrowing(show)
-    _shown(show)
-
-    fetch = commands.add_parser("fetch", help="download every model and dataset a target needs, then run offline")
-    fetch.add_argument("target", metavar="TARGET")
-    _narrowing(fetch, default="the paper's; the stand-in needs nothing")
-    fetch.add_argument(
-        "--convert-weights",
-        action="store_true",
-        help="convert pickled weights to safetensors where a model has no others",
-    )
-
-    audit = commands.add_parser("audit", help="check the papers' own arithmetic")
-    audit.add_argument("--json", action="store_true", help="as JSON")
+    distributed.add_options(command_line.add_commands(top, COMMANDS)["run"])
     return top
 
 
-def _shown(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--format", default="terminal", help="terminal, md, csv, latex or json (default: terminal)")
-    command.add_argument(
-        "--pictures",
-        default="svg",
-        metavar="FORMS",
-        help="forms of a figure, as svg,png,pdf (default: svg)",
-    )
-    command.add_argument(
-        "--every-row",
-        action="store_true",
-        help="a line for each row without a number, too (else one line counts those that follow one another)",
-    )
-    command.add_argument(
-        "--also", default="", help=argparse.SUPPRESS
-    )  # the Makefile's own targets, to be suggested too
-
-
-def _narrowing(command: argparse.ArgumentParser, default: str = "the stand-in's") -> None:
-    command.add_argument("--profile", help=f"standin or paper (default: as the model has it; without one, {default})")
-    command.add_argument(
-        "--model",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="standin, a registered model, a hub id or a directory; one of the paper's own is taken as printed; repeatable",
-    )
-    command.add_argument(
-        "--remove", metavar="N,N", help="layers to remove from the model (default: the paper's shares)"
-    )
-    command.add_argument(
-        "--full-test-sets",
-        action="store_true",
-        help="a model that is not the paper's: measure on whole test sets and texts (default: parts of them)",
-    )
-    command.add_argument(
-        "--paper-budget",
-        action="store_true",
-        help="the same, and calibrate and train on as much text as the papers, which gives other rows",
-    )
-    for old, new in RENAMED.items():
-        command.add_argument(old, nargs=0, action=_Renamed, const=new, help=argparse.SUPPRESS)
-    command.add_argument("--row", metavar="PATTERN", help="only rows whose method fits, e.g. 'LinearPatch*'")
-    command.add_argument("--limit", type=int, metavar="N", help="a quick look: only N items of each task")
-    command.add_argument(
-        "--dtype",
-        help="float32, bfloat16 or float16, of weights and computation; records of one type are not those of another "
-        "(default: float32 for the stand-in, float16 for the papers' models, bfloat16 for any other)",
-    )
-    changed = command.add_argument_group("changed rows, with results of their own; shown beside the unchanged ones")
-    changed.add_argument("--samples", type=int, metavar="N", help="calibrate on N sequences, lines or sentences")
-    changed.add_argument("--seed", type=int, metavar="N", help="draw calibration samples with this seed")
-    changed.add_argument("--text", metavar="CORPUS", help="calibrate on this corpus")
-    changed.add_argument("--alpha", type=float, metavar="X", help="multiply LinearPatch's patch by X (its section 3.2)")
-
-
-def _columns(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--columns",
-        default="",
-        metavar="PATTERN,...",
-        help="measure only the columns whose labels fit, e.g. 'WIKI-2,PTB' (default: all)",
-    )
-
-
-def _check(options: argparse.Namespace) -> None:
-    if options.limit is not None and options.limit < 2:
-        raise UserError(f"--limit {options.limit} leaves no standard error; use at least 2")
+def _check(options: NarrowingOptions) -> None:
     if options.dtype is not None and options.dtype not in DTYPES:
         raise unknown("dtype", options.dtype, DTYPES)
-    if options.samples is not None and options.samples < 1:
-        raise UserError(f"--samples {options.samples} leaves nothing to calibrate on; use at least 1")
-    if options.seed is not None and options.seed < 0:
-        raise UserError(f"--seed {options.seed} is negative; use 0 or more")
     if options.alpha is not None and not (math.isfinite(options.alpha) and options.alpha > 0):
         raise UserError(f"--alpha {options.alpha} scales no patch; use a number above 0, such as 0.9")
     if options.alpha == 1:
@@ -173,7 +175,7 @@ def _check(options: argparse.Namespace) -> None:
                 raise unknown("form of a picture", form, PICTURES)
 
 
-def _subjects(options: argparse.Namespace, tables: list) -> list[tuple]:
+def _subjects(options: NarrowingOptions, tables: list) -> list[tuple]:
     """(subject, models of the paper's own to narrow it to) for each that a command names; [] when it names none."""
     from dataclasses import replace
 
@@ -229,7 +231,7 @@ def _counts(text: str | None) -> tuple[int, ...]:
         ) from error
 
 
-def _list(options: argparse.Namespace) -> int:
+def _list(options: ListCommand) -> int:
     from reproductions.spec.registry import targets
 
     found = {name: table.title for name, table in targets().items()}
@@ -241,7 +243,7 @@ def _list(options: argparse.Namespace) -> int:
     return 0
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: RunCommand) -> int:
     from common.records.results import Store
 
     _check(options)
@@ -270,7 +272,7 @@ def _run(options: argparse.Namespace) -> int:
     return 1 if failed else shown
 
 
-def _wanted(options: argparse.Namespace) -> tuple[list, list]:
+def _wanted(options: RunCommand | StatusCommand) -> tuple[list, list]:
     """The tables that a command names, and whom it asks them of: (subject, options of `runner.missing`) each."""
     from reproductions.spec import registry
     from reproductions.spec import subjects as settings
@@ -291,7 +293,7 @@ def _work(tables: list, store, jobs: list, force: bool) -> list:
     ]
 
 
-def _status(options: argparse.Namespace) -> int:
+def _status(options: StatusCommand) -> int:
     from common.records.results import Store
     from reproductions.engine import status
 
@@ -303,7 +305,7 @@ def _status(options: argparse.Namespace) -> int:
     return 0
 
 
-def _measured(options: argparse.Namespace, tables: list, store, jobs: list, work: list) -> int:
+def _measured(options: RunCommand, tables: list, store, jobs: list, work: list) -> int:
     """Measure what is missing; the number of cells that failed.
 
     Raises:
@@ -334,7 +336,7 @@ def _measured(options: argparse.Namespace, tables: list, store, jobs: list, work
     return runner.measured(work, store, execute, device=device, force=options.force, lacking=lacking.why)
 
 
-def _show(options: argparse.Namespace) -> int:
+def _show(options: RunCommand | ShowCommand) -> int:
     from common.records.results import Store
     from common.utils import text_tables
     from reproductions.engine import runner
@@ -368,7 +370,7 @@ def _show(options: argparse.Namespace) -> int:
     return 0
 
 
-def _draw(options: argparse.Namespace, store, pictures: list, models: list[str]) -> None:
+def _draw(options: RunCommand | ShowCommand, store, pictures: list, models: list[str]) -> None:
     """Draw each (table, subject); where pictures cannot be written that is said once, and the tables are there anyway."""
     from reproductions.render import show
 
@@ -382,7 +384,7 @@ def _draw(options: argparse.Namespace, store, pictures: list, models: list[str])
         print("\n".join(map(str, paths)) or "nothing measured yet: no picture", file=sys.stderr)
 
 
-def _fetch(options: argparse.Namespace) -> int:
+def _fetch(options: FetchCommand) -> int:
     from reproductions.engine import fetch
     from reproductions.spec import registry
     from reproductions.spec import subjects as settings
@@ -397,7 +399,7 @@ def _fetch(options: argparse.Namespace) -> int:
     return 0
 
 
-def _audit(options: argparse.Namespace) -> int:
+def _audit(options: AuditCommand) -> int:
     from reproductions import audit
     from reproductions.audit import report
 

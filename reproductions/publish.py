@@ -15,7 +15,8 @@ from pathlib import Path
 
 from common.pruning.recipe import Recipe
 from common.records.results import NOWHERE, PUBLISHED, Record, Store, mark, publish, user_folder
-from common.utils.errors import Parser, UserError, one_line, plural, quiet_logging
+from common.utils.command_line import Parser
+from common.utils.errors import UserError, one_line, plural, quiet_logging
 from reproductions.render import cells
 from reproductions.spec import registry
 from reproductions.spec import subjects as settings

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from common.cli.options import parser as tool_parser
+from common.cli.options import tool_parser
 from reproductions.command_line import parser
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -57,7 +57,7 @@ def test_make_knows_target_and_variables(page, command, tmp_path):
 def test_a_module_knows_its_options(page, command):
     module, arguments = command[0], command[1:]
     if module in TOOLS:
-        tool_parser(importlib.import_module(f"{module}.__main__").METHOD).parse_args(arguments)
+        tool_parser(importlib.import_module(f"{module}.options").OPTIONS).parse_args(arguments)
     elif module == "reproductions":
         parser().parse_args(arguments)
     else:

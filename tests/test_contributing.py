@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import papers
+from common.cli.overview import main
 from common.models import checkpoint, loading
 from common.pruning.pipeline import around, run_recipe
 from common.pruning.recipe import _STEPS, Recipe, known
 from common.records.results import Store
-from papers.__main__ import main
 from reproductions.engine import execute, runner
 from reproductions.render import show
 from reproductions.spec.registry import Column, Row, Table
@@ -58,5 +58,5 @@ def test_recipe_record_table_and_checkpoint_know_it(spaced, tmp_path, monkeypatc
     ids = torch.arange(3, 19)[None]
     checkpoint.save(tiny_llama, tiny_tokenizer, tmp_path / "saved")
     assert torch.equal(checkpoint.load(tmp_path / "saved")[0](ids).logits, tiny_llama(ids).logits)
-    assert main() == 0
+    assert main("papers", ["--steps"]) == 0
     assert re.search(r"spaced +So many layers at equal distances.*\n +count first=1", capsys.readouterr().out)

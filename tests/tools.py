@@ -7,5 +7,13 @@ def module_of(name: str) -> str:
     return f"{'extensions' if name == 'refit' else 'papers'}.{name}"
 
 
+def status_of(main, arguments) -> int:
+    """The exit status of a command line, whether it is returned or raised."""
+    try:
+        return main(arguments)
+    except SystemExit as stop:
+        return stop.code
+
+
 def method_of(name: str):
-    return importlib.import_module(f"{module_of(name)}.__main__").METHOD
+    return importlib.import_module(f"{module_of(name)}.tool").METHOD

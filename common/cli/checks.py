@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import shutil
@@ -14,8 +13,9 @@ from torch import nn
 
 from common.calibration import corpora
 from common.cli import measure
-from common.cli import options as shared
 from common.cli.job import Job, is_file, texts, work_folder
+from common.cli.method import Method
+from common.cli.options import ToolOptions, tasks
 from common.cli.texts import read
 from common.models import checkpoint, layer_structure, loading, offload
 from common.models.admission import built, check_shapes
@@ -29,13 +29,12 @@ from common.utils.errors import NoData, UserError, first_of, plural
 _BESIDE = 8 * 2**20  # bytes of a checkpoint that are no weights: tokenizer, card, report
 
 
-def checked(method: shared.Method, options: argparse.Namespace) -> Job:
+def checked(method: Method, options: ToolOptions) -> Job:
     """The job, with all that can be known before the weights are read: nothing that it needs is missing.
 
     Raises:
         UserError: whatever of the request cannot be met.
     """
-    shared.check(method, options)
     loading.placement(options.device, options.dtype)
     for option in ("text", "test"):
         name = getattr(options, option)
@@ -44,7 +43,6 @@ def checked(method: shared.Method, options: argparse.Namespace) -> Job:
                 where = f" in {name}" if name.strip() else ""
                 raise UserError(f"--{option} names nothing{where}; give a file or a corpus, or leave it out")
             read(each) if is_file(each) else corpora.get(each)
-    _check_registered(options)
     source = located(options.model)
     config = _config(method, source)
     tokenizer = checkpoint.load_tokenizer(source)
@@ -70,11 +68,11 @@ def checked(method: shared.Method, options: argparse.Namespace) -> Job:
     method.check(job)
     if not options.no_evaluation:
         job.test_windows  # noqa: B018 - read now: a text too short should not cost a pruning
-        if shared.tasks(options):
+        if tasks(options):
             from common.evaluation import harness
 
             try:
-                harness.check(shared.tasks(options))
+                harness.check(tasks(options))
             except NoData as error:
                 raise UserError(f"{error}; or leave --tasks out") from error
     return job
@@ -152,13 +150,7 @@ def no_room_for_both(job: Job) -> str:
     return "" if needed < free else "there is no memory for both models at a time"
 
 
-def _check_registered(options: argparse.Namespace) -> None:
-    """A registered model's layers are known before it is fetched."""
-    if options.model in loading.REGISTRY and options.model != loading.STANDIN and options.remove is not None:
-        check_count(options.remove, loading.get(options.model).facts["layers"])
-
-
-def _config(method: shared.Method, source: Path):
+def _config(method: Method, source: Path):
     """The model's config, read and understood, of an architecture that the method can prune."""
     with contextlib.suppress(OSError, ValueError, AttributeError):  # said below
         kind = json.loads((source / "config.json").read_text(encoding="utf-8")).get("model_type")
@@ -229,7 +221,7 @@ def _check_memory(job: Job, size: int) -> None:
     asked = {"float16": 2, "bfloat16": 2}.get(job.options.dtype, 4)
     needed, free = size * asked / stored.itemsize, psutil.virtual_memory().available
     if needed > free:
-        streamed = "" if job.method.passes is None else "--stream (two layers at a time), "
+        streamed = "" if not job.options.STREAMS else "--stream (two layers at a time), "
         raise UserError(
             f"the weights take {needed / 2**30:.1f} GiB in memory and {free / 2**30:.1f} GiB are free; use --dtype bfloat16, "
             f"{streamed}a GPU (--device cuda), or a larger machine"

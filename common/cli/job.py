@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import bisect
 import contextlib
 import hashlib
@@ -18,7 +17,8 @@ from torch import Tensor, nn
 
 from common import calibration
 from common.calibration import corpora
-from common.cli.options import Method, numbers
+from common.cli.method import Method
+from common.cli.options import ToolOptions, numbers
 from common.cli.texts import read
 from common.evaluation.windowed_perplexity import cut
 from common.models import checkpoint, loading
@@ -51,7 +51,7 @@ class Job:
     """
 
     method: Method
-    options: argparse.Namespace
+    options: ToolOptions
     source: Path
     config: Any
     tokenizer: Any
@@ -83,9 +83,10 @@ class Job:
         """A view of the model; it follows surgery."""
         return Decoder(self.model)
 
-    def asked(self, kind: type) -> dict:
-        """The fields of one of the method's dataclasses that the options set."""
-        values = {flag.field: flag.value(self.options) for flag in self.method.flags if flag.kind is kind}
+    def asked(self, *names: str, **renamed: str) -> dict:
+        """Return the options of these names that are set; renamed: under other names, {name: the option's}."""
+        where = {name: name for name in names} | renamed
+        values = {name: getattr(self.options, option) for name, option in where.items()}
         return {name: value for name, value in values.items() if value is not None}
 
     @property

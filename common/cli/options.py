@@ -1,221 +1,231 @@
-"""What can be asked of every paper's tool, and what is refused at a look at the options alone."""
+"""The options that all tools share, and what is refused within a second, before torch is loaded.
+
+A tool's own options are the fields of a subclass in `papers.<paper>.options`.
+"""
 
 from __future__ import annotations
 
-import argparse
+import importlib
+import inspect
 import json
-import math
 import os
+import pkgutil
 import re
-import textwrap
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 from common.cli import printable
+from common.cli.texts import read
+from common.models import registry
 from common.pruning.recipe import MIXED
+from common.pruning.removal import check_count, check_layers
 from common.utils import atomic_files
-from common.utils.errors import Parser, UserError
-from common.utils.option_fields import Flag
+from common.utils.command_line import HIDDEN, Parser, option, parser
+from common.utils.errors import UserError
 
+O = TypeVar("O", bound="ToolOptions")  # noqa: E741 - a type
+INPUT, REMOVE, REPAIR, CALIBRATION, EVALUATION, OUTPUT = GROUPS = (
+    "input",
+    "what to remove (give one)",
+    "repair",
+    "calibration",
+    "evaluation",
+    "output",
+)
 EPILOG = """\
-Text is a UTF-8 file or the name of a corpus (standin-calibration, wikitext2-train, c4-train, ...), or several with + between
-them, read in equal parts (questions.txt+wikitext2-train). Of a file, calibration uses the first nine tenths and evaluation
-the last tenth. Without --text the stand-in reads its own text.
-Layers count from 0. A checkpoint is saved in the dtype the model came in.
-Exit status: 0 done, 2 a request that cannot be met, 3 done, but the model is broken (its perplexity is over ten times the
-dense model's, or no number), 130 interrupted."""
-OWN_TEXT = "--text FILE (of which the last tenth is measured on, or --test FILE)"
+A text is a UTF-8 file, the name of a corpus (wikitext2-train, c4-train, ...), or several joined by +, read in equal
+parts. The last tenth of a file is kept for evaluation. Layers count from 0.
+
+Exit status: 0 done, 2 the request cannot be met, 3 done but the model is broken, 130 interrupted."""
 SWEEP = "sweep.json"
 QUICK = {"samples": 16, "length": 256, "windows": 8}
-MOST = 100_000  # windows; more than any paper draws, and a typing error's worth of memory
+MOST = 100_000  # sequences; more than any paper draws, and a typing error's worth of memory
+PACKAGES = ("papers", "extensions")
 
 
-@dataclass(frozen=True)
-class Method:
-    """One paper's method as a tool.
+def _home(name: str) -> str:
+    """Return the name with the home directory for its ``~``, which a shell leaves alone after ``=``; so in each text."""
+    return MIXED.join(os.path.expanduser(part) for part in name.split(MIXED))
 
-    package, paper: where it is, `python -m package.paper`. title, description: for help and card. apply: changes
-    `job.model` in place and returns JSON-able facts, among them `removed` (original indices); it calls
-    `job.chosen(removed)` while the model is still whole. flags: its own options. check: refuses, before the weights are
-    read, what does not fit the job, and reads what the method needs. samples, seed: defaults; text: of every model but
-    the stand-in. loader: the import without which a saved model is not whole (patches), else ''. alternatives: its own
-    options that say how many layers go, in place of --remove. fidelity: the default. passes: how often the calibration
-    tokens run through the model, of a method that can do with two layers in memory (its check refuses what cannot);
-    None: it cannot. beside: of such a method, the float64 operations and the bytes of memory that it takes beside those
-    passes. own_text: how text of one's own is given, said where a corpus cannot be had. chooses: its own options that
-    do no more than choose layers.
-    fidelities: the values of --fidelity; no option where there is one alone. architectures: those it can prune, by the
-    config's model_type; (): all that are supported. quick: what --quick sets of its own options. work:
-    what `tokens` returns, where that is not the passes over the calibration windows and a training.
+
+@dataclass(kw_only=True)
+class ToolOptions:
+    """The options of every tool; a tool's own are the fields of a subclass, whose docstring describes it.
+
+    Attributes:
+        TOOL: the module that `python -m` runs.
+        TITLE: the method's name.
+        INSTEAD: own options that say how many layers to remove, in place of --remove.
+        CHOOSES: own options that do no more than choose layers.
+        OWN_QUICK: the values that --quick gives to own options.
+        STREAMS: whether the tool can do with two layers in memory.
     """
 
-    paper: str
-    title: str
-    description: str
-    apply: Callable[..., dict]
-    flags: tuple[Flag, ...]
-    check: Callable[..., None] = lambda job: None
-    samples: int = 128
-    seed: int = 2
-    text: str = "wikitext2-train"
-    loader: str = ""
-    alternatives: tuple[str, ...] = ()
-    fidelity: str = "paper"
-    passes: Callable[..., float] | None = None
-    beside: Callable[..., tuple[float, int]] = lambda job: (0.0, 0)
-    own_text: str = OWN_TEXT
-    chooses: tuple[str, ...] = ()
-    package: str = "papers"
-    fidelities: tuple[str, ...] = ("paper", "code")
-    architectures: tuple[str, ...] = ()
-    quick: tuple[tuple[str, Any], ...] = ()
-    work: Callable[..., float] | None = None
+    GROUPS: ClassVar[tuple[str, ...]] = GROUPS
+    TOOL: ClassVar[str] = ""
+    TITLE: ClassVar[str] = ""
+    INSTEAD: ClassVar[tuple[str, ...]] = ()
+    CHOOSES: ClassVar[tuple[str, ...]] = ()
+    OWN_QUICK: ClassVar[dict[str, Any]] = {}
+    STREAMS: ClassVar[bool] = True
 
-    def tokens(self, job) -> float:
-        """Tokens that a run calibrates and trains on, each once through the whole model forward."""
-        if self.work is not None:
-            return self.work(job)
-        once = job.options.samples * job.length
-        return (self.passes(job) if self.passes else 1) * once + job.kept.get("training_passes", 0)
-
-
-def parser(method: Method) -> argparse.ArgumentParser:
-    """The command line of a method: what all share, and its own options."""
-    top = Parser(
-        prog=f"python -m {method.package}.{method.paper}",
-        description=textwrap.fill(f"{method.title}: {method.description}", 100),
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    model: str = option(help="a directory, a registered name, or a hub id", group=INPUT, metavar="MODEL", read=_home)
+    device: str = option("cpu", "cpu, cuda, cuda:1, or auto to spread the model", group=INPUT, metavar="NAME")
+    dtype: str | None = option(
+        None,
+        "compute in float32, bfloat16 or float16",
+        group=INPUT,
+        metavar="NAME",
+        usual="float32 on a CPU, else as saved",
     )
-    what = "a directory, a short name, or a hub id"
-    top.add_argument("--model", required=True, type=_home, metavar="NAME_OR_PATH", help=what)
-    top.add_argument("--out", type=lambda name: Path(_home(name)), metavar="DIR", help="where the new checkpoint goes")
-    top.add_argument("--force", action="store_true", help="replace an earlier checkpoint of ours at --out")
-    which = top.add_argument_group("which layers (one of these)")
-    which.add_argument("--remove", type=int, metavar="N", help="how many decoder layers go; the method chooses them")
-    which.add_argument("--layers", metavar="LIST", help="these go, by your own choice: 21-28,30")
-    which.add_argument(
-        "--sweep",
-        metavar="LIST",
-        help="perplexity for each of these numbers of layers, 1-8 or 2,4,6: a table and a picture",
-    )
-    top.add_argument("--plan", action="store_true", help="forecast time, memory and disk within seconds; write nothing")
-    top.add_argument(
-        "--measure", action="store_true", help="with --plan: also name the layers and measure the effect, as a run does"
-    )
-    few = ", ".join(f"{value} {name}" for name, value in QUICK.items())
-    top.add_argument("--quick", action="store_true", help=f"a rough answer soon: {few}, where these are not given")
-    own = top.add_argument_group(f"options of {method.title}")
-    if len(method.fidelities) > 1:
-        kinds = f"paper (its text) or code (its official code); default: {method.fidelity}"
-        own.add_argument("--fidelity", default=method.fidelity, help=kinds)
-    else:
-        top.set_defaults(fidelity=None)
-    for flag in method.flags:
-        flag.add(own)
-    text = top.add_argument_group("text")
-    named = "a file (plain, or JSON lines with a column text), a corpus, or A+B in equal parts"
-    reads = f"calibration text: {named} (default: {method.text})"
-    text.add_argument("--text", type=_home, metavar="TEXT", help=reads)
-    samples = f"calibration windows (default: {method.samples})"
-    text.add_argument("--samples", type=int, default=method.samples, metavar="N", help=samples)
-    text.add_argument(
-        "--length", type=int, metavar="N", help="tokens in a window (default: 2048, or the model's context)"
-    )
-    text.add_argument("--seed", type=int, default=method.seed, help=f"of all random choices (default: {method.seed})")
-    evaluation = top.add_argument_group("evaluation, before and after")
-    evaluation.add_argument("--test", type=_home, metavar="TEXT", help="held-out text, named likewise")
-    evaluation.add_argument("--windows", type=int, default=64, metavar="N", help="test windows read (default: 64)")
-    evaluation.add_argument("--tasks", default="", metavar="A,B", help="also these lm-eval tasks, zero-shot")
-    evaluation.add_argument("--limit", type=int, metavar="N", help="only N items of each task")
-    evaluation.add_argument("--no-evaluation", action="store_true", help="measure nothing")
-    machine = top.add_argument_group("machine")
-    machine.add_argument(
-        "--device", default="cpu", help="cpu, cuda, cuda:1, or auto to spread the model (default: cpu)"
-    )
-    machine.add_argument(
-        "--stream",
-        type=float,
-        nargs="?",
-        const=1.0,
+    stream: float | None = option(
+        None,
+        "hold two layers at a time, for models larger than memory, and GB of hidden states",
+        group=INPUT,
         metavar="GB",
-        help="not with this tool, which needs the whole model in memory"
-        if method.passes is None
-        else "for models larger than memory: hold two layers at a time, and so many GB of hidden states (default: 1)",
+        bare=1.0,
+        least=0,
+        most=100_000,
     )
-    machine.add_argument(
-        "--dtype",
-        help="to compute in: float32, bfloat16 or float16 (default: float32 on a CPU, as saved on a GPU and with --stream)",
+    remove: int | None = option(None, "remove N layers, which the method chooses", group=REMOVE, least=1)
+    layers: str | None = option(None, "remove these layers: 21-28,30", group=REMOVE, metavar="LIST")
+    sweep: str | None = option(
+        None, "measure perplexity for each number of layers: 1-8 or 2,4,6", group=REMOVE, metavar="LIST"
     )
-    return top
+    text: str | None = option(
+        None, "calibrate on a file, a corpus, or A+B", group=CALIBRATION, metavar="TEXT", read=_home
+    )
+    samples: int = option(128, "calibration sequences", group=CALIBRATION, least=1, most=MOST)
+    length: int | None = option(
+        None,
+        "tokens in a sequence",
+        group=CALIBRATION,
+        usual="2048, or the model's context",
+        least=2,
+        why="a sequence needs at least 2 tokens",
+    )
+    seed: int = option(2, "seed of all random choices", group=CALIBRATION, least=0, most=2**32 - 1)
+    test: str | None = option(
+        None, "measure perplexity on a file or a corpus", group=EVALUATION, metavar="TEXT", read=_home
+    )
+    windows: int = option(64, "test sequences", group=EVALUATION, least=1, most=MOST)
+    tasks: str = option("", "also score these lm-eval tasks, zero-shot", group=EVALUATION, metavar="A,B")
+    limit: int | None = option(
+        None, "score only N items of each task", group=EVALUATION, least=2, why="1 item leaves no standard error"
+    )
+    no_evaluation: bool = option(False, "measure nothing", group=EVALUATION)
+    out: Path | None = option(None, "save the new checkpoint to DIR", group=OUTPUT, metavar="DIR")
+    force: bool = option(False, "replace an earlier result of these tools at --out", group=OUTPUT)
+    plan: bool = option(False, "forecast time, memory and disk, and write nothing", group=OUTPUT)
+    measure: bool = option(False, "with --plan: also name the layers and measure the effect", group=OUTPUT)
+    quick: bool = option(
+        False,
+        f"give a rough answer soon: {QUICK['samples']} calibration and {QUICK['windows']} test sequences of "
+        f"{QUICK['length']} tokens",
+        group=OUTPUT,
+    )
+
+    @property
+    def paper(self) -> str:
+        """The last part of the tool's module."""
+        return self.TOOL.rpartition(".")[2]
+
+    @property
+    def instead(self) -> list[str]:
+        """The names of the options that say which layers to remove, or how many."""
+        return ["remove", "layers", "sweep", *self.INSTEAD]
 
 
-def settle(method: Method, options: argparse.Namespace) -> None:
-    """Give options that were left out the values of --quick, where it is asked for."""
-    if options.quick:
-        default = parser(method).get_default
-        for name, value in (QUICK | dict(method.quick)).items():
-            if getattr(options, name) == default(name):
-                setattr(options, name, value)
+@dataclass(kw_only=True)
+class PaperOptions(ToolOptions):
+    """The options of a paper's tool."""
+
+    fidelity: str = option(
+        "paper", "follow the paper's text or its official code", group=REPAIR, choices=("paper", "code")
+    )
 
 
-def check(method: Method, options: argparse.Namespace) -> None:
-    """Refuse what can be seen to fail without looking at model or text.
+def needs_whole_model() -> Any:
+    """Return the declaration of --stream for a tool that refuses it (STREAMS is False)."""
+    return option(None, HIDDEN, group=INPUT, metavar="GB", bare=1.0)
+
+
+def tool_parser(kind: type[ToolOptions]) -> Parser:
+    """Return the parser of a tool."""
+    description = f"{kind.TITLE}: {inspect.getdoc(kind)}"
+    return parser(kind, prog=f"python -m {kind.TOOL}", description=description, epilog=EPILOG, owners=_owners)
+
+
+def parsed(kind: type[O], arguments: Sequence[str] | None = None) -> O:
+    """Return a tool's options from its command line, checked as far as that needs no torch.
 
     Raises:
-        UserError: impossible numbers, lists that are none, an output that would overwrite something.
+        UserError: a request that cannot be met.
+        SystemExit: a command line that cannot be parsed, which is said.
     """
-    if options.fidelity not in (None, *method.fidelities):
-        raise UserError(f"unknown fidelity {options.fidelity!r}; use {' or '.join(method.fidelities)}")
-    _check_which(method, options)
-    for flag in method.flags:
-        require(options, flag.dest, flag.option.metadata["least"], flag.option.metadata["most"])
-    require(options, "remove", 1)
-    require(options, "samples", 1, MOST)
-    require(options, "windows", 1, MOST)
-    require(options, "seed", 0, 2**32 - 1)
-    if options.length is not None and options.length < 2:
-        raise UserError(f"--length {options.length}: a window needs at least 2 tokens")
-    if options.limit is not None and options.limit < 2:
-        raise UserError(f"--limit {options.limit} leaves no standard error; use at least 2")
+    options = kind(**vars(tool_parser(kind).parse_args(arguments)))
+    if options.quick:
+        for name, value in (QUICK | kind.OWN_QUICK).items():
+            if getattr(options, name) == getattr(kind, name):
+                setattr(options, name, value)
+    check(options)
+    return options
+
+
+def check(options: ToolOptions) -> None:
+    """Refuse what fails by the options, a look at the texts, and the model's config.
+
+    Raises:
+        UserError: options that contradict one another, lists that are none, texts that cannot be read, an output that would
+            overwrite something, a model that does not exist or has too few layers.
+    """
+    _check_which(options)
     if wrong := [task for task in tasks(options) if not re.fullmatch(r"[\w.:+-]+", task)]:
         raise UserError(f"--tasks {wrong[0]!r} is no task's name; separate names by commas: piqa,arc_easy")
-    _check_stream(method, options)
+    _check_stream(options)
     if (tasks(options) or options.limit is not None) and (options.no_evaluation or options.sweep):
         without = "--no-evaluation leaves" if options.no_evaluation else "--sweep, which measures perplexity, leaves"
         raise UserError(f"{without} --tasks and --limit out; give one of the two")
-    if options.layers is not None:
-        default = parser(method).get_default
-        if idle := [
-            f"--{name.replace('_', '-')}" for name in method.chooses if getattr(options, name) != default(name)
-        ]:
-            raise UserError(f"{' and '.join(idle)} would choose layers, which --layers names; give one of the two")
+    idle = [f"--{name}" for name in options.CHOOSES if getattr(options, name) != getattr(type(options), name)]
+    if options.layers is not None and idle:
+        raise UserError(f"{' and '.join(idle)} would choose layers, which --layers names; give one of the two")
     if options.sweep and options.no_evaluation:
         raise UserError("--sweep measures perplexity, which --no-evaluation leaves out; give one of the two")
     _check_out(options)
+    for name in (options.text or "", options.test or ""):
+        if ("/" in name or "." in name) and MIXED not in name:  # a file: no corpus is called so
+            read(name)
+    _check_model(options)
 
 
-def _check_stream(method: Method, options: argparse.Namespace) -> None:
-    if options.stream is None:
-        return
-    require(options, "stream", 0, 100_000)
-    if method.passes is None:
-        raise UserError(f"{method.title} needs the whole model in memory; leave --stream out")
-    if options.sweep:
-        raise UserError("--sweep reads the model again for every number of layers; with --stream ask for one")
-    if options.device == "auto":
-        raise UserError("--device auto spreads a model that is held whole; with --stream name one device")
+def tools(packages: Sequence[str] = PACKAGES) -> list[type[ToolOptions]]:
+    """Return the options of every tool in these packages."""
+    found = []
+    for package in map(importlib.import_module, packages):
+        names = (
+            f"{package.__name__}.{each.name}.options" for each in pkgutil.iter_modules(package.__path__) if each.ispkg
+        )
+        found += [importlib.import_module(name).OPTIONS for name in names if find_spec(name)]
+    return found
 
 
-def _check_which(method: Method, options: argparse.Namespace) -> None:
-    names = ("remove", "layers", "sweep", *method.alternatives)
-    given = [f"--{name}" for name in names if getattr(options, name) is not None]
+def _owners() -> dict[str, str]:
+    """Return the tools that have an option, by the option's name."""
+    found: dict[str, list[str]] = {}
+    for kind in tools():
+        for each in fields(kind):
+            found.setdefault(f"--{each.name.replace('_', '-')}", []).append(kind.TOOL)
+    return {name: ", ".join(sorted(owners)) for name, owners in found.items()}
+
+
+def _check_which(options: ToolOptions) -> None:
+    given = [f"--{name.replace('_', '-')}" for name in options.instead if getattr(options, name) is not None]
     if len(given) != 1:
-        choices = ", ".join(f"--{name}" for name in names)
+        choices = ", ".join(f"--{name.replace('_', '-')}" for name in options.instead)
         what = f"{' and '.join(given)} contradict each other" if given else "nothing says which layers go"
         raise UserError(f"{what}; give one of {choices}")
     if options.measure and not options.plan:
@@ -226,12 +236,18 @@ def _check_which(method: Method, options: argparse.Namespace) -> None:
         raise UserError("--sweep and --plan contradict each other; a sweep writes no weights either")
 
 
-def _home(name: str) -> str:
-    """The name with the home directory for its ``~``, which a shell leaves alone after ``=``; so in each text of a mix."""
-    return MIXED.join(os.path.expanduser(part) for part in name.split(MIXED))
+def _check_stream(options: ToolOptions) -> None:
+    if options.stream is None:
+        return
+    if not options.STREAMS:
+        raise UserError(f"{options.TITLE} needs the whole model in memory; leave --stream out")
+    if options.sweep:
+        raise UserError("--sweep reads the model again for every number of layers; with --stream ask for one")
+    if options.device == "auto":
+        raise UserError("--device auto spreads a model that is held whole; with --stream name one device")
 
 
-def _check_out(options: argparse.Namespace) -> None:
+def _check_out(options: ToolOptions) -> None:
     out = options.out
     if options.plan:
         return
@@ -272,18 +288,6 @@ def _check_out(options: argparse.Namespace) -> None:
             )
 
 
-def require(options: argparse.Namespace, name: str, least: float, most: float = math.inf) -> None:
-    """Refuse a number option outside of a range, or that is no number; None is not given.
-
-    Raises:
-        UserError: names the option, the value and the range.
-    """
-    value = getattr(options, name)
-    if isinstance(value, int | float) and not least <= value <= most:
-        upto = "or more" if most == math.inf else f"to {most:,}"
-        raise UserError(f"--{name.replace('_', '-')} {value}: use {least:,} {upto}")
-
-
 def numbers(text: str | None, name: str) -> list[int] | None:
     """The whole numbers of a list like ``21-28,30``, in the order given; None for None.
 
@@ -306,12 +310,12 @@ def numbers(text: str | None, name: str) -> list[int] | None:
     return found
 
 
-def tasks(options: argparse.Namespace) -> list[str]:
+def tasks(options: ToolOptions) -> list[str]:
     """The lm-eval tasks asked for, each once."""
     return list(dict.fromkeys(task.strip() for task in options.tasks.split(",") if task.strip()))
 
 
-def stopped_sweep(options: argparse.Namespace) -> dict | None:
+def stopped_sweep(options: ToolOptions) -> dict | None:
     """The report in `--out` of a sweep with these options that was stopped; None where there is none."""
     try:
         found = json.loads((options.out / SWEEP).read_text(encoding="utf-8"))
@@ -321,6 +325,32 @@ def stopped_sweep(options: argparse.Namespace) -> dict | None:
     return found if isinstance(found, dict) and found.get("missing") and found.get("options") == asked else None
 
 
-def sweep_options(options: argparse.Namespace) -> dict:
+def sweep_options(options: ToolOptions) -> dict:
     """Return the options of a sweep as its report holds them."""
     return printable.plain(vars(options)) | {"remove": None}
+
+
+def _check_model(options: ToolOptions) -> None:
+    """Refuse a name that nothing has, and numbers of layers that the model's config does not allow."""
+    name, path = options.model, Path(options.model)
+    spec = registry.find(name)
+    if spec is not None:
+        layers = spec.facts.get("layers") if spec.facts else None
+    elif path.is_dir():
+        try:
+            layers = json.loads((path / "config.json").read_text(encoding="utf-8")).get("num_hidden_layers")
+        except (OSError, ValueError, AttributeError):  # said in full later
+            layers = None
+    elif name.startswith((".", "/", "~")) and not path.exists():
+        raise UserError(f"cannot load {name}: no such directory. Check the path")
+    else:
+        if "/" not in name and not path.exists():
+            registry.get(name)  # raises, naming the nearest
+        layers = None
+    if not isinstance(layers, int) or layers < 3:
+        return
+    if options.layers is not None:
+        given = numbers(options.layers, "layers")
+        check_layers(given, len(given), layers)
+    for count in [options.remove] if options.remove is not None else []:
+        check_count(count, layers)

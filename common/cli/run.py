@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -16,8 +15,10 @@ from safetensors import SafetensorError
 from torch import nn
 
 from common.cli import card, checks, forecast, measure, printable, read_back, sweep
-from common.cli import options as shared
+from common.cli.command import failed
 from common.cli.job import Job, work_folder
+from common.cli.method import Method
+from common.cli.options import ToolOptions, parsed
 from common.models import checkpoint, half_precision
 from common.models.architectures import absent
 from common.records import results
@@ -31,32 +32,41 @@ PENDING = "this checkpoint was saved before its measurements, which did not fini
 MEMORY = "out of memory; use a larger --device, --dtype bfloat16 or fewer --samples"
 
 
-def main(method: shared.Method, arguments: list[str] | None = None) -> int:
-    """Run a method's tool; returns the exit status."""
-    options = shared.parser(method).parse_args(arguments)
-    shared.settle(method, options)
+def main(method: Method, arguments: list[str] | None = None) -> int:
+    """Run a method's tool by its command line; returns the exit status."""
+    try:
+        options = parsed(method.options, arguments)
+    except UserError as error:
+        return failed(error)
+    except SystemExit as stop:  # after --help, or one line on an option
+        return stop.code
+    return carry_out(method, options)
+
+
+def carry_out(method: Method, options: ToolOptions) -> int:
+    """Do what a tool's options ask for; returns the exit status."""
     quiet_logging()
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     try:
         report = run(method, options)
     except NoData as error:
-        return _failed(f"{error}; or name what you have: {method.own_text}")
+        return failed(f"{error}; or name what you have: {method.own_text}")
     except UserError as error:
-        return _failed(error)
+        return failed(error)
     except (MemoryError, RuntimeError) as error:
         if not _of_memory(error):
             raise
-        return _failed(MEMORY)
+        return failed(MEMORY)
     except BrokenPipeError:  # the reader (head, less) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (OSError, SafetensorError) as error:  # the latter of a full disk, too
-        return _failed(f"{error}; --out is as it was")
+        return failed(f"{error}; --out is as it was")
     except Exception as error:
         if "No space left on device" not in str(error):  # what writing a tokenizer raises: of no class of its own
             raise
-        return _failed(f"{error}; --out is as it was")
+        return failed(f"{error}; --out is as it was")
     except KeyboardInterrupt:
         kept = (
             "of a sweep the numbers that were measured"
@@ -72,7 +82,7 @@ def main(method: shared.Method, arguments: list[str] | None = None) -> int:
     return 3 if report.get("broken") else 0
 
 
-def run(method: shared.Method, options: argparse.Namespace) -> dict:
+def run(method: Method, options: ToolOptions) -> dict:
     """Prune as asked and save; returns the report that is saved beside the model.
 
     Raises:
@@ -298,8 +308,3 @@ def _terms(source: Path) -> dict[str, str]:
     """The texts under whose terms the weights are, by file name: they go with what is made of them."""
     found = [file for kind in TERMS for file in sorted(source.glob(kind)) if file.is_file()]
     return {file.name: file.read_text(encoding="utf-8", errors="replace") for file in found}
-
-
-def _failed(error: object) -> int:
-    print(one_line(f"error: {error}"), file=sys.stderr)
-    return 2

@@ -18,7 +18,6 @@ from functools import cache
 from typing import Any, ClassVar
 
 from common.utils.errors import UserError, unknown
-from common.utils.option_fields import option
 
 PARTS = ("selection", "repair", "training", "calibration")
 SHAPE_ONLY = "shape only"  # the weights of a recipe that needs none
@@ -116,7 +115,7 @@ class Calibration(Options):
     seed: int | None = None
     shuffle: str | None = None
     apart: int | None = None
-    sentences: int | None = option(None, "calibration sentences, read in place of windows", least=1, most=100_000)
+    sentences: int | None = None
 
     def drawing(self) -> dict:
         """The options of a sampler: what is given, but for the text and the sampler's name."""

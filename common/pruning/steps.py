@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from common.calibration.statistics import COSINES
 from common.pruning import importance, selection
 from common.pruning.calibration_text import lines
 from common.pruning.pipeline import Context
 from common.pruning.recipe import Calibration, Selection, register
-from common.utils.option_fields import option
 
 
 @register("given")
@@ -75,7 +73,7 @@ class Window(Selection):
     """
 
     count: int
-    cosine: str = option("token", "that selects", choices=COSINES)
+    cosine: str = "token"
     exclude_ends: bool = False
     calibration: Calibration | None = None
 

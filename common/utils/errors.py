@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import logging
-import re
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -14,17 +12,6 @@ _FEW = 12  # so many names are listed in full; lm-eval alone knows fourteen thou
 _NAME = 80  # characters of a name that are said and compared
 # torchao comes with GPTQ's extra: what it says of kernels that a machine lacks is said at every import
 _NOISY = ("httpx", "urllib3", "filelock", "lm_eval", "datasets", "transformers", "torchao", "torch.utils._pytree")
-
-
-# What argparse says, and how it is said here.
-_OURS = (
-    (r"argument (\S+): invalid int value: (.*)", r"\1 \2 is not a whole number. Write digits alone, as in \1 8"),
-    (r"argument (\S+): invalid float value: (.*)", r"\1 \2 is not a number. Write it as in \1 0.5"),
-    (r"argument (\S+): invalid choice: (.*?) \(choose from (.*)\)", r"\1 does not know \2. Use one of \3"),
-    (r"argument (\S+): expected one argument", r"\1 needs a value. Write it after the option"),
-    (r"argument (\S+): ignored explicit argument (.*)", r"\1 takes no value. Leave \2 out"),
-    (r"the following arguments are required: (.*)", r"\1 is missing. Add it to the command"),
-)
 
 
 class UserError(Exception):
@@ -55,36 +42,6 @@ def one_line(error: object) -> str:
     return text if len(text) <= LONGEST else f"{text[:half]} ... {text[-half:]}"
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser that refuses in one line."""
-
-    def parse_known_args(self, args=None, namespace=None):
-        """Refuse empty values: a shell variable that is not set should not start a run with the default."""
-        given = sys.argv[1:] if args is None else list(args)
-        for before, value in zip(["", *given], given):
-            if before.startswith("--") and not value or value.startswith("--") and value.endswith("="):
-                self.error(f"{value[:-1] or before} has an empty value. Give it a value, or leave it out")
-        return super().parse_known_args(given, namespace)
-
-    def error(self, message: str):
-        """Say what is wrong and exit with 2."""
-        for pattern, ours in _OURS:
-            message = re.sub(pattern, ours, message)
-        if match := re.fullmatch(r"unrecognized arguments: (.*)", message, re.S):
-            message = self.unknown_option(match[1])
-        ended = message if message.endswith(("?", ".")) else f"{message}."
-        print(one_line(f"error: {ended} `{self.prog} --help` lists all options"), file=sys.stderr)
-        raise SystemExit(2)
-
-    def unknown_option(self, given: str, others: Iterable[str] = ()) -> str:
-        """Return the message for an option that does not exist; others: names beside the parser's own."""
-        name = given.split()[0].split("=")[0] if given.split() else given
-        if not name.startswith("-"):
-            return f"{name!r} is no option and belongs to none. Quote a value that holds a space"
-        near = difflib.get_close_matches(name, [*_options(self), *others], 1, 0.7)
-        return f"there is no option {name}." + (f" Did you mean {near[0]}?" if near else "")
-
-
 def quiet_logging(verbose: bool = False) -> None:
     """Log to standard error as the command lines do: our warnings, and only the errors of the libraries beneath."""
     level, root = logging.DEBUG if verbose else logging.WARNING, logging.getLogger()
@@ -109,16 +66,6 @@ class _Once(logging.Filter):
         new = text not in self.said
         self.said.add(text)
         return new
-
-
-def _options(parser: argparse.ArgumentParser) -> list[str]:
-    """Return the long options of a parser and of its subcommands."""
-    found = []
-    for action in parser._actions:
-        found += [name for name in action.option_strings if name.startswith("--")]
-        if isinstance(action, argparse._SubParsersAction):
-            found += [name for sub in action.choices.values() for name in _options(sub)]
-    return found
 
 
 def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> UserError:

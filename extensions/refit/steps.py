@@ -10,9 +10,8 @@ from common.models.surgery import remove_layers
 from common.pruning.pipeline import Context
 from common.pruning.recipe import Repair, register
 from common.utils.errors import UserError
-from common.utils.option_fields import option
 from extensions.refit.graft import Graft, find
-from extensions.refit.method import FOLLOWING, MATRICES, RIDGE, check_architecture, refit, refit_one_by_one
+from extensions.refit.method import FOLLOWING, RIDGE, check_architecture, refit, refit_one_by_one
 
 
 def grafted(context: Context, windows: Tensor) -> Graft | None:
@@ -54,20 +53,18 @@ class Refit(Repair):
     are drawn so that they share no token with the others (without it, of short texts a quarter of theirs and more).
     """
 
-    following: int = option(FOLLOWING, "kept layers after each cut that are refitted too", least=0, most=1000)
-    ridge: float = option(RIDGE, "damping, as a share of the inputs' mean eigenvalue", least=1e-12, most=1e6)
-    matrices: str | None = option(None, "of the following layers that are refitted", choices=tuple(MATRICES))
-    share: float | None = option(None, "of the change that o_proj before the cut is asked for", least=0, most=1)
-    gate_up: bool | None = option(None, "refit the following layers' gate and up projections, too")
-    intercept: bool | None = option(None, "refit biases, too, where the architecture has any")
-    held_out: int | None = option(None, "choose each matrix's damping on the last N windows", least=0, most=100_000)
+    following: int = FOLLOWING
+    ridge: float = RIDGE
+    matrices: str | None = None
+    share: float | None = None
+    gate_up: bool | None = None
+    intercept: bool | None = None
+    held_out: int | None = None
     weights: str | None = None
     first: bool | None = None
-    one_by_one: bool | None = option(None, "refit after each removal, always towards the model as it came")
+    one_by_one: bool | None = None
     apart: bool | None = None
-    graft: bool | None = option(
-        None, "carry over the neurons that write the massive activation, where their layer goes"
-    )
+    graft: bool | None = None
 
     def apply(self, context: Context) -> None:
         options = {

@@ -1,7 +1,12 @@
 """LaCo: rear layers collapse into a prior one, as long as the model's outputs stay alike."""
 
-from papers.laco.collapse import Attempt, Collapse, collapse, collapse_to
-from papers.laco.merge import merge_layers
-from papers.laco.outputs import output_similarity
+from common.utils import lazy
 
-__all__ = ["Attempt", "Collapse", "collapse", "collapse_to", "merge_layers", "output_similarity"]
+__getattr__, __all__ = lazy.names(
+    __name__,
+    {
+        "papers.laco.algorithm": ("Attempt", "Collapse", "collapse", "collapse_to"),
+        "papers.laco.merge": ("merge_layers",),
+        "papers.laco.outputs": ("output_similarity",),
+    },
+)

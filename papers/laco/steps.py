@@ -13,11 +13,8 @@ from common.pruning.pipeline import Context
 from common.pruning.recipe import Options, Pruning, Training, register
 from common.training.finetuning import finetune
 from common.utils.errors import UserError
-from common.utils.option_fields import option
-from papers.laco import collapse as algorithm
-from papers.laco import training
-from papers.laco.collapse import collapse, collapse_to
-from papers.laco.merge import RULES
+from papers.laco import algorithm, training
+from papers.laco.algorithm import collapse, collapse_to
 from papers.laco.sentences import calibration_sentences
 
 VALIDATION_BLOCKS = 32
@@ -37,29 +34,19 @@ def sentences(context: Context) -> list[str]:
 
 @dataclass(frozen=True)
 class CollapseOptions(Options):
-    """Algorithm 1's settings, see `papers.laco.collapse.Settings`.
+    """Algorithm 1's settings, see `papers.laco.algorithm.CollapseSettings`.
 
     T: the threshold. layers: in its place, how many are to be left; the highest threshold that leaves them is searched for.
     """
 
-    C: int = option(help="layers in one merge")
+    C: int
     L: int = 1
-    I: int = option(2, "least distance of two merges", least=1)
+    I: int = 2
     H: int | None = None
     cosine: str = "flat-sentence"
-    merge: str = option(
-        "paper",
-        "merged weights: the last layer's, which is what the official code computes (code), Eq. 1 of the paper, which "
-        "destroyed the models it was tried on (paper), or the first layer's (drop)",
-        choices=RULES,
-    )
+    merge: str = "paper"
     norms: str | None = None
-    T: float | None = option(
-        None,
-        "merge whatever stays as similar as this, however many layers go (in place of --remove)",
-        least=-1,
-        most=1,
-    )
+    T: float | None = None
     layers: int | None = None
 
     def run(self, context: Context) -> list[int]:

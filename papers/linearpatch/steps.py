@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from common.calibration.least_squares import RIDGE
-from common.calibration.statistics import ESTIMATORS, Statistics
+from common.calibration.statistics import Statistics
 from common.models.surgery import replace_runs
 from common.pruning import selection
 from common.pruning.calibration_text import crops, sampler
@@ -20,10 +20,9 @@ from common.pruning.selection import runs
 from common.pruning.trained_repair import TrainedRepair, note_training
 from common.training.fitting import Fitting
 from common.utils.errors import UserError, unknown
-from common.utils.option_fields import option
 from papers.linearpatch import distill
-from papers.linearpatch.patch import KINDS, TOKENS, LinearPatch, named_statistics, patch_cuts
-from papers.linearpatch.probe import PIECES, massive_channels, piece_matrix
+from papers.linearpatch.patch import LinearPatch, named_statistics, patch_cuts
+from papers.linearpatch.probe import massive_channels, piece_matrix
 
 TEACHERS = ("stored", "online")
 SEED = 2  # of crops, in the official code
@@ -57,20 +56,12 @@ class LinearPatchRepair(Repair):
     alpha: the perturbation coefficient of section 3.2, by which the patch is multiplied.
     """
 
-    kind: str = option(
-        "hadamard",
-        "hadamard: the paper's A; diagonal: its +d; scalar (ours): one factor; matrix (ours): any, by least squares",
-        choices=KINDS,
-    )
-    estimator: str = option("ratio-of-means", "of the scales", choices=ESTIMATORS)
+    kind: str = "hadamard"
+    estimator: str = "ratio-of-means"
     ridge: float | None = None
     weights: str | None = None
     first: bool | None = None
-    acts_on: str | None = option(
-        None,
-        "tokens that the patch changes: all, or ordinary, massive ones stay as they are (ours)",
-        choices=TOKENS[:2],
-    )
+    acts_on: str | None = None
     alpha: float | None = None
 
     def apply(self, context: Context) -> None:
@@ -99,9 +90,7 @@ class Probe(Repair):
     are named. calibration: the text of the scales where that is another than the one that chose the layers.
     """
 
-    piece: str = option(
-        "A", "of the patch: A, +d, A's diagonal, or one of them for massive channels alone", choices=PIECES
-    )
+    piece: str = "A"
     estimator: str = "ratio-of-means"
     strength: float = 1.0
     first: bool = True
@@ -144,9 +133,7 @@ class DistilledPatch(TrainedRepair):
     acts_on: str | None = None
     teacher: str | None = None
     store_dtype: str | None = None
-    samples: int | None = option(
-        None, "then train the patch on N windows of the text (the paper: 5,000)", least=1, most=1_000_000
-    )
+    samples: int | None = None
 
     def apply(self, context: Context) -> None:
         windows, teacher = self.windows(context), self.teacher or "stored"

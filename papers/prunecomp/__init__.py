@@ -1,20 +1,13 @@
 """Prune&Comp: layer pruning that rescales the remaining weights, so that the stream keeps its magnitude."""
 
-from papers.prunecomp.factor import check_scale_invariance, fuse_factor, fuse_factors, magnitude_factor
-from papers.prunecomp.method import prune_and_compensate, remove_and_compensate, repeat
-from papers.prunecomp.search import METRICS, choose, next_layer
-from papers.prunecomp.stream import Stream
+from common.utils import lazy
 
-__all__ = [
-    "METRICS",
-    "Stream",
-    "check_scale_invariance",
-    "choose",
-    "fuse_factor",
-    "fuse_factors",
-    "magnitude_factor",
-    "next_layer",
-    "prune_and_compensate",
-    "remove_and_compensate",
-    "repeat",
-]
+__getattr__, __all__ = lazy.names(
+    __name__,
+    {
+        "papers.prunecomp.factor": ("check_scale_invariance", "fuse_factor", "fuse_factors", "magnitude_factor"),
+        "papers.prunecomp.method": ("prune_and_compensate", "remove_and_compensate", "repeat"),
+        "papers.prunecomp.search": ("METRICS", "choose", "next_layer"),
+        "papers.prunecomp.stream": ("Stream",),
+    },
+)

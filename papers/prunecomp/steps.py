@@ -14,9 +14,8 @@ from common.pruning import selection
 from common.pruning.calibration_text import crops, sampler
 from common.pruning.pipeline import Context
 from common.pruning.recipe import Calibration, Pruning, Repair, Selection, register
-from common.utils.option_fields import option
 from papers.prunecomp.method import prune_and_compensate, remove_and_compensate, repeat
-from papers.prunecomp.search import METRICS, choose
+from papers.prunecomp.search import choose
 from papers.prunecomp.stream import Stream
 
 COSTLY = ("ppl", "taylor+")  # their scores take much more than a forward pass
@@ -66,14 +65,10 @@ class PruneAndComp(Pruning):
     was made before.
     """
 
-    metric: str = option(
-        help="cosine of each layer (bi) or of one window of all layers that go (cl), loss without the layer (ppl), weight x "
-        "gradient (taylor+) or size of the weights (mag+), both sparing the first four and last two",
-        choices=METRICS,
-    )
+    metric: str
     count: int
-    iterative: bool = option(True, "choose all layers at once, not one after the other")
-    compensate: bool = option(True, "leave the weights as they are")
+    iterative: bool = True
+    compensate: bool = True
     calibration: Calibration | None = None
     protected: tuple[int, ...] | None = None
     window_factor: str | None = None

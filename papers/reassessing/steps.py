@@ -21,11 +21,10 @@ from common.pruning.pipeline import Context
 from common.pruning.recipe import Calibration, Options, Pruning, Selection, Training, register
 from common.training import instructions
 from common.training.finetuning import Settings, finetune
-from common.utils.option_fields import option
 from papers.reassessing import quantization
 from papers.reassessing.cycles import Cycles
 from papers.reassessing.iterative import prune_iteratively, schedule
-from papers.reassessing.metrics import LENGTH, METRICS, SEED, sample_line_crops, select
+from papers.reassessing.metrics import SEED, sample_line_crops, select
 
 GPTQ_CHARACTERS = 400  # of a text at least
 
@@ -54,7 +53,7 @@ class Metric(Selection):
     """One-shot: score once, remove the lowest. seed: of the metric ``random``."""
 
     searches = True
-    metric: str = option(help=f"taylor and bi read lines cropped to {LENGTH} tokens, ppl windows", choices=METRICS)
+    metric: str
     count: int
     seed: int | None = None
 
@@ -68,12 +67,10 @@ class Data(Options):
     corpus.
     """
 
-    source: str | None = option(
-        None, "alpaca-cleaned, standin, or a JSON-lines file with columns instruction, input, output"
-    )
+    source: str | None = None
     corpus: str | None = None
     length: int | None = None
-    count: int | None = option(None, "only the first N training examples", least=1)
+    count: int | None = None
     held_out: int | None = None
     seed: int | None = None
     cutoff: int | None = None

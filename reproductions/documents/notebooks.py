@@ -15,7 +15,8 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 
 from common.records.results import ROOT
-from common.utils.errors import Parser, UserError, one_line, unknown
+from common.utils.command_line import Parser
+from common.utils.errors import UserError, one_line, unknown
 from reproductions.spec.registry import PAPERS
 
 TIMEOUT = 600  # seconds a cell

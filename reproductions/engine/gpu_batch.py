@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 
 from common.records.results import Store
 from common.utils import startup, threads
-from common.utils.errors import Parser, UserError, one_line, plural, quiet_logging
+from common.utils.command_line import Parser
+from common.utils.errors import UserError, one_line, plural, quiet_logging
 
 if __name__ == "__main__":
     startup.guard()

@@ -15,7 +15,8 @@ import sys
 from pathlib import Path
 
 from common.utils import cache, pieces, startup
-from common.utils.errors import Parser, UserError, one_line
+from common.utils.command_line import Parser
+from common.utils.errors import UserError, one_line
 
 if __name__ == "__main__":
     startup.guard()

@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 from common.records.results import ROOT
-from common.utils.errors import Parser, UserError, one_line
+from common.utils.command_line import Parser
+from common.utils.errors import UserError, one_line
 
 
 def parser() -> Parser:

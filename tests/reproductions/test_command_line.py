@@ -14,6 +14,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from tools import status_of
 
 from common.records import results
 from common.records.results import ROOT, Store
@@ -36,7 +37,7 @@ from reproductions.spec import registry, shape_recipes, subjects
             ["run", "table1-linearpatch", "--profile", "paper", "--model", "llama2-7b"],
             "did you mean 'llama-2-7b'",
         ),
-        (["run", "table1-linearpatch", "--limit", "1"], "--limit 1 leaves no standard error"),
+        (["run", "table1-linearpatch", "--limit", "1"], "--limit 1: 1 item leaves no standard error"),
         (
             ["run", "table1-linearpatch", "--limit", "2", "--device", "qpu"],
             "device 'qpu' cannot be used here; try 'cpu'",
@@ -72,7 +73,7 @@ from reproductions.spec import registry, shape_recipes, subjects
     ],
 )
 def test_bad_input_is_one_line_that_names_it(arguments, message, capsys):
-    assert main(arguments) == 2
+    assert status_of(main, arguments) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.startswith("error: ") and error.count("\n") == 1
@@ -83,7 +84,7 @@ def test_an_old_name_of_an_option_is_refused_with_the_new_one(old, new, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["show", "table1-linearpatch", old])
     assert stopped.value.code == 2
-    assert capsys.readouterr().err.startswith(f"error: {old} has a new name: use {new}.")
+    assert capsys.readouterr().err.startswith(f"error: {old} has a new name. Use {new}.")
 
 
 def test_list_names_every_target(capsys):

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from common.utils.errors import UserError, UserValueError, unknown
-from common.utils.option_fields import option
 
 METHODS = ("lora", "qlora", "partial", "full")
 OPTIMIZERS = ("adamw", "paged-adamw-8bit")
@@ -38,20 +37,18 @@ class Settings:
     it; False: such a head stays tied and as it is, and the model does not grow.
     """
 
-    method: str = option("lora", "partial: head, final norm, last layers", choices=METHODS)
-    last: int = option(3, "layers that partial trains", least=0)
-    first: str | int | None = option(
-        None, "where the layers are that partial trains: behind the first cut", choices=(CUT,)
-    )
+    method: str = "lora"
+    last: int = 3
+    first: str | int | None = None
     rank: int = 8
     alpha: int = 16
     dropout: float = 0.05
     targets: tuple[str, ...] = PROJECTIONS
-    epochs: float = option(2, "passes over the examples", least=1e-9, most=1000)
+    epochs: float = 2
     max_steps: int | None = None
-    batch: int = option(64, "examples in an optimiser step", least=1, most=65_536)
+    batch: int = 64
     micro_batch: int = 4
-    learning_rate: float = option(1e-5, "the highest of the schedule", least=1e-12, most=1)
+    learning_rate: float = 1e-5
     warmup_steps: int = 100
     schedule: str = "linear"
     weight_decay: float = 0.0
@@ -67,7 +64,7 @@ class Settings:
     keep: str | None = None
     store: str = "auto"
     seed: int = 42
-    untie: bool = option(True, "give a tied head its own copy of the embedding and train that: the model grows by it")
+    untie: bool = True
 
     def __post_init__(self) -> None:
         for name, known in (("method", METHODS), ("schedule", SCHEDULES), ("store", STORES)):

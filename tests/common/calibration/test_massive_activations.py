@@ -9,7 +9,7 @@ import torch
 from common.calibration import massive_activations
 from common.cli import main, measure
 from common.models.decoder import Decoder
-from extensions.refit.__main__ import METHOD
+from extensions.refit.tool import METHOD
 
 
 @pytest.fixture

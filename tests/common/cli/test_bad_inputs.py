@@ -11,7 +11,7 @@ from tools import method_of
 from common.cli import main
 from common.models import checkpoint, loading
 from common.training.finetuning import memory
-from papers.linearpatch import __main__ as linearpatch_tool
+from papers.linearpatch import tool as linearpatch_tool
 
 TOOLS = ("linearpatch", "prunecomp", "laco", "reassessing", "refit")
 TEXT = "The layers of a model are removed. The stream is scaled by a factor that was measured on some text before.\n\n"
@@ -160,7 +160,7 @@ COMMON = [
     (["--samples", "-1"], "--samples -1"),
     (["--samples", "1000000000"], "--samples 1000000000: use 1 to 100,000"),
     (["--samples", "many"], "--samples 'many' is not a whole number"),
-    (["--length", "1"], "--length 1: a window needs at least 2 tokens"),
+    (["--length", "1"], "--length 1: a sequence needs at least 2 tokens; use 2 or more"),
     (["--length", "-5"], "--length -5"),
     (["--length", "100000"], "--length 100000 is more than the model's context of 4096 tokens"),
     (["--length", "4096", "--test", "{folder}/short.txt"], "the test text {folder}/short.txt"),
@@ -168,7 +168,7 @@ COMMON = [
     (["--windows", "x"], "--windows 'x' is not a whole number"),
     (["--seed", "-1"], "--seed -1: use 0 to 4,294,967,295"),
     (["--seed", "99999999999999999999"], "--seed 99999999999999999999"),
-    (["--limit", "1"], "--limit 1 leaves no standard error; use at least 2"),
+    (["--limit", "1"], "--limit 1: 1 item leaves no standard error; use 2 or more"),
     (["--limit", "-3"], "--limit -3"),
     (["--tasks", "piqa arc_easy"], "'piqa arc_easy' is no task's name; separate names by commas"),
     (["--tasks", "../secrets"], "is no task's name"),
@@ -245,7 +245,7 @@ COMMON = [
     (["--out", "{folder}/loop"], "it is a link that leads back to itself"),
     (["--out", "{folder}/loop/below"], "it is a link that leads back to itself"),
 ]
-KINDS = (["--fidelity", "exact"], "unknown fidelity 'exact'; use paper or code")
+KINDS = (["--fidelity", "exact"], "--fidelity does not know 'exact'. Use one of 'paper', 'code'")
 OWN = {
     "refit": [
         (["--fidelity", "code"], "there is no option --fidelity"),
@@ -298,11 +298,12 @@ OWN = {
             ["--interval", "4", "--combine", "2"],
             "--remove 2: merges of C = 2 layers at an interval of 4 can take 1 of 6",
         ),
-        (["--sentences", "0"], "--sentences 0"),
-        (["--sentences", "5000"], "108 paragraphs and 108 lines in its first nine tenths, but 5000 pieces are needed"),
+        (["--samples", "0"], "--samples 0: use 1 to 100,000"),
+        (["--samples", "5000"], "108 paragraphs and 108 lines in its first nine tenths, but 5000 pieces are needed"),
         (["--text", "{folder}/one-line.txt"], "0 paragraphs and 0 lines"),
         (["--text", "{folder}/short.txt"], "pieces are needed"),
         (["--threshold", "0.5"], "--remove and --threshold contradict each other"),
+        (["--sentences", "20"], "--sentences has a new name. Use --samples"),
         (["--merge", "mean"], "does not know 'mean'. Use one of"),
         (["--layers", "0,1"], "--layers names layer 0, but LaCo merges layers into the one before"),
         (["--model", "{folder}/patched"], "the model carries patches"),

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from common.cli import forecast, main, measure
-from common.cli.options import QUICK, parser, settle
+from common.cli.options import QUICK, parsed
 from common.models import loading
 
 TEXT = "The layers of a model are removed. The stream is scaled by a factor that was measured on some text before.\n\n"
@@ -16,7 +16,7 @@ RATES = forecast.Rates(token=1e-3, step=1e-2, logits=1e-4, operations=1e9, layer
 
 
 def method_of(tool):
-    return importlib.import_module(f"{tool}.__main__").METHOD
+    return importlib.import_module(f"{tool}.tool").METHOD
 
 
 @pytest.fixture
@@ -91,8 +91,7 @@ def test_the_time_left_follows_what_the_stages_took(monkeypatch, capsys):
 
 def test_quick_sets_what_was_not_given_and_is_marked(command, tmp_path, capsys):
     method, out = method_of("papers.linearpatch"), tmp_path / "out"
-    options = parser(method).parse_args([*command, "--quick", "--windows", "4"])
-    settle(method, options)
+    options = parsed(method.options, [*command, "--quick", "--windows", "4", "--plan"])
     assert (options.samples, options.length, options.windows) == (QUICK["samples"], QUICK["length"], 4)
     assert main(method, [*command, "--quick", "--windows", "4", "--out", str(out)]) == 0
     assert "quick run: 16 calibration sequences and 4 test sequences of 256 tokens" in capsys.readouterr().out

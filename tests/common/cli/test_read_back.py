@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from common.cli import main, read_back
 from common.models import checkpoint
 from common.models.surgery import remove_layers
-from papers.linearpatch import __main__ as linearpatch
+from papers.linearpatch import tool as linearpatch
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2", "mixtral", "opt", "deepseek_v3", "qwen3_next"])

@@ -30,7 +30,7 @@ from common.models.surgery import remove_layers
 from common.utils.errors import UserError
 from papers import linearpatch, prunecomp
 from papers.laco import merge_layers
-from papers.linearpatch import __main__ as linearpatch_tool
+from papers.linearpatch import tool as linearpatch_tool
 from papers.prunecomp.search import Search
 
 TEXT = "The layers of a model are removed. The stream is scaled by a factor that was measured on some text before.\n\n"

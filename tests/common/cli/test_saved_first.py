@@ -12,7 +12,7 @@ from common.cli import main, measure
 from common.models import checkpoint
 
 TEXT = "The layers of a model are removed. The stream is scaled by a factor that was measured on some text before.\n\n"
-METHOD = importlib.import_module("papers.prunecomp.__main__").METHOD
+METHOD = importlib.import_module("papers.prunecomp.tool").METHOD
 
 
 @pytest.fixture

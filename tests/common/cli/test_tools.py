@@ -16,7 +16,7 @@ from common import calibration
 from common.calibration import corpora
 from common.cli import main, measure, sweep
 from common.cli.job import Job
-from common.cli.options import parser
+from common.cli.options import tool_parser
 from common.models import checkpoint
 from common.models.decoder import Decoder
 from common.models.sublayers import drop_halves
@@ -149,7 +149,7 @@ def test_the_card_names_the_command_that_makes_the_same_model_again(source, tmp_
         (["--length", "100000"], "more than the model's context of 4096"),
         (["--model", "./missing"], "no such directory"),
         (["--model", "llama2-7b"], "did you mean 'llama-2-7b'"),
-        (["--fidelity", "exact"], "unknown fidelity 'exact'"),
+        (["--fidelity", "exact"], "does not know 'exact'"),
         (["--device", "gpu"], "device 'gpu' cannot be used here"),
         (["--samples", "0"], "--samples 0"),
     ],
@@ -224,7 +224,7 @@ def test_documents_share_no_token_with_what_is_kept_for_evaluation(source, tmp_p
     paragraphs = [*dense, *dense] + [f"{n}: {thin}" for n in range(60)] + ["\u4e00" * 200] * 6
     text = tmp_path / "text.txt"
     text.write_text("\n\n".join(paragraphs), encoding="utf-8")
-    options = parser(method_of("linearpatch")).parse_args(
+    options = tool_parser(method_of("linearpatch").options).parse_args(
         ["--model", str(source[0]), "--text", str(text), "--length", "32", "--remove", "2", "--windows", "100000"]
     )
     config, tokenizer = AutoConfig.from_pretrained(source[0]), checkpoint.load_tokenizer(source[0])
@@ -444,8 +444,7 @@ def test_damaged_instruction_data_is_named(content, message, source, tmp_path, c
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_help_names_every_option(paper, capsys):
-    with pytest.raises(SystemExit):
-        main(method_of(paper), ["--help"])
+    assert main(method_of(paper), ["--help"]) == 0
     shown = capsys.readouterr().out
     assert "--remove" in shown and ("--fidelity" in shown) == (paper != "refit")
     assert f"python -m {module_of(paper)}" in shown
@@ -454,7 +453,7 @@ def test_help_names_every_option(paper, capsys):
 def test_laco_combines_as_many_layers_as_the_paper():
     from types import SimpleNamespace
 
-    from papers.laco.__main__ import combined
+    from papers.laco.tool import combined
 
     def of(layers, remove, **given):
         options = SimpleNamespace(**{"combine": None, "interval": 2} | given)

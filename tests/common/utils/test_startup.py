@@ -18,6 +18,7 @@ class Interrupts:
 sys.meta_path.insert(0, Interrupts())
 """
 TOOLS = ("linearpatch", "prunecomp", "laco", "reassessing")
+PLAN = ["--model", "standin", "--remove", "4", "--plan"]
 
 
 def start(tmp_path, module, *arguments, **options):
@@ -39,8 +40,9 @@ def start(tmp_path, module, *arguments, **options):
             for name in ("common.utils.errors", "difflib", "reproductions.spec.registry")
         ),
         ("torch", ["reproductions", "run", "table1-linearpatch", "--limit", "3"]),
-        *((name, [f"papers.{tool}", "--help"]) for tool in TOOLS for name in ("torch", "common.cli")),
-        ("papers.laco.merge", ["papers.laco", "--help"]),
+        *(("common.cli", [f"papers.{tool}", "--help"]) for tool in TOOLS),
+        *(("torch", [f"papers.{tool}", *PLAN]) for tool in TOOLS),
+        ("papers.laco.merge", ["papers.laco", *PLAN]),
     ],
 )
 def test_ctrl_c_in_an_import_is_one_line(tmp_path, module, arguments):
@@ -60,7 +62,7 @@ def test_where_it_is_ignored_it_stays_so(tmp_path):
 
 
 def test_without_interruption_nothing_changes(tmp_path):
-    done = start(tmp_path, "no.such.module", "reproductions", "list", "--jso")
+    done = start(tmp_path, "no.such.module", "reproductions", "list", "--json")
     assert done.returncode == 0 and done.stdout.startswith("[")
     done = start(tmp_path, "no.such.module", "reproductions", "show", "grid", "--limit", "x")
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "--limit" in done.stderr

@@ -13,7 +13,7 @@ from common.models.surgery import remove_layers
 from common.pruning.pipeline import around
 from common.utils.errors import UserError
 from extensions import refit
-from extensions.refit import __main__ as tool
+from extensions.refit import tool
 from extensions.refit.graft import Observed, find
 from papers.linearpatch import steps  # noqa: F401 - registers its repair
 from tests.massive_model import FIRST, HOST, PLANTED, WRITER, planted

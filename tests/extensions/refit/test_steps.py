@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from common.cli import Job, main
+from common.cli.options import tool_parser
 from common.forward import spill_buffer  # noqa: F401 - steps: those that recipes name
 from common.models import checkpoint, loading  # noqa: F401 - steps: those that recipes name
 from common.models.decoder import Decoder
@@ -18,7 +19,7 @@ from common.pruning import steps  # noqa: F401 - steps: those that recipes name
 from common.pruning.pipeline import around, run_recipe
 from common.utils.errors import UserError
 from extensions import refit
-from extensions.refit import __main__ as tool
+from extensions.refit import tool
 from extensions.refit.cost import Cost
 from extensions.refit.least_residual import leftovers
 
@@ -271,11 +272,8 @@ def test_choices_that_there_are_not_are_refused_and_nothing_is_lost(options, wor
 
 def checked(said, device="cpu", **sizes):
     """The tool's own options after it has checked what was said, for a model of these sizes."""
-    options = argparse.Namespace(samples=16, stream=None, device=device)
-    parser = argparse.ArgumentParser()
-    for flag in tool.METHOD.flags:
-        flag.add(parser)
-    parser.parse_args(said, options)
+    fixed = ["--model", "nowhere", "--samples", "16", "--device", device]
+    options = tool_parser(tool.METHOD.options).parse_args([*fixed, *said])
     config = argparse.Namespace(**{"model_type": "llama", "intermediate_size": 128, "hidden_size": 64} | sizes)
     job = {"options": options, "config": config, "source": Path("nowhere"), "windows": None, "given": None}
     tool.check(argparse.Namespace(**job, refuse_patches=lambda remedy: None))

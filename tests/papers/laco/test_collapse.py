@@ -14,7 +14,7 @@ from common.models import checkpoint
 from common.models.decoder import Decoder
 from common.utils.errors import UserError
 from papers.laco import collapse, collapse_to, merge_layers, output_similarity
-from papers.laco.collapse import pointer, reachable
+from papers.laco.algorithm import pointer, reachable
 from papers.laco.merge import Merge, is_stream_norm, merged
 from papers.laco.sentences import calibration_sentences, draw, plain_sentences
 from reproductions.spec import reported

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tools import status_of
 
 from common.pruning.recipe import Recipe
 from common.records.results import Record, Store
@@ -68,8 +69,8 @@ def test_rows_that_nothing_changes_are_refused_and_none_is_measured(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--samples", "0"], "--samples 0 leaves nothing to calibrate on"),
-        (["--seed", "-1"], "--seed -1 is negative"),
+        (["--samples", "0"], "--samples 0: nothing would calibrate; use 1 or more"),
+        (["--seed", "-1"], "--seed -1: use 0 or more"),
         (["--alpha", "nan"], "--alpha nan scales no patch"),
         (["--alpha", "1"], "--alpha 1 is the patch as it is"),
         (["--text", "wikitxt2-train"], "did you mean 'wikitext2-train'"),
@@ -78,7 +79,7 @@ def test_rows_that_nothing_changes_are_refused_and_none_is_measured(tmp_path):
     ],
 )
 def test_a_change_that_cannot_be_made_is_named(arguments, message, capsys):
-    assert main(["show", TABLE, *arguments]) == 2
+    assert status_of(main, ["show", TABLE, *arguments]) == 2
     assert message in capsys.readouterr().err
 
 

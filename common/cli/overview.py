@@ -1,0 +1,63 @@
+"""What a package offers on the command line: its tools, and the steps that recipes can name."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+import sys
+import textwrap
+from collections.abc import Sequence
+
+from common.cli.options import tools
+from common.utils.command_line import option, parse
+
+
+@dataclasses.dataclass(kw_only=True)
+class Overview:
+    """List the tools that prune a model."""
+
+    steps: bool = option(False, "list the steps that a recipe can name instead, with their options")
+
+
+def main(package: str, arguments: Sequence[str] | None = None) -> int:
+    """Print a package's tools, or the steps; returns the exit status."""
+    options = parse(Overview, arguments, prog=f"python -m {package}")
+    try:
+        _steps(package) if options.steps else _tools(package)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _tools(package: str) -> None:
+    for kind in tools([package]):
+        print(f"python -m {kind.TOOL}")
+        text = " ".join(f"{kind.TITLE}: {kind.__doc__}".split())
+        print(textwrap.fill(text, 100, initial_indent="  ", subsequent_indent="  "))
+    print("\n--help after a command lists its options. `--model ./my-model --remove 8 --plan` is a first look.")
+    print("A hub id or a registered name may stand in place of ./my-model. docs/prune-your-model.md has examples.")
+
+
+def _steps(package: str) -> None:
+    """Print the steps by the part of a recipe that they stand in."""
+    import common.pruning.steps  # noqa: F401 - registers its steps
+    from common import baselines
+    from common.pruning.recipe import PARTS, known
+
+    baselines.load_steps()
+    for name in dict.fromkeys(("papers", package)):
+        importlib.import_module(name).load_steps()
+    for part in PARTS[:3]:
+        print(f"{part}:")
+        for name, step in sorted(known(part).items()):
+            lines = (step.__doc__ or "").strip().splitlines()
+            print(f"  {name:<22} {lines[0] if lines else ''}")
+            if options := [_shown(field) for field in dataclasses.fields(step)]:
+                print(f"  {'':<22} {' '.join(options)}")
+
+
+def _shown(field: dataclasses.Field) -> str:
+    """Return an option by name, with its default where that is not to be left out."""
+    return field.name if field.default in (dataclasses.MISSING, None) else f"{field.name}={field.default}"

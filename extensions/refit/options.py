@@ -1,0 +1,69 @@
+"""The command line of the refit tool."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from common.cli.options import REMOVE, REPAIR, ToolOptions
+from common.utils.command_line import option
+
+
+@dataclass(kw_only=True)
+class RefitOptions(ToolOptions):
+    """Remove layers, and refit the output matrices around the pruning interface by ridge regression.
+
+    The targets are the original model's hidden states. The result is a plain checkpoint. No training.
+    """
+
+    TOOL: ClassVar[str] = "extensions.refit"
+    TITLE: ClassVar[str] = "Refit"
+
+    choose: str | None = option(
+        None,
+        "choose the layers of the smallest residual (left) or the most similar block (cosine)",
+        group=REMOVE,
+        choices=("left", "cosine"),
+        usual="left; cosine with --stream, --cosine, or above 2048 channels on a CPU",
+    )
+    cosine: str | None = option(
+        None,
+        "similarity that --choose cosine compares",
+        group=REMOVE,
+        choices=("token", "channel", "flat-batch", "flat-sentence", "last-token-angle"),
+        usual="token",
+    )
+    following: int = option(3, "kept layers after each cut that are refitted too", group=REPAIR, least=0, most=1000)
+    ridge: float | None = option(
+        None,
+        "damping, as a share of the inputs' mean eigenvalue",
+        group=REPAIR,
+        least=1e-12,
+        most=1e6,
+        usual="chosen on held-out sequences",
+    )
+    held_out: int | None = option(
+        None,
+        "choose each matrix's damping on the last N sequences",
+        group=REPAIR,
+        least=0,
+        most=100_000,
+        usual="one of 8; 0 from 8192 features",
+    )
+    matrices: str | None = option(
+        None,
+        "matrices to refit in the following layers",
+        group=REPAIR,
+        choices=("both", "attention", "mlp"),
+        usual="both",
+    )
+    share: float | None = option(
+        None, "share of the change that o_proj before the cut takes over", group=REPAIR, least=0, most=1
+    )
+    gate_up: bool = option(False, "also refit gate and up projections of the following layers", group=REPAIR)
+    intercept: bool = option(False, "also refit biases, where the architecture has any", group=REPAIR)
+    one_by_one: bool = option(False, "refit after each removal", group=REPAIR)
+    no_graft: bool = option(False, "do not graft the neurons of the massive activation", group=REPAIR)
+
+
+OPTIONS = RefitOptions

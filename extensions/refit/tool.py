@@ -1,0 +1,206 @@
+"""The refit as a tool: remove layers of a model of yours and refit what is around the cut."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch import Tensor, nn
+
+from common.cli import Job, Method
+from common.evaluation.windowed_perplexity import summarise, token_nlls
+from common.models.architectures import SUPPORTED
+from common.pruning.pipeline import Context, around
+from common.pruning.selection import runs
+from common.pruning.steps import Window
+from common.utils.errors import UserError
+from common.utils.progress import track
+from extensions.refit.cost import Cost
+from extensions.refit.graft import Observed
+from extensions.refit.least_residual import carried, least_set, leftovers
+from extensions.refit.method import LARGE, check_biases, plan_of, stages_of
+from extensions.refit.options import RefitOptions
+from extensions.refit.steps import Refit
+
+HELD_OUT_OF = 8  # the league's share: 16 of 128 windows
+WORSE = 1.2  # times the perplexity at which a choice that counts on neurons carried over is left
+FEW = 16  # times as many tokens as the stream has channels: by what a repair leaves of these the layers are chosen
+WIDE = 2048  # channels from which on a CPU takes hours for the sums of that
+
+
+def check(job: Job) -> None:
+    """Refuse what cannot be refitted, settle how many windows choose the damping, and cut the windows.
+
+    Raises:
+        UserError: an architecture, patches, biases that the config does not know, as many held-out windows as there are, two
+            ways to choose the layers.
+    """
+    options = job.options
+    if options.choose == "left" and options.cosine is not None:
+        raise UserError("--cosine says how --choose cosine compares; --choose left does not, leave one of the two out")
+    if job.given is not None and (options.choose or options.cosine):
+        raise UserError("--layers says which layers go; leave --choose and --cosine out")
+    if options.held_out and options.ridge is not None:
+        raise UserError("--held-out chooses each matrix's ridge; leave --ridge or --held-out out")
+    stages_of(options.matrices or "both", bool(options.gate_up))
+    if options.choose == "left" and options.stream is not None:
+        raise UserError(
+            "--choose left reads the whole model for every batch; leave --stream out, or use --choose cosine"
+        )
+    if options.choose is None and job.given is None:
+        dear = options.stream is not None or (options.device == "cpu" and job.config.hidden_size > WIDE)
+        options.choose = "cosine" if dear or options.cosine is not None else "left"
+    if options.held_out is None:  # of wide models one H'H is all there is room for
+        chosen = options.ridge is None and job.config.intermediate_size < LARGE
+        options.held_out = options.samples // HELD_OUT_OF if chosen else 0
+    job.refuse_patches("refit the model that they were made for")
+    if options.intercept:
+        check_biases(job.config)
+    if (options.held_out or 0) >= options.samples:
+        raise UserError(f"--held-out {options.held_out} leaves none of the {options.samples} samples; use fewer")
+    for name in ("one-by-one", "intercept"):
+        if options.stream is not None and getattr(options, name.replace("-", "_")):
+            raise UserError(f"--{name} needs the whole model in memory; leave --stream out")
+    job.apart = options.held_out or 0
+    job.windows  # noqa: B018 - read now
+
+
+def apply(job: Job) -> dict:
+    """Choose, remove and refit; the facts are the layers, and what each matrix left."""
+    if job.given is not None:
+        sets = [job.given]
+    elif job.options.choose == "left":
+        sets = _least_left(job)
+    else:
+        window = Window(count=job.count, exclude_ends=True, **job.asked("cosine"))
+        sets = [list(window.choose(_context(job, job.model, job.windows)))]
+    removed, tried = (sets[0], []) if len(sets) == 1 else _better(job, *sets)
+    job.chosen(removed)
+    context = _refitted(job, job.model, removed, job.windows)
+    if tried:
+        context.details["tried"] = tried
+    if "graft" in context.details:
+        graft = context.details["graft"]
+        job.notes.append(
+            "no layer before the cut can take over the neurons that write the massive activation"
+            if graft is None
+            else f"{len(graft['neurons'])} neurons of layer {graft['writer']}, which write the massive activation, were "
+            f"carried over into layer {graft['host']}, in the place of as many that it used least"
+        )
+    count = sum(matrix.get("ridge") != float("inf") for matrix in context.details["refitted"])
+    left = len(context.details["refitted"]) - count
+    spared = f" ({left} more are left as they are: no damping lowered what they leave of held-out text)" if left else ""
+    were = "matrix was" if count == 1 else "matrices were"
+    job.notes.append(f"{count} {were} refitted in closed form{spared}; nothing was added, nothing trained")
+    return context.details
+
+
+def _asked(job: Job) -> Refit:
+    """Return the step that the options ask for."""
+    names = ("following", "ridge", "matrices", "share", "gate_up", "intercept", "held_out", "one_by_one")
+    return Refit(**job.asked(*names))
+
+
+def _context(job: Job, model: nn.Module, windows: Tensor) -> Context:
+    return around(model, job.tokenizer, windows)
+
+
+def _refitted(job: Job, model: nn.Module, removed: list[int], windows: Tensor) -> Context:
+    """What becomes of a model without these layers, in place; of fewer windows than the job's, a like share is held out."""
+    context = _context(job, model, windows)
+    context.details["removed"] = removed
+    carries = _grafts(job) and _writer(job) in removed
+    held_out = job.options.held_out * len(windows) // len(job.windows)
+    replace(_asked(job), held_out=held_out, graft=carries or None).apply(context)
+    return context
+
+
+def _better(job: Job, plain: list[int], counting: list[int]) -> tuple[list[int], list[dict]]:
+    """The set of layers that counts on neurons carried over, unless it is worse, refitted, by windows that no refit has read
+    than the plain one, and that by more than WORSE; and what each came to.
+
+    Those are the windows held out: copies are refitted without them, since what chooses a damping is in the solution, too.
+    Where the two are close by the calibration's own text, another text needs the first token's state more.
+    """
+    apart = job.options.held_out or max(1, len(job.windows) // HELD_OUT_OF)
+    windows, judges = job.windows[:-apart], job.windows[-apart:]
+    tried = []
+    for removed in track([plain, counting], "choices of layers", unit="choice", each=True):
+        model = _refitted(job, _sharing(job, removed), removed, windows).model
+        tried.append({"removed": removed, "perplexity": summarise(token_nlls(model, judges))["perplexity"]})
+    said = ", ".join(f"{one['perplexity']:.4g} without {_shown(one['removed'])}" for one in tried)
+    one, two = (one["perplexity"] for one in tried)
+    taken = counting if two <= WORSE * one else plain
+    job.notes.append(f"by text that no refit had read: {said}; the layers {_shown(taken)} were taken")
+    return taken, tried
+
+
+def _sharing(job: Job, removed: list[int]) -> nn.Module:
+    """A copy of the model with weights of its own where a refit without these layers writes, else with those at hand."""
+    asked = _asked(job)
+    stages = stages_of(asked.matrices or "both", bool(asked.gate_up))
+    own = plan_of(job.layers, removed, asked.following, stages, asked.share or 0.0)
+    written = {id(weight) for layer in own for weight in job.decoder.layers[layer].parameters()}
+    return copy.deepcopy(job.model, {id(w): w for w in job.model.parameters() if id(w) not in written})
+
+
+def _shown(layers: Sequence[int]) -> str:
+    return ", ".join(f"{a} to {b - 1}" if b > a + 1 else str(a) for a, b in runs(layers))
+
+
+def _grafts(job: Job) -> bool:
+    """Whether neurons may be carried over."""
+    return not (job.options.no_graft or job.options.one_by_one)
+
+
+def _writer(job: Job) -> int | None:
+    """The layer that writes the massive activation; the dense model's evaluation has seen it, if there was one."""
+    if job.kept.get("norms") is None:
+        job.kept["norms"] = Observed(job.decoder, job.windows).norms
+    return job.kept["norms"].writer
+
+
+def _least_left(job: Job) -> list[list[int]]:
+    """The layers, in runs or alone, of which a map of the stream leaves least; with neurons carried over, if others do.
+
+    What carrying them over is worth to a refit is known by refitting alone: of few tokens the sums promise too much. Runs of
+    a sweep share what they read.
+    """
+    if "left" not in job.kept:
+        few = job.windows[: -(-FEW * job.decoder.hidden_size // job.length)]
+        lengths, where = range(1, max(job.counts) + 1), {"batch_size": job.batch_size, "progress": True}
+        found = leftovers(job.decoder, few, lengths, **where)
+        carrier = Observed(job.decoder, few).carrier if _grafts(job) else None
+        job.kept["left"] = [found, found | carried(job.decoder, few, lengths, carrier, **where)]
+    sets = [[layer for run in least_set(found, job.count) for layer in range(*run)] for found in job.kept["left"]]
+    return sets[:1] if sets[0] == sets[1] or len(job.windows) == 1 else sets
+
+
+def _work(job: Job) -> float:
+    """Tokens through the whole model. Where neurons may be carried over, two choices of layers may have to be compared."""
+    times = 3 if job.options.choose == "left" and _grafts(job) else 1
+    return ((job.given is None) + times * Cost.of(job).passes) * job.options.samples * job.length
+
+
+def _beside(job: Job) -> tuple[float, int]:
+    """The operations in float64 and the bytes of solving, and of choosing by least residual: sums for every run of layers."""
+    cost, count = Cost.of(job), max(job.counts)
+    if job.options.choose != "left":
+        return cost.operations, cost.bytes
+    tokens = min(FEW * job.config.hidden_size, job.options.samples * job.length)
+    each = job.config.hidden_size**2 * (2 * tokens + 2 * job.config.hidden_size)
+    times = 3 if _grafts(job) else 1
+    return times * cost.operations + (2 if times > 1 else 1) * job.layers * (count + 1) * each, cost.bytes
+
+
+METHOD = Method(
+    RefitOptions,
+    apply,
+    check,
+    architectures=tuple(name for name, known in SUPPORTED.items() if known.matrices is not None),
+    text="wikitext2-train+hellaswag-train",  # docs/league.md, "What to calibrate on"
+    passes=lambda job: (job.given is None) + Cost.of(job).passes,
+    beside=_beside,
+    work=_work,
+)

@@ -1,0 +1,96 @@
+"""LaCo as a tool: merge layers of a model of yours into earlier ones."""
+
+from __future__ import annotations
+
+from common.cli import Job, Method
+from common.pruning.selection import runs
+from common.utils.errors import UserError
+from papers.laco import merge_layers
+from papers.laco.algorithm import CollapseSettings, reachable
+from papers.laco.options import LacoOptions
+from papers.laco.sentences import draw
+from papers.laco.steps import LayerCollapse
+
+
+def check(job: Job) -> None:
+    """Refuse what Algorithm 1 cannot run with, and draw the sentences.
+
+    Raises:
+        UserError: fewer than two layers in a merge, or more than go, a number of layers that no merges add up to, layers of
+            one's own that have none before them to be merged into, too few sentences, a model with patches.
+    """
+    options = job.options
+    options.merge = options.merge or options.fidelity
+    most = min(job.counts, default=job.layers - 1) + 1
+    if options.combine is not None and not 2 <= options.combine <= most:
+        raise UserError(f"--combine {options.combine}: use 2 to {most}, one more than --remove")
+    if job.given is not None and 0 in job.given:
+        raise UserError("--layers names layer 0, but LaCo merges layers into the one before: keep layer 0")
+    job.refuse_patches("no merged layer could keep them: collapse first and patch afterwards")
+    if job.given is None:
+        for count in job.counts or [None]:
+            C = combined(job, count)
+            CollapseSettings(C=C, I=options.interval).within(job.layers)
+            if count not in (None, *(gone := takes(C, options.interval, job.layers))):
+                raise UserError(
+                    f"--remove {count}: merges of C = {C} layers at an interval of {options.interval} can take "
+                    f"{', '.join(map(str, gone))} of {job.layers}; choose one of these, or another --combine or --interval"
+                )
+        job.kept["sentences"] = draw(job.documents(options.samples), options.samples, options.seed)
+
+
+def combined(job: Job, remove: int | None) -> int:
+    """--combine; without, the paper's C for a number of layers to remove: the largest of 2..6 whose merges add up (9: 4,
+    10: 6), of those that find room in the model, or else any that do; 4 where a threshold is given."""
+    if job.options.combine is not None or remove is None:
+        return job.options.combine or 4
+    fit = [C for C in range(6, 1, -1) if remove in takes(C, job.options.interval, job.layers)]
+    return next((C for C in fit if remove % (C - 1) == 0), fit[0] if fit else 2)
+
+
+def takes(C: int, interval: int, layers: int) -> list[int]:
+    """Numbers of layers that merges of C can take, whatever the model."""
+    return [layers - left for left in reversed(reachable(layers, C, interval)) if left < layers]
+
+
+def apply(job: Job) -> dict:
+    """Collapse to the wanted number of layers; the facts are the collapse's, every attempt included."""
+    options = job.options
+    if job.given is not None:
+        return _given(job)
+    sentences = job.kept["sentences"]
+    left = None if job.count is None else job.layers - job.count
+    step = LayerCollapse(
+        C=combined(job, job.count), I=options.interval, merge=options.merge, T=options.threshold, layers=left
+    )
+    found = step.collapse(job.model, job.tokenizer, sentences, chosen=job.chosen, progress=True)
+    if not found.removed:
+        best = max((a.similarity for a in found.trace if a.similarity is not None), default=None)
+        reason = "none was a number" if best is None else f"the most similar was {best:.4f}"
+        raise UserError(f"--threshold {options.threshold}: no merge is so similar ({reason}); lower it")
+    job.notes.append(
+        f"up to {step.C} layers at a time became one (C), merges {step.I} layers apart at least (I), where the outputs "
+        f"stayed more alike than {found.threshold:.4f}; merged as the {step.merge} does"
+    )
+    return found.as_dict() | {"sentences": sentences}
+
+
+def _given(job: Job) -> dict:
+    """Layers of one's own choice: each run of them is merged into the layer before it."""
+    removed = sorted(job.given)
+    job.chosen(removed)
+    for start, stop in reversed(runs(removed)):
+        merge_layers(job.model, start - 1, stop - start, job.options.merge)
+    job.notes.append(f"each run of these layers is merged into the one before it, as {job.options.merge}")
+    return {"removed": removed}
+
+
+def _work(job: Job) -> float:
+    """Tokens through the whole model: one pass, and an attempt for each layer, which runs half of them on average."""
+    if job.given is not None:
+        return 0.0
+    tokens = sum(len(job.tokenizer(sentence)["input_ids"]) for sentence in job.kept["sentences"])
+    return tokens * (1 + job.layers / 2)
+
+
+METHOD = Method(LacoOptions, apply, check, work=_work)

@@ -1,0 +1,129 @@
+"""LinearPatch as a tool: remove layers of a model of yours and patch the cut."""
+
+from __future__ import annotations
+
+from common.calibration.statistics import Statistics
+from common.cli import Job, Method
+from common.pruning.pipeline import Context, around
+from common.pruning.selection import runs, window_starts
+from common.utils.errors import UserError
+from papers import linearpatch
+from papers.linearpatch.method import default_cosine
+from papers.linearpatch.options import LinearPatchOptions
+from papers.linearpatch.patch import check_cuts
+from papers.linearpatch.steps import DistilledPatch, LinearPatchRepair
+
+# What a kind of patch trains when it is distilled; one factor is not trained.
+TRAINED = {"hadamard": "matrix", "matrix": "matrix", "diagonal": "plain-diagonal"}
+
+
+def check(job: Job) -> None:
+    """Refuse options that do not go together, and cut the windows.
+
+    Raises:
+        UserError: a patch that has no such estimator or is not trained, a window that Table 9 does not print, layers of
+            one's own at which a patch has nothing to match, a model with patches.
+    """
+    options = job.options
+    job.refuse_patches("prune the model that they were made for, all layers at once")
+    if options.patch == "matrix" and options.estimator not in (None, "least-squares"):
+        raise UserError(f"--patch matrix cannot be had by --estimator {options.estimator}; leave the estimator out")
+    if options.distill is not None and options.patch not in TRAINED:
+        raise UserError(f"--distill does not train a patch of kind {options.patch}; use {', '.join(TRAINED)}")
+    if options.stream is not None and options.distill is not None:
+        raise UserError("--distill trains with the whole model in memory; leave --stream out")
+    if options.window == "published":
+        if job.given is not None:
+            raise UserError("--window published and --layers both say which layers go; give one of the two")
+        for count in job.counts:
+            linearpatch.published_window(options.model, count, options.variant)
+    if job.given is not None:
+        check_cuts(job.given, job.layers)
+    if options.fidelity == "code" and options.variant == "L":
+        for count in job.counts:
+            window_starts(job.layers, count, exclude_ends=True)
+    job.crops(max(options.samples, options.distill or 0))
+    if options.distill is not None:  # passes over a token: teacher and student forward, student backward
+        job.kept["training_passes"] = 4 * options.distill * job.length
+
+
+def apply(job: Job) -> dict:
+    """Choose, remove and patch; the facts are the layers, where the patches are, and the training's report."""
+    options = job.options
+    removed, statistics = _surveyed(job)
+    job.chosen(removed)
+    context = around(job.model, job.tokenizer, fidelity=options.fidelity)
+    context.details["removed"] = removed
+    patch = _patch(job)
+    if patch.acts_on != "ordinary" and patch.kind != "scalar" and _massive_at(job, removed):
+        job.notes.append(
+            "the first token's massive activation crosses the cut and the patch changes it, too, which cost perplexity where "
+            "it was measured: compare --acts-on ordinary"
+        )
+    if options.distill is None or options.plan:
+        patch.patch(context, statistics, ends=job.given is None)
+    else:
+        context.details |= _distilled(job, context, statistics, patch)
+    job.notes.append(f"{len(context.details['patches'])} patch(es), one before the layer that follows each cut")
+    return context.details
+
+
+def _massive_at(job: Job, removed: list[int]) -> bool:
+    """Whether first tokens are massive at a cut, as the dense model's evaluation saw; False where there was none."""
+    norms = job.kept.get("norms")
+    return norms is not None and any(norms.massive_at(start) for start, _ in runs(removed))
+
+
+def _surveyed(job: Job) -> tuple[list[int], Statistics]:
+    """The layers that go and the statistics; the runs of a sweep share the longest one's, but for a matrix."""
+    options = job.options
+    layers = _windows_layers(job)
+    choice = {"variant": options.variant, "fidelity": options.fidelity}
+    if "statistics" in job.kept and layers is None:
+        statistics = job.kept["statistics"]
+        return linearpatch.select(statistics, job.count, cosine=_cosine(options), **choice), statistics
+    patch = _patch(job)
+    choice |= {"kind": patch.kind, "estimator": patch.estimator, "cosine": _cosine(options), "layers": layers}
+    more = {"batch_size": job.batch_size, "progress": True}
+    shared = bool(options.sweep) and patch.kind != "matrix" and layers is None
+    more["others"] = job.counts if shared else ()
+    removed, statistics = linearpatch.survey(job.model, job.windows, job.count, **choice, **more)
+    if shared:
+        job.kept["statistics"] = statistics
+    return removed, statistics
+
+
+def _windows_layers(job: Job) -> list[int] | None:
+    """The layers that are not to be computed: one's own, or Table 9's."""
+    if job.options.window == "published":
+        return list(range(*linearpatch.published_window(job.options.model, job.count, job.options.variant)))
+    return job.given
+
+
+def _patch(job: Job) -> LinearPatchRepair:
+    only = {"estimator": "least-squares"} if job.options.patch == "matrix" else {}
+    return LinearPatchRepair(**job.asked("estimator", "acts_on", kind="patch") | only)
+
+
+def _cosine(options: LinearPatchOptions) -> str:
+    return options.cosine or default_cosine(options.variant, options.fidelity)
+
+
+def _distilled(job: Job, context: Context, statistics: Statistics, patch: LinearPatchRepair) -> dict:
+    start = {"kind": patch.kind, "estimator": patch.estimator, "acts_on": patch.acts_on}
+    step = DistilledPatch(trainable=TRAINED[patch.kind], **start)
+    windows = job.crops(job.options.distill)
+    where = {"folder": job.folder("distillation"), "ends": job.given is None}
+    report = step.distill(context, statistics, windows, **where)
+    losses = report["losses"]
+    if report["status"] == "diverged":
+        job.notes.append(f"the training diverged ({report['reason']}); the last finite state is kept")
+    elif losses:
+        tenth = max(1, len(losses) // 10)
+        first, last = (sum(part) / len(part) for part in (losses[:tenth], losses[-tenth:]))
+        steps = f"{report['steps']:,} windows, {report['seconds']:,.0f} s"
+        job.notes.append(f"distilled on {steps}: loss {first:.4f} -> {last:.4f} (means of the first and last tenth)")
+    return {"patches": report.pop("patches"), "training": report}
+
+
+METHOD = Method(LinearPatchOptions, apply, check, loader="papers.linearpatch")

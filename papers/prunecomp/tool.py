@@ -1,0 +1,103 @@
+"""Prune&Comp as a tool: remove layers of a model of yours and rescale what is left."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from common.cli import Job, Method, measure
+from common.hooks import scale_stream
+from common.models import checkpoint
+from common.pruning.pipeline import around
+from common.utils.errors import UserError
+from papers.prunecomp.factor import check_architecture
+from papers.prunecomp.method import repeat
+from papers.prunecomp.options import PruneCompOptions
+from papers.prunecomp.search import Search
+from papers.prunecomp.steps import COSTLY, PruneAndComp
+
+
+def check(job: Job) -> None:
+    """Refuse a metric that cannot spare so many layers, and a model with patches; cut the windows."""
+    for count in job.counts:
+        Search(job.options.metric, job.options.fidelity).check(job.layers, count, job.given)
+    job.refuse_patches("prune and compensate the model that they were made for")
+    check_architecture(job.config.model_type)
+    if job.options.stream is not None and job.options.metric in ("taylor+", "ppl"):
+        raise UserError(
+            f"--metric {job.options.metric} needs the whole model in memory; leave --stream out, or choose another"
+        )
+    job.windows  # noqa: B018 - read now
+
+
+def apply(job: Job) -> dict:
+    """Remove and rescale; the facts are what `prune_and_compensate` returns."""
+    options = job.options
+    found = _shorter(job) or _pruned(job)
+    if found["cuts"]:
+        job.notes.append("the embedding and the writers before each cut are multiplied by its factor")
+        if job.decoder.tied:
+            job.notes.append("the head stays tied to the embedding; the final norm takes the factors back out")
+    if None in found["factors"]:
+        job.notes.append(
+            "where the last layer went nothing is rescaled: only the final norm follows, which undoes a factor"
+        )
+    if not job.cut and not options.no_evaluation:
+        job.cut = _without_factors(job, found)
+    job.removed = found["removed"]
+    return found
+
+
+def _pruned(job: Job) -> dict:
+    options = job.options
+    step = PruneAndComp(options.metric, job.count, not options.one_shot, not options.no_compensation)
+    context = around(job.model, job.tokenizer, job.windows, fidelity=options.fidelity, **_kept(job, step))
+    if job.given is None:
+        found = step.run_recipe(context, job.chosen)
+    else:
+        found = step.search(context, layers=job.given, chosen=job.chosen)
+    job.kept.setdefault("found", found)
+    return found
+
+
+def _kept(job: Job, step: PruneAndComp) -> dict:
+    """Where a step of the loop takes long: where a killed run of the same command finds what it had, for this very model."""
+    short = step.metric not in COSTLY or not step.iterative
+    if short or job.options.plan or job.given is not None or job.options.fidelity == "code":
+        return {}
+    return {"kept_in": job.folder("search"), "weights": checkpoint.digest(job.source)}
+
+
+def _shorter(job: Job) -> dict | None:
+    """In a sweep, the beginning of a longer removal that was found before: the searches are greedy."""
+    before, options = job.kept.get("found"), job.options
+    if before is None or options.metric == "cl" or options.fidelity == "code":
+        return None
+    removed, factors = before["removed"][: job.count], before["factors"][: job.count]
+    job.chosen(removed)
+    return repeat(job.model, removed, factors)
+
+
+def _without_factors(job: Job, found: dict) -> dict:
+    """The cut alone, where weights were scaled while layers were chosen: each factor taken back at its cut."""
+    with ExitStack() as stack:
+        for position, factor in found["cuts"]:
+            stack.enter_context(scale_stream(job.model, position, 1 / factor))
+        return measure.perplexity(job, job.model, "of the cut alone")
+
+
+def _work(job: Job) -> float:
+    """Tokens through the whole model: a loop by ppl tries every layer at each step, one by taylor+ runs backwards, too."""
+    options = job.options
+    steps = 1 if options.one_shot else max(job.counts)
+    passes = {"ppl": steps * job.layers / 2, "taylor+": 3 * steps}.get(options.metric, 1 + (steps - 1) / 2)
+    return passes * options.samples * job.length
+
+
+METHOD = Method(
+    PruneCompOptions,
+    apply,
+    check,
+    work=_work,
+    # the layers behind one that went run again: half of them on average
+    passes=lambda job: 1 if job.options.one_shot else 1 + job.count / 2,
+)

@@ -1,0 +1,211 @@
+"""Reassessing layer pruning as a tool: prune the last layers of a model, fine-tune what is then last."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from common.cli import Job, Method
+from common.cli.checks import stored_dtype
+from common.cli.job import is_file
+from common.cli.method import OWN_TEXT
+from common.models.surgery import remove_layers
+from common.pruning.pipeline import around
+from common.training import instructions
+from common.training.finetuning import CUT, Settings, check_layers, finetune, four_bit
+from common.training.finetuning.learner import checked
+from common.utils import json_lines
+from common.utils.errors import UserError
+from papers.reassessing.metrics import LENGTH, NEED_TOKENS, sample_line_crops
+from papers.reassessing.options import ReassessingOptions
+from papers.reassessing.recipe import reverse_order
+from papers.reassessing.steps import Metric
+
+# A model of the stand-in's size learns nothing at 1e-5; these are its settings in this repository's tables.
+STANDIN = {"learning_rate": 1e-4, "batch": 8, "warmup_steps": 2, "evaluate_every": 12, "save_every": 12}
+STANDIN_ROWS = 96
+
+
+def check(job: Job) -> None:
+    """Refuse trainings that cannot be, before the weights are read, and read what metric and training need.
+
+    Raises:
+        UserError: more layers to fine-tune than remain or are behind the cut, impossible settings, QLoRA without
+            bitsandbytes, missing or unfit data, a text with too few lines that are long enough.
+    """
+    options = job.options
+    if options.metric in NEED_TOKENS and job.given is None:
+        job.kept["calibration"] = _calibration(job)
+    if options.finetune == "partial":
+        for count in job.counts:
+            check_layers(job.layers - count, options.last)
+        if options.train_at == CUT:
+            _check_behind(job)
+    if options.finetune == "qlora":
+        four_bit()
+    if options.finetune != "none":
+        if is_file(_source(options)):
+            _examples(_source(options))
+        elif _source(options) not in instructions.SOURCES:
+            raise UserError(f"--data {_source(options)}: use {', '.join(instructions.SOURCES)} or a JSON-lines file")
+        train, valid = job.kept["rows"] = _rows(job)
+        _settings(job, len(train))
+        tokens = options.epochs * sum(len(row["input_ids"]) for row in train)
+        # forward and backward of what trains, and of what is behind it; what is before it runs forward once for all epochs
+        at_end = options.finetune == "partial" and options.train_at is None
+        share = min(1.0, (options.last + 1) / job.layers) if at_end else 1.0
+        job.kept["training_passes"] = tokens * (3 * share + (1 - share) / max(1.0, options.epochs))
+        checked(train, "training", job.config.vocab_size)
+        checked(valid, "validation", job.config.vocab_size)
+
+
+def apply(job: Job) -> dict:
+    """Choose, remove, fine-tune; the facts hold what was chosen and the training's report, losses included."""
+    options = job.options
+    if job.given is not None:
+        removed, how = job.given, "by hand"
+    else:
+        context = around(job.model, job.tokenizer, job.kept.get("calibration"), fidelity=options.fidelity)
+        removed = Metric(options.metric, job.count, options.seed).choose(context)
+        how = f"by {options.metric}"
+    job.chosen(removed)
+    remove_layers(job.model, removed)
+    facts = {"removed": removed}
+    if options.finetune == "none" or options.plan:
+        job.notes.append(f"chosen {how}; not fine-tuned")
+        return facts
+    train, valid = job.kept["rows"]
+    settings = _settings(job, len(train), tied=job.decoder.tied).at(removed)
+    where = {"folder": job.folder("training"), "store_dtype": _kept_dtype(job), "progress": True}
+    _, report = finetune(job.model, job.tokenizer, train, valid, settings, **where)
+    if report["status"] != "ok":
+        raise UserError(f"the training diverged ({report.get('reason', 'no reason given')}); lower --learning-rate")
+    layers = (
+        f"last {options.last} layers" if settings.first is None else f"{options.last} layers from {settings.first} on"
+    )
+    trained = f"{layers}, head and final norm" if options.finetune == "partial" else options.finetune
+    if not settings.untie:
+        trained = f"{layers} and final norm; the tied head stays as it is (--untie-head trains a copy)"
+    job.notes.append(f"chosen {how}; fine-tuned: {trained}")
+    reached = f"{report.get('peak_rate', math.nan):.2g} reached, warm-up of {settings.warmup_steps} steps"
+    job.notes.append(
+        f"{len(train):,} examples of {Path(_source(options)).name}, {report['steps']:,} steps, learning rate "
+        f"{settings.learning_rate:g} ({reached}), "
+        f"{report['seconds']:,.0f} s"
+    )
+    if report["store"]["bytes"]:
+        calls = ", ".join(f"{epoch['layer_executions']:,}" for epoch in report["epochs"])
+        kept = f"{report['store']['bytes'] / 2**20:,.0f} MiB in {report['store']['kind']}"
+        job.notes.append(f"layer calls by epoch: {calls} (what frozen layers put out was kept: {kept})")
+    return facts | {"training": report, "data_sha256": instructions.digest(train)}
+
+
+def _check_behind(job: Job) -> None:
+    """Refuse to train what is behind a cut that is known beforehand, where there are too few layers behind it."""
+    for count in job.counts:
+        removed = job.given or (reverse_order(job.layers, count) if job.options.metric == "reverse-order" else None)
+        if removed is not None:
+            check_layers(job.layers - count, job.options.last, min(removed))
+
+
+def _calibration(job: Job) -> Tensor:
+    """What the metric reads (appendix D): for taylor and bi short crops of the text's lines, for ppl windows of all of it.
+
+    The official code's ppl reads the test text, and so chooses on what is measured.
+    """
+    options = job.options
+    if options.metric == "ppl":
+        return job.test_windows if options.fidelity == "code" else job.windows
+    length = min(LENGTH, job.length)  # all samples are one batch of Taylor's
+    lines = job.documents(options.samples)
+    try:
+        return sample_line_crops(job.tokenizer, lines, count=options.samples, length=length, seed=options.seed)
+    except UserError as error:
+        raise UserError(f"--text {job.text}: {error}") from error
+
+
+def _kept_dtype(job: Job) -> torch.dtype | None:
+    """What outputs of frozen layers are kept in: bfloat16 for a model that came so, else what they are computed in.
+
+    float16 could not hold them: massive activations go beyond its range.
+    """
+    return torch.bfloat16 if stored_dtype(job.source) == torch.bfloat16 else None
+
+
+def _settings(job: Job, rows: int, tied: bool = False) -> Settings:
+    """The training's settings: the paper's (for the stand-in this repository's tables'), unless asked for otherwise.
+
+    The warm-up is the paper's 100 steps, or a tenth of a training that is shorter than ten times as long. tied: the head is,
+    and stays so in a partial fine-tuning unless it is to be untied.
+    """
+    renamed = {"method": "finetune", "first": "train_at", "untie": "untie_head"}
+    asked = job.asked("last", "epochs", "batch", "learning_rate", "seed", **renamed)
+    asked["untie"] = asked["untie"] or not (tied and asked["method"] == "partial")
+    chosen = (STANDIN if job.standin else {}) | asked
+    batch = chosen.get("batch", Settings.batch)
+    settings = Settings(**chosen, micro_batch=max(size for size in (1, 2, 4) if batch % size == 0))
+    steps = math.ceil(settings.epochs * math.ceil(rows / batch))
+    often = {name: max(1, min(getattr(settings, name), steps // 2)) for name in ("evaluate_every", "save_every")}
+    return replace(settings, warmup_steps=min(settings.warmup_steps, steps // 10), **often)
+
+
+def _source(options: ReassessingOptions) -> str:
+    return options.data or ("standin" if options.model == "standin" else "alpaca-cleaned")
+
+
+def _examples(name: str) -> list[instructions.Example]:
+    """The examples of a JSON-lines file.
+
+    Raises:
+        UserError: it cannot be read, a line is no JSON object, there is but one, a column is missing or a response empty.
+    """
+    try:
+        text = Path(name).read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"cannot read the data {name}: {reason}; one JSON object a line is needed") from error
+    table = json_lines.rows(name, text)
+    if len(table) < 2:
+        raise UserError(f"{name} has one example; at least 2 are needed, one to train on and one to check")
+    return instructions.from_table(table, name=Path(name).name)
+
+
+def _rows(job: Job) -> tuple[list[dict], list[dict]]:
+    """Training and validation rows: of a file one in ten, at most 2,000, is held out."""
+    options = job.options
+    source = _source(options)
+    wanted = options.rows or (STANDIN_ROWS if job.standin else None)
+    if not is_file(source):
+        held_out = 32 if source == "standin" else 2000
+        return instructions.load(job.tokenizer, source, count=wanted, held_out=held_out)
+    examples = _examples(source)
+    train, valid = instructions.split(examples, max(1, min(2000, len(examples) // 10)))
+    return tuple(instructions.rows(job.tokenizer, part) for part in (train[:wanted], valid))
+
+
+def _work(job: Job) -> float:
+    """Tokens through the whole model: the metric's, and the training's."""
+    read = job.kept.get("calibration")
+    passes = {"bi": 1.0, "taylor": 3.0, "ppl": job.layers / 2}.get(job.options.metric, 0.0)
+    return (0 if read is None else read.numel() * passes) + job.kept.get("training_passes", 0)
+
+
+def _beside(job: Job) -> tuple[float, int]:
+    """Bytes that a training holds for what it trains: weights, gradients and two moments in float32."""
+    layer = 12 * job.config.hidden_size**2
+    trained = {"full": job.layers * layer, "partial": (job.options.last + 1) * layer}.get(job.options.finetune, 0)
+    return 0.0, 16 * trained
+
+
+METHOD = Method(
+    ReassessingOptions,
+    apply,
+    check,
+    own_text=f"--data FILE (JSON lines to train on; --finetune none trains nothing), {OWN_TEXT}",
+    work=_work,
+    beside=_beside,
+)
