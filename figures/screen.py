@@ -13,14 +13,14 @@ from figures.style import GREY, plt
 # Colour, mark and letters of a verdict; the mark tells them apart without colour. Okabe and Ito's green and vermilion, so
 # dark that small white letters can be read on them.
 LOOKS = {
-    "holds": ("#00795c", "✓", "white"),
-    "fails": ("#b84f00", "✗", "white"),
-    "within noise": ("#d9d9d9", "≈", "black"),
+    "supported": ("#00795c", "✓", "white"),
+    "contradicted": ("#b84f00", "✗", "white"),
+    "inconclusive": ("#d9d9d9", "≈", "black"),
 }
 _OPEN = ("white", "", GREY)  # not tested, no number
 _LEAST = 10.0  # width of the picture, which its legend needs
-_CLAIM, _PRINTED, _MODEL, _COUNT = 3.3, 1.8, 2.45, 1.4  # widths: of the claim, and of the sides, in inches
-_ROW, _LETTERS, _BOX = 0.34, 46, 32  # height of a line in inches; letters that fit into a line of a claim, into a box
+_CLAIM, _PRINTED, _MODEL, _COUNT = 3.3, 2.0, 3.0, 1.1  # widths: of the claim, and of the sides, in inches
+_ROW, _LETTERS, _BOX = 0.34, 46, 39  # height of a line in inches; letters that fit into a line of a claim, into a box
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,9 @@ def _box(axes: plt.Axes, left: float, width: float, top: float, verdict: str, mo
     _patch(axes, left + 0.05, width - 0.1, top, colour)
     said, fits = f"{mark}  {more}".strip(), _BOX * width / _MODEL
     if len(more) > 1.3 * fits:  # in two lines
-        said, fits = _wrapped(said, int(1.2 * fits)), 0.85 * len(more)
+        broken = said.replace(", 95 % CI", ",\n95 % CI")
+        said = broken if "\n" in broken else _wrapped(said, int(1.2 * fits))
+        fits = 0.85 * len(more)
     size = 8.5 * min(1.0, fits / max(1, len(more)))
     _write(axes, left + width / 2, top + 0.5, said, ha="center", size=size, color=letters)
 
@@ -83,11 +85,12 @@ def _legend(axes: plt.Axes, top: float) -> None:
         _patch(axes, left, 0.28, top, colour)
         _write(axes, left + 0.14, top + 0.5, mark, ha="center", color=letters)
         _write(axes, left + 0.36, top + 0.5, verdict)
-        left += 1.05
+        left += 1.2
     told = (
-        "beside the mark: how many of a claim's comparisons are for it; then the one worst for it, with its 95 % interval\n"
+        "beside the mark: how many of a claim's comparisons support it; then the one that favours it least\n"
+        "(of points more is better, of perplexity lower; CI: confidence interval, paired over items)"
     )
-    _write(axes, left + 0.4, top + 0.5, told + "(of points more is better, of perplexity's % less)", size=8, color=GREY)
+    _write(axes, left + 0.3, top + 0.5, told, size=8, color=GREY)
 
 
 def _patch(axes: plt.Axes, left: float, width: float, top: float, colour: str) -> None:

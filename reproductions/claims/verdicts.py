@@ -1,8 +1,9 @@
-"""What becomes of a claim on each side: by the printed numbers as they are, on measured ones with their uncertainty.
+"""Give the verdict on a claim: by the printed numbers as they are, on measured ones with their uncertainty.
 
-A comparison holds where all of its interval lies where the claim has it, fails where none of it does, and is within noise
-otherwise; of two rows on one task McNemar's test has to agree. What has no uncertainty is compared as it is. A claim counts
-its comparisons: it holds if those that hold are enough, fails if those that do not fail are too few, else is within noise.
+A comparison supports a claim if its entire interval lies where the claim has it. It contradicts the claim if the interval
+lies entirely elsewhere, and is inconclusive otherwise. Of two rows on one task McNemar's test has to agree. Numbers without
+uncertainty are compared as they are. A claim counts its comparisons. It is supported if enough support it, contradicted if
+too few could still support it, and inconclusive otherwise.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from reproductions.spec.registry import Claim, Table
 from reproductions.spec.reported import DENSE
 from reproductions.spec.subjects import Subject
 
-WORDS = HOLDS, FAILS, NOISE, UNTESTED = "holds", "fails", "within noise", "not testable"
-WORST_FIRST = (FAILS, NOISE, HOLDS)
+WORDS = SUPPORTED, CONTRADICTED, INCONCLUSIVE, UNTESTED = "supported", "contradicted", "inconclusive", "not tested"
+WORST_FIRST = (CONTRADICTED, INCONCLUSIVE, SUPPORTED)
 LARGE = 1e12
-CHANCE = (1 - significance.LEVEL) / 2  # a difference of 0 seems to fail (or to hold) so often
+CHANCE = (1 - significance.LEVEL) / 2  # a difference of 0 seems to contradict (or to support) so often
 
 
 def claims(
@@ -34,7 +35,7 @@ def claims(
     subjects: Sequence[Subject],
     readings: dict[str, Sequence[Resampled]],
 ) -> dict:
-    """A table's ``claims``, and ``chance``: per subject, how many comparisons have an interval, how many fail by chance.
+    """A table's ``claims``, and ``chance``: of each subject's comparisons with an interval, how many chance would contradict.
 
     A claim has its verdict on the reported numbers (``reported_of``: its comparisons, each by a name that those of the same
     numbers share, whether it holds by them as they are, and whether by all of its interval, if it has one;
@@ -57,7 +58,7 @@ def claims(
         for one, replicates in zip(compared, claim.compare(drawn, in_print), strict=True):
             pairs.setdefault(_in_print(one, printed_rows), (one, replicates))
         said = [[name, one.holds, _by_interval(_one(one, again, drawn))] for name, (one, again) in pairs.items()]
-        held, sure = sum(one[1] for one in said), sum(one[2] == HOLDS for one in said)
+        held, sure = sum(one[1] for one in said), sum(one[2] == SUPPORTED for one in said)
         found.append(
             {"id": table.claim_id(claim), "text": claim.text, "reported": claim.by([one for one, _ in pairs.values()])}
         )
@@ -73,7 +74,7 @@ def claims(
             verdict = judged(claim, compared)
             if not verdict["comparisons"]:
                 reason = (
-                    "about the paper's own numbers" if skipped else "the same outcomes" if compared else "not measured"
+                    "about the paper's own numbers" if skipped else "the same outcomes" if compared else "no results"
                 )
                 verdict |= {"reason": reason}
             records.append({found for one, _, replicates in compared for found in replicates.records(_cells(one))})
@@ -161,13 +162,13 @@ def judged(claim: Claim, compared: Sequence[Compared]) -> dict:
     """
     found = [_one(*one) | {"whole": one[2].read_whole(_cells(one[0]))} for one in compared]
     found = _distinct([one for one in found if not _same(one)], _outcome)
-    counts = {name: sum(one["verdict"] == name for one in found) for name in (HOLDS, FAILS, NOISE)}
+    counts = {name: sum(one["verdict"] == name for one in found) for name in (SUPPORTED, CONTRADICTED, INCONCLUSIVE)}
     if not found:
         verdict = UNTESTED
-    elif claim.suffices(counts[HOLDS], len(found)):
-        verdict = HOLDS
+    elif claim.suffices(counts[SUPPORTED], len(found)):
+        verdict = SUPPORTED
     else:
-        verdict = NOISE if claim.suffices(counts[HOLDS] + counts[NOISE], len(found)) else FAILS
+        verdict = INCONCLUSIVE if claim.suffices(counts[SUPPORTED] + counts[INCONCLUSIVE], len(found)) else CONTRADICTED
     least = min(found, key=_worst_first, default={})
     shown = {
         key: least.get(key) for key in ("difference", "slack", "interval", "unit", "paired", "what", "whole", "limit")
@@ -200,7 +201,7 @@ def _named(*facts) -> str:
 
 def _same(found: dict) -> bool:
     """Whether both sides gave the same on every item, so that nothing was compared: a repair with nothing to do, say."""
-    return found["verdict"] == NOISE and found["interval"] == [0, 0]
+    return found["verdict"] == INCONCLUSIVE and found["interval"] == [0, 0]
 
 
 def together(found: Iterable[dict]) -> dict | None:
@@ -211,7 +212,7 @@ def together(found: Iterable[dict]) -> dict | None:
         return None
     worst = min(found, key=_worst_first)
     compared = distinct(found)
-    return worst | {"holding": sum(one["verdict"] == HOLDS for one in compared), "compared": len(compared)}
+    return worst | {"holding": sum(one["verdict"] == SUPPORTED for one in compared), "compared": len(compared)}
 
 
 def distinct(found: Iterable[dict]) -> list[dict]:
@@ -226,13 +227,16 @@ def _most_rivals_first(found: dict) -> int:
 
 
 def by_chance(compared: Iterable[dict]) -> float:
-    """How many of these comparisons would fail at most, on average, were all differences zero: one against several may by
-    each of them. Where a claim asks for more than zero, a difference of zero fails for certain: such are left out."""
+    """Return how many comparisons would be contradicted at most, on average, were all differences zero.
+
+    A comparison with several others may be by each of them. A claim that asks for more than zero is left out: a difference of
+    zero contradicts it for certain.
+    """
     return CHANCE * sum(one["against"] for one in compared if one["from_zero"])
 
 
 def _worst_first(found: dict) -> tuple[int, float]:
-    """Sorts verdicts: failing ones first, of equals those least in the claim's favour."""
+    """Sort verdicts: contradicted ones first, of equals those least in the claim's favour."""
     return WORST_FIRST.index(found["verdict"]), found["slack"]
 
 
@@ -261,15 +265,15 @@ def _one(point: Comparison, resample: Comparison, replicates: Resampled) -> dict
     found["limit"] = _limit(point)
     found["slack"] = float(np.clip(np.nan_to_num(point.slack, nan=-LARGE), -LARGE, LARGE))  # JSON has no infinity
     if not np.ndim(resample.difference) or not np.isfinite(resample.difference).all():
-        return found | {"verdict": HOLDS if point.holds else FAILS}
+        return found | {"verdict": SUPPORTED if point.holds else CONTRADICTED}
     found["interval"] = list(significance.interval(resample.difference))
     found["paired"] = replicates.paired(point.cells)
-    verdict = {True: HOLDS, False: FAILS, None: NOISE}[point.verdict(*found["interval"])]
+    verdict = {True: SUPPORTED, False: CONTRADICTED, None: INCONCLUSIVE}[point.verdict(*found["interval"])]
     if 0 in (point.low, point.high) and (p := _mcnemar(point, replicates)) is not None:
         found["p"] = p
-        verdict = NOISE if p > 1 - significance.LEVEL else verdict
+        verdict = INCONCLUSIVE if p > 1 - significance.LEVEL else verdict
     if found["interval"] == [0, 0] and len(point.cells) > 1 and point.holds and math.inf in (-point.low, point.high):
-        verdict = NOISE  # two rows of the same outcomes, whatever share a claim allows
+        verdict = INCONCLUSIVE  # two rows of the same outcomes, whatever share a claim allows
     return found | {"verdict": verdict}
 
 

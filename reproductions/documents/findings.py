@@ -7,9 +7,10 @@ writes it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from common.records.published import Published
 from common.records.results import PUBLISHED, Store
@@ -18,15 +19,18 @@ from extensions.documents import findings
 from extensions.documents.findings import HEADS
 from reproductions.claims import verdicts as judge
 from reproductions.prunecomp.claims import consistent
-from reproductions.render import show, tables
+from reproductions.render import claim_verdicts, show
+from reproductions.render.claim_verdicts import ShownVerdict
 from reproductions.spec import printed_rows, registry, subjects
+
+if TYPE_CHECKING:
+    from figures.screen import ClaimLine
 
 # Pretrained models with published records, and the toy model, which docs alone show.
 SHOWN = (*subjects.PUBLISHED_MODELS, subjects.STANDIN.name)
 WHAT = "a real model, none of the papers'"
 SUPPORTED = "Supported on measured models"
 SIDES = ("In the paper's own tables", *(f"On {HEADS[name]}" for name in SHOWN), SUPPORTED, "From")
-_TOY = 2 + SHOWN.index(subjects.STANDIN.name)  # its cell in a row
 
 
 @dataclass(frozen=True)
@@ -299,11 +303,10 @@ def parts(store: Store) -> dict[str, str]:
     `summary`: counts of verdicts and the picture, for README. `findings`: all claims and findings, for docs/findings.md.
     `verdict-PAPER`: what became of a paper's claims, for the paper's README.
     """
-    papers = [one for found in ABSTRACTS.values() for one in found]
-    targets = {target for one in (*papers, *OURS) for target in (one.target, *one.printed)}
-    built = {target: _built(store, target) for target in targets}
-    groups = {printed_rows.title_of(paper): found for paper, found in ABSTRACTS.items()} | {TITLE_OF_OURS: OURS}
-    rows = {title: [row(one, built) for one in found] for title, found in groups.items()}
+    papers = [one for sentences in ABSTRACTS.values() for one in sentences]
+    built = _built_for([*papers, *OURS], store)
+    groups = {printed_rows.title_of(paper): sentences for paper, sentences in ABSTRACTS.items()} | {TITLE_OF_OURS: OURS}
+    rows = {title: [row(one, built) for one in sentences] for title, sentences in groups.items()}
 
     def compared(names: Sequence[str]) -> list[str]:
         chances = list(filter(None, (chance(name, built, papers) for name in names)))
@@ -311,8 +314,11 @@ def parts(store: Store) -> dict[str, str]:
 
     def table() -> str:
         lines = []
-        for title, found in rows.items():
-            lines += [[*(f"**{cell}**" if cell else "" for cell in (title, *tally(found))), ""], *found]
+        for title, group in rows.items():
+            lines += [
+                [f"**{title}**", *(f"**{counts}**" for counts in tally(group)), "", ""],
+                *(one.cells() for one in group),
+            ]
         return markdown(["Claim", *SIDES], lines, "l")
 
     verdicts = {
@@ -335,42 +341,24 @@ def parts(store: Store) -> dict[str, str]:
     }
 
 
-def drawn(part: str, folder: Path | None = None) -> list[Path]:
+def drawn(store: Store, folder: Path | None = None) -> list[Path]:
     """Draw README's picture of the papers' claims; returns the files.
 
     Args:
-        part: The part `findings` that `parts` wrote. The toy model's column and the extensions' claims are left out.
+        store: Records to judge the claims by. The toy model and the extensions' claims are left out.
         folder: Where the picture goes; None: where `figures.style` puts pictures.
     """
     from figures import screen as picture
     from figures import style
 
-    _, _, *rows = [_cells(line) for line in part.splitlines() if line.startswith("| ")]
-    groups: dict[str, list[picture.ClaimLine]] = {}
-    for claim, *cells, _ in map(_without_toy, rows):
-        if claim == f"**{TITLE_OF_OURS}**":
-            break
-        if claim.startswith("**"):
-            lines = groups.setdefault(claim.strip("*"), [])
-        else:
-            lines.append(picture.ClaimLine(claim, [_shortened(cell) for cell in cells]))
+    built = _built_for([one for sentences in ABSTRACTS.values() for one in sentences], store)
+    groups = {
+        printed_rows.title_of(paper): [row(one, built).boxes() for one in sentences]
+        for paper, sentences in ABSTRACTS.items()
+    }
     sides = {"In print": "the papers' own tables"} | {HEADS[name]: WHAT for name in subjects.PUBLISHED_MODELS}
     sides |= {"Supported": "on measured models"}
     return style.save(picture.draw(groups, sides), "screen", folder)
-
-
-def _cells(line: str) -> list[str]:
-    """Return the cells of a line of a Markdown table, empty ones too."""
-    return [cell.strip() for cell in line.strip().removeprefix("|").removesuffix("|").split(" | ")]
-
-
-def _shortened(cell: str) -> tuple[str, str]:
-    """A cell of the findings' table as verdict and the rest, for a box of the picture."""
-    verdict = next((verdict for verdict in _SAID if cell.startswith(verdict)), "")
-    rest = cell[len(verdict) :].strip().replace("(", "", 1).replace(")", "", 1) if verdict else cell
-    for words in (" comparisons", "worst case ", "1 comparison: "):  # the legend says so
-        rest = rest.replace(words, "")
-    return verdict, "not tested" if rest == "·" else rest
 
 
 def listed(found: Sequence[str]) -> str:
@@ -381,9 +369,9 @@ def listed(found: Sequence[str]) -> str:
 PICTURE = "![What became of every claim of the papers, in print and on measured models](figures/rendered/screen.svg)"
 
 
-def lead(rows: Mapping[str, Sequence[Sequence[str]]]) -> str:
+def lead(rows: Mapping[str, Sequence[JudgedLine]]) -> str:
     """How many of the papers' claims have which verdict, in a sentence."""
-    papers = [row for title, found in rows.items() if title != TITLE_OF_OURS for row in found]
+    papers = [one for title, group in rows.items() if title != TITLE_OF_OURS for one in group]
     return f"Of {len(papers)} claims of the four papers, {by_side(papers)}."
 
 
@@ -394,43 +382,43 @@ def own_models(store: Store) -> str:
     return f"Measured on the papers' own models: **{measured:,} of {cells:,} cells**."
 
 
-def by_side(rows: Sequence[Sequence[str]]) -> str:
+def by_side(rows: Sequence[JudgedLine]) -> str:
     """How many of these lines have which verdict in print, and on each measured model."""
-    print_, *measured = list(zip(*rows))[1:-1]
-    holding, failing = (sum(cell.startswith(verdict) for cell in print_) for verdict in (judge.HOLDS, judge.FAILS))
-    left = len(print_) - holding - failing
-    in_print = f"the papers' own tables agree with **{holding}** and contradict **{failing}**"
-    told = [in_print + f" ({left} have no number)" * bool(left)]
-    for name, found, cells in zip(subjects.PUBLISHED_MODELS, tally(rows)[1:], measured):
-        left = sum(not cell.startswith(tuple(_SAID)) for cell in cells)
-        told.append(f"measured on {HEADS[name]} **{found}**" + f" ({left} not tested)" * bool(left))
+    in_print = [one.printed.verdict for one in rows]
+    supporting, against = in_print.count(judge.SUPPORTED), in_print.count(judge.CONTRADICTED)
+    left = len(in_print) - supporting - against
+    told = [
+        f"the papers' own tables agree with **{supporting}** and contradict **{against}**"
+        + f" ({left} have no number)" * bool(left)
+    ]
+    for name in subjects.PUBLISHED_MODELS:
+        side = [one.measured[name] for one in rows]
+        left = sum(not verdict.tested for verdict in side)
+        told.append(f"measured on {HEADS[name]} **{_counts(side)}**" + f" ({left} not tested)" * bool(left))
     return "; ".join(told)
 
 
-TALLIED = "In bold: how many lines of a group have which verdict."
+TALLIED = "In bold: how many claims of a group have which verdict."
 
 
 def every(paper: str, store: Store) -> str:
     """Every claim of a paper's tables and figures with its verdicts, in their order, as Markdown; for its notebook."""
-    head, lines = ["Claim", *SIDES], []
+    lines = []
     for target, table in registry.targets().items():
         if table.paper == paper and table.claims:
-            found = _built(store, target)["claims"]
-            lines += [_judged(claim["text"], [claim], target, judge.UNTESTED) for claim in found]
-    return "\n".join([markdown(head, lines, "l"), "", LEGEND])
+            lines += [_row(claim["text"], [claim], target).cells() for claim in _built(store, target)["claims"]]
+    return "\n".join([markdown(["Claim", *SIDES], lines, "l"), "", LEGEND])
 
 
 LEGEND = (
-    "In brackets: how many of the claim's comparisons (settings, metrics) are for it. Most claims need all. "
-    "The number shown is the comparison that favours the claim least, with its 95 % interval, paired over items; it covers "
-    "the items, not another calibration "
-    "text or training run. Points: of what is retained of the dense model's score (LinearPatch, Prune&Comp, `league`), "
-    "of accuracy elsewhere. Of printed numbers beyond noise: by standard errors of shares of as many questions, taken as "
-    "independent, so at least so many are, for the claim and, where that is said, against it. Limit: how far it may fall "
-    "behind, or has to be ahead. Within noise: one end of the interval is for the claim, the other against it. "
-    "Supported: on how many of the pretrained models on which it was tested the claim holds. "
-    "No number: the paper prints none. ·, not testable: not measured, or about other models. Lines from one target rest on "
-    "the same records."
+    "In brackets: how many of a claim's comparisons (settings, metrics) support it. Most claims need all. Behind them stands "
+    "the comparison that favours the claim least. Its 95 % confidence interval (CI) is paired over items. It covers the "
+    "items, not another calibration text or training run. Points are of accuracy; in LinearPatch, Prune&Comp and `league` "
+    "they are of the share of the dense model's score that is retained. Significant printed numbers differ by more than the "
+    "standard errors of as many questions, taken as independent. At least so many are significant. Limit: how far a number "
+    "may fall behind, or has to be ahead. Inconclusive: one end of the interval is for the claim, the other against it. "
+    f"{SUPPORTED}: on how many of the pretrained models that test the claim. No number: the paper prints none. Not tested: "
+    "not measured, or about other models. Lines from one target rest on the same records."
 )
 
 
@@ -445,10 +433,10 @@ def chance(name: str, built: Mapping[str, dict], found: Sequence[SummaryLine]) -
     known = [one["verdict"] for one in compared]
     if not known:
         return ""
-    hold, fail, noise = (known.count(verdict) for verdict in (judge.HOLDS, judge.FAILS, judge.NOISE))
+    counts = ", ".join(f"{known.count(word)} {word}" for word in judge.WORDS if word in known)
     return (
-        f"on {HEADS[name]} {len(known)}: {hold} hold, {fail} fail, {noise} are within noise; were all differences zero, "
-        f"at most about {judge.by_chance(compared):.1f} would fail by chance"
+        f"on {HEADS[name]} {len(known)}, of them {counts}; were all differences zero, at most about "
+        f"{judge.by_chance(compared):.1f} would be contradicted by chance"
     )
 
 
@@ -471,54 +459,63 @@ def _built(store: Store, target: str) -> dict:
     return show.build(table, store, show.published(table, store))
 
 
-def row(finding: SummaryLine, built: Mapping[str, dict]) -> list[str]:
-    """One line: sentence, the printed side, every subject, the target."""
+def _built_for(sentences: Iterable[SummaryLine], store: Store) -> dict[str, dict]:
+    """The JSON forms of all tables that these lines are judged by, by target."""
+    return {target: _built(store, target) for target in {t for one in sentences for t in (one.target, *one.printed)}}
+
+
+@dataclass(frozen=True)
+class JudgedLine:
+    """A line of the findings: a claim with its verdict in print and on each of `SHOWN`."""
+
+    sentence: str
+    printed: ShownVerdict
+    measured: Mapping[str, ShownVerdict]
+    target: str
+
+    def supported(self) -> str:
+        """On how many of the pretrained models that test the claim it is supported."""
+        tested = [self.measured[name] for name in subjects.PUBLISHED_MODELS if self.measured[name].tested]
+        return f"{sum(one.verdict == judge.SUPPORTED for one in tested)} of {len(tested)}" if tested else judge.UNTESTED
+
+    def cells(self) -> list[str]:
+        """The cells of a table with the columns "Claim" and `SIDES`."""
+        sides = (self.printed, *(self.measured[name] for name in SHOWN))
+        return [self.sentence, *map(str, sides), self.supported(), f"`{self.target}`"]
+
+    def boxes(self) -> ClaimLine:
+        """The line of the summary picture, without the toy model."""
+        from figures.screen import ClaimLine
+
+        sides = (self.printed, *(self.measured[name] for name in subjects.PUBLISHED_MODELS))
+        return ClaimLine(self.sentence, [*map(_box, sides), ("", self.supported())])
+
+
+def _box(side: ShownVerdict) -> tuple[str, str]:
+    """A verdict and the words beside it, for a box of the picture; the colour says the verdict."""
+    if not side.tested:
+        return "", side.verdict
+    counts = side.counts.replace(" comparisons support it", "").replace(", not enough", "")
+    case = "worst case: " * side.several + side.effect
+    return side.verdict, "; ".join(filter(None, (counts, case))) or "1 comparison"
+
+
+def row(finding: SummaryLine, built: Mapping[str, dict]) -> JudgedLine:
+    """Judge one line by the tables that it is about."""
     claims = finding.claims(built[finding.target])
-    return _judged(finding.sentence, claims, finding.target, printed=finding.in_print(built))
+    return _row(finding.sentence, claims, finding.target, printed=finding.in_print(built))
 
 
-def tally(rows: Sequence[Sequence[str]]) -> list[str]:
-    """On every side: how many of these lines hold, fail, or are within noise; what is not judged there is left out.
-
-    Nothing of the last side, which counts models.
-    """
-    *sides, _ = list(zip(*rows))[1:-1]
-    counts = [
-        {words: sum(cell.startswith(verdict) for cell in side) for verdict, words in _SAID.items()} for side in sides
-    ]
-    told = [", ".join(f"{number} {words}" for words, number in found.items() if number) or "·" for found in counts]
-    return [*told, ""]
+def _row(text: str, claims: Sequence[dict], target: str, printed: Sequence[dict] = ()) -> JudgedLine:
+    measured = {name: claim_verdicts.on_model(claims, name) for name in SHOWN}
+    return JudgedLine(text, claim_verdicts.in_print(printed or claims), measured, target)
 
 
-_SAID = {judge.HOLDS: "held", judge.FAILS: "failed", judge.NOISE: "within noise"}
+def tally(rows: Sequence[JudgedLine]) -> list[str]:
+    """How many of these lines have which verdict, in print and on each of `SHOWN`."""
+    return [_counts([one.printed for one in rows]), *(_counts([one.measured[name] for one in rows]) for name in SHOWN)]
 
 
-def _judged(
-    text: str, claims: Sequence[dict], target: str, untested: str = "·", printed: Sequence[dict] = ()
-) -> list[str]:
-    printed = printed or claims
-    held = judge.HOLDS if all(claim["reported"] for claim in printed) else judge.FAILS
-    compared = any(claim["reported_counts"][1] for claim in printed)
-    by_print = f"{held} ({tables.counted(printed)})" if compared else "no number"
-    cells = {name: _on(claims, name) for name in SHOWN}
-    return [text, by_print, *(cell or untested for cell in cells.values()), supported(cells), f"`{target}`"]
-
-
-def supported(cells: Mapping[str, str]) -> str:
-    """On how many of the pretrained models that test a claim it holds, by the cells of each; '' where none tests it."""
-    tested = [cells[name] for name in subjects.PUBLISHED_MODELS if cells[name].startswith(tuple(_SAID))]
-    return f"{sum(cell.startswith(judge.HOLDS) for cell in tested)} of {len(tested)}" if tested else "·"
-
-
-def _without_toy(cells: Sequence[str]) -> list[str]:
-    return [*cells[:_TOY], *cells[_TOY + 1 :]]
-
-
-def _on(claims: Sequence[dict], name: str) -> str:
-    """The verdict of one or several claims on a subject (`judge.together`); '' for none."""
-    worst = judge.together(claim["judged"][name] for claim in claims if name in claim["judged"])
-    if worst is None:
-        return ""
-    case = "worst case " * (worst["compared"] > 1)
-    counted = tables.supporting(worst["holding"], worst["compared"], worst["verdict"] == judge.FAILS)
-    return f"{worst['verdict']} ({counted}): {case}{tables.effect(worst)}"
+def _counts(side: Sequence[ShownVerdict]) -> str:
+    words = [one.verdict for one in side if one.tested]
+    return ", ".join(f"{words.count(word)} {word}" for word in judge.WORDS if word in words) or "none tested"

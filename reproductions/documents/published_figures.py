@@ -16,10 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from common.records.results import ROOT
 from common.utils.errors import UserError, one_line
 from figures import style, toy
-from reproductions.documents import findings, readme
+from reproductions.documents import findings
 from reproductions.render import chance_levels, show
 from reproductions.render.evidence import Loaded
 from reproductions.spec import registry
@@ -35,9 +34,7 @@ def draw(folder: Path) -> list[Path]:
     """Draw every published figure into a folder and return the files."""
     store = Loaded()
     files = toy.drawn(folder)
-    files += findings.drawn(
-        readme.part((ROOT / "docs" / "findings.md").read_text(encoding="utf-8"), "findings"), folder
-    )
+    files += findings.drawn(store, folder)
     files += chance_levels.drawn(store, folder)
     for table in registry.targets().values():
         for subject in show.published(table, store) if table.draw else ():

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
 
-from common.utils.errors import UserError, plural, unknown
+from common.utils.errors import UserError, unknown
 from common.utils.text_tables import aligned, filled, markdown
+from reproductions.render import claim_verdicts
 
 FORMATS = ("terminal", "md", "csv", "latex", "json")
 PAPER = "paper"  # the subject that stands for the paper's own models
 LARGE = 1e9  # from here on (a model destroyed) digits say nothing
-MARKS = {True: "yes", False: "no", None: "not measured"}
 FOLDED = 4  # as many rows without a number, one after another, become one line
 
 
@@ -251,123 +251,15 @@ def _claims(table: dict) -> list[list[str]]:
     names = [subject["name"] for subject in table["subjects"]]
     several = len(table["claims"]) > 1
     return [
-        [f"{number}. {c['text']}" if several else c["text"], reported_verdict(c), *(verdict(c, name) for name in names)]
+        [f"{number}. {c['text']}" if several else c["text"], claim_verdicts.in_print_of_table(c)]
+        + [claim_verdicts.in_table(c, name) for name in names]
         for number, c in enumerate(table["claims"], 1)
     ]
 
 
-def reported_verdict(claim: dict) -> str:
-    """On the paper's own numbers, by plain comparison: yes or no, and how many comparisons hold (see `counted`)."""
-    if claim["reported"] is None:
-        return "no number"
-    of = claim.get("reported_of", ())
-    several = len(of) > 1 or any(said for *_, said in of)
-    return MARKS[claim["reported"]] + (f" ({counted([claim])})" if several else "")
-
-
-def counted(claims: Sequence[dict]) -> str:
-    """How many comparisons hold by the printed numbers, how many beyond what as many other questions might change, and how
-    many are against the claim beyond that; those of the same numbers once."""
-    known = {name: (holds, said) for claim in claims for name, holds, said in claim["reported_of"]}
-    holding, drawn = sum(holds for holds, _ in known.values()), [said for _, said in known.values() if said]
-    text = supporting(holding, len(known), not all(claim["reported"] for claim in claims))
-    if drawn:
-        text += f", {drawn.count('holds')}{f' of {len(drawn)}' * (len(drawn) < len(known))} beyond noise"
-        text += f", {against} against" if (against := drawn.count("fails")) else ""
-    return text
-
-
-def supporting(holding: int, compared: int, failed: bool) -> str:
-    """Say how many comparisons are for a claim. failed: whether these are too few, as beside "fails"."""
-    if compared == 1:
-        return "1 comparison"
-    if holding == compared:
-        return f"all {compared} comparisons for"
-    return f"{holding} of {compared} comparisons for" + ", not all" * (failed and holding > 0)
-
-
-def verdict(claim: dict, name: str) -> str:
-    """On one subject: the verdict, what the comparisons count, and the one least in the claim's favour with its interval."""
-    found = claim.get("judged", {}).get(name)
-    if found is None:
-        return MARKS[claim["by_subject"][name]]
-    if not found["comparisons"]:
-        return found["reason"]
-    count = len(found["comparisons"])
-    if count == 1:
-        return f"{found['verdict']}: {effect(found)}"
-    if found["counts"][found["verdict"]] == count:
-        return f"{found['verdict']} in all {count}; worst case {effect(found)}"
-    several = ", ".join(f"{what} in {n}" for what, n in found["counts"].items() if n)
-    return f"{found['verdict']} ({several} of {count}); worst case {effect(found)}"
-
-
-def effect(found: dict) -> str:
-    """A difference with its interval; ~: of records without outcomes per item, taken as independent. Behind it the limit that
-    the claim sets to it, where that is not zero."""
-    if found["difference"] is None:
-        return "no finite number"
-    form = {"points": "+.1f", "%": "+.1f", "% of dense": ".1f"}.get(found["unit"], ".4g")
-    number, *ends = (f"{value:{form}}".replace("-", "−") for value in (found["difference"], *(found["interval"] or ())))
-    text = f"{number} {found['unit']}".strip()
-    if form == "+.1f":  # a difference: its direction in words
-        text = f"{number[1:]} {found['unit']} {'lower' if number[0] == '−' else 'higher'}"
-    if not found["unit"]:
-        what = found["what"].partition(": ")[2]
-        text = f"{what}: {text}" if what else text
-    text += f" [{', '.join(ends)}]" + "~" * (not found["paired"]) if ends else ""
-    return text + (f", limit {found['limit']}" if found.get("limit") else "")
-
-
 def _claims_header(table: dict) -> list[str]:
     here = ["here" if subject["name"] == PAPER else f"on {subject['name']}" for subject in table["subjects"]]
-    return ["The paper's claims", "in its numbers", *here]
-
-
-def _claim_notes(table: dict) -> list[str]:
-    """How claims were judged: intervals, what has none per item, shared records, and what chance alone would do."""
-    drawn = [
-        "Beyond noise, of the paper's numbers: by the standard errors of shares of as many questions, taken as independent, "
-        "since it prints no outcomes; paired ones are smaller, so at least so many are, for a claim or against it."
-    ] * any(c.get("reported_beyond", (0, 0))[1] for c in table["claims"])
-    every = [found for c in table["claims"] for found in c.get("judged", {}).values()]
-    compared = [one for found in every for one in found["comparisons"] if one["interval"]]
-    if not compared:
-        return drawn
-    lines = [
-        "In brackets: the 95 % interval of the difference, by a paired bootstrap over items (perplexity: windows); within "
-        "noise: one end of it is for the claim and one against."
-    ]
-    if not all(one["paired"] for one in compared):
-        lines[0] += (
-            " ~: not paired; outcomes per item were not kept, the rows' standard errors are taken as independent, and the "
-            "interval is wider than a paired one."
-        )
-    if wholes := [one["whole"] for one in compared if one.get("whole")]:
-        of = _listed(list(dict.fromkeys(label for labels in wholes for label in labels)))
-        verb = "comparisons are" if len(wholes) > 1 else "comparison is"
-        lines.append(f"{len(wholes)} {verb} by all of {of} where both rows have that; shown is what every row has.")
-    for name, chance in table.get("chance", {}).items():
-        if not chance["comparisons"]:
-            continue
-        shared = {
-            number: found["shares_records_with"]
-            for number, c in enumerate(table["claims"], 1)
-            if (found := c.get("judged", {}).get(name)) and found["shares_records_with"]
-        }
-        text = f"On {name} {plural(chance['comparisons'], 'comparison')} with an interval: were all differences 0, "
-        text += f"at most about {chance['by_chance']:.1f} of them would seem to fail by chance."
-        if chance["others"]:
-            text += f" Not among them: {chance['others']} of claims that ask for more than that."
-        if shared:
-            text += f" Claims {_listed(sorted(shared))} share records with others of them: they are not independent."
-        lines.append(text)
-    return [*lines, *drawn]
-
-
-def _listed(found: Sequence[object]) -> str:
-    *most, last = map(str, found)
-    return f"{', '.join(most)} and {last}" if most else last
+    return ["Claim", "printed numbers", *here]
 
 
 def _header(table: dict, rows: list[dict], columns: list[str]) -> list[str]:
@@ -428,9 +320,10 @@ def guessed(subject: dict) -> list[str]:
     if not (found := subject.get("guessed")):
         return []
     (tasks,) = {tuple(tasks) for tasks in found.values()}
+    columns, verb = claim_verdicts.listed(list(found)), "leave" if len(found) > 1 else "leaves"
     return [
-        f"{_listed(list(found))} {'leave' if len(found) > 1 else 'leaves'} {_listed(tasks)} out: there {subject['label']} is "
-        "not two standard errors above guessing before pruning."
+        f"{columns} {verb} {claim_verdicts.listed(tasks)} out: there {subject['label']} is not two standard errors above "
+        "chance level before pruning."
     ]
 
 
@@ -447,7 +340,7 @@ def _terminal(table: dict, least: float, width: int | None) -> str:
     blocks += [filled(note, width) for note in notes]
     if table["claims"]:
         blocks.append(aligned(_claims_header(table), _claims(table), 1, width, right=False))
-        blocks += [filled(note, width) for note in _claim_notes(table)]
+        blocks += [filled(note, width) for note in claim_verdicts.notes(table)]
     return "\n\n".join(blocks + [filled(line, width) for line in _statuses(table)]) + "\n"
 
 
@@ -461,7 +354,7 @@ def _markdown(table: dict, least: float) -> str:
     blocks += _notes(table)
     if table["claims"]:
         header = _claims_header(table)
-        blocks += [markdown(header, _claims(table), "l"), *_claim_notes(table)]
+        blocks += [markdown(header, _claims(table), "l"), *claim_verdicts.notes(table)]
     return "\n\n".join(blocks + _statuses(table)) + "\n"
 
 
@@ -479,7 +372,7 @@ def _csv(tables: Sequence[dict], with_target: bool) -> str:
         for claim in table["claims"]:
             for name, found in claim.get("judged", {}).items():
                 labels = [table["target"]] * with_target + [name, "", claim["text"], "claim"]
-                values = [MARKS[claim["reported"]], found["difference"], None, found["verdict"]]
+                values = [claim_verdicts.BY_REPLY[claim["reported"]], found["difference"], None, found["verdict"]]
                 writer.writerow([*labels, *values, *(found["interval"] or (None, None))])
     return out.getvalue()
 

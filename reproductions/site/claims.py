@@ -7,14 +7,16 @@ from dataclasses import dataclass, replace
 
 from reproductions.claims import verdicts as judge
 from reproductions.documents.findings import HEADS, SummaryLine
-from reproductions.render import tables
+from reproductions.render import claim_verdicts
+from reproductions.render.claim_verdicts import NO_NUMBER, ShownVerdict
 from reproductions.spec import subjects as settings
 
 PRINTED = "printed numbers"
 PAPERS_OWN = "the paper’s models"
 SHAPES = "the paper’s models’ shapes"  # where nothing was measured on them, only what follows from these
 SHORT = {name: HEADS[name] for name in settings.PUBLISHED_MODELS}  # their labels also say which weights
-KINDS = {judge.HOLDS: "yes", judge.FAILS: "no", judge.NOISE: "noise", judge.UNTESTED: "open"}
+KINDS = {judge.SUPPORTED: "yes", judge.CONTRADICTED: "no", judge.INCONCLUSIVE: "noise"}
+KINDS |= {judge.UNTESTED: "open", NO_NUMBER: "open"}
 SIGNS = {"yes": "✓", "no": "✗", "noise": "≈", "open": "·"}
 
 
@@ -22,7 +24,7 @@ SIGNS = {"yes": "✓", "no": "✗", "noise": "≈", "open": "·"}
 class Verdict:
     """What one subject's numbers say of a claim. kind: yes, no, noise or open.
 
-    counts: how many of its comparisons hold. effect: of the comparison least in the claim's favour.
+    counts: how many of its comparisons support it. effect: of the comparison least in the claim's favour.
     """
 
     subject: str
@@ -55,7 +57,7 @@ def of(target: str, built: dict, measured: bool = True) -> list[ShownClaim]:
     found, own = [], PAPERS_OWN if measured else SHAPES
     labels = _labels(built, own)
     for claim in built["claims"]:
-        verdicts = tuple(_judged(label, [claim["judged"][name]]) for name, label in labels.items())
+        verdicts = tuple(_judged(label, [claim], name) for name, label in labels.items())
         found.append(ShownClaim(claim["text"], target, _printed([claim]), verdicts))
     known = {verdict.subject for claim in found for verdict in claim.measured if verdict.kind != "open"}
     kept = known | {label for label in labels.values() if label != own}
@@ -68,7 +70,7 @@ def abstract(finding: SummaryLine, built: Mapping[str, dict], subjects: Sequence
     built: the JSON forms of its tables, by target. subjects: names of those to be shown.
     """
     found = finding.claims(built[finding.target])
-    measured = [_judged(name, [one["judged"][name] for one in found if name in one["judged"]]) for name in subjects]
+    measured = [_judged(name, found, name) for name in subjects]
     return ShownClaim(finding.sentence, finding.target, _printed(finding.in_print(built)), tuple(measured))
 
 
@@ -77,20 +79,16 @@ def _labels(built: dict, own: str) -> dict[str, str]:
 
 
 def _printed(found: Sequence[dict]) -> Verdict:
-    compared = sum(claim["reported_counts"][1] for claim in found)
-    if not compared:
-        return Verdict(PRINTED, "open", "no number")
-    verdict = judge.HOLDS if all(claim["reported"] for claim in found) else judge.FAILS
-    return Verdict(PRINTED, KINDS[verdict], verdict, tables.counted(found) if compared > 1 else "")
+    return _shown(PRINTED, claim_verdicts.in_print(found))
 
 
-def _judged(subject: str, found: Sequence[dict]) -> Verdict:
-    worst = judge.together(found)
-    if worst is None:
-        return Verdict(subject, "open", found[0].get("reason", "not measured") if found else "not measured")
-    counts = tables.supporting(worst["holding"], worst["compared"], worst["verdict"] == judge.FAILS)
-    kind = KINDS[worst["verdict"]]
-    return Verdict(subject, kind, worst["verdict"], counts * (worst["compared"] > 1), tables.effect(worst))
+def _judged(subject: str, claims: Sequence[dict], name: str) -> Verdict:
+    return _shown(subject, claim_verdicts.on_model(claims, name))
+
+
+def _shown(subject: str, found: ShownVerdict) -> Verdict:
+    words = f"{found.verdict}: {found.reason}" if found.reason else found.verdict
+    return Verdict(subject, KINDS[found.verdict], words, found.counts, "worst case: " * found.several + found.effect)
 
 
 def tally(claims: Iterable[ShownClaim]) -> dict[str, dict[str, int]]:
@@ -106,7 +104,7 @@ def tally(claims: Iterable[ShownClaim]) -> dict[str, dict[str, int]]:
 def aligned(claim: ShownClaim, subjects: Sequence[str]) -> ShownClaim:
     """A claim with a verdict of each of these subjects, in their order; open where its table does not show one."""
     found = {verdict.subject: verdict for verdict in claim.measured}
-    open_ = (found.get(name) or Verdict(name, "open", "not measured") for name in subjects)
+    open_ = (found.get(name) or Verdict(name, "open", judge.UNTESTED) for name in subjects)
     return replace(claim, measured=tuple(open_))
 
 

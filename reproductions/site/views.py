@@ -26,8 +26,8 @@ def heading(path: Path) -> str:
 
 
 def verdicts(counts: dict[str, int]) -> Markup:
-    """A bar of how many claims hold, are within noise, fail and are open."""
-    words = {"yes": "hold", "noise": "within noise", "no": "fail", "open": "open"}
+    """A bar of how many claims have which verdict."""
+    words = {"yes": "supported", "noise": "inconclusive", "no": "contradicted", "open": "not tested"}
     return pictures.bar([(kind, counts[kind], word) for kind, word in words.items()])
 
 

@@ -1,45 +1,73 @@
-"""README's picture of claims: every claim of the papers in the table of findings, in its verdict's colour with its mark."""
-
-import re
+"""README's picture of claims: every claim in its verdict's colour with its mark, all text inside its box."""
 
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.patches import FancyBboxPatch
 
-from common.records.results import ROOT
 from figures import screen, style
-from reproductions.documents import findings, readme
+from reproductions.documents import findings
+from reproductions.render.claim_verdicts import ShownVerdict
+from reproductions.render.evidence import Loaded
 
-FINDINGS = ROOT / "docs" / "findings.md"
+CASES = (
+    ShownVerdict("supported", "all 17 comparisons support it, 17 significant"),
+    ShownVerdict(
+        "contradicted", "35 of 40 comparisons support it, not enough, 27 significant, 2 significantly against"
+    ),
+    ShownVerdict(
+        "contradicted",
+        "8 of 10 comparisons support it, not enough",
+        "1376.0 % higher, 95 % CI +1326.4 to +1428.0, limit −1",
+        several=True,
+    ),
+    ShownVerdict("inconclusive", effect="2.1 points more, 95 % CI −2.0 to +6.1"),
+    ShownVerdict("no number"),
+    ShownVerdict("not tested", reason="no results"),
+)
+
+
+@pytest.fixture(scope="module")
+def published():
+    """Every line of the published picture."""
+    built = findings._built_for([one for group in findings.ABSTRACTS.values() for one in group], Loaded())
+    return [findings.row(one, built) for group in findings.ABSTRACTS.values() for one in group]
+
+
+@pytest.fixture(params=["cases", pytest.param("published", marks=pytest.mark.slow)])
+def lines(request):
+    """Lines of findings: hand-written cases with every claim's sentence, and the published ones."""
+    if request.param == "published":
+        return request.getfixturevalue("published")
+    sentences = [one.sentence for group in findings.ABSTRACTS.values() for one in group]
+    return [
+        findings.JudgedLine(sentence, CASES[at % 2], dict.fromkeys(findings.SHOWN, CASES[at % len(CASES)]), "t")
+        for at, sentence in enumerate(sentences)
+    ]
 
 
 @pytest.fixture
-def figure(monkeypatch):
-    """What is drawn of the findings as they stand."""
-    kept = []
-    monkeypatch.setattr(style, "save", lambda figure, *_: kept.append(figure) or [])
-    findings.drawn(readme.part(FINDINGS.read_text(), "findings"))
-    return kept[0]
+def figure(lines):
+    sides = dict.fromkeys(("In print", *findings.subjects.PUBLISHED_MODELS, "Supported"), "on what")
+    figure = screen.draw({"A paper": [line.boxes() for line in lines]}, sides)
+    yield figure
+    style.plt.close(figure)
 
 
-def test_every_claim_and_verdict_of_the_table_is_drawn(figure):
-    table = [line.strip("| ").split(" | ") for line in FINDINGS.read_text().splitlines() if line[:2] == "| "]
-    toy = table[next(number for number, row in enumerate(table) if row[0] == "Claim")].index("On the stand-in")
-    table = [[cell for place, cell in enumerate(row) if place != toy] for row in table]
-    start = next(number for number, row in enumerate(table) if row[0] == "Claim")
-    claims = [one.sentence for found in findings.ABSTRACTS.values() for one in found]
-    rows = [row for row in table[start:] if row[0] in claims]
-    texts = {" ".join(text.get_text().split()) for text in figure.axes[0].texts}
-    assert len(rows) == len(claims) and set(claims) <= texts
-    for _, *sides, _ in rows:
-        for cell in sides:
-            verdict = next((verdict for verdict in screen.LOOKS if cell.startswith(verdict)), "")
-            mark, said = (screen.LOOKS[verdict][1], re.sub("[()]", "", cell[len(verdict) :])) if verdict else ("", cell)
-            said = re.sub(" comparisons|worst case |1 comparison: ", "", said)  # the legend says so
-            assert " ".join(f"{mark} {said.replace('·', 'not tested')}".split()) in texts
+def test_every_claim_and_verdict_is_drawn(figure, lines):
+    texts = [" ".join(text.get_text().split()) for text in figure.axes[0].texts]
+    shown = [
+        side
+        for line in lines
+        for side in (line.printed, *(line.measured[m] for m in findings.subjects.PUBLISHED_MODELS))
+    ]
+    assert {line.sentence for line in lines} <= set(texts)
+    for side in shown:
+        mark = screen.LOOKS[side.verdict][1] if side.tested else ""
+        assert any(mark in text and side.effect in text for text in texts), side
+        assert side.tested or side.verdict in texts
     boxes = [to_hex(box.get_facecolor()) for box in figure.axes[0].patches if isinstance(box, FancyBboxPatch)]
     for verdict, (colour, *_) in screen.LOOKS.items():  # one box more explains the colour
-        assert boxes.count(to_hex(colour)) == 1 + sum(cell.startswith(verdict) for row in rows for cell in row[1:-1])
+        assert boxes.count(to_hex(colour)) == 1 + sum(side.verdict == verdict for side in shown)
 
 
 def test_no_text_leaves_its_box_or_its_column(figure):

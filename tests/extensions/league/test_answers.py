@@ -108,9 +108,9 @@ def test_endings_that_all_become_likelier_do_not_widen_the_gap(store):
     table = registry.get(TARGET)
     claims = show.build(table, store, SMOLLM)["claims"]
     judged = {claim["id"].rpartition("/")[2]: claim["judged"][SMOLLM.name]["verdict"] for claim in claims}
-    assert judged["repairs-lower-perplexity"] == judged["right-endings-likelier"] == "holds"
-    assert judged["repairs-lower-scaled-perplexity"] == "holds"
-    assert judged["gap-widens"] == "fails"
+    assert judged["repairs-lower-perplexity"] == judged["right-endings-likelier"] == "supported"
+    assert judged["repairs-lower-scaled-perplexity"] == "supported"
+    assert judged["gap-widens"] == "contradicted"
 
 
 def test_the_picture_shows_paired_differences(store):

@@ -9,7 +9,7 @@ from common.evaluation import scores
 from reproductions.audit.engine import LM_EVAL
 from reproductions.claims import verdicts
 from reproductions.claims.printed_replicates import Printed
-from reproductions.render import tables
+from reproductions.render import claim_verdicts
 from reproductions.spec import registry, reported
 
 SETTING = ("LLaMA-3-8B", "5/32", "LinearPatch[L]")
@@ -67,7 +67,7 @@ def test_without_a_number_of_questions_it_is_the_number_and_without_a_number_non
 
 
 def test_a_claim_counts_the_comparisons_that_hold_for_the_whole_interval():
-    """Half a point of HellaSwag's 10,042 questions is within noise, ten are not; what varies in nothing is not counted."""
+    """Half a point of HellaSwag's 10,042 questions is inconclusive, ten are not; what varies in nothing is not counted."""
     table = registry.get("table1-linearpatch")
     claim = next(claim for claim in table.claims if claim.id == "patch-s-beats-cut")
     cells = reported.cells("linearpatch", "1")
@@ -81,7 +81,9 @@ def test_a_claim_counts_the_comparisons_that_hold_for_the_whole_interval():
     found = verdicts.judged(claim, [(*pair, drawn) for pair in compared])
     for one in found["comparisons"]:
         low, high = one["interval"]
-        assert low < one["difference"] < high and (one["verdict"] == verdicts.HOLDS) == (low > 0) and not one["paired"]
+        assert (
+            low < one["difference"] < high and (one["verdict"] == verdicts.SUPPORTED) == (low > 0) and not one["paired"]
+        )
     holding = sum(one["interval"][0] > 0 for one in found["comparisons"])
     content = verdicts.claims(table, [], cells, [], {})["claims"]
     told = next(one for one in content if one["id"] == table.claim_id(claim))
@@ -103,22 +105,28 @@ def test_a_row_that_a_paper_prints_for_two_methods_counts_once():
         if (method, column) == ("LinearPatch[S]", "RP")
         and cells[model, sparsity, method, column].value == cells[model, sparsity, "LinearPatch[L]", column].value
     }
-    assert len(alike) == 4 and tables.counted(unpatched).startswith(f"all {12 - len(alike)} comparisons for, ")
+    assert len(alike) == 4 and claim_verdicts.counted(unpatched).startswith(
+        f"all {12 - len(alike)} comparisons support it, "
+    )
 
 
 def test_counts_say_what_is_beyond_noise_and_of_how_many_where_not_all_vary():
     one = {
         "reported": True,
-        "reported_of": [["a", True, "holds"], ["b", True, "holds"], *([name, True, "within noise"] for name in "cd")],
+        "reported_of": [
+            ["a", True, "supported"],
+            ["b", True, "supported"],
+            *([name, True, "inconclusive"] for name in "cd"),
+        ],
     }
     two = {"reported": False, "reported_of": [[name, name != "e", None] for name in "efgh"]}
-    assert tables.counted([one]) == "all 4 comparisons for, 2 beyond noise"
-    assert tables.counted([one, two]) == "7 of 8 comparisons for, not all, 2 of 4 beyond noise"
-    assert tables.counted([two]) == "3 of 4 comparisons for, not all"
-    three = {"reported": False, "reported_of": [["i", False, "fails"], ["j", False, "within noise"]]}
-    assert tables.counted([three]) == "0 of 2 comparisons for, 0 beyond noise, 1 against"
-    assert tables.counted([two, three]) == "3 of 6 comparisons for, not all, 0 of 2 beyond noise, 1 against"
-    assert (
-        tables.reported_verdict(one) == "yes (all 4 comparisons for, 2 beyond noise)"
-        and tables.reported_verdict(two) == "no (3 of 4 comparisons for, not all)"
-    )
+    assert claim_verdicts.counted([one]) == "all 4 comparisons support it, 2 significant"
+    assert claim_verdicts.counted([one, two]) == "7 of 8 comparisons support it, not enough, 2 of 4 significant"
+    assert claim_verdicts.counted([two]) == "3 of 4 comparisons support it, not enough"
+    three = {"reported": False, "reported_of": [["i", False, "contradicted"], ["j", False, "inconclusive"]]}
+    assert claim_verdicts.counted([three]) == "0 of 2 comparisons support it, 0 significant, 1 significantly against"
+    both = "3 of 6 comparisons support it, not enough, 0 of 2 significant, 1 significantly against"
+    assert claim_verdicts.counted([two, three]) == both
+    shown = claim_verdicts.in_print_of_table
+    assert shown(one) == "supported (all 4 comparisons support it, 2 significant)"
+    assert shown(two) == "contradicted (3 of 4 comparisons support it, not enough)"

@@ -93,13 +93,15 @@ def test_a_difference_on_one_task_has_mcnemars_p_and_a_paired_interval(tmp_path,
     (one,) = found["comparisons"]
     better, plain = (outcomes[0][name]["T1"] for name in ("better", "plain"))
     apart = better.astype(float) - plain
-    assert found["verdict"] == "holds" and one["paired"] and found["difference"] == pytest.approx(100 * apart.mean())
+    assert (
+        found["verdict"] == "supported" and one["paired"] and found["difference"] == pytest.approx(100 * apart.mean())
+    )
     assert one["p"] == pytest.approx(stats.binomtest(int((better & ~plain).sum()), int((better != plain).sum())).pvalue)
     half = 100 * 1.96 * apart.std(ddof=1) / math.sqrt(ITEMS)
     assert one["interval"] == pytest.approx([found["difference"] - half, found["difference"] + half], abs=0.12 * half)
 
 
-@pytest.mark.parametrize(("apart", "verdicts"), [(5, ["within noise"] * 2), (6, ["holds", "fails"])])
+@pytest.mark.parametrize(("apart", "verdicts"), [(5, ["inconclusive"] * 2), (6, ["supported", "contradicted"])])
 def test_few_items_that_differ_are_judged_by_mcnemar_though_the_interval_leaves_zero_out(tmp_path, apart, verdicts):
     """Five of 400 items, all for the one: a fair coin falls so in 2 of 32 cases; six: in 2 of 64."""
     items, one = np.arange(ITEMS), np.arange(ITEMS) < 200
@@ -136,11 +138,11 @@ def test_rows_that_have_answered_all_are_compared_by_all_where_the_table_shows_a
     assert content["rows"][2]["cells"]["PIQA"]["reproduced"] == pytest.approx(100 * right["better"][:500].mean())
     share = {name: outcome.mean() for name, outcome in right.items()}
     ahead, retained, both = (judged(content, number) for number in range(3))
-    assert (ahead["verdict"], ahead["whole"], ahead["paired"]) == ("holds", ["PIQA"], True)
+    assert (ahead["verdict"], ahead["whole"], ahead["paired"]) == ("supported", ["PIQA"], True)
     assert ahead["difference"] == pytest.approx(100 * (share["better"] - share["plain"]))
     assert retained["difference"] == pytest.approx(100 * (share["better"] - share["plain"]) / share["Dense"])
     part_of = {name: outcome[:500].mean() for name, outcome in right.items()}
-    assert (both["verdict"], both["whole"]) == ("fails", [])
+    assert (both["verdict"], both["whole"]) == ("contradicted", [])
     assert both["difference"] == pytest.approx(100 * (part_of["better"] - part_of["near"]))
     assert "2 comparisons are by all of PIQA" in tables.render(content)
     assert ahead["shares_records_with"] == [2, 3] and both["shares_records_with"] == [1, 2]
@@ -154,7 +156,7 @@ def test_without_outcomes_the_interval_is_that_of_independent_rows_and_marked(tm
     half = 1.96 * math.hypot(*errors)
     assert found["paired"] is False and "p" not in found["comparisons"][0]
     assert found["interval"] == pytest.approx([found["difference"] - half, found["difference"] + half], abs=0.1 * half)
-    assert "]~" in tables.render(content) and "not paired" in tables.render(content)
+    assert "(unpaired)" in tables.render(content) and "Unpaired: outcomes per item" in tables.render(content)
     paired = tables.render(show.build(table(claim), stored(tmp_path / "kept", outcomes), STANDIN))
     assert "]~" not in paired and "not paired" not in paired
 
@@ -206,13 +208,13 @@ def test_against_several_rows_every_one_has_to_be_beaten(tmp_path, outcomes):
     *each, together = show.build(table(*one_by_one, all_at_once, rows=rows), store, STANDIN)["claims"]
     each, together = [claim["judged"]["standin"] for claim in each], together["judged"]["standin"]
     worst = min(each, key=lambda one: one["slack"])
-    assert {one["verdict"] for one in each} == {"holds"} == {together["verdict"]}
+    assert {one["verdict"] for one in each} == {"supported"} == {together["verdict"]}
     assert [together[key] for key in ("difference", "interval", "what")] == [
         worst[key] for key in ("difference", "interval", "what")
     ]
     beaten = Claim("not all", "not all", comparisons.beats("plain", "near", "better", column="T1"))
     found = judged(show.build(table(beaten), store, STANDIN))
-    assert found["verdict"] == "fails" and "against better" in found["what"]
+    assert found["verdict"] == "contradicted" and "against better" in found["what"]
 
 
 def test_what_is_retained_leaves_out_what_the_dense_model_guesses(tmp_path):
@@ -265,13 +267,13 @@ def test_perplexities_are_paired_by_window(tmp_path, outcomes):
     claim = Claim("lower", "lower", comparisons.beats("better", "plain", column="PPL", lower=True))
     found = judged(show.build(table(claim), stored(tmp_path, outcomes), STANDIN))
     gap = outcomes[1]["better"] - outcomes[1]["plain"]
-    assert found["verdict"] == "holds" and found["unit"] == "%"
+    assert found["verdict"] == "supported" and found["unit"] == "%"
     assert found["difference"] == pytest.approx(100 * math.expm1(gap.mean()), abs=0.01)
     half = 1.96 * gap.std(ddof=1) / math.sqrt(len(gap))
     ends = [100 * math.expm1(gap.mean() + sign * half) for sign in (-1, 1)]
     assert found["interval"] == pytest.approx(ends, abs=0.15 * (ends[1] - ends[0]))
     apart = judged(show.build(table(claim), stored(tmp_path / "b", outcomes, keep=False), STANDIN))
-    assert apart["verdict"] == "within noise" and apart["interval"][0] < -15 and apart["interval"][1] > 5
+    assert apart["verdict"] == "inconclusive" and apart["interval"][0] < -15 and apart["interval"][1] > 5
 
 
 def test_two_scores_of_one_benchmark_need_not_count_the_same_items(tmp_path):
@@ -287,7 +289,7 @@ def test_two_scores_of_one_benchmark_need_not_count_the_same_items(tmp_path):
     claim = Claim("better", "better", comparisons.beats("better", "plain", column="AVG"))
     both = Table("t", "linearpatch", "none", "A table", lambda *_: declared, lambda _: columns, (claim,))
     (comparison,) = judged(show.build(both, store, STANDIN))["comparisons"]
-    assert comparison["paired"] and comparison["verdict"] == "holds"
+    assert comparison["paired"] and comparison["verdict"] == "supported"
 
 
 def test_comparisons_are_counted_and_a_claim_says_how_many_it_needs(tmp_path, outcomes):
@@ -304,17 +306,17 @@ def test_comparisons_are_counted_and_a_claim_says_how_many_it_needs(tmp_path, ou
     ]
     claims[2] = Claim("three", "three", pairs, enough=lambda holding, of: holding >= 3)
     content = show.build(table(*claims), stored(tmp_path, outcomes), STANDIN)
-    for number, verdict in enumerate(("fails", "holds", "within noise")):
+    for number, verdict in enumerate(("contradicted", "supported", "inconclusive")):
         found = judged(content, number)
         assert found["verdict"] == verdict == (content["claims"][number]["judged"]["standin"]["verdict"])
-        assert found["counts"] == {"holds": 2, "fails": 1, "within noise": 1}
+        assert found["counts"] == {"supported": 2, "contradicted": 1, "inconclusive": 1}
         assert found["difference"] == min(one["difference"] for one in found["comparisons"])
     assert content["chance"]["standin"] == {
         "comparisons": 4,
         "by_chance": pytest.approx(0.1),
         "others": 0,
     }  # the same ones three times
-    assert "holds in 2, fails in 1, within noise in 1 of 4" in tables.render(content)
+    assert "(2 supported, 1 contradicted, 1 inconclusive); worst case: " in tables.render(content)
 
 
 def test_a_claim_of_more_than_zero_is_not_counted_among_what_chance_alone_would_fail(tmp_path, outcomes):
@@ -374,7 +376,7 @@ def test_the_same_outcomes_may_fail_a_claim_of_more(tmp_path, outcomes):
     ]
     rows = ("plain", "better", "near", "twin", "none")
     content = show.build(table(*claims, rows=rows), stored(tmp_path, outcomes), STANDIN)
-    assert [judged(content, number)["verdict"] for number in range(3)] == ["fails", "fails", "holds"]
+    assert [judged(content, number)["verdict"] for number in range(3)] == ["contradicted", "contradicted", "supported"]
     assert len(judged(content, 2)["comparisons"]) == 2
     assert len(judge.distinct(judged(content, number) for number in (2, 2))) == 2
 
@@ -387,10 +389,10 @@ def test_no_benefit_is_that_of_a_margin(tmp_path, outcomes):
     content = show.build(table(*claims), stored(tmp_path, outcomes), STANDIN)
     assert [claim["by_subject"]["standin"] for claim in content["claims"]] == [False, False, True, True]
     assert [judged(content, number)["verdict"] for number in range(4)] == [
-        "fails",
-        "within noise",
-        "within noise",
-        "holds",
+        "contradicted",
+        "inconclusive",
+        "inconclusive",
+        "supported",
     ]
 
 
@@ -436,8 +438,8 @@ def test_what_is_missing_or_exact_has_no_interval(tmp_path, outcomes):
         ),
     ]
     content = show.build(table(*claims), stored(tmp_path, outcomes), STANDIN)
-    assert [judged(content, n)["verdict"] for n in (0, 1)] == ["not testable"] * 2
-    assert [judged(content, n)["reason"] for n in (0, 1)] == ["not measured", "about the paper's own numbers"]
+    assert [judged(content, n)["verdict"] for n in (0, 1)] == ["not tested"] * 2
+    assert [judged(content, n)["reason"] for n in (0, 1)] == ["no results", "about the paper's own numbers"]
     assert content["chance"]["standin"]["comparisons"] == 0 and "interval" not in tables.render(content)
 
 
@@ -504,12 +506,14 @@ def test_every_format_has_verdict_difference_and_interval(tmp_path, outcomes):
     low, high = (f"{end:+.1f}".replace("-", "−") for end in found["interval"])
     assert found["difference"] > 0
     for form in ("terminal", "md"):
-        assert f"holds: {found['difference']:.1f} points higher [{low}, {high}]" in tables.render(content, form)
+        assert f"supported: {found['difference']:.1f} points more, 95 % CI {low} to {high}" in tables.render(
+            content, form
+        )
     written = json.loads(tables.render(content, "json"))["claims"][0]
-    assert (written["verdict"], written["interval"]) == ("holds", found["interval"])
+    assert (written["verdict"], written["interval"]) == ("supported", found["interval"])
     assert written["difference"] == found["difference"] and written["reproduced"] is True
     (line,) = [row for row in csv.DictReader(io.StringIO(tables.render(content, "csv"))) if row["column"] == "claim"]
-    assert (line["model"], line["method"], line["status"]) == ("standin", "better on T1", "holds")
+    assert (line["model"], line["method"], line["status"]) == ("standin", "better on T1", "supported")
     assert [float(line[key]) for key in ("reproduced", "low", "high")] == [found["difference"], *found["interval"]]
 
 
@@ -531,8 +535,7 @@ def test_rows_that_gave_the_same_on_every_item_were_not_compared(tmp_path, outco
     found = show.build(table(*claims), stored(tmp_path, outcomes), STANDIN)
     for number in (0, 1):
         assert (
-            judged(found, number)["verdict"] == "not testable"
-            and judged(found, number)["reason"] == "the same outcomes"
+            judged(found, number)["verdict"] == "not tested" and judged(found, number)["reason"] == "the same outcomes"
         )
-    assert judged(found, 2)["verdict"] == "holds" and sum(judged(found, 2)["counts"].values()) == 1
-    assert [judged(found, number)["verdict"] for number in (3, 4, 5)] == ["holds", "holds", "fails"]
+    assert judged(found, 2)["verdict"] == "supported" and sum(judged(found, 2)["counts"].values()) == 1
+    assert [judged(found, number)["verdict"] for number in (3, 4, 5)] == ["supported", "supported", "contradicted"]

@@ -1,5 +1,6 @@
 """README and docs say what the published records, the claims and the reported numbers say."""
 
+import dataclasses
 import re
 
 import pytest
@@ -8,7 +9,7 @@ from common.records.results import NOWHERE, ROOT, Recipe, Store
 from extensions.documents import findings as ours
 from reproductions import audit
 from reproductions.documents import findings, readme
-from reproductions.render import show, tables
+from reproductions.render import claim_verdicts, show
 from reproductions.render.evidence import Loaded
 from reproductions.spec import registry, reported
 
@@ -80,7 +81,7 @@ def test_claim_ids_are_unique_and_stay_readable():
 
 def test_a_line_of_the_screen_counts_comparisons_and_shows_the_worst():
     def judged(verdict, differences):
-        counts = {"holds": sum(d > 1 for d in differences), "within noise": 0, "fails": 0}
+        counts = {"supported": sum(d > 1 for d in differences), "inconclusive": 0, "contradicted": 0}
         found = [
             {
                 "difference": d,
@@ -88,7 +89,7 @@ def test_a_line_of_the_screen_counts_comparisons_and_shows_the_worst():
                 "unit": "points",
                 "paired": True,
                 "slack": d,
-                "verdict": "holds" if d > 0 else "fails",
+                "verdict": "supported" if d > 0 else "contradicted",
                 "against": 1,
                 "about": "a",
             }
@@ -98,7 +99,7 @@ def test_a_line_of_the_screen_counts_comparisons_and_shows_the_worst():
             min(found, key=lambda f: f["difference"])
         )
 
-    empty = {"verdict": "not testable", "counts": {}, "comparisons": [], "reason": "not measured"}
+    empty = {"verdict": "not tested", "counts": {}, "comparisons": [], "reason": "no results"}
     claims = [
         {
             "id": "p/t/above-b",
@@ -106,7 +107,7 @@ def test_a_line_of_the_screen_counts_comparisons_and_shows_the_worst():
             "reported": True,
             "reported_counts": [4, 4],
             "reported_of": [[f"one {n}", True, None] for n in range(4)],
-            "judged": {"standin": judged("holds", [2, 3])},
+            "judged": {"standin": judged("supported", [2, 3])},
         },
         {
             "id": "p/t/above-c",
@@ -114,64 +115,58 @@ def test_a_line_of_the_screen_counts_comparisons_and_shows_the_worst():
             "reported": False,
             "reported_counts": [3, 4],
             "reported_of": [[f"two {n}", n > 0, None] for n in range(4)],
-            "judged": {"standin": judged("fails", [-5, 4])},
+            "judged": {"standin": judged("contradicted", [-5, 4])},
         },
         {
             "id": "p/t/another",
             "text": "another",
             "reported": False,
             "reported_counts": [0, 1],
-            "judged": {"standin": judged("fails", [-9])},
+            "judged": {"standin": judged("contradicted", [-9])},
         },
     ]
     for claim in claims:
         claim["judged"]["smollm2-135m-instruct"] = empty
     line = findings.row(findings.SummaryLine("A beats all", "t", ("above-b", "above-c")), {"t": {"claims": claims}})
-    assert line == [
+    assert line.cells() == [
         "A beats all",
-        "fails (7 of 8 comparisons for, not all)",
-        "·",
-        "fails (3 of 4 comparisons for, not all): worst case 5.0 points lower [−6.0, −4.0]",
-        "·",
+        "contradicted (7 of 8 comparisons support it, not enough)",
+        "not tested",
+        "contradicted (3 of 4 comparisons support it, not enough); worst case: 5.0 points less, 95 % CI −6.0 to −4.0",
+        "not tested",
         "`t`",
     ]
+    assert line.measured["smollm2-135m-instruct"].reason == "no results"
+
+
+def line_of(printed, *measured):
+    """A line of the findings with these verdicts: in print, on SmolLM2, on the toy model."""
+    sides = map(claim_verdicts.ShownVerdict, measured)
+    return findings.JudgedLine(
+        "a", claim_verdicts.ShownVerdict(printed), dict(zip(findings.SHOWN, sides, strict=True)), "t"
+    )
 
 
 def test_a_group_counts_its_lines_by_verdict_on_every_side():
     rows = [
-        [
-            "a",
-            "holds (all 2 comparisons for)",
-            "within noise (1 comparison): +1.0 points [−1.0, +3.0]",
-            "fails (1 comparison): −2.0 points",
-            "0 of 1",
-            "`t`",
-        ],
-        ["b", "no number", "·", "fails (1 of 2 comparisons for, not all): −3.0 points", "·", "`t`"],
-        [
-            "c",
-            "holds (1 comparison)",
-            "fails (1 comparison): −9.0 points [−9.5, −8.5]",
-            "holds (all 3 comparisons for): +1.0 points",
-            "0 of 1",
-            "`u`",
-        ],
+        line_of("supported", "inconclusive", "contradicted"),
+        line_of("no number", "not tested", "contradicted"),
+        line_of("supported", "contradicted", "supported"),
     ]
-    assert findings.tally(rows) == ["2 held", "1 failed, 1 within noise", "1 held, 2 failed", ""]
-    assert findings.tally([rows[1]]) == ["·", "·", "1 failed", ""]
+    assert findings.tally(rows) == ["2 supported", "1 contradicted, 1 inconclusive", "1 supported, 2 contradicted"]
+    assert findings.tally([rows[1]]) == ["none tested", "none tested", "1 contradicted"]
+    assert findings.by_side(rows).startswith(
+        "the papers' own tables agree with **2** and contradict **0** (1 have no number)"
+    )
+    assert findings.by_side(rows).endswith("**1 contradicted, 1 inconclusive** (1 not tested)")
 
 
 def test_a_claim_is_supported_on_as_many_models_as_test_it(monkeypatch):
     """The toy model counts nowhere, and a model that does not test the claim counts in neither number."""
     monkeypatch.setattr(findings.subjects, "PUBLISHED_MODELS", ("a", "b", "c"))
-    cells = {
-        "a": "holds (all 2 comparisons for): +1.0 points",
-        "b": "",
-        "c": "within noise (1 comparison)",
-        "standin": "holds (1 comparison)",
-    }
-    assert findings.supported(cells) == "1 of 2"
-    assert findings.supported({"a": "", "b": "", "c": "", "standin": "holds (1 comparison)"}) == "·"
+    monkeypatch.setattr(findings, "SHOWN", ("a", "b", "c", "standin"))
+    assert line_of("supported", "supported", "not tested", "inconclusive", "supported").supported() == "1 of 2"
+    assert line_of("supported", "not tested", "not tested", "not tested", "supported").supported() == "not tested"
 
 
 def test_a_norms_bars_end_no_cell(monkeypatch):
@@ -192,8 +187,8 @@ def test_the_screen_is_of_the_published_records():
     (claim,) = (claim for claim in content["claims"] if claim["id"] == "laco/t4/falls-with-size")
     holding, compared = claim["reported_counts"]
     assert claim["reported"] and 0 < holding < compared
-    assert line[1] == f"holds ({holding} of {compared} comparisons for)"
-    assert line[3].endswith(tables.effect(claim["judged"]["standin"]))
+    assert str(line.printed) == f"supported ({holding} of {compared} comparisons support it)"
+    assert line.measured["standin"].effect == claim_verdicts.effect(claim["judged"]["standin"])
     first = str(ours.every(store)[0])
     wrong = [one for one in audit.findings() if one.headline]
     assert f"has {len(audit.findings())} findings" in first and f"{len(wrong)} affect" in first
@@ -233,23 +228,27 @@ def test_readme_is_short_and_its_parts_are_known():
         )
 
 
-def test_the_picture_has_every_claim_of_the_papers_with_its_verdicts(tmp_path):
-    """Without the toy model's column and the extensions: each line of the table against the picture's data."""
-    part = readme.part((ROOT / "docs" / "findings.md").read_text(), "findings")
-    drawn = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("figures.screen.draw", lambda groups, sides: drawn.append((groups, sides)) or figure())
-        findings.drawn(part, tmp_path)
-    (groups, sides), *_ = drawn
-    claims = [one.sentence for found in findings.ABSTRACTS.values() for one in found]
-    assert [line.claim for lines in groups.values() for line in lines] == claims
-    table = {line.split(" | ")[0].removeprefix("| "): line for line in part.splitlines() if line.startswith("| ")}
-    toy = findings.SIDES.index("On the stand-in") + 1
-    for line in (line for lines in groups.values() for line in lines):
-        cells = [cell for place, cell in enumerate(table[line.claim].split(" | ")) if place not in (0, toy)]
-        assert len(line.sides) == len(sides) == len(cells) - 1
-        for (verdict, _), cell in zip(line.sides, cells):
-            assert cell.startswith(verdict) and bool(verdict) == cell.startswith(("holds", "fails", "within noise"))
+def test_the_picture_has_every_claim_of_the_papers_with_its_verdicts(tmp_path, monkeypatch):
+    """Without the toy model and the extensions: each line's verdicts in their order."""
+    drawn, lines = [], {}
+
+    def judged(sentence, built):
+        lines[sentence.sentence] = line_of(
+            "supported", "not tested" if len(lines) % 2 else "contradicted", "inconclusive"
+        )
+        return dataclasses.replace(lines[sentence.sentence], sentence=sentence.sentence)
+
+    monkeypatch.setattr(findings, "_built_for", lambda *_: {})
+    monkeypatch.setattr(findings, "row", judged)
+    monkeypatch.setattr("figures.screen.draw", lambda groups, sides: drawn.append((groups, sides)) or figure())
+    findings.drawn(None, tmp_path)
+    ((groups, sides),) = drawn
+    shown = [line for group in groups.values() for line in group]
+    assert [line.claim for line in shown] == [one.sentence for found in findings.ABSTRACTS.values() for one in found]
+    for line in shown:
+        measured = lines[line.claim].measured["smollm2-135m-instruct"].verdict
+        assert len(line.sides) == len(sides)
+        assert [verdict for verdict, _ in line.sides] == ["supported", measured.replace("not tested", ""), ""]
 
 
 def figure():

@@ -188,12 +188,3 @@ def test_what_was_not_run_names_the_command_with_its_target_and_model(standin):
     reason = "no data: could not fetch x; `python -m reproductions fetch TARGET`"
     missing["Task"] |= {"status": reason, "status_id": "no-data"}
     assert "`python -m reproductions fetch t`" in tables.render(standin)
-
-
-@pytest.mark.parametrize(
-    ("difference", "unit", "said"),
-    [(9.9, "%", "9.9 % higher [+9.4, +10.4]"), (-2.8, "points", "2.8 points lower [+9.4, +10.4]")],
-)
-def test_a_difference_says_its_direction_in_words(difference, unit, said):
-    found = {"difference": difference, "unit": unit, "interval": (9.4, 10.4), "paired": True, "limit": None}
-    assert tables.effect(found) == said

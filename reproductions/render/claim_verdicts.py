@@ -1,0 +1,180 @@
+"""Say in words which verdict a claim has on each side: in the paper's printed numbers, and on each measured model.
+
+Every function reads the JSON form of a table's claims (`reproductions.claims.verdicts.claims`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from common.utils.errors import plural
+from reproductions.claims import verdicts
+from reproductions.claims.verdicts import CONTRADICTED, INCONCLUSIVE, SUPPORTED, UNTESTED
+
+NO_NUMBER = "no number"  # the verdict on printed numbers where the paper prints none
+BY_REPLY = {True: SUPPORTED, False: CONTRADICTED, None: UNTESTED}
+
+
+@dataclass(frozen=True)
+class ShownVerdict:
+    """The verdict of one claim, or of several that say the same, on one side.
+
+    Attributes:
+        verdict: One of `verdicts.WORDS`, or `NO_NUMBER`.
+        counts: How many comparisons support the claim; empty where that says nothing.
+        effect: The least favourable comparison with its interval; empty where there is none.
+        several: Whether that is the least favourable one of several.
+        reason: Why the claim is not tested.
+    """
+
+    verdict: str
+    counts: str = ""
+    effect: str = ""
+    several: bool = False
+    reason: str = ""
+
+    @property
+    def tested(self) -> bool:
+        """Whether there is a verdict."""
+        return self.verdict in (SUPPORTED, CONTRADICTED, INCONCLUSIVE)
+
+    def __str__(self) -> str:
+        text = self.verdict + (f" ({self.counts})" if self.counts else "")
+        return text + (f"{'; worst case' if self.several else ''}: {self.effect}" if self.effect else "")
+
+
+def in_print(claims: Sequence[dict]) -> ShownVerdict:
+    """Return the verdict of claims that say the same, in the paper's printed numbers, compared as they are."""
+    compared = sum(claim["reported_counts"][1] for claim in claims)
+    if not compared:
+        return ShownVerdict(NO_NUMBER)
+    drawn = any(said for claim in claims for *_, said in claim["reported_of"])
+    counts = counted(claims) if compared > 1 or drawn else ""
+    return ShownVerdict(BY_REPLY[all(claim["reported"] for claim in claims)], counts)
+
+
+def on_model(claims: Iterable[dict], name: str) -> ShownVerdict:
+    """Return the verdict of claims that say the same on one subject: the worst one, see `verdicts.together`."""
+    judged = [claim["judged"][name] for claim in claims if name in claim["judged"]]
+    worst = verdicts.together(judged)
+    if worst is None:
+        return ShownVerdict(UNTESTED, reason=next((one["reason"] for one in judged if "reason" in one), ""))
+    several = worst["compared"] > 1
+    counts = supporting(worst["holding"], worst["compared"], worst["verdict"] == CONTRADICTED) if several else ""
+    return ShownVerdict(worst["verdict"], counts, effect(worst), several)
+
+
+def counted(claims: Sequence[dict]) -> str:
+    """Count the comparisons of printed numbers that support claims, and the significant ones.
+
+    Significant is beyond what as many other questions might change. Comparisons of the same numbers count once.
+    """
+    known = {name: (holds, said) for claim in claims for name, holds, said in claim["reported_of"]}
+    holding, drawn = sum(holds for holds, _ in known.values()), [said for _, said in known.values() if said]
+    text = supporting(holding, len(known), not all(claim["reported"] for claim in claims))
+    if drawn:
+        of = f" of {len(drawn)}" * (len(drawn) < len(known))
+        text += f", {drawn.count(SUPPORTED)}{of} significant"
+        text += f", {against} significantly against" if (against := drawn.count(CONTRADICTED)) else ""
+    return text
+
+
+def supporting(holding: int, compared: int, contradicted: bool) -> str:
+    """Count the comparisons that support a claim; of a contradicted one say that they are not enough."""
+    if compared == 1:
+        return "1 comparison"
+    if holding == compared:
+        return f"{'both' if compared == 2 else f'all {compared}'} comparisons support it"
+    return f"{holding} of {compared} comparisons support it" + ", not enough" * (contradicted and holding > 0)
+
+
+def in_table(claim: dict, name: str) -> str:
+    """Return the verdict of one claim on one subject: every count, and the least favourable comparison."""
+    judged = claim.get("judged", {}).get(name)
+    if judged is None:
+        return BY_REPLY[claim["by_subject"][name]]
+    if not judged["comparisons"]:
+        return f"{UNTESTED}: {judged['reason']}"
+    count = len(judged["comparisons"])
+    if count == 1:
+        return f"{judged['verdict']}: {effect(judged)}"
+    several = ", ".join(f"{number} {word}" for word, number in judged["counts"].items() if number)
+    if judged["counts"][judged["verdict"]] == count:
+        several = f"all {count}"
+    return f"{judged['verdict']} ({several}); worst case: {effect(judged)}"
+
+
+def in_print_of_table(claim: dict) -> str:
+    """Return the verdict of one claim in the paper's printed numbers, for a table."""
+    if claim["reported"] is None:
+        return NO_NUMBER
+    of = claim.get("reported_of", ())
+    several = len(of) > 1 or any(said for *_, said in of)
+    return BY_REPLY[claim["reported"]] + (f" ({counted([claim])})" if several else "")
+
+
+def effect(judged: dict) -> str:
+    """Return a difference in words, with its 95 % confidence interval and the limit that the claim sets, if not zero."""
+    if judged["difference"] is None:
+        return "no finite number"
+    form = {"points": "+.1f", "%": "+.1f", "% of dense": ".1f"}.get(judged["unit"], ".4g")
+    number, *ends = (
+        f"{value:{form}}".replace("-", "−") for value in (judged["difference"], *(judged["interval"] or ()))
+    )
+    text = f"{number} {judged['unit']}".strip()
+    if form == "+.1f":  # a difference: its direction in words
+        words = ("less", "more") if judged["unit"] == "points" else ("lower", "higher")
+        text = f"{number[1:]} {judged['unit']} {words[number[0] != '−']}"
+    if not judged["unit"]:
+        what = judged["what"].partition(": ")[2]
+        text = f"{what}: {text}" if what else text
+    text += (f", 95 % CI {ends[0]} to {ends[1]}" + " (unpaired)" * (not judged["paired"])) if ends else ""
+    return text + (f", limit {judged['limit']}" if judged.get("limit") else "")
+
+
+def notes(table: dict) -> list[str]:
+    """Explain how claims were judged: intervals, unpaired ones, shared records, and what chance alone would do."""
+    drawn = [
+        "Significant, of printed numbers: by the standard errors of shares of as many questions, taken as independent, since "
+        "the paper prints no outcomes. Paired errors are smaller, so at least so many are significant."
+    ] * any(c.get("reported_beyond", (0, 0))[1] for c in table["claims"])
+    every = [judged for c in table["claims"] for judged in c.get("judged", {}).values()]
+    compared = [one for judged in every for one in judged["comparisons"] if one["interval"]]
+    if not compared:
+        return drawn
+    lines = [
+        "95 % CI: interval of the difference, by a paired bootstrap over items (perplexity: sequences). Inconclusive: one "
+        "end of it is for the claim and one against."
+    ]
+    if not all(one["paired"] for one in compared):
+        lines[0] += (
+            " Unpaired: outcomes per item were not kept. The rows' standard errors are taken as independent, so the "
+            "interval is wider than a paired one."
+        )
+    if wholes := [one["whole"] for one in compared if one.get("whole")]:
+        of = listed(list(dict.fromkeys(label for labels in wholes for label in labels)))
+        verb = "comparisons are" if len(wholes) > 1 else "comparison is"
+        lines.append(f"{len(wholes)} {verb} by all of {of} where both rows have that; shown is what every row has.")
+    for name, chance in table.get("chance", {}).items():
+        if not chance["comparisons"]:
+            continue
+        shared = {
+            number: judged["shares_records_with"]
+            for number, c in enumerate(table["claims"], 1)
+            if (judged := c.get("judged", {}).get(name)) and judged["shares_records_with"]
+        }
+        text = f"On {name} {plural(chance['comparisons'], 'comparison')} with an interval: were all differences 0, "
+        text += f"at most about {chance['by_chance']:.1f} of them would be contradicted by chance."
+        if chance["others"]:
+            text += f" Not among them: {chance['others']} of claims that ask for more than that."
+        if shared:
+            text += f" Claims {listed(sorted(shared))} share records with others of them: they are not independent."
+        lines.append(text)
+    return [*lines, *drawn]
+
+
+def listed(parts: Sequence[object]) -> str:
+    """Join parts by commas and a last "and"."""
+    *most, last = map(str, parts)
+    return f"{', '.join(most)} and {last}" if most else last
