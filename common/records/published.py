@@ -263,8 +263,8 @@ def _packed(fields: Mapping, tables: Mapping[str, Lines]) -> dict:
         for task in config.get("configs", {}).values():
             if source := (task.get("metadata") or {}).get("config_source"):
                 task["metadata"]["config_source"] = _INSTALLED.sub("", source)
-        results = evaluated["results"]
-        said = {} if _repeats(results, content) else {"results": results}
+        results = evaluated.get("results")  # a published record has none that repeat its values
+        said = {} if results is None or _repeats(results, content) else {"results": results}
         details["lm_eval"] = tables["task_configs"].keep(config) | said
     return {name: value for name, value in content.items() if name not in DEFAULTS or value != DEFAULTS[name]} | {
         "recipe": digest

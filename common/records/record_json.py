@@ -1,28 +1,44 @@
-"""The text of a record's file: valid JSON whatever was measured, and checked before anything relies on it."""
+"""The text of a record's file: valid JSON whatever was measured, and checked before anything relies on it.
+
+pydantic checks the fields and gives the JSON schema (docs/results-schema.json). Numbers that JSON does not have, and how
+deep a record may be nested, are checked by hand: pydantic has no rule for either in values of any shape.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Literal, NotRequired
+
+from typing_extensions import TypedDict
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 SCHEMA = 1
-STATUSES = ("ok", "failed", "no data")
 # JSON has no such numbers: in a record these words stand for them.
 NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 DEPTH = 64  # levels of nesting that a record may have; ours have seven
-_TYPES = {
-    "recipe": dict,
-    "recipe_hash": str,
-    "benchmark": str,
-    "status": str,
-    "values": dict,
-    "stderr": dict,
-    "details": dict,
-    "provenance": dict,
-    "reason": str | None,
-    "schema": int,
-}
+Number = int | float | Literal["NaN", "Infinity", "-Infinity"]
+
+
+class Fields(TypedDict):
+    """One measurement: a recipe, a benchmark, and what was measured. Of another version of the schema nothing is read."""
+
+    __pydantic_config__ = {"strict": True, "extra": "forbid"}
+
+    schema: Literal[1]
+    recipe: dict
+    recipe_hash: str
+    benchmark: str
+    status: Literal["ok", "failed", "no data"]
+    values: NotRequired[dict[str, Number]]
+    stderr: NotRequired[dict[str, Number | None]]
+    details: NotRequired[dict]
+    provenance: NotRequired[dict]
+    reason: NotRequired[str | None]
 
 
 class Unreadable(ValueError):
@@ -73,6 +89,21 @@ def checked(content: object) -> dict:
     return content
 
 
+@cache
+def adapter() -> TypeAdapter:
+    """Return the check of a record's fields; pydantic is imported only when a record is read."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Fields)
+
+
+def json_schema() -> str:
+    """Return the JSON schema of a record's file, as docs/results-schema.json has it."""
+    name = f"Result, schema {SCHEMA}"
+    described = {"$schema": "https://json-schema.org/draft/2020-12/schema"} | adapter().json_schema() | {"title": name}
+    return json.dumps(described, indent=1) + "\n"
+
+
 def _check(content: object) -> None:
     """Refuse JSON that is not a record of this schema."""
     if not isinstance(content, dict):
@@ -82,20 +113,24 @@ def _check(content: object) -> None:
         raise Unreadable("corrupt", "it names no schema")
     if schema != SCHEMA:
         raise Unreadable(f"schema-{schema}", f"it has schema {schema}, not {SCHEMA}")
-    for name in ("recipe", "recipe_hash", "benchmark", "status"):
-        if name not in content:
-            raise Unreadable("corrupt", f"it lacks {name!r}")
-    for name, value in content.items():
-        if name not in _TYPES:
-            raise Unreadable("corrupt", f"it has an unknown field {name[:40]!r}")
-        if not isinstance(value, _TYPES[name]):
-            raise Unreadable("corrupt", f"{name!r} has the wrong type")
-    if content["status"] not in STATUSES:
-        raise Unreadable("corrupt", f"its status is none of {', '.join(STATUSES)}")
-    for part, kind in (("values", int | float), ("stderr", int | float | None)):
-        for name, value in content.get(part, {}).items():
-            if not isinstance(value, kind) or isinstance(value, bool):
-                raise Unreadable("corrupt", f"{part}: {name[:40]!r} is not a number")
+    try:
+        adapter().validate_python(content)
+    except ValueError as error:
+        raise Unreadable("corrupt", _reason(error.errors()[0])) from error
+
+
+def _reason(error: Mapping) -> str:
+    """Return what is wrong with a record, from the first of pydantic's errors."""
+    name, *within = (str(part)[:40] for part in error["loc"])
+    if error["type"] == "missing":
+        return f"it lacks {name!r}"
+    if error["type"] == "extra_forbidden":
+        return f"it has an unknown field {name!r}"
+    if within and name in ("values", "stderr"):
+        return f"{name}: {within[0]!r} is not a number"
+    if error["type"] == "literal_error" and isinstance(error["input"], str):
+        return f"its {name} is none of {error['ctx']['expected']}"
+    return f"{name!r} has the wrong type"
 
 
 def _number(text: str) -> int | float:

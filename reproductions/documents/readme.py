@@ -6,6 +6,7 @@ import csv
 import re
 from collections.abc import Iterable, Mapping
 
+from common.records import record_json
 from common.records.results import ROOT, Store
 from common.utils.text_tables import markdown
 from extensions.documents import standings
@@ -200,6 +201,7 @@ def main() -> None:
     found = parts(name for text in texts.values() for name in marked(text))
     for path, text in texts.items():
         path.write_text(render(text, found))
+    (ROOT / "docs" / "results-schema.json").write_text(record_json.json_schema())
 
 
 if __name__ == "__main__":

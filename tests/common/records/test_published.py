@@ -180,3 +180,15 @@ def test_a_published_outcome_belongs_to_a_published_record():
         marks.setdefault(where, set()).add((one["recipe_hash"], results.mark(known)))
     for (model, benchmark), expected in marks.items():
         assert Outcomes(store.published.items_file(model, benchmark)).records() <= expected, (model, benchmark)
+
+
+@pytest.mark.parametrize("model", Published(PUBLISHED).models())
+def test_published_records_written_again_are_the_same_bytes(tmp_path, model):
+    theirs = Published(PUBLISHED)
+    found = [Record(**one) for name in theirs.benchmarks(model) for one in theirs.of_benchmark(model, name)]
+    publish(tmp_path, ((one, {}) for one in found))
+    folder = model.replace("/", "--")
+    written = sorted((tmp_path / folder / "records").glob("*.jsonl"))
+    assert len(written) == len(theirs.benchmarks(model)) > 0
+    for path in (*written, tmp_path / folder / "recipes.jsonl"):
+        assert path.read_bytes() == (PUBLISHED / path.relative_to(tmp_path)).read_bytes(), path.name

@@ -7,11 +7,12 @@ import os
 import subprocess
 import sys
 
+import jsonschema
 import numpy as np
 import pytest
 from killed import killed_at
 
-from common.records import results
+from common.records import record_json, results
 from common.records.results import Recipe, Record, Store, publish
 from common.utils.errors import UserError
 
@@ -146,7 +147,7 @@ DAMAGED = {
             ("recipe", "bi", "'recipe' has the wrong type"),
             ("recipe_hash", 7, "'recipe_hash' has the wrong type"),
             ("benchmark", None, "'benchmark' has the wrong type"),
-            ("status", "fine", "status is none of ok, failed"),
+            ("status", "fine", "status is none of 'ok', 'failed' or 'no data'"),
             ("status", ["ok"], "'status' has the wrong type"),
             ("values", [0.5], "'values' has the wrong type"),
             ("values", None, "'values' has the wrong type"),
@@ -164,6 +165,26 @@ DAMAGED = {
         )
     },
 }
+
+
+def test_the_published_schema_describes_the_files_and_refuses_what_the_store_refuses():
+    """`python -m reproductions.documents.readme` writes it."""
+    written = (results.ROOT / "docs" / "results-schema.json").read_text()
+    assert written == record_json.json_schema()
+    check = jsonschema.Draft202012Validator(json.loads(written))
+    kinds = {"values": {"acc": 0.5, "count": 3, "nll": math.nan}, "stderr": {"acc": None}, "details": {"removed": [1]}}
+    whole = json.loads(record(**kinds, reason="why").to_json())
+    check.validate(whole)
+    for name in ("schema", "recipe", "recipe_hash", "benchmark", "status"):
+        assert not check.is_valid({key: value for key, value in whole.items() if key != name})
+    for change in (
+        {"schema": 2},
+        {"other": 1},
+        {"values": {"acc": "0.5"}},
+        {"values": {"acc": None}},
+        {"status": "fine"},
+    ):
+        assert not check.is_valid(whole | change)
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
