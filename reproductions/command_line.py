@@ -18,7 +18,6 @@ from common.utils import command_line, startup
 from common.utils.command_line import HIDDEN, Parser, option
 from common.utils.errors import UserError, one_line, quiet_logging, unknown
 from reproductions.engine import distributed
-from reproductions.render.tables import check_format
 from reproductions.spec.changes import Changes
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -84,7 +83,7 @@ class ColumnOptions:
 class ShowingOptions:
     """The options of what is printed."""
 
-    format: str = option("terminal", "print terminal, md, csv, latex or json", metavar="FORM")
+    format: str = option("terminal", "print terminal, md, csv, latex, html or json", metavar="FORM")
     pictures: str = option("svg", "draw figures as svg, png, pdf", metavar="FORMS")
     every_row: bool = option(False, "print a line for each row without a number, too, not their count")
     also: str = option("", HIDDEN)  # the Makefile's own targets, to be suggested too
@@ -169,6 +168,8 @@ def _check(options: NarrowingOptions) -> None:
         for name in options.text.split(MIXED):
             corpora.get(name)
     if hasattr(options, "format"):
+        from reproductions.render.tables import check_format  # slow to import
+
         check_format(options.format)
         for form in options.pictures.split(","):
             if form not in PICTURES:
@@ -352,19 +353,22 @@ def _show(options: RunCommand | ShowCommand) -> int:
     chosen = {"pattern": options.row, "limit": options.limit}
     first = named[0] if named else (settings.STANDIN, ())
     shown = runner.fitting(wanted, first[0], first[1], *chosen.values())
+    terminal = {}
+    if options.format == "terminal":
+        terminal = {"width": text_tables.terminal_width(), "colours": text_tables.coloured()}
     if first[0].changes:
         found = [show.changed(table, store, *one, **chosen) for table, _ in shown for one in named]
-        print(tables.render_changes(found, options.format, text_tables.terminal_width()), end="")
+        print(tables.render_changes(found, options.format, **terminal), end="")
         return 0
     built, pictures = [], []
     for table, _ in shown:
         subjects = [subject for subject, _ in named] or show.published(table, store, options.limit)
         built.append(show.build(table, store, subjects, models=models, **chosen))
         pictures += [(table, subject) for subject in subjects if table.draw]
-    width = text_tables.terminal_width() if options.format == "terminal" else None
     found = built if len(wanted) > 1 else built[0]
     named_models = bool(options.model)  # who names a model asks for its numbers alone
-    print(tables.render(found, options.format, width, every_row=options.every_row, reported=not named_models), end="")
+    rendered = tables.render(found, options.format, every_row=options.every_row, reported=not named_models, **terminal)
+    print(rendered, end="")
     if options.format == "terminal":  # another form is asked for by a program
         _draw(options, store, pictures, models)
     return 0

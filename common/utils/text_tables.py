@@ -1,6 +1,8 @@
-"""Tables of text: in Markdown, and so that they fit a terminal: texts wrapped, columns in blocks, rows and columns exchanged.
+"""Lay out tables of texts: for a terminal of any width (rich), as LaTeX and HTML (pandas), as Markdown. Nothing is left out.
 
-Nothing is left out.
+Two things are done here, since the libraries do less for a reader. rich squeezes the columns of a table that is too wide
+until numbers break; here such a table becomes several, or is turned. tabulate, behind pandas' Markdown, pads each column, so
+that one longer cell changes all lines of a committed page; `markdown` does not pad.
 """
 
 from __future__ import annotations
@@ -10,119 +12,188 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas
+    import rich.table
 
 NARROWEST = 40  # what is narrower is wrapped by the terminal itself
-_GAP = 2  # spaces between columns
-_WORD = 6  # a column of texts is not wrapped to fewer characters
+UNLIMITED = 1_000_000  # characters of a line where nothing limits it
+GAP = 2  # spaces between columns
+SENTENCE = 60  # a cell of more characters is no number: its column is wrapped between words
+# Characters that pdfLaTeX lacks, that its default fonts lack, and that would be an option of the rule or row before them.
+LATEX = {"−": "$-$", "≤": r"$\leq$", "≥": r"$\geq$", "≈": r"$\approx$", "→": r"$\rightarrow$"}
+LATEX |= {"|": r"\textbar{}", "<": r"\textless{}", ">": r"\textgreater{}", "\n[": "\n{[}", "\n*": "\n{*}"}
+LAST = "\u2fff"  # characters behind it are East Asian, which pdfLaTeX does not set
 
-Cell = list[str]  # the lines of one cell
+
+class Styled(str):
+    """A text with a style for the terminal, such as ``bold``; elsewhere it is a text like any other."""
+
+    style = ""
+
+    def __new__(cls, text: str, style: str) -> Styled:
+        """Return the text with its style."""
+        styled = super().__new__(cls, text)
+        styled.style = style
+        return styled
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table of texts.
+
+    Attributes:
+        header: The names of the columns.
+        lines: The cells of each row.
+        labels: How many of the first columns say what a row is.
+        numbers: Whether the other columns hold numbers, which are aligned to the right; else they hold sentences.
+    """
+
+    header: Sequence[str]
+    lines: Sequence[Sequence[str]]
+    labels: int
+    numbers: bool = True
+
+    def markdown(self) -> str:
+        """Return the table in Markdown."""
+        return markdown(self.header, self.lines, "l" * self.labels + ("r" if self.numbers else "l"))
+
+    def html(self) -> str:
+        """Return the table as an HTML element."""
+        return self._frame().to_html(index=False, border=0, justify="left")
+
+    def latex(self) -> str:
+        r"""Return the table as a ``tabular`` with the rules of booktabs; special characters are escaped."""
+        others = len(self.header) - self.labels
+        text = self._frame().to_latex(index=False, escape=True, column_format="l" * self.labels + "r" * others)
+        for character, command in LATEX.items():
+            text = text.replace(character, command)
+        return "% Compile with LuaLaTeX and a font for these characters.\n" * (max(text) > LAST) + text.strip()
+
+    def _frame(self) -> pandas.DataFrame:
+        import pandas
+
+        return pandas.DataFrame([list(map(str, line)) for line in self.lines], columns=list(self.header))
+
+    def terminal(self, width: int | None) -> list[rich.table.Table]:
+        """Return the table for a terminal; one that is too wide as several below each other, the way round that takes fewer.
+
+        Args:
+            width: Characters in a line; None: no limit.
+        """
+        if width is None or not self.numbers:
+            return [self._table(range(len(self.header)))]
+        turned = TextTable(
+            [" ".join(self.header[: self.labels]), *(" ".join(line[: self.labels]) for line in self.lines)],
+            [list(cells) for cells in zip(self.header, *self.lines, strict=True)][self.labels :],
+            1,
+        )
+        best = min((self, turned), key=lambda grid: len(grid._parts(width)))
+        return [best._table([*range(best.labels), *part], best._room(width)) for part in best._parts(width)]
+
+    def _room(self, width: int) -> int:
+        """Return the characters that a terminal has beside the labels, which are wrapped if they take more than half."""
+        labels = sum(self._size(column) + GAP for column in range(self.labels))
+        return width - min(labels, width // 2)
+
+    def _parts(self, width: int) -> list[list[int]]:
+        """Return the columns of each table that fits the width: as few tables as can be, and as even."""
+        room = self._room(width)
+        sizes = [min(self._size(column), room) + GAP for column in range(self.labels, len(self.header))]
+        fewest = len(_packed(sizes, self.labels, room + GAP))
+        even = next(limit for limit in range(room + GAP + 1) if len(_packed(sizes, self.labels, limit)) == fewest)
+        return _packed(sizes, self.labels, even)
+
+    def _size(self, column: int) -> int:
+        """Return the width of a column: that of its longest cell, the header being broken between words."""
+        from rich.cells import cell_len
+
+        words = self.header[column].split() if column >= self.labels else [self.header[column]]
+        return max(map(cell_len, [*words, *(line[column] for line in self.lines)]), default=0)
+
+    def _table(self, columns: Sequence[int], room: int | None = None) -> rich.table.Table:
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
+        for column in columns:
+            other, size = self.numbers and column >= self.labels, self._size(column)
+            side = "right" if other and size <= SENTENCE else "left"
+            width = min(size, room) if other and room else None
+            table.add_column(Text(self.header[column]), justify=side, width=width, overflow="fold")
+        for line in self.lines:
+            table.add_row(*(Text(line[column], style=getattr(line[column], "style", "")) for column in columns))
+        return table
+
+
+def _packed(sizes: Sequence[int], first: int, room: int) -> list[list[int]]:
+    """Return the columns from the first on, in order, as many in each part as there is room for, and at least one."""
+    parts, left = [], 0
+    for column, size in enumerate(sizes, first):
+        if not parts or size > left:
+            parts, left = [*parts, []], room
+        parts[-1].append(column)
+        left -= size
+    return parts
 
 
 def terminal_width() -> int | None:
-    """Characters in a line of the terminal, or of ``COLUMNS``; None, without limit, where neither is there."""
+    """Return the characters in a line of the terminal, or of ``COLUMNS``; None, without limit, where neither is there."""
     given = os.environ.get("COLUMNS", "")
     if not sys.stdout.isatty() and not (given.isdecimal() and int(given)):
         return None
     return max(NARROWEST, shutil.get_terminal_size().columns)
 
 
-def filled(text: str, width: int | None) -> str:
-    """A paragraph in lines of at most `width` characters, or as it is."""
-    return text if width is None else textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+def coloured() -> bool:
+    """Return whether standard output is a terminal with colours that nobody switched off (``NO_COLOR``)."""
+    from rich.console import Console
+
+    console = Console()
+    return console.color_system is not None and not console.no_color
+
+
+def laid_out(blocks: Iterable[str | TextTable], width: int | None = None, colours: bool = False) -> str:
+    """Return paragraphs and tables as a terminal shows them, an empty line between them.
+
+    Args:
+        blocks: Paragraphs, which are wrapped between words, and tables.
+        width: Characters in a line; None: no limit.
+        colours: Whether styles are written, as escape sequences.
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    def shown(part: object) -> str:
+        out = StringIO()
+        colour = "standard" if colours else None
+        console = Console(file=out, width=width or UNLIMITED, color_system=colour, legacy_windows=False)
+        console.print(part, crop=False)
+        return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+    def paragraph(text: str) -> Text:
+        lines = textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False) if width else text
+        return Text(lines, getattr(text, "style", ""), overflow="ignore")
+
+    parts = []
+    for block in blocks:
+        parts += block.terminal(width) if isinstance(block, TextTable) else [paragraph(block)]
+    return "\n\n".join(map(shown, parts)) + "\n"
 
 
 def markdown(header: Sequence[object], lines: Iterable[Sequence[object]], align: str) -> str:
-    """A table in Markdown; a bar ends no cell.
+    """Return a table in Markdown; a bar ends no cell.
 
-    align: ``l`` or ``r`` for each column, the last letter for those that follow.
+    Args:
+        header: The names of the columns.
+        lines: The cells of each row.
+        align: ``l`` or ``r`` for each column, the last letter for those that follow.
     """
     rule = [{"l": "---", "r": "---:"}[align[min(column, len(align) - 1)]] for column in range(len(header))]
     escaped = [[str(cell).replace("|", "\\|") for cell in line] for line in (header, rule, *lines)]
     return "\n".join("| " + " | ".join(line) + " |" for line in escaped)
-
-
-def aligned(
-    header: Sequence[str], lines: Sequence[Sequence[str]], labels: int, width: int | None = None, right: bool = True
-) -> str:
-    """A table with a rule under its header; of one wider than `width` blocks of columns, whichever way round takes fewer.
-
-    labels: how many of the first columns say what a row is; every block begins with them. right: numbers stand to the right.
-    """
-    columns = [[[cell] for cell in column] for column in zip(header, *lines, strict=True)]
-    if width is None or _total(columns) <= width:
-        return _block(columns, labels, right)
-    upright = _blocks(header, lines, labels, width, right)
-    exchanged = _blocks(*_exchanged(header, lines, labels), 1, width, right)
-    return "\n\n".join(min(upright, exchanged, key=len))
-
-
-def _exchanged(header: Sequence[str], lines: Sequence[Sequence[str]], labels: int) -> tuple[list[str], list[list[str]]]:
-    """Rows as columns: their labels, one below the other, are the header."""
-    top = ["\n".join(line[:labels]) for line in [header, *lines]]
-    return top, [[header[i], *(line[i] for line in lines)] for i in range(labels, len(header))]
-
-
-def _blocks(header: Sequence[str], lines: Sequence[Sequence[str]], labels: int, width: int, right: bool) -> list[str]:
-    """The table cut into blocks of columns, each of at most `width` characters and as even as can be."""
-    columns = [list(column) for column in zip(header, *lines, strict=True)]
-    rest = [_wrapped(column, _least(column)) for column in columns[labels:]]
-    first = _narrowed(columns[:labels], max(width // 2, width - _GAP - _total(rest)))
-    room = width - _total(first) - _GAP
-    rest = [column if _width(column) <= room else _wrapped([" ".join(c) for c in column], room) for column in rest]
-    fewest = len(_packed(rest, room))
-    even = next(limit for limit in range(1, room + 1) if len(_packed(rest, limit)) == fewest)
-    return [_block([*first, *part], labels, right) for part in _packed(rest, even)]
-
-
-def _least(column: list[str]) -> int:
-    """The width of a column whose cells stay on one line, its header wrapped between words if it is wider than they are."""
-    header, *cells = column
-    return max(map(len, [*header.split(), *cells]), default=0)
-
-
-def _narrowed(columns: list[list[str]], room: int) -> list[list[Cell]]:
-    """Columns of labels in `room` characters: the widest is wrapped first."""
-    widths = [max(len(line) for cell in column for line in cell.split("\n")) for column in columns]
-    while (excess := sum(widths) + _GAP * (len(widths) - 1) - room) > 0 and max(widths) > _WORD:
-        widest = widths.index(max(widths))
-        second = max([_WORD, *(w for w in widths if w < widths[widest])])
-        widths[widest] = max(second, widths[widest] - excess)
-    return [_wrapped(column, width) for column, width in zip(columns, widths, strict=True)]
-
-
-def _wrapped(column: list[str], width: int) -> list[Cell]:
-    return [
-        [part for line in cell.split("\n") for part in textwrap.wrap(line, max(1, width)) or [""]] for cell in column
-    ]
-
-
-def _packed(columns: list[list[Cell]], room: int) -> list[list[list[Cell]]]:
-    """The columns in order, as many as fit in each part; a column that is wider than all the room is a part of its own."""
-    parts: list[list[list[Cell]]] = []
-    for column in columns:
-        if parts and _total([*parts[-1], column]) <= room:
-            parts[-1].append(column)
-        else:
-            parts.append([column])
-    return parts
-
-
-def _width(column: list[Cell]) -> int:
-    return max(len(line) for cell in column for line in cell)
-
-
-def _total(columns: list[list[Cell]]) -> int:
-    return sum(map(_width, columns)) + _GAP * (len(columns) - 1)
-
-
-def _block(columns: list[list[Cell]], labels: int, right: bool) -> str:
-    widths = [_width(column) for column in columns]
-    pad = [str.rjust if right and i >= labels else str.ljust for i in range(len(columns))]
-    text = []
-    for number, row in enumerate(zip(*columns, strict=True)):
-        for i in range(max(map(len, row))):
-            parts = [cell[i] if i < len(cell) else "" for cell in row]
-            text.append((" " * _GAP).join(p(t, w) for p, t, w in zip(pad, parts, widths, strict=True)).rstrip())
-        if number == 0:
-            text.append((" " * _GAP).join("-" * w for w in widths))
-    return "\n".join(text)

@@ -102,10 +102,11 @@ def build(
             if pattern is not None and not fits(row, models, pattern):
                 left_out.add((PAPER.name, *row.key))
             rows.append((row, PAPER, _measured(row, every if _of_shape(row) else weight_free, store, set())))
-    lines, ids = [], {}
+    lines, ids, better = [], {}, {}
     for row, subject, scores in rows:
         columns = [column for column in table.columns_for(subject) if not column.hidden]
         ids |= {c.label: c.id for c in columns}
+        better |= {c.label: c.better for c in columns if c.better}
         cells = {c.label: _cell(row, c, scores, printed if subject.printed else {}) for c in columns}
         cells = {label: cell for label, cell in cells.items() if cell["status_id"] != statuses.ABSENT.id}
         lacking = [cell for cell in cells.values() if cell["reproduced"] is None and "text" not in cell]
@@ -127,6 +128,7 @@ def build(
         "subjects": facts,
         "columns": [column.label for column in table.columns_for(first) if not column.hidden],
         "column_ids": ids,
+        "better": better,
         "note": table.note,
         "tolerance": TOLERANCE,
         "gate": GATE,

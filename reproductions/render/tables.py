@@ -1,28 +1,31 @@
-"""Render the JSON form of a table for the terminal, Markdown, CSV or LaTeX. Renders only; every number comes with it.
+"""Render the JSON form of a table for the terminal, Markdown, CSV, LaTeX or HTML. Renders only; every number comes with it.
 
 The form is that of ``show --format json``: target, profile, title, rows of cells (reported, reproduced, stderr, status),
 claims, and the subjects (`reproductions.spec.subjects`) whose rows these are. Each subject has a table of its own; the
-paper's models come last.
+paper's models come last. `common.utils.text_tables` lays out the tables.
 """
 
 from __future__ import annotations
 
-import csv
-import io
+import html
 import json
 import math
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 
-from common.utils.errors import UserError, unknown
-from common.utils.text_tables import aligned, filled, markdown
+from common.utils import text_tables
+from common.utils.errors import unknown
+from common.utils.text_tables import Styled, TextTable
+from reproductions.claims.verdicts import CONTRADICTED, INCONCLUSIVE, SUPPORTED
 from reproductions.render import claim_verdicts
 
-FORMATS = ("terminal", "md", "csv", "latex", "json")
+FORMATS = ("terminal", "md", "csv", "latex", "html", "json")
 PAPER = "paper"  # the subject that stands for the paper's own models
 LARGE = 1e9  # from here on (a model destroyed) digits say nothing
 FOLDED = 4  # as many rows without a number, one after another, become one line
+VERDICT_STYLES = {SUPPORTED: "green", CONTRADICTED: "red", INCONCLUSIVE: "yellow"}
+Block = tuple[str, str | TextTable]  # title, heading, text, table or claims, and its content
 
 
 def render(
@@ -32,28 +35,34 @@ def render(
     *,
     every_row: bool = False,
     reported: bool = True,
+    colours: bool = False,
 ) -> str:
-    """One of the FORMATS, ending in a line break; of several tables one after the other, as one document.
+    """Return a table in one of the FORMATS, ending in a line break; of several tables one document.
 
     JSON: one table is an object, several are a list of them. CSV: one header; of several, the first column is the target.
-    width: of the terminal, in characters; None: lines are as long as they are. every_row: a line for each of the rows
-    without a number, too; else FOLDED of them or more in succession are counted in one (JSON and CSV have them all).
-    reported: the paper's numbers, too, where the table is of another model (JSON and CSV have them all).
+
+    Args:
+        table: The table's JSON form, or a list of them.
+        form: One of the FORMATS.
+        width: Characters in a line of the terminal; None: no limit.
+        every_row: Whether each row without a number has its line; else FOLDED of them or more in succession are counted in
+            one. JSON and CSV have them all.
+        reported: Whether the paper's numbers are shown where the table is of another model. JSON and CSV have them all.
+        colours: Whether the terminal's text has escape sequences for its styles.
 
     Raises:
-        UserError: an unknown format.
+        UserError: The format is unknown.
     """
     check_format(form)
-    found = [table] if isinstance(table, dict) else list(table)
+    tables = [table] if isinstance(table, dict) else list(table)
     if form == "json":
         return json.dumps(table, indent=1, allow_nan=False) + "\n"
     if form == "csv":
-        return _csv(found, with_target=not isinstance(table, dict))
-    makers = {"terminal": partial(_terminal, width=width), "md": _markdown, "latex": _latex}
+        return _csv(tables, with_target=not isinstance(table, dict))
     least = math.inf if every_row else FOLDED
     if not reported:
-        found = [_without_reported(one) for one in found]
-    return "\n".join(makers[form](one, least) for one in found)
+        tables = [_without_reported(one) for one in tables]
+    return "\n".join(_rendered(_blocks(one, least), form, width, colours) for one in tables)
 
 
 def _without_reported(table: dict) -> dict:
@@ -69,39 +78,33 @@ def check_format(form: str) -> None:
         raise unknown("format", form, FORMATS)
 
 
-def render_changes(found: Sequence[dict], form: str = "terminal", width: int | None = None) -> str:
-    """Render rows with a user's changes (`reproductions.render.show.changed`): yours, the unchanged, the difference.
+def render_changes(
+    changed: Sequence[dict], form: str = "terminal", width: int | None = None, colours: bool = False
+) -> str:
+    """Render rows with a user's changes: yours, the unchanged, and the difference.
 
-    Raises:
-        UserError: a format that has no such table.
+    Args:
+        changed: What `reproductions.render.show.changed` returns, of each table and model.
+        form: As `render` takes it.
+        width: As `render` takes it.
+        colours: As `render` takes it.
     """
-    if form == "latex":
-        raise UserError("rows with changes have no LaTeX form; use --format terminal, md, csv or json")
     if form == "json":
-        return json.dumps(list(found), indent=1, allow_nan=False) + "\n"
+        return json.dumps(list(changed), indent=1, allow_nan=False) + "\n"
     if form == "csv":
-        out = io.StringIO()
-        fields = ["target", "subject", "changes", *_CHANGED, "low", "high"]
-        writer = csv.DictWriter(out, fields, lineterminator="\n", extrasaction="ignore")
-        writer.writeheader()
-        for one in found:
-            for row in one["rows"]:
-                low, high = row["interval"] or (None, None)
-                writer.writerow(one | row | {"low": low, "high": high})
-        return out.getvalue()
+        rows = [one | row | dict(zip(("low", "high"), row["interval"] or ())) for one in changed for row in one["rows"]]
+        names = ["target", "subject", "changes", *_CHANGED, "low", "high"]
+        return _frame(names, rows, names)
     blocks = []
-    for one in found:
+    for one in changed:
         unchanged = "Published" if one["origin"] == "published" else "Unchanged"
         labels = [*["model"] * (one["subject"] == PAPER), "sparsity", "method", "column"]
         header = [*["Model"] * (one["subject"] == PAPER), "n/N", "Method", "Column"]
         header += ["Yours", unchanged, "Difference [95 %]"]
         lines = [[row[key] for key in labels] + _three(row) for row in one["rows"]]
-        blocks.append(f"{one['title']}: {one['label']} with {one['changes']}")
-        if form == "md":
-            blocks.append(markdown(header, lines, "l" * len(labels) + "r"))
-        else:
-            blocks.append(aligned(header, lines, len(labels), width))
-    return "\n\n".join(blocks) + "\n"
+        blocks.append(("text", f"{one['title']}: {one['label']} with {one['changes']}"))
+        blocks.append(("table", TextTable(header, lines, len(labels))))
+    return _rendered(blocks, form, width, colours)
 
 
 _CHANGED = ("model", "sparsity", "method", "column", "yours", "unchanged", "difference")
@@ -196,9 +199,11 @@ def _whose(origin: str) -> str:
     return names.get(origin, "published records, your own where you have them")
 
 
-def _grid(rows: list[dict], columns: list[str], text, least: float) -> list[list[str]]:
-    """The lines of a table; `least` rows or more in succession of which there is no number are one line."""
-    lines = []
+def _grid(
+    rows: list[dict], columns: list[str], text: Callable[[dict], str], least: float, better: Mapping[str, str]
+) -> list[list[str]]:
+    """Return the lines of a table; `least` rows or more in succession of which there is no number are one line."""
+    lines, best = [], _best(rows, better)
     for (*labels, note), group in groupby(rows, lambda row: (row["model"], row["sparsity"], _without_number(row))):
         labels, same = labels[_one_model(rows) :], list(group)
         if note and len(same) >= least:
@@ -206,9 +211,25 @@ def _grid(rows: list[dict], columns: list[str], text, least: float) -> list[list
             continue
         for row in same:
             cells = [text({**row["cells"][c], "column": c}) if c in row["cells"] else "" for c in columns]
+            cells = [Styled(cell, "bold") if (id(row), c) in best else cell for c, cell in zip(columns, cells)]
             said = row.get("gate", note)
             lines.append([*labels, row["method"] + (f" ({said})" if said else ""), *cells])
     return lines
+
+
+def _best(rows: list[dict], better: Mapping[str, str]) -> set[tuple[int, str]]:
+    """Return the best cells of each model with as many layers removed, by row and column; better: ``higher`` or ``lower``."""
+    settings: dict[tuple, dict[int, float]] = {}
+    for row in rows:
+        for column, cell in row["cells"].items() if not row.get("dense") else ():
+            number = cell["reported"] if cell["reproduced"] is None else cell["reproduced"]
+            if column in better and number is not None:
+                place = row["model"], row["sparsity"], column
+                settings.setdefault(place, {})[id(row)] = number if better[column] == "higher" else -number
+    several = {place: values for place, values in settings.items() if len(values) > 1}
+    return {
+        (row, place[-1]) for place, values in several.items() for row in values if values[row] == max(values.values())
+    }
 
 
 def _without_number(row: dict) -> str:
@@ -327,78 +348,99 @@ def guessed(subject: dict) -> list[str]:
     ]
 
 
-def _terminal(table: dict, least: float, width: int | None) -> str:
-    blocks, folded = [filled(table["title"], width), *(filled(line, width) for line in headline(table))], False
+def _blocks(table: dict, least: float) -> Iterator[Block]:
+    """Yield what a table's document has, in order."""
+    yield "title", table["title"]
+    yield from (("text", line) for line in headline(table))
+    folded = False
     for heading, rows, text in _parts(table):
         columns = _columns(rows)
-        blocks.append(filled(heading, width))
-        lines = _grid(rows, columns, text, least)
-        blocks.append(aligned(_header(table, rows, columns), lines, 3 - _one_model(rows), width))
+        lines = _grid(rows, columns, text, least, table.get("better", {}))
         folded |= len(lines) < len(rows)
-    more = "Rows without a number are counted in one line: --every-row lists them, --format csv and json hold them."
-    notes = _notes(table) + [more] * folded
-    blocks += [filled(note, width) for note in notes]
+        yield "heading", heading
+        yield "table", TextTable(_header(table, rows, columns), lines, 3 - _one_model(rows))
+    yield from (("text", note) for note in _notes(table))
+    if folded:
+        more = "Rows without a number are counted in one line: --every-row lists them, --format csv and json hold them."
+        yield "hint", more
     if table["claims"]:
-        blocks.append(aligned(_claims_header(table), _claims(table), 1, width, right=False))
-        blocks += [filled(note, width) for note in claim_verdicts.notes(table)]
-    return "\n\n".join(blocks + [filled(line, width) for line in _statuses(table)]) + "\n"
+        yield "claims", TextTable(_claims_header(table), _claims(table), 1, numbers=False)
+        yield from (("text", note) for note in claim_verdicts.notes(table))
+    yield from (("text", line) for line in _statuses(table))
 
 
-def _markdown(table: dict, least: float) -> str:
-    blocks = [f"**{table['title']}**", *headline(table)]
-    for heading, rows, text in _parts(table):
-        columns = _columns(rows)
-        lines = _grid(rows, columns, text, least)
-        align = "llr" if _one_model(rows) else "lllr"
-        blocks += [f"{heading}:", markdown(_header(table, rows, columns), lines, align)]
-    blocks += _notes(table)
-    if table["claims"]:
-        header = _claims_header(table)
-        blocks += [markdown(header, _claims(table), "l"), *claim_verdicts.notes(table)]
-    return "\n\n".join(blocks + _statuses(table)) + "\n"
+def _rendered(blocks: Iterable[Block], form: str, width: int | None, colours: bool) -> str:
+    """Return a document in a format for people."""
+    if form == "terminal":
+        return text_tables.laid_out([_coloured(kind, content) for kind, content in blocks], width, colours)
+    write = {"md": _markdown, "html": _html, "latex": _latex}[form]
+    return "\n\n".join(filter(None, (write(kind, content) for kind, content in blocks if kind != "hint"))) + "\n"
+
+
+def _coloured(kind: str, content: str | TextTable) -> str | TextTable:
+    """Return a block with the terminal's styles: titles bold, verdicts in the colours of traffic lights."""
+    if kind == "claims":
+
+        def verdict_of(cell: str) -> str:
+            style = next((style for word, style in VERDICT_STYLES.items() if cell.startswith(word)), "")
+            return Styled(cell, style)
+
+        return replace(content, lines=[[line[0], *map(verdict_of, line[1:])] for line in content.lines])
+    return Styled(content, "bold") if kind == "title" else content
+
+
+def _markdown(kind: str, content: str | TextTable) -> str:
+    if isinstance(content, TextTable):
+        return content.markdown()
+    return {"title": f"**{content}**", "heading": f"{content}:"}.get(kind, content)
+
+
+def _html(kind: str, content: str | TextTable) -> str:
+    if isinstance(content, TextTable):
+        return content.html()
+    tag = {"title": "h2", "heading": "h3"}.get(kind, "p")
+    return f"<{tag}>{html.escape(content, quote=False)}</{tag}>"
+
+
+def _latex(kind: str, content: str | TextTable) -> str:
+    """Return a block for LaTeX: numbers as tables, sentences as comments; claims are for readers of the project."""
+    if isinstance(content, TextTable):
+        return "" if kind == "claims" else content.latex()
+    return "% " + content.replace("\n", " ") + r"; needs \usepackage{booktabs}" * (kind == "title")
 
 
 def _csv(tables: Sequence[dict], with_target: bool) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    header = ["model", "sparsity", "method", "column", "reported", "reproduced", "stderr", "status", "low", "high"]
-    writer.writerow(["target"] * with_target + header)
+    rows = []
     for table in tables:
         for row in table["rows"]:
-            labels = [table["target"]] * with_target + [row["model"], row["sparsity"], row["method"]]
             for column, cell in row["cells"].items():
                 values = [cell["reported"], cell.get("text", cell["reproduced"]), cell["stderr"], cell["status"]]
-                writer.writerow([*labels, column, *values, None, None])
+                rows.append(
+                    [table["target"], row["model"], row["sparsity"], row["method"], column, *values, None, None]
+                )
         for claim in table["claims"]:
             for name, found in claim.get("judged", {}).items():
-                labels = [table["target"]] * with_target + [name, "", claim["text"], "claim"]
                 values = [claim_verdicts.BY_REPLY[claim["reported"]], found["difference"], None, found["verdict"]]
-                writer.writerow([*labels, *values, *(found["interval"] or (None, None))])
-    return out.getvalue()
+                ends = found["interval"] or (None, None)
+                rows.append([table["target"], name, "", claim["text"], "claim", *values, *ends])
+    header = [
+        "target",
+        "model",
+        "sparsity",
+        "method",
+        "column",
+        "reported",
+        "reproduced",
+        "stderr",
+        "status",
+        "low",
+        "high",
+    ]
+    return _frame(header, rows, header[not with_target :])
 
 
-def _latex(table: dict, least: float) -> str:
-    def safe(text: str) -> str:
-        for character in "\\&%$#_{}":
-            text = text.replace(character, "\\" + character if character != "\\" else r"\textbackslash ")
-        return text.replace("±", r"$\pm$").replace("·", r"$\cdot$")
+def _frame(names: Sequence[str], rows: Sequence, columns: Sequence[str]) -> str:
+    """Return rows as CSV, with some of their fields as columns."""
+    import pandas
 
-    blocks = []
-    for heading, rows, text in _parts(table):
-        columns = _columns(rows)
-        left = 3 - _one_model(rows)
-        lines = [[safe(label).replace("n/N", "$n/N$") for label in _header(table, rows, columns)]]
-        lines += [[safe(cell) for cell in line] for line in _grid(rows, columns, text, least)]
-        body = [" & ".join(line) + r" \\" for line in lines]
-        body.insert(1, r"\midrule")
-        blocks.append(
-            "\n".join(
-                [
-                    rf"% {table['title']}. {heading}",
-                    rf"\begin{{tabular}}{{{'l' * left}{'r' * len(columns)}}}",
-                    r"\toprule",
-                ]
-                + [*body, r"\bottomrule", r"\end{tabular}"]
-            )
-        )
-    return "\n\n".join(blocks) + "\n"
+    return pandas.DataFrame(rows, columns=names, dtype=object).to_csv(index=False, columns=columns, lineterminator="\n")

@@ -13,6 +13,7 @@ from reproductions.spec.registry import Column, Row, Table
 from reproductions.spec.subjects import PAPER, Subject
 
 UP, DOWN = "↑", "↓"
+ARROWS = {"higher": UP, "lower": DOWN, "": ""}
 # Statuses of a cell without a number that are said with a sign; any other is said in a word.
 SIGNS = {"not-run": "·", "none": ""}
 
@@ -178,17 +179,7 @@ def _page(evidence: Evidence, recipe) -> str:
 
 def _heading(column: Column, over: int | None) -> Heading:
     label = f"{column.label} of {over}" if over else column.label
-    return Heading(column.id, label, better(column), _unit(column))
-
-
-def better(column: Column) -> str:
-    """UP or DOWN where a column's numbers are better in one direction, else ''."""
-    if column.text or column.weight_free or column.compare == "exact":
-        return ""
-    if column.compare == "perplexity":
-        return DOWN
-    scored = column.scale == 100 or column.derived is not None
-    return UP if scored else ""
+    return Heading(column.id, label, ARROWS[column.better], _unit(column))
 
 
 def _unit(column: Column) -> str:

@@ -60,6 +60,15 @@ class Column:
         if not self.label:
             object.__setattr__(self, "label", self.id)
 
+    @property
+    def better(self) -> str:
+        """Return ``higher`` or ``lower`` where the column's numbers are better in one direction, else ''."""
+        if self.text or self.weight_free or self.compare == "exact":
+            return ""
+        if self.compare == "perplexity":
+            return "lower"
+        return "higher" if self.scale == 100 or self.derived is not None else ""
+
 
 @dataclass(frozen=True)
 class Row:

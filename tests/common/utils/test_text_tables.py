@@ -1,75 +1,104 @@
-"""Tables in a terminal of any width: each block is read back by the rule under its header, and every cell must be there."""
+"""Tables in a terminal of any width, with and without colours, and in LaTeX: every cell must be there and be readable."""
 
 import random
 import re
+import shutil
+import subprocess
 
 import pytest
 
 from common.records.results import NOWHERE, Store
 from common.utils import text_tables
+from common.utils.text_tables import Styled, TextTable, laid_out
 from reproductions.render import show, tables
 from reproductions.spec import registry
 
 WORDS = ["CosSim(BI),", "iterative,", "matrix,", "LLM-Streamline(None)", "LinearPatch[S]", "one-shot", "(not", "run)"]
 
 
-def columns(text: str) -> list[list[str]]:
-    """Each block's columns, each one's lines without spaces."""
-    found = []
-    for block in text.split("\n\n"):
-        lines = block.splitlines()
-        rule = next(line for line in lines if set(line) == {"-", " "} or set(line) == {"-"})
-        spans = [match.span() for match in re.finditer("-+", rule)]
-        for line in lines:  # nothing stands between columns
-            assert not "".join(line[b:c] for (_, b), (c, _) in zip(spans, spans[1:], strict=False)).strip()
-        found.append([["".join(line[a:b].split()) for line in lines if line != rule] for a, b in spans])
-    return found
+def chunks(line: str) -> dict[int, str]:
+    """Return the texts of a line that two spaces set apart, by where they end: numbers of a column end below each other."""
+    return {match.end(): match.group() for match in re.finditer(r"\S+( \S+)*", line)}
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(20))
 def test_every_cell_is_in_its_row_and_column(seed):
     rng = random.Random(seed)
     rows, wide = rng.randrange(1, 30), rng.randrange(1, 16)
-    labels = [f"r{i}: " + " ".join(rng.choices(WORDS, k=rng.randrange(1, 8))) for i in range(rows)]
     names = [f"c{j}" + rng.choice(["", "", ", in order (ours)"]) for j in range(wide)]
     kinds = ("", "{}.{:02}±1", "{}.{:02} | 27.0 (-0.1) differs")
     cells = [[rng.choice(kinds).format(i, j) for j in range(wide)] for i in range(rows)]
+    labels = [f"r{i}: " + " ".join(rng.choices(WORDS, k=rng.randrange(1, 8))) for i in range(rows)]
     lines = [["Some model", f"{i}/32", label, *own] for i, (label, own) in enumerate(zip(labels, cells, strict=True))]
     width = rng.choice([40, 60, 80, 120])
-    text = text_tables.aligned(["Model", "n/N", "Method", *names], lines, 3, width)
+    text = laid_out([TextTable(["Model", "n/N", "Method", *names], lines, 3)], width)
     assert max(map(len, text.splitlines())) <= width
-    blocks = columns(text)
-    upright = blocks[0][0][0] == "Model" and len(blocks[0]) > 2 and blocks[0][1][0] == "n/N"
-    for i, (label, own) in enumerate(zip(labels, cells, strict=True)):
-        for j, (name, cell) in enumerate(zip(names, own, strict=True)):
-            if not cell:
-                continue
-            down, across = (name, label) if upright else (label, name)
-            squeezed = ["".join(part.split()) for part in (down, cell, across)]
-            holders = [
-                block for block in blocks for column in block if all(part in "".join(column) for part in squeezed[:2])
-            ]
-            assert len(holders) == 1, cell
-            holder = holders[0]
-            column = next(c for c in holder if all(part in "".join(c) for part in squeezed[:2]))
-            first = next(k for k, line in enumerate(column) if line.startswith(f"{i}.{j:02}"))
-            heads = holder[2] if upright else holder[0]
-            assert "".join(heads[first:]).startswith(squeezed[2])
+    found, head, under = {}, [], []
+    for line in text.splitlines():
+        if set(line) == {"─"}:
+            under, head = head, []
+        elif not line:
+            head = []
+        else:
+            head.append(line)
+        for end, cell in chunks(line).items():
+            above = " ".join(text for other in under for at, text in chunks(other).items() if at == end)
+            ends = {word.strip(",") for word in (above + " " + line[: end - len(cell)]).split()}
+            found.setdefault(re.split("[ ±]", cell)[0], []).append(ends)
+    for i, own in enumerate(cells):
+        for j, cell in enumerate(own):
+            if cell:
+                [ends] = found[f"{i}.{j:02}"]
+                assert {f"c{j}", f"{i}/32"} <= ends
 
 
-def test_few_rows_of_many_columns_are_turned_round_and_many_of_few_are_not():
+def test_few_rows_of_many_columns_are_turned_and_many_of_few_are_not():
     few = [["4/16", f"method {i}", *map(str, range(10000, 10014))] for i in range(5)]
     header = ["n/N", "Method", *(f"benchmark {j}" for j in range(14))]
-    turned = text_tables.aligned(header, few, 2, 80)
-    assert "\n\n" not in turned and turned.splitlines()[0].split() == ["n/N", *["4/16"] * 5]
-    many = text_tables.aligned(header, few * 10, 2, 80)
-    assert [block.split()[:2] for block in many.split("\n\n")] == [["n/N", "Method"]] * many.count("Method")
+    turned = laid_out([TextTable(header, few, 2)], 80)
+    assert "\n\n" not in turned and turned.count("4/16") == 5
+    many = laid_out([TextTable(header, few * 10, 2)], 80)
+    assert [block.count("4/16") for block in many.split("\n\n")] == [50] * many.count("Method")
 
 
-def test_what_fits_is_left_as_it_is():
-    assert text_tables.aligned(["a", "number"], [["x", "1"], ["long", "22"]], 1, 12) == (
-        "a     number\n----  ------\nx          1\nlong      22"
+def test_what_fits_stands_in_one_table_and_a_pipe_has_no_width():
+    assert laid_out([TextTable(["a", "number"], [["x", "1"], ["long", "22"]], 1)], 12) == (
+        "a     number\n────────────\nx          1\nlong      22\n"
     )
+    line = ["x" * 300, *map(str, range(10**9, 10**9 + 200))]
+    assert laid_out(["y " * 500, TextTable(["a"] * 201, [line], 1)]).splitlines()[-1].split() == line
+
+
+def test_sentences_are_wrapped_and_east_asian_characters_count_twice():
+    sentence = " ".join(WORDS * 4)
+    text = laid_out([TextTable(["id", "text"], [["1", sentence]], 1)], 60)
+    assert max(map(len, text.splitlines())) <= 60 and "".join(sentence.split()) in "".join(text.split()).replace(
+        "─", ""
+    )
+    assert laid_out([TextTable(["a", "n"], [["个件", "1"], ["b", "2"]], 1)], 40).splitlines()[2:] == [
+        "个件  1",
+        "b     2",
+    ]
+
+
+def test_styles_are_written_only_where_colours_are_asked_for():
+    grid = TextTable(["a", "n"], [["x", Styled("1", "bold")], ["y", Styled("2", "red")]], 1)
+    plain, coloured = laid_out([grid]), laid_out([grid], 40, colours=True)
+    assert "\x1b" not in plain and "\x1b[1m1\x1b[0m" in coloured and "\x1b[31m2\x1b[0m" in coloured
+    assert [line.rstrip() for line in re.sub(r"\x1b\[\d*m", "", coloured).splitlines()] == plain.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("terminal", "environment", "expected"),
+    [(True, {}, True), (True, {"NO_COLOR": "1"}, False), (True, {"TERM": "dumb"}, False), (False, {}, False)],
+)
+def test_colours_are_for_terminals_that_have_them(monkeypatch, terminal, environment, expected):
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in ({"TERM": "xterm-256color"} | environment).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(text_tables.sys.stdout, "isatty", lambda: terminal, raising=False)
+    assert text_tables.coloured() == expected
 
 
 @pytest.mark.parametrize(
@@ -95,6 +124,25 @@ def test_markdown_aligns_columns_and_lets_no_bar_end_a_cell():
     assert [len(re.split(r"(?<!\\)\|", line)) for line in lines] == [6] * 4
 
 
+SPECIAL = [["[S]", r"a_b & 50% #1 $x$ {y} ~z^2 \n"], ["*", "−1 ≤ 2 | <3> ±0.1 · × † “q”"]]
+
+
+def test_latex_has_no_character_that_would_be_a_command():
+    text = TextTable(["[L] |", "n_1"], SPECIAL, 1).latex()
+    assert r"{[}S] & a\_b \& 50\% \#1 \$x\$ \{y\}" in text and r"{[}L] \textbar{} & n\_1" in text
+    assert not re.search(r"^[\[*]|[|<>−≤]", text, re.M) and "LuaLaTeX" not in text
+    assert TextTable(["a"], [["件"]], 1).latex().startswith("% Compile with LuaLaTeX")
+
+
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="LaTeX is not installed")
+def test_latex_compiles(tmp_path):
+    table = TextTable(["[L] |", "n_1"], SPECIAL, 1).latex()
+    (tmp_path / "t.tex").write_text(
+        "\\documentclass{article}\\usepackage{booktabs}\\begin{document}" + table + "\\end{document}"
+    )
+    subprocess.run(["pdflatex", "-halt-on-error", "t.tex"], cwd=tmp_path, check=True, stdin=subprocess.DEVNULL)
+
+
 @pytest.mark.parametrize("paper", registry.PAPERS)
 def test_every_target_fits_and_keeps_every_character(paper):
     """Blocks repeat labels and headers; nothing of what the unlimited table says is missing."""
@@ -110,4 +158,4 @@ def test_every_target_fits_and_keeps_every_character(paper):
             assert all(len(line.split()) == 1 for line in over), (name, over)
             shorter = "".join(text.split())
             # a word that is longer than its column is cut, and so not looked for
-            assert all(word in shorter for word in said if len(word) <= 6 and set(word) != {"-"}), name
+            assert all(word in shorter for word in said if len(word) <= 6 and set(word) != {"─"}), name

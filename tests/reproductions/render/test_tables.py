@@ -3,7 +3,9 @@
 import csv
 import io
 import json
+import re
 
+import pandas
 import pytest
 
 from common.utils.errors import UserError
@@ -59,7 +61,7 @@ def standin():
 
 
 def test_the_stand_in_and_the_paper_never_share_a_table(standin):
-    for form in ("terminal", "md", "latex"):
+    for form in ("terminal", "md", "latex", "html"):
         text = tables.render(standin, form)
         for line in text.splitlines():
             assert not ("41.25" in line and "77.77" in line)
@@ -124,7 +126,7 @@ def test_several_tables_are_one_document(standin):
     assert [line["target"] for line in lines] == ["t"] * 8 + ["u"] * 2
     alone = tables.render(standin, "csv").splitlines() + tables.render(other, "csv").splitlines()[1:]
     assert [",".join(line.split(",")[1:]) for line in tables.render([standin, other], "csv").splitlines()] == alone
-    for form in ("terminal", "md", "latex"):
+    for form in ("terminal", "md", "latex", "html"):
         text = tables.render([standin, other], form)
         assert text == tables.render(standin, form) + "\n" + tables.render(other, form)
 
@@ -146,6 +148,37 @@ def test_latex_and_markdown_escape_what_would_break_them(standin):
     standin["rows"] = [row("M", "paper", "x", {"Task": cell(1.0, 2.0), "RP": cell(1.0)})]
     markdown = [line for line in tables.render(standin, "md").splitlines() if line.startswith("| M ")]
     assert markdown[0].replace("\\|", "").count("|") == 6
+
+
+def test_html_is_read_back_with_every_number_and_character(standin):
+    standin["rows"][0]["method"] = "<b> & [L]"
+    [measured, printed, claims] = pandas.read_html(io.StringIO(tables.render(standin, "html")))
+    assert measured["Method"][0] == "<b> & [L]" and measured["Task"][0] == "41.25"
+    assert float(printed["RP"][0]) == 66.66 and claims.iloc[0, 0] == "1. a & b"
+
+
+def test_the_terminal_shows_the_best_of_as_many_removed_layers_bold_and_verdicts_in_colours(standin):
+    numbers = [("Dense", 60.0, 9.0), ("A", 41.0, 21.0), ("B", 42.0, 22.0), ("C", 42.0, 23.0)]
+    standin["rows"] = [
+        row(
+            "stand-in",
+            "standin",
+            name,
+            {"Task": cell(reproduced=up), "PPL": cell(reproduced=down), "n": cell(reproduced=5.5)},
+        )
+        | {"dense": name == "Dense"}
+        for name, up, down in numbers
+    ]
+    standin["rows"].append(row("stand-in", "standin", "D", {"Task": cell(reproduced=1.0)}) | {"sparsity": "8/16"})
+    standin["better"] = {"Task": "higher", "PPL": "lower"}
+    text = tables.render(standin, colours=True, width=80)
+    assert re.findall(r"\x1b\[1m *(\d+\.\d+)\x1b", text) == ["21.00", "42.00", "42.00"]
+    assert (
+        re.search(r"\x1b\[32m *supported", text)
+        and re.search(r"\x1b\[31m *contradicted", text)
+        and f"\x1b[1m{standin['title']}" in text
+    )
+    assert "\x1b" not in tables.render(standin)
 
 
 def test_an_unknown_format_is_named(standin):

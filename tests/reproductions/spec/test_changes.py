@@ -74,7 +74,6 @@ def test_rows_that_nothing_changes_are_refused_and_none_is_measured(tmp_path):
         (["--alpha", "nan"], "--alpha nan scales no patch"),
         (["--alpha", "1"], "--alpha 1 is the patch as it is"),
         (["--text", "wikitxt2-train"], "did you mean 'wikitext2-train'"),
-        (["--seed", "3", "--format", "latex"], "have no LaTeX form"),
         (["--pictures", "svg,gif"], "unknown form of a picture 'gif'"),
     ],
 )
@@ -107,6 +106,9 @@ def test_yours_stands_beside_the_published_with_the_paired_difference(tmp_path, 
     assert main(["show", TABLE, "--seed", "3", "--row", "LinearPatch[S]"]) == 0
     shown = capsys.readouterr().out
     assert "Yours" in shown and "Published" in shown and "+10.00 [+" in shown
+    assert main(["show", TABLE, "--seed", "3", "--row", "LinearPatch[S]", "--format", "latex"]) == 0
+    shown = capsys.readouterr().out
+    assert r"\begin{tabular}{lllrrr}" in shown and "& +10.00 [+" in shown
 
 
 def test_alpha_multiplies_the_patch(tiny_llama):
