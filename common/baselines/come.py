@@ -21,6 +21,7 @@ norm. The hierarchical distillation that follows in the paper is left out: these
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
 
 import torch
@@ -49,7 +50,10 @@ class CoMe(Pruning):
 
     def apply(self, context: Context) -> None:
         options = {"batch_size": context.batch_size, "progress": context.progress}
-        merged = come(context.model, context.windows(), self.count, repeat=bool(self.repeat), **options)
+        windows, started = context.windows(), time.perf_counter()
+        merged = come(context.model, windows, self.count, repeat=bool(self.repeat), **options)
+        seconds = round(time.perf_counter() - started, 2)
+        context.details["repair"] = {"calibration_tokens": windows.numel(), "seconds": seconds}
         context.details |= {"removed": [entry["pair"][1] for entry in merged], "merged": merged}
 
 

@@ -240,20 +240,21 @@ class Regression:
         self.error += missing.square().sum().item()
         self.target += target.square().sum().item()
 
-    def solved(self, ridge: float, absolute: bool = False) -> Tensor:
-        """D [features, channels] of least |H D - E|^2 + r |D|^2; with an intercept, that is its last row.
+    def solved(self, ridge: float, absolute: bool = False, towards: Tensor | None = None) -> Tensor:
+        """D [features, channels] of least |H D - E|^2 + r |D - P|^2; with an intercept, that is its last row.
 
-        r is ``ridge`` times the mean eigenvalue of H'H, or ``ridge`` itself (``absolute``).
+        r is ``ridge`` times the mean eigenvalue of H'H, or ``ridge`` itself (``absolute``). P is ``towards``, or zero.
 
         Raises:
             UserError: there is no single such D: r is 0, and the tokens do not span all features.
         """
-        damped = self.gram.clone()
-        damped.diagonal().add_(self._penalty(ridge, absolute))
+        damped, penalty = self.gram.clone(), self._penalty(ridge, absolute)
+        damped.diagonal().add_(penalty)
+        cross = self.cross if towards is None else self.cross + penalty[:, None] * towards
         factor, failed = torch.linalg.cholesky_ex(damped)
         pivots = factor.diagonal()
         singular = failed or (pivots.min() / pivots.max()) ** 2 < len(damped) * torch.finfo(torch.float64).eps
-        solution = torch.linalg.solve_ex(damped, self.cross)[0] if failed else torch.cholesky_solve(self.cross, factor)
+        solution = torch.linalg.solve_ex(damped, cross)[0] if failed else torch.cholesky_solve(cross, factor)
         if not torch.isfinite(solution).all() or (ridge == 0 and singular):
             raise self._undetermined(len(damped))
         return solution

@@ -1,11 +1,12 @@
 """The league, ours: every training-free repair after every choice of layers, on one base and one calibration budget."""
 
+from extensions.league.ablation import ABLATION, DRAWS
 from extensions.league.answers import ANSWERS
 from extensions.league.grafts import GRAFTS
 from extensions.league.tables import TABLES as _TABLES
 from extensions.league.texts import TEXTS
 from extensions.league.windows import WINDOWS
 
-TABLES = [*_TABLES, ANSWERS, TEXTS, WINDOWS, GRAFTS]
+TABLES = [*_TABLES, ANSWERS, TEXTS, WINDOWS, GRAFTS, ABLATION, DRAWS]
 
 __all__ = ["TABLES"]

@@ -50,11 +50,32 @@ REPAIRS: dict[str, dict | None] = {
     REFIT_LONG: {"method": "refit", "following": 3, "ridge": 1e-3, "held_out": HELD_OUT},
     APART: {"method": "refit", "following": 3, "ridge": 1e-3, "held_out": HELD_OUT, "apart": True},
 }
+# Of August 2026 and later; after some selections alone, at the larger numbers of layers.
+SHIFT, SHIFT_RANK, RANK = "shift-llm", "shift-llm-rank", 64
+RECENT = {SHIFT: {"method": "shift-llm"}, SHIFT_RANK: {"method": "shift-llm", "rank": RANK}}
 # The repairs of papers.
-RIVALS = (FACTOR, PATCHED, GHOSTED, REPLACEME, REPLACEME_BIAS, REPLACEME_COSINE, REPLACEME_STREAM)
+RIVALS = (FACTOR, PATCHED, GHOSTED, REPLACEME, REPLACEME_BIAS, REPLACEME_COSINE, REPLACEME_STREAM, *RECENT)
 # Where the layer goes that writes the massive activation, its neurons are carried over; after [L] in `league-graft`.
 CARRIED, CARRIED_REFIT = "graft", "graft-refit"
 GRAFTS = {CARRIED: {"method": "graft"}, CARRIED_REFIT: REPAIRS[REFIT_LONG] | {"graft": True}}
+# From the regression of CoMe's public code to the refit, one option at a time; the last two are rows of the league.
+_COME_CODE = {
+    "method": "refit",
+    "following": 1,
+    "ridge": 1e-2,
+    "target": "branches",
+    "towards": "zero",
+    "before": False,
+}
+ABLATION = {
+    "ablation-branches": ("one following layer, sum of branches, ridge towards 0", _COME_CODE),
+    "ablation-stream": ("gap of the residual stream as target", _COME_CODE | {"target": "stream"}),
+    "ablation-old": ("and ridge towards the old weights", _COME_CODE | {"target": "stream", "towards": "old"}),
+    "ablation-before": ("and down_proj before the interface", {"method": "refit", "following": 1, "ridge": 1e-2}),
+    "ablation-three": ("and three following layers", {"method": "refit", "following": 3, "ridge": 1e-2}),
+    REFIT: ("and a ridge of 0.001 in place of 0.01", REPAIRS[REFIT]),
+    REFIT_LONG: ("and a ridge chosen on held-out text", REPAIRS[REFIT_LONG]),
+}
 # After [L]: patches that leave massive tokens as they are; the stand-in has none.
 SPARED = {
     "linearpatch-spared": PATCH | {"acts_on": "ordinary"},
@@ -66,7 +87,8 @@ LOWEST_BI, WINDOW, UIDL, LORP, SLEB = "s", "l", "uidl", "lorp", "sleb"
 LEAST_LEFT, LEAST_LEFT_WINDOW, LEAST_LOSS = "least-left", "least-left-window", "least-loss-window"
 WITH_THEM = "least-left-with-them"  # with the neurons that are carried over
 ONE_BY_ONE = "one-by-one"
-TRAINED_PATCH, TRAINED_LAYER = "linearpatch-trained", "streamline-layer-trained"
+WRP = "wrp"
+TRAINED_PATCH, TRAINED_LAYER, OVERREP = "linearpatch-trained", "streamline-layer-trained", "overrep"
 DROP, ENTRODROP, BLOCKPRUNER, FINERCUT = "llm-drop", "entrodrop", "blockpruner", "finercut"
 HALVES = "halves"  # in the place of a repair
 TRIED = 8  # windows on which every window of layers is tried
@@ -75,6 +97,7 @@ SEARCHED = 4  # windows that a search by removing reads: about as many tokens as
 # What takes no whole layers: as many parameters out of layers that stay, and attentions that become linear maps.
 SLICES, MAPS = "slices", "attentions"
 PRUNER, SLICEGPT, NBL = "llm-pruner", "slicegpt", "nbl"
+PAIRS, COME = "pairs", "come"  # two neighbouring layers become one
 BATCH = 10  # samples of LLM-Pruner's one batch, as in its paper
 FIRST, OTHER = "first-text", "other-text"  # that `seeds` are drawn from
 ITEMS, BOTH = "items", "both-texts"  # what else a repair is calibrated on
@@ -90,6 +113,8 @@ SELECTIONS = {
     LEAST_LEFT_WINDOW: "window of least left (ours)",
     LEAST_LOSS: "window of least loss (ours)",
     WITH_THEM: "set of least left with them (ours)",
+    WRP: "WRP",
+    PAIRS: "pairs of adjacent layers",
     SLICES: "slices of layers",
     MAPS: "twice as many attentions",
     DROP: "LLM-Drop",
@@ -106,8 +131,12 @@ _OF_PAPERS = {
     REPLACEME_BIAS: "ReplaceMe, least squares with a bias",
     REPLACEME_COSINE: "ReplaceMe, cosine",
     REPLACEME_STREAM: "ReplaceMe, cosine of the stream",
+    SHIFT: "SHIFT-LLM",
+    SHIFT_RANK: f"SHIFT-LLM, rank {RANK}",
+    COME: "CoMe",
     TRAINED_PATCH: "LinearPatch +FT (trained)",
     TRAINED_LAYER: "LLM-Streamline(layer) +FT (trained)",
+    OVERREP: "OverRep (trained)",
     HALVES: "twice as many halves of layers",
     PRUNER: "LLM-Pruner",
     SLICEGPT: "SliceGPT",
@@ -135,6 +164,7 @@ _OF_OURS = {
         )
     ),
     ONE_BY_ONE: "one by one, refitted after each (ours)",
+    **{name: f"{label} (ours)" for name, (label, _) in ABLATION.items() if name not in REPAIRS},
     # in `league-graft`: rivals by what the model shows that has the neurons in their new place
     **{f"graft-{rival}": f"neurons carried over, {_OF_PAPERS[rival]} (ours)" for rival in RIVALS},
 }
@@ -188,13 +218,14 @@ class LeagueSpec:
     @property
     def trained(self) -> bool:
         """Whether the repair is trained."""
-        return self.repair in (TRAINED_PATCH, TRAINED_LAYER)
+        return self.repair in (TRAINED_PATCH, TRAINED_LAYER, OVERREP)
 
 
 # What a repair is measured against: as many parameters gone, no training.
-TRAINING_FREE = (*RIVALS, HALVES, PRUNER, SLICEGPT)
+TRAINING_FREE = (*RIVALS, HALVES, PRUNER, SLICEGPT, COME)
 
 AFTER_LEAST_LOSS = (NONE, PATCHED, GHOSTED, REPLACEME, REFIT_LONG)
+AFTER_WRP = (NONE, GHOSTED, REFIT_LONG)
 
 # What else the leaders calibrate on: another text, and other draws from both.
 OTHER_TEXT = {"paper": "ptb-validation", "standin": "standin-valid"}
@@ -268,6 +299,28 @@ def trained(count: int, samples: int, learning_rate: float) -> dict[LeagueSpec, 
     }
 
 
+def recent(count: int, samples: int) -> dict[LeagueSpec, dict]:
+    """Methods of 2026 and CoMe: row -> selection and repair.
+
+    OverRep has the text and the steps of the other trained rows, and its own rate, decay and clipping.
+    """
+    chosen = selections(count)
+    found = {
+        LeagueSpec(selection, repair): {"selection": chosen[selection], "repair": step}
+        for selection in (LOWEST_BI, WINDOW)
+        for repair, step in RECENT.items()
+    }
+    found[LeagueSpec(PAIRS, COME)] = {"selection": {"method": "come", "count": count}}
+    for repair in AFTER_WRP:
+        found[LeagueSpec(WRP, repair)] = {
+            "selection": {"method": "wrp", "count": count},
+            "repair": REPAIRS[repair],
+        }
+    training = {"samples": samples, "batch_size": 1, "epochs": 1}
+    found[LeagueSpec(WINDOW, OVERREP)] = {"selection": window(count), "repair": {"method": "overrep"} | training}
+    return found
+
+
 def _fields(subject: Subject, count: int) -> Iterator[tuple[LeagueSpec, dict]]:
     for selection, chosen in selections(count).items():
         for repair in AFTER_LEAST_LOSS if selection == LEAST_LOSS else REPAIRS:
@@ -282,7 +335,10 @@ def _fields(subject: Subject, count: int) -> Iterator[tuple[LeagueSpec, dict]]:
     one_by_one = {"method": "least-left-refit", "count": count, "following": 3, "ridge": 1e-3}
     yield LeagueSpec("", ONE_BY_ONE), {"selection": one_by_one}
     rate = DISTILLING[subject.size]["learning_rate"]  # as in LinearPatch's tables
-    yield from trained(count, BUDGET[subject.profile]["count"], rate).items()
+    samples = BUDGET[subject.profile]["count"]
+    yield from trained(count, samples, rate).items()
+    if count in subject.counts(*SHARES[2:], standin=STANDIN_COUNTS[2:]):
+        yield from recent(count, samples).items()
 
 
 def dense(subject: Subject, limit: int | None) -> Row:
@@ -329,11 +385,13 @@ def seeds(subject: Subject, limit: int | None = None) -> list[Row]:
     return found
 
 
-def reading(subject: Subject, limit: int | None, count: int, spec: LeagueSpec, **text) -> Row:
-    """A row of [L]'s window on the league's own budget, whose repair alone reads another text or draw."""
+def reading(
+    subject: Subject, limit: int | None, count: int, spec: LeagueSpec, *, step: dict | None = None, **text
+) -> Row:
+    """A row of [L]'s window on the league's own budget, whose repair alone reads another text or draw; step: that repair."""
     budget = BUDGET[subject.profile]
     selection = selections(count)[WINDOW] | {"calibration": budget}
-    fields = {"selection": selection, "repair": REPAIRS[spec.repair], "calibration": budget | text}
+    fields = {"selection": selection, "repair": step or REPAIRS[spec.repair], "calibration": budget | text}
     return pruned(subject, limit, count, spec, **fields)
 
 

@@ -19,6 +19,11 @@ regresses on a constant too, which becomes a bias where the config knows biases.
 windows that its sums do not see. `one_by_one` removes layer after layer with a refit after each, always towards the dense
 model. `graft` carries neurons over into the layer before a cut, before anything is refitted there (`extensions.refit.graft`).
 
+For the ablation (`make ablation-league`): `target` "branches" asks the first following layer for the sum of what its own
+half and the removed layers' same halves added in the original model, in place of the gap of the whole residual stream. That
+is the target of CoMe's public code (methods/fdd_ridge.py), which removes one layer at a time. `towards` "zero" pulls each
+matrix towards zero in place of its old weights. Without `before`, down_proj before the cut stays as it is.
+
 Nothing is added and nothing is trained: the result is a plain checkpoint of the pruned shape. Every refitted matrix takes
 one pass through its layer; sums alone grow with the model. Of all tokens five states are kept at a time (with `gate_up`
 eight), in memory up to a bound, beyond it on disk (`common.forward.spill_buffer`).
@@ -63,6 +68,8 @@ RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, float("inf"))
 # Inputs of a matrix from which on there is room for one H'H alone: two of 8,192 x 8,192 take a GB.
 LARGE = 8192
 ROWS = 1024  # of a matrix that are brought to float64 at once
+STREAM, BRANCHES = TARGETS = ("stream", "branches")
+OLD, ZERO = PULLS = ("old", "zero")
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,8 @@ class Fit:
     weights: str = "none"
     first: bool = True
     share: float = 0.0
+    target: str = STREAM
+    towards: str = OLD
 
     def regression(self) -> Regression:
         return Regression(intercept=self.intercept, weights=self.weights)
@@ -94,6 +103,9 @@ def refit(
     held_out: int = 0,
     weights: str = "none",
     first: bool = True,
+    target: str = STREAM,
+    towards: str = OLD,
+    before: bool = True,
     dense: nn.Module | None = None,
     alive: Sequence[int] | None = None,
     graft: Graft | None = None,
@@ -130,7 +142,11 @@ def refit(
         raise UserError(f"architecture {decoder.architecture!r} has no gate_proj and up_proj. Leave gate_up out")
     if not 0 <= share <= 1:
         raise UserValueError(f"share must be 0 to 1, not {share}")
-    plan = plan_of(decoder.num_layers, removed, following, stages_of(matrices, gate_up), share)
+    _check_ablation(target, towards, removed, following == 1 and not (before or gate_up or share))
+    plan = plan_of(decoder.num_layers, removed, following, stages_of(matrices, gate_up), share, before)
+    if target == BRANCHES:  # the streams are followed from where the removed layers begin
+        borders = {layer - 1 for layer in removed} - {*plan, *removed}
+        plan |= dict.fromkeys(borders, ())
     reports: list[dict] = []
     if plan:
         _check_at_hand(decoder, plan)
@@ -139,11 +155,11 @@ def refit(
         split = len(ids) - held_out
         parts = [(ids[:split], False), (ids[split:], True)] if held_out else [(ids, False)]
         batches = [(batch, held) for part, held in parts for batch in part.split(batch_size)]
-        fit = Fit(ridge, intercept, weights, first, share)
+        fit = Fit(ridge, intercept, weights, first, share, target, towards)
         origin = Decoder(dense) if dense is not None else decoder
-        before = [layer for layer in range(min(plan)) if layer not in removed]
+        passed = [layer for layer in range(min(plan)) if layer not in removed]
         streams = _Streams(
-            decoder, origin, alive or range(decoder.num_layers), before, min(plan), batches, fit, progress
+            decoder, origin, alive or range(decoder.num_layers), passed, min(plan), batches, fit, progress
         )
         for layer in track(range(min(plan), max(plan) + 1), "refitting", unit="layer", shown=progress):
             if layer not in removed:
@@ -195,6 +211,19 @@ def _check(decoder: Decoder, ids: Tensor, following: int, ridge: float, held_out
     check_weights(weights)
 
 
+def _check_ablation(target: str, towards: str, removed: Sequence[int], one_after: bool) -> None:
+    """Refuse options that only the ablation has, where they are unknown or do not go together."""
+    if target not in TARGETS:
+        raise unknown("target", target, TARGETS)
+    if towards not in PULLS:
+        raise unknown("pull of the ridge", towards, PULLS)
+    if target == BRANCHES and (not one_after or 0 in removed):
+        raise UserValueError(
+            "The target branches is only defined for the one layer after removed ones. Set following to 1 and before to "
+            "false, leave gate_up and share out, and keep layer 0"
+        )
+
+
 def _check_at_hand(decoder: Decoder, layers: Iterable[int]) -> None:
     """Refuse weights that are not in memory: what is written to them would be lost."""
     if not decoder.streamed and any(
@@ -243,7 +272,12 @@ def stages_of(matrices: str, gate_up: bool) -> tuple[tuple[str, ...], ...]:
 
 
 def plan_of(
-    layers: int, removed: Sequence[int], following: int, stages: Sequence[Sequence[str]], share: float
+    layers: int,
+    removed: Sequence[int],
+    following: int,
+    stages: Sequence[Sequence[str]],
+    share: float,
+    before: bool = True,
 ) -> dict[int, Sequence[Sequence[str]]]:
     """Kept layer -> its stages in order: matrices that are refitted in one pass, since they read the same."""
     plan, left = {}, 0
@@ -252,7 +286,7 @@ def plan_of(
             left = following
             continue
         own = list(stages) if left else []
-        if layer + 1 in removed:  # whatever else, this layer makes good the cut
+        if before and layer + 1 in removed:  # whatever else, this layer makes good the cut
             attention = share > 0 or (ATTENTION,) in own
             own = (
                 [(ATTENTION,)] * attention + [stage for stage in own if stage not in ((ATTENTION,), (MLP,))] + [(MLP,)]
@@ -268,7 +302,7 @@ class _RefitBatch:
     """One batch's streams at one place of the model, on the host.
 
     held: whether it only chooses ridges. out, ahead: the dense stream after the layer there, and after the layers that are
-    removed behind it.
+    removed behind it. branches: what halves of removed layers added to the dense stream since the layer before them.
     """
 
     ids: Tensor
@@ -278,6 +312,7 @@ class _RefitBatch:
     out: Tensor | None = None
     ahead: Tensor | None = None
     targets: dict[str, Tensor] = field(default_factory=dict)
+    branches: dict[str, Tensor] = field(default_factory=dict)
 
 
 class _Streams:
@@ -327,16 +362,25 @@ class _Streams:
         """Take both streams through a kept layer, whose matrices are refitted on the way; ``after``: the next kept one."""
         own, ahead = self.alive[layer], self.alive[after]
         wanted = {name for stage in stages for name in stage} - {MLP}
-        for batch in self.batches if wanted else ():
+        summed = self.fit.target == BRANCHES
+        for batch in self.batches if wanted or (summed and stages) else ():
+            before = batch.dense.to(self.origin.device)
+            if summed:
+                batch.ahead = batch.out = self._with_branches(batch, before, own)
+                batch.targets, batch.branches = batch.branches, {}
+                continue
             with Watched(self.origin, own) as seen:
-                out = self.origin.run(batch.dense.to(self.origin.device), own, own + 1)
+                out = self.origin.run(before, own, own + 1)
             batch.ahead = batch.out = self.pool.keep(out)
             batch.targets = {name: self.pool.keep(seen.value(name, out)) for name in wanted}
-        for passed in range(own + bool(wanted), ahead):
+        for passed in range(own + bool(wanted or (summed and stages)), ahead):
             for batch in self.batches:
                 before = (batch.dense if passed == own else batch.ahead).to(self.origin.device)
-                batch.ahead = self.pool.keep(self.stream.following(batch.ids, before, passed))
-        for batch in self.batches:
+                if summed and passed > own:
+                    batch.ahead = self._with_branches(batch, before, passed)
+                else:
+                    batch.ahead = self.pool.keep(self.stream.following(batch.ids, before, passed))
+        for batch in () if summed else self.batches:
             batch.targets[MLP] = batch.ahead
             if self.fit.share and ahead > own + 1 and ATTENTION in batch.targets:
                 change = batch.ahead.float() - batch.out.float()
@@ -349,6 +393,16 @@ class _Streams:
             batch.dense, batch.repaired, batch.out, batch.targets = batch.ahead, self.pool.keep(out), None, {}
         return reports
 
+    def _with_branches(self, batch: _RefitBatch, before: Tensor, layer: int) -> Tensor:
+        """Return the dense stream after a layer, and add what its halves add to the batch's branches."""
+        with Watched(self.origin, layer) as seen:
+            out = self.origin.run(before, layer, layer + 1)
+        middle = seen.value(ATTENTION, out)
+        for name, added in ((ATTENTION, middle.float() - before.float()), (MLP, out.float() - middle.float())):
+            total = batch.branches.get(name)
+            batch.branches[name] = self.pool.keep(added if total is None else added + total.to(added.device))
+        return self.pool.keep(out)
+
     def _stage(self, layer: int, names: Sequence[str]) -> list[dict]:
         """Refit matrices that read the same, in one pass; gate and up share H'H, unless tokens weigh by each one's target."""
         shared = self.fit.weights == "none"
@@ -359,6 +413,9 @@ class _Streams:
                     out = self.decoder.run(batch.repaired.to(self.decoder.device), layer, layer + 1)
                 for name in names:
                     target = batch.targets[name].to(out.device, torch.float32)
+                    if self.fit.target == BRANCHES:
+                        entered = batch.repaired if name == ATTENTION else seen.value(ATTENTION, out)
+                        target = target + entered.to(out.device, torch.float32)
                     keep = counted(out[..., 0], first=self.fit.first)
                     missing = target - seen.value(name, out).float()
                     sums[name, batch.held].add(
@@ -372,18 +429,22 @@ class _Streams:
         if self.decoder.streamed:  # its memory goes to the sums
             self.decoder.model.streamed.let_go()
         ridge, chosen, error = self.fit.ridge, {}, sums.error
+        linear = at_hand(self.decoder.layers[layer]).get_submodule(paths(self.decoder.spec)[name])
+        pull = None
+        if self.fit.towards == ZERO:  # the change that leaves nothing of the old weights
+            pull = torch.zeros_like(sums.cross)
+            pull[: linear.weight.shape[1]] = -linear.weight.T.to(pull)
         if held is not None:
-            lefts = {r: held.left(_change(sums, r)) / held.target for r in RIDGES}
+            lefts = {r: held.left(_change(sums, r, pull)) / held.target for r in RIDGES}
             ridge = lowest(lefts)
             chosen = {"ridge": ridge, "held_out": lefts[ridge]}
             sums = sums.with_(held)
             error = sums.error
-        if held is None and name == MLP and len(sums.gram) >= LARGE:
+        if held is None and pull is None and name == MLP and len(sums.gram) >= LARGE:
             change, left = sums.consumed(ridge)
         else:
-            change = _change(sums, ridge)
+            change = _change(sums, ridge, pull)
             left = sums.left(change)
-        linear = at_hand(self.decoder.layers[layer]).get_submodule(paths(self.decoder.spec)[name])
         rows = change[:-1] if sums.intercept else change
         for own, part in zip(linear.weight.split(ROWS), rows.split(ROWS, 1), strict=True):
             own.copy_(own.double() + part.T.to(own.device))
@@ -398,5 +459,5 @@ def _alone(decoder: Decoder) -> AbstractContextManager:
     return decoder.model.streamed.alone() if decoder.streamed else nullcontext()
 
 
-def _change(sums: Regression, ridge: float) -> Tensor:
-    return torch.zeros_like(sums.cross) if ridge == float("inf") else sums.solved(ridge)
+def _change(sums: Regression, ridge: float, towards: Tensor | None = None) -> Tensor:
+    return torch.zeros_like(sums.cross) if ridge == float("inf") else sums.solved(ridge, towards=towards)

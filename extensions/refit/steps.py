@@ -50,7 +50,8 @@ class Refit(Repair):
     """Refits the output matrices around every cut; options: see `refit`.
 
     one_by_one: the layers go in order of removal, with a refit after each (`refit_one_by_one`). apart: the held-out windows
-    are drawn so that they share no token with the others (without it, of short texts a quarter of theirs and more).
+    are drawn so that they share no token with the others (without it, of short texts a quarter of theirs and more). target,
+    towards, before: of the ablation alone.
     """
 
     following: int = FOLLOWING
@@ -65,6 +66,9 @@ class Refit(Repair):
     one_by_one: bool | None = None
     apart: bool | None = None
     graft: bool | None = None
+    target: str | None = None
+    towards: str | None = None
+    before: bool | None = None
 
     def apply(self, context: Context) -> None:
         options = {

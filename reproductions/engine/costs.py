@@ -32,7 +32,7 @@ FEW_ITEMS = 500  # of a test set that `sizes.ITEMS` does not count, roughly: wha
 INSTRUCTION = 110  # tokens, of Alpaca-cleaned's
 # What trainings read where their recipe says no less: Alpaca twice; C4's first shard; 5,000 windows of 2,048 tokens.
 ROWS, EPOCHS, SHARD, WINDOWS, LENGTH = 50_000, 2, 160_000_000, 5_000, 2_048
-DISTILLED = ("linearpatch-distilled", "streamline-ffn", "streamline-layer")
+DISTILLED = ("linearpatch-distilled", "overrep", "streamline-ffn", "streamline-layer")
 STEP = 3  # passes that a step of training costs
 REFIT = 1.2  # passes: to the last refitted layer, and through each of these for each of its halves
 PARAMETERS = 1e9  # of a model that is not registered
@@ -75,6 +75,8 @@ def preparing(recipe: Recipe) -> float:
     elif chosen.get("method") == "window-loss":  # what is left behind every window, of a few of the samples
         layers, entry = _facts(recipe.model).get("layers", 32), recipe.calibration or {}
         passes = (layers - count) / 2 * chosen["samples"] / (entry.get("count") or 128)
+    elif chosen.get("method") == "come":
+        passes = count
     elif chosen.get("method") == "least-left-refit":
         passes = REFIT * count
     if (recipe.repair or {}).get("method") == "refit":

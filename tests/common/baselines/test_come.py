@@ -123,6 +123,7 @@ def test_merged_layers_are_spared_and_the_result_is_a_plain_model(make_tiny, ids
     pairs = [entry["pair"] for entry in context.details["merged"]]
     assert len({layer for pair in pairs for layer in pair}) == 6 and len(model.model.layers) == 3
     assert context.details["removed"] == [pair[1] for pair in pairs]
+    assert context.details["repair"]["calibration_tokens"] == ids.numel()
     checkpoint.save(model, None, tmp_path / "model")
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     with torch.no_grad():

@@ -31,6 +31,7 @@ def test_every_repair_stands_after_every_selection_at_every_number_on_one_budget
             if selection == rows.LEAST_LOSS and repair not in rows.AFTER_LEAST_LOSS:
                 continue
             assert (f"{count}/{layers}", rows.name(selection, repair)) in names
+        assert all((f"{counts[-1]}/{layers}", spec.method) in names for spec in rows.recent(1, 1))
         own = rows.name(rows.SLICES, rows.PRUNER), rows.name(rows.SLEB, rows.NONE), "Dense"
         spared = 0 if subject == "standin" else len(rows.SPARED)
         budgets = {str(row.recipe.calibration) for row in found if row.method not in own}
@@ -38,7 +39,7 @@ def test_every_repair_stands_after_every_selection_at_every_number_on_one_budget
         assert (
             len({row.recipe.hash for row in found})
             == len(found)
-            == 1 + 4 * (6 * len(rows.REPAIRS) + 5 + 4 + 4 + 3 + 2 + spared)
+            == 1 + 4 * (6 * len(rows.REPAIRS) + 5 + 4 + 4 + 3 + 2 + spared) + 2 * len(rows.recent(1, 1))
         )
     assert TABLE.rows("paper") == []
 

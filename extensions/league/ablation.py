@@ -1,0 +1,100 @@
+"""What the refit's gain is due to: one option at a time, from the regression of CoMe's public code to the refit."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from extensions.league import rows
+from extensions.league.tables import perplexities
+from extensions.league.texts import UNREAD
+from reproductions.spec import comparisons
+from reproductions.spec.columns import FEW, tasks
+from reproductions.spec.registry import Claim, Column, Row, Table
+from reproductions.spec.subjects import Subject
+
+AVERAGE = "average"
+STEPS = {name: step for name, (_, step) in rows.ABLATION.items()}
+LABELS = {name: label for name, (label, _) in rows.ABLATION.items()}
+
+
+def _counts(subject: Subject) -> tuple[int, ...]:
+    return () if subject.printed else subject.counts(*rows.SHARES[2:], standin=rows.STANDIN_COUNTS[2:])
+
+
+def ablation(subject: Subject, limit: int | None = None) -> list[Row]:
+    """Dense, and at the league's larger numbers of layers [L]'s block with no repair and with every variant."""
+    found = [] if subject.printed else [rows.dense(subject, limit)]
+    for count in _counts(subject):
+        chosen = rows.selections(count)[rows.WINDOW]
+        for repair, step in ({rows.NONE: None} | STEPS).items():
+            spec = rows.LeagueSpec(rows.WINDOW, repair)
+            found.append(rows.pruned(subject, limit, count, spec, selection=chosen, repair=step))
+    return found
+
+
+def draws(subject: Subject, limit: int | None = None) -> list[Row]:
+    """The same block repaired by every variant from five draws of the league's text."""
+    found = [] if subject.printed else [rows.dense(subject, limit)]
+    for count in _counts(subject):
+        for repair, step in STEPS.items():
+            for seed in rows.SEEDS:
+                spec = rows.LeagueSpec(rows.WINDOW, repair, rows.FIRST, seed)
+                text = {"corpus": rows.BUDGET[subject.profile]["corpus"], "seed": seed}
+                found.append(rows.reading(subject, limit, count, spec, step=step, **text))
+    return found
+
+
+def columns(profile: str) -> list[Column]:
+    """The league's texts, tasks of which no row reads items, and their average."""
+    asked = UNREAD if profile == "paper" else FEW
+    scores = {column.id: column for column in tasks(profile)}
+    average = Column(AVERAGE, derived="average", of=asked, label="AVG of tasks")
+    return [*perplexities(profile), *(scores[task] for task in asked), average]
+
+
+def _each_draw_lower(repair: str, before: str) -> comparisons.Check:
+    pairs = [tuple(rows.drawn(one, rows.FIRST, seed) for one in (repair, before)) for seed in rows.SEEDS]
+    return comparisons.every(*(comparisons.beats(*pair, column="PPL AVG", lower=True) for pair in pairs))
+
+
+NOTE = (
+    "After the contiguous block. The first row is the regression of CoMe's public code: it refits o_proj and down_proj of "
+    "the one layer after the removed ones. The target is the sum of what the same halves of that layer and of the removed "
+    "ones added in the original model. The ridge is 1 % of the mean eigenvalue and pulls towards 0. That code removes one "
+    "layer at a time; here the block is removed at once. Each later row changes one more option. The last two rows are the "
+    "league's refits."
+)
+ABLATION = Table(
+    target="ablation-league",
+    paper="league",
+    number="ablation-league",
+    title="Ours: what the refit's gain is due to",
+    declared=ablation,
+    columns=columns,
+    claims=tuple(
+        Claim(
+            f"{repair}-answers-more",
+            f"ours: {LABELS[repair]} raises accuracy",
+            comparisons.beats(*(rows.name(rows.WINDOW, one) for one in (repair, before)), column=AVERAGE),
+        )
+        for before, repair in pairwise(STEPS)
+    ),
+    note=NOTE,
+)
+DRAWS = Table(
+    target="ablation-league-seeds",
+    paper="league",
+    number="ablation-league-seeds",
+    title="Ours: what the refit's gain is due to, from five draws of the text",
+    declared=draws,
+    columns=perplexities,
+    claims=tuple(
+        Claim(
+            f"{repair}-lowers-perplexity",
+            f"ours: {LABELS[repair]} lowers perplexity from every draw",
+            _each_draw_lower(repair, before),
+        )
+        for before, repair in pairwise(STEPS)
+    ),
+    note=NOTE,
+)
