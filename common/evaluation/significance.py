@@ -106,6 +106,23 @@ def interval(replicates: np.ndarray) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def equivalent(replicates: np.ndarray, margin: float) -> bool:
+    """Return whether a difference is within ``margin`` on either side, by two one-sided tests at the 5 % level each.
+
+    Both reject where the percentile interval of 90 % of the replicates lies within the margin (Schuirmann, 1987).
+    """
+    low, high = np.percentile(replicates, (100 * (1 - LEVEL), 100 * LEVEL))
+    return bool(-margin < low and high < margin)
+
+
+def flips(one: np.ndarray, other: np.ndarray) -> float:
+    """Return the share of items that one model alone gets right, bool [items] each (Dutta et al., 2024, arXiv 2407.09141).
+
+    A wrong answer that becomes another wrong one is not seen.
+    """
+    return float(np.mean(one != other))
+
+
 def mcnemar(one: np.ndarray, two: np.ndarray) -> float:
     """Exact two-sided p of McNemar's test (1947) for right or wrong on the same items, bool [items] each.
 

@@ -37,6 +37,7 @@ def columns(profile: str) -> list[Column]:
         *chosen,
         Column("AVG", derived="average", of=labels),
         Column("RP", derived="retained", of=labels),
+        Column("flips", derived="flips", of=labels, compare="exact"),
         Column("parameters", "parameters", "left", scale=1e-6, compare="exact", label="parameters (M)"),
         Column("patches", "parameters", "patch_millions", compare="exact", label="of patches (M)"),
         Column("latency", "latency", "of_dense", compare="exact", label="time of dense"),
@@ -178,8 +179,9 @@ TABLES = [
         "machine. Calibration tokens and seconds are the repair's, seconds those of the run that measured it: what other "
         "rows of that run had already computed is not in them (what each costs alone: benchmarks/README.md); a choice "
         "reads the same text. Rows marked trained see the same windows once and learn from them. Loaded by: which "
-        "programs read the saved checkpoint with all its repairs. WIKI-2 and PTB are 48 and 24 windows of 512 tokens, "
-        "evenly spread over the test splits.",
+        "programs read the saved checkpoint with all its repairs. Flips: the share of items that the row or the dense model "
+        "alone answers right, in percent, averaged over the tasks. WIKI-2 and PTB are "
+        "48 and 24 windows of 512 tokens, evenly spread over the test splits.",
     ),
     Table(
         target="league-seeds",

@@ -105,6 +105,8 @@ class Resampled(Looked):
         column = self._columns[key[3]]
         if column.derived is None:
             return self._measured_value(row, column, score)
+        if column.derived == derived_columns.FLIPS:
+            return score.value
         wholes = self._parts(row, column, self._dense(row))
         try:
             return derived_columns.combine(column, self._parts(row, column, row), wholes)

@@ -30,6 +30,7 @@ class TextCell:
 
 Scores = dict[str, Score | TextCell | Status]  # column -> score, or why there is none
 Measured = list[tuple[Row, Subject, Scores]]
+FLIPS = "flips"  # filled in from outcomes per item, see `reproductions.claims.flips`
 _KINDS = {"retained": "mean-of-ratios", "retained-average": "ratio-of-means"}
 
 
@@ -47,7 +48,7 @@ def fill(rows: Measured, columns: Sequence[Column]) -> dict[str, int]:
     is over, where some are.
     """
     dense = {row.model: scores for row, _, scores in rows if row.dense}
-    following = [column for column in columns if column.derived is not None]
+    following = [column for column in columns if column.derived not in (None, FLIPS)]
     names_of = {
         (column.id, model): parts(column, columns, model, rows)
         for column in following
@@ -85,7 +86,7 @@ def parts(column: Column, columns: Sequence[Column], model: str | None, rows: Me
     tables count every task, and of a column that is one task's; where it knows none, none is left.
     """
     names, everything = _run(column, columns, model, rows)
-    if everything > 1 and (column.known or column.derived != "average"):
+    if everything > 1 and (column.known or column.derived not in ("average", FLIPS)):
         unknown = at_guessing(columns, model, rows)
         names = [name for name in names if name not in unknown]
     return names, everything

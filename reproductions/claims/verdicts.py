@@ -25,6 +25,7 @@ from reproductions.spec.subjects import Subject
 WORDS = SUPPORTED, CONTRADICTED, INCONCLUSIVE, UNTESTED = "supported", "contradicted", "inconclusive", "not tested"
 WORST_FIRST = (CONTRADICTED, INCONCLUSIVE, SUPPORTED)
 LARGE = 1e12
+MARGIN = 1.0  # points of accuracy within which two rows are equivalent
 CHANCE = (1 - significance.LEVEL) / 2  # a difference of 0 seems to contradict (or to support) so often
 
 
@@ -268,6 +269,8 @@ def _one(point: Comparison, resample: Comparison, replicates: Resampled) -> dict
         return found | {"verdict": SUPPORTED if point.holds else CONTRADICTED}
     found["interval"] = list(significance.interval(resample.difference))
     found["paired"] = replicates.paired(point.cells)
+    if point.unit == POINTS:
+        found["equivalent"] = significance.equivalent(resample.difference, MARGIN)
     verdict = {True: SUPPORTED, False: CONTRADICTED, None: INCONCLUSIVE}[point.verdict(*found["interval"])]
     if 0 in (point.low, point.high) and (p := _mcnemar(point, replicates)) is not None:
         found["p"] = p

@@ -15,7 +15,7 @@ from common.evaluation import significance
 from common.records.results import Record, Store
 from common.utils.errors import UserError
 from reproductions import audit
-from reproductions.claims import derived_columns, verdicts
+from reproductions.claims import derived_columns, flips, verdicts
 from reproductions.claims.bootstrap import Resampled
 from reproductions.claims.derived_columns import Measured, Score, TextCell, score
 from reproductions.engine.runner import choose_rows, fits
@@ -196,7 +196,9 @@ def _scored(
 ) -> tuple[Measured, dict[str, int]]:
     """A subject's rows with the scores of their columns, derived ones too; column -> how many it is over, where not all."""
     found = [(row, subject, _measured(row, columns, store, origins)) for row in rows]
-    return found, derived_columns.fill(found, columns)
+    over = derived_columns.fill(found, columns)
+    flips.fill(found, columns, store)
+    return found, over
 
 
 def _measured(row: Row, columns: list[Column], store: Store, origins: set[str]) -> dict[str, Score | TextCell | Status]:

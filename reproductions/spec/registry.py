@@ -30,7 +30,8 @@ class Column:
 
     id: as the paper prints the column, or a name of ours. label: what people read (default: the id).
     benchmark, key: the record's benchmark and value. derived: in their place, ``average``, ``retained`` (mean of ratios to
-    the dense row) or ``retained-average`` (ratio of averages), over the columns that ``of`` names (none: all accuracy
+    the dense row), ``retained-average`` (ratio of averages) or ``flips`` (mean share of items that the row or the dense one
+    alone gets right, in percent), over the columns that ``of`` names (none: all accuracy
     columns). only: ``printed`` for the paper's own models alone, ``one model`` for any other alone. hidden: measured for
     derived columns, but not shown. known: an average leaves out what a dense model of ours does not know, as what is retained
     does (`derived.at_guessing`). scale: what a value is multiplied by to be shown (accuracies are stored as shares).

@@ -1,0 +1,64 @@
+"""Flips and equivalence against counting and against intervals built by hand."""
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from common.evaluation import significance
+from common.pruning.recipe import Recipe
+from common.records.results import Record, Store
+from reproductions.claims import flips
+from reproductions.claims.derived_columns import Score
+from reproductions.spec import statuses, subjects
+from reproductions.spec.registry import Column, Row
+
+TASKS = ("one", "two")
+COLUMNS = [Column(name, name, "acc", scale=100) for name in TASKS]
+COLUMNS += [Column("flips", derived="flips", of=TASKS), Column("AVG", derived="average", of=TASKS)]
+
+
+def rows(store, outcomes):
+    """Rows of a store with these outcomes by method and task; None: a record without outcomes."""
+    made = []
+    for place, (method, by_task) in enumerate(outcomes.items()):
+        recipe = Recipe("standin", "standin", selection={"method": "given", "layers": [place]} if place else None)
+        row = Row("standin", "standin", "1/9", method, recipe, dense=method == "Dense")
+        scores = {}
+        for task, values in by_task.items():
+            value = 0.5 if values is None else float(np.mean(values))
+            record = Record(vars(recipe), recipe.hash, task, "ok", {"acc": value}, {"acc": 0.01})
+            store.put(record, recipe, items=None if values is None else {"acc": np.array(values, bool)})
+            scores[task] = Score(100 * value, 1.0)
+        made.append((row, subjects.STANDIN, scores))
+    return made
+
+
+def test_flips_are_answers_that_one_model_alone_has_right(tmp_path):
+    store = Store(tmp_path)
+    dense = {"one": [1, 1, 0, 0, 1], "two": [1, 0, 0, 0]}
+    pruned = {"one": [1, 0, 1, 0, 1], "two": [1, 0, 0, 1]}  # two of five, and one of four: no score changes by as much
+    found = rows(store, {"Dense": dense, "pruned": pruned})
+    flips.fill(found, COLUMNS, store)
+    assert found[0][2]["flips"] is statuses.NONE
+    assert found[1][2]["flips"].value == pytest.approx(100 * (2 / 5 + 1 / 4) / 2)
+
+
+def test_no_outcomes_are_no_value(tmp_path):
+    store = Store(tmp_path)
+    whole = {"one": [1, 0], "two": [1, 0]}
+    lacking = {"pruned": {"one": [1, 1], "two": None}, "a": whole, "b": whole}
+    found = rows(store, {"Dense": whole} | lacking)
+    flips.fill(found, COLUMNS, store)
+    assert found[1][2]["flips"] is statuses.NO_VALUE and found[2][2]["flips"].value == 0
+    found[1][2]["two"] = statuses.NOT_RUN
+    flips.fill(found, COLUMNS, store)
+    assert found[1][2]["flips"] is statuses.NOT_RUN
+
+
+@pytest.mark.parametrize(
+    ("mean", "error"), [(0.0, 0.3), (0.0, 0.7), (0.6, 0.2), (0.6, 0.3), (-0.9, 0.01), (-1.2, 0.01)]
+)
+def test_equivalence_is_two_one_sided_tests(mean, error):
+    replicates = mean + error * norm.ppf((np.arange(20000) + 0.5) / 20000)
+    below, above = ((mean + 1) / error, (1 - mean) / error)  # z of the two tests against a margin of 1
+    assert significance.equivalent(replicates, 1.0) == (min(below, above) > norm.ppf(0.95))
