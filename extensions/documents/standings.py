@@ -7,21 +7,33 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from common.evaluation.significance import interval
+from common.evaluation.significance import equivalent, interval
 from common.records.results import Store
 from common.utils.text_tables import markdown
 from extensions.league import rows
 from figures.choices import COLUMN as PERPLEXITY
 from figures.choices import before
+from reproductions.claims.verdicts import MARGIN
 from reproductions.render import show
 from reproductions.spec import registry
 from reproductions.spec.subjects import Subject
 
-ACCURACY = "AVG"
-HEADER = ("Removed", "Repair", "after", "of the best rival's perplexity", "accuracy", "checkpoint")
+ACCURACY, FLIPS = "AVG", "flips"
+HEADER = (
+    "Removed",
+    "Repair",
+    "after",
+    "of the best rival's perplexity",
+    "accuracy",
+    "accuracy against no repair",
+    "flips",
+    "checkpoint",
+)
+HIGHER, LOWER, EQUIVALENT, INCONCLUSIVE = "higher", "lower", "equivalent", "no significant difference"
 # The short table shows so many numbers of layers, the best of ours, and:
 FEW = 3
 SHORT = (rows.NONE, rows.PATCHED, rows.FACTOR, rows.REPLACEME, rows.GHOSTED, rows.PRUNER)
+SHORT += (rows.SHIFT, rows.COME, rows.OVERREP)
 
 
 def entries(store: Store, subject: Subject, target: str = "league") -> list[dict]:
@@ -91,8 +103,9 @@ def table(found: Sequence[dict], texts: Sequence[str]) -> str:
         found: The rows of one model, as `entries` returns them.
         texts: Columns of perplexities to show.
     """
-    header = [*HEADER[:3], *texts, HEADER[3], f"{HEADER[4]} of {found[0]['over'][ACCURACY]}", HEADER[5]]
-    lines = [_line(dense, "dense", "", texts) for dense in found if dense["dense"]]
+    header = [*HEADER[:3], *texts, HEADER[3], f"{HEADER[4]} of {found[0]['over'][ACCURACY]}", *HEADER[5:]]
+    lines = [_line(dense, "dense", ("", ""), texts) for dense in found if dense["dense"]]
+    alone = {(e["sparsity"], e["spec"].selection): e for e in found if e["spec"] and e["spec"].repair == rows.NONE}
     for repairs in list(best(found).values())[-FEW:]:
         rivals = [entry for repair, entry in repairs.items() if repair in rows.TRAINING_FREE]
         ours = next((repair for repair in repairs if repair in rows.OURS), None)
@@ -100,12 +113,29 @@ def table(found: Sequence[dict], texts: Sequence[str]) -> str:
             if repair in SHORT or repair == ours:
                 share = ratio(entry, rivals[0]) if rivals else ""
                 label = entry["spec"].repaired
-                lines.append(_line(entry, f"**{label}**" if repair == ours else label, share, texts))
-    return markdown(header, lines, "rll" + "r" * (len(header) - 4) + "l")
+                verdict = answers(entry, alone.get((entry["sparsity"], entry["spec"].selection)))
+                lines.append(_line(entry, f"**{label}**" if repair == ours else label, (share, verdict), texts))
+    return markdown(header, lines, "rll" + "r" * (len(texts) + 2) + "lrl")
 
 
-def _line(entry: dict, repair: str, share: str, texts: Sequence[str]) -> tuple[str, ...]:
-    """Return one row of `table`."""
+def answers(entry: dict, alone: dict | None) -> str:
+    """Return how a row's accuracy compares with no repair of the same layers; '' where one of them has none.
+
+    Significant differences first; else equivalent where two one-sided tests place the difference within `MARGIN` points.
+    """
+    if alone is None or entry["method"] == alone["method"] or not all(ACCURACY in e["scores"] for e in (entry, alone)):
+        return ""
+    one, other = (np.asarray(found["replicates"](ACCURACY)) for found in (entry, alone))
+    if one.ndim == 0 or other.ndim == 0:
+        return ""
+    low, high = interval(one - other)
+    if low > 0 or high < 0:
+        return HIGHER if low > 0 else LOWER
+    return EQUIVALENT if equivalent(one - other, MARGIN) else INCONCLUSIVE
+
+
+def _line(entry: dict, repair: str, words: tuple[str, str], texts: Sequence[str]) -> tuple[str, ...]:
+    """Return one row of `table`; words: its perplexity and its accuracy against others."""
     scores = entry["scores"]
     perplexities = [f"{scores[label]:.1f}" for label in texts]
     accuracy = f"{scores[ACCURACY]:.1f}" if ACCURACY in scores else ""
@@ -115,7 +145,9 @@ def _line(entry: dict, repair: str, share: str, texts: Sequence[str]) -> tuple[s
         loaded = "Transformers"  # whole layers were left out and nothing was put in
     kind = "plain" if loaded.startswith("Transformers") else loaded
     selected = entry["spec"].selected if entry["spec"] else ""
-    return (entry["sparsity"], repair, selected, *perplexities, share, accuracy, kind)
+    share, verdict = words
+    flips = f"{scores[FLIPS]:.1f}" if FLIPS in scores else ""
+    return (entry["sparsity"], repair, selected, *perplexities, share, accuracy, verdict, flips, kind)
 
 
 def parts(store: Store, subjects: Sequence[Subject]) -> dict[str, str]:

@@ -216,6 +216,21 @@ def test_standings_hold_each_repair_after_its_best_choice_against_the_best_rival
     assert lines[0][3:5] == [f"{np.exp(text.mean()):.1f}" for text in base]
 
 
+@pytest.mark.parametrize(
+    ("mean", "error", "verdict"),
+    [(1.5, 0.5, "higher"), (-1.5, 0.5, "lower"), (0.2, 0.4, "equivalent"), (0.2, 0.9, "no significant difference")],
+)
+def test_an_accuracy_is_compared_with_no_repair_of_the_same_layers(mean, error, verdict):
+    drawn = np.random.default_rng(0).standard_normal(20000)
+    entry, alone = (
+        {"method": repair, "scores": {"AVG": 50.0}, "replicates": lambda column, by=by: 50 + by}
+        for repair, by in ((rows.GHOSTED, mean + error * drawn + drawn), (rows.NONE, drawn))
+    )
+    assert standings.answers(entry, alone) == verdict
+    assert standings.answers(alone, alone) == standings.answers(entry, None) == ""
+    assert standings.answers(entry | {"scores": {}}, alone) == ""
+
+
 def test_a_rival_is_worse_than_no_repair_where_the_same_layers_went():
     """Ghosted Layers is behind no repair after the one window; after the other, where it is ahead, it stands."""
     base, left, window = np.full((2, 4), 3.0), rows.LEAST_LEFT_WINDOW, rows.WINDOW
