@@ -31,14 +31,15 @@ TARGETS = {"logits": "kl", "output": "mse"}
 Run = tuple[int, int]
 
 
-def top_k_divergence(student: Tensor, probabilities: Tensor, indices: Tensor) -> Tensor:
+def top_k_divergence(student: Tensor, probabilities: Tensor, indices: Tensor | None) -> Tensor:
     """Mean over tokens of KL(teacher || student), both restricted to the teacher's K tokens (LinearPatch, Eq. 9).
 
     student: logits [batch, tokens, vocabulary]; probabilities, indices: the teacher's [batch, tokens, K]. The student's
-    softmax is over the same K indices. In float32.
+    softmax is over the same K indices; None: over the vocabulary. In float32.
     """
-    probabilities, indices = probabilities.to(student.device), indices.to(student.device)
-    log_student = student.gather(-1, indices).float().log_softmax(-1)
+    probabilities = probabilities.to(student.device)
+    chosen = student if indices is None else student.gather(-1, indices.to(student.device))
+    log_student = chosen.float().log_softmax(-1)
     return (torch.xlogy(probabilities, probabilities) - probabilities * log_student).sum(-1).mean()
 
 
@@ -51,7 +52,7 @@ class Distillation:
         windows: token ids [samples, tokens].
         target: 'logits', KL on the teacher's K most likely tokens; 'output', mean squared error between what stands in
             for a run and the run's output X^(stop), mean over runs. For 'output' nothing after the last run is executed.
-        k: see `top_k`.
+        k: see `top_k`; None: the divergence over the whole vocabulary, without a store.
         store: where the teacher's logits come from; None computes them.
 
     Raises:
@@ -65,7 +66,7 @@ class Distillation:
         windows: Tensor,
         *,
         target: str = "logits",
-        k: int = 100,
+        k: int | None = 100,
         store: TeacherStore | None = None,
     ):
         if target not in TARGETS:
@@ -102,7 +103,8 @@ class Distillation:
         else:
             with torch.no_grad():
                 hidden = decoder.run(prefix, self.cuts[0][0], decoder.num_layers)
-                probabilities, indices = top_k(decoder.logits(hidden), self.k)
+                logits = decoder.logits(hidden)
+                probabilities, indices = (logits.float().softmax(-1), None) if self.k is None else top_k(logits, self.k)
         hidden = prefix
         for run, upto in zip(self.cuts, [*(start for start, _ in self.cuts[1:]), decoder.num_layers]):
             hidden = decoder.run(self.replacements[run](hidden), run[1], upto)

@@ -13,7 +13,7 @@ from common.utils.command_line import option
 class RefitOptions(ToolOptions):
     """Remove layers, and refit the output matrices around the pruning interface by ridge regression.
 
-    The targets are the original model's hidden states. The result is a plain checkpoint. No training.
+    The targets are the original model's hidden states. The result is a plain checkpoint. Only --distill trains.
     """
 
     TOOL: ClassVar[str] = "extensions.refit"
@@ -63,6 +63,13 @@ class RefitOptions(ToolOptions):
     gate_up: bool = option(False, "also refit gate and up projections of the following layers", group=REPAIR)
     intercept: bool = option(False, "also refit biases, where the architecture has any", group=REPAIR)
     one_by_one: bool = option(False, "refit after each removal", group=REPAIR)
+    distill: int | None = option(
+        None,
+        "then train the layers around the cuts for N steps towards the original's predictions",
+        group=REPAIR,
+        least=1,
+        most=100_000,
+    )
     no_graft: bool = option(False, "do not graft the neurons of the massive activation", group=REPAIR)
 
 

@@ -16,6 +16,7 @@ from common.pruning.selection import runs
 from common.pruning.steps import Window
 from common.utils.errors import UserError
 from common.utils.progress import track
+from extensions.refit import distill
 from extensions.refit.cost import Cost
 from extensions.refit.graft import Observed
 from extensions.refit.least_residual import carried, least_set, leftovers
@@ -62,7 +63,11 @@ def check(job: Job) -> None:
     for name in ("one-by-one", "intercept"):
         if options.stream is not None and getattr(options, name.replace("-", "_")):
             raise UserError(f"--{name} needs the whole model in memory; leave --stream out")
-    job.apart = options.held_out or 0
+    if options.stream is not None and options.distill is not None:
+        raise UserError(
+            "--distill trains with the model in memory, and --stream reads it from disk. Leave one of them out"
+        )
+    job.apart = options.held_out or (options.samples // HELD_OUT_OF if options.distill else 0)
     job.windows  # noqa: B018 - read now
 
 
@@ -77,7 +82,10 @@ def apply(job: Job) -> dict:
         sets = [list(window.choose(_context(job, job.model, job.windows)))]
     removed, tried = (sets[0], []) if len(sets) == 1 else _better(job, *sets)
     job.chosen(removed)
-    context = _refitted(job, job.model, removed, job.windows)
+    original = distill.original_of(job, removed)
+    # a distillation is judged by text that no refit has read
+    windows = job.windows if original is None else job.windows[: -job.apart or None]
+    context = _refitted(job, job.model, removed, windows)
     if tried:
         context.details["tried"] = tried
     if "graft" in context.details:
@@ -92,7 +100,10 @@ def apply(job: Job) -> dict:
     left = len(context.details["refitted"]) - count
     spared = f" ({left} more are left as they are: no damping lowered what they leave of held-out text)" if left else ""
     were = "matrix was" if count == 1 else "matrices were"
-    job.notes.append(f"{count} {were} refitted in closed form{spared}; nothing was added, nothing trained")
+    trained = "" if original is not None else ", nothing trained"
+    job.notes.append(f"{count} {were} refitted in closed form{spared}; nothing was added{trained}")
+    if original is not None:
+        context.details["distilled"] = distill.distilled(job, original, removed)
     return context.details
 
 
@@ -180,18 +191,20 @@ def _least_left(job: Job) -> list[list[int]]:
 def _work(job: Job) -> float:
     """Tokens through the whole model. Where neurons may be carried over, two choices of layers may have to be compared."""
     times = 3 if job.options.choose == "left" and _grafts(job) else 1
-    return ((job.given is None) + times * Cost.of(job).passes) * job.options.samples * job.length
+    passes = (job.given is None) + times * Cost.of(job).passes
+    return passes * job.options.samples * job.length + distill.cost(job)[0]
 
 
 def _beside(job: Job) -> tuple[float, int]:
     """The operations in float64 and the bytes of solving, and of choosing by least residual: sums for every run of layers."""
     cost, count = Cost.of(job), max(job.counts)
+    held = max(cost.bytes, distill.cost(job)[1])
     if job.options.choose != "left":
-        return cost.operations, cost.bytes
+        return cost.operations, held
     tokens = min(FEW * job.config.hidden_size, job.options.samples * job.length)
     each = job.config.hidden_size**2 * (2 * tokens + 2 * job.config.hidden_size)
     times = 3 if _grafts(job) else 1
-    return times * cost.operations + (2 if times > 1 else 1) * job.layers * (count + 1) * each, cost.bytes
+    return times * cost.operations + (2 if times > 1 else 1) * job.layers * (count + 1) * each, held
 
 
 METHOD = Method(

@@ -1,0 +1,186 @@
+"""Distilling a refitted model shortly: some steps of the layers next to each pruning interface towards the original. Ours.
+
+    min over the weights W of these layers of E_x KL(p_original(. | x) || p_W(. | x))
+
+The divergence is over the whole vocabulary, its mean over the tokens of the calibration text. The layers are those that the
+refit rewrites: the last kept one before each interface and `following` after it. Everything else is frozen and shared with
+the original, whose logits are computed when a batch needs them: no store. So beside the pruned model the removed layers and
+the originals of the trained layers are in memory. Trained layers are float32 meanwhile. The result is a plain checkpoint.
+
+Short distillation after pruning is NVIDIA's recipe (Minitron, arXiv 2407.14679; there all layers train, and for longer).
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from common.cli import Job
+from common.models.decoder import Decoder
+from common.pruning.selection import runs
+from common.training.distillation import Distillation, train
+from common.training.fitting import Fitting
+from common.training.teacher_store import model_digest
+from common.utils.errors import UserError
+from extensions.refit.method import FOLLOWING, plan_of, stages_of
+
+BATCH = 4  # sequences in a step, run one at a time
+HOW = Fitting(
+    learning_rate=1e-4, final_share=0.1, weight_decay=0.0, warmup_share=0.1, clip=1.0, accumulate=BATCH, save_every=25
+)
+TRAINED_BYTES = 24  # of a parameter in float32: weight, gradient, two moments and two copies to go back to
+
+
+class _Student:
+    """The pruned model's layers at these positions, in float32, called on the hidden states before them."""
+
+    def __init__(self, decoder: Decoder, positions: Sequence[int]) -> None:
+        self.decoder, self.positions = decoder, positions
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        return self.decoder.run(hidden.float(), layers=self.positions).to(hidden.dtype)
+
+
+def neighbours(layers: int, removed: Sequence[int], following: int) -> list[int]:
+    """Return the kept layers next to the interfaces of a model of so many layers: what a refit rewrites.
+
+    >>> neighbours(10, [4, 5], 2)
+    [3, 6, 7]
+    """
+    return list(plan_of(layers, removed, following, stages_of("both", False), 0.0))
+
+
+def distill(
+    model: nn.Module,
+    original: nn.Module,
+    windows: Tensor,
+    removed: Sequence[int],
+    steps: int,
+    *,
+    following: int = FOLLOWING,
+    held_out: Tensor | None = None,
+    how: Fitting = HOW,
+    seed: int = 0,
+    start: Mapping | None = None,
+    folder: str | os.PathLike | None = None,
+    progress: bool = False,
+) -> dict:
+    """Train the layers of a pruned ``model`` next to its interfaces, in place.
+
+    Args:
+        original: the model before, with all its layers. It may share weights with ``model``, but not those that train.
+        windows: token ids [samples, tokens]; taken in a new order as often as the steps need them.
+        removed: layers of ``original`` that ``model`` lacks.
+        following: layers after each interface that train.
+        held_out: token ids [samples, tokens]. Where their divergence does not fall, the weights are put back, as they are
+            after a step that diverged.
+        how: rate, schedule and sequences of a step.
+        start: what the weights of ``model`` follow from, JSON-able, where they may differ in their last bits between runs.
+        folder: for checkpoints; the same training found there is continued, or loaded if it has ended.
+
+    Returns:
+        The report of `common.training.fitting.fit`, with the trained "layers" (of ``original``), whether their weights were
+        "kept" and, with ``held_out``, its divergence "before" and "after".
+
+    Raises:
+        UserError: no layer to train, or what checkpoints refuse.
+    """
+    teacher, student = Decoder(original), Decoder(model)
+    if steps == 0:
+        return {"status": "finished", "steps": 0, "losses": [], "layers": [], "kept": False}
+    kept = [layer for layer in range(teacher.num_layers) if layer not in removed]
+    layers = neighbours(teacher.num_layers, removed, following)
+    if not layers:
+        raise UserError("no layer is next to an interface. Raise following, or distil nothing")
+    replacements = {
+        (a, b): _Student(student, [kept.index(layer) for layer in range(a, b) if layer in layers])
+        for a, b in runs(sorted({*layers, *removed}))
+    }
+    count = steps * how.batch_size * how.accumulate
+    generator = torch.Generator().manual_seed(seed)
+    orders = [torch.randperm(len(windows), generator=generator) for _ in range(-(-count // len(windows)))]
+    task = Distillation(teacher, replacements, windows[torch.cat(orders)[:count]], k=None)
+    judge = None if held_out is None else Distillation(teacher, replacements, held_out, k=None)
+    identity = {"following": following, "start": model_digest(model) if start is None else dict(start)}
+    trained = {layer: student.layers[kept.index(layer)] for layer in layers}
+    parameters = {f"{layer}.{name}": p for layer, one in trained.items() for name, p in one.named_parameters()}
+    first = [parameter.detach().clone() for parameter in parameters.values()]
+    with _widened(parameters.values()):
+        before = None if judge is None else judge.mean_loss()
+        options = {"identity": identity, "held_out": judge, "folder": folder, "progress": progress}
+        report = train(task, parameters, how, validate_every=steps, **options)
+    report["kept"] = report["status"] == "finished"
+    if judge is not None and report["kept"]:
+        after = report.pop("validation")[-1][1]
+        report |= {"before": before, "after": after, "kept": after is not None and after < before}
+    if not report["kept"]:
+        with torch.no_grad():
+            for parameter, value in zip(parameters.values(), first, strict=True):
+                parameter.copy_(value)
+    return report | {"layers": layers}
+
+
+def original_of(job: Job, removed: Sequence[int]) -> nn.Module | None:
+    """Return the original model, with weights of its own where a refit without these layers writes; None: no distillation."""
+    if job.options.distill is None or job.options.plan:
+        return None
+    near = neighbours(job.layers, removed, job.options.following)
+    own = {id(p) for layer in near for p in job.decoder.layers[layer].parameters()}
+    everything = job.options.one_by_one  # which also writes next to interfaces that come and go
+    shared = {} if everything else {id(p): p for p in job.model.parameters() if id(p) not in own}
+    return copy.deepcopy(job.model, shared)
+
+
+def distilled(job: Job, original: nn.Module, removed: Sequence[int]) -> dict:
+    """Distil the job's refitted model as asked, and note what that came to; returns the report."""
+    options, windows = job.options, job.windows[: -job.apart or None]
+    report = distill(
+        job.model,
+        original,
+        windows,
+        removed,
+        options.distill,
+        following=options.following,
+        held_out=job.windows[-job.apart :] if job.apart else None,
+        seed=options.seed,
+        start={"removed": list(removed)},  # and the folder's name stands for all options
+        folder=job.folder("distillation"),
+        progress=True,
+    )
+    what = f"{len(report['layers'])} layers next to the interface trained for {report['steps']:,} steps"
+    if report["status"] != "finished":
+        what += f": {report['reason']}"
+    elif job.apart:
+        what += f": divergence from the original {report['before']:.4g} -> {report['after']:.4g} nats on held-out text"
+    job.notes.append(what if report["kept"] else f"{what}; the untrained weights were kept")
+    return report
+
+
+def cost(job: Job) -> tuple[float, int]:
+    """Return the tokens through the whole model that a distillation takes, and the bytes that it holds."""
+    if job.options.distill is None:
+        return 0.0, 0
+    tokens = job.options.distill * BATCH * job.length
+    near = min(job.layers, (job.options.following + 1) * max([1, *job.counts]))
+    layer = 12 * job.config.hidden_size**2
+    logits = 4 * 4 * job.length * job.config.vocab_size  # the original's and ours, their logarithms and gradients
+    return 4.0 * tokens, near * layer * TRAINED_BYTES + logits
+
+
+@contextmanager
+def _widened(parameters: Collection[nn.Parameter]) -> Iterator[None]:
+    """Parameters are float32 inside."""
+    before = {parameter: (parameter.dtype, parameter.requires_grad) for parameter in parameters}
+    for parameter in before:
+        parameter.data = parameter.data.float()
+    try:
+        yield
+    finally:
+        for parameter, (dtype, wanted) in before.items():
+            parameter.data, parameter.grad = parameter.data.to(dtype), None
+            parameter.requires_grad_(wanted)

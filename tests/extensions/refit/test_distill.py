@@ -1,0 +1,172 @@
+"""A short distillation of a refitted model against a plain loop over Hugging Face models, and itself interrupted."""
+
+import copy
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from common.cli import main
+from common.training import distillation
+from common.utils.errors import UserError
+from extensions import refit
+from extensions.refit import tool
+from extensions.refit.distill import HOW, distill, neighbours
+
+REMOVED, STEPS = [2, 3], 6
+QUICK = replace(HOW, learning_rate=3e-3, accumulate=2, save_every=2)
+
+
+@pytest.fixture(scope="module")
+def ids():
+    return torch.randint(5, 300, (8, 24), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def pair(make_tiny, ids):
+    """The original model and the refitted one, which has all weights to itself."""
+    original = make_tiny("llama")
+    model = copy.deepcopy(original)
+    refit.refit(model, ids, REMOVED, following=1, ridge=0.3)  # strongly damped: something is left to train
+    return original, model
+
+
+def divergence(model, original, ids):
+    """Mean KL per token over the vocabulary, by Hugging Face's own forward passes."""
+    with torch.no_grad():
+        teacher = original(ids).logits.double().softmax(-1)
+    student = model(ids).logits.double().log_softmax(-1)
+    return (teacher * (teacher.log() - student)).sum(-1).mean()
+
+
+def test_the_losses_and_weights_are_those_of_a_plain_loop(pair, ids):
+    original, model = pair
+    plain = copy.deepcopy(model)
+    report = distill(model, original, ids, REMOVED, STEPS, following=1, how=QUICK)
+    order = torch.Generator().manual_seed(0)
+    samples = torch.cat([torch.randperm(8, generator=order) for _ in range(2)])[: 2 * STEPS]
+    trained = [p for layer in (1, 2) for p in plain.model.layers[layer].parameters()]
+    optimizer = torch.optim.AdamW(trained, lr=0.0, betas=QUICK.betas, weight_decay=0.0)
+    losses = []
+    for step in range(STEPS):
+        loss = divergence(plain, original, ids[samples[2 * step : 2 * step + 2]])
+        for parameter, gradient in zip(trained, torch.autograd.grad(loss, trained), strict=True):
+            parameter.grad = gradient
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.param_groups[0]["lr"] = QUICK.rate(step, STEPS)
+        optimizer.step()
+        losses.append(loss.item())
+    assert report["losses"] == pytest.approx(losses, rel=1e-4)
+    assert losses[-1] < losses[0] and report["layers"] == [1, 4]
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[name], value, atol=2e-4, rtol=1e-3)
+
+
+def test_held_out_text_is_closer_to_the_original_than_without_training(make_tiny, ids):
+    original = make_tiny("llama")
+    model = copy.deepcopy(original)
+    text = torch.randint(5, 300, (256, 24), generator=torch.Generator().manual_seed(1))
+    refit.refit(model, text[:64], REMOVED, following=1)
+    before = divergence(model, original, ids).item()
+    how = replace(QUICK, learning_rate=1e-3, accumulate=8)
+    report = distill(model, original, text, REMOVED, 30, following=1, held_out=ids, how=how)
+    after = divergence(model, original, ids).item()
+    assert report["kept"] and after < before
+    assert (report["before"], report["after"]) == pytest.approx((before, after), rel=1e-3)
+
+
+def test_only_the_layers_next_to_an_interface_change(make_tiny, ids):
+    original = make_tiny("llama")
+    model = copy.deepcopy(original)
+    refit.refit(model, ids, [1, 4], following=0)
+    before = copy.deepcopy(model.state_dict())
+    layers = distill(model, original, ids, [1, 4], 1, following=0, how=QUICK)["layers"]
+    assert layers == neighbours(6, [1, 4], 0) == [0, 3]
+    changed = {name.split(".")[2] for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed == {"0", "2"}  # of the four that are left: 0, 2, 3, 5
+    assert all(p.requires_grad and p.grad is None for p in model.parameters())
+
+
+def test_no_step_and_no_gain_leave_every_bit(pair, ids):
+    original, model = pair
+    before = copy.deepcopy(model.state_dict())
+    distill(model, original, ids, REMOVED, 0)
+    wild = replace(QUICK, learning_rate=10.0, clip=None)
+    report = distill(model, original, ids[:6], REMOVED, 3, following=1, held_out=ids[6:], how=wild)
+    assert not report["kept"] and report["after"] > report["before"]
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_half_precision_model_trains_in_float32_and_keeps_its_type(make_tiny, ids):
+    original = make_tiny("llama").bfloat16()
+    model = copy.deepcopy(original)
+    refit.refit(model, ids, REMOVED, following=1)
+    slow = replace(QUICK, learning_rate=1e-6)  # each step is below bfloat16's resolution
+    before = copy.deepcopy(model.state_dict())
+    distill(model, original, ids, REMOVED, 400, following=1, how=slow)
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+    assert any(not torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_killed_distillation_ends_as_an_uninterrupted_one(pair, ids, tmp_path, monkeypatch):
+    original, model = pair
+    again = copy.deepcopy(model)
+    report = distill(model, original, ids, REMOVED, STEPS, following=1, how=QUICK)
+    loss, calls = distillation.Distillation.loss, []
+
+    def die(self, samples):
+        calls.append(samples)
+        if len(calls) == 9:  # in the fifth step
+            raise KeyboardInterrupt
+        return loss(self, samples)
+
+    options = {"following": 1, "how": QUICK, "folder": tmp_path, "start": {"removed": REMOVED}}
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(distillation.Distillation, "loss", die)
+        distill(copy.deepcopy(again), original, ids, REMOVED, STEPS, **options)
+    resumed = distill(again, original, ids, REMOVED, STEPS, **options)
+    assert resumed["losses"] == report["losses"]
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in again.state_dict().items())
+
+
+def test_the_tool_distils_and_saves_a_plain_checkpoint(write_checkpoint, tmp_path, capsys):
+    source = write_checkpoint(tmp_path / "source")
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(f"word{i} " * 9 for i in range(400)))
+    given = ["--model", str(source), "--layers", "2,3", "--samples", "8", "--length", "16", "--text", str(text)]
+    given += ["--held-out", "2", "--following", "1"]
+    models = {}
+    for steps in (None, 5):
+        out = tmp_path / f"out-{steps}"
+        more = [] if steps is None else ["--distill", str(steps)]
+        assert main(tool.METHOD, [*given, *more, "--out", str(out), "--no-evaluation"]) == 0
+        models[steps] = AutoModelForCausalLM.from_pretrained(out)
+    said = json.loads((tmp_path / "out-5" / "pruning.json").read_text())
+    assert '"distilled"' in json.dumps(said)
+    assert "layers next to the interface trained for 5 steps" in (tmp_path / "out-5" / "README.md").read_text()
+    assert models[5].config.num_hidden_layers == 4
+    changed = any(
+        not torch.equal(one, other)
+        for one, other in zip(models[5].parameters(), models[None].parameters(), strict=True)
+    )
+    report = next(value["distilled"] for value in _dicts(said) if "distilled" in value)
+    assert changed == report["kept"]
+    assert main(tool.METHOD, [*given, "--distill", "5", "--stream", "1", "--out", str(tmp_path / "no")]) == 2
+    assert "--distill trains with the model in memory" in capsys.readouterr().err
+
+
+def _dicts(value):
+    if isinstance(value, dict):
+        yield value
+        for one in value.values():
+            yield from _dicts(one)
+
+
+def test_a_distillation_without_a_layer_to_train_is_refused(make_tiny, ids):
+    original = make_tiny("llama")
+    model = copy.deepcopy(original)
+    refit.refit(model, ids, [0, 1], following=0)
+    with pytest.raises(UserError, match="no layer is next to an interface"):
+        distill(model, original, ids, [0, 1], 1, following=0)
