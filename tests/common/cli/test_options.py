@@ -63,7 +63,7 @@ def test_a_mistake_is_one_line(tool, arguments, said, capsys, tmp_path, monkeypa
 
 def test_an_option_of_another_tool_names_it(capsys):
     for tool, option, owner in (
-        ("papers.laco", "--distill", "papers.linearpatch"),
+        ("papers.laco", "--distill", "extensions.refit, papers.linearpatch"),
         ("extensions.refit", "--finetune", "papers.reassessing"),
     ):
         with pytest.raises(SystemExit):
