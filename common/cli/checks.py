@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 
 from common.calibration import corpora
-from common.cli import measure
+from common.cli import measure, push
 from common.cli.job import Job, is_file, texts, work_folder
 from common.cli.method import Method
 from common.cli.options import ToolOptions, tasks
@@ -51,6 +52,8 @@ def checked(method: Method, options: ToolOptions) -> Job:
             f"parts of layers were taken out of the model in {source}, or its stream was made narrower; prune the model "
             "that it was made from"
         )
+    if options.target_ratio is not None:
+        options.remove = layers_of(options.target_ratio, source, config.num_hidden_layers)
     job = Job(
         method, options, source, config, tokenizer, work_folder(options.out), measure_unrepaired=measure.note_unrepaired
     )
@@ -66,6 +69,10 @@ def checked(method: Method, options: ToolOptions) -> Job:
     _check_room(job)
     job.length  # noqa: B018 - refused now if the model cannot read as much
     method.check(job)
+    if options.max_perplexity_increase is not None:
+        job.held_out_windows  # noqa: B018 - read now
+    if options.push_to_hub is not None and not options.plan:
+        push.check(options.push_to_hub)
     if not options.no_evaluation:
         job.test_windows  # noqa: B018 - read now: a text too short should not cost a pruning
         if tasks(options):
@@ -87,6 +94,25 @@ def located(name: str) -> Path:
         return hub.snapshot(name, None)
     except UserError as error:
         raise type(error)(f"there is no directory {name} here, and as a hub id: {error}") from error
+
+
+def layers_of(share: float, source: Path, layers: int) -> int:
+    """Return the fewest layers that hold a share of a checkpoint's parameters, by the mean layer.
+
+    Raises:
+        UserError: all layers that may be removed hold less.
+    """
+    found = entries(source, [checkpoint.PATCHES_TENSORS])
+    sizes = {name: math.prod(entry.shape) for name, entry in found.items()}
+    layer = sum(size for name, size in sizes.items() if name.startswith(offload.LAYERS)) / layers
+    total = sum(sizes.values())
+    count = math.ceil(share * total / layer - 1e-9)
+    if count > layers - 2:
+        raise UserError(
+            f"--target-ratio {share:.1%}: {layers - 2} of {layers} layers can be removed, which hold "
+            f"{(layers - 2) * layer / total:.1%} of the parameters. Ask for less"
+        )
+    return count
 
 
 def stored_dtype(source: Path) -> torch.dtype | None:

@@ -28,7 +28,10 @@ from common.utils.errors import UserError, UserValueError
 from common.utils.progress import say
 
 # Options that change nothing about what is trained.
-_NO_MATTER = ("out", "force", "plan", "measure", "quick", "sweep", "windows", "tasks", "limit", "no_evaluation")
+_NO_MATTER = (
+    *("out", "force", "plan", "measure", "quick", "sweep", "windows", "tasks", "limit", "no_evaluation"),
+    *("json", "push_to_hub"),
+)
 SHARE = 0.9  # of a text file, for calibration; the samplers' share too
 MANY = 3  # times that windows read a text, from which on the card says so
 
@@ -104,9 +107,28 @@ class Job:
         """The numbers of layers that are to go: one, or those of a sweep; none where the method finds the number."""
         if self.options.sweep:
             return numbers(self.options.sweep, "sweep")
+        if self.options.max_perplexity_increase is not None and self.options.remove is None:
+            return self._possible()
         given = self.given
         count = self.options.remove if given is None else len(given)
         return [] if count is None else [count]
+
+    def _possible(self) -> list[int]:
+        """Return the numbers of layers that the method can remove.
+
+        Raises:
+            UserError: there is none; why not for the smallest.
+        """
+        found, reasons = [], []
+        for count in range(1, self.layers - 1):
+            try:
+                self.method.refuse(self, count)
+                found.append(count)
+            except UserError as error:
+                reasons.append(error)
+        if not found:
+            raise reasons[0]
+        return found
 
     @property
     def count(self) -> int | None:
@@ -154,7 +176,7 @@ class Job:
         found = []
         for entry in whole.parts(texts(self.text)):
             try:
-                found.append(calibration.sample_crops(self._ids(entry.corpus), **entry.drawing()))
+                found.append(calibration.sample_crops(self._calibration_ids(entry.corpus), **entry.drawing()))
             except UserValueError as error:
                 raise UserError(f"--text {entry.corpus}: {error}") from error
         return calibration.dealt(found)
@@ -183,6 +205,30 @@ class Job:
     def test_windows(self) -> Tensor:
         """Held-out windows [windows, length]: disjoint, from the start of the test text (a shared file's last tenth)."""
         return calibration.dealt([self._held_out(name) for name in texts(self.test)])[: self.options.windows]
+
+    @cached_property
+    def held_out_windows(self) -> Tensor:
+        """Calibration text [windows, length] that neither the calibration nor the test reads (`_calibration_ids`)."""
+        found = []
+        for name in texts(self.text):
+            ids = self._ids(name)
+            begin, end = int(len(self._calibration_ids(name)) * SHARE), int(len(ids) * SHARE)
+            try:
+                found.append(cut(ids[begin:end], self.length))
+            except UserValueError as error:
+                raise UserError(
+                    f"the text {name} (the part that is held out for --max-perplexity-increase): {error}; use a longer text "
+                    "or a smaller --length"
+                ) from error
+        return calibration.dealt(found)[: self.options.windows]
+
+    def _calibration_ids(self, name: str) -> Tensor:
+        """Return the tokens that samplers read the first nine tenths of.
+
+        With --max-perplexity-increase they get the first nine tenths alone: the last tenth of these is held out.
+        """
+        ids = self._ids(name)
+        return ids if self.options.max_perplexity_increase is None else ids[: int(len(ids) * SHARE)]
 
     @property
     def shared_texts(self) -> list[str]:
@@ -215,7 +261,8 @@ class Job:
         if not is_file(name):
             documents = corpora.texts(name)
             shared = any(_same(name, other) for other in texts(self.test))
-            return self._before_held_out(name, documents, corpora.get(name).join) if shared else documents
+            held_out = shared or self.options.max_perplexity_increase is not None
+            return self._before_held_out(name, documents, corpora.get(name).join) if held_out else documents
         counts = []
         for separator in ("\n\n", "\n"):
             before = self._before_held_out(name, read(name).split(separator), separator)
@@ -230,7 +277,7 @@ class Job:
 
     def _before_held_out(self, name: str, pieces: list[str], separator: str) -> list[str]:
         """The first pieces of a text, joined no more than the tokens before those that are kept for evaluation."""
-        most = int(len(self._ids(name)) * SHARE)
+        most = int(len(self._calibration_ids(name)) * SHARE)
 
         def tokens(count: int) -> int:
             return len(corpora.encode(self.tokenizer, separator.join(pieces[:count])))

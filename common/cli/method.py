@@ -25,6 +25,7 @@ class Method:
         beside: the float64 operations and the bytes of memory that it takes beside those passes.
         own_text: how text of one's own is given, said where a corpus cannot be had.
         architectures: those it can prune, by the config's model_type; (): all that are supported.
+        refuse: raises UserError for a number of layers, given as the job and it, that the method cannot remove.
         work: what `tokens` returns, where that is not the passes over the calibration sequences and a training.
     """
 
@@ -37,6 +38,7 @@ class Method:
     beside: Callable[..., tuple[float, int]] = lambda job: (0.0, 0)
     own_text: str = OWN_TEXT
     architectures: tuple[str, ...] = ()
+    refuse: Callable[..., None] = lambda job, count: None
     work: Callable[..., float] | None = None
 
     @property

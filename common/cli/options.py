@@ -24,7 +24,7 @@ from common.models import registry
 from common.pruning.recipe import MIXED
 from common.pruning.removal import check_count, check_layers
 from common.utils import atomic_files
-from common.utils.command_line import HIDDEN, Parser, option, parser
+from common.utils.command_line import HIDDEN, Parser, option, parser, share
 from common.utils.errors import UserError
 
 O = TypeVar("O", bound="ToolOptions")  # noqa: E741 - a type
@@ -40,7 +40,8 @@ EPILOG = """\
 A text is a UTF-8 file, the name of a corpus (wikitext2-train, c4-train, ...), or several joined by +, read in equal
 parts. The last tenth of a file is kept for evaluation. Layers count from 0.
 
-Exit status: 0 done, 2 the request cannot be met, 3 done but the model is broken, 130 interrupted."""
+Exit status: 0 done, 1 saved but not pushed to the hub, 2 the request cannot be met, 3 done but the model is broken,
+130 interrupted."""
 SWEEP = "sweep.json"
 QUICK = {"samples": 16, "length": 256, "windows": 8}
 MOST = 100_000  # sequences; more than any paper draws, and a typing error's worth of memory
@@ -96,6 +97,26 @@ class ToolOptions:
     sweep: str | None = option(
         None, "measure perplexity for each number of layers: 1-8 or 2,4,6", group=REMOVE, metavar="LIST"
     )
+    target_ratio: float | None = option(
+        None,
+        "remove the fewest layers that hold this share of the parameters: 25%",
+        group=REMOVE,
+        metavar="SHARE",
+        read=share,
+        least=0.001,
+        most=0.99,
+        why="a share is written 25% or 0.25",
+    )
+    max_perplexity_increase: float | None = option(
+        None,
+        "remove the most layers that keep perplexity on held-out calibration text within this: 10%",
+        group=REMOVE,
+        metavar="SHARE",
+        read=share,
+        least=0,
+        most=10,
+        why="a share is written 10% or 0.1",
+    )
     text: str | None = option(
         None, "calibrate on a file, a corpus, or A+B", group=CALIBRATION, metavar="TEXT", read=_home
     )
@@ -120,6 +141,10 @@ class ToolOptions:
     no_evaluation: bool = option(False, "measure nothing", group=EVALUATION)
     out: Path | None = option(None, "save the new checkpoint to DIR", group=OUTPUT, metavar="DIR")
     force: bool = option(False, "replace an earlier result of these tools at --out", group=OUTPUT)
+    push_to_hub: str | None = option(
+        None, "upload the result to a hub repository; a new one is private", group=OUTPUT, metavar="REPO"
+    )
+    json: bool = option(False, "print the result as JSON on standard output", group=OUTPUT)
     plan: bool = option(False, "forecast time, memory and disk, and write nothing", group=OUTPUT)
     measure: bool = option(False, "with --plan: also name the layers and measure the effect", group=OUTPUT)
     quick: bool = option(
@@ -137,7 +162,7 @@ class ToolOptions:
     @property
     def instead(self) -> list[str]:
         """The names of the options that say which layers to remove, or how many."""
-        return ["remove", "layers", "sweep", *self.INSTEAD]
+        return ["remove", "layers", "sweep", "target_ratio", "max_perplexity_increase", *self.INSTEAD]
 
 
 @dataclass(kw_only=True)
@@ -234,6 +259,14 @@ def _check_which(options: ToolOptions) -> None:
         numbers(getattr(options, name), name)
     if options.sweep and options.plan:
         raise UserError("--sweep and --plan contradict each other; a sweep writes no weights either")
+    if options.push_to_hub is not None:
+        if options.sweep:
+            raise UserError("--push-to-hub uploads a checkpoint, and --sweep writes none. Leave one of the two out")
+        if not re.fullmatch(r"[\w.-]{1,96}(/[\w.-]{1,96})?", options.push_to_hub, re.ASCII):
+            raise UserError(
+                f"--push-to-hub {options.push_to_hub!r} is no repository's name. Write USER/NAME, in letters, digits, dots, "
+                "dashes and underscores"
+            )
 
 
 def _check_stream(options: ToolOptions) -> None:
@@ -241,8 +274,9 @@ def _check_stream(options: ToolOptions) -> None:
         return
     if not options.STREAMS:
         raise UserError(f"{options.TITLE} needs the whole model in memory; leave --stream out")
-    if options.sweep:
-        raise UserError("--sweep reads the model again for every number of layers; with --stream ask for one")
+    if options.sweep or options.max_perplexity_increase is not None:
+        name = "--sweep" if options.sweep else "--max-perplexity-increase"
+        raise UserError(f"{name} reads the model again for every number of layers; with --stream ask for one")
     if options.device == "auto":
         raise UserError("--device auto spreads a model that is held whole; with --stream name one device")
 

@@ -17,8 +17,11 @@ def public(name: str) -> str:
 
 
 def said(options: dict) -> dict:
-    """The options that say what is made."""
-    return {key: value for key, value in options.items() if key not in ("out", "force", "plan", "measure")}
+    """Return the options that say what is made; without a number of layers that another option asked for."""
+    idle = {"out", "force", "plan", "measure", "json", "push_to_hub"}
+    if options.get("target_ratio") is not None or options.get("max_perplexity_increase") is not None:
+        idle.add("remove")
+    return {key: value for key, value in options.items() if key not in idle}
 
 
 def plain(options: dict) -> dict:

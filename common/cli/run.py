@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -14,7 +15,7 @@ import transformers
 from safetensors import SafetensorError
 from torch import nn
 
-from common.cli import card, checks, forecast, measure, printable, read_back, sweep
+from common.cli import bounded, card, checks, forecast, measure, printable, push, read_back, sweep
 from common.cli.command import failed
 from common.cli.job import Job, work_folder
 from common.cli.method import Method
@@ -45,28 +46,37 @@ def main(method: Method, arguments: list[str] | None = None) -> int:
 
 def carry_out(method: Method, options: ToolOptions) -> int:
     """Do what a tool's options ask for; returns the exit status."""
+    with contextlib.redirect_stdout(sys.stderr) if options.json else contextlib.nullcontext():
+        report, status = _carried_out(method, options)
+    if options.json and report is not None:
+        print(json.dumps(card.finite(report) | {"out": str(options.out), "status": status}, indent=1, allow_nan=False))
+    return status
+
+
+def _carried_out(method: Method, options: ToolOptions) -> tuple[dict | None, int]:
+    """Return the report, None where there is none, and the exit status."""
     quiet_logging()
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     try:
         report = run(method, options)
     except NoData as error:
-        return failed(f"{error}; or name what you have: {method.own_text}")
+        return None, failed(f"{error}; or name what you have: {method.own_text}")
     except UserError as error:
-        return failed(error)
+        return None, failed(error)
     except (MemoryError, RuntimeError) as error:
         if not _of_memory(error):
             raise
-        return failed(MEMORY)
+        return None, failed(MEMORY)
     except BrokenPipeError:  # the reader (head, less) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return None, 0
     except (OSError, SafetensorError) as error:  # the latter of a full disk, too
-        return failed(f"{error}; --out is as it was")
+        return None, failed(f"{error}; --out is as it was")
     except Exception as error:
         if "No space left on device" not in str(error):  # what writing a tokenizer raises: of no class of its own
             raise
-        return failed(f"{error}; --out is as it was")
+        return None, failed(f"{error}; --out is as it was")
     except KeyboardInterrupt:
         kept = (
             "of a sweep the numbers that were measured"
@@ -78,8 +88,21 @@ def carry_out(method: Method, options: ToolOptions) -> int:
             print(
                 f"{work} has what was trained or searched so far: the same command goes on from there", file=sys.stderr
             )
-        return 130
-    return 3 if report.get("broken") else 0
+        return None, 130
+    if report.get("broken"):
+        return report, 3
+    if options.push_to_hub is None:
+        return report, 0
+    if options.plan:
+        print(f"--push-to-hub would upload the result to {options.push_to_hub}, a private repository if it is new")
+        return report, 0
+    try:
+        report["pushed_to"] = push.push(options.push_to_hub, options.out)
+        print(f"pushed to {report['pushed_to']}")
+    except UserError as error:
+        failed(error)
+        return report, 1
+    return report, 0
 
 
 def run(method: Method, options: ToolOptions) -> dict:
@@ -100,6 +123,8 @@ def run(method: Method, options: ToolOptions) -> dict:
     stages.begin("read", f"reading {options.model}")
     if options.sweep:
         return sweep.run(job, stages)
+    if options.max_perplexity_increase is not None:
+        bounded.search(job)
     dtype = checks.stored_dtype(job.source)
     job.load()
     checks.check_finite(job.model)
@@ -124,7 +149,7 @@ def run(method: Method, options: ToolOptions) -> dict:
     facts = method.apply(job)
     made_from = card.lineage(job.source)
     of_source = (card.already_pruned(made_from), card.tokenizer_note(job.tokenizer), checks.rounded(job.source, dtype))
-    for note in (job.read_over(), job.shifted_attention(), *of_source):
+    for note in (bounded.note(job), job.read_over(), job.shifted_attention(), *of_source):
         if note:
             job.notes.append(note)
     measure.round_to(job.model, dtype)
@@ -215,6 +240,9 @@ def _forecast(job: Job) -> forecast.Forecast | None:
     """The forecast, said; None of a streamed model, whose forecast comes later, or where a layer cannot be tried."""
     if job.options.stream is not None:
         return None
+    if job.options.max_perplexity_increase is not None:
+        say("no forecast of the time: how many layers are removed is known after the search")
+        return None
     try:
         expected = forecast.forecast(job)
     except (RuntimeError, ValueError, TypeError, AttributeError) as error:
@@ -263,6 +291,7 @@ def _report(job: Job, facts: dict, dtype: torch.dtype | None, evaluation: dict) 
             "window": job.length,
         },
         "facts": facts,
+        "bound": job.kept.get("bound"),
         "evaluation": evaluation,
         "notes": job.notes,
         "environment": results.environment() | {"device": options.device, "written_at": results.now()},

@@ -178,7 +178,8 @@ def _least_left(job: Job) -> list[list[int]]:
     What carrying them over is worth to a refit is known by refitting alone: of few tokens the sums promise too much. Runs of
     a sweep share what they read.
     """
-    if "left" not in job.kept:
+    if job.kept.get("left_up_to", 0) < job.count:
+        job.kept["left_up_to"] = max(job.counts)
         few = job.windows[: -(-FEW * job.decoder.hidden_size // job.length)]
         lengths, where = range(1, max(job.counts) + 1), {"batch_size": job.batch_size, "progress": True}
         found = leftovers(job.decoder, few, lengths, **where)

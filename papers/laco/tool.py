@@ -29,14 +29,19 @@ def check(job: Job) -> None:
     job.refuse_patches("no merged layer could keep them: collapse first and patch afterwards")
     if job.given is None:
         for count in job.counts or [None]:
-            C = combined(job, count)
-            CollapseSettings(C=C, I=options.interval).within(job.layers)
-            if count not in (None, *(gone := takes(C, options.interval, job.layers))):
-                raise UserError(
-                    f"--remove {count}: merges of C = {C} layers at an interval of {options.interval} can take "
-                    f"{', '.join(map(str, gone))} of {job.layers}; choose one of these, or another --combine or --interval"
-                )
+            refuse(job, count)
         job.kept["sentences"] = draw(job.documents(options.samples), options.samples, options.seed)
+
+
+def refuse(job: Job, count: int | None) -> None:
+    """Refuse a number of layers that no merges add up to; None: merges that find no room."""
+    C, interval = combined(job, count), job.options.interval
+    CollapseSettings(C=C, I=interval).within(job.layers)
+    if count not in (None, *(gone := takes(C, interval, job.layers))):
+        raise UserError(
+            f"--remove {count}: merges of C = {C} layers at an interval of {interval} can take "
+            f"{', '.join(map(str, gone))} of {job.layers}; choose one of these, or another --combine or --interval"
+        )
 
 
 def combined(job: Job, remove: int | None) -> int:
@@ -93,4 +98,4 @@ def _work(job: Job) -> float:
     return tokens * (1 + job.layers / 2)
 
 
-METHOD = Method(LacoOptions, apply, check, work=_work)
+METHOD = Method(LacoOptions, apply, check, refuse=refuse, work=_work)

@@ -32,19 +32,24 @@ def check(job: Job) -> None:
         raise UserError(f"--distill does not train a patch of kind {options.patch}; use {', '.join(TRAINED)}")
     if options.stream is not None and options.distill is not None:
         raise UserError("--distill trains with the whole model in memory; leave --stream out")
-    if options.window == "published":
-        if job.given is not None:
-            raise UserError("--window published and --layers both say which layers go; give one of the two")
-        for count in job.counts:
-            linearpatch.published_window(options.model, count, options.variant)
+    if options.window == "published" and job.given is not None:
+        raise UserError("--window published and --layers both say which layers go; give one of the two")
     if job.given is not None:
         check_cuts(job.given, job.layers)
-    if options.fidelity == "code" and options.variant == "L":
-        for count in job.counts:
-            window_starts(job.layers, count, exclude_ends=True)
+    for count in job.counts:
+        refuse(job, count)
     job.crops(max(options.samples, options.distill or 0))
     if options.distill is not None:  # passes over a token: teacher and student forward, student backward
         job.kept["training_passes"] = 4 * options.distill * job.length
+
+
+def refuse(job: Job, count: int) -> None:
+    """Refuse a number of layers for which there is no block: none in the model, or none in Table 9."""
+    options = job.options
+    if options.window == "published":
+        linearpatch.published_window(options.model, count, options.variant)
+    if options.fidelity == "code" and options.variant == "L":
+        window_starts(job.layers, count, exclude_ends=True)
 
 
 def apply(job: Job) -> dict:
@@ -126,4 +131,4 @@ def _distilled(job: Job, context: Context, statistics: Statistics, patch: Linear
     return {"patches": report.pop("patches"), "training": report}
 
 
-METHOD = Method(LinearPatchOptions, apply, check, loader="papers.linearpatch")
+METHOD = Method(LinearPatchOptions, apply, check, refuse=refuse, loader="papers.linearpatch")

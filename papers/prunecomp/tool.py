@@ -19,7 +19,7 @@ from papers.prunecomp.steps import COSTLY, PruneAndComp
 def check(job: Job) -> None:
     """Refuse a metric that cannot spare so many layers, and a model with patches; cut the windows."""
     for count in job.counts:
-        Search(job.options.metric, job.options.fidelity).check(job.layers, count, job.given)
+        refuse(job, count)
     job.refuse_patches("prune and compensate the model that they were made for")
     check_architecture(job.config.model_type)
     if job.options.stream is not None and job.options.metric in ("taylor+", "ppl"):
@@ -27,6 +27,11 @@ def check(job: Job) -> None:
             f"--metric {job.options.metric} needs the whole model in memory; leave --stream out, or choose another"
         )
     job.windows  # noqa: B018 - read now
+
+
+def refuse(job: Job, count: int) -> None:
+    """Refuse a number of layers that the metric cannot spare."""
+    Search(job.options.metric, job.options.fidelity).check(job.layers, count, job.given)
 
 
 def apply(job: Job) -> dict:
@@ -55,7 +60,7 @@ def _pruned(job: Job) -> dict:
         found = step.run_recipe(context, job.chosen)
     else:
         found = step.search(context, layers=job.given, chosen=job.chosen)
-    job.kept.setdefault("found", found)
+    job.kept["found"] = found
     return found
 
 
@@ -70,7 +75,7 @@ def _kept(job: Job, step: PruneAndComp) -> dict:
 def _shorter(job: Job) -> dict | None:
     """In a sweep, the beginning of a longer removal that was found before: the searches are greedy."""
     before, options = job.kept.get("found"), job.options
-    if before is None or options.metric == "cl" or options.fidelity == "code":
+    if before is None or len(before["removed"]) < job.count or options.metric == "cl" or options.fidelity == "code":
         return None
     removed, factors = before["removed"][: job.count], before["factors"][: job.count]
     job.chosen(removed)
@@ -97,6 +102,7 @@ METHOD = Method(
     PruneCompOptions,
     apply,
     check,
+    refuse=refuse,
     work=_work,
     # the layers behind one that went run again: half of them on average
     passes=lambda job: 1 if job.options.one_shot else 1 + job.count / 2,

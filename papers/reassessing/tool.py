@@ -42,7 +42,7 @@ def check(job: Job) -> None:
         job.kept["calibration"] = _calibration(job)
     if options.finetune == "partial":
         for count in job.counts:
-            check_layers(job.layers - count, options.last)
+            refuse(job, count)
         if options.train_at == CUT:
             _check_behind(job)
     if options.finetune == "qlora":
@@ -61,6 +61,12 @@ def check(job: Job) -> None:
         job.kept["training_passes"] = tokens * (3 * share + (1 - share) / max(1.0, options.epochs))
         checked(train, "training", job.config.vocab_size)
         checked(valid, "validation", job.config.vocab_size)
+
+
+def refuse(job: Job, count: int) -> None:
+    """Refuse to leave fewer layers than are fine-tuned."""
+    if job.options.finetune == "partial":
+        check_layers(job.layers - count, job.options.last)
 
 
 def apply(job: Job) -> dict:
@@ -206,6 +212,7 @@ METHOD = Method(
     apply,
     check,
     own_text=f"--data FILE (JSON lines to train on; --finetune none trains nothing), {OWN_TEXT}",
+    refuse=refuse,
     work=_work,
     beside=_beside,
 )

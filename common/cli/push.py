@@ -1,0 +1,50 @@
+"""Upload a saved result to the Hugging Face hub (`--push-to-hub REPO`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import huggingface_hub
+from huggingface_hub.errors import HfHubHTTPError
+
+from common.models.files import hub
+from common.utils.errors import UserError, one_line
+
+
+def check(repo: str) -> None:
+    """Refuse, before any work, an upload that cannot succeed.
+
+    Raises:
+        UserError: the hub does not answer, or there is no token that it accepts.
+    """
+    if reason := hub.unreachable_because():
+        raise UserError(f"--push-to-hub {repo}: {reason}. Connect to the hub, or leave the option out")
+    if huggingface_hub.get_token() is None:
+        raise UserError(
+            f"--push-to-hub {repo}: there is no access token. Log in with `hf auth login`, or set HF_TOKEN to a token that "
+            "may write"
+        )
+    try:
+        huggingface_hub.whoami()
+    except (HfHubHTTPError, OSError) as error:
+        raise UserError(
+            f"--push-to-hub {repo}: the hub does not accept the token ({one_line(error)}). Log in again with `hf auth login`"
+        ) from error
+
+
+def push(repo: str, folder: Path) -> str:
+    """Upload a directory, to a new private repository where there is none; returns the address.
+
+    Raises:
+        UserError: the hub refuses it, or the connection breaks. The directory is as it was.
+    """
+    api = huggingface_hub.HfApi()
+    try:
+        created = api.create_repo(repo, private=True, exist_ok=True)
+        api.upload_folder(repo_id=created.repo_id, folder_path=folder, commit_message=f"Add {folder.name}")
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        raise UserError(
+            f"cannot push to {repo}: {one_line(error)}. The result is complete in {folder}. Check the name and the token's "
+            f"rights, then run `hf upload {repo} {folder}`"
+        ) from error
+    return str(created)
