@@ -22,6 +22,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from common.calibration import corpora
+from common.cli import read_back
 from common.pruning import calibration_text
 from common.toy import corpus as standin_corpus
 from common.training.finetuning import memory
@@ -145,6 +146,12 @@ def _corpus_is_slow(request, monkeypatch):
 def _room_for_any_model(monkeypatch):
     """Tiny models stand under the names of large ones: what the machine could hold of those is not looked at."""
     monkeypatch.setattr(memory, "capacity", lambda device: None)
+
+
+@pytest.fixture(autouse=True)
+def _read_back_here(monkeypatch):
+    """Saved checkpoints are read back in this process: another one would load torch for each. test_read_back starts some."""
+    monkeypatch.setattr(read_back, "in_fresh_process", read_back.of_checkpoint)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,7 +1,16 @@
-"""Read a saved result back, and compare what it computes with the model in memory."""
+"""Read a saved result in a process of its own, and compare what it computes with the model in memory.
+
+``python -m common.cli.read_back DIR DEVICE DTYPE`` reads the checkpoint and prints each token's loss. The tokens come on
+standard input. A fresh process holds nothing of the one that saved: no registered class, no patched module, no open file.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -10,32 +19,27 @@ from torch.nn import functional as F
 
 from common.models import checkpoint
 from common.models.decoder import Decoder
-from common.utils.errors import UserError
+from common.utils.errors import UserError, one_line
+from common.utils.paths import ROOT
 
 TOKENS = 64
 CLOSE = 1e-2  # nats of a single token: the same numbers in another order of summation, in half precision too
 _STATES = 10**8  # bytes of hidden states; one sequence needs far less
 
 
-@torch.inference_mode()
 def difference(model: nn.Module, path: Path) -> str:
     """Return how the checkpoint at ``path`` differs from ``model``; '' where each token of one sequence has the same loss.
 
-    The checkpoint is read two layers at a time, so that no second model has to fit into memory. Where the architecture
-    cannot be read so, it is loaded as a whole.
+    Raises:
+        MemoryError: the system ended the process that read it.
     """
     decoder = Decoder(model)
     longest = getattr(model.config, "max_position_embeddings", TOKENS)
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(model.config.vocab_size, (1, min(TOKENS, longest)), generator=generator)
-    mine = _losses(decoder, ids)
-    placement = {"device": decoder.device, "dtype": model.dtype}
+    mine = losses(decoder, ids)
     try:
-        try:
-            again, _ = checkpoint.load(path, **placement, stream=_STATES)
-        except UserError:  # not read layer by layer: the error of the whole model is the one that counts
-            again, _ = checkpoint.load(path, **placement)
-        theirs = _losses(Decoder(again), ids)
+        theirs = in_fresh_process(path, ids, decoder.device, model.dtype)
     except UserError as error:
         return f"the saved checkpoint cannot be read back ({error})"
     worst = (theirs - mine).abs().max().item()
@@ -47,7 +51,60 @@ def difference(model: nn.Module, path: Path) -> str:
     )
 
 
-def _losses(decoder: Decoder, ids: Tensor) -> Tensor:
+def in_fresh_process(path: Path, ids: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Return each token's loss by the checkpoint, read in a process of its own.
+
+    Raises:
+        UserError: the checkpoint cannot be read.
+        MemoryError: the system ended the process.
+    """
+    command = [sys.executable, "-m", "common.cli.read_back", str(path.resolve()), str(device), str(dtype)]
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, input=json.dumps(ids.tolist()), env=environment, capture_output=True, text=True)
+    if done.returncode < 0:
+        raise MemoryError
+    if done.returncode:
+        raise UserError(one_line((done.stderr.strip().splitlines() or ["no reason was given"])[-1]))
+    return torch.tensor(json.loads(done.stdout))
+
+
+@torch.inference_mode()
+def of_checkpoint(path: Path, ids: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Return each token's loss by the checkpoint, read here.
+
+    It is read two layers at a time, so that no second model has to fit into memory. Where the architecture cannot be read so,
+    it is loaded as a whole.
+    """
+    placement = {"device": device, "dtype": dtype}
+    try:
+        model, _ = checkpoint.load(path, **placement, stream=_STATES)
+    except UserError:  # not read layer by layer: the error of the whole model is the one that counts
+        model, _ = checkpoint.load(path, **placement)
+    return losses(Decoder(model), ids)
+
+
+@torch.inference_mode()
+def losses(decoder: Decoder, ids: Tensor) -> Tensor:
     """Return each token's loss, in nats [tokens - 1]."""
     logits = decoder.logits(decoder.run(decoder.embed_tokens(ids)))[0, :-1].float()
     return F.cross_entropy(logits, ids[0, 1:].to(logits.device), reduction="none").cpu()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the losses of the tokens on standard input as JSON; returns the exit status."""
+    path, device, dtype = arguments
+    torch.set_flush_denormal(True)
+    try:
+        found = of_checkpoint(
+            Path(path), torch.tensor(json.load(sys.stdin)), torch.device(device), getattr(torch, dtype.split(".")[-1])
+        )
+    except UserError as error:
+        print(one_line(error), file=sys.stderr)
+        return 2
+    print(json.dumps(found.tolist()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

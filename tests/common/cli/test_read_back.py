@@ -48,6 +48,41 @@ def test_another_model_on_disk_is_told(damage, said, tiny_llama, tmp_path):
     assert said in read_back.difference(tiny_llama, folder)
 
 
+FRESH = read_back.in_fresh_process
+
+
+@pytest.mark.parametrize("damage", [None, scaled, cut_off])
+def test_a_process_of_its_own_reads_what_was_saved(damage, write_checkpoint, tmp_path, monkeypatch):
+    """Patches too, which only their method's package can rebuild."""
+    monkeypatch.setattr(read_back, "in_fresh_process", FRESH)
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"{n} The layers of a model are removed and scaled.\n\n" for n in range(200)))
+    command = [
+        "--model",
+        str(write_checkpoint(tmp_path / "model")),
+        "--remove",
+        "2",
+        "--text",
+        str(text),
+        "--length",
+        "32",
+    ]
+    save = checkpoint.save
+
+    def saved(*arguments, **options):
+        path = save(*arguments, **options)
+        if damage is not None:
+            damage(path)
+        return path
+
+    monkeypatch.setattr(checkpoint, "save", saved)
+    fixed = ["--samples", "4", "--windows", "2", "--no-evaluation", "--out", str(tmp_path / "out")]
+    assert main(linearpatch.METHOD, [*command, *fixed]) == (0 if damage is None else 3)
+    broken = json.loads((tmp_path / "out" / "pruning.json").read_text())["broken"]
+    said = {None: "", scaled: "is another model", cut_off: "cannot be read back"}[damage]
+    assert said in broken and bool(broken) == bool(damage)
+
+
 def test_patches_count(tiny_llama, make_patch, tmp_path, monkeypatch):
     from common.hooks import PATCH_LOADERS, attach_patch
 
