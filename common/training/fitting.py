@@ -3,7 +3,8 @@
 `fit` knows no model: it gets named parameters and a function from sample numbers to a loss. Killed and started again with
 the same folder, it ends with the same weights as an uninterrupted run: on a CPU to the last bit, on a GPU as nearly as two
 uninterrupted runs (its sums have no fixed order). A loss that is not finite stops it, and the parameters are put back to the
-last ones whose loss was finite: a result, not an error.
+last ones whose loss was finite: a result, not an error. transformers' Trainer, which fine-tuning uses, cannot take such a
+step back, and it scales losses only under autocast.
 What is left in the end are the last parameters, or those that do best on other samples.
 """
 
@@ -13,22 +14,22 @@ import hashlib
 import json
 import math
 import os
+import pickle
 import sys
 import time
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from common.utils import atomic_files
 from common.utils.errors import UserError, UserValueError, unknown
 from common.utils.progress import track
 
-CHECKPOINT = "fit.safetensors"
+CHECKPOINT = "fit.pt"
 ORDERS = ("sequential", "shuffled")
 VALIDATE_EVERY = 250  # steps
 
@@ -221,51 +222,44 @@ class _Run:
         """Write the checkpoint; it is whole or the one before."""
         if self.folder is None:
             return
-        tensors = {}
-        for name, value in self.parameters.items():
-            tensors[f"parameter.{name}"] = value.detach()
-            tensors[f"good.{name}"] = self.good[name]
-            if self.best:
-                tensors[f"best.{name}"] = self.best[name]
-            for key, state in self.optimizer.state.get(value, {}).items():
-                tensors[f"optimizer.{key}.{name}"] = state
-        tensors = {name: value.cpu().contiguous().clone() for name, value in tensors.items()}
-        state = {"identity": self.identity, "report": self.report, "scaler": self.scaler.state_dict()}
+        state = {
+            "identity": self.identity,
+            "report": self.report,
+            "parameters": {name: value.detach() for name, value in self.parameters.items()},
+            "good": self.good,
+            "best": self.best,
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+        }
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with atomic_files.whole(self.folder / CHECKPOINT) as file:
-                save_file(tensors, file, metadata={"state": json.dumps(state)})
-        except (OSError, SafetensorError) as error:
+                torch.save(state, file)
+        except (OSError, RuntimeError) as error:
             raise UserError(f"cannot write the checkpoint in {self.folder}: {error}; free space there") from error
 
-    @torch.no_grad()
     def _load(self) -> None:
         path = None if self.folder is None else self.folder / CHECKPOINT
         if path is None or not path.exists():
             return
         try:
-            with safe_open(path, "pt") as file:
-                state = json.loads(file.metadata()["state"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-        except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+            if not zipfile.is_zipfile(path):
+                raise ValueError("it is cut short")
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        except (OSError, ValueError, RuntimeError, pickle.UnpicklingError) as error:
             raise UserError(f"cannot read {path}: {error}; delete it to train again from the start") from error
         if state["identity"] != self.identity:
             raise UserError(
                 f"{path} is the checkpoint of another training (settings, data or model differ: {state['identity']} "
                 f"there, {self.identity} here); name another folder, or delete it"
             )
-        for name, value in self.parameters.items():
-            value.copy_(tensors[f"parameter.{name}"])
-            self.good[name].copy_(tensors[f"good.{name}"])
-            if f"best.{name}" in tensors:
-                self.best[name] = tensors[f"best.{name}"].to(value.device)
-            kept = {key: tensors.get(f"optimizer.{key}.{name}") for key in ("step", "exp_avg", "exp_avg_sq")}
-            if kept["step"] is not None:
-                moments = {key: kept[key].to(value.device) for key in ("exp_avg", "exp_avg_sq")}
-                self.optimizer.state[value] = {"step": kept["step"], **moments}
+        self._restore(state["parameters"])
+        for name, value in self.good.items():
+            value.copy_(state["good"][name])
+        self.best = {name: value.to(self.parameters[name].device) for name, value in state["best"].items()}
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
         self.report = state["report"]
-        if self.how.loss_scaling:
-            self.scaler.load_state_dict(state["scaler"])
 
 
 def _digest(content: Mapping) -> str:

@@ -9,10 +9,11 @@ Activations come on top: they depend on the rows, and are recomputed layer by la
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import psutil
 
 from common.training.finetuning.settings import Settings
 from common.utils.errors import UserError
@@ -121,7 +122,7 @@ def check_training(name: str, found: Need, settings: Settings, device: str) -> N
         UserError: it holds more than the device has; says how much of what, and what takes less.
     """
     there = capacity(device)
-    if there is None or found.bytes <= there:
+    if found.bytes <= there:
         return
     held = {"weights": found.weights, "gradients": found.gradients, "optimizer": found.optimizer}
     parts = ", ".join(f"{what} {_gb(size)}" for what, size in held.items())
@@ -143,7 +144,7 @@ def check_weights(name: str, parameters: float, itemsize: int, device: str) -> N
         UserError: they do not; says what does.
     """
     there, weights = capacity(device), parameters * itemsize
-    if there is None or weights <= there:
+    if weights <= there:
         return
     spread = "" if device == "auto" else "spread it over several cards with --device auto (make: DEVICE=auto), "
     raise UserError(
@@ -152,16 +153,13 @@ def check_weights(name: str, parameters: float, itemsize: int, device: str) -> N
     )
 
 
-def capacity(device: str) -> float | None:
-    """Bytes of memory of a device; ``auto``: of all GPUs and the machine's. None: the system does not tell."""
+def capacity(device: str) -> float:
+    """Return the bytes of memory of a device; ``auto``: of all GPUs and the machine's."""
     import torch
 
     if device.startswith("cuda"):
         return float(torch.cuda.get_device_properties(device).total_memory)
-    try:
-        machine = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    except (ValueError, OSError, AttributeError):
-        return None
+    machine = float(psutil.virtual_memory().total)
     if device != "auto":
         return machine
     return machine + sum(torch.cuda.get_device_properties(gpu).total_memory for gpu in range(torch.cuda.device_count()))

@@ -158,7 +158,7 @@ def test_killed_and_started_again_it_ends_with_the_same_bits(make_tiny, tmp_path
     path = os.pathsep.join([str(here.parents[1]), str(here), *sys.path])
     done = subprocess.run([sys.executable, "-c", _KILLED, *arguments], env={**os.environ, "PYTHONPATH": path})
     assert done.returncode == -signal.SIGKILL
-    assert (tmp_path / "work" / "fit.safetensors").exists()
+    assert (tmp_path / "work" / "fit.pt").exists()
     patches_again, again = distilled(make_tiny(), tmp_path / "b", tmp_path / "work")
     assert all(torch.equal(wanted[run].weight, patches_again[run].weight) for run in wanted)
     assert again["losses"] == report["losses"] and again["executions"] == report["executions"] == 5 * 3
