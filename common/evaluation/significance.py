@@ -115,14 +115,6 @@ def equivalent(replicates: np.ndarray, margin: float) -> bool:
     return bool(-margin < low and high < margin)
 
 
-def flips(one: np.ndarray, other: np.ndarray) -> float:
-    """Return the share of items that one model alone gets right, bool [items] each (Dutta et al., 2024, arXiv 2407.09141).
-
-    A wrong answer that becomes another wrong one is not seen.
-    """
-    return float(np.mean(one != other))
-
-
 def mcnemar(one: np.ndarray, two: np.ndarray) -> float:
     """Exact two-sided p of McNemar's test (1947) for right or wrong on the same items, bool [items] each.
 

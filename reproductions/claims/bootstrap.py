@@ -106,7 +106,8 @@ class Resampled(Looked):
         if column.derived is None:
             return self._measured_value(row, column, score)
         if column.derived == derived_columns.FLIPS:
-            return score.value
+            names = self._names(column, row.model)
+            return 100 * np.mean([self._flip_means(row, self._columns[name]) for name in names], 0)
         wholes = self._parts(row, column, self._dense(row))
         try:
             return derived_columns.combine(column, self._parts(row, column, row), wholes)
@@ -155,6 +156,15 @@ class Resampled(Looked):
         if place not in self._outcomes:
             self._outcomes[place] = self._read(recipe, column)
         return self._outcomes[place]
+
+    def flipped(self, row: Row, task: Column) -> np.ndarray | None:
+        """[items] where a row or the dense model alone is right; None where one of them has no outcomes of these items."""
+        one, other = (found.recipe and self.outcomes(found.recipe, task) for found in (row, self._dense(row)))
+        return None if one is None or other is None or len(one) != len(other) else one != other
+
+    def _flip_means(self, row: Row, task: Column) -> np.ndarray:
+        """Return replicates of the share of flips, from the same draws as the task's accuracy."""
+        return significance.resampled_means(f"{task.benchmark}/{row.recipe.limit}", self.flipped(row, task))
 
     def _read(self, recipe: Recipe, column: Column) -> np.ndarray | None:
         found = self._store.items(recipe, column.benchmark).get("nll" if column.key == "perplexity" else column.key)

@@ -1,4 +1,4 @@
-"""Columns of flips: on how many items a row and the original model differ, one alone being right."""
+"""Columns of flips: items that a row or the original model alone has right (Dutta et al., 2024, arXiv 2407.09141)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from common.evaluation import significance
 from common.records.results import Store
 from reproductions.claims import derived_columns
 from reproductions.claims.bootstrap import Resampled
@@ -21,23 +20,18 @@ def fill(rows: Measured, columns: Sequence[Column], store: Store) -> None:
     following = [column for column in columns if column.derived == FLIPS]
     if not following:
         return
-    found, original = Resampled(store, rows, list(columns)), {row.model: row for row, _, _ in rows if row.dense}
-    asked = {column.id: column for column in columns}
+    found, asked = Resampled(store, rows, list(columns)), {column.id: column for column in columns}
     for row, _, scores in rows:
         for column in following:
             names, _ = derived_columns.parts(column, columns, row.model, rows)
             lacking = [scores[name] for name in names if isinstance(scores.get(name), Status)]
-            tasks = [asked[name] for name in names]
-            scores[column.id] = lacking[0] if lacking else _flips(found, row, original.get(row.model), tasks)
+            scores[column.id] = lacking[0] if lacking else _flips(found, row, [asked[name] for name in names])
 
 
-def _flips(found: Resampled, row: Row, original: Row | None, tasks: Sequence[Column]) -> Score | Status:
-    if row.dense or original is None or row.recipe is None or original.recipe is None:
+def _flips(found: Resampled, row: Row, tasks: Sequence[Column]) -> Score | Status:
+    if row.dense:
         return statuses.NONE
-    shares = []
-    for task in tasks:
-        one, other = (found.outcomes(recipe, task) for recipe in (row.recipe, original.recipe))
-        if one is None or other is None or len(one) != len(other):
-            return statuses.NO_VALUE
-        shares.append(significance.flips(one, other))
-    return Score(100 * float(np.mean(shares)), None) if shares else statuses.NO_VALUE
+    flipped = [found.flipped(row, task) for task in tasks]
+    if not flipped or any(one is None for one in flipped):
+        return statuses.NO_VALUE
+    return Score(100 * float(np.mean([one.mean() for one in flipped])), None)

@@ -8,6 +8,7 @@ from common.evaluation import significance
 from common.pruning.recipe import Recipe
 from common.records.results import Record, Store
 from reproductions.claims import flips
+from reproductions.claims.bootstrap import Resampled
 from reproductions.claims.derived_columns import Score
 from reproductions.spec import statuses, subjects
 from reproductions.spec.registry import Column, Row
@@ -41,6 +42,14 @@ def test_flips_are_answers_that_one_model_alone_has_right(tmp_path):
     flips.fill(found, COLUMNS, store)
     assert found[0][2]["flips"] is statuses.NONE
     assert found[1][2]["flips"].value == pytest.approx(100 * (2 / 5 + 1 / 4) / 2)
+    replicates = Resampled(store, found, COLUMNS)("standin", "1/9", "pruned", "flips")
+    assert replicates.mean() == pytest.approx(100 * (2 / 5 + 1 / 4) / 2, abs=0.5)
+    error = (
+        100
+        * np.hypot(np.sqrt(0.4 * 0.6 / 5) * significance.spread(5), np.sqrt(0.25 * 0.75 / 4) * significance.spread(4))
+        / 2
+    )
+    assert replicates.std() == pytest.approx(error, rel=0.03)
 
 
 def test_no_outcomes_are_no_value(tmp_path):
