@@ -10,9 +10,9 @@ every window at once (a given window needs its own only).
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
+from dataclasses import dataclass
 
 import torch
 
@@ -20,6 +20,7 @@ from common.calibration import collect
 from common.hadamard import hadamard_matrix
 from common.models import loading
 from common.models.decoder import Decoder
+from common.utils.command_line import parse
 from common.utils.ratios import Ratio, hand_over
 
 COUNT = 4
@@ -90,13 +91,18 @@ def held_bytes(decoder: Decoder, ids: torch.Tensor) -> int:
     return sum(t.numel() * t.element_size() for t in [*found.magnitudes.values(), *found.ratios.values()])
 
 
+@dataclass(kw_only=True)
+class Options:
+    """The command line."""
+
+    samples: int = 32
+    tokens: int = 256
+    repeats: int = 3
+
+
 def main() -> None:
     """Print the ratios."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--samples", type=int, default=32)
-    parser.add_argument("--tokens", type=int, default=256)
-    parser.add_argument("--repeats", type=int, default=3)
-    chosen = parser.parse_args()
+    chosen = parse(Options, description=__doc__)
     torch.set_flush_denormal(True)
     model, _ = loading.load("standin")
     decoder = Decoder(model)

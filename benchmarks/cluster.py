@@ -11,7 +11,6 @@ process needs in all, over the number of processes; no less than the longest rec
 
 from __future__ import annotations
 
-import argparse
 import heapq
 import json
 import random
@@ -20,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from common.records.results import Store
+from common.utils.command_line import Parser
 from common.utils.ratios import Ratio, hand_over
 from reproductions.engine import costs, runner
 from reproductions.engine.work_shares import Share, shares
@@ -91,7 +91,7 @@ def simulate(work: list[runner.Work], title: str) -> None:
 
 def main() -> None:
     """Simulate the whole grid, and what is left without recipes longer than a 64th of it, which bound it by themselves."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    Parser(description=__doc__).parse_args()
     with tempfile.TemporaryDirectory() as empty:
         work = runner.missing(list(registry.targets().values()), Store(Path(empty)), subjects.PAPER)
     simulate(work, "paper profile")

@@ -10,7 +10,6 @@ losses, which must agree to rounding. Then the size of a stored teacher against 
 
 from __future__ import annotations
 
-import argparse
 import copy
 import json
 import resource
@@ -18,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 
 import torch
 
@@ -27,6 +27,7 @@ from common.models.decoder import Decoder
 from common.models.surgery import remove_layers
 from common.training.distillation import Distillation, frozen
 from common.training.teacher_store import TeacherStore
+from common.utils.command_line import HIDDEN, option, parse
 from common.utils.ratios import Ratio, hand_over
 from papers.linearpatch import LinearPatch
 
@@ -71,7 +72,7 @@ def peak_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
-def work(way: str, chosen: argparse.Namespace) -> dict:
+def work(way: str, chosen: Options) -> dict:
     """One way, in this process."""
     torch.set_flush_denormal(True)
     torch.set_num_threads(chosen.threads)
@@ -106,17 +107,22 @@ def work(way: str, chosen: argparse.Namespace) -> dict:
     return found | extra | {"hidden": model.config.hidden_size}
 
 
+@dataclass(kw_only=True)
+class Options:
+    """The command line."""
+
+    steps: int = 8
+    tokens: int = 256
+    repeats: int = 3
+    threads: int = 1
+    window: list[int] = option([6, 11], "layers [start, stop) to remove")
+    model: str = "standin"
+    way: str | None = option(None, HIDDEN, choices=WAYS)
+
+
 def main() -> None:
     """Print one line per way."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=256)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--window", type=int, nargs=2, default=(6, 11), help="layers [start, stop) to remove")
-    parser.add_argument("--model", default="standin")
-    parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
-    chosen = parser.parse_args()
+    chosen = parse(Options, description=__doc__)
     if chosen.way:
         print(json.dumps(work(chosen.way, chosen)))
         return

@@ -15,7 +15,6 @@ What searches take is in scripts of their own (search.py, prunecomp.py, laco.py)
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +25,7 @@ from common.forward.hidden_state_files import StateFiles
 from common.pruning.recipe import Recipe
 from common.records.results import Store
 from common.toy.tasks import COLUMNS as TASKS
+from common.utils.command_line import Parser
 from common.utils.ratios import Ratio, hand_over
 from reproductions.spec import registry, subjects
 
@@ -107,7 +107,7 @@ def passes(recipes: Iterable[Recipe]) -> tuple[int, int]:
 
 def main() -> None:
     """Print both counts for every target that has records."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    Parser(description=__doc__).parse_args()
     store, totals = Store(), [0, 0]
     print(f"{'target':28} {'models':>6} {'row by row':>11} {'with states':>12} {'ratio':>6}")
     for table in registry.targets().values():

@@ -10,10 +10,10 @@ stay.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import logging
 import statistics
+from dataclasses import dataclass
 
 import torch
 import transformers
@@ -23,6 +23,7 @@ from common.models.decoder import Decoder
 from common.models.surgery import remove_layers
 from common.training import instructions
 from common.training.finetuning import Settings, finetune
+from common.utils.command_line import option, parse
 from common.utils.ratios import Ratio, hand_over
 
 WAYS = ("off", "memory", "disk")
@@ -35,14 +36,19 @@ def run(model, tokenizer, rows, last: int, epochs: int, store: str) -> dict:
     return finetune(copy.deepcopy(model), tokenizer, rows, settings=settings)[1]
 
 
+@dataclass(kw_only=True)
+class Options:
+    """The command line."""
+
+    rows: int = 32
+    epochs: int = 2
+    last: list[int] = option([0, 3])
+    repeats: int = 3
+
+
 def main() -> None:
     """Print executions, seconds and memory."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=32)
-    parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--last", type=int, nargs="+", default=[0, 3])
-    parser.add_argument("--repeats", type=int, default=3)
-    chosen = parser.parse_args()
+    chosen = parse(Options, description=__doc__)
     torch.set_flush_denormal(True)
     transformers.utils.logging.disable_progress_bar()
     logging.disable(logging.WARNING)

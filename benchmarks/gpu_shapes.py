@@ -15,11 +15,11 @@ nothing is measured; --tiny runs every line on tiny shapes on any device, to che
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
@@ -29,6 +29,7 @@ from common.models import loading
 from common.models.surgery import remove_layers
 from common.training.finetuning.methods import attach
 from common.training.finetuning.settings import Settings
+from common.utils.command_line import option, parse
 from common.utils.errors import UserError
 from common.utils.ratios import Ratio, hand_over
 from reproductions.spec import reported
@@ -265,13 +266,18 @@ def ratios(cells: list[dict]) -> Iterator[Ratio]:
             yield Ratio(what, f"{c['measured']:.4g}", c["measured"], c["note"], dtype=c["dtype"])
 
 
+@dataclass(kw_only=True)
+class Options:
+    """The command line."""
+
+    parts: list[str] = option([], f"any of {', '.join(PARTS)} (default: all)", metavar="PART", positional=True)
+    json: bool = False
+    tiny: bool = option(False, "tiny shapes on any device: checks the code")
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Print the cells; 2 where nothing can be measured."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"any of {', '.join(PARTS)} (default: all)")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--tiny", action="store_true", help="tiny shapes on any device: checks the code")
-    options = parser.parse_args(arguments)
+    options = parse(Options, arguments, description=__doc__)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         if unknown := set(options.parts) - set(PARTS):

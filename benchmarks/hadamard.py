@@ -6,12 +6,13 @@ machines.
 
 from __future__ import annotations
 
-import argparse
 import json
+from dataclasses import dataclass
 
 import torch
 
 from common.hadamard import hadamard_matrix, hadamard_transform
+from common.utils.command_line import option, parse
 from common.utils.ratios import Ratio, hand_over, in_turns
 
 WIDTHS = (256, 4096, 5120)
@@ -35,14 +36,19 @@ def measure(width: int, rows: int, repeats: int, device: str) -> dict:
     }
 
 
+@dataclass(kw_only=True)
+class Options:
+    """The command line."""
+
+    rows: int = option(2048, "tokens to transform")
+    repeats: int = 3
+    threads: int = 1
+    device: str = "cpu"
+    json: bool = False
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=2048, help="tokens to transform")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
+    arguments = parse(Options, description=__doc__.splitlines()[0])
     torch.set_num_threads(arguments.threads)
     rows = [measure(width, arguments.rows, arguments.repeats, arguments.device) for width in WIDTHS]
     for row in rows:

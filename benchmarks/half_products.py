@@ -6,7 +6,6 @@ scored), and one layer forward and backward. Says so and measures nothing where 
 
 from __future__ import annotations
 
-import argparse
 import time
 
 import torch
@@ -16,6 +15,7 @@ from common.forward.parallel_batches import side_by_side
 from common.models import half_precision
 from common.models.decoder import Decoder
 from common.models.loading import model_config
+from common.utils.command_line import Parser
 from common.utils.ratios import Ratio, hand_over
 
 LAYERS, TOKENS = 6, 512
@@ -55,7 +55,7 @@ def _seconds(work) -> float:
 
 def main() -> None:
     """Print what each part takes both ways."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    Parser(description=__doc__).parse_args()
     config = model_config("smollm2-135m")
     config.num_hidden_layers = LAYERS
     for dtype in (torch.bfloat16, torch.float16):

@@ -11,10 +11,10 @@ round that warms up; times are medians, memory is that of a run of its own.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import gc
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -23,6 +23,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from common.models import loading
 from common.models.decoder import Decoder
 from common.toy import WEIGHTS
+from common.utils.command_line import option, parse
 from common.utils.ratios import Ratio, hand_over, in_turns
 from papers.laco import collapse, merge_layers, output_similarity
 from papers.laco.algorithm import pointer
@@ -91,17 +92,22 @@ class Memory:
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith(name))
 
 
+@dataclass(kw_only=True)
+class Options:
+    """The command line."""
+
+    sentences: int = 10
+    merge: str = option("code", choices=("paper", "code"))
+    threshold: float = 0.65
+    layers: int | None = option(None, "of a random model in place of the stand-in")
+    hidden: int = 192
+    device: str = "cpu"
+    repeats: int = 3
+
+
 def main() -> None:
     """Print counts, peaks and choices."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sentences", type=int, default=10)
-    parser.add_argument("--merge", default="code", choices=("paper", "code"))
-    parser.add_argument("--threshold", type=float, default=0.65)
-    parser.add_argument("--layers", type=int, help="of a random model in place of the stand-in")
-    parser.add_argument("--hidden", type=int, default=192)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--repeats", type=int, default=3)
-    chosen = parser.parse_args()
+    chosen = parse(Options, description=__doc__)
     torch.set_flush_denormal(True)
     sentences = calibration_sentences("standin-calibration", chosen.sentences)
     if chosen.layers:

@@ -20,7 +20,6 @@ models are; of random weights alike the last ones would be, which cost less to r
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -29,6 +28,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -41,6 +41,7 @@ from common.models import loading
 from common.models.files.safetensors_reader import INDEX
 from common.toy import WEIGHTS as STANDIN
 from common.utils import cache
+from common.utils.command_line import option, parse
 from common.utils.ratios import Ratio, hand_over
 
 ROOT = Path(__file__).parents[1]
@@ -162,20 +163,25 @@ def show(method: str, shape: str, row: dict, size: float, limit: float, dtype: s
     )
 
 
+@dataclass(kw_only=True)
+class Options:
+    """The command line."""
+
+    shape: str = option("smollm2-360m", "a registered model")
+    methods: list[str] = option(list(METHODS), choices=METHODS)
+    limit: float = option(2.0, "GB of private memory")
+    states: float = option(0.2, "GB of hidden states, of these")
+    dtype: str = "bfloat16"
+    remove: int = 7
+    samples: int = 8
+    length: int = 128
+    windows: int = 4
+    fresh: bool = option(False, "run methods again that are finished")
+    folder: Path = option(cache.folder() / "random-weights")
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", default="smollm2-360m", help="a registered model")
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
-    parser.add_argument("--limit", type=float, default=2.0, help="GB of private memory")
-    parser.add_argument("--states", type=float, default=0.2, help="GB of hidden states, of these")
-    parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--remove", type=int, default=7)
-    parser.add_argument("--samples", type=int, default=8)
-    parser.add_argument("--length", type=int, default=128)
-    parser.add_argument("--windows", type=int, default=4)
-    parser.add_argument("--fresh", action="store_true", help="run methods again that are finished")
-    parser.add_argument("--folder", type=Path, default=cache.folder() / "random-weights")
-    options = parser.parse_args()
+    options = parse(Options, description=__doc__)
     model = options.folder / f"{options.shape}-{options.dtype}-quiet-middle"
     if not model.is_dir():
         print(f"writing random weights to {model}", flush=True)

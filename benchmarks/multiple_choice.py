@@ -9,13 +9,13 @@ items have four choices and a context of about 59 tokens.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import json
 import logging
 import random
 import statistics
 import time
+from dataclasses import dataclass
 
 import torch
 from lm_eval.models.huggingface import HFLM
@@ -26,6 +26,7 @@ from common.forward import prefix_cache
 from common.forward.hidden_state_files import LIMIT, StateFiles
 from common.models import loading
 from common.models.surgery import remove_layers
+from common.utils.command_line import option, parse
 from common.utils.errors import UserError
 from common.utils.ratios import Ratio, hand_over, in_turns
 
@@ -141,16 +142,21 @@ def tokenizer_stub():
     return PreTrainedTokenizerFast(tokenizer_object=vocabulary, pad_token="<pad>", bos_token="<s>", eos_token="</s>")
 
 
+@dataclass(kw_only=True)
+class Options:
+    """The command line."""
+
+    items: int = 60
+    repeats: int = 3
+    threads: int = 1
+    batch_size: int = option(16, "most items in one pass, shared contexts")
+    hflm_batch_size: int = option(16, "requests in one forward pass, lm-eval's HFLM")
+    model: str | None = option(None, "a registered model or a checkpoint; default: the stand-in")
+    json: bool = False
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--items", type=int, default=60)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--batch-size", type=int, default=16, help="most items in one pass, shared contexts")
-    parser.add_argument("--hflm-batch-size", type=int, default=16, help="requests in one forward pass, lm-eval's HFLM")
-    parser.add_argument("--model", help="a registered model or a checkpoint; default: the stand-in")
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
+    arguments = parse(Options, description=__doc__.splitlines()[0])
     torch.set_num_threads(arguments.threads)
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     model, name = build_model(arguments.model)

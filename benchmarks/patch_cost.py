@@ -10,9 +10,9 @@ against 0.094927 s, a factor of 165 (its text says about 190); by multiply-adds 
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
+from dataclasses import dataclass
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -20,6 +20,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from common.baselines.streamline import FeedForward
 from common.hadamard import hadamard_transform
 from common.models.decoder import Decoder
+from common.utils.command_line import parse
 from common.utils.ratios import Ratio, hand_over
 from papers.linearpatch import LinearPatch
 
@@ -78,14 +79,19 @@ def measure(channels: int, tokens: int, repeats: int) -> list[dict]:
     ]
 
 
+@dataclass(kw_only=True)
+class Options:
+    """The command line."""
+
+    tokens: int = 256
+    repeats: int = 3
+    threads: int = 1
+    json: bool = False
+
+
 def main() -> None:
     """Print the rows."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokens", type=int, default=256)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", action="store_true")
-    chosen = parser.parse_args()
+    chosen = parse(Options, description=__doc__)
     torch.set_num_threads(chosen.threads)
     rows = [row for channels in SHAPES for row in measure(channels, chosen.tokens, chosen.repeats)]
     for row in rows:

@@ -9,8 +9,8 @@ take turns, after one round that warms up; times are medians.
 
 from __future__ import annotations
 
-import argparse
 import copy
+from dataclasses import dataclass
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -22,6 +22,7 @@ from common.models.architectures import SUPPORTED
 from common.models.decoder import Decoder
 from common.models.surgery import remove_layers
 from common.pruning.importance import magnitude, protect, taylor
+from common.utils.command_line import parse
 from common.utils.ratios import Ratio, hand_over, in_turns
 from papers.prunecomp import METRICS, fuse_factor, prune_and_compensate
 
@@ -157,14 +158,19 @@ def deviations(standin: torch.nn.Module) -> None:
         print(f"| {label} | {model.config.rms_norm_eps:.0e} | {real[0]:.1e} | {real[1]:.1e} | {exact:.1e} |")
 
 
+@dataclass(kw_only=True)
+class Options:
+    """The command line."""
+
+    samples: int = 4
+    tokens: int = 128
+    remove: int = 4
+    repeats: int = 3
+
+
 def main() -> None:
     """Print both tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--samples", type=int, default=4)
-    parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--remove", type=int, default=4)
-    parser.add_argument("--repeats", type=int, default=3)
-    chosen = parser.parse_args()
+    chosen = parse(Options, description=__doc__)
     torch.set_flush_denormal(True)
     standin, _ = loading.load("standin", dtype="float32")
     counts(standin, chosen.samples, chosen.tokens, chosen.remove, chosen.repeats)

@@ -14,7 +14,6 @@ fixed       seconds that do not depend on the number of tokens: solving, mostly
 
 from __future__ import annotations
 
-import argparse
 import copy
 import time
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from common.baselines.ghosted import ghost
 from common.baselines.replaceme import replace_me
 from common.models.decoder import Decoder
+from common.utils.command_line import option, parse
 from common.utils.ratios import Ratio, hand_over
 from extensions.refit import refit
 from papers import linearpatch
@@ -130,13 +130,18 @@ def show(channels: int, found: dict[str, tuple[float, float]], dtype: str) -> No
         print(f"{line}   each token {each:5.2f}   fixed {fixed:6.2f} s", flush=True)
 
 
+@dataclass(kw_only=True)
+class Options:
+    """The command line."""
+
+    channels: list[int] = option(sorted(SHAPES), choices=sorted(SHAPES))
+    repeats: int = option(2, "of the smaller shape; the larger runs once")
+    dtype: str = option("bfloat16", choices=("float32", "bfloat16"))
+
+
 def main() -> None:
     """Print the ratios."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--channels", type=int, nargs="+", choices=sorted(SHAPES), default=sorted(SHAPES))
-    parser.add_argument("--repeats", type=int, default=2, help="of the smaller shape; the larger runs once")
-    parser.add_argument("--dtype", default="bfloat16", choices=("float32", "bfloat16"))
-    chosen = parser.parse_args()
+    chosen = parse(Options, description=__doc__)
     torch.set_flush_denormal(True)
     for channels in chosen.channels:
         found = measure(channels, chosen.repeats if channels < 1024 else 1, getattr(torch, chosen.dtype))

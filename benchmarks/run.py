@@ -8,7 +8,6 @@ their own date.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -25,6 +24,7 @@ from pathlib import Path
 
 import torch
 
+from common.utils.command_line import option, parse
 from common.utils.errors import UserError, unknown
 from common.utils.ratios import VARIABLE, Ratio
 
@@ -231,10 +231,15 @@ def _read(path: Path) -> dict | None:
     return json.loads(path.read_text()) if path.is_file() else None
 
 
+@dataclass(kw_only=True)
+class Options:
+    """The command line."""
+
+    only: list[str] = option([], f"any of {', '.join(e.name for e in ENTRIES)}", metavar="NAME", positional=True)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("only", nargs="*", metavar="NAME", help=f"any of {', '.join(e.name for e in ENTRIES)}")
-    options = parser.parse_args(arguments)
+    options = parse(Options, arguments, description=__doc__.splitlines()[0])
     only = [name for part in options.only for name in re.split(r"[,\s]+", part) if name]
     try:
         failed = run(ENTRIES, only, HERE)

@@ -17,12 +17,12 @@ bfloat16 with real tasks where it was fetched and LAYERLAB_HUB has the tasks, el
 
 from __future__ import annotations
 
-import argparse
 import copy
 import json
 import logging
 import statistics
 import time
+from dataclasses import dataclass
 
 import torch
 from lm_eval.models.huggingface import HFLM
@@ -39,6 +39,7 @@ from common.models.decoder import Decoder
 from common.models.files import gguf_wheels, hub
 from common.models.surgery import remove_layers
 from common.toy.tasks import COLUMNS as STANDIN_TASKS
+from common.utils.command_line import option, parse
 from common.utils.ratios import Ratio, hand_over
 
 REAL = "smollm2-135m-instruct"
@@ -232,15 +233,20 @@ def handed(found: dict) -> None:
         hand_over(Ratio(what, f"{row['run']} of {calls}", row["run"] / calls, "without kept states", dtype=""))
 
 
+@dataclass(kw_only=True)
+class Options:
+    """The command line."""
+
+    items: int = option(40, "first items of each task")
+    repeats: int = 2
+    threads: int = option(torch.get_num_threads(), "of ours, bare and HFLM")
+    tasks: str | None = option(None, "comma-separated")
+    model: str | None = option(None, "a registered model or a checkpoint")
+    json: bool = False
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--items", type=int, default=40, help="first items of each task")
-    parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of ours, bare and HFLM")
-    parser.add_argument("--tasks", help="comma-separated")
-    parser.add_argument("--model", help="a registered model or a checkpoint")
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
+    arguments = parse(Options, description=__doc__.splitlines()[0])
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     torch.set_num_threads(arguments.threads)
     torch.set_flush_denormal(True)

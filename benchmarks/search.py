@@ -7,7 +7,7 @@ The two take turns, after one round that warms up; times are medians.
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 
 import torch
 
@@ -15,6 +15,7 @@ from common.forward.losses import next_token_loss
 from common.models import loading
 from common.models.decoder import Decoder
 from common.pruning.selection import sleb
+from common.utils.command_line import parse
 from common.utils.ratios import Ratio, hand_over, in_turns
 
 
@@ -33,14 +34,19 @@ def naive(decoder: Decoder, ids: torch.Tensor, count: int) -> list[int]:
     return removed
 
 
+@dataclass(kw_only=True)
+class Options:
+    """The command line."""
+
+    samples: int = 8
+    tokens: int = 128
+    remove: int = 4
+    repeats: int = 3
+
+
 def main() -> None:
     """Print counts, ratio and choices."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--samples", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--remove", type=int, default=4)
-    parser.add_argument("--repeats", type=int, default=3)
-    chosen = parser.parse_args()
+    chosen = parse(Options, description=__doc__)
     torch.set_flush_denormal(True)
     model, _ = loading.load("standin")
     generator = torch.Generator().manual_seed(0)

@@ -10,14 +10,15 @@ one process a core that computes without pause. The process measures the load be
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
+from common.utils.command_line import parse
 from common.utils.ratios import Ratio, hand_over
 
 WORK = """
@@ -66,12 +67,17 @@ def load(processes: int) -> Iterator[None]:
             process.wait()
 
 
+@dataclass(kw_only=True)
+class Options:
+    """The command line."""
+
+    repeats: int = 3
+    passes: int = 2
+
+
 def main() -> None:
     """Measure both ways on the machine as it is and beside one busy process a core."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--passes", type=int, default=2)
-    chosen = parser.parse_args()
+    chosen = parse(Options, description=__doc__)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     for processes, what in ((0, "no load of ours"), (cores, f"{cores} busy processes on {cores} cores")):
         taken: dict[str, list[float]] = {way: [] for way in WAYS}

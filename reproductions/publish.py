@@ -15,7 +15,7 @@ from pathlib import Path
 
 from common.pruning.recipe import Recipe
 from common.records.results import NOWHERE, PUBLISHED, Record, Store, mark, publish, user_folder
-from common.utils.command_line import Parser
+from common.utils.command_line import option, parse
 from common.utils.errors import UserError, one_line, plural, quiet_logging
 from reproductions.render import cells
 from reproductions.spec import registry
@@ -134,14 +134,17 @@ def summary(outcomes: list[Outcome], dry_run: bool = False) -> str:
     return "\n".join(lines or ["there are no results of yours to publish"])
 
 
+@dataclass(kw_only=True)
+class PublishCommand:
+    """Publish the results that were measured here."""
+
+    folder: Path | None = option(None, "publish these results", metavar="DIR", usual="results/", name="--from")
+    dry_run: bool = option(False, "say what would be published and write nothing")
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status: 1 where a result was refused, 2 where nothing could be written."""
-    parser = Parser(prog="python -m reproductions.publish", description="Publish the results that were measured here.")
-    parser.add_argument(
-        "--from", dest="folder", type=Path, metavar="DIR", help="results to publish (default: results/)"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="say what would be published and write nothing")
-    options = parser.parse_args(arguments)
+    options = parse(PublishCommand, arguments, prog="python -m reproductions.publish")
     quiet_logging(False)
     try:
         folder = options.folder or user_folder()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -11,6 +11,8 @@ import transformers
 
 from common.models import admission, checkpoint
 from common.models.architectures import SUPPORTED
+from common.utils import command_line
+from common.utils.command_line import option
 from common.utils.errors import UserError, one_line, quiet_logging
 
 
@@ -43,12 +45,17 @@ def extract(source: Path, out: Path) -> Path:
     return checkpoint.save(alone, checkpoint.load_tokenizer(source), out)
 
 
+@dataclass(kw_only=True)
+class ExtractCommand:
+    """Take the language model out of a model that sees, too."""
+
+    source: Path = option(help="read the whole model from this directory", positional=True, metavar="MODEL")
+    out: Path = option(help="write the language model to this directory", positional=True, metavar="DIR")
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m common.models.language_model", description=__doc__)
-    parser.add_argument("source", type=Path, help="directory of the whole model")
-    parser.add_argument("out", type=Path, help="directory for the language model")
-    options = parser.parse_args(arguments)
+    options = command_line.parse(ExtractCommand, arguments, prog="python -m common.models.language_model")
     quiet_logging()
     try:
         print(f"saved to {extract(options.source, options.out)}")

@@ -8,7 +8,6 @@ finished weights (bfloat16 safetensors), tokenizer and log to ``common/toy/weigh
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import math
@@ -26,6 +25,8 @@ from tqdm import tqdm
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from common.toy import WEIGHTS, corpus
+from common.utils import command_line
+from common.utils.command_line import option
 from common.utils.errors import UserError
 
 log = logging.getLogger("standin.train")
@@ -236,25 +237,28 @@ def export(out: Path, folder: Path = WEIGHTS) -> None:
     (folder / "training.json").write_text(json.dumps(facts, indent=2) + "\n")
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainingCommand(Setting):
+    """The command line."""
+
+    out: Path = option(help="write tokenizer, checkpoint and log of the run to this folder")
+    compile: bool = option(False, "torch.compile the model (needs a C++ compiler)")
+    export: bool = option(False, "only write the checkpoint to common/toy/weights")
+    save_every: int = 200
+    eval_every: int = 100
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Command line: train or resume, then export when asked."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder of the run: tokenizer, checkpoint, log")
-    parser.add_argument("--compile", action="store_true", help="torch.compile the model (needs a C++ compiler)")
-    parser.add_argument("--export", action="store_true", help="only write the checkpoint to common/toy/weights")
-    parser.add_argument("--save-every", type=int, default=200)
-    parser.add_argument("--eval-every", type=int, default=100)
-    for name, value in asdict(Setting()).items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
-    chosen = vars(parser.parse_args(arguments))
+    options = command_line.parse(TrainingCommand, arguments, description=__doc__)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
-    setting = Setting(**{name: chosen[name] for name in asdict(Setting())})
+    setting = Setting(**{name: getattr(options, name) for name in asdict(Setting())})
     try:
-        if not chosen["export"]:
-            options = {"save_every": chosen["save_every"], "eval_every": chosen["eval_every"]}
-            train(setting, chosen["out"], compiled=chosen["compile"], **options)
+        if options.export:
+            export(options.out)
         else:
-            export(chosen["out"])
+            every = {"save_every": options.save_every, "eval_every": options.eval_every}
+            train(setting, options.out, compiled=options.compile, **every)
     except UserError as error:
         sys.exit(f"error: {error}")
 

@@ -58,6 +58,7 @@ class OptionFacts:
         bare: the value of the option when it is given without one.
         read: makes the value of the text; None: the field's type does.
         old: names that the option had before; they are refused with the new one.
+        name: the option's name, where it is not the field's.
         positional: the value stands without a name.
     """
 
@@ -72,15 +73,16 @@ class OptionFacts:
     bare: Any = None
     read: Callable[[str], Any] | None = None
     old: Sequence[str] = ()
+    name: str = ""
     positional: bool = False
 
 
 def option(default: Any = MISSING, help: str = "", **about: Any) -> Any:
     """Declare a dataclass field that is an option; about: see `OptionFacts`."""
     metadata = {_KEY: OptionFacts(help, **about)}
-    return (
-        field(default_factory=list, metadata=metadata) if default == [] else field(default=default, metadata=metadata)
-    )
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 def share(text: str) -> float:
@@ -118,15 +120,16 @@ def add(to: Parser, kind: type) -> None:
         about = each.metadata.get(_KEY, OptionFacts())
         if about.group and about.group not in groups:
             groups[about.group] = to.add_argument_group(about.group)
-        name = each.name if about.positional else f"--{each.name.replace('_', '-')}"
+        name = each.name if about.positional else about.name or f"--{each.name.replace('_', '-')}"
         settings = _settings(each, about, hints[each.name])
         groups.get(about.group, to).add_argument(name, **settings)
         for old in about.old:
             to.add_argument(f"--{old}", nargs="?", action=_Renamed, const=name, default=HIDDEN, help=HIDDEN)
-        if about.positional or settings.get("required"):
-            shown.append(
-                " ".join(([] if about.positional else [name]) + [settings.get("metavar") or each.name.upper()])
-            )
+        value = settings.get("metavar") or each.name.upper()
+        if about.positional:
+            shown.append(f"[{value}]" if settings.get("nargs") in ("?", "*") else value)
+        elif settings.get("required"):
+            shown.append(f"{name} {value}")
     to.usage = " ".join([to.prog, *shown, "[options]"])
 
 
@@ -219,21 +222,26 @@ def _settings(each: Any, about: OptionFacts, hint: Any) -> dict:
     if kind is bool:
         return {"action": "store_true", "help": about.help}
     settings: dict[str, Any] = {"type": _reader(about, kind), "help": about.help}
+    if about.name:
+        settings["dest"] = each.name
     if about.choices:
         settings["choices"] = tuple(about.choices)
     metavar = about.metavar or {int: "N", float: "X"}.get(kind, "")
     if metavar:
         settings["metavar"] = metavar
     if about.positional:
-        return settings | ({"nargs": "+" if required else "*"} if many else {})
-    if many:
-        return settings | {"action": "append", "default": []}
+        if many:
+            return settings | {"nargs": "+" if required else "*"}
+        return settings if required else settings | {"nargs": "?", "default": each.default}
+    if many:  # some values after the option, or, where there are none by default, the option again and again
+        default = each.default_factory()
+        return settings | {"default": default} | ({"nargs": "+"} if default else {"action": "append"})
     if about.bare is not None:
         settings |= {"nargs": "?", "const": about.bare}
     default = None if required else each.default
     usual = about.usual or default
     if usual not in (None, "") and about.help != HIDDEN:
-        settings["help"] = f"{about.help} (default: {usual})".replace("%", "%%")
+        settings["help"] = f"{about.help} (default: {usual})".strip().replace("%", "%%")
     elif about.help != HIDDEN:
         settings["help"] = about.help.replace("%", "%%")
     return settings | {"default": default, "required": required}

@@ -9,11 +9,10 @@ over several. It continues from the newest checkpoint in --out. DeepSpeed is not
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +25,8 @@ from common.calibration import corpora
 from common.models import checkpoint, loading
 from common.training.finetuning.memory import LARGE, sized
 from common.training.finetuning.trainer import arguments
+from common.utils import command_line
+from common.utils.command_line import option
 from common.utils.errors import UserError
 from papers.laco import training
 
@@ -35,37 +36,29 @@ def stacked(rows: Sequence[dict[str, np.ndarray]]) -> dict[str, Tensor]:
     return {name: torch.from_numpy(np.stack([row[name] for row in rows])).long() for name in rows[0]}
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m papers.laco.posttrain",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    defaults, shown = training.settings(), "(default: %(default)s)"
-    numbers = {
-        "--tokens": (int, training.TOKENS["llama-2-7b"], "to read of the text"),
-        "--length": (int, training.LENGTH, "tokens of a sequence"),
-        "--batch": (int, defaults.batch, "sequences a step, on all GPUs together"),
-        "--learning-rate": (float, defaults.learning_rate, "of Adam, at its highest"),
-        "--save-every": (int, 500, "steps between checkpoints"),
-    }
-    parser.add_argument("--checkpoint", required=True, metavar="MODEL", help="directory or short name")
-    parser.add_argument("--corpus", required=True, metavar="CORPUS", help="the text: a corpus's name, such as c4-train")
-    for name, (kind, value, text) in numbers.items():
-        parser.add_argument(name, type=kind, default=value, metavar="N", help=f"{text} {shown}")
-    parser.add_argument(
-        "--micro-batch",
-        type=int,
-        metavar="N",
-        help=f"sequences at once, on each GPU (default: {defaults.micro_batch}; above {LARGE / 1e9:.0f} B parameters 1)",
-    )
-    parser.add_argument(
-        "--out", required=True, type=Path, metavar="DIR", help="for checkpoints; the trained model goes to DIR/model"
-    )
-    return parser
+DEFAULTS = training.settings()
 
 
-def train(options: argparse.Namespace) -> None:
+@dataclass(kw_only=True)
+class PostTrainingCommand:
+    """The command line."""
+
+    checkpoint: str = option(help="train this directory or registered model", metavar="MODEL")
+    corpus: str = option(help="train on this corpus, such as c4-train", metavar="CORPUS")
+    tokens: int = option(training.TOKENS["llama-2-7b"], "tokens to read of the text")
+    length: int = option(training.LENGTH, "tokens of a sequence")
+    batch: int = option(DEFAULTS.batch, "sequences a step, on all GPUs together")
+    learning_rate: float = option(DEFAULTS.learning_rate, "highest learning rate of Adam")
+    save_every: int = option(500, "steps between checkpoints")
+    micro_batch: int | None = option(
+        None,
+        "sequences at once, on each GPU",
+        usual=f"{DEFAULTS.micro_batch}; 1 above {LARGE / 1e9:.0f} B parameters",
+    )
+    out: Path = option(help="write checkpoints to DIR, and the trained model to DIR/model", metavar="DIR")
+
+
+def train(options: PostTrainingCommand) -> None:
     """Train as asked and save the model to --out/model.
 
     Raises:
@@ -95,7 +88,9 @@ def train(options: argparse.Namespace) -> None:
 def main(given: Sequence[str] | None = None) -> int:
     """Read the command line and train; returns the exit status."""
     try:
-        train(_parser().parse_args(given))
+        train(
+            command_line.parse(PostTrainingCommand, given, prog="python -m papers.laco.posttrain", description=__doc__)
+        )
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

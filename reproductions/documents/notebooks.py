@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 import jupytext
@@ -15,7 +16,7 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 
 from common.records.results import ROOT
-from common.utils.command_line import Parser
+from common.utils.command_line import option, parse
 from common.utils.errors import UserError, one_line, unknown
 from reproductions.spec.registry import PAPERS
 
@@ -52,13 +53,16 @@ def executed(path: Path, without: Collection[str] = ()) -> NotebookNode:
     return notebook
 
 
+@dataclass(kw_only=True)
+class NotebookCommand:
+    """Run the papers' notebooks and write them anew."""
+
+    papers: list[str] = option([], f"{', '.join(PAPERS)} (default: all)", positional=True, metavar="PAPER")
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the notebooks that a command line names; returns the exit status."""
-    parser = Parser(
-        prog="python -m reproductions.documents.notebooks", description="Run the papers' notebooks and write them anew."
-    )
-    parser.add_argument("papers", nargs="*", metavar="PAPER", help=f"{', '.join(PAPERS)} (default: all)")
-    papers = parser.parse_args(arguments).papers
+    papers = parse(NotebookCommand, arguments, prog="python -m reproductions.documents.notebooks").papers
     try:
         for paper in papers:
             if paper not in PAPERS:

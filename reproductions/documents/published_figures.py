@@ -6,16 +6,17 @@ records alone.
 
 from __future__ import annotations
 
-import argparse
 import base64
 import io
 import re
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from common.utils.command_line import option, parse
 from common.utils.errors import UserError, one_line
 from figures import style, toy
 from reproductions.documents import findings
@@ -89,14 +90,18 @@ def _pixels(encoded: str) -> np.ndarray:
     return 255 * style.plt.imread(io.BytesIO(base64.b64decode(encoded)), format="png").astype(float)
 
 
+@dataclass(kw_only=True)
+class FigureCommand:
+    """Draw the published figures."""
+
+    check: bool = option(False, "only say which differ from the published records")
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Draw the published figures, or check them; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m reproductions.documents.published_figures", description=__doc__.splitlines()[0]
-    )
-    parser.add_argument("--check", action="store_true", help="only say which differ from the published records")
+    options = parse(FigureCommand, arguments, prog="python -m reproductions.documents.published_figures")
     try:
-        if parser.parse_args(arguments).check:
+        if options.check:
             names = differing()
             print("\n".join(names) or "every published figure shows the published records")
             return 1 if names else 0

@@ -7,7 +7,6 @@ an earlier target has measured, a later one only reads. The clone uses this envi
 
 from __future__ import annotations
 
-import argparse
 import csv
 import os
 import subprocess
@@ -16,11 +15,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
 from common.records.results import ROOT
 from common.utils import atomic_files
+from common.utils.command_line import option, parse
 from common.utils.errors import UserError, unknown
 from reproductions.spec import registry
 
@@ -100,14 +101,18 @@ def measure(targets: list[str], path: Path = PATH, runner: Runner = run) -> None
             print(f"{target}: {seconds:.0f} s", file=sys.stderr)
 
 
+@dataclass(kw_only=True)
+class TimingCommand:
+    """Time targets and record the times."""
+
+    targets: list[str] = option(help="a table, a figure, or a paper for all of them", positional=True, metavar="TARGET")
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Time the targets named; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m reproductions.documents.timings", description=__doc__.splitlines()[0]
-    )
-    parser.add_argument("targets", nargs="+", metavar="TARGET", help="a table, a figure, or a paper for all of them")
+    options = parse(TimingCommand, arguments, prog="python -m reproductions.documents.timings")
     try:
-        measure(parser.parse_args(arguments).targets)
+        measure(options.targets)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

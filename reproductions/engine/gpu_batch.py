@@ -10,7 +10,6 @@ over they are ended: every finished cell has its record, and the same command go
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -18,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from common.records.results import Store
 from common.utils import startup, threads
-from common.utils.command_line import Parser
+from common.utils.command_line import option, parse
 from common.utils.errors import UserError, one_line, plural, quiet_logging
 
 if __name__ == "__main__":
@@ -206,34 +205,26 @@ def run(planned: Sequence[Planned], *, device: str, workers: int, ends: float, m
     return sum((store.written(*cell) or 0) >= since for cell in cells)
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the command line's parser."""
-    found = Parser(
-        prog="python -m reproductions.engine.gpu_batch", description="Measure what is missing, most valuable first."
+@dataclass(kw_only=True)
+class BatchCommand:
+    """Measure what is missing, most valuable first."""
+
+    minutes: float = option(MINUTES, "stop after so many minutes", least=1e-3)
+    model: list[str] = option([], f"measure these models; repeatable (default: {', '.join(MODELS)})", metavar="NAME")
+    device: str | None = option(None, "device", choices=sorted(RATES), usual="cuda where there is a GPU")
+    workers: int | None = option(None, "processes side by side", least=1, usual="8 on a GPU, else 1")
+    limit: int | None = option(
+        None, "rehearse: only N items of each task", least=2, why="1 item leaves no standard error"
     )
-    found.add_argument(
-        "--minutes", type=float, default=MINUTES, help=f"stop after so many minutes (default: {MINUTES:g})"
-    )
-    found.add_argument("--model", action="append", metavar="NAME", help=f"repeatable (default: {', '.join(MODELS)})")
-    found.add_argument("--device", choices=sorted(RATES), help="default: cuda where there is a GPU")
-    found.add_argument("--workers", type=int, help="processes side by side (default: 8 on a GPU, else 1)")
-    found.add_argument("--limit", type=int, metavar="N", help="a rehearsal: only N items of each task")
-    found.add_argument("--dry-run", action="store_true", help="print the forecast and measure nothing")
-    return found
+    dry_run: bool = option(False, "print the forecast and measure nothing")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit status: 0 also where the time was over before the work."""
     begun = time.time()
-    options = parser().parse_args(arguments)
+    options = parse(BatchCommand, arguments, prog="python -m reproductions.engine.gpu_batch")
     quiet_logging()
     try:
-        if options.minutes <= 0 or (options.workers is not None and options.workers < 1):
-            raise UserError(
-                "--minutes and --workers have to be above 0. Nothing can be measured otherwise. Leave them out."
-            )
-        if options.limit is not None and options.limit < 2:
-            raise UserError(f"--limit {options.limit} leaves no standard error. Use at least 2.")
         device = options.device or _device()
         workers = options.workers or WORKERS[device]
         planned = plan(options.model or MODELS, Store(), limit=options.limit, rate=RATES[device])

@@ -9,13 +9,13 @@ first use, without pip. The mirror of data sets that ``LAYERLAB_HUB`` names trav
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from common.utils import cache, pieces, startup
-from common.utils.command_line import Parser
+from common.utils.command_line import Parser, add_commands, option
 from common.utils.errors import UserError, one_line
 
 if __name__ == "__main__":
@@ -52,22 +52,30 @@ def packed(models: list[str], data: bool) -> dict[str, Path]:
     return found
 
 
-def parser() -> argparse.ArgumentParser:
+@dataclass(kw_only=True)
+class CutCommand:
+    """Cut what the cache holds into folders of pieces."""
+
+    model: list[str] = option([], "add a model in wheels; repeatable", metavar="NAME")
+    no_data: bool = option(False, "leave the mirror of data sets out")
+    out: Path = option(OUT, "write to an empty folder", metavar="DIR")
+    size: int = option(SIZE, "of a piece at most", metavar="MIB", least=1)
+    each: int = option(EACH, "of a folder at most", metavar="MIB", least=1)
+
+
+@dataclass(kw_only=True)
+class JoinCommand:
+    """Write the files into this machine's cache."""
+
+    folder: Path = option(OUT, f"with the folders of pieces (default: {OUT})", positional=True, metavar="DIR")
+
+
+def parser() -> Parser:
     """Return the command line's parser."""
     top = Parser(
         prog="python -m reproductions.engine.gpu_pack", description="Cut models and data into pieces, join them."
     )
-    commands = top.add_subparsers(dest="command", required=True, metavar="{cut,join}")
-    cutting = commands.add_parser("cut", help="cut what the cache holds into folders of pieces")
-    cutting.add_argument("--model", action="append", default=[], metavar="NAME", help="a model in wheels; repeatable")
-    cutting.add_argument("--no-data", action="store_true", help="leave the mirror of data sets out")
-    cutting.add_argument("--out", type=Path, default=OUT, help=f"an empty folder (default: {OUT})")
-    cutting.add_argument("--size", type=int, default=SIZE, metavar="MIB", help=f"of a piece at most (default: {SIZE})")
-    cutting.add_argument("--each", type=int, default=EACH, metavar="MIB", help=f"of a folder at most (default: {EACH})")
-    joining = commands.add_parser("join", help="write the files into this machine's cache")
-    joining.add_argument(
-        "folder", type=Path, nargs="?", default=OUT, help=f"with the folders of pieces (default: {OUT})"
-    )
+    add_commands(top, {"cut": CutCommand, "join": JoinCommand})
     return top
 
 

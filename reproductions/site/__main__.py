@@ -6,21 +6,22 @@ import functools
 import http.server
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from common.records.results import ROOT
-from common.utils.command_line import Parser
+from common.utils.command_line import option, parse
 from common.utils.errors import UserError, one_line
 
 
-def parser() -> Parser:
-    """The command line's parser."""
-    found = Parser(prog="python -m reproductions.site", description="Write the results as a static site.")
-    found.add_argument("--out", metavar="FOLDER", default=str(ROOT / "report"), help="where (default: report)")
-    found.add_argument("--published", action="store_true", help="the published records alone, without your own")
-    found.add_argument("--serve", action="store_true", help="then show it on this machine until interrupted")
-    found.add_argument("--port", type=int, default=8000, help="for --serve (default: 8000)")
-    return found
+@dataclass(kw_only=True)
+class SiteCommand:
+    """Write the results as a static site."""
+
+    out: str = option(str(ROOT / "report"), "write to this folder", metavar="FOLDER", usual="report")
+    published: bool = option(False, "show the published records alone, without your own")
+    serve: bool = option(False, "then show it on this machine until interrupted")
+    port: int = option(8000, "serve on this port")
 
 
 def serve(folder: Path, port: int) -> None:
@@ -43,7 +44,7 @@ def serve(folder: Path, port: int) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit status."""
     try:
-        options = parser().parse_args(arguments)
+        options = parse(SiteCommand, arguments, prog="python -m reproductions.site")
         from reproductions.render.evidence import gathered
         from reproductions.site import pages
 

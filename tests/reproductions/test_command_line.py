@@ -466,7 +466,7 @@ def test_measuring_anew_is_cut_off_as_the_help_says(measured_by, capsys):
     capsys.readouterr()
     with pytest.raises(SystemExit):
         main(["run", "--help"])
-    assert "Cut off, it begins anew with --force" in " ".join(capsys.readouterr().out.split())
+    assert "if interrupted, give --force again to start over" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_run_ends_with_its_table(measured_by, capsys):

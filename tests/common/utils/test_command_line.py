@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from common.utils.command_line import HIDDEN, option, parse, parser, share
+from common.utils.command_line import HIDDEN, Parser, add_commands, option, parse, parser, share
 
 
 @dataclass(kw_only=True)
@@ -22,6 +22,8 @@ class Shape:
     width: float | None = option(None, "draw a frame", bare=1.5)
     loud: bool = option(False, "say so")
     of: list[str] = option([], "repeat for each")
+    sizes: list[int] = option([1, 2], "draw these sizes")
+    where: str = option("", "draw there", name="--from")
     out: Path | None = option(None, "write to FILE")
     secret: str = option("", HIDDEN)
 
@@ -50,6 +52,9 @@ def refused(capsys, *given):
         (["--loud"], "loud", True),
         (["--of", "a", "--of", "b"], "of", ["a", "b"]),
         ([], "of", []),
+        ([], "sizes", [1, 2]),
+        (["--sizes", "3", "4"], "sizes", [3, 4]),
+        (["--from", "here"], "where", "here"),
         (["--out", "~/x"], "out", Path("~/x").expanduser()),
         (["--secret", "s"], "secret", "s"),
     ],
@@ -96,3 +101,25 @@ def test_help_has_groups_defaults_and_nothing_hidden(monkeypatch):
     assert lines.index("form:") < lines.index("--kind {round,square} draw this form (default: round)")
     assert "--count N draw N of them (default: by form)" in lines and "--width [X]" in lines
     assert "secret" not in shown and "--quantity" not in shown and max(map(len, shown.splitlines())) < 80
+
+
+def test_subcommands_have_their_own_options(capsys):
+    @dataclass(kw_only=True)
+    class Join:
+        """Put shapes together. Nothing is drawn."""
+
+        parts: list[str] = option(help="the shapes", positional=True, metavar="PART")
+        glue: bool = False
+
+    top = Parser(prog="shapes")
+    add_commands(top, {"draw": Shape, "join": Join})
+    found = top.parse_args(["join", "a", "b", "--glue"])
+    assert (found.command, found.parts, found.glue) == ("join", ["a", "b"], True)
+    for given, said in (
+        (["jion"], "COMMAND does not know 'jion'. Use one of 'draw', 'join'. Did you mean join?"),
+        (["join", "a", "--name", "x"], "there is no option --name."),
+        (["join"], "PART is missing. Add it to the command."),
+    ):
+        with pytest.raises(SystemExit):
+            top.parse_args(given)
+        assert said in capsys.readouterr().err

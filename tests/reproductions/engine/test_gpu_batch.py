@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tools import status_of
 
 from common.records.results import Recipe, Store
 from reproductions.engine import cluster, gpu_batch
@@ -77,7 +78,7 @@ def test_a_dry_run_measures_nothing(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("arguments", [["--minutes", "0"], ["--workers", "0"], ["--limit", "1"], ["--model", "qwen"]])
 def test_what_cannot_be_is_refused_in_one_line(arguments, capsys):
-    assert gpu_batch.main(["--dry-run", "--device", "cpu", *arguments]) == 2
+    assert status_of(gpu_batch.main, ["--dry-run", "--device", "cpu", *arguments]) == 2
     assert capsys.readouterr().err.startswith("error: ")
 
 
