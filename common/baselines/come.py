@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -49,12 +50,25 @@ class CoMe(Pruning):
     repeat: bool | None = None
 
     def apply(self, context: Context) -> None:
-        options = {"batch_size": context.batch_size, "progress": context.progress}
         windows, started = context.windows(), time.perf_counter()
-        merged = come(context.model, windows, self.count, repeat=bool(self.repeat), **options)
+        options = {"repeat": bool(self.repeat), "batch_size": context.batch_size, "progress": context.progress}
+        found: list[dict] = []
+
+        def search(begun: list[dict] | None, keep: Callable[[list[dict]], object]) -> list[dict]:
+            found[:] = come(context.model, windows, self.count, begun=begun or (), after=keep, **options)
+            return found
+
+        # The merges of fewer layers are the first ones of more; what was found once is merged without a pass.
+        facts = {"calibration": context.recipe.calibration, "repeat": bool(self.repeat)}
+        kept = context.searched("come", facts, search, lambda merges: len(merges) >= self.count, onward=True)
+        merges = found or come(context.model, windows, self.count, begun=kept, **options)
         seconds = round(time.perf_counter() - started, 2)
         context.details["repair"] = {"calibration_tokens": windows.numel(), "seconds": seconds}
-        context.details |= {"removed": [entry["pair"][1] for entry in merged], "merged": merged}
+        said = [
+            one | {name: [len(own) for own in one[name]] for name in ("heads", "channels")}
+            for one in merges[: self.count]
+        ]
+        context.details |= {"removed": [one["pair"][1] for one in said], "merged": said}
 
 
 @dataclass
@@ -68,17 +82,27 @@ class Pass:
 
 @torch.no_grad()
 def come(
-    model: nn.Module, ids: Tensor, count: int, *, repeat: bool = False, batch_size: int = 8, progress: bool = False
+    model: nn.Module,
+    ids: Tensor,
+    count: int,
+    *,
+    repeat: bool = False,
+    begun: Sequence[dict] = (),
+    after: Callable[[list[dict]], object] = lambda merges: None,
+    batch_size: int = 8,
+    progress: bool = False,
 ) -> list[dict]:
     """Merge ``count`` pairs of layers of ``model``, in place.
 
     Args:
         ids: calibration tokens [samples, tokens]; one pass over them a step.
         repeat: a layer that was merged may be merged again.
+        begun: merges that were found earlier; they come first, without a pass.
+        after: called with all merges so far after each that was found.
 
     Returns:
-        An entry per step: {"pair": the layers (original numbers; a merged one has its first's), "shares", "heads" and
-        "channels" that each keeps}.
+        An entry per merge: {"pair": the layers (original numbers; a merged one has its first's), "shares", and of each layer
+        the "heads" (groups) and "channels" that are kept}.
 
     Raises:
         UserError: an architecture whose layers are not built as Llama's, or no pair is left.
@@ -91,25 +115,40 @@ def come(
             "Llama's. Remove whole layers instead"
         )
     selection.check_count(count, decoder.num_layers)
-    alive, done, reports = list(range(decoder.num_layers)), set(), []
-    for _ in track(range(count), "CoMe", unit="layer", shown=progress, each=True):
-        seen = observe(decoder, ids, batch_size=batch_size)
-        pairs = [i for i in range(len(alive) - 1) if repeat or done.isdisjoint(alive[i : i + 2])]
-        if not pairs:
-            raise UserError(
-                f"No pair of layers is left after {len(reports)} merges. Remove fewer layers, or set repeat"
-            )
-        first = selection.lowest({i: seen.angle[i].item() for i in pairs})
-        pair = alive[first : first + 2]
-        influence = seen.influence[first : first + 2]
-        shares = (influence / influence.sum()).tolist()
-        layers = decoder.layers[first], decoder.layers[first + 1]
-        numbers = merge(layers[0], layers[1], shares, [seen.inputs[first], seen.inputs[first + 1]])
+    alive, merges = list(range(decoder.num_layers)), []
+    for step in track(range(count), "CoMe", unit="layer", shown=progress, each=True):
+        if step < len(begun):
+            merges.append(begun[step])
+        else:
+            done = () if repeat else {one["pair"][0] for one in merges}
+            merges.append(choose(decoder, ids, alive, done, batch_size=batch_size))
+            after(merges)
+        first = alive.index(merges[-1]["pair"][0])
+        merge(decoder.layers[first], decoder.layers[first + 1], merges[-1])
         remove_layers(model, [first + 1])
-        alive.remove(pair[1])
-        done.add(pair[0])
-        reports.append({"pair": pair, "shares": [round(share, 4) for share in shares]} | numbers)
-    return reports
+        del alive[first + 1]
+    return merges
+
+
+def choose(
+    decoder: Decoder, ids: Tensor, alive: Sequence[int], done: Collection[int] = (), *, batch_size: int = 8
+) -> dict:
+    """Return the next merge; alive: original numbers of the layers; done: those that may not be merged again."""
+    places = [i for i in range(len(alive) - 1) if not {*alive[i : i + 2]} & set(done)]
+    if not places:
+        raise UserError(f"No pair of {len(alive)} layers is left to be merged. Remove fewer layers, or set repeat")
+    seen = observe(decoder, ids, batch_size=batch_size)
+    first = selection.lowest({i: seen.angle[i].item() for i in places})
+    influence = seen.influence[first : first + 2]
+    shares = (influence / influence.sum()).tolist()
+    kept: dict[str, list] = {"heads": [], "channels": []}
+    for place in (0, 1):
+        layer, inputs = decoder.layers[first + place], seen.inputs[first + place]
+        groups, inner = key_heads(layer), channels(layer)
+        by_head = _sensitivity(layer.self_attn.o_proj, inputs[ATTENTION]).view(groups, -1).mean(1)
+        kept["heads"].append(_highest(by_head, _split(groups, shares)[place]))
+        kept["channels"].append(_highest(_sensitivity(layer.mlp.down_proj, inputs[MLP]), _split(inner, shares)[place]))
+    return {"pair": list(alive[first : first + 2]), "shares": [round(share, 6) for share in shares]} | kept
 
 
 def observe(decoder: Decoder, ids: Tensor, *, batch_size: int = 8) -> Pass:
@@ -135,23 +174,12 @@ def observe(decoder: Decoder, ids: Tensor, *, batch_size: int = 8) -> Pass:
     return found
 
 
-def merge(one: nn.Module, two: nn.Module, shares: list[float], inputs: list[dict[str, Tensor]]) -> dict:
-    """Write the layer that both become into ``one``; inputs: the mean |h| of each layer's o_proj and down_proj.
-
-    Returns the numbers of heads and channels that each keeps.
-    """
-    pair, size = (one, two), one.self_attn.head_dim
-    groups, inner = key_heads(one), channels(one)
+def merge(one: nn.Module, two: nn.Module, chosen: Mapping) -> None:
+    """Write the layer that both become into ``one``; chosen: an entry of `come`."""
+    pair, size, places = (one, two), one.self_attn.head_dim, [torch.tensor(own) for own in chosen["channels"]]
     queries = size * one.self_attn.num_key_value_groups
-    heads, places = [], []
-    for layer, own, number, count in zip(pair, inputs, _split(groups, shares), _split(inner, shares), strict=True):
-        by_head = _sensitivity(layer.self_attn.o_proj, own[ATTENTION]).view(groups, -1).mean(1)
-        heads.append(by_head.topk(number).indices.sort().values)
-        places.append(_sensitivity(layer.mlp.down_proj, own[MLP]).topk(count).indices.sort().values)
-    spread = {
-        width: [(h[:, None] * width + torch.arange(width, device=h.device)).flatten() for h in heads]
-        for width in (size, queries)
-    }
+    heads = [torch.tensor(own, dtype=torch.long)[:, None] for own in chosen["heads"]]
+    spread = {width: [(own * width + torch.arange(width)).flatten() for own in heads] for width in (size, queries)}
     rows = {"self_attn.q_proj": spread[queries], "self_attn.k_proj": spread[size], "self_attn.v_proj": spread[size]}
     rows |= {"mlp.gate_proj": places, "mlp.up_proj": places}
     columns = {"self_attn.o_proj": spread[queries], "mlp.down_proj": places}
@@ -166,10 +194,9 @@ def merge(one: nn.Module, two: nn.Module, shares: list[float], inputs: list[dict
             kept = zip(parts, columns[linear], strict=True)
             merged = torch.cat([p[:, own.to(p.device)].to(value.device) for p, own in kept], 1)
         else:
-            weights = [0.5, 0.5] if linear.endswith("layernorm") else shares
+            weights = [0.5, 0.5] if linear.endswith("layernorm") else chosen["shares"]
             merged = sum(weight * p.to(value.device) for weight, p in zip(weights, parts, strict=True))
         value.copy_(merged)
-    return {"heads": [len(own) for own in heads], "channels": [len(own) for own in places]}
 
 
 def _split(total: int, shares: list[float]) -> list[int]:
@@ -178,6 +205,11 @@ def _split(total: int, shares: list[float]) -> list[int]:
     found = [int(total * share) for share in shares]
     found[most] = total - found[1 - most]
     return found
+
+
+def _highest(values: Tensor, count: int) -> list[int]:
+    """Return the places of the highest values, ascending."""
+    return values.topk(count).indices.sort().values.tolist()
 
 
 def _sensitivity(linear: nn.Linear, inputs: Tensor) -> Tensor:

@@ -87,7 +87,7 @@ def test_a_merge_keeps_the_most_sensitive_channels_and_whole_groups_of_heads(kin
         for name, total in (("self_attn.o_proj", 2), ("mlp.down_proj", 96)):
             fewer = int(total * share[small])
             numbers[name] = fewer if place == small else total - fewer
-        assert (report["heads"][place], report["channels"][place]) == tuple(numbers.values())
+        assert [len(report[name][place]) for name in ("heads", "channels")] == list(numbers.values())
         columns = own.mlp.down_proj.weight.abs().double()
         down = [inputs[layer]["mlp.down_proj"][..., k].abs().mean() * columns[:, k].sum() for k in range(96)]
         kept = sorted(range(96), key=lambda k: -down[k])[: numbers["mlp.down_proj"]]
@@ -123,6 +123,7 @@ def test_merged_layers_are_spared_and_the_result_is_a_plain_model(make_tiny, ids
     pairs = [entry["pair"] for entry in context.details["merged"]]
     assert len({layer for pair in pairs for layer in pair}) == 6 and len(model.model.layers) == 3
     assert context.details["removed"] == [pair[1] for pair in pairs]
+    assert all(sum(entry["channels"]) == 96 and sum(entry["heads"]) == 2 for entry in context.details["merged"])
     assert context.details["repair"]["calibration_tokens"] == ids.numel()
     checkpoint.save(model, None, tmp_path / "model")
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
@@ -130,8 +131,32 @@ def test_merged_layers_are_spared_and_the_result_is_a_plain_model(make_tiny, ids
         assert torch.equal(again(ids).logits, model(ids).logits)
 
 
+def test_merges_that_were_found_are_done_without_a_pass_and_fewer_are_the_first_of_more(make_tiny, ids):
+    whole, again, kept = make_tiny("llama"), make_tiny("llama"), []
+    merges = come(whole, ids, 3, after=lambda found: kept.append(len(found)))
+    assert kept == [1, 2, 3]
+    assert come(make_tiny("llama"), ids, 2) == merges[:2]
+    assert come(again, ids[:0], 3, begun=merges) == merges
+    assert all(torch.equal(value, again.state_dict()[name]) for name, value in whole.state_dict().items())
+    assert come(make_tiny("llama"), ids, 3, begun=merges[:1]) == merges
+
+
+def test_a_recipe_of_more_layers_goes_on_where_one_of_fewer_ended(make_tiny, ids, tmp_path, monkeypatch):
+    passes = []
+    monkeypatch.setattr("common.baselines.come.observe", lambda *args, **own: passes.append(1) or observe(*args, **own))
+    models = []
+    for count, wanted in ((2, 2), (3, 3), (3, 3), (2, 3)):
+        models.append(make_tiny("llama"))
+        context = around(models[-1], windows=ids, selection={"method": "come", "count": count}, kept_in=tmp_path)
+        run_recipe(context)
+        assert len(passes) == wanted and len(context.details["merged"]) == count
+    for one, other in ((0, 3), (1, 2)):
+        weights = models[other].state_dict()
+        assert all(torch.equal(value, weights[name]) for name, value in models[one].state_dict().items())
+
+
 def test_a_merge_of_merged_layers_has_to_be_asked_for(make_tiny, ids):
-    with pytest.raises(UserError, match="No pair of layers is left"):
+    with pytest.raises(UserError, match="No pair of 3 layers is left"):
         come(make_tiny("llama"), ids, 4)
     assert len(come(make_tiny("llama"), ids, 4, repeat=True)) == 4
 
