@@ -1,104 +1,76 @@
-"""The paper profile's grid over 1, 8 and 64 processes, simulated: time to the last record against the ideal.
+"""The paper profile's grid over 1, 8 and 64 workers, simulated: time to the last record against the ideal.
 
     python benchmarks/cluster.py
 
-A stub stands for measuring: a cell takes the seconds that its model's size and its test set's tokens give on one GPU, times a
-factor drawn once for each cell (log-normal, sigma 0.3), since estimates err; the shares are made from the estimates. Each
-process takes the next share when it is done, as `run --workers` and a SLURM array do. A share loads its model for every
-recipe; the first of a (model, calibration) group makes the calibration pass, and the others wait for it. Ideal: what one
-process needs in all, over the number of processes; no less than the longest recipe that cannot be cut.
+A recipe takes the seconds that published records of the same benchmarks give, in proportion to the parameters, times a
+factor drawn once for each recipe (log-normal, sigma 0.3), since estimates err; a cell of unknown time takes as long as the
+mean of its model's known ones. Each worker takes the next recipe when it is done, as `run --workers` and a SLURM array do,
+in the order of the estimates alone. Ideal: what one worker needs in all, over the number of workers; no less than the
+longest recipe, which one worker measures.
 """
 
 from __future__ import annotations
 
 import heapq
-import json
 import random
-import tempfile
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Sequence
+from statistics import mean
 
-from common.records.results import Store
+from common.records.results import NOWHERE, Store
 from common.utils.command_line import Parser
 from common.utils.ratios import Ratio, hand_over
-from reproductions.engine import costs, runner
-from reproductions.engine.work_shares import Share, shares
+from reproductions.engine import expected_time, runner
+from reproductions.engine.runner import Work
 from reproductions.spec import registry, subjects
 
-PROCESSES = (1, 8, 64)
-RATE = 2 * 1e12 / 4e14 / 1e12  # seconds of a parameter's token: two operations at 4e14 a second
+WORKERS = (1, 8, 64)
 SIGMA = 0.3
+GOAL = 1.15
 
 
-def factor(*key: str) -> float:
-    """How far off the estimate of one piece of work is; the same in every simulation."""
-    return random.Random("|".join(key)).lognormvariate(0, SIGMA)
+def durations(work: Sequence[Work], store: Store) -> list[float]:
+    """Return the true seconds of each recipe."""
+    estimates = [expected_time.expected([entry], store) for entry in work]
+    known: dict[str, list[float]] = {}
+    for entry, (seconds, unknown) in zip(work, estimates):
+        if cells := len(entry.benchmarks) - unknown:
+            known.setdefault(entry.recipe.model, []).append(seconds / cells)
+    found = []
+    for entry, (seconds, unknown) in zip(work, estimates):
+        factor = random.Random(entry.recipe.hash).lognormvariate(0, SIGMA)
+        found.append(factor * (seconds + unknown * mean(known.get(entry.recipe.model, [0.0]))))
+    return found
 
 
-def seconds(share: Share) -> float:
-    """Of a share, but for its calibration pass."""
-    total = 0.0
-    for entry in share.work:
-        recipe = entry.recipe
-        total += costs.loading(recipe) + costs.preparing(recipe) * factor(recipe.hash)
-        total += sum(costs.benchmark(recipe, b) * factor(recipe.hash, b) for b in entry.benchmarks)
-    return RATE * total
-
-
-def group(share: Share) -> tuple[str, str]:
-    """What shares have in common that share a calibration pass."""
-    recipe = share.work[0].recipe
-    return recipe.model, json.dumps(recipe.calibration, sort_keys=True, default=dict)
-
-
-def makespan(found: list[Share], processes: int) -> float:
-    """When the last of the processes, which take the shares in order, is done."""
-    free, calibrated = [0.0] * processes, {}
-    heapq.heapify(free)
-    for share in found:
-        start = heapq.heappop(free)
-        ready = calibrated.setdefault(group(share), start + RATE * costs.calibration(share.work[0].recipe))
-        heapq.heappush(free, max(start, ready) + seconds(share))
+def makespan(seconds: Sequence[float], workers: int) -> float:
+    """Return when the last of the workers, which take the recipes in order, is done."""
+    free = [0.0] * workers
+    for one in seconds:
+        heapq.heapreplace(free, free[0] + one)
     return max(free)
 
 
-def indivisible(entry: runner.Work) -> float:
-    """A recipe's preparation with its longest cell: no number of processes makes it shorter."""
-    longest = max(entry.benchmarks, key=lambda name: costs.benchmark(entry.recipe, name))
-    return seconds(Share("", (replace(entry, benchmarks=[longest]),), 0))
-
-
-def simulate(work: list[runner.Work], title: str) -> None:
-    """Print a grid's size, and a line for each number of processes."""
-    alone, bound = makespan(shares(work, 1), 1), max(map(indivisible, work))
-    cells = sum(len(entry.benchmarks) for entry in work)
-    print(f"{title}: {len(work)} recipes, {cells:,} cells; the longest recipe takes {bound / 3600:.2f} h")
-    for processes in PROCESSES:
-        found = shares(work, processes)
-        took, ideal = makespan(found, processes), max(alone / processes, bound)
-        print(
-            f"{processes:3} processes: {len(found):4} shares, {took / 3600:7.2f} h, ideal {ideal / 3600:7.2f} h, "
-            f"{took / ideal - 1:+.1%}"
-        )
-        what = f"{title}, {processes} processes (simulated): time to the last record"
-        goal = {"most": 1.1} if processes == max(PROCESSES) else {}
-        hand_over(
-            Ratio(
-                what, f"{took / 3600:.2f} h", took / ideal, "ideal, no less than the longest recipe", dtype="", **goal
-            )
-        )
+def simulate(seconds: Sequence[float], title: str) -> None:
+    """Print a grid's size, and a line for each number of workers; seconds: in the order in which they are taken."""
+    print(f"{title}: {len(seconds)} recipes; the longest takes {max(seconds) / 3600:.2f} h")
+    for workers in WORKERS:
+        took, ideal = makespan(seconds, workers), max(sum(seconds) / workers, max(seconds))
+        print(f"{workers:3} workers: {took / 3600:8.2f} h, ideal {ideal / 3600:8.2f} h, {took / ideal - 1:+.1%}")
+        what = f"{title}, {workers} workers (simulated): time to the last record"
+        goal = {"most": GOAL} if workers == max(WORKERS) else {}
+        against = "ideal, no less than the longest recipe"
+        hand_over(Ratio(what, f"{took / 3600:.2f} h", took / ideal, against, dtype="", **goal))
 
 
 def main() -> None:
     """Simulate the whole grid, and what is left without recipes longer than a 64th of it, which bound it by themselves."""
     Parser(description=__doc__).parse_args()
-    with tempfile.TemporaryDirectory() as empty:
-        work = runner.missing(list(registry.targets().values()), Store(Path(empty)), subjects.PAPER)
-    simulate(work, "paper profile")
-    part = makespan(shares(work, 1), 1) / max(PROCESSES)
-    simulate(
-        [entry for entry in work if indivisible(entry) <= part], f"without recipes longer than {part / 3600:.2f} h"
-    )
+    store = Store(NOWHERE)
+    work = runner.missing(list(registry.targets().values()), Store(NOWHERE, None), subjects.PAPER)
+    seconds = durations(expected_time.longest_first(work, store), store)
+    simulate(seconds, "paper profile")
+    part = sum(seconds) / max(WORKERS)
+    simulate([one for one in seconds if one <= part], f"without recipes longer than {part / 3600:.0f} h")
 
 
 if __name__ == "__main__":

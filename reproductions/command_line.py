@@ -1,4 +1,4 @@
-"""The command line: ``python -m reproductions {list,run,status,show,fetch,audit}``.
+"""The command line: ``python -m reproductions {list,run,show,fetch,audit}``.
 
 Results go to standard output and files, progress and messages to standard error. Exit status: 0 all well, 1 a cell
 failed (the others are measured and kept), 2 a request that cannot be met, 130 interrupted.
@@ -17,7 +17,7 @@ from common.pruning.recipe import MIXED
 from common.utils import command_line, startup
 from common.utils.command_line import HIDDEN, Parser, option
 from common.utils.errors import UserError, one_line, quiet_logging, unknown
-from reproductions.engine import distributed
+from reproductions.engine import workers
 from reproductions.spec.changes import Changes
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -90,7 +90,7 @@ class ShowingOptions:
 
 
 @dataclass(kw_only=True)
-class RunCommand(ShowingOptions, ColumnOptions, NarrowingOptions):
+class RunCommand(workers.SpreadingOptions, ShowingOptions, ColumnOptions, NarrowingOptions):
     """Measure what a target still lacks, one record per cell."""
 
     targets: list[str] = option(help=TARGETS, positional=True, metavar="TARGET")
@@ -103,13 +103,6 @@ class RunCommand(ShowingOptions, ColumnOptions, NarrowingOptions):
         "over",
     )
     no_show: bool = option(False, "do not print the tables afterwards")
-
-
-@dataclass(kw_only=True)
-class StatusCommand(ColumnOptions, NarrowingOptions):
-    """Count the cells that are done, running, failed and left, with rates."""
-
-    targets: list[str] = option(help=TARGETS, positional=True, metavar="TARGET")
 
 
 @dataclass(kw_only=True)
@@ -140,7 +133,6 @@ class AuditCommand:
 COMMANDS = {
     "list": ListCommand,
     "run": RunCommand,
-    "status": StatusCommand,
     "show": ShowCommand,
     "fetch": FetchCommand,
     "audit": AuditCommand,
@@ -151,7 +143,7 @@ def parser() -> Parser:
     """Return the command line's parser."""
     top = Parser(prog="python -m reproductions", description="Run and show the papers' tables.")
     top.add_argument("--verbose", action="store_true", help="log details and tracebacks to standard error")
-    distributed.add_options(command_line.add_commands(top, COMMANDS)["run"])
+    command_line.add_commands(top, COMMANDS)
     return top
 
 
@@ -248,16 +240,16 @@ def _run(options: RunCommand) -> int:
     from common.records.results import Store
 
     _check(options)
-    distributed.check(options)
+    workers.check(options)
     tables, jobs = _wanted(options)
     store = Store()
     if all(subject.standin for subject, _ in jobs):
         os.environ["HF_HUB_OFFLINE"] = "1"  # nothing of the stand-in comes from the hub: ask no network
     work = _work(tables, store, jobs, options.force)
     if options.recipe:
-        work = distributed.chosen(work, options.recipe, _work(tables, store, jobs, force=True))
+        work = workers.chosen(work, options.recipe, _work(tables, store, jobs, force=True))
     if options.list_work:
-        print(distributed.list_work(options, work), end="")
+        print(workers.list_work(options, work), end="")
         return 0
     failed = _measured(options, tables, store, jobs, work) if work else 0
     if not work:
@@ -294,18 +286,6 @@ def _work(tables: list, store, jobs: list, force: bool) -> list:
     ]
 
 
-def _status(options: StatusCommand) -> int:
-    from common.records.results import Store
-    from reproductions.engine import status
-
-    _check(options)
-    tables, jobs = _wanted(options)
-    store = Store()
-    work = _work(tables, store, jobs, force=True)
-    print(status.render(*status.count(work, store)), end="")
-    return 0
-
-
 def _measured(options: RunCommand, tables: list, store, jobs: list, work: list) -> int:
     """Measure what is missing; the number of cells that failed.
 
@@ -332,7 +312,7 @@ def _measured(options: RunCommand, tables: list, store, jobs: list, work: list) 
     ]
     print(expected_time.said(at_hand, store), file=sys.stderr)
     if options.workers or options.slurm is not None:
-        return distributed.measured(options, store, work, lacking.why)
+        return workers.spread(options, store, work, lacking.why)
     store.check_writable()
     return runner.measured(work, store, execute, device=device, force=options.force, lacking=lacking.why)
 
@@ -415,7 +395,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     options = parser().parse_args(arguments)
     quiet_logging(options.verbose)
-    commands = {"list": _list, "run": _run, "status": _status, "show": _show, "fetch": _fetch, "audit": _audit}
+    commands = {"list": _list, "run": _run, "show": _show, "fetch": _fetch, "audit": _audit}
     try:
         return commands[options.command](options)
     except UserError as error:

@@ -20,6 +20,7 @@ import copy
 import json
 import logging
 import shutil
+import socket
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -31,6 +32,7 @@ from threading import RLock
 
 import torch
 from accelerate import init_empty_weights
+from filelock import BaseFileLock
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, GenerationConfig
@@ -43,7 +45,6 @@ from common.utils.errors import UserError, first_of
 log = logging.getLogger(__name__)
 
 LAYERS = "model.layers."
-ABANDONED = 14 * 24 * 3600.0  # seconds after which another host's run is taken to be over
 _CHANGED, _OWNER = "changed-layers-", "owner.lock"  # a folder's name, and in it the lock of who made it
 EDGES = _EMBEDDING, _HEAD = "model.embed_tokens", "lm_head"
 _ROWS = 4096  # of embedding and head that are compared at a time: 2 x 128 MB where they have 8192 channels in float32
@@ -266,7 +267,7 @@ class Streamed:
     def _keep(self, layer: nn.Module, names: list[str]) -> None:
         """Write changed weights where they are read from after this."""
         if self._changed is None:
-            self._changed = _folder_of_changes()
+            self._changed, self._owner = _folder_of_changes()
             weakref.finalize(self, shutil.rmtree, self._changed, True)
         file = self._changed / f"{len(list(self._changed.iterdir()))}.safetensors"
         save_file({name: layer.get_parameter(name).detach().cpu().contiguous() for name in names}, file)
@@ -368,16 +369,17 @@ def _as_stored(kind: str, prefix: str, part: nn.Module) -> dict[str, Tensor]:
     return found
 
 
-def _folder_of_changes() -> Path:
-    """A new folder for layers that were changed; those of processes that were killed go."""
+def _folder_of_changes() -> tuple[Path, BaseFileLock | None]:
+    """Make a folder for layers that were changed, with its lock; delete those of this host's processes that were killed."""
     folder = cache.folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    for lock in folder.glob(f"{_CHANGED}*/{_OWNER}"):
-        if locks.abandoned(lock, ABANDONED):
-            shutil.rmtree(lock.parent, ignore_errors=True)
-    own = Path(tempfile.mkdtemp(prefix=_CHANGED, dir=folder))
-    locks.take(own / _OWNER)
-    return own
+    prefix = f"{_CHANGED}{socket.gethostname()}-"  # another host's lock may not be seen here
+    with locks.locked(folder / f".{_CHANGED}{_OWNER}"):
+        for old in folder.glob(f"{prefix}*/{_OWNER}"):
+            if (lock := locks.take(old)) is not None:
+                shutil.rmtree(old.parent, ignore_errors=True)
+                lock.release()
+        own = Path(tempfile.mkdtemp(prefix=prefix, dir=folder))
+        return own, locks.take(own / _OWNER)
 
 
 def _parent(module: nn.Module, name: str) -> tuple[nn.Module, str]:

@@ -175,13 +175,13 @@ class Store:
         return self._read(str(path)) if state is not None and state[-1] >= since else None
 
     def attempt_path(self, recipe: Recipe, benchmark: str) -> Path:
-        """Beside the lock: where `put` leaves an attempt."""
-        return self.lock_path(recipe, benchmark).with_suffix(".attempt")
-
-    def lock_path(self, recipe: Recipe, benchmark: str) -> Path:
-        """Beside the record: where a process says that it measures this (`common.utils.locks`)."""
+        """Return the file beside the record in which `put` leaves an attempt."""
         path = self.path(recipe, benchmark)
-        return path.with_name(f"{path.name.removesuffix('.json')}.lock")
+        return path.with_name(f"{path.name.removesuffix('.json')}.attempt")
+
+    def lock_path(self, recipe: Recipe) -> Path:
+        """Return the file beside a recipe's records that is locked by whoever measures them (`common.utils.locks`)."""
+        return self.path(recipe, "any").with_name(".lock")
 
     def items(self, recipe: Recipe, benchmark: str) -> dict:
         """What `put` was given beside the record that `get` returns: name -> outcomes per item; {} if it was nothing.

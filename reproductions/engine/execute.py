@@ -26,15 +26,13 @@ from common.pruning.recipe import PARTS, Recipe
 from common.toy import corpus as standin_corpus
 from common.utils.errors import UserError
 from reproductions import measurements
-from reproductions.engine import costs, memory_check
+from reproductions.engine import memory_check
 from reproductions.engine.runner import Work
 from reproductions.measurements import shape_only
 from reproductions.spec import shape_recipes, steps
 
 # Pruned models of one table are held together up to this many bytes: a thousand stand-ins, ten models of 135 M, no larger.
 HELD_TOGETHER = 4e9
-# And as many as are prepared by so many tokens times parameters, ten minutes on two cores: what a kill would lose.
-PREPARED_TOGETHER = 4e13
 # Above so many parameters a CPU takes days for a table: it has to be asked for by name.
 MOST_ON_CPU = 3e9
 # What a row of full test sets reads: nine tasks and three perplexities, in tokens (LLaMA-2's tokenizer).
@@ -42,10 +40,10 @@ TOKENS_OF_A_ROW = 2.5e6
 
 
 def held_together(recipe: Recipe) -> int:
-    """How many models of a recipe's kind are measured side by side, so that evaluations share what their models share.
+    """Return how many models of a recipe's kind fit side by side, so that evaluations share what their models share.
 
-    What was trained, or chosen by a long search, is measured alone, and at once: a kill while the next one is prepared would
-    lose it.
+    What was trained is measured alone, and at once: a kill while the next one is prepared would lose it. How long others are
+    prepared before the first is measured, `reproductions.engine.runner` decides.
     """
     if recipe.weights == shape_recipes.WEIGHTS:
         return 1
@@ -55,9 +53,7 @@ def held_together(recipe: Recipe) -> int:
         parameters = loading.parameters(recipe.model)
     except UserError:  # preparing it says so, in its cells
         return 1
-    tokens = costs.preparing(recipe) / costs.parameters(recipe.model)
-    size = parameters * getattr(torch, recipe.dtype).itemsize
-    return max(1, int(min(16, HELD_TOGETHER / size, PREPARED_TOGETHER / max(tokens * parameters, 1.0))))
+    return max(1, int(min(16, HELD_TOGETHER / (parameters * getattr(torch, recipe.dtype).itemsize))))
 
 
 def device_for(asked: str | None, dtype: str | None, work: Sequence[Work]) -> str:

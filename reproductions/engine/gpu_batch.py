@@ -25,9 +25,8 @@ if __name__ == "__main__":
     threads.settle()
 
 MODELS = ("qwen2.5-coder-0.5b-instruct", "qwen2.5-coder-1.5b-instruct")
-# Floating-point operations a second of one process, by SmolLM2-135M's records of short tasks. cuda: on an H200, where larger
-# models reach more. cpu: on two cores.
-RATES = {"cuda": 12e12, "cpu": 0.1e12}
+# How many times as fast as the published results' two CPU cores one process is, roughly; small cells are bound by overhead.
+SPEED = {"cuda": 30.0, "cpu": 1.0}
 MINUTES = 9.0
 WORKERS = {"cuda": 8, "cpu": 1}
 
@@ -74,7 +73,10 @@ STAGES = (
     (Stage("what is trained", (*_TEXTS, *_TASKS, *_OTHERS), trains=True),),
 )
 SHARES = ((7, 32), (9, 32))
-SEARCH = 1e15  # tokens times parameters of a selection that is measured after the group's other rows
+SEARCHES = (
+    "sleb",
+    "iterated-patch",
+)  # try each layer that is left, step by step; measured after the group's other rows
 
 
 @dataclass(frozen=True)
@@ -85,11 +87,13 @@ class Planned:
         title: Of the stage and the model.
         work: What is missing, without what an earlier stage measures.
         seconds: How long one process takes, roughly.
+        unknown: Cells of which that is not known.
     """
 
     title: str
     work: tuple
     seconds: float
+    unknown: int = 0
 
     @property
     def cells(self) -> int:
@@ -98,7 +102,7 @@ class Planned:
 
 
 def plan(
-    models: Sequence[str], store: Store, *, limit: int | None = None, rate: float = RATES["cuda"]
+    models: Sequence[str], store: Store, *, limit: int | None = None, speed: float = SPEED["cuda"]
 ) -> list[Planned]:
     """Return the stages in which something is missing, in the order in which they are measured.
 
@@ -106,12 +110,12 @@ def plan(
         models: Names, as for `common.models.load`. A stage is planned for each before the next stage.
         store: Where records are looked up.
         limit: Items of each task, for a rehearsal.
-        rate: Operations a second of one process.
+        speed: Of one process, in published results' CPU cores.
 
     Raises:
         UserError: An unknown model.
     """
-    from reproductions.engine import costs, work_shares
+    from reproductions.engine import expected_time
     from reproductions.spec import subjects
 
     known: set[tuple[str, str]] = set()
@@ -119,8 +123,9 @@ def plan(
 
     def add(title: str, subject, work: list) -> None:
         if work:
-            cost = sum(share.cost for share in work_shares.shares(work, 1))
-            planned.append(Planned(f"{title}, {subject.label.partition(',')[0]}", tuple(work), 2 * cost / rate))
+            seconds, unknown = expected_time.expected(work, store)
+            ordered = tuple(reversed(expected_time.longest_first(work, store)))  # so that many records are there early
+            planned.append(Planned(f"{title}, {subject.label.partition(',')[0]}", ordered, seconds / speed, unknown))
 
     for group, subject in ((group, subjects.of_model(name)) for group in STAGES for name in models):
         searches: list = []  # they hold up no records of the group's other rows
@@ -132,8 +137,7 @@ def plan(
                 new = [name for name in entry.benchmarks if (entry.recipe.hash, name) not in known]
                 known |= {(entry.recipe.hash, name) for name in new}
                 work += [replace(entry, benchmarks=new)] if new else []
-            work.sort(key=lambda entry: costs.preparing(entry.recipe))
-            long = [entry for entry in work if not stage.trains and costs.preparing(entry.recipe) > SEARCH]
+            long = [e for e in work if not stage.trains and (e.recipe.selection or {}).get("method") in SEARCHES]
             for entry in long:  # a search is made once for all tables of the group
                 same = next((one for one in searches if one.recipe == entry.recipe), None)
                 if same is None:
@@ -172,10 +176,10 @@ def forecast(planned: Iterable[Planned], workers: int, minutes: float) -> str:
         own = one.seconds / 60 / workers
         until += own
         late = "" if until <= minutes else "  (not in time)"
-        lines.append(f"{one.cells:>6} {own:>8.1f} {until:>8.1f}  {one.title}{late}")
-    return "\n".join(
-        [*lines, f"{plural(workers, 'worker')}, {minutes:g} minutes; minutes are estimates within a factor of three"]
-    )
+        unknown = f"  ({plural(one.unknown, 'cell')} of unknown time)" if one.unknown else ""
+        lines.append(f"{one.cells:>6} {own:>8.1f} {until:>8.1f}  {one.title}{unknown}{late}")
+    rough = "minutes are rough estimates from the published results"
+    return "\n".join([*lines, f"{plural(workers, 'worker')}, {minutes:g} minutes; {rough}"])
 
 
 def run(planned: Sequence[Planned], *, device: str, workers: int, ends: float, measure: str | None = None) -> int:
@@ -189,20 +193,18 @@ def run(planned: Sequence[Planned], *, device: str, workers: int, ends: float, m
         measure: The module that measures, if not the usual one.
     """
     from common.pruning.pipeline import work_folder
-    from reproductions.engine import cluster, fetch
-    from reproductions.engine.work_shares import Share
+    from reproductions.engine import fetch
+    from reproductions.engine import workers as processes
 
     store = Store()
     store.check_writable()
-    work = [entry for one in planned for entry in one.work]
-    since = time.time_ns()
-    request = cluster.Request(device=device, lacking=fetch.lacking(work).why, since=since)
+    work = tuple(entry for one in planned for entry in one.work)
+    worker = processes.Worker(work, time.time_ns(), device, lacking=fetch.lacking(work).why)
     if measure is not None:
-        request = replace(request, measure=measure)
-    shares = [Share(one.title, one.work, one.seconds) for one in planned]
-    cluster.processes(work, request, workers, work_folder() / "jobs", shares_in_order=shares, ends=ends)
+        worker = replace(worker, measure=measure)
+    processes.local(worker, workers, work_folder() / "jobs", ends)
     cells = [(entry.recipe, name) for entry in work for name in entry.benchmarks]
-    return sum((store.written(*cell) or 0) >= since for cell in cells)
+    return sum((store.written(*cell) or 0) >= worker.since for cell in cells)
 
 
 @dataclass(kw_only=True)
@@ -211,7 +213,7 @@ class BatchCommand:
 
     minutes: float = option(MINUTES, "stop after so many minutes", least=1e-3)
     model: list[str] = option([], f"measure these models; repeatable (default: {', '.join(MODELS)})", metavar="NAME")
-    device: str | None = option(None, "device", choices=sorted(RATES), usual="cuda where there is a GPU")
+    device: str | None = option(None, "device", choices=sorted(SPEED), usual="cuda where there is a GPU")
     workers: int | None = option(None, "processes side by side", least=1, usual="8 on a GPU, else 1")
     limit: int | None = option(
         None, "rehearse: only N items of each task", least=2, why="1 item leaves no standard error"
@@ -227,7 +229,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         device = options.device or _device()
         workers = options.workers or WORKERS[device]
-        planned = plan(options.model or MODELS, Store(), limit=options.limit, rate=RATES[device])
+        planned = plan(options.model or MODELS, Store(), limit=options.limit, speed=SPEED[device])
         if not planned:
             print("every cell has a record; nothing to measure")
             return 0

@@ -5,16 +5,18 @@ from __future__ import annotations
 import errno
 import fnmatch
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 
 from common.records import results
 from common.records.results import Recipe, Record, Store
+from common.utils import locks
 from common.utils.errors import NoData, UserError, unknown
 from common.utils.progress import track
-from reproductions.engine.cell_locks import Turns
-from reproductions.engine.work import Work
 from reproductions.spec import coverage, subjects
 from reproductions.spec.changes import Changes
 from reproductions.spec.registry import Column, Row, Table
@@ -24,6 +26,24 @@ log = logging.getLogger(__name__)
 
 # How GPU and CPU allocators, and cuBLAS, say that there is not enough memory.
 _NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
+# Seconds for which models that are held together are prepared: so long the group's first record waits, and so much a kill
+# loses. A GPU measures many cells in a minute.
+CPU_GROUP, GPU_GROUP = 600.0, 60.0
+PAUSE = 2.0  # seconds between looks at what other processes measure
+
+
+@dataclass
+class Work:
+    """One recipe and the benchmarks that are missing for it."""
+
+    recipe: Recipe
+    title: str
+    benchmarks: list[str] = field(default_factory=list)
+
+    def of(self, wanted: Callable[[str], bool]) -> list[Work]:
+        """Return this work with the wanted benchmarks alone; [] where that leaves none."""
+        names = [benchmark for benchmark in self.benchmarks if wanted(benchmark)]
+        return [Work(self.recipe, self.title, names)] if names else []
 
 
 def choose_rows(
@@ -202,51 +222,131 @@ def measured(
     force: bool = False,
     lacking: Callable[[Recipe, str], str | None] = lambda recipe, benchmark: None,
     since: int | None = None,
-    wait: bool = True,
+    patience: float = math.inf,
 ) -> int:
-    """Measure these cells, each unless another process does; returns the number of failed ones.
+    """Measure these cells, each recipe unless another process does; return the number of failed ones.
 
-    since: when they were asked for, in nanoseconds since the epoch, if not now and of this process alone; what was recorded
-    or tried later is not measured again. wait: until the cells that others are measuring are recorded; those of a process
-    that dies are then ours.
+    A recipe is locked from before its model is prepared until its records are written. Records and locks are all that
+    processes share, so any of them may be killed, and any other goes on.
+
+    Args:
+        work: What to measure, in this order.
+        store: Where records go.
+        measure: See `run`.
+        device: Where to measure.
+        force: Whether what was recorded before `since` counts as missing.
+        lacking: See `run`.
+        since: When the cells were asked for, in nanoseconds since the epoch, if not now and of this process alone. What was
+            recorded or tried later is not measured again.
+        patience: Seconds for which to wait while others measure all that is left; the recipes of one that dies are then ours.
     """
     shared = results.environment() | {"device": device}
-    failed = 0
-    turns = Turns(store, time.time_ns() if since is None else since, force)
     several = since is not None
+    request = Request(store, time.time_ns() if since is None else since, force)
     work = _without(work if force else _unknown(work, store), store, lacking, shared, several)
     total = sum(len(w.benchmarks) for w in work)
     told: set[str] = set()  # one reason can stop every cell of a model: say it once
-    with turns, track(None, "measuring", total=total, unit="cell", each=True) as bar:
-        others = 0
+    failed, idle = 0, None
+    with track(None, "measuring", total=total, unit="cell", each=True) as bar:
         while work:
             # Models that are held together answer each benchmark one after the other: what they share is computed once.
-            held, work = turns.next(work, measure)
-            if turns.done > others:
-                bar.update(turns.done - others)
-                others = turns.done
-            if not held and work:
-                if not wait:
-                    break
-                turns.wait(work)
-                continue
-            ready = [_prepared(entry, store, measure, device, force, bar) for entry in held]
-            for benchmark in sorted({b: None for entry in held for b in entry.benchmarks}, key=_LAST.__contains__):
-                for entry, (prepared, problem, preparing) in zip(held, ready, strict=True):
-                    if benchmark not in entry.benchmarks:
-                        continue
-                    bar.note(f"{entry.title}, {benchmark}")
-                    record, items = _cell(entry, benchmark, measure, prepared, problem, shared | preparing)
-                    _keep(store, record, entry.recipe, items, several)
-                    turns.release(entry.recipe, benchmark)
+            with ExitStack() as group_locks:
+                group, work = _group(work, request, measure, device, bar, group_locks)
+                if not group and work:
+                    idle = idle or time.monotonic()
+                    if time.monotonic() - idle >= patience:
+                        break
+                    if "waiting" not in told:
+                        told.add("waiting")
+                        log.warning("waiting for other processes, which measure %s and what is left", work[0].title)
+                    time.sleep(PAUSE)
+                    continue
+                idle = None
+                names = sorted({b: None for one in group for b in one.work.benchmarks}, key=_LAST.__contains__)
+                cells = [(one, name) for name in names for one in group if name in one.work.benchmarks]
+                for one, benchmark in cells:
+                    bar.note(f"{one.work.title}, {benchmark}")
+                    record, items = _cell(one, benchmark, measure, shared | one.provenance)
+                    _keep(store, record, one.work.recipe, items, several)
                     failed += record.status == "failed"
                     if record.reason is not None and record.reason not in told:
                         level = logging.ERROR if record.status == "failed" else logging.WARNING
-                        log.log(level, "%s, %s: %s", entry.title, benchmark, record.reason)
+                        log.log(level, "%s, %s: %s", one.work.title, benchmark, record.reason)
                         told.add(record.reason)
                     bar.update()
-            prepared = ready = None  # they go before the next ones come: there may be room for one only
-    return failed + turns.failed
+                group = cells = one = None  # they go before the next ones come: there may be room for one only
+    return failed + request.failed
+
+
+@dataclass
+class Request:
+    """What one command asked for, of which other processes may have measured cells meanwhile.
+
+    Attributes:
+        store: Where their records are.
+        since: When it asked, in nanoseconds since the epoch.
+        force: Whether what was recorded before does not count.
+        failed: Cells of which others recorded that they failed.
+    """
+
+    store: Store
+    since: int
+    force: bool
+    failed: int = 0
+
+    def recorded(self, recipe: Recipe, benchmark: str) -> Record | None:
+        """Return another process's record of a cell, or of its failure if it was tried for this very request."""
+        asked = (self.store.written(recipe, benchmark) or 0) >= self.since
+        if self.force and not asked:
+            return self.store.attempted(recipe, benchmark, self.since)
+        record = self.store.get(recipe, benchmark)
+        return record if record is not None and (asked or record.status == "ok") else None
+
+
+@dataclass
+class Ready:
+    """A recipe whose lock is ours: its model, or why there is none, and what its records say of preparing it."""
+
+    work: Work
+    prepared: object | None
+    problem: Problem | None
+    provenance: dict
+
+
+def _group(
+    work: Sequence[Work], request: Request, measure, device: str, bar: track, group_locks: ExitStack
+) -> tuple[list[Ready], list[Work]]:
+    """Lock and prepare the first free recipes, of one model, as many as are to be held together; also return what is left."""
+    group: list[Ready] = []
+    left, filled, started = list(work), Fraction(0), time.monotonic()
+    for entry in work:
+        if group and entry.recipe.model != group[0].work.recipe.model:
+            continue
+        share = Fraction(1, measure.held_together(entry.recipe))
+        if group and (filled + share > 1 or time.monotonic() - started > (CPU_GROUP if device == "cpu" else GPU_GROUP)):
+            break
+        path = request.store.lock_path(entry.recipe)
+        try:
+            lock = locks.take(path)
+        except OSError as error:
+            raise UserError(
+                f"cannot write the lock {path}: {error.strerror}; free space there or name another folder in "
+                "LAYERLAB_RESULTS; records written so far are kept"
+            ) from error
+        if lock is None:
+            continue
+        left = [other for other in left if other is not entry]
+        known = {benchmark: request.recorded(entry.recipe, benchmark) for benchmark in entry.benchmarks}
+        request.failed += sum(record.status == "failed" for record in known.values() if record is not None)
+        bar.update(sum(record is not None for record in known.values()))
+        missing = entry.of(lambda benchmark, known=known: known[benchmark] is None)
+        if not missing:
+            lock.release()
+            continue
+        group_locks.callback(lock.release)
+        filled += share
+        group.append(Ready(missing[0], *_prepared(missing[0], request.store, measure, device, request.force, bar)))
+    return group, left
 
 
 def _keep(store: Store, record: Record, recipe: Recipe, items: dict, several: bool) -> None:
@@ -299,18 +399,16 @@ def _without(
 _LAST = ("hellaswag",)
 
 
-def _cell(
-    entry: Work, benchmark: str, measure, prepared, problem: Problem | None, provenance: dict
-) -> tuple[Record, dict]:
-    """The record of one cell, with its value or why there is none, and its outcomes per item."""
+def _cell(one: Ready, benchmark: str, measure, provenance: dict) -> tuple[Record, dict]:
+    """Measure one cell; return its record, with its value or why there is none, and its outcomes per item."""
     started = time.perf_counter()
-    outcome = None
-    if prepared is not None:
-        outcome, problem = _attempt(lambda: measure.benchmark(prepared, benchmark))
+    recipe, outcome, problem = one.work.recipe, None, one.problem
+    if one.prepared is not None:
+        outcome, problem = _attempt(lambda: measure.benchmark(one.prepared, benchmark))
     provenance = provenance | {"seconds": time.perf_counter() - started}
     provenance |= results.peak_memory() | {"measured_at": results.now()}
-    found, said = _attempt(lambda: _legible(*_record(entry.recipe, benchmark, prepared, outcome, problem, provenance)))
-    return found or _record(entry.recipe, benchmark, None, None, said, provenance)
+    found, said = _attempt(lambda: _legible(*_record(recipe, benchmark, one.prepared, outcome, problem, provenance)))
+    return found or _record(recipe, benchmark, None, None, said, provenance)
 
 
 def _legible(record: Record, items: dict) -> tuple[Record, dict]:

@@ -205,22 +205,20 @@ def test_only_the_named_columns_are_measured(store):
 
 
 @pytest.mark.parametrize(
-    ("model", "pattern", "most"),
-    [
-        ("smollm2-135m-instruct", "?l?, refitted, 3 layers (ours)", 3),
-        ("smollm2-135m-instruct", "?l?, none", 4),
-        ("standin", "?l?, refitted, 3 layers (ours)", 4),
-    ],
+    ("seconds", "device", "sizes"),
+    [(1, "cpu", [4]), (1, "cuda", [4]), (250, "cpu", [3, 1]), (250, "cuda", [1, 1, 1, 1]), (40, "cuda", [2, 2])],
 )
-def test_what_takes_long_to_prepare_is_held_together_with_few(store, model, pattern, most):
-    """Of one row at four numbers of layers: refits make two groups; cuts alone and small models are side by side."""
-    order = []
+def test_what_takes_long_to_prepare_is_held_together_with_few(store, monkeypatch, seconds, device, sizes):
+    """Of one row at four numbers of layers: the next model is prepared unless the first has waited for long."""
+    order, now = [], [0.0]
+    monkeypatch.setattr(runner.time, "monotonic", lambda: now[0])
 
     class Together(FakeMeasure):
         def held_together(self, recipe):
             return execute.held_together(recipe)
 
         def prepare(self, recipe, **options):
+            now[0] += seconds
             order.append("prepared")
             return super().prepare(recipe, **options)
 
@@ -228,9 +226,9 @@ def test_what_takes_long_to_prepare_is_held_together_with_few(store, model, patt
             order.append("measured")
             return super().benchmark(prepared, name)
 
-    runner.run([registry.get("league")], store, subjects.subject(subjects.of_model(model)), Together(), pattern=pattern)
-    groups = [len(list(steps)) for step, steps in itertools.groupby(order) if step == "prepared"]
-    assert max(groups) == most and sum(groups) == 4
+    subject = subjects.subject(subjects.of_model("smollm2-135m-instruct"))
+    runner.run([registry.get("league")], store, subject, Together(), pattern="?l?, none", device=device)
+    assert [len(list(steps)) for step, steps in itertools.groupby(order) if step == "prepared"] == sizes
 
 
 def test_the_layers_of_a_row_that_has_records_are_handed_on_unless_it_is_measured_anew(table, store):

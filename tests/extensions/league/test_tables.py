@@ -15,7 +15,6 @@ from common.pruning.recipe import Recipe
 from extensions.documents import standings
 from extensions.league import rows
 from reproductions import measurements  # noqa: F401 - steps: those that recipes name
-from reproductions.engine import costs  # noqa: F401 - steps: those that recipes name
 from reproductions.measurements import repair as cost
 from reproductions.spec import comparisons, registry, steps, subjects  # noqa: F401 - steps: those that recipes name
 
@@ -117,8 +116,6 @@ def test_halves_are_as_many_as_the_layers_have_and_searches_read_the_first_windo
         assert recipe.step("selection").count == 8 and recipe.repair is None
     searched = found[rows.name(rows.FINERCUT, rows.HALVES)]
     assert searched.selection["calibration"] == searched.calibration | {"count": 4}
-    cut = found[rows.name(rows.WINDOW, rows.NONE)]
-    assert costs.preparing(searched) > 2 * costs.calibration(cut) > costs.preparing(cut)
 
 
 def test_the_draws_differ_in_what_the_repair_reads_alone():

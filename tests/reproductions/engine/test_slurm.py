@@ -20,7 +20,7 @@ import pytest
 from common.pruning.recipe import Recipe
 from common.records.results import ROOT, Store
 from common.utils import locks
-from reproductions.engine import cluster
+from reproductions.engine import workers
 from reproductions.engine.runner import Work
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "squeue", "scontrol", "scancel")
@@ -152,9 +152,9 @@ def test_a_node_that_is_lost_and_a_task_that_is_preempted_cost_no_record(slurm, 
     recipes = [Recipe("llama-2-7b", "paper", fidelity=f"f{number}") for number in range(8)]
     work = [Work(recipe, "row", ["piqa", "copa", "boolq"]) for recipe in recipes]
     cells = {(entry.recipe.hash, benchmark) for entry in work for benchmark in entry.benchmarks}
-    options = cluster.slurm_options("partition=main,array=2,minutes=60")
-    jobs = cluster.array(work, cluster.Request(measure="stub_measure", minutes=60), options, slurm.folder / "jobs")
-    assert len(jobs) > 2
+    worker = workers.Worker(tuple(work), time.time_ns(), measure="stub_measure", patience=5)
+    jobs = workers.slurm(worker, workers.slurm_options("partition=main,array=2,minutes=60"), slurm.folder / "jobs")
+    assert len(jobs) == 2
 
     def begun():
         return (
@@ -178,9 +178,8 @@ def test_a_node_that_is_lost_and_a_task_that_is_preempted_cost_no_record(slurm, 
     logs = "\n".join(f"{p.name}\n{p.read_text()}" for p in sorted((slurm.folder / "jobs").glob("*_log.out")))
     assert {cell for cell in cells if store.path(*_of(work, cell)).exists()} == cells, logs
     assert all(store.get(*_of(work, cell)).status == "ok" for cell in cells)
-    assert not [path for path in shared.rglob("*.lock") if locks.holder(path)]
-    again = {cell: times for cell, times in begun().items() if times > 1}
-    assert set(begun()) == cells and len(again) <= 2 and all(times == 2 for times in again.values())
+    assert all(locks.take(path) is not None for path in shared.rglob(".lock"))
+    assert set(begun()) == cells and sum(begun().values()) <= len(cells) + 2  # each of the two lost one cell
     restarts = [path.read_text() for path in (slurm.folder / "jobs").glob("*_log.out")]
     assert sum(text.count("Starting with") for text in restarts) >= len(jobs) + 1
     assert any("Caught signal SIGUSR2" in text for text in restarts)
