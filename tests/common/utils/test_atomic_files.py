@@ -1,10 +1,6 @@
 """A process killed at any moment of a save leaves the old checkpoint or the new one, and the next start clears up."""
 
-import json
-import os
-import socket
-import tempfile
-from pathlib import Path
+import threading
 
 import pytest
 import torch
@@ -15,25 +11,8 @@ from common.utils import atomic_files
 from common.utils.errors import UserError
 
 
-@pytest.fixture(params=["at once", "two renames"])
-def way(request, monkeypatch):
-    """With the system's exchange of two directories, and without."""
-    if request.param == "two renames":
-        monkeypatch.setattr(atomic_files, "exchange", lambda one, other: False)
-    elif not exchange_works():
-        pytest.skip("the system cannot exchange two directories")
-
-
-def exchange_works():
-    with tempfile.TemporaryDirectory() as folder:
-        one, two = Path(folder) / "one", Path(folder) / "two"
-        one.mkdir()
-        two.mkdir()
-        return atomic_files.exchange(one, two)
-
-
 @pytest.mark.parametrize("earlier", [True, False])
-def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(way, earlier, make_tiny, tiny_tokenizer, tmp_path):
+def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(earlier, make_tiny, tiny_tokenizer, tmp_path):
     old, new = make_tiny("llama"), make_tiny("llama")
     with torch.no_grad():
         new.model.norm.weight += 1
@@ -66,7 +45,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(way, earlier, make_tiny,
     assert set(outcomes) == {"old" if earlier else "nothing", "new"}
 
 
-def test_what_was_replaced_does_not_come_back_where_its_successor_was_moved(way, tmp_path):
+def test_what_was_replaced_does_not_come_back_where_its_successor_was_moved(tmp_path):
     path, taken, left = tmp_path / "model", tmp_path / "taken", 0
 
     def put(text):
@@ -78,7 +57,7 @@ def test_what_was_replaced_does_not_come_back_where_its_successor_was_moved(way,
         if not path.exists():
             atomic_files.recover(path)  # of two renames the second was to come
         if (path / "a").read_text() == "new":
-            left += len(list(tmp_path.iterdir())) - 1
+            left += len(list(tmp_path.glob(".model.old-*")))
             path.rename(taken)
             with pytest.raises(UserError, match="no such directory"):
                 checkpoint.load(path)
@@ -97,67 +76,45 @@ def clear(path):
     path.rmdir()
 
 
-def test_only_what_is_ours_and_whose_process_is_dead_is_swept(tmp_path):
+def test_only_what_bears_our_names_is_swept(tmp_path):
     path = tmp_path / "model"
 
-    def left(name, marker=None, file="weights"):
-        folder = tmp_path / name
-        folder.mkdir()
-        if file:
-            (folder / file).write_text("x")
-        if marker is not None:
-            (folder / atomic_files.MARKER).write_text(json.dumps(marker))
-        return folder
+    def folder(name):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "weights").write_text("x")
+        return tmp_path / name
 
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
-    os.waitpid(child, 0)  # a number that no process has now
-    ours = {"format": 1, "host": None}
-    dead = [left(f".model.new-{child}-00000000", ours), left(f".model.new-{child}-00000001", file=None)]
-    dead += [left(f".model.old-{child}-00000002", file=f"{atomic_files.MARKER}.tmp")]
-    kept = [left(f".model.new-{os.getppid()}-00000003", ours)]  # its process lives
-    kept += [left(f".model.new-{child}-00000004")]  # no marker: not ours
-    kept += [left(f".model.new-{child}-00000005", {"format": 1, "host": "elsewhere"})]  # may be at work there
-    kept += [left(f".another.new-{child}-00000006", ours), left(".model.new-copy", ours), left("model-backup", ours)]
+    before = folder(".model.old-00000002")  # may be all that is left
+    left = [folder(".model.new-00000000"), before]
+    others = [folder(".another.new-00000006"), folder(".model.new-copy"), folder("model-backup"), folder(".model.new")]
     atomic_files.recover(path)
-    assert not any(folder.exists() for folder in dead)
-    assert all((folder / "weights").exists() for folder in kept)
-    os.utime(kept[2], (0, 0))
-    atomic_files.recover(path)
-    assert not kept[2].exists()
+    assert not left[0].exists() and (before / "weights").exists()
+    atomic_files.put(path, lambda made: (made / "a").write_text("new"))
+    assert sorted(tmp_path.iterdir()) == sorted([path, *others])
+    assert all((other / "weights").exists() for other in others)
 
 
 @pytest.mark.parametrize("earlier", [True, False])
-def test_another_host_leaves_alone_what_is_about_to_go_in_place(way, earlier, tmp_path, monkeypatch):
+def test_others_leave_alone_what_is_about_to_go_in_place_and_write_after_it(earlier, tmp_path, caplog):
     path = tmp_path / "model"
     if earlier:
-        atomic_files.put(path, lambda folder: (folder / "a").write_text("old"))
-    own, settle, rename, looked = socket.gethostname(), atomic_files._settle, Path.rename, []
+        atomic_files.put(path, lambda made: (made / "a").write_text("old"))
+    seen = []
 
-    def look_from_elsewhere():
-        with monkeypatch.context() as there:
-            there.setattr(socket, "gethostname", lambda: "elsewhere")
-            there.setattr(os, "getpid", lambda: 1 << 30)
-            there.setattr(os, "kill", no_such_process)
-            there.setattr(Path, "rename", rename)
-            atomic_files.recover(path)
-            looked.append(path.exists())
+    def write(made):
+        (made / "a").write_text("first")
+        second = threading.Thread(target=atomic_files.put, args=(path, lambda made: (made / "a").write_text("second")))
+        second.start()
+        while "waiting for another process" not in caplog.text:
+            second.join(0.01)
+        atomic_files.recover(path)
+        seen.extend([second, made.exists(), path.exists()])
 
-    def no_such_process(*_):
-        raise ProcessLookupError
-
-    def renamed(source, target):
-        moved = rename(source, target)
-        look_from_elsewhere()
-        return moved
-
-    monkeypatch.setattr(atomic_files, "_settle", lambda folder: (settle(folder), look_from_elsewhere()))
-    monkeypatch.setattr(Path, "rename", renamed)
-    atomic_files.put(path, lambda folder: (folder / "a").write_text("new"))
-    assert looked and (path / "a").read_text() == "new" and atomic_files.files(path) == {"a"}
+    atomic_files.put(path, write)
+    seen[0].join()
+    assert seen[1:] == [True, earlier]
+    assert (path / "a").read_text() == "second" and atomic_files.files(path) == {"a"}
     assert list(tmp_path.iterdir()) == [path]
-    assert own not in (path / atomic_files.MARKER).read_text()
 
 
 def test_a_failed_write_leaves_what_was_there(tmp_path):
