@@ -15,7 +15,6 @@ import os
 import re
 import sys
 import sysconfig
-import tempfile
 import warnings
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -26,7 +25,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from common.utils import cache, locks
+from common.utils import atomic_files, cache, locks
 from common.utils.errors import UserError, unknown
 
 log = logging.getLogger(__name__)
@@ -237,9 +236,8 @@ def _write(path: Path, found: Iterable[Document]) -> None:
     # A cache that cannot be written costs time, nothing else.
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as out:
-            out.writelines(json.dumps(asdict(document)) + "\n" for document in found)
-        os.replace(out.name, path)
+        with atomic_files.whole(path) as file:
+            file.write_text("".join(json.dumps(asdict(document)) + "\n" for document in found), encoding="utf-8")
     except OSError as error:
         log.warning("the docstrings are not cached (%s); they will be read again next time", error)
 

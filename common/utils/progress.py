@@ -4,11 +4,15 @@
 
 Off a terminal a line is written after every step of work whose steps are long (`each`; those of less than five seconds share
 one), and otherwise once a minute; work that is done within the first minute then says nothing.
+
+tqdm draws the bar. Off a terminal it would write carriage returns and draw again whenever its monitor thread likes, and it
+cannot leave out of its estimate what the steps share; so the lines are written here.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
@@ -17,6 +21,7 @@ from tqdm import tqdm
 
 MOMENT, MINUTE = 5.0, 60.0  # seconds between two lines: of long steps, of short ones
 Item = TypeVar("Item")
+tqdm.set_lock(threading.RLock())  # no process shares a bar; a lock of processes would be said to leak when one is ended
 
 
 class track(Generic[Item]):  # noqa: N801 - used like range

@@ -1,7 +1,8 @@
 """How every command line starts: Ctrl-C is one line and exit status 130 at any moment, while modules are imported too.
 
 A KeyboardInterrupt in the middle of an import is a traceback, and some libraries make another error of it; so until a
-command's own code runs, which answers it, the process ends at once: nothing has been begun.
+command's own code runs, which answers it, the process ends at once: nothing has been begun. No library for command lines
+answers signals before its own import is done.
 """
 
 from __future__ import annotations

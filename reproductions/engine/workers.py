@@ -339,34 +339,28 @@ def _outcome(worker: Worker) -> int:
     return failed
 
 
-def _gpus(device: str | None) -> list[int]:
-    """Return the numbers of the GPUs that this process may use, of the one that is named; none for the CPU."""
+def _gpus(device: str | None) -> list[str]:
+    """Return the names of the GPUs that this process may use, or of the one that is asked for; none for the CPU."""
     import torch
 
     if device == "cpu":
         return []
-    found = list(range(torch.cuda.device_count()))
-    if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
-        names = [name.strip() for name in visible.split(",")]
-        if not all(name.isdigit() for name in names):
-            raise UserError(
-                f"CUDA_VISIBLE_DEVICES={visible} names GPUs by identifiers, which processes cannot be given apart; "
-                "set it to their numbers (nvidia-smi -L lists both)"
-            )
-        found = [int(name) for name in names]
+    count = torch.cuda.device_count()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = [name.strip() for name in visible.split(",")][:count] if visible else list(map(str, range(count)))
     if device is None or not device.startswith("cuda:"):
-        return found
+        return names
     index = device.removeprefix("cuda:")  # of those that are visible, as torch counts them
-    if not index.isdigit() or int(index) >= len(found):
-        raise UserError(f"--device {device}: {plural(len(found), 'GPU')} can be used here, counted from cuda:0")
-    return [found[int(index)]]
+    if not index.isdigit() or int(index) >= len(names):
+        raise UserError(f"--device {device}: {plural(len(names), 'GPU')} can be used here, counted from cuda:0")
+    return [names[int(index)]]
 
 
-def _own(gpus: Sequence[int], number: int, count: int, several: bool) -> tuple[int, ...]:
+def _own(gpus: Sequence[str], number: int, count: int, several: bool) -> list[str]:
     """Return one worker's GPUs: one, or, to spread models over several, its part; more workers than GPUs share them."""
     if not gpus:
-        return ()
-    return tuple(gpus[number::count] if several else ()) or (gpus[number % len(gpus)],)
+        return []
+    return list(gpus[number::count] if several else ()) or [gpus[number % len(gpus)]]
 
 
 def _cores(number: int, count: int) -> tuple[int, ...]:
@@ -379,12 +373,12 @@ def _cores(number: int, count: int) -> tuple[int, ...]:
 
 
 @contextmanager
-def _environment(cores: Sequence[int], gpus: Sequence[int]) -> Iterator[None]:
+def _environment(cores: Sequence[int], gpus: Sequence[str]) -> Iterator[None]:
     """Let processes started inside compute with a thread a core, and see these GPUs alone."""
     before = dict(os.environ)
     os.environ["OMP_NUM_THREADS"] = threads.of_the_user() or str(max(1, len(cores)))
     if gpus:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     try:
         yield
     finally:

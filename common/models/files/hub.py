@@ -7,6 +7,9 @@ after a probe that takes at most `PROBE_SECONDS`. Whatever fails becomes one lin
 Only safetensors are loaded. For a repository without them, the conversion that the hub's own bot proposes as a pull
 request is taken; where there is none either, the user may have the pickled weights converted
 (`common.models.files.pickled_weights`).
+
+huggingface_hub's own switch turns the hub off (HF_HUB_OFFLINE, which counts here). It has no mirror, does not tell whether
+the hub answers, and takes a cache with a missing weight file for whole; these are the reasons for this module.
 """
 
 from __future__ import annotations

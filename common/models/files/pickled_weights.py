@@ -2,22 +2,23 @@
 
 Unpickling can run code, so nothing here is read unasked, and then only by `torch.load(weights_only=True)`, which builds
 tensors and refuses the rest. The conversion changes no value.
+
+transformers' own conversion asks a service on the hub for it, with the user's token, and needs the network; loading and
+saving the model by transformers would leave out what its class does not know. So files are converted here.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import pickle
 import shutil
 import sys
 import zipfile
 from pathlib import Path
 
+import huggingface_hub
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
-from tqdm import tqdm
 
 from common.models.files import safetensors_reader
 from common.utils import cache
@@ -82,17 +83,9 @@ def _shards(path: Path) -> list[str]:
 
 
 def _write(path: Path, made: Path) -> None:
-    """Every shard as safetensors, one after the other, with their index if there are several."""
-    shards, places, size = _shards(path), {}, 0
-    for number, shard in enumerate(tqdm(shards, desc="converting to safetensors", disable=None), 1):
-        name = f"model-{number:05}-of-{len(shards):05}.safetensors" if len(shards) > 1 else "model.safetensors"
-        tensors = _read(path / shard)
-        save_file(tensors, made / name, metadata={"format": "pt"})
-        places |= dict.fromkeys(tensors, name)
-        size += sum(tensor.nbytes for tensor in tensors.values())
-    if len(shards) > 1:
-        index = {"metadata": {"total_size": size}, "weight_map": places}
-        (made / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
+    """Write every shard's tensors as safetensors; those of files that can be mapped are read as they are written."""
+    tensors = {name: tensor for shard in _shards(path) for name, tensor in _read(path / shard).items()}
+    huggingface_hub.save_torch_state_dict(tensors, made, metadata={"format": "pt"})
 
 
 def _read(path: Path) -> dict[str, Tensor]:

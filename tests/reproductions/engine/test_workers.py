@@ -335,17 +335,18 @@ def test_a_recipe_or_a_benchmark_that_no_table_has_is_said():
 
 
 def test_gpus_and_cores_are_shared_out(monkeypatch):
-    assert [workers._own([4, 5, 6], n, 2, several=False) for n in range(4)] == [(4,), (5,), (6,), (4,)]
-    assert [workers._own([4, 5, 6], n, 2, several=True) for n in range(2)] == [(4, 6), (5,)]
-    assert workers._own([], 0, 2, several=True) == ()
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,7")
-    assert workers._gpus(None) == [2, 7] and workers._gpus("cuda:1") == [7] and workers._gpus("cpu") == []
-    for wrong in ("cuda:2", "cuda:-1", "cuda:x"):
-        with pytest.raises(UserError, match=f"--device {wrong}: 2 GPUs can be used here"):
-            workers._gpus(wrong)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8932f937,GPU-46b2a5b7")
-    with pytest.raises(UserError, match="GPU-8932f937,GPU-46b2a5b7 names GPUs by identifiers.*to their numbers"):
-        workers._gpus(None)
+    assert [workers._own("456", n, 2, several=False) for n in range(4)] == [["4"], ["5"], ["6"], ["4"]]
+    assert [workers._own("456", n, 2, several=True) for n in range(2)] == [["4", "6"], ["5"]]
+    assert workers._own([], 0, 2, several=True) == []
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert workers._gpus(None) == ["0", "1"]
+    for names in (["2", "7"], ["GPU-8932f937", "GPU-46b2a5b7"]):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(names))
+        assert workers._gpus(None) == names and workers._gpus("cuda:1") == names[1:] and workers._gpus("cpu") == []
+        for wrong in ("cuda:2", "cuda:-1", "cuda:x"):
+            with pytest.raises(UserError, match=f"--device {wrong}: 2 GPUs can be used here"):
+                workers._gpus(wrong)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3, 4}, raising=False)
     assert [workers._cores(n, 2) for n in range(2)] == [(0, 2, 4), (1, 3)]
     assert workers._cores(6, 7) == (1,) and workers._cores(0, 1) == (0, 1, 2, 3, 4)
@@ -371,7 +372,7 @@ def test_what_there_is_is_divided_by_the_workers_that_are_started(stub, monkeypa
     workers.local(worker(grid(2)), 6, stub.folder)
     assert begun == [((0, 2, 4), None, "3"), ((1, 3, 5), None, "3")]
     begun.clear()
-    monkeypatch.setattr(workers, "_gpus", lambda device: [4, 5, 6])
+    monkeypatch.setattr(workers, "_gpus", lambda device: ["4", "5", "6"])
     workers.local(worker(grid(2), device="auto"), 6, stub.folder)
     assert [gpus for _, gpus, _ in begun] == ["4,6", "5"]
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
