@@ -265,7 +265,7 @@ def _run(options: RunCommand) -> int:
     return 1 if failed else shown
 
 
-def _wanted(options: RunCommand | StatusCommand) -> tuple[list, list]:
+def _wanted(options: RunCommand) -> tuple[list, list]:
     """The tables that a command names, and whom it asks them of: (subject, options of `runner.missing`) each."""
     from reproductions.spec import registry
     from reproductions.spec import subjects as settings
