@@ -82,7 +82,7 @@ def test_the_room_that_is_asked_for_holds_embedding_and_head_whole(model, tool, 
 
 
 def test_what_cannot_be_put_in_place_is_found_out_before_the_work(tool, tmp_path):
-    long = tmp_path / ("x" * 240)
+    long = tmp_path / ("x" * 245)
     status, said = tool("linearpatch", "--remove", "2", out=long)
     assert status == 2 and "File name too long; choose another directory" in said and "reading" not in said
     (tmp_path / "file").write_text("")
