@@ -5,6 +5,8 @@ PYTHON ?= python3.11
 VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/.stamp
+# Errors then name make's variables, not the command line's options.
+export LAYERLAB_MAKE := 1
 
 # A value as one word of the shell, whatever quotes it holds; what is empty, 0, no, false or off is not on.
 quoted = '$(subst ','\'',$(1))'
@@ -21,9 +23,23 @@ MEASURED = $(SHOWN) $(call option,--columns,$(COLUMNS)) $(call option,--device,$
 renamed = $(if $(filter command line,$(origin $(1))),$(error $(1)= has a new name: use $(2)=1))
 $(call renamed,WHOLE,FULL_TEST_SETS)$(call renamed,FULL,PAPER_BUDGET)
 
+# Which variables each kind of target reads.
+GOALS := $(or $(MAKECMDGOALS),help)
+READS_fetch := PROFILE MODEL REMOVE ROW LIMIT DTYPE FULL_TEST_SETS PAPER_BUDGET SAMPLES SEED TEXT ALPHA CONVERT_WEIGHTS
+READS_render := $(filter-out CONVERT_WEIGHTS,$(READS_fetch)) FORMAT PICTURES
+READS_table := $(READS_render) COLUMNS DEVICE FORCE
+READS_prune := MODEL REMOVE METHOD OUT TEXT SAMPLES SEED DEVICE DTYPE PLAN QUICK FORCE
+READS_benchmarks := ONLY
+READS_serve := PORT
+READS_gpu-batch := MODEL MINUTES GPU_WORKERS DEVICE LIMIT DRYRUN
+READS_gpu-pack := MODEL JOIN SIZE EACH
+READS_test := WORKERS
+READS_test-slow := WORKERS
+READS_test-all := WORKERS
+KINDS := table render fetch prune benchmarks serve gpu-batch gpu-pack test test-slow test-all
+VARIABLES := $(sort $(foreach k,$(KINDS),$(READS_$(k))) PYTHON VENV)
+
 # A variable that no target reads is a mistake: it is refused before anything is made, with the nearest one that there is.
-VARIABLES := ALPHA COLUMNS CONVERT_WEIGHTS DEVICE DRYRUN DTYPE EACH FORCE FORMAT FULL_TEST_SETS GPU_WORKERS JOIN LIMIT METHOD MINUTES MODEL \
-	ONLY OUT PAPER_BUDGET PICTURES PLAN PORT PROFILE PYTHON QUICK REMOVE ROW SAMPLES SEED SIZE TEXT VENV WORKERS
 UNKNOWN := $(filter-out $(VARIABLES),$(foreach v,$(.VARIABLES),$(if $(filter command,$(origin $(v))),$(v))))
 ifneq ($(UNKNOWN),)
 nearest = $(shell test ! -x $(RUN) || $(RUN) -c 'import sys; from common.utils.errors import unknown; print(unknown("variable", sys.argv[1], sys.argv[2:]))' \
@@ -36,6 +52,16 @@ PAPERS := linearpatch prunecomp laco reassessing
 OWN := help setup setup-quantization setup-browser test test-slow test-all test-slurm test-report lint benchmarks gpu gpu-batch gpu-pack readme \
 	prune publish report serve shell audit clean $(PAPERS)
 FOLDERS := common docs extensions figures papers reproductions tests
+
+# So is one that none of the targets asked for reads. Of what is no target, the nearest ones are named later.
+kind = $(or $(if $(filter %-render,$(1)),render),$(if $(filter %-fetch,$(1)),fetch),$(if $(filter table% figure% grid league% $(PAPERS),$(1)),table),$(1))
+called = $(or $(if $(filter table,$(1)),tables and figures such as table1-linearpatch),$(if $(filter render fetch,$(1)),TARGET-$(1)),$(1))
+reads = $(or $(filter PYTHON VENV,$(1)),$(foreach g,$(GOALS),$(if $(filter $(call kind,$(g)),$(OWN) $(KINDS)),$(filter $(1),$(READS_$(call kind,$(g)))),$(1))))
+comma := ,
+readers = $(foreach k,$(KINDS),$(if $(filter $(1),$(READS_$(k))),$(call called,$(k))$(comma)))
+given = $(if $(filter command,$(origin $(1))),$(strip $($(1))))
+$(foreach v,$(VARIABLES),$(if $(call given,$(v)),$(if $(strip $(call reads,$(v))),,\
+	$(error $(v)= has no effect on $(GOALS). It applies to: $(subst $(comma)|,,$(strip $(call readers,$(v)))|)))))
 .PHONY: $(OWN) $(FOLDERS)
 
 help:  ## this list
@@ -74,7 +100,7 @@ setup-browser: $(STAMP)  ## add what test-report drives a browser with (optional
 
 # One process a core, each with one thread; a process that has nothing left takes half of what another still has to do.
 WORKERS ?= logical
-PYTEST = HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(RUN) -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
+PYTEST = unset LAYERLAB_MAKE; HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(RUN) -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
 
 test: $(STAMP)  ## run the tests, but for the slow ones
 	$(PYTEST) -m "not slow and not slurm"
@@ -86,10 +112,10 @@ test-all: $(STAMP)  ## run every test
 	$(PYTEST) -m "not slurm"
 
 test-slurm: $(STAMP)  ## run a grid on a SLURM of this host alone, kills included (root; apt-get install slurmctld slurmd munge)
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(RUN) -m pytest -m slurm -rs
+	unset LAYERLAB_MAKE; HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(RUN) -m pytest -m slurm -rs
 
 test-report: $(STAMP)  ## open the report in a headless Chromium (skipped where there is none)
-	HF_HUB_OFFLINE=1 $(RUN) -m pytest -rs tests/reproductions/site/test_site.py tests/browser
+	unset LAYERLAB_MAKE; HF_HUB_OFFLINE=1 $(RUN) -m pytest -rs tests/reproductions/site/test_site.py tests/browser
 
 lint: $(STAMP)  ## ruff
 	$(RUN) -m ruff check .
@@ -133,7 +159,7 @@ prune: $(STAMP)  ## remove layers of your model: MODEL=./my-model REMOVE=8; also
 		$(if $(call on,$(FORCE)),--force)
 
 shell: $(STAMP)  ## a shell in which .venv is active: `python -m papers.laco --help` runs as printed; exit leaves it
-	@. $(VENV)/bin/activate && exec "$${SHELL:-bash}"
+	@. $(VENV)/bin/activate && unset LAYERLAB_MAKE && exec "$${SHELL:-bash}"
 
 serve: $(STAMP)  ## the same, shown on http://127.0.0.1:8000 (PORT= says another)
 	@$(RUN) -m reproductions.site --serve $(call option,--port,$(PORT))

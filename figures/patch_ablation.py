@@ -10,7 +10,7 @@ from figures.style import BLUE, GREY, ORANGE, above, plt, removed, whiskers
 
 ALONE = "cut"  # what the others are held against
 FEWER = "a-of-fewer-tokens"  # from this row on scales are of other windows: what those rows are to be held against
-CUTS = {"": "[L], one window", "S": "[S], lowest block influence"}  # by a row's variant
+CUTS = {"L": "[L], one window", "S": "[S], lowest block influence"}  # by a row's variant
 LOOKS = (("o", BLUE), ("s", ORANGE))  # one a cut
 REACH = 3.0  # the axis ends at so many times the third quartile of |change|; what is beyond is written
 

@@ -82,6 +82,6 @@ def drawn(folder: Path | None = None) -> list[Path]:
     }
     files = []
     for name, (figure, counts) in pictures.items():
-        caption(figure, [{"model": "stand-in", "sparsity": f"{count}/{layers}"} for count in counts])
+        caption(figure, [{"model": "toy model", "sparsity": f"{count}/{layers}"} for count in counts])
         files += save(figure, name, folder)
     return files

@@ -38,7 +38,7 @@ class NarrowingOptions:
     """The options that narrow a target to a model, to rows, or to a part of the data."""
 
     profile: str | None = option(
-        None, "standin or paper", metavar="NAME", usual="as the model has it; the stand-in's without one"
+        None, "toy or paper", metavar="NAME", usual="as the model has it; the toy model's without one"
     )
     model: list[str] = option(
         [],
@@ -60,7 +60,7 @@ class NarrowingOptions:
         None,
         "use float32, bfloat16 or float16 for weights and computation; each has its own records",
         metavar="NAME",
-        usual="float32 for the stand-in, float16 for the papers' models, else bfloat16",
+        usual="float32 for the toy model, float16 for the papers' models, else bfloat16",
     )
     samples: int | None = option(
         None, "calibrate on N sequences, lines or sentences", group=CHANGED, least=1, why="nothing would calibrate"
@@ -117,9 +117,7 @@ class FetchCommand(NarrowingOptions):
     """Download every model and dataset that a target needs; afterwards it runs offline."""
 
     target: str = option(help=TARGETS, positional=True, metavar="TARGET")
-    profile: str | None = option(
-        None, "standin or paper", metavar="NAME", usual="the paper's; the stand-in needs nothing"
-    )
+    profile: str | None = option(None, "toy or paper", metavar="NAME", usual="the paper's; the toy model needs nothing")
     convert_weights: bool = option(False, "convert pickled weights to safetensors where a model has no others")
 
 
@@ -176,13 +174,13 @@ def _subjects(options: NarrowingOptions, tables: list) -> list[tuple]:
     from reproductions.spec import subjects as settings
 
     remove = _counts(options.remove)
-    profile = options.profile
+    profile = "standin" if options.profile == model_registry.TOY else options.profile
     printed = {row.model for table in tables for row in table.rows(settings.PAPER, None)}
     of_paper, found = [], []
     for name in options.model:
         name = spec.name if (spec := model_registry.find(name)) else name  # a hub id means the same model
         if profile == "standin" and name != settings.STANDIN.model:
-            raise unknown("model in the standin profile", name, [settings.STANDIN.model])
+            raise unknown("model in the toy profile", name, [model_registry.TOY])
         if name in printed and not remove:
             of_paper.append(name)
         else:
@@ -202,7 +200,8 @@ def _subjects(options: NarrowingOptions, tables: list) -> list[tuple]:
             asked = "--paper-budget" if options.paper_budget else "--full-test-sets"
             raise UserError(
                 f"{asked} reads all of what the tables of a model that is not the paper's "
-                "read a part of: say which with --model (make: MODEL=); the stand-in and the papers' own models have one size"
+                "read a part of: say which with --model (make: MODEL=); the toy model and the papers' own models "
+                "have one size"
             )
         sizes = {"paper_budget": options.paper_budget, "full_test_sets": options.full_test_sets}
         found = [(replace(subject, **sizes), models) for subject, models in found]
@@ -253,7 +252,7 @@ def _run(options: RunCommand) -> int:
         return 0
     failed = _measured(options, tables, store, jobs, work) if work else 0
     if not work:
-        labels = ", ".join(dict.fromkeys("the paper's models" if one.printed else one.label for one, _ in jobs))
+        labels = ", ".join(dict.fromkeys(one.phrase for one, _ in jobs))
         print(f"every cell on {labels} has a result; nothing to measure", file=sys.stderr)
     if failed:
         cells = "1 cell" if failed == 1 else f"{failed} cells"
@@ -338,6 +337,8 @@ def _show(options: RunCommand | ShowCommand) -> int:
         terminal = {"width": text_tables.terminal_width(), "colours": text_tables.coloured()}
     if first[0].changes:
         found = [show.changed(table, store, *one, **chosen) for table, _ in shown for one in named]
+        for (table, _), one in zip(shown, found) if not options.model else ():
+            one["published_for"] = [subject.phrase for subject in show.published(table, store, options.limit)]
         print(tables.render_changes(found, options.format, **terminal), end="")
         return 0
     built, pictures = [], []

@@ -136,9 +136,9 @@ def _own_work_folder(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _corpus_is_slow(request, monkeypatch):
-    """Reading the stand-in's corpus takes a core more than a minute where it is not cached: only what is marked slow may."""
+    """Reading the toy model's corpus takes a core more than a minute where it is not cached: only what is marked slow may."""
     if request.node.get_closest_marker("slow") is None:
-        refuse = "reads the stand-in's corpus: mark it slow, or give it documents of its own"
+        refuse = "reads the toy model's corpus: mark it slow, or give it documents of its own"
         monkeypatch.setattr(standin_corpus, "documents", lambda: pytest.fail(refuse))
 
 

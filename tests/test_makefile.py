@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
@@ -84,8 +85,46 @@ def test_each_variable_that_the_makefile_reads_is_known():
     text = (ROOT / "Makefile").read_text()
     read = set(re.findall(r"\$\(([A-Z_]+)\)", text)) | {"PYTHON", "WORKERS"}
     own = set(re.findall(r"^([A-Z_]+) *:?=", text, re.M))  # the Makefile's, which no user gives
-    known = set(re.search(r"^VARIABLES := (.*?[^\\])\n", text, re.M | re.S)[1].replace("\\", "").split())
-    assert read - own - {"MAKEFLAGS", "VARIABLES"} <= known <= read | {"VENV"}
+    reads = re.findall(r"^READS_[a-z-]+ := (.*)", text, re.M)
+    known = {word for line in reads for word in line.split() if re.fullmatch("[A-Z_]+", word)} | {"PYTHON", "VENV"}
+    assert read - own - {"MAKEFLAGS", "MAKECMDGOALS", "VARIABLES"} <= known <= read | {"VENV"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "refused"),
+    [
+        (["table1-laco", "PLAN=1"], "PLAN= has no effect on table1-laco. It applies to: prune."),
+        (["laco", "QUICK=1"], "QUICK= has no effect on laco. It applies to: prune."),
+        (["prune", "MODEL=m", "REMOVE=2", "ROW=a"], "ROW= has no effect on prune. It applies to: tables and figures such as "
+         "table1-linearpatch, TARGET-render, TARGET-fetch."),
+        (["grid-render", "FORCE=1"], "FORCE= has no effect on grid-render. It applies to: tables and figures such as "
+         "table1-linearpatch, prune."),
+        (["report", "PORT=80"], "PORT= has no effect on report. It applies to: serve."),
+        (["LIMIT=2"], "LIMIT= has no effect on help."),
+    ],
+)  # fmt: skip
+def test_a_variable_that_a_target_does_not_read_is_refused_with_those_that_do(make, arguments, refused):
+    status, asked, error = make(*arguments)
+    assert status == 2 and not asked and refused in error
+
+
+def test_each_variable_is_taken_by_each_target_that_reads_it(make, tmp_path):
+    """As the recipes print it in a dry run: the Makefile's lists hold none that has no effect."""
+    lists = dict(re.findall(r"^READS_([a-z-]+) := (.*)", (ROOT / "Makefile").read_text(), re.M))
+    lists["render"] = f"{lists['fetch'].replace('CONVERT_WEIGHTS', '')} FORMAT PICTURES"
+    lists["table"] = f"{lists['render']} COLUMNS DEVICE FORCE"
+    targets = {"fetch": "grid-fetch", "render": "grid-render", "table": "grid"}
+    for kind, variables in lists.items():
+        target, needed = targets.get(kind, kind), ["MODEL=m"] * (kind == "prune")
+        dry = partial(subprocess.run, cwd=tmp_path, capture_output=True, text=True)
+        plain = dry(["make", "--dry-run", target, *needed])
+        for name in variables.split():
+            given = [one for one in needed if not one.startswith(name)] + [
+                f"{name}={'laco' if name == 'METHOD' else 7}"
+            ]
+            changed = dry(["make", "--dry-run", target, *given])
+            assert changed.returncode == 0, changed.stderr
+            assert changed.stdout != plain.stdout, (target, name)
 
 
 @pytest.mark.parametrize(

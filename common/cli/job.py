@@ -23,6 +23,7 @@ from common.cli.texts import read
 from common.evaluation.windowed_perplexity import cut
 from common.models import checkpoint, loading
 from common.models.decoder import Decoder
+from common.models.registry import TOY
 from common.pruning.recipe import MIXED, Calibration, share
 from common.utils.errors import UserError, UserValueError
 from common.utils.progress import say
@@ -142,7 +143,7 @@ class Job:
 
     @property
     def standin(self) -> bool:
-        return self.options.model == loading.STANDIN
+        return self.options.model == TOY
 
     @cached_property
     def length(self) -> int:

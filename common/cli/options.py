@@ -48,6 +48,11 @@ MOST = 100_000  # sequences; more than any paper draws, and a typing error's wor
 PACKAGES = ("papers", "extensions")
 
 
+def _model(name: str) -> str:
+    """Return a model as people call it: the toy model has another name in results."""
+    return registry.TOY if name == registry.STANDIN else _home(name)
+
+
 def _home(name: str) -> str:
     """Return the name with the home directory for its ``~``, which a shell leaves alone after ``=``; so in each text."""
     return MIXED.join(os.path.expanduser(part) for part in name.split(MIXED))
@@ -74,7 +79,7 @@ class ToolOptions:
     OWN_QUICK: ClassVar[dict[str, Any]] = {}
     STREAMS: ClassVar[bool] = True
 
-    model: str = option(help="a directory, a registered name, or a hub id", group=INPUT, metavar="MODEL", read=_home)
+    model: str = option(help="a directory, a registered name, or a hub id", group=INPUT, metavar="MODEL", read=_model)
     device: str = option("cpu", "cpu, cuda, cuda:1, or auto to spread the model", group=INPUT, metavar="NAME")
     dtype: str | None = option(
         None,

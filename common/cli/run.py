@@ -22,6 +22,7 @@ from common.cli.method import Method
 from common.cli.options import ToolOptions, parsed
 from common.models import checkpoint, half_precision
 from common.models.architectures import absent
+from common.models.files import hub
 from common.records import results
 from common.utils import atomic_files
 from common.utils.errors import NoData, UserError, first_of, one_line, quiet_logging
@@ -61,7 +62,8 @@ def _carried_out(method: Method, options: ToolOptions) -> tuple[dict | None, int
     try:
         report = run(method, options)
     except NoData as error:
-        return None, failed(f"{error}; or name what you have: {method.own_text}")
+        cause = str(error).replace(f"; {hub.REMEDY}", "")  # which is of tables
+        return None, failed(f"{cause}. Use a text of yours with {method.own_text}, or a machine with network")
     except UserError as error:
         return None, failed(error)
     except (MemoryError, RuntimeError) as error:

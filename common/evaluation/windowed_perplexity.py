@@ -221,7 +221,7 @@ _PARTS = {"quarter": ("every fourth window", every_fourth), "thin": ("every eigh
 
 
 def _standin(domain: str, label: str, part: str | None = None) -> Protocol:
-    notes = "held-out docstrings; the window is the length the stand-in was trained on"
+    notes = "held-out docstrings; the window is the length the toy model was trained on"
     if part:
         notes, windows = f"{notes}; {_PARTS[part][0]}", _PARTS[part][1]
         return Protocol(f"standin-{domain}-{part}", label, domain, 256, dtype="float32", notes=notes, windows=windows)

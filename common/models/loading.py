@@ -76,8 +76,7 @@ def resolve(
     name = str(name_or_path)
     if name in _DIRECTORIES:
         return _directory(name)
-    known = name in REGISTRY or any(name == spec.hub_id for spec in REGISTRY.values())
-    if not known:
+    if find(name) is None:
         path = Path(os.path.expanduser(name))
         if path.is_dir():
             return path
@@ -208,7 +207,7 @@ def load(
 def _require_standin() -> None:
     if not (STANDIN_WEIGHTS / "config.json").is_file():
         raise UserError(
-            f"the stand-in's weights are not in {STANDIN_WEIGHTS}; restore them from git, "
+            f"the toy model's weights are not in {STANDIN_WEIGHTS}; restore them from git, "
             "or train them with `python -m common.toy.train`"
         )
 

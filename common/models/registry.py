@@ -13,7 +13,8 @@ from common.models.files import wheel_parts as known_wheels
 from common.models.files.wheel_parts import Wheels
 from common.utils.errors import unknown
 
-STANDIN = "standin"
+STANDIN = "standin"  # the toy model in recipes and results, whose hashes hold that name
+TOY = "toy"  # what people call it
 
 
 @dataclass(frozen=True)
@@ -193,6 +194,7 @@ _ENTRIES = [
         "standin",
         {"model_type": "llama"},
         note="embedded; trained from scratch for this work",
+        label="toy model",
     ),
     ModelSpec(
         "smollm2-135m-instruct",
@@ -271,13 +273,18 @@ _BY_HUB_ID = {spec.hub_id: spec for spec in REGISTRY.values() if spec.hub_id}
 
 
 def find(name: str) -> ModelSpec | None:
-    """The entry with this short name or hub id, None where there is none."""
-    return REGISTRY.get(name) or _BY_HUB_ID.get(name)
+    """Return the entry with this short name or hub id, None where there is none."""
+    return REGISTRY.get(STANDIN if name == TOY else name) or _BY_HUB_ID.get(name)
+
+
+def names() -> list[str]:
+    """Return the short names of all models, as people write them."""
+    return [TOY if name == STANDIN else name for name in REGISTRY]
 
 
 def get(name: str) -> ModelSpec:
-    """The entry with this short name or hub id; UserError with the nearest names when there is none."""
+    """Return the entry with this short name or hub id; UserError with the nearest names when there is none."""
     spec = find(name)
     if spec is None:
-        raise unknown("model", name, [*REGISTRY, *_BY_HUB_ID] if "/" in name else REGISTRY)
+        raise unknown("model", name, [*names(), *_BY_HUB_ID] if "/" in name else names())
     return spec

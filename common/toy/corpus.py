@@ -120,7 +120,7 @@ def _source_files() -> list[tuple[str, str, str, str]]:
                 break
         else:
             raise UserError(
-                f"the stand-in's corpus needs the package '{package}', which is not installed; "
+                f"the toy model's corpus needs the package '{package}', which is not installed; "
                 "`make setup` installs every pinned package"
             )
     found = []

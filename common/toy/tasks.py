@@ -78,7 +78,7 @@ def build(name: str, count: int = ITEMS) -> datasets.Dataset:
         UserError: no such task.
     """
     if name not in TASKS:
-        raise unknown("stand-in task", name, TASKS)
+        raise unknown("toy model task", name, TASKS)
     import datasets  # slow to import, and the names of the tasks are needed without it
 
     rows = []

@@ -7,6 +7,8 @@ import logging
 import sys
 from collections.abc import Iterable, Sequence
 
+from common.utils.make_names import translated
+
 LONGEST = 500  # characters of an error; more is not read
 _FEW = 12  # so many names are listed in full; lm-eval alone knows fourteen thousand tasks
 _NAME = 80  # characters of a name that are said and compared
@@ -36,8 +38,8 @@ def plural(count: int, noun: str) -> str:
 
 
 def one_line(error: object) -> str:
-    """An error's text on one line; of a longer one than `LONGEST` the middle is left out."""
-    text = " ".join(str(error).split())
+    """Return an error's text on one line, in make's words under make; of a longer one the middle is left out."""
+    text = translated(" ".join(str(error).split()))
     half = (LONGEST - 5) // 2
     return text if len(text) <= LONGEST else f"{text[:half]} ... {text[-half:]}"
 

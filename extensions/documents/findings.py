@@ -20,7 +20,7 @@ HEADS = {
     "smollm2-135m-instruct": "SmolLM2-135M-Instruct",
     "qwen2.5-coder-0.5b-instruct": "Qwen2.5-Coder-0.5B-Instruct",
     "qwen2.5-coder-1.5b-instruct": "Qwen2.5-Coder-1.5B-Instruct",
-    "standin": "the stand-in",
+    "standin": "the toy model",
 }
 
 

@@ -109,5 +109,5 @@ GRAFTS = Table(
     ),
     note="[L]'s window takes the layer that writes the first token's massive activation; the set of least left spares it. "
     "Carried over: the neurons that write it are copied into the last layer before the cut, in the place of as many that it "
-    "uses least. The stand-in has no massive activation: nothing is carried over there.",
+    "uses least. The toy model has no massive activation: nothing is carried over there.",
 )

@@ -200,6 +200,6 @@ TABLES = [
             if rival not in rows.OURS
         ),
         note="The window is [L]'s on the league's own budget, so that rows differ in what the repair reads alone. First "
-        "text: the league's; other text: PTB's validation split (stand-in: its validation docstrings).",
+        "text: the league's; other text: PTB's validation split (toy model: its validation docstrings).",
     ),
 ]

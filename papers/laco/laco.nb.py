@@ -16,7 +16,7 @@
 #
 # **Can several layers be added up into one, so that the model hardly notices?** *LaCo: Large Language Model Pruning via
 # Layer Collapse* lets rear layers collapse into a prior one, as long as the model's outputs stay alike. This notebook
-# follows the paper, section by section, on the **stand-in**, a model of 8.7 M parameters and 16 layers that lies in this
+# follows the paper, section by section, on the **toy model**, a model of 8.7 M parameters and 16 layers that lies in this
 # repository; one section runs SmolLM2, another has its records, and tables repeat the paper's printed numbers beside ours.
 # Nothing measured here says anything about the paper's models. Nothing is defined here; each step imports the function that
 # is the equation. The last section answers the question and says which of the paper's claims hold, and by how much.
@@ -92,7 +92,7 @@ for merge in ("paper", "code", "drop"):
 #
 # Starting near the top, C - 1 layers are merged into layer l. If the outputs of a few sentences stay similar enough to the
 # original model's (s > T), the merge stands and l falls by I; else it is taken back and l falls by one. Layers count from 1
-# here, as in the paper. The sentences (section 3.4: ten of Wikipedia) are drawn from the stand-in's own training text.
+# here, as in the paper. The sentences (section 3.4: ten of Wikipedia) are drawn from the toy model's own training text.
 
 # %%
 sentences = calibration_sentences("standin-calibration", 10)
@@ -119,7 +119,7 @@ for merge in ("paper", "code"):
 
 # %% [markdown]
 # ![Every attempt of Algorithm 1 from the last layers to the first: filled, it was accepted; the line is T; on the
-# stand-in](../../figures/rendered/figure-search-laco.svg)
+# toy model](../../figures/rendered/figure-search-laco.svg)
 
 # %% [markdown]
 # The similarity is one cosine per sentence, over all its tokens and channels after the final norm, as in the official
@@ -174,12 +174,12 @@ for row in show.build(registry.get("table8-laco"), store, "standin")["rows"]:
 # %% [markdown]
 # ## Post-training and pruning again (section 4.1, Figure 3, Table 3)
 #
-# A short run on the stand-in's own training text, with appendix B's settings but for rate, batch and length. "As small at
+# A short run on the toy model's own training text, with appendix B's settings but for rate, batch and length. "As small at
 # once": one collapse down to as many layers, no training between.
 
 # %% [markdown]
 # ![Loss of every step of the post-training, and the validation loss where it was taken; on the
-# stand-in](../../figures/rendered/figure3-laco.svg)
+# toy model](../../figures/rendered/figure3-laco.svg)
 
 # %%
 print(f"{'':52}  layers  Avg.")
@@ -201,7 +201,7 @@ for name, found in adjacent_distances(model).items():
 
 # %% [markdown]
 # ![Distance of each matrix to its neighbour's; dotted, what uncorrelated matrices of these norms would give; below, the
-# one in per cent of the other; on the stand-in](../../figures/rendered/figure4-laco.svg)
+# one in per cent of the other; on the toy model](../../figures/rendered/figure4-laco.svg)
 
 # %% [markdown]
 # The dotted lines lie on the measured ones: adjacent layers' weights are as far apart as if they were drawn
@@ -235,7 +235,7 @@ for name, values in (merged_outputs(model, tokenizer, sentences) | uncorrelated)
 
 # %% [markdown]
 # ![(a) cosine between the outputs of adjacent layers; (b) between a merged layer's output and the last merged one's; on
-# the stand-in](../../figures/rendered/figure5-laco.svg)
+# the toy model](../../figures/rendered/figure5-laco.svg)
 
 # %% [markdown]
 # The code's merge does about as well as keeping the first layer alone. Eq. 1 does far worse, and little better than with
@@ -270,13 +270,13 @@ print(tokenizer.decode(collapsed.generate(**prompt, max_new_tokens=24, do_sample
 # ## A small run on a real LLM
 #
 # SmolLM2-135M-Instruct, whose weights come with a package of the package index (fetched once), merges four layers from its
-# middle into one, as the stand-in does beside it: by Eq. 1, by the code, and with the three followers left out. Perplexity is
-# of six held-out windows of docstrings, similarity Algorithm 1's, on the ten sentences. One group and so few windows are no
-# evidence: the published records, in the next section and the last, judge the claims.
+# middle into one, as the toy model does beside it: by Eq. 1, by the code, and with the three followers left out. Perplexity
+# is of six held-out windows of docstrings, similarity Algorithm 1's, on the ten sentences. One group and so few windows are
+# no evidence: the published records, in the next section and the last, judge the claims.
 
 # %% tags=["downloads"]
 llm, words = loading.load("smollm2-135m-instruct", dtype="bfloat16")
-for name, net, reader, layer in (("stand-in", model, tokenizer, 8), ("SmolLM2", llm, words, 15)):
+for name, net, reader, layer in (("toy model", model, tokenizer, 8), ("SmolLM2", llm, words, 15)):
     read = corpora.joined_ids(reader, "standard-library")[: 6 * 256]
     ids = tokenise(reader, sentences)
     given = [net.model(one).last_hidden_state[0] for one in ids]
@@ -306,13 +306,13 @@ Markdown(tables.render(show.build(registry.get("table2-laco"), store, real), "md
 # ## What holds
 #
 # **Can several layers be added up into one?** Not by Eq. 1, on these two models: it adds up matrices that have nothing in
-# common. Of four layers so merged the output has a mean cosine of .14 to the last one's on the stand-in and of about 0 on
-# SmolLM2, which then answers by chance; one merge of three layers the stand-in survives (57.0 of 62.4 on average). The
+# common. Of four layers so merged the output has a mean cosine of .14 to the last one's on the toy model and of about 0 on
+# SmolLM2, which then answers by chance; one merge of three layers the toy model survives (57.0 of 62.4 on average). The
 # merge of the authors' code, which is a deletion, keeps about what leaving the layers out keeps. Eq. 1 is behind structured
-# pruning on both, by 4.0 points [2.3, 5.7] on SmolLM2 and 22.6 [20.7, 24.5] on the stand-in; training after it brings back
-# 15.1 points [13.3, 16.9] on the stand-in, and on SmolLM2 nothing that can be told from noise, 2.1 [−2.0, 6.1].
+# pruning on both, by 4.0 points [2.3, 5.7] on SmolLM2 and 22.6 [20.7, 24.5] on the toy model; training after it brings back
+# 15.1 points [13.3, 16.9] on the toy model, and on SmolLM2 nothing that can be told from noise, 2.1 [−2.0, 6.1].
 #
-# Every claim of the paper's tables and figures, on its own printed numbers, on SmolLM2-135M-Instruct and on the stand-in,
+# Every claim of the paper's tables and figures, on its own printed numbers, on SmolLM2-135M-Instruct and on the toy model,
 # from the published records: how many of its comparisons hold, then the one least in its favour with its 95 % interval.
 
 # %%

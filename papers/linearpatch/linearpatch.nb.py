@@ -16,7 +16,7 @@
 #
 # **Can one matrix, measured and not trained, put back what removed layers took from a language model?** *A Simple Linear
 # Patch Revives Layer-Pruned Large Language Models* says so of a symmetric matrix in the place of a window of layers. This
-# notebook follows its sections on the **stand-in**, a model of 8.7 M parameters that lies in this repository; one section
+# notebook follows its sections on the **toy model**, a model of 8.7 M parameters that lies in this repository; one section
 # runs SmolLM2, another has its records, and tables repeat the paper's printed numbers beside ours. Nothing measured here says
 # anything about the paper's models. Nothing is defined here; each step imports the function that is the equation. The last
 # section answers the question and says which of the paper's claims hold, and by how much.
@@ -92,7 +92,7 @@ figure, axes = plt.subplots(figsize=(4.2, 2.4))
 axes.plot(cosines["token"], "o-", color=BLUE, label="per token (Eq. 2)")
 axes.plot(cosines["channel"], "s--", color=ORANGE, label="per channel (the code)")
 axes.set(xlabel=f"first of {count} layers", ylabel="mean cosine")
-above(figure, "stand-in, 16 layers")
+above(figure, "toy model, 16 layers")
 _ = axes.legend()
 
 # %% [markdown]
@@ -104,11 +104,11 @@ _ = axes.legend()
 
 # %% [markdown]
 # ![|X| per channel on both sides of the window, its arithmetic mean over calibration tokens: the mismatch; on the
-# stand-in](../../figures/rendered/figure1a-linearpatch.svg)
+# toy model](../../figures/rendered/figure1a-linearpatch.svg)
 
 # %% [markdown]
 # ![Mean |X| at every layer's input, the removed layers shaded; on the
-# stand-in](../../figures/rendered/figure3-linearpatch.svg)
+# toy model](../../figures/rendered/figure3-linearpatch.svg)
 
 # %% [markdown]
 # ## Scales per channel (Eq. 4)
@@ -142,7 +142,7 @@ for alpha in (0.7, 0.85, 1.0, 1.15, 1.3):
 
 # %% [markdown]
 # ![Mean |X| per channel after scaling, and perplexity as the scales are multiplied by alpha, on an axis that is cut
-# off; on the stand-in](../../figures/rendered/figure1b-linearpatch.svg)
+# off; on the toy model](../../figures/rendered/figure1b-linearpatch.svg)
 
 # %% [markdown]
 # ## Smoothing by rotation (section 3.3, Eqs. 5 to 7)
@@ -164,14 +164,14 @@ print("sigma_d plain {:.1f}, rotated {:.1f} on these windows (the figures' recor
 # %% [markdown]
 # In the paper $\sigma_d$ falls from 2137.75 to 230.32 (LLaMA-2-7B, nine layers); on SmolLM2 it rises. No verdict rests on it:
 # where a channel's density at zero is positive, the mean of $1 / X^2$ is infinite, and the entries nearest zero decide.
-# Massive tokens, its reason for the rotation, do not occur in the stand-in; what stands out here are a few channels.
+# Massive tokens, its reason for the rotation, do not occur in the toy model; what stands out here are a few channels.
 
 # %% [markdown]
-# ![Each token's largest magnitude at the cut; on the stand-in](../../figures/rendered/figure1c-linearpatch.svg)
+# ![Each token's largest magnitude at the cut; on the toy model](../../figures/rendered/figure1c-linearpatch.svg)
 
 # %% [markdown]
 # ![Each token's largest magnitude at the cut after the rotation, on the scale of 1c; on the
-# stand-in](../../figures/rendered/figure1d-linearpatch.svg)
+# toy model](../../figures/rendered/figure1d-linearpatch.svg)
 
 # %% [markdown]
 # ## The patch (section 3.4, Eq. 8)
@@ -230,7 +230,7 @@ print(f"A is no longer symmetric: largest |A - A'| {(trained - trained.T).abs().
 
 # %% [markdown]
 # ![Loss against step, raw (faint) and smoothed: a panel for each kind of loss, a line for each row that was trained; on
-# the stand-in](../../figures/rendered/figure5-linearpatch.svg)
+# the toy model](../../figures/rendered/figure5-linearpatch.svg)
 
 # %% [markdown]
 # ## What is trained, and towards what (section 4.4, Table 4)
@@ -314,13 +314,13 @@ for pair in pairs:
 
 # %% [markdown]
 # ![Ours: the best single factor per cut, the predictions, and what each repair does to perplexity, on logarithmic axes;
-# on the stand-in](../../figures/rendered/figure4-linearpatch.svg)
+# on the toy model](../../figures/rendered/figure4-linearpatch.svg)
 
 # %% [markdown]
 # ## A small run on a real LLM
 #
 # SmolLM2-135M-Instruct, whose weights come with a package of the package index (fetched once), loses the best window of 7 of
-# its 30 layers by eight crops of docstrings, the stand-in its 5 of 16 from above. Perplexity is of six held-out windows from
+# its 30 layers by eight crops of docstrings, the toy model its 5 of 16 from above. Perplexity is of six held-out windows from
 # each of two domains. So few windows of docstrings are no evidence, least of all where the domains disagree: the published
 # records, in the next section and the last, judge the claims.
 
@@ -333,7 +333,7 @@ print("SmolLM2's [L]", gone)
 
 # %% tags=["downloads"]
 for name, net, reader, found, removed in (
-    ("stand-in", dense, tokenizer, statistics, window),
+    ("toy model", dense, tokenizer, statistics, window),
     ("SmolLM2", llm, words, seen, gone),
 ):
     bare, plain, rotated = (copy.deepcopy(net) for _ in range(3))
@@ -348,7 +348,7 @@ for name, net, reader, found, removed in (
 # %% [markdown]
 # ## The records of that LLM
 #
-# SmolLM2-135M-Instruct has what the stand-in lacks: massive activations, but not at every cut. Where 7 of 30 layers go they
+# SmolLM2-135M-Instruct has what the toy model lacks: massive activations, but not at every cut. Where 7 of 30 layers go they
 # cross it. Where 8 go layer 11, which writes them, goes too: Figures 1c and 1d, taken there, find none, and the rotation
 # widens $\sigma_d$. From published records: Table 1's rows, and the patch in pieces at the cuts of 7 of 30 (Figure 6,
 # ours). "A's diagonal" is one factor for all channels, "A at 50 %" half of A and half of no patch; massive channels are
@@ -369,11 +369,11 @@ Markdown(tables.render(show.build(registry.get("table1-linearpatch"), store, rea
 #
 # **Can one matrix put back what removed layers took?** Some of it, on these two models: the patch lowers perplexity in
 # every setting of Table 11 (by 9.9 % and 2.6 % at least), but not to where the dense model is, and answers to questions do
-# not follow: on SmolLM2 no average of tasks differs beyond the noise (single tasks do, both ways), on the stand-in [L]'s
+# not follow: on SmolLM2 no average of tasks differs beyond the noise (single tasks do, both ways), on the toy model [L]'s
 # patch costs some. The rotation is not what does it: over [S]'s cuts plain scales d have the lower perplexity on both. Any
 # matrix, by least squares, lowers it further at every cut of Figure 4.
 #
-# Every claim of the paper's tables and figures, on its own printed numbers, on SmolLM2-135M-Instruct and on the stand-in,
+# Every claim of the paper's tables and figures, on its own printed numbers, on SmolLM2-135M-Instruct and on the toy model,
 # from the published records: how many of its comparisons hold, then the one least in its favour with its 95 % interval.
 
 # %%

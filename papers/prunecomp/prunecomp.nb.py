@@ -18,9 +18,9 @@
 # multiplies the weights before each cut by one factor, so that the layers behind it receive a stream of the magnitude they
 # are used to. Nothing is trained, and the result is a plain checkpoint.
 #
-# This notebook follows the paper on the stand-in, the small model that lives in this repository: what a removed layer leaves
+# This notebook follows the paper on the toy model, the small model that lives in this repository: what a removed layer leaves
 # behind (Eq. 3), the five metrics (Eqs. 4 to 8), one factor and how it disappears into the weights (Eqs. 9 to 13), and
-# Algorithm 1. It only imports; every number below is computed in its cell or read from a published record. The stand-in is a
+# Algorithm 1. It only imports; every number below is computed in its cell or read from a published record. The toy model is a
 # thousand times smaller than the paper's models, and its numbers are its own. One section runs SmolLM2, another has its
 # records. The last section answers the question and says which of the paper's claims hold, and by how much.
 
@@ -72,7 +72,7 @@ cosines = stream.cosines()
 gains = [100 * (stream.factor(layer) - 1) for layer in stream.layers]
 figure, axes = plt.subplots(figsize=(4.6, 2.4))
 drawings.gain_bars(axes, gains)
-above(figure, "stand-in, 16 layers, none removed")
+above(figure, "toy model, 16 layers, none removed")
 
 # %%
 print("layer  cosine   gain %")
@@ -164,7 +164,7 @@ for remaining in (16, 15, 14, 13):
     print(f"removed {layer:2}: {stream.decoder.executions:3} layer executions so far, naively {naive}")
 
 # %% [markdown]
-# ## The paper's tables on the stand-in
+# ## The paper's tables on the toy model
 #
 # From the published records (`make table4-prunecomp` measures them): the ablation, with the paper's claim checked on both
 # sides.
@@ -186,13 +186,13 @@ entries = []
 for row in table.rows("standin", None):
     records = {name: vars(record) for name in texts if (record := store.get(row.recipe, name))}
     entries.append({"method": row.method, "spec": row.spec, "records": records})
-above(drawings.grid(entries, "standin"), "stand-in, 5/16 layers removed")
+above(drawings.grid(entries, "standin"), "toy model, 5/16 layers removed")
 
 # %% [markdown]
 # ## A small run on a real LLM
 #
 # SmolLM2-135M-Instruct, whose weights come with a package of the package index (fetched once), loses 5 of its 30 layers by
-# CosSim(BI), the stand-in 3 of its 16. All are chosen at once, so that the factors are all that differs. Eight crops and six
+# CosSim(BI), the toy model 3 of its 16. All are chosen at once, so that the factors are all that differs. Eight crops and six
 # held-out windows of docstrings are no evidence: the published records, in the next section and the last, judge the claims.
 
 # %% tags=["downloads"]
@@ -201,7 +201,7 @@ its_windows = sample_crops(joined_ids(words, crops.corpus), **crops.drawing())
 
 # %% tags=["downloads"]
 for name, net, reader, read, count in (
-    ("stand-in", model, tokenizer, windows, 3),
+    ("toy model", model, tokenizer, windows, 3),
     ("SmolLM2", llm, words, its_windows, 5),
 ):
     print(f"{name}, dense: {held_out.measured(net, reader, limit=6, progress=False)['perplexity']:.2f}")
@@ -231,11 +231,11 @@ Markdown(tables.render(show.build(registry.get("table4-prunecomp"), store, real)
 # ## What holds
 #
 # **Is it mostly a matter of magnitude?** Not on these two models. In Table 4 the factors alone lower perplexity a little on
-# the stand-in and by a fifth on SmolLM2, where the dense model stays far below; which layers go matters as much. Answers to
+# the toy model and by a fifth on SmolLM2, where the dense model stays far below; which layers go matters as much. Answers to
 # questions rise beyond the noise on SmolLM2 with PPL (5 and 7 layers gone) and with CosSim(BI) (7 and 8), and fall with
-# Mag+ (5, 7 and 8) and with Taylor+ (7); on the stand-in they rise in three of ten settings and fall in two.
+# Mag+ (5, 7 and 8) and with Taylor+ (7); on the toy model they rise in three of ten settings and fall in two.
 #
-# Every claim of the paper's tables and figures, on its own printed numbers, on SmolLM2-135M-Instruct and on the stand-in,
+# Every claim of the paper's tables and figures, on its own printed numbers, on SmolLM2-135M-Instruct and on the toy model,
 # from the published records: how many of its comparisons hold, then the one least in its favour with its 95 % interval.
 
 # %%

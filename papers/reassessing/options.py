@@ -50,10 +50,10 @@ class ReassessingOptions(PaperOptions):
     rows: int | None = option(None, "train on the first N examples only", group=REPAIR, least=1)
     epochs: float = option(2, "passes over the examples", group=REPAIR, least=1e-9, most=1000)
     batch: int | None = option(
-        None, "examples in an optimiser step", group=REPAIR, least=1, most=65_536, usual="64; stand-in: 8"
+        None, "examples in an optimiser step", group=REPAIR, least=1, most=65_536, usual="64; toy model: 8"
     )
     learning_rate: float | None = option(
-        None, "highest learning rate", group=REPAIR, least=1e-12, most=1, usual="1e-5; stand-in: 1e-4"
+        None, "highest learning rate", group=REPAIR, least=1e-12, most=1, usual="1e-5; toy model: 1e-4"
     )
     untie_head: bool = option(False, "train a copy of the tied head, by which the model grows", group=REPAIR)
 

@@ -16,7 +16,7 @@
 # **Does it take a sophisticated metric to choose the layers that go, and is LoRA the right way to train what is left?** Lu et
 # al. answer no twice: remove the **last** layers, then train the **head and the layers that are now last**.
 #
-# What is computed here runs on this repository's stand-in, a model of 8.7 million parameters trained on Python docstrings;
+# What is computed here runs on this repository's toy model, a model of 8.7 million parameters trained on Python docstrings;
 # one section runs SmolLM2, another has its records, and tables repeat the paper's printed numbers beside ours. Nothing
 # measured here says anything about the paper's models. The last section answers the questions and says which of the paper's
 # claims hold, and by how much.
@@ -97,14 +97,14 @@ print(f"perplexity {before:.1f} -> {perplexity(pruned, held_out, 256):.1f}")
 figure, axes = plt.subplots(figsize=(4.6, 2.6))
 axes.plot(range(1, len(report["losses"]) + 1), report["losses"], color=BLUE, label="training")
 axes.plot(*zip(*report["validation"], strict=True), "s--", color=ORANGE, label="validation")
-above(figure, "stand-in, 4/16 layers removed")
+above(figure, "toy model, 4/16 layers removed")
 axes.set(xlabel="step", ylabel="loss of the response, nats")
 _ = axes.legend()
 
 # %% [markdown]
 # ## Which way to fine-tune? (section 3.4)
 #
-# The paper trains every arm at one learning rate, 1e-5; of the stand-in, whose trainings are short, every arm is trained at
+# The paper trains every arm at one learning rate, 1e-5; of the toy model, whose trainings are short, every arm is trained at
 # 1e-4, and those marked "ten times the rate" at 1e-3. Table 2 from this repository's records, with the arms that it lacks
 # marked "(ours)". The claims below it are checked on the paper's printed numbers and on these:
 
@@ -144,12 +144,12 @@ left.plot(measured["parameters"], "o-", color=BLUE)
 left.set(xlabel="layer", ylabel="gradient norm of its weights", ylim=(0, None))
 right.semilogy(bound, ".--", color=ORANGE, label="Eq. 16's bound")
 right.semilogy(measured["stream"], "o-", color=BLUE, label="measured")
-above(figure, "stand-in, 16 layers, none removed")
+above(figure, "toy model, 16 layers, none removed")
 right.set(xlabel="boundary", ylabel="gradient norm of the stream")
 _ = right.legend()
 
 # %% [markdown]
-# In the trained stand-in the deeper layers' weights have the larger gradients, against section 4.1 (the first layer, which
+# In the trained toy model the deeper layers' weights have the larger gradients, against section 4.1 (the first layer, which
 # reads embeddings far smaller than the stream, aside); in SmolLM2 they fall over the first ten layers and rise at single
 # later ones (11, 19, 29). With random weights, and in a toy with pre-LN, shallower layers have the larger ones, as the
 # paper says. Of post-LN it says the reverse (appendix A.4); in a toy with post-LN shallower layers have the larger ones,
@@ -197,7 +197,7 @@ _ = drawings.seeds([{"model": row.label, "sparsity": row.sparsity, "records": re
 # ## A small run on a real LLM
 #
 # SmolLM2-135M-Instruct, whose weights come with a package of the package index (fetched once), loses 8 of its 30 layers by
-# three of the metrics, the stand-in 4 of its 16; nothing is trained. Six held-out windows of docstrings are no evidence, and
+# three of the metrics, the toy model 4 of its 16; nothing is trained. Six held-out windows of docstrings are no evidence, and
 # the paper trains what is left: the published records, in the next section and the last, judge the claims.
 
 # %% tags=["downloads"]
@@ -206,7 +206,7 @@ its_lines = reassessing.sample_line_crops(words, corpora.texts("standin-calibrat
 its_text = corpora.joined_ids(words, "learning")[: 6 * 256]
 
 # %% tags=["downloads"]
-for name, net, count, ids, text in (("stand-in", dense, 4, lines, held_out), ("SmolLM2", llm, 8, its_lines, its_text)):
+for name, net, count, ids, text in (("toy model", dense, 4, lines, held_out), ("SmolLM2", llm, 8, its_lines, its_text)):
     print(f"{name:8}  dense: perplexity {perplexity(net, text, 256):.4g}")
     for metric in ("reverse-order", "magnitude-l1", "bi"):
         removed = reassessing.select(metric, Decoder(net), count, ids)
@@ -237,14 +237,14 @@ Markdown(tables.render(show.build(registry.get("table2-reassessing"), store, rea
 # ## What holds
 #
 # **Does it take a metric to choose the layers, and is LoRA the right way to train?** To the first: it does, on these two
-# models. On SmolLM2 leaving out the last layers is among the worst choices, on the stand-in it is behind PPL, BI and
+# models. On SmolLM2 leaving out the last layers is among the worst choices, on the toy model it is behind PPL, BI and
 # Taylor; trained with LoRA it is behind PPL and Taylor on both. To the second: undecided. By accuracy none of these
 # trainings is told apart from another, and the order of the instructions moves LoRA's by 0.6 points. By held-out loss,
 # after reverse order, head and last layers are ahead of LoRA at the rate of both, and behind it where LoRA has ten times
-# theirs. After Taylor's choice LoRA is ahead of head and last three on SmolLM2 (4.03; 4.12) and behind them on the stand-in
+# theirs. After Taylor's choice LoRA is ahead of head and last three on SmolLM2 (4.03; 4.12) and behind them on the toy model
 # (4.46; 4.32); head and as many layers next to the cut are ahead of both on either model.
 #
-# Every claim of the paper's tables and figures, on its own printed numbers, on SmolLM2-135M-Instruct and on the stand-in,
+# Every claim of the paper's tables and figures, on its own printed numbers, on SmolLM2-135M-Instruct and on the toy model,
 # from the published records: how many of its comparisons hold, then the one least in its favour with its 95 % interval.
 
 # %%

@@ -13,6 +13,7 @@ from common.cli import Job, Method
 from common.cli.checks import stored_dtype
 from common.cli.job import is_file
 from common.cli.method import OWN_TEXT
+from common.models.registry import TOY
 from common.models.surgery import remove_layers
 from common.pruning.pipeline import around
 from common.training import instructions
@@ -160,7 +161,7 @@ def _settings(job: Job, rows: int, tied: bool = False) -> Settings:
 
 
 def _source(options: ReassessingOptions) -> str:
-    return options.data or ("standin" if options.model == "standin" else "alpaca-cleaned")
+    return options.data or ("standin" if options.model == TOY else "alpaca-cleaned")
 
 
 def _examples(name: str) -> list[instructions.Example]:

@@ -186,7 +186,7 @@ OURS = (
     ),
     SummaryLine("The refit retains more of them than the cut alone", "league", ("refit-retains-more-than-none",)),
     SummaryLine(
-        "The refit retains more of them than LLM-Pruner (stand-in: and SliceGPT)",
+        "The refit retains more of them than LLM-Pruner (toy model: and SliceGPT)",
         "league",
         ("refit-retains-more-than-slices",),
     ),

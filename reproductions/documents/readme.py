@@ -38,7 +38,7 @@ HEADER = (
     "Reported",
     "Weight-free",
     "SmolLM2",
-    "Stand-in",
+    "Toy model",
     "Paper's models",
     "Not run",
     "Minutes",
@@ -55,7 +55,7 @@ def counts(table: registry.Table, store: Store) -> dict:
         "reported": len(reported.numbers(table.paper, table.number)),
         "weight-free": {status: shaped.count(status) for status in ("match", "differs", "measured")},
         "smollm2": sum(_measured(table, store, subjects.of_model(name)) for name in subjects.PUBLISHED_MODELS),
-        "stand-in": _measured(table, store, STANDIN),
+        "toy model": _measured(table, store, STANDIN),
         "paper": sum(not weight_free and _has_content(cell) for weight_free, cell in paper),
         "not run": sum(not _has_content(cell) and cell["status_id"] != "none" for _, cell in paper),
     }
@@ -100,7 +100,7 @@ def _took(paper: str, found: Iterable[str], timed: dict[str, float]) -> float:
     return timed.get(paper, own) + sum(timed.get(name, 0.0) for name in found if not name.endswith(f"-{paper}"))
 
 
-_TOTALS = ("reported", "smollm2", "stand-in", "paper", "not run")
+_TOTALS = ("reported", "smollm2", "toy model", "paper", "not run")
 
 
 def _total(found: dict[str, dict]) -> dict[str, int]:
@@ -114,7 +114,7 @@ def summary(counted: dict[str, dict[str, dict]]) -> str:
     lines = []
     for paper, found in counted.items():
         total = _total(found)
-        cells = (len(found), total["reported"], total["smollm2"], total["stand-in"], total["paper"])
+        cells = (len(found), total["reported"], total["smollm2"], total["toy model"], total["paper"])
         title = f"[{printed_rows.title_of(paper)}](papers/{paper}/README.md)"
         lines.append([title, IDEAS[paper], *cells])
     return markdown(header, lines, "llr")
@@ -131,7 +131,7 @@ def overview(counted: dict[str, dict[str, dict]]) -> str:
         total, title = _total(found), printed_rows.title_of(paper)
         blocks.append(
             f"<details><summary><b>{title}</b>: {len(found)} targets, {total['reported']} reported numbers, "
-            f"{total['smollm2']} cells measured on SmolLM2, {total['stand-in']} on the stand-in "
+            f"{total['smollm2']} cells measured on SmolLM2, {total['toy model']} on the toy model "
             f"({_took(paper, found, timed):.0f} minutes), {total['paper']} on the paper's models"
             "</summary>\n"
         )

@@ -147,7 +147,7 @@ def card(facts: dict, training: dict) -> str:
         sweeps.append([s["window"], *values])
     licences = [[name, ", ".join(f"{p} {sources[p]}" for p in who)] for name, who in LICENCES.items()]
     digests = "\n".join(f"- {split}: `{value}`" for split, value in training["corpus"].items())
-    return f"""# The stand-in
+    return f"""# The toy model
 
 A {facts["parameters"] / 1e6:.1f} M parameter language model of the LLaMA architecture, trained from scratch by
 `python -m common.toy.train` so that every table can be run without a hub or a GPU. It is not any paper's model;

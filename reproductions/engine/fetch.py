@@ -58,7 +58,7 @@ def fetch(
     rows = [row for row in choose_rows(table, subject, models, pattern, None) if row.recipe]
     rows = [row for row in rows if row.recipe.weights != shape_recipes.WEIGHTS]  # a shape needs nothing
     if subject.standin:
-        yield "the stand-in profile needs nothing from the hub"
+        yield "the toy model profile needs nothing from the hub"
         return
     jobs = [("model", name) for name in dict.fromkeys(row.model for row in rows)]
     jobs += dict.fromkeys(job for row in rows for job in _texts(row.recipe))

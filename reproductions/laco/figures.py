@@ -87,7 +87,7 @@ FIGURES = [
             Column("validation-loss", "laco-training", "validation", label="validation loss"),
             Column("seconds", "laco-training", "seconds", unit="s"),
         ],
-        note="The stand-in's run is short: 48 steps of eight windows of 256 tokens at a rate of 1e-3.",
+        note="The toy model's run is short: 48 steps of eight windows of 256 tokens at a rate of 1e-3.",
     ),
     _figure(
         "figure4",

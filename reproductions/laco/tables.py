@@ -16,15 +16,15 @@ from reproductions.spec.subjects import Subject, recipe
 SHARES = "ratio % is recomputed from the printed number of layers left; the second column repeats it as printed."
 MERGES = (
     "Eq. 1 (LaCo) and the merge that the official notebooks compute, which is the last layer's weights under the first "
-    "layer's norms (code's merge). On the stand-in C = 3, I = 2, and T was chosen so that merges are accepted: .55 and .89 "
+    "layer's norms (code's merge). On the toy model C = 3, I = 2, and T was chosen so that merges are accepted: .55 and .89 "
     "both leave 12 layers."
 )
 SEARCH = (
-    "On the stand-in T was chosen so that merges are accepted; the rows with the paper's C and T show what happens "
+    "On the toy model T was chosen so that merges are accepted; the rows with the paper's C and T show what happens "
     "otherwise. s is the similarity of one attempt."
 )
 AGAIN = (
-    "Pruned again: the same C and I, and the highest threshold that leaves the printed 17 layers (the stand-in: 8), for the "
+    "Pruned again: the same C and I, and the highest threshold that leaves the printed 17 layers (the toy model: 8), for the "
     "paper prints no settings."
 )
 KEPT = "What is kept counts what guessing gives; docs/guessing.md has what is left without that."

@@ -114,13 +114,14 @@ def _row(
 
 
 def variants(subject: Subject, count: int) -> dict[str, dict]:
-    """The choices of layers that a table shows side by side: the window and, but on the paper's models, the lowest BI."""
-    return {"": window(count)} | ({} if subject.printed else {"S": lowest_bi(count)})
+    """Return the choices of layers that a table shows: the window and, on other models than the paper's, the lowest BI."""
+    return {"": window(count)} if subject.printed else {"L": window(count), "S": lowest_bi(count)}
 
 
 def of_variant(row: Row, variant: str) -> Row:
-    """The row in a group of its own for another choice of layers than the table's first."""
-    return replace(row, group=f"{row.group}/{variant}", label="", variant=variant) if variant else row
+    """Return the row with its choice of layers ('': the paper's one); the second one has a group of its own."""
+    group = f"{row.group}/{variant}" if variant == "S" else row.group
+    return replace(row, group=group, label="", variant=variant)
 
 
 def post_training(subject: Subject, limit: int | None = None) -> list[Row]:
@@ -165,7 +166,7 @@ def ingredients(subject: Subject, limit: int | None = None) -> list[Row]:
                 _row(setting, subject, limit, method, choice | ({"repair": repair} if repair else {}), shaped=False)
                 for method, repair in _REPAIRS.items()
             ]
-            if not variant:
+            if variant != "S":
                 rows.append(_row(setting, subject, limit, "+FT", trained.fields(FULL, count, subject), shaped=False))
             found += [of_variant(row, variant) for row in rows]
     return found

@@ -14,18 +14,18 @@ from reproductions.spec.subjects import Subject
 
 _RATIO_NOTE = "Ratio counts removed parameters less those of what is put in their place."
 _PERPLEXITY_NOTE = (
-    f"{_RATIO_NOTE} Perplexity per token over windows of 2048 tokens (stand-in: 256), each read alone; its average is over "
+    f"{_RATIO_NOTE} Perplexity per token over windows of 2048 tokens (toy model: 256), each read alone; its average is over "
     "the three texts."
 )
-_FEW_NOTE = "The stand-in's questions are four of its nine tasks."
+_FEW_NOTE = "The toy model's questions are four of its nine tasks."
 _TRAINED_NOTE = (
     "Trained, in the paper: once over 5,000 windows of 2,048 tokens at 1e-4; on a model that is neither the paper's nor the "
-    "stand-in over {samples} of {length} at {learning_rate:g}. An eightieth of the tokens is less for a network that begins "
+    "toy model over {samples} of {length} at {learning_rate:g}. An eightieth of the tokens is less for a network that begins "
     "at random than for a patch."
 ).format(**DISTILLING["small"])
 # Read whole of any model; the rows of Tables 13 and 14 are then those of 11 and 1.
 _FULL = ("1", "11", "13", "14")
-_BAICHUAN_NOTE = "On the stand-in, of which there is one, the rows are those of Table {}."
+_BAICHUAN_NOTE = "On the toy model, of which there is one, the rows are those of Table {}."
 _PATCHED_PAIRS = {"s": ("LinearPatch[S]", "ShortGPT"), "l": ("LinearPatch[L]", "LLM-Streamline(None)")}
 _OTHERS = ("SLEB", "LLM-Pruner")
 _VARIANTS = ("LinearPatch[S]", "LinearPatch[L]")
@@ -267,7 +267,7 @@ TABLES = [
             ),
         ),
         "Rows marked (ours) are not in the paper: token-weighted least squares in place of ratios of magnitudes, from the "
-        "same calibration text; refitted: `extensions/refit`, nothing is added. The stand-in shows both selections, the "
+        "same calibration text; refitted: `extensions/refit`, nothing is added. The toy model shows both selections, the "
         "window [L] and the lowest BI [S]. " + _FEW_NOTE,
     ),
     _table(
@@ -288,7 +288,7 @@ TABLES = [
                 only_reported=True,  # of other shapes, on other machines, nobody has said it
             ),
         ),
-        "The inserted network alone, one batch of 16 windows (paper: 2048 tokens in float16 on a GPU; stand-in: 256 tokens "
+        "The inserted network alone, one batch of 16 windows (paper: 2048 tokens in float16 on a GPU; toy model: 256 tokens "
         "in float32 on a CPU); median of repeated calls. Seconds are the machine's own. The row marked (ours) gives the "
         "quotients, measured on a CPU in the paper's shape: 256 tokens, float32, random weights, least of five calls.",
     ),

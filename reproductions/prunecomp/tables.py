@@ -32,7 +32,7 @@ def _order_table(number: str, models: str) -> Table:
     return _table(number, f"layers removed from {models}", made, columns, note=_ORDER_NOTE)
 
 
-_PPL_NOTE = "Perplexity per token in windows of 2048 (stand-in: 256, every eighth window of the held-out text)."
+_PPL_NOTE = "Perplexity per token in windows of 2048 (toy model: 256, every eighth window of the held-out text)."
 _RP_NOTE = "RP is the ratio of the averages, as the paper forms it (LinearPatch: the average of ratios)."
 _ORDER_NOTE = (
     "Original 0-based indices in order of removal. Rows as printed follow the official code's settings, rows marked ours the "
@@ -82,7 +82,7 @@ TABLES = [
         (
             Claim(
                 "samples-agree",
-                "ours: 64, 128 and 256 samples (stand-in: 16, 32, 64) are within 2 % of one another",
+                "ours: 64, 128 and 256 samples (toy model: 16, 32, 64) are within 2 % of one another",
                 sizes_agree,
             ),
         ),

@@ -73,7 +73,7 @@ TABLES = [
             ),
         ),
         note="The official code takes the 512 positions of a sequence for MMLU's choices, so the printed collapse is not the "
-        "data's; that row is not repeated. The stand-in's other data are as many crops of 128 tokens from its calibration "
+        "data's; that row is not repeated. The toy model's other data are as many crops of 128 tokens from its calibration "
         "text, with a loss on every token.",
     ),
     table(
@@ -102,7 +102,7 @@ TABLES = [
         note="MACs for 64 tokens: weight matrices once per token (head included), two per element of each norm; the products "
         "inside attention are left out. The printed memory is that of 32-bit weights. Latency is one A100's over "
         "WikiText-2, by the official code one pass in windows of 128 tokens, ten at a time, in float32: not repeated; "
-        "the stand-in's is the process's CPU time over 32 windows of 256 tokens.",
+        "the toy model's is the process's CPU time over 32 windows of 256 tokens.",
         shape=rows.pruned_shape,
     ),
     table(
@@ -180,7 +180,7 @@ TABLES = [
         "number of calibration samples",
         _SAMPLES,
         columns.calibration("J"),
-        note="On the stand-in without fine-tuning. The printed rows of Taylor with 1, 5 and 10 samples are those of a model "
+        note="On the toy model without fine-tuning. The printed rows of Taylor with 1, 5 and 10 samples are those of a model "
         "with half its layers removed.",
     ),
     table(
@@ -240,7 +240,7 @@ TABLES = [
         "number of calibration samples, in full",
         _SAMPLES,
         columns.calibration("O"),
-        note="On the stand-in without fine-tuning.",
+        note="On the toy model without fine-tuning.",
     ),
     table(
         "P",

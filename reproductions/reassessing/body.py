@@ -165,6 +165,6 @@ TABLES = [
             ),
         ),
         note="5-shot, strict match: lm-eval's defaults, the paper says neither. The other rows are Kwek and Yin's. On the "
-        "stand-in: ROUGE-L of the summaries it writes.",
+        "toy model: ROUGE-L of the summaries it writes.",
     ),
 ]

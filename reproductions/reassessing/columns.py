@@ -74,7 +74,7 @@ COST_STANDIN = [
 HELD_OUT = Column(
     "held-out-loss", "held-out-loss", "loss", compare="exact", only="one model", label="held-out loss (ours)"
 )
-GENERATION = Column("rouge-l", "docstring_generation@1", "rouge_l", scale=100, label="ROUGE-L of summaries (stand-in)")
+GENERATION = Column("rouge-l", "docstring_generation@1", "rouge_l", scale=100, label="ROUGE-L of summaries (toy model)")
 REMOVED = Column("removed", "removed", "removed", text=True, label="removed, in order (ours)")
 
 

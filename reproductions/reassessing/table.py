@@ -9,7 +9,7 @@ from reproductions.reassessing.columns import accuracies
 from reproductions.reassessing.specs import ArmSpec
 from reproductions.spec.registry import Claim, Column, Row, Table
 
-SAME = "On the stand-in, of which there is one, the rows are those of Table {}."
+SAME = "On the toy model, of which there is one, the rows are those of Table {}."
 
 
 def _training(size: str) -> str:
@@ -22,14 +22,14 @@ def _training(size: str) -> str:
 
 SIZES = (
     f"Fine-tuning, in the paper: {recipes.PAPER_ROWS:,} instructions, 1,555 steps of 64, at 1e-5; here, of a model that is "
-    f"not the paper's: {_training('small')}; of the stand-in: {_training('standin')}. SmolLM2's and the stand-in's are made "
-    "of docstrings, which are at hand everywhere. Both have of the printed arms those that the claims need; the stand-in's "
-    "tasks are four of nine."
+    f"not the paper's: {_training('small')}; of the toy model: {_training('standin')}. SmolLM2's and the toy model's are "
+    "made of docstrings, which are at hand everywhere. Both have of the printed arms those that the claims need; the toy "
+    "model's tasks are four of nine."
 )
 # Of tables that prune in cycles.
 CYCLES = (
     f"A cycle trains on all of the data in the paper; here on {recipes.CYCLE_ROWS['small']} of "
-    f"{recipes.DATA['small']['count']} rows (stand-in: {recipes.CYCLE_ROWS['standin']} of "
+    f"{recipes.DATA['small']['count']} rows (toy model: {recipes.CYCLE_ROWS['standin']} of "
     f"{recipes.DATA['standin']['count']}), so two cycles have half the steps of one shot: what they "
     "lack in answers may be those."
 )

@@ -101,7 +101,7 @@ def in_table(claim: dict, name: str) -> str:
         return f"{judged['verdict']}: {effect(judged)}"
     several = ", ".join(f"{number} {word}" for word, number in judged["counts"].items() if number)
     if judged["counts"][judged["verdict"]] == count:
-        several = f"all {count}"
+        several = "both comparisons" if count == 2 else f"all {count} comparisons"
     return f"{judged['verdict']} ({several}); worst case: {effect(judged)}"
 
 

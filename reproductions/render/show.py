@@ -338,7 +338,8 @@ def changed(
     takes them.
 
     ``rows``: one for each cell that has a number on a side: ``yours``, ``unchanged``, their ``difference`` and its 95 %
-    ``interval`` over the same items. ``origin``: whose the unchanged results are.
+    ``interval`` over the same items. ``origin``: whose the unchanged results are. ``published_for``: models with
+    results of the table, where the user named none.
     """
     columns, origins = coverage.read(table, store, subject, limit), set()
     own = choose_rows(table, subject, models, pattern, limit)
@@ -369,9 +370,10 @@ def changed(
                 line["interval"] = list(significance.interval(apart)) if np.ndim(apart) else None
             rows.append(line)
     origin = " and ".join(sorted(origins)) or "no"
-    return {"target": table.target, "title": table.title, "subject": subject.name, "label": subject.label} | {
+    return {"target": table.target, "title": table.title, "subject": subject.name, "label": subject.phrase} | {
         "changes": str(subject.changes),
         "origin": origin,
+        "published_for": [],
         "rows": rows,
     }
 

@@ -98,12 +98,19 @@ def render_changes(
     blocks = []
     for one in changed:
         unchanged = "Published" if one["origin"] == "published" else "Unchanged"
-        labels = [*["model"] * (one["subject"] == PAPER), "sparsity", "method", "column"]
-        header = [*["Model"] * (one["subject"] == PAPER), "n/N", "Method", "Column"]
+        models = {row["model"] for row in one["rows"]}  # one model's labels, too: with [L] and with [S]
+        several = one["subject"] == PAPER or len(models) > 1
+        labels = [*["model"] * several, "sparsity", "method", "column"]
+        header = [*["Model"] * several, "n/N", "Method", "Column"]
         header += ["Yours", unchanged, "Difference [95 %]"]
         lines = [[row[key] for key in labels] + _three(row) for row in one["rows"]]
-        blocks.append(("text", f"{one['title']}: {one['label']} with {one['changes']}"))
+        blocks.append(("text", f"{one['title']}, on {one['label']} with {one['changes']}"))
         blocks.append(("table", TextTable(header, lines, len(labels))))
+        if one["published_for"]:
+            others = claim_verdicts.listed(one["published_for"])
+            blocks.append(
+                ("text", f"No model was named. MODEL= (--model) names one; results are published for {others}.")
+            )
     return _rendered(blocks, form, width, colours)
 
 
@@ -181,7 +188,7 @@ def _parts(table: dict) -> list[tuple[str, list[dict], callable]]:
         def measured(cell: dict, last=last) -> str:
             return _measured_cell(cell, cell["column"] in last)
 
-        name = "the stand-in" if subject["profile"] == "standin" else subject["label"]
+        name = _phrase(subject)
         size = f"; {subject['size']}" if subject.get("size") else ""
         parts.append((f"Measured on {name} ({subject['dtype']}{size}; {_whose(subject['origin'])})", own, measured))
     reported = [row for row in table["rows"] if row["subject"] == PAPER]
@@ -283,6 +290,11 @@ def _claims_header(table: dict) -> list[str]:
     return ["Claim", "printed numbers", *here]
 
 
+def _phrase(subject: dict) -> str:
+    """Return what a subject's model is called within a sentence."""
+    return "the toy model" if subject["profile"] == "standin" else subject["label"]
+
+
 def _header(table: dict, rows: list[dict], columns: list[str]) -> list[str]:
     """Column labels; an average that leaves out what there is no data for says over how many it is."""
     over = {}
@@ -310,7 +322,7 @@ def _notes(table: dict) -> list[str]:
         if any(cell["status_id"] == "not-run" for row in own for cell in row["cells"].values()):
             model = "" if subject["profile"] == "standin" else f" --model {subject['name']}"
             command = f"`python -m reproductions run {table['target']}{model}`"
-            lines.append(f"·: no result on {subject['label']}. {command} measures it where its data can be had.")
+            lines.append(f"·: no result on {_phrase(subject)}. {command} measures it where its data can be had.")
     printed = [cell for row in table["rows"] if row["subject"] == PAPER for cell in row["cells"].values()]
     if any(cell["reproduced"] is not None for cell in printed):
         lines += [table["tolerance"]] if table.get("tolerance") else []
@@ -343,7 +355,7 @@ def guessed(subject: dict) -> list[str]:
     (tasks,) = {tuple(tasks) for tasks in found.values()}
     columns, verb = claim_verdicts.listed(list(found)), "leave" if len(found) > 1 else "leaves"
     return [
-        f"{columns} {verb} {claim_verdicts.listed(tasks)} out: there {subject['label']} is not two standard errors above "
+        f"{columns} {verb} {claim_verdicts.listed(tasks)} out: there {_phrase(subject)} is not two standard errors above "
         "chance level before pruning."
     ]
 

@@ -223,7 +223,7 @@ class Site:
     def _measured_names(self) -> dict[str, str]:
         """Subjects with rows of their own -> what columns call them."""
         names = dict.fromkeys(g.subject.name for grids in self.grids.values() for g in grids if not g.compared)
-        return {name: "stand-in" if name == STANDIN.model else name for name in names}
+        return {name: "toy model" if name == STANDIN.model else name for name in names}
 
     def _paper(self, paper: str) -> None:
         about, file = ABOUT[paper], f"papers/{paper}/README.md"

@@ -50,7 +50,7 @@ def name(evidence: Evidence, digest: str) -> str:
 def label(model: str) -> str:
     """A model's name for people."""
     spec = model_registry.find(model)
-    return "stand-in" if model == STANDIN.model else spec.title if spec else model
+    return "toy model" if model == STANDIN.model else spec.title if spec else model
 
 
 def originals(evidence: Evidence) -> dict[str, str]:

@@ -33,7 +33,7 @@ def verdicts(counts: dict[str, int]) -> Markup:
 
 def drawn(table: registry.Table) -> list[dict]:
     """A target's drawn figures, real models' first: file, words, whether it is wide. None of some rows or a quick look."""
-    named = {f"-{name}": subjects.of_model(name).label for name in subjects.PUBLISHED_MODELS} | {"": "the stand-in"}
+    named = {f"-{name}": subjects.of_model(name).label for name in subjects.PUBLISHED_MODELS} | {"": "the toy model"}
     files = {f"{table.target}{ending}.svg": whose for ending, whose in named.items()} if table.draw else {}
     there = {file: whose for file, whose in files.items() if (FIGURES / file).is_file()}
     return [
@@ -75,7 +75,7 @@ def words_of(file: str) -> str:
     target = max((name for name in targets if file.startswith(name) and targets[name].draw), key=len, default="")
     if not target:
         return ""
-    named = {f"-{name}": subjects.of_model(name).label for name in subjects.PUBLISHED_MODELS} | {"": "the stand-in"}
+    named = {f"-{name}": subjects.of_model(name).label for name in subjects.PUBLISHED_MODELS} | {"": "the toy model"}
     whose = named.get(file.removeprefix(target))
     return f"{words(targets[target].draw)}; on {whose}" if whose else words(targets[target].draw)
 

@@ -90,6 +90,11 @@ class Subject:
         return self.model or ""
 
     @property
+    def phrase(self) -> str:
+        """Return what the models are called within a sentence."""
+        return "the paper's models" if self.printed else "the toy model" if self.standin else self.label
+
+    @property
     def name(self) -> str:
         """For file names and JSON: the model's, or ``paper``."""
         return self.model or "paper"
@@ -120,7 +125,7 @@ class Subject:
         return found
 
 
-STANDIN = Subject("standin", "standin", "stand-in", 16)
+STANDIN = Subject("standin", "standin", "toy model", 16)
 # The type of LinearPatch's and Prune&Comp's codes; LaCo's and Reassessing's load float32, twice the memory.
 PAPER = Subject("paper", dtype="float16")
 PROFILES = {"standin": STANDIN, "paper": PAPER}  # whom a profile's name alone stands for
@@ -135,7 +140,7 @@ def subject(which: Subject | str) -> Subject:
     if isinstance(which, Subject):
         return which
     if which not in PROFILES:
-        raise unknown("profile", which, PROFILES)
+        raise unknown("profile", which, ["toy", "paper"])
     return PROFILES[which]
 
 
@@ -147,11 +152,12 @@ def of_model(name: str, remove: Sequence[int] = (), profile: str | None = None) 
     Raises:
         UserError: the model cannot be had, its architecture is not supported, a profile it cannot be measured in.
     """
+    name = STANDIN.model if name == registry.TOY else name
     if name == STANDIN.model and profile in (None, "standin"):
         return replace(STANDIN, remove=tuple(remove))
     if "standin" in (name, profile):
         raise UserError(
-            f"model {name!r} cannot be measured in the profile {profile!r}: the stand-in's tasks are the stand-in's alone"
+            f"model {name!r} cannot be measured in the profile {profile!r}: the toy model's tasks are the toy model's alone"
         )
     spec = registry.find(name)
     if spec is None:

@@ -114,7 +114,7 @@ def test_axe_finds_nothing_serious(opened, kind, scheme):
 def test_tabs_by_mouse_and_by_keyboard(opened):
     page = opened(KINDS["table"])
     tabs = page.get_by_role("tab")
-    tabs.filter(has_text="stand-in").click()
+    tabs.filter(has_text="toy model").click()
     assert page.locator("#on-standin").is_visible() and page.locator("#on-paper").is_hidden()
     page.keyboard.press("ArrowRight")
     assert page.locator("#on-paper").is_visible() and page.locator("#on-standin").is_hidden()

@@ -49,7 +49,7 @@ from reproductions.spec import registry, shape_recipes, subjects
         ),
         (
             ["run", "table5-linearpatch", "--profile", "standin", "--model", "llama-2-13b"],
-            "unknown model in the standin profile 'llama-2-13b'; known: standin",
+            "unknown model in the toy profile 'llama-2-13b'; known: toy",
         ),
         (
             ["show", "table1-linearpatch", "--model", "./nothing-there"],
@@ -60,7 +60,7 @@ from reproductions.spec import registry, shape_recipes, subjects
             "baichuan2-7b cannot be loaded here",
         ),
         (["show", "table1-linearpatch", "--remove", "7"], "say which with --model"),
-        (["show", "table1-linearpatch", "--paper-budget"], "the stand-in and the papers' own models have one size"),
+        (["show", "table1-linearpatch", "--paper-budget"], "the toy model and the papers' own models have one size"),
         (["show", "table1-linearpatch", "--full-test-sets"], "error: --full-test-sets reads all of what"),
         (["show", "table8-linearpatch"], "table8-linearpatch is no target: the paper's holds download links"),
         (["run", "figure2-laco"], "figure2-laco is no target: the paper's holds a drawing"),

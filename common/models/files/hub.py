@@ -31,7 +31,7 @@ from common.utils.errors import UserError
 
 PROBE_SECONDS = 3.0
 MIRROR_VARIABLE = "LAYERLAB_HUB"
-REMEDY = "`python -m reproductions fetch TARGET` on a machine with network, or use the stand-in"
+REMEDY = "`python -m reproductions fetch TARGET` on a machine with network, or use the toy model"
 _IGNORED = ["original/*", "consolidated*", "*.bin", "*.pth", "*.pt", "*.gguf", "*.onnx", "*.msgpack", "*.h5"]
 # Who proposes conversions, and how the hub's conversion service titles them.
 _BOT, _BOT_TITLE = "SFconvertbot", "Adding `safetensors` variant of this model"

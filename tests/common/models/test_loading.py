@@ -189,7 +189,7 @@ def refused_within(seconds, name="llama-2-7b"):
 def test_no_hub_is_one_line_at_once():
     message = refused_within(5)
     assert message.startswith("could not fetch meta-llama/Llama-2-7b-hf: http://127.0.0.1:9 cannot be reached")
-    assert message.endswith("`python -m reproductions fetch TARGET` on a machine with network, or use the stand-in")
+    assert message.endswith("`python -m reproductions fetch TARGET` on a machine with network, or use the toy model")
 
 
 def test_a_hanging_name_server_does_not_hang_us(monkeypatch):
@@ -242,7 +242,7 @@ def test_standin_is_embedded():
     if not (loading.STANDIN_WEIGHTS / "config.json").exists():
         with pytest.raises(UserError, match=r"common\.standin\.train"):
             loading.load("standin")
-        pytest.skip("the stand-in is not trained in this checkout")
+        pytest.skip("the toy model is not trained in this checkout")
     model, tokenizer = loading.load("standin")
     assert model.config.num_hidden_layers == loading.model_config("standin").num_hidden_layers >= 16
     assert len(tokenizer) <= model.config.vocab_size

@@ -45,8 +45,8 @@ def outcomes():
 
 
 def table(*claims: Claim, rows=("plain", "better", "near")) -> Table:
-    declared = [Row("standin", "stand-in", "0/16", "Dense", recipe("Dense"), dense=True)]
-    declared += [Row("standin", "stand-in", "4/16", name, recipe(name)) for name in rows]
+    declared = [Row("standin", "toy model", "0/16", "Dense", recipe("Dense"), dense=True)]
+    declared += [Row("standin", "toy model", "4/16", name, recipe(name)) for name in rows]
     return Table("t", "linearpatch", "none", "A table", lambda *_: declared, lambda _: COLUMNS, claims)
 
 
@@ -222,7 +222,7 @@ def test_what_is_retained_leaves_out_what_the_dense_model_guesses(tmp_path):
     columns = [Column(name, name, "acc", scale=100) for name in ("boolq", "piqa")]
     columns += [Column("AVG", derived="average"), Column("KNOWN", derived="average", known=True)]
     columns.append(Column("RP", derived="retained"))
-    rows = [Row("standin", "stand-in", "", name, recipe(name), dense=name == "Dense") for name in ("Dense", "plain")]
+    rows = [Row("standin", "toy model", "", name, recipe(name), dense=name == "Dense") for name in ("Dense", "plain")]
     inside = comparisons.every(*(comparisons.between(name, 0, 100, "plain") for name in ("boolq", "piqa")))
     claims = (Claim("on each", "on each", inside), Claim("on each known", "on each known", inside, known=True))
     declared = Table("t", "linearpatch", "none", "A table", lambda *_: rows, lambda _: columns, claims)
@@ -245,7 +245,7 @@ def test_where_the_dense_model_only_guesses_nothing_is_retained(tmp_path):
     columns += [Column("AVG", derived="average"), Column("KNOWN", derived="average", known=True)]
     columns += [Column("RP", derived="retained"), Column("of PIQA", derived="retained", of=("piqa",))]
     names = ("Dense", "plain", "not run yet")
-    rows = [Row("standin", "stand-in", "", name, recipe(name), dense=name == "Dense") for name in names]
+    rows = [Row("standin", "toy model", "", name, recipe(name), dense=name == "Dense") for name in names]
     declared = Table("t", "linearpatch", "none", "A table", lambda *_: rows, lambda _: columns)
     store = Store(tmp_path, None)
     for name, share in {"Dense": 0.5, "plain": 0.4}.items():
@@ -279,7 +279,7 @@ def test_perplexities_are_paired_by_window(tmp_path, outcomes):
 def test_two_scores_of_one_benchmark_need_not_count_the_same_items(tmp_path):
     """As exact match, of all items, and ROUGE, of those that have a summary."""
     columns = [Column(key, "both", key, scale=100) for key in ("all", "some")] + [Column("AVG", derived="average")]
-    declared = [Row("standin", "stand-in", "4/16", name, recipe(name)) for name in ("plain", "better")]
+    declared = [Row("standin", "toy model", "4/16", name, recipe(name)) for name in ("plain", "better")]
     rng, store = np.random.default_rng(1), Store(tmp_path, None)
     hard = rng.random(ITEMS)
     for row, share in zip(declared, (0.5, 0.6), strict=True):
@@ -320,7 +320,7 @@ def test_comparisons_are_counted_and_a_claim_says_how_many_it_needs(tmp_path, ou
 
 
 def test_a_claim_of_more_than_zero_is_not_counted_among_what_chance_alone_would_fail(tmp_path, outcomes):
-    setting = ("stand-in", "4/16")
+    setting = ("toy model", "4/16")
     claims = [
         Claim("better", "better", comparisons.ahead_by(setting, "better", "plain", "T1", least)) for least in (0, 5, -5)
     ]
@@ -366,7 +366,7 @@ def test_the_same_outcomes_may_fail_a_claim_of_more(tmp_path, outcomes):
         kind["twin"] = kind["better"]
     outcomes[0]["none"], outcomes[1]["none"] = dict.fromkeys(("T1", "T2"), np.zeros(ITEMS, bool)), outcomes[1]["plain"]
     claims = [
-        Claim("4 points", "4 points", comparisons.ahead_by(("stand-in", "4/16"), "twin", "better", "T1", 4)),
+        Claim("4 points", "4 points", comparisons.ahead_by(("toy model", "4/16"), "twin", "better", "T1", 4)),
         Claim("a third", "a third", comparisons.between("T1", 30, math.inf, "none")),
         Claim(
             "of each",

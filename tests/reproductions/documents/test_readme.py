@@ -21,7 +21,7 @@ def test_counts_are_those_of_the_shown_table():
     assert found["reported"] == len(reported.numbers("linearpatch", "1"))
     standin = [r for r in show.build(table, store, "standin")["rows"] if r["profile"] == "standin"]
     own = [cell for row in standin if not row["dense"] for cell in row["cells"].values()]
-    assert found["stand-in"] == sum(cell["reproduced"] is not None for cell in own) > 100
+    assert found["toy model"] == sum(cell["reproduced"] is not None for cell in own) > 100
     paper = show.build(table, store, "paper")["rows"]
     cells = [cell for row in paper for cell in row["cells"].values()]
     shaped = sum(found["weight-free"].values())
@@ -196,7 +196,7 @@ def test_the_screen_is_of_the_published_records():
 
 
 def test_what_a_merge_is_worth_is_said_of_the_models_that_have_both_figures(tmp_path):
-    """Each number of the sentence is a record's, of the stand-in's one record or another's."""
+    """Each number of the sentence is a record's, of the toy model's one record or another's."""
     names = ("laco-distances", "laco-outputs", "laco-uncorrelated")
     kept = {one.benchmark: one for one in Loaded() if one.recipe["model"] == "standin" and one.benchmark in names}
     assert len(kept) == 3
@@ -208,7 +208,7 @@ def test_what_a_merge_is_worth_is_said_of_the_models_that_have_both_figures(tmp_
     said = [f"{100 * kept['laco-distances'].values['mean_share']:.2f} %"]
     said += [f"{values[f'least_{name}']:.2f}" for name in ("paper", "code", "none")]
     assert all(number in text for number in said) and text.count(" on ") == 1
-    assert "on the stand-in the matrices" in text
+    assert "on the toy model the matrices" in text
 
 
 def test_readme_is_short_and_its_parts_are_known():

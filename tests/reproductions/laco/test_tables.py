@@ -188,7 +188,7 @@ def test_figures_show_what_the_benchmarks_record(make_tiny, tiny_tokenizer, monk
     }
     for record in records.values():
         record["recipe"] = {"selection": {"merge": "paper"}}
-    entry = {"model": "stand-in", "sparsity": "1/6", "method": "LaCo", "dense": False, "records": records}
+    entry = {"model": "toy model", "sparsity": "1/6", "method": "LaCo", "dense": False, "records": records}
     distances = records["laco-distances"]["details"]["distances"]
     assert records["laco-distances"]["values"]["largest"] == max(max(d["distance"]) for d in distances.values())
     axes = drawing.figure4([entry], "standin").axes[0]

@@ -38,9 +38,9 @@ def standin():
     failed = {"Task": cell(status="failed: out of memory"), "RP": cell(status="failed: out of memory")}
     printed = {"Task": cell(reported=77.77, status="not run"), "RP": cell(reported=66.66, status="not run")}
     rows = [
-        row("stand-in", "standin", "Dense", measured),
-        row("stand-in", "standin", "LLM-Pruner", waiting, "as reported only"),
-        row("stand-in", "standin", "SLEB", failed, "failed: out of memory"),
+        row("toy model", "standin", "Dense", measured),
+        row("toy model", "standin", "LLM-Pruner", waiting, "as reported only"),
+        row("toy model", "standin", "SLEB", failed, "failed: out of memory"),
         row("LLaMA-2-7B", "paper", "Dense", printed, "not run"),
     ]
     claims = [
@@ -82,7 +82,7 @@ def test_rows_without_a_number_are_counted_where_many_follow_one_another(standin
     def waiting(sparsity, reason):
         cells = {"Task": cell(status=reason), "RP": cell(status=reason)}
         return [
-            row("stand-in", "standin", f"{reason} {n}", cells, reason) | {"sparsity": sparsity} for n in range(count)
+            row("toy model", "standin", f"{reason} {n}", cells, reason) | {"sparsity": sparsity} for n in range(count)
         ]
 
     measured = standin["rows"][0] | {"method": "between"}
@@ -104,7 +104,7 @@ def test_csv_and_json_hold_every_cell(standin):
     lines = list(csv.DictReader(io.StringIO(tables.render(standin, "csv"))))
     assert len(lines) == 8
     assert lines[0] == {
-        "model": "stand-in",
+        "model": "toy model",
         "sparsity": "4/16",
         "method": "Dense",
         "column": "Task",

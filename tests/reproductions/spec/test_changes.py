@@ -1,6 +1,7 @@
 """A row with a user's changes: another recipe with records of its own, shown beside the unchanged row."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -58,7 +59,7 @@ def test_laco_reads_as_many_sentences_and_a_choices_own_text_changes_too():
 def test_rows_that_nothing_changes_are_refused_and_none_is_measured(tmp_path):
     store, table = Store(tmp_path, None), registry.get(TABLE)
     subject = replace(settings.STANDIN, changes=Changes(alpha=0.9))
-    titles = {entry.title.split(" ", 2)[2] for entry in runner.missing([table], store, subject)}
+    titles = {entry.title.split("/16 ")[1] for entry in runner.missing([table], store, subject)}
     assert titles == {"Dense", "LinearPatch[S]", "LinearPatch[L]"}
     with pytest.raises(UserError, match="no row of table1-linearpatch changes with alpha 0.9"):
         runner.missing([table], store, subject, pattern="SLEB")
@@ -109,6 +110,19 @@ def test_yours_stands_beside_the_published_with_the_paired_difference(tmp_path, 
     assert main(["show", TABLE, "--seed", "3", "--row", "LinearPatch[S]", "--format", "latex"]) == 0
     shown = capsys.readouterr().out
     assert r"\begin{tabular}{lllrrr}" in shown and "& +10.00 [+" in shown
+
+
+def test_rows_of_both_selections_say_which_and_whose_they_are(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("LAYERLAB_RESULTS", str(tmp_path))
+    assert main(["show", "table5-linearpatch", "--seed", "3", "--row", "*+d"]) == 0
+    title, table, note = capsys.readouterr().out.strip().split("\n\n")
+    assert title.endswith(", on the toy model with seed 3")
+    rows = [re.split("  +", line)[:4] for line in table.splitlines()[2:]]
+    assert {row[0] for row in rows} == {"toy model [L]", "toy model [S]"} and {row[2] for row in rows} == {"+d"}
+    assert len(set(map(tuple, rows))) == len(rows) > 10
+    assert note.startswith("No model was named. MODEL= (--model) names one; results are published for SmolLM2")
+    assert main(["show", "table5-linearpatch", "--seed", "3", "--row", "*+d", "--model", "toy"]) == 0
+    assert "No model was named" not in capsys.readouterr().out
 
 
 def test_alpha_multiplies_the_patch(tiny_llama):

@@ -1,4 +1,4 @@
-"""What a table is made for: the paper's models, the stand-in, any other model; and the type of numbers in a recipe."""
+"""What a table is made for: the paper's models, the toy model, any other model; and the type of numbers in a recipe."""
 
 import dataclasses
 import json
@@ -49,7 +49,7 @@ def test_outcomes_per_item_lie_beside_their_record(tmp_path):
 @pytest.mark.parametrize("name", ["smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct"])
 @pytest.mark.parametrize("target", sorted(registry.targets()))
 def test_every_target_has_rows_for_any_model(target, name):
-    """The paper's rows and data at the paper's shares, with nothing of the stand-in's: 7/32 and 9/32 of 30 are 7 and 8."""
+    """The paper's rows and data at the paper's shares, with nothing of the toy model's: 7/32 and 9/32 of 30 are 7 and 8."""
     subject = settings.of_model(name)
     table = registry.get(target)
     rows = table.rows(subject)
@@ -94,10 +94,10 @@ def test_shares_are_rounded_and_what_is_said_wins():
 
 
 def test_the_profile_follows_from_the_model():
-    assert settings.of_model("standin") == settings.STANDIN
+    assert settings.of_model("standin") == settings.of_model("toy") == settings.STANDIN  # both names, one recipe
     assert settings.of_model("smollm2-135m").profile == "paper"
     for name, profile in (("standin", "paper"), ("smollm2-135m", "standin")):
-        with pytest.raises(UserError, match="the stand-in's tasks are the stand-in's alone"):
+        with pytest.raises(UserError, match="the toy model's tasks are the toy model's alone"):
             settings.of_model(name, profile=profile)
 
 

@@ -1,0 +1,33 @@
+"""Write a message for a user of make: its variables in place of the command line's options."""
+
+from __future__ import annotations
+
+import os
+import re
+
+VARIABLE = "LAYERLAB_MAKE"  # the Makefile sets it for what it runs
+_FLAGS = {"convert-weights", "dry-run", "force", "full-test-sets", "paper-budget", "plan", "quick"}
+_VALUES = {
+    "alpha", "columns", "device", "dtype", "each", "format", "limit", "minutes", "model", "out", "pictures", "port",
+    "profile", "remove", "row", "samples", "seed", "size", "text",
+}  # fmt: skip
+_NAME = r"(?<![\w-])--([a-z][a-z-]*)"
+_VALUE = r"(?: (?:make: )?([A-Z][A-Z_]*\b(?!=)|'[^']*'|\"[^\"]*\"|[\w.,*/-]*\d[\w.,*/-]*|cpu|cuda|auto))?"
+
+
+def translated(text: str) -> str:
+    """Return the text with make's names, where make runs the command; else as it is."""
+    if not os.environ.get(VARIABLE):
+        return text
+    text = re.sub(r"python -m reproductions fetch (\S+?)(?=[`\s.,;]|$)", r"make \1-fetch", text)
+    text = re.sub(_NAME + r"(?: [a-z0-9]+)? \(make: ([^)]*)\)", r"\2", text)
+    text = re.sub(r"\b([A-Z_]+=\w*) \(--[a-z-]+\)", r"\1", text)
+    return re.sub(_NAME + _VALUE, _variable, text)
+
+
+def _variable(match: re.Match) -> str:
+    option, value = match[1], match[2]
+    name = option.replace("-", "_").upper() if option != "dry-run" else "DRYRUN"
+    if option in _FLAGS:
+        return f"{name}=1" + (f" {value}" if value else "")
+    return f"{name}={value or ''}" if option in _VALUES else match[0]

@@ -1,0 +1,39 @@
+"""Messages under make name its variables; without make they stay."""
+
+import re
+
+import pytest
+
+from common.records.results import ROOT
+from common.utils import make_names
+from common.utils.errors import one_line
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ("Give --text FILE (of which a tenth is measured on, or --test FILE)",
+         "Give TEXT=FILE (of which a tenth is measured on, or --test FILE)"),
+        ("say which with --model (make: MODEL=)", "say which with MODEL="),
+        ("say --device cpu (make: DEVICE=cpu) to do it anyway", "say DEVICE=cpu to do it anyway"),
+        ("FORCE=1 (--force) measures it anew", "FORCE=1 measures it anew"),
+        ("use --force, or --dtype bfloat16", "use FORCE=1, or DTYPE=bfloat16"),
+        ("write for instance --remove 7,9.", "write for instance REMOVE=7,9."),
+        ("--limit 1 leaves no standard error", "LIMIT=1 leaves no standard error"),
+        ("`python -m reproductions fetch table1-laco` fetches it", "`make table1-laco-fetch` fetches it"),
+        ("--stream reads it layer by layer", "--stream reads it layer by layer"),
+        ("a well--known fact", "a well--known fact"),
+    ],
+)  # fmt: skip
+def test_options_become_variables_under_make_alone(text, made, monkeypatch):
+    monkeypatch.delenv(make_names.VARIABLE, raising=False)
+    assert one_line(text) == text
+    monkeypatch.setenv(make_names.VARIABLE, "1")
+    assert one_line(text) == made
+
+
+def test_each_variable_that_is_named_is_the_makefiles():
+    makefile = (ROOT / "Makefile").read_text()
+    for option in make_names._FLAGS | make_names._VALUES:
+        variable = "DRYRUN" if option == "dry-run" else option.replace("-", "_").upper()
+        assert re.search(rf"\$\({variable}\)", makefile), variable
