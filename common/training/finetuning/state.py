@@ -69,8 +69,6 @@ def claim(folder: Path, plan: dict) -> None:
                 )
         else:
             _write(path, plan)
-        for path in folder.glob("*.bin"):
-            path.unlink()
     except (OSError, ValueError) as error:
         raise UserError(f"cannot keep a training in {folder}: {error}; choose another folder") from error
 
@@ -113,10 +111,15 @@ def finished(folder: Path) -> tuple[dict, dict[str, Tensor]] | None:
 
 
 def finish(folder: Path, trained: Mapping[str, Tensor], report: Mapping) -> None:
-    """Keep the result and drop what only an unfinished training needs."""
+    """Keep the result, then drop what only an unfinished training needs."""
     with atomic_files.whole(folder / TRAINED) as file:
         save_file(dict(trained), file)
     _write(folder / REPORT, report)
+    clear(folder)
+
+
+def clear(folder: Path) -> None:
+    """Remove the start, checkpoints and caches."""
     for path in (folder / START, *folder.glob("checkpoint-*")):
         shutil.rmtree(path, ignore_errors=True)
     for path in folder.glob("*.bin"):

@@ -73,6 +73,7 @@ def finetune(
         if earlier := state.finished(folder):
             report = earlier[0]
             learner.load_state_dict(earlier[1])
+            state.clear(folder)  # where a kill came between the result and this
         else:
             settings = sized(settings, parameters)
             rows = {"training": train, "validation": valid}
@@ -106,6 +107,8 @@ def _train(learner: Learner, tokenizer, rows: dict, settings: Settings, folder: 
     started, device = time.perf_counter(), learner.decoder.device
     trainable = sum(parameter.numel() for parameter in learner.trained.values())
     args = arguments(settings, folder, device, validated=len(rows["validation"]) > 0)
+    for cache in folder.glob("*.bin"):  # a killed process's
+        cache.unlink()
     reserved = check_disk(folder, trainable, settings)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)

@@ -1,5 +1,6 @@
 """Fine-tuning against plain loops over the Hugging Face model, closed forms, and itself interrupted."""
 
+import itertools
 import json
 import logging
 import multiprocessing
@@ -13,6 +14,7 @@ from dataclasses import asdict, replace
 import pytest
 import safetensors.torch
 import torch
+from killed import killed_at
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
@@ -308,6 +310,24 @@ def test_a_killed_training_goes_on_as_if_nothing_had_happened(make_tiny, tmp_pat
     for name, value in model.state_dict().items():
         assert torch.equal(again.state_dict()[name], value), name
     assert [e["layer_executions"] for e in resumed["epochs"]] == [e["layer_executions"] for e in report["epochs"]]
+
+
+def test_a_training_killed_at_any_use_of_the_disk_ends_as_if_uninterrupted(make_tiny, tmp_path):
+    train, valid = rows(4), rows(2, seed=1)
+    settings = Settings(
+        method="partial", last=1, epochs=2, store="disk", **QUICK | {"save_every": 1, "evaluate_every": 1}
+    )
+    model, report = finetune(make_tiny(), None, train, valid, settings)
+    for moment in itertools.count(3, 11):
+        folder = tmp_path / str(moment)
+        if not killed_at(moment, lambda folder=folder: finetune(make_tiny(), None, train, valid, settings, folder)):
+            break
+        again, resumed = finetune(make_tiny(), None, train, valid, settings, folder)
+        assert resumed["losses"] == report["losses"] and resumed["validation"] == report["validation"], moment
+        assert all(torch.equal(value, again.state_dict()[name]) for name, value in model.state_dict().items()), moment
+        left = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+        assert left == ["plan.json", "report.json", "trained.safetensors"], moment
+    assert moment > 50  # so often was it killed, up to then
 
 
 def test_a_checkpoint_that_cannot_be_read_does_not_count(make_tiny, tmp_path, monkeypatch, capsys):
